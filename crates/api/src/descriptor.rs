@@ -1,0 +1,116 @@
+//! What one resource is. Adding a kind is adding one descriptor.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use crate::{strategy::Strategy, table::Columns};
+
+type Text = Cow<'static, str>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Cluster,
+    Namespaced,
+}
+
+/// Which names an object of the kind may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// RFC 1123 subdomain, up to 253 characters: what most kinds use.
+    Subdomain,
+    /// RFC 1123 label, up to 63 characters.
+    Label,
+    /// RFC 1035 label: as above, but starting with a letter.
+    ServiceLabel,
+    /// Anything that can be one segment of a URL path.
+    PathSegment,
+}
+
+/// How a kind's `status` is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusRule {
+    /// The kind has no status subresource: `status`, if any, is ordinary content.
+    Absent,
+    /// Only through `/status`; dropped on create and kept on update.
+    Separate,
+    /// As `Separate`, but a create may bring it along (nodes register with theirs).
+    SeparateAfterCreate,
+}
+
+/// The `/scale` subresource, as paths into the object.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    pub spec_replicas: &'static [&'static str],
+    pub status_replicas: &'static [&'static str],
+    /// Where the label selector is; `None` if the kind has no selector.
+    pub selector: Option<&'static [&'static str]>,
+}
+
+/// A field usable in `fieldSelector`, besides `metadata.name` and `metadata.namespace`.
+#[derive(Clone, Copy, Debug)]
+pub struct SelectableField {
+    pub label: &'static str,
+    pub path: &'static [&'static str],
+    /// What an absent field compares as.
+    pub absent: &'static str,
+}
+
+/// Two served versions of one stored resource.
+pub trait Conversion: Send + Sync {
+    /// From the served form to the stored one, in place.
+    fn to_stored(&self, object: &mut Value);
+    /// From the stored form to the served one, in place.
+    fn to_served(&self, object: &mut Value);
+}
+
+pub struct Descriptor {
+    /// `""` for the core group.
+    pub group: Text,
+    pub version: Text,
+    pub kind: Text,
+    /// `<kind>List` but for a few.
+    pub list_kind: Text,
+    /// The resource in URLs: `pods`.
+    pub plural: Text,
+    pub singular: Text,
+    pub scope: Scope,
+    pub short_names: Vec<Text>,
+    pub categories: Vec<Text>,
+    pub name_rule: NameRule,
+    /// Path below `/registry/`, upstream's irregular ones included: `pods`, `services/specs`.
+    pub storage: Text,
+    /// `apiVersion` under which objects are stored, where it is not the served one.
+    pub stored_as: Option<Text>,
+    pub conversion: Option<&'static dyn Conversion>,
+    pub status: StatusRule,
+    pub scale: Option<Scale>,
+    /// Whether `metadata.generation` counts changes of what is desired.
+    pub generation: bool,
+    pub selectable: &'static [SelectableField],
+    /// The definition in the schema table: `io.k8s.api.core.v1.Pod`.
+    pub schema: Text,
+    pub columns: &'static Columns,
+    pub strategy: &'static dyn Strategy,
+}
+
+impl Descriptor {
+    /// `v1`, `apps/v1`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// `apiVersion` as stored.
+    pub fn stored_api_version(&self) -> String {
+        self.stored_as.as_ref().map_or_else(|| self.api_version(), Text::to_string)
+    }
+
+    /// `pods`, `deployments.apps`: how messages name the resource.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() { self.plural.to_string() } else { format!("{}.{}", self.plural, self.group) }
+    }
+
+    pub fn namespaced(&self) -> bool {
+        self.scope == Scope::Namespaced
+    }
+}

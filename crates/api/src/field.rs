@@ -1,0 +1,200 @@
+//! Field paths and field errors: the vocabulary in which the API refuses an object.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// Where in an object: `spec.containers[0].env[1].name`, `metadata.labels[app]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Path(String);
+
+impl Path {
+    /// The object itself; its children start the path.
+    pub const ROOT: Path = Path(String::new());
+
+    pub fn new(name: &str) -> Self {
+        Path(name.to_owned())
+    }
+
+    pub fn child(&self, name: &str) -> Self {
+        if self.0.is_empty() { Self::new(name) } else { Path(format!("{}.{name}", self.0)) }
+    }
+
+    pub fn index(&self, index: usize) -> Self {
+        Path(format!("{}[{index}]", self.0))
+    }
+
+    pub fn key(&self, key: &str) -> Self {
+        Path(format!("{}[{key}]", self.0))
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a field is refused. The names users see are those of `metav1.CauseType`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    Required,
+    Invalid,
+    NotSupported,
+    Duplicate,
+    Forbidden,
+    TooLong,
+    TooMany,
+    NotFound,
+    TypeInvalid,
+    Internal,
+}
+
+impl Reason {
+    /// The `reason` of a cause in a `Status`.
+    pub fn cause(self) -> &'static str {
+        match self {
+            Self::Required => "FieldValueRequired",
+            Self::Invalid => "FieldValueInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooMany => "FieldValueTooMany",
+            Self::NotFound => "FieldValueNotFound",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+            Self::Internal => "InternalError",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Required => "Required value",
+            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Duplicate => "Duplicate value",
+            Self::Forbidden => "Forbidden",
+            Self::TooLong => "Too long",
+            Self::TooMany => "Too many",
+            Self::NotFound => "Not found",
+            Self::Internal => "Internal error",
+        }
+    }
+}
+
+/// One refused field. `Display` of [`FieldError::body`] is the message of the cause; the whole
+/// `Display` puts the path in front, as in the message of the `Status`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FieldError {
+    pub reason: Reason,
+    pub path: Path,
+    /// The refused value, where showing it helps.
+    pub value: Option<Value>,
+    pub detail: String,
+}
+
+/// What validation collects.
+pub type Errors = Vec<FieldError>;
+
+impl FieldError {
+    fn new(reason: Reason, path: &Path, value: Option<Value>, detail: impl Into<String>) -> Self {
+        Self { reason, path: path.clone(), value, detail: detail.into() }
+    }
+
+    pub fn required(path: &Path, detail: impl Into<String>) -> Self {
+        Self::new(Reason::Required, path, None, detail)
+    }
+
+    pub fn invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+        Self::new(Reason::Invalid, path, Some(value.into()), detail)
+    }
+
+    pub fn type_invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+        Self::new(Reason::TypeInvalid, path, Some(value.into()), detail)
+    }
+
+    pub fn not_supported(path: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
+        let mut names: Vec<_> = supported.iter().map(|name| format!("{name:?}")).collect();
+        names.sort();
+        Self::new(
+            Reason::NotSupported,
+            path,
+            Some(value.into()),
+            if names.is_empty() { String::new() } else { format!("supported values: {}", names.join(", ")) },
+        )
+    }
+
+    pub fn duplicate(path: &Path, value: impl Into<Value>) -> Self {
+        Self::new(Reason::Duplicate, path, Some(value.into()), "")
+    }
+
+    pub fn forbidden(path: &Path, detail: impl Into<String>) -> Self {
+        Self::new(Reason::Forbidden, path, None, detail)
+    }
+
+    pub fn not_found(path: &Path, value: impl Into<Value>) -> Self {
+        Self::new(Reason::NotFound, path, Some(value.into()), "")
+    }
+
+    pub fn too_long(path: &Path, limit: usize) -> Self {
+        Self::new(Reason::TooLong, path, None, format!("may not be more than {limit} bytes"))
+    }
+
+    pub fn too_many(path: &Path, actual: usize, limit: usize) -> Self {
+        Self::new(Reason::TooMany, path, Some(actual.into()), format!("must have at most {limit} items"))
+    }
+
+    /// The error without its path: `Invalid value: "x": must be …`.
+    pub fn body(&self) -> String {
+        let mut text = self.reason.words().to_owned();
+        if let Some(value) = &self.value {
+            text.push_str(": ");
+            text.push_str(&value.to_string());
+        }
+        if !self.detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.detail);
+        }
+        text
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path.0.is_empty() { f.write_str(&self.body()) } else { write!(f, "{}: {}", self.path, self.body()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_read_as_upstream_writes_them() {
+        let path = Path::new("spec").child("containers").index(0);
+        let cases = [
+            (FieldError::required(&path.child("name"), ""), "spec.containers[0].name: Required value"),
+            (
+                FieldError::invalid(&path.child("name"), "A_b", "must be lower case"),
+                r#"spec.containers[0].name: Invalid value: "A_b": must be lower case"#,
+            ),
+            (
+                FieldError::not_supported(&path.child("imagePullPolicy"), "x", &["Never", "Always"]),
+                r#"spec.containers[0].imagePullPolicy: Unsupported value: "x": supported values: "Always", "Never""#,
+            ),
+            (FieldError::duplicate(&path.child("name"), "a"), r#"spec.containers[0].name: Duplicate value: "a""#),
+            (FieldError::forbidden(&Path::new("spec"), "may not change"), "spec: Forbidden: may not change"),
+            (
+                FieldError::too_long(&Path::new("metadata").child("annotations"), 262_144),
+                "metadata.annotations: Too long: may not be more than 262144 bytes",
+            ),
+            (
+                FieldError::invalid(&Path::new("metadata").child("labels").key("a"), 5, ""),
+                "metadata.labels[a]: Invalid value: 5",
+            ),
+        ];
+        for (error, expected) in cases {
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+}

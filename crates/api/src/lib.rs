@@ -1,0 +1,18 @@
+//! The kinds Mainstay serves, and everything that can be said of them without doing I/O:
+//! descriptors, schema, defaulting, validation, patches, selectors and table columns.
+//!
+//! * [`descriptor`]: what one resource is; [`registry`]: all of them
+//! * [`kinds`]: the built-in descriptors, one file per API group
+//! * [`rules`]: defaulting and validation of the kinds people write by hand
+//! * [`table`]: the columns `kubectl get` shows
+//! * [`field`]: field paths and field errors in the API's own words
+
+pub mod descriptor;
+pub mod field;
+pub mod kinds;
+pub mod registry;
+pub mod rules;
+pub mod strategy;
+pub mod table;
+
+pub use k8s_openapi;

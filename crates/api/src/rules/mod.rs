@@ -1,0 +1,1 @@
+//! Defaulting and validation of the kinds people write by hand.

@@ -1,0 +1,150 @@
+//! How one kind's objects are completed and judged on their way into the store.
+//!
+//! The server works on JSON values; rules are written on the typed kinds. [`Typed`] joins the
+//! two: it decodes once, lets the [`Rules`] default and validate, and encodes the result.
+
+use std::marker::PhantomData;
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::field::{Errors, FieldError, Path};
+
+/// What the generic verbs ask of a kind. Metadata is not its business; `object` has already been
+/// checked against the schema.
+pub trait Strategy: Send + Sync {
+    /// Completes a new object (defaults, initial status) and says what is wrong with it.
+    fn create(&self, object: &mut Value) -> Errors;
+
+    /// The same for a change of what is desired; `old` is the stored object.
+    fn update(&self, object: &mut Value, old: &Value) -> Errors;
+
+    /// The same for a write through `/status`; spec is already that of `old`.
+    fn update_status(&self, object: &mut Value, old: &Value) -> Errors {
+        let _ = (object, old);
+        Errors::new()
+    }
+
+    /// Advice for the client that wrote the object, sent as `Warning` headers.
+    fn warnings(&self, object: &Value) -> Vec<String> {
+        let _ = object;
+        Vec::new()
+    }
+}
+
+/// A kind about which the schema says all there is to say.
+pub struct Plain;
+
+impl Strategy for Plain {
+    fn create(&self, _: &mut Value) -> Errors {
+        Errors::new()
+    }
+
+    fn update(&self, _: &mut Value, _: &Value) -> Errors {
+        Errors::new()
+    }
+}
+
+/// Defaulting and validation of one typed kind. Pure; none of it looks at a clock.
+pub trait Rules: Send + Sync + 'static {
+    type Object: Serialize + DeserializeOwned;
+
+    /// Fills what the author left out. Must be idempotent: it runs on every write.
+    fn default(object: &mut Self::Object);
+
+    /// Sets what only the server decides on a new object: the first status, dropped fields.
+    fn prepare_create(object: &mut Self::Object) {
+        let _ = object;
+    }
+
+    /// Carries over what an update may not touch silently.
+    fn prepare_update(object: &mut Self::Object, old: &Self::Object) {
+        let _ = (object, old);
+    }
+
+    fn validate(object: &Self::Object, errors: &mut Errors);
+
+    /// What an update may not change. [`Rules::validate`] runs as well.
+    fn validate_update(object: &Self::Object, old: &Self::Object, errors: &mut Errors) {
+        let _ = (object, old, errors);
+    }
+
+    fn validate_status(object: &Self::Object, old: &Self::Object, errors: &mut Errors) {
+        let _ = (object, old, errors);
+    }
+
+    fn warnings(object: &Self::Object) -> Vec<String> {
+        let _ = object;
+        Vec::new()
+    }
+}
+
+/// [`Rules`] as a [`Strategy`].
+pub struct Typed<R>(PhantomData<fn() -> R>);
+
+impl<R> Typed<R> {
+    #[expect(clippy::new_without_default, reason = "a const constructor for statics")]
+    pub const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+fn decode<T: DeserializeOwned>(object: &Value) -> Result<T, Errors> {
+    T::deserialize(object).map_err(|error| vec![FieldError::type_invalid(&Path::ROOT, Value::Null, error.to_string())])
+}
+
+fn encode<T: Serialize>(object: &T, into: &mut Value) -> Result<(), Errors> {
+    *into = serde_json::to_value(object)
+        .map_err(|error| vec![FieldError::type_invalid(&Path::ROOT, Value::Null, error.to_string())])?;
+    Ok(())
+}
+
+impl<R: Rules> Typed<R> {
+    fn try_create(object: &mut Value) -> Result<Errors, Errors> {
+        let mut typed: R::Object = decode(object)?;
+        let mut errors = Errors::new();
+        R::default(&mut typed);
+        R::prepare_create(&mut typed);
+        R::validate(&typed, &mut errors);
+        encode(&typed, object)?;
+        Ok(errors)
+    }
+
+    fn try_update(object: &mut Value, old: &Value) -> Result<Errors, Errors> {
+        let (mut typed, mut old): (R::Object, R::Object) = (decode(object)?, decode(old)?);
+        let mut errors = Errors::new();
+        R::default(&mut old); // it may have been stored before a field existed
+        R::default(&mut typed);
+        R::prepare_update(&mut typed, &old);
+        R::validate(&typed, &mut errors);
+        R::validate_update(&typed, &old, &mut errors);
+        encode(&typed, object)?;
+        Ok(errors)
+    }
+
+    fn try_update_status(object: &mut Value, old: &Value) -> Result<Errors, Errors> {
+        let (typed, old): (R::Object, R::Object) = (decode(object)?, decode(old)?);
+        let mut errors = Errors::new();
+        R::validate_status(&typed, &old, &mut errors);
+        encode(&typed, object)?;
+        Ok(errors)
+    }
+}
+
+impl<R: Rules> Strategy for Typed<R> {
+    fn create(&self, object: &mut Value) -> Errors {
+        Self::try_create(object).unwrap_or_else(|errors| errors)
+    }
+
+    fn update(&self, object: &mut Value, old: &Value) -> Errors {
+        Self::try_update(object, old).unwrap_or_else(|errors| errors)
+    }
+
+    fn update_status(&self, object: &mut Value, old: &Value) -> Errors {
+        Self::try_update_status(object, old).unwrap_or_else(|errors| errors)
+    }
+
+    fn warnings(&self, object: &Value) -> Vec<String> {
+        decode(object).map(|typed: R::Object| R::warnings(&typed)).unwrap_or_default()
+    }
+}

@@ -1,0 +1,23 @@
+//! The columns `kubectl get` shows, per kind.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// One column, as in `meta.k8s.io/v1` `TableColumnDefinition`.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    pub name: &'static str,
+    /// `string`, `integer`, `number`, `boolean`, `date`.
+    pub kind: &'static str,
+    /// `name` for the name column, otherwise mostly empty.
+    pub format: &'static str,
+    pub description: &'static str,
+    /// 0 is always shown, 1 with `-o wide`.
+    pub priority: i32,
+}
+
+/// A kind's columns and how an object (in its served form) fills them.
+pub struct Columns {
+    pub definitions: &'static [Column],
+    pub cells: fn(&Value, Timestamp) -> Vec<Value>,
+}

@@ -1,0 +1,1 @@
+//! The Kubernetes HTTP API over a store.
