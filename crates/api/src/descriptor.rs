@@ -48,6 +48,8 @@ pub struct Scale {
 }
 
 /// A field usable in `fieldSelector`, besides `metadata.name` and `metadata.namespace`.
+///
+/// Labels and paths are those of the served version. Values compare as text: `true`, `3`.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectableField {
     pub label: &'static str,
@@ -56,7 +58,7 @@ pub struct SelectableField {
     pub absent: &'static str,
 }
 
-/// Two served versions of one stored resource.
+/// Two served versions of one stored resource. `apiVersion` is converted with the rest.
 pub trait Conversion: Send + Sync {
     /// From the served form to the stored one, in place.
     fn to_stored(&self, object: &mut Value);

@@ -4,9 +4,11 @@
 //! * [`descriptor`]: what one resource is; [`registry`]: all of them
 //! * [`kinds`]: the built-in descriptors, one file per API group
 //! * [`rules`]: defaulting and validation of the kinds people write by hand
+//! * [`convert`]: two served versions of one stored kind
 //! * [`table`]: the columns `kubectl get` shows
 //! * [`field`]: field paths and field errors in the API's own words
 
+pub mod convert;
 pub mod descriptor;
 pub mod field;
 pub mod kinds;

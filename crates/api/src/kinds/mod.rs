@@ -1,7 +1,43 @@
 //! The built-in descriptors, one file per API group.
 
+mod admissionregistration;
+mod apps;
+mod autoscaling;
+mod batch;
+mod builder;
+mod certificates;
+mod coordination;
+mod core;
+mod discovery;
+mod events;
+mod networking;
+mod node;
+mod policy;
+mod rbac;
+mod scheduling;
+mod storage;
+#[cfg(test)]
+mod tests;
+
 use crate::descriptor::Descriptor;
 
 pub fn all() -> Vec<Descriptor> {
-    Vec::new()
+    let groups = [
+        core::kinds(),
+        apps::kinds(),
+        batch::kinds(),
+        autoscaling::kinds(),
+        policy::kinds(),
+        rbac::kinds(),
+        networking::kinds(),
+        storage::kinds(),
+        scheduling::kinds(),
+        coordination::kinds(),
+        discovery::kinds(),
+        events::kinds(),
+        certificates::kinds(),
+        admissionregistration::kinds(),
+        node::kinds(),
+    ];
+    groups.into_iter().flatten().collect()
 }

@@ -1,0 +1,17 @@
+//! `autoscaling/v2`, and `autoscaling/v1` as another view of the same objects.
+
+use k8s_openapi::api::autoscaling::{v1, v2};
+
+use super::builder::of;
+use crate::{convert::Autoscaler, descriptor::Descriptor};
+
+pub fn kinds() -> Vec<Descriptor> {
+    vec![
+        of::<v1::HorizontalPodAutoscaler>()
+            .short("hpa")
+            .category("all")
+            .stored_as("autoscaling/v2", &Autoscaler)
+            .status(),
+        of::<v2::HorizontalPodAutoscaler>().short("hpa").category("all").status(),
+    ]
+}

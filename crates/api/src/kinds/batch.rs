@@ -1,0 +1,16 @@
+//! `batch/v1`.
+
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+
+use super::builder::{field_or, of};
+use crate::descriptor::{Descriptor, SelectableField};
+
+pub fn kinds() -> Vec<Descriptor> {
+    vec![
+        of::<CronJob>().short("cj").category("all").status().generation(),
+        of::<Job>().category("all").status().generation().select(JOB_FIELDS),
+    ]
+}
+
+/// Upstream's label differs from the field it reads.
+const JOB_FIELDS: &[SelectableField] = &[field_or("status.successful", &["status", "succeeded"], "0")];

@@ -1,0 +1,139 @@
+//! A descriptor as a few lines of facts.
+//!
+//! What the generated types already know (group, version, kind, plural, scope, definition name) is
+//! read from them; a kind states only where it differs from the plainest one: namespaced or not as
+//! generated, named by a subdomain, stored below its plural, without status, and shown as name and
+//! age.
+
+use k8s_openapi::{ClusterResourceScope, ListableResource, NamespaceResourceScope, schemars::JsonSchema};
+
+use crate::{
+    descriptor::{Conversion, Descriptor, NameRule, Scale, Scope, SelectableField, StatusRule},
+    strategy::{Plain, Strategy},
+    table::{Columns, generic},
+};
+
+/// The scope of a generated type, as a value.
+pub trait Scoped {
+    const SCOPE: Scope;
+}
+
+impl Scoped for ClusterResourceScope {
+    const SCOPE: Scope = Scope::Cluster;
+}
+
+impl Scoped for NamespaceResourceScope {
+    const SCOPE: Scope = Scope::Namespaced;
+}
+
+/// Where kinds with replicas keep them.
+pub const REPLICAS: Scale = Scale {
+    spec_replicas: &["spec", "replicas"],
+    status_replicas: &["status", "replicas"],
+    selector: Some(&["spec", "selector"]),
+};
+
+/// A selectable field that is the empty string when absent.
+pub const fn field(label: &'static str, path: &'static [&'static str]) -> SelectableField {
+    SelectableField { label, path, absent: "" }
+}
+
+pub const fn field_or(label: &'static str, path: &'static [&'static str], absent: &'static str) -> SelectableField {
+    SelectableField { label, path, absent }
+}
+
+/// The plainest descriptor of a generated type.
+pub fn of<K>() -> Descriptor
+where
+    K: ListableResource + JsonSchema,
+    K::Scope: Scoped,
+{
+    Descriptor {
+        group: K::GROUP.into(),
+        version: K::VERSION.into(),
+        kind: K::KIND.into(),
+        list_kind: K::LIST_KIND.into(),
+        plural: K::URL_PATH_SEGMENT.into(),
+        singular: K::KIND.to_lowercase().into(),
+        scope: K::Scope::SCOPE,
+        short_names: Vec::new(),
+        categories: Vec::new(),
+        name_rule: NameRule::Subdomain,
+        storage: K::URL_PATH_SEGMENT.into(),
+        stored_as: None,
+        conversion: None,
+        status: StatusRule::Absent,
+        scale: None,
+        generation: false,
+        selectable: &[],
+        schema: K::schema_name(),
+        columns: &generic::NAME_AGE,
+        strategy: &Plain,
+    }
+}
+
+/// Facts, one by one.
+impl Descriptor {
+    pub(super) fn short(mut self, name: &'static str) -> Self {
+        self.short_names.push(name.into());
+        self
+    }
+
+    pub(super) fn category(mut self, name: &'static str) -> Self {
+        self.categories.push(name.into());
+        self
+    }
+
+    pub(super) fn named(mut self, rule: NameRule) -> Self {
+        self.name_rule = rule;
+        self
+    }
+
+    pub(super) fn stored_below(mut self, prefix: &'static str) -> Self {
+        self.storage = prefix.into();
+        self
+    }
+
+    pub(super) fn stored_as(mut self, api_version: &'static str, conversion: &'static dyn Conversion) -> Self {
+        self.stored_as = Some(api_version.into());
+        self.conversion = Some(conversion);
+        self
+    }
+
+    pub(super) fn status(mut self) -> Self {
+        self.status = StatusRule::Separate;
+        self
+    }
+
+    pub(super) fn status_from_create(mut self) -> Self {
+        self.status = StatusRule::SeparateAfterCreate;
+        self
+    }
+
+    pub(super) fn scale(mut self, scale: Scale) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    pub(super) fn generation(mut self) -> Self {
+        self.generation = true;
+        self
+    }
+
+    pub(super) fn select(mut self, fields: &'static [SelectableField]) -> Self {
+        self.selectable = fields;
+        self
+    }
+
+    #[allow(dead_code, reason = "the tables per kind come next")]
+    pub(super) fn columns(mut self, columns: &'static Columns) -> Self {
+        self.columns = columns;
+        self
+    }
+
+    #[allow(dead_code, reason = "used by the kinds that have rules")]
+    pub(super) fn strategy(mut self, strategy: &'static dyn Strategy) -> Self {
+        self.strategy = strategy;
+        self
+    }
+}

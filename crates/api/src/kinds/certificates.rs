@@ -1,0 +1,12 @@
+//! `certificates.k8s.io/v1`.
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+
+use super::builder::{field, of};
+use crate::descriptor::{Descriptor, NameRule, SelectableField};
+
+pub fn kinds() -> Vec<Descriptor> {
+    vec![of::<CertificateSigningRequest>().short("csr").named(NameRule::PathSegment).status().select(FIELDS)]
+}
+
+const FIELDS: &[SelectableField] = &[field("spec.signerName", &["spec", "signerName"])];

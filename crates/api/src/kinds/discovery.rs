@@ -1,0 +1,10 @@
+//! `discovery.k8s.io/v1`.
+
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use super::builder::of;
+use crate::descriptor::Descriptor;
+
+pub fn kinds() -> Vec<Descriptor> {
+    vec![of::<EndpointSlice>().generation()]
+}

@@ -1,0 +1,10 @@
+//! `node.k8s.io/v1`.
+
+use k8s_openapi::api::node::v1::RuntimeClass;
+
+use super::builder::of;
+use crate::descriptor::Descriptor;
+
+pub fn kinds() -> Vec<Descriptor> {
+    vec![of::<RuntimeClass>()]
+}

@@ -1,0 +1,10 @@
+//! `scheduling.k8s.io/v1`.
+
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+
+use super::builder::of;
+use crate::descriptor::Descriptor;
+
+pub fn kinds() -> Vec<Descriptor> {
+    vec![of::<PriorityClass>().short("pc").generation()]
+}
