@@ -113,9 +113,9 @@ impl FieldError {
         Self::new(Reason::TypeInvalid, path, Some(value.into()), detail)
     }
 
+    /// The supported values are listed in the given order (upstream sorts some sets, others not).
     pub fn not_supported(path: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
-        let mut names: Vec<_> = supported.iter().map(|name| format!("{name:?}")).collect();
-        names.sort();
+        let names: Vec<_> = supported.iter().map(|name| format!("{name:?}")).collect();
         Self::new(
             Reason::NotSupported,
             path,
@@ -179,7 +179,7 @@ mod tests {
                 r#"spec.containers[0].name: Invalid value: "A_b": must be lower case"#,
             ),
             (
-                FieldError::not_supported(&path.child("imagePullPolicy"), "x", &["Never", "Always"]),
+                FieldError::not_supported(&path.child("imagePullPolicy"), "x", &["Always", "Never"]),
                 r#"spec.containers[0].imagePullPolicy: Unsupported value: "x": supported values: "Always", "Never""#,
             ),
             (FieldError::duplicate(&path.child("name"), "a"), r#"spec.containers[0].name: Duplicate value: "a""#),

@@ -8,7 +8,10 @@ use std::marker::PhantomData;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::field::{Errors, FieldError, Path};
+use crate::{
+    field::{Errors, FieldError, Path},
+    rules::meta,
+};
 
 /// What the generic verbs ask of a kind. Metadata is not its business; `object` has already been
 /// checked against the schema.
@@ -64,6 +67,11 @@ pub trait Rules: Send + Sync + 'static {
 
     fn validate(object: &Self::Object, errors: &mut Errors);
 
+    /// What only a new object may not have. [`Rules::validate`] runs as well.
+    fn validate_create(object: &Self::Object, errors: &mut Errors) {
+        let _ = (object, errors);
+    }
+
     /// What an update may not change. [`Rules::validate`] runs as well.
     fn validate_update(object: &Self::Object, old: &Self::Object, errors: &mut Errors) {
         let _ = (object, old, errors);
@@ -103,9 +111,11 @@ impl<R: Rules> Typed<R> {
     fn try_create(object: &mut Value) -> Result<Errors, Errors> {
         let mut typed: R::Object = decode(object)?;
         let mut errors = Errors::new();
+        meta::validate_finalizer_domains(object, &mut errors);
         R::default(&mut typed);
         R::prepare_create(&mut typed);
         R::validate(&typed, &mut errors);
+        R::validate_create(&typed, &mut errors);
         encode(&typed, object)?;
         Ok(errors)
     }
@@ -113,6 +123,7 @@ impl<R: Rules> Typed<R> {
     fn try_update(object: &mut Value, old: &Value) -> Result<Errors, Errors> {
         let (mut typed, mut old): (R::Object, R::Object) = (decode(object)?, decode(old)?);
         let mut errors = Errors::new();
+        meta::validate_finalizer_domains(object, &mut errors);
         R::default(&mut old); // it may have been stored before a field existed
         R::default(&mut typed);
         R::prepare_update(&mut typed, &old);

@@ -1,1 +1,13 @@
 //! Defaulting and validation of the kinds people write by hand.
+//!
+//! One file per kind, each a [`Rules`](crate::strategy::Rules) implementation; beside them the
+//! vocabulary they share: [`names`], [`labels`], [`meta`], [`resources`] and the small checks of
+//! [`check`].
+
+pub mod check;
+pub mod core;
+pub mod labels;
+pub mod meta;
+pub mod names;
+pub mod pod;
+pub mod resources;
