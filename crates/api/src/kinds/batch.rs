@@ -3,12 +3,15 @@
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 
 use super::builder::{field_or, of};
-use crate::descriptor::{Descriptor, SelectableField};
+use crate::{
+    descriptor::{Descriptor, SelectableField},
+    table::batch as table,
+};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<CronJob>().short("cj").category("all").status().generation(),
-        of::<Job>().category("all").status().generation().select(JOB_FIELDS),
+        of::<CronJob>().columns(&table::CRON_JOBS).short("cj").category("all").status().generation(),
+        of::<Job>().columns(&table::JOBS).category("all").status().generation().select(JOB_FIELDS),
     ]
 }
 
