@@ -16,6 +16,9 @@ use serde_json::{Map, Value};
 /// How deeply objects and arrays may nest: the limit that `serde_json` keeps as well.
 pub const MAX_DEPTH: usize = 127;
 
+/// The same for YAML, whose reader needs far more stack for each level.
+pub const MAX_YAML_DEPTH: usize = 64;
+
 /// A decoded document.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decoded {
@@ -46,7 +49,8 @@ pub fn json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
 pub fn yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_depth: MAX_DEPTH,
+            max_depth: MAX_YAML_DEPTH,
+            flow_nesting_limit: MAX_YAML_DEPTH,
             max_documents: 1,
             max_nodes: 500_000,
             max_events: 1_000_000,
@@ -255,8 +259,9 @@ mod tests {
             assert_eq!(json(text.as_bytes()).unwrap_err().to_string(), "exceeded max depth");
             assert!(yaml(text.as_bytes()).is_err());
         }
-        let deepest = "[".repeat(MAX_DEPTH) + &"]".repeat(MAX_DEPTH);
-        assert!(json(deepest.as_bytes()).is_ok());
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(json(nested(MAX_DEPTH).as_bytes()).is_ok());
+        assert!(yaml(nested(MAX_YAML_DEPTH - 1).as_bytes()).is_ok());
     }
 
     #[test]

@@ -15,10 +15,8 @@ pub fn conform_time(text: &mut String) -> Result<(), String> {
 /// Checks an RFC 3339 time and rewrites it as microseconds of UTC.
 pub fn conform_micro_time(text: &mut String) -> Result<(), String> {
     let time = parse_time(text, "2006-01-02T15:04:05.000000Z07:00")?;
-    let micros = time.subsec_nanosecond() / 1000;
-    // A fraction before 1970 counts backwards from the second above it.
-    let time = if micros < 0 { time - jiff::SignedDuration::from_secs(1) } else { time };
-    let micros = if micros < 0 { 1_000_000 + micros } else { micros };
+    // Before 1970 the fraction counts backwards from the next second.
+    let micros = time.subsec_nanosecond().rem_euclid(1_000_000_000) / 1000;
     *text = format!("{}.{micros:06}Z", time.strftime("%Y-%m-%dT%H:%M:%S"));
     Ok(())
 }
