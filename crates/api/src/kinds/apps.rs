@@ -5,22 +5,22 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, Repl
 use super::builder::{REPLICAS, field_or, of};
 use crate::{
     descriptor::{Descriptor, NameRule, SelectableField},
-    table::apps as table,
+    rules::apps::{ControllerRevisionRules, DaemonSetRules, DeploymentRules, ReplicaSetRules, StatefulSetRules},
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<ControllerRevision>().columns(&table::CONTROLLER_REVISIONS),
-        of::<DaemonSet>().columns(&table::DAEMON_SETS).short("ds").category("all").status().generation(),
+        of::<ControllerRevision>().rules::<ControllerRevisionRules>(),
+        of::<DaemonSet>().rules::<DaemonSetRules>().short("ds").category("all").status().generation(),
         of::<Deployment>()
-            .columns(&table::DEPLOYMENTS)
+            .rules::<DeploymentRules>()
             .short("deploy")
             .category("all")
             .status()
             .scale(REPLICAS)
             .generation(),
         of::<ReplicaSet>()
-            .columns(&table::REPLICA_SETS)
+            .rules::<ReplicaSetRules>()
             .short("rs")
             .category("all")
             .status()
@@ -29,7 +29,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .select(REPLICA_SET_FIELDS),
         // Its name becomes a prefix of its pods' host names.
         of::<StatefulSet>()
-            .columns(&table::STATEFUL_SETS)
+            .rules::<StatefulSetRules>()
             .short("sts")
             .category("all")
             .named(NameRule::Label)

@@ -5,13 +5,13 @@ use k8s_openapi::api::batch::v1::{CronJob, Job};
 use super::builder::{field_or, of};
 use crate::{
     descriptor::{Descriptor, SelectableField},
-    table::batch as table,
+    rules::batch::{CronJobRules, JobRules},
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<CronJob>().columns(&table::CRON_JOBS).short("cj").category("all").status().generation(),
-        of::<Job>().columns(&table::JOBS).category("all").status().generation().select(JOB_FIELDS),
+        of::<CronJob>().rules::<CronJobRules>().short("cj").category("all").status().generation(),
+        of::<Job>().rules::<JobRules>().category("all").status().generation().select(JOB_FIELDS),
     ]
 }
 

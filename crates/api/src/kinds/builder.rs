@@ -9,7 +9,7 @@ use k8s_openapi::{ClusterResourceScope, ListableResource, NamespaceResourceScope
 
 use crate::{
     descriptor::{Conversion, Descriptor, NameRule, Scale, Scope, SelectableField, StatusRule},
-    strategy::{Plain, Strategy},
+    strategy::{Plain, Rules, Typed},
     table::{Columns, generic},
 };
 
@@ -125,14 +125,14 @@ impl Descriptor {
         self
     }
 
+    #[allow(dead_code, reason = "the tables per kind come next")]
     pub(super) fn columns(mut self, columns: &'static Columns) -> Self {
         self.columns = columns;
         self
     }
 
-    #[allow(dead_code, reason = "used by the kinds that have rules")]
-    pub(super) fn strategy(mut self, strategy: &'static dyn Strategy) -> Self {
-        self.strategy = strategy;
+    pub(super) fn rules<R: Rules>(mut self) -> Self {
+        self.strategy = &const { Typed::<R>::new() };
         self
     }
 }

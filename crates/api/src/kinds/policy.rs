@@ -3,18 +3,8 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use super::builder::of;
-use crate::{
-    descriptor::{Descriptor, NameRule},
-    table::policy as table,
-};
+use crate::descriptor::{Descriptor, NameRule};
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![
-        of::<PodDisruptionBudget>()
-            .columns(&table::POD_DISRUPTION_BUDGETS)
-            .short("pdb")
-            .named(NameRule::PathSegment)
-            .status()
-            .generation(),
-    ]
+    vec![of::<PodDisruptionBudget>().short("pdb").named(NameRule::PathSegment).status().generation()]
 }

@@ -3,16 +3,13 @@
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 
 use super::builder::of;
-use crate::{
-    descriptor::{Descriptor, NameRule},
-    table::{generic, rbac},
-};
+use crate::descriptor::{Descriptor, NameRule};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<ClusterRole>().columns(&generic::NAME_CREATED).named(NameRule::PathSegment),
-        of::<ClusterRoleBinding>().columns(&rbac::BINDINGS).named(NameRule::PathSegment),
-        of::<Role>().columns(&generic::NAME_CREATED).named(NameRule::PathSegment),
-        of::<RoleBinding>().columns(&rbac::BINDINGS).named(NameRule::PathSegment),
+        of::<ClusterRole>().named(NameRule::PathSegment),
+        of::<ClusterRoleBinding>().named(NameRule::PathSegment),
+        of::<Role>().named(NameRule::PathSegment),
+        of::<RoleBinding>().named(NameRule::PathSegment),
     ]
 }

@@ -1,13 +1,19 @@
 //! The checks that come back in every kind, as one-liners.
 
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::field::{Errors, FieldError, Path};
+use super::names;
+use crate::field::{Errors, FieldError, Path, Reason};
 
 pub const NEGATIVE: &str = "must be greater than or equal to 0";
 pub const NOT_POSITIVE: &str = "must be greater than zero";
 pub const IMMUTABLE: &str = "field is immutable";
+
+pub const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 
 /// An optional text, absent being the same as empty.
 pub fn text(value: &Option<String>) -> &str {
@@ -79,7 +85,102 @@ pub fn number(value: i64, complaints: Vec<String>, path: &Path, errors: &mut Err
 }
 
 pub fn immutable<T: PartialEq + Serialize>(new: &T, old: &T, path: &Path, errors: &mut Errors) {
-    if new != old {
+    if !same(new, old) {
         errors.push(FieldError::invalid(path, shown(new), IMMUTABLE));
+    }
+}
+
+/// Whether two values mean the same: an empty list is no list.
+pub fn same<T: PartialEq + Serialize>(new: &T, old: &T) -> bool {
+    new == old || pruned(shown(new)) == pruned(shown(old))
+}
+
+fn pruned(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => fields
+            .into_iter()
+            .filter(|(_, field)| !field.is_null() && field.as_array().is_none_or(|list| !list.is_empty()))
+            .map(|(name, field)| (name, pruned(field)))
+            .collect(),
+        Value::Array(items) => items.into_iter().map(pruned).collect(),
+        other => other,
+    }
+}
+
+/// A number of things, where it is given.
+pub fn count<N: Into<i64>>(value: Option<N>, path: &Path, errors: &mut Errors) {
+    if let Some(value) = value {
+        non_negative(value.into(), path, errors);
+    }
+}
+
+/// An invalid value that is better not shown, mostly because it is the whole object.
+pub fn unshown(path: &Path, detail: &str) -> FieldError {
+    FieldError { reason: Reason::Invalid, path: path.clone(), value: None, detail: detail.to_owned() }
+}
+
+/// A port by number or by name.
+pub fn port(port: &IntOrString, path: &Path, errors: &mut Errors) {
+    match port {
+        IntOrString::Int(port) => number((*port).into(), names::is_valid_port_num(*port), path, errors),
+        IntOrString::String(name) => names::refuse(name, path, names::port_name, errors),
+    }
+}
+
+/// Says which of `items` repeat an earlier one.
+pub fn unique<'a>(items: impl IntoIterator<Item = (Path, &'a str)>, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for (path, item) in items {
+        if !seen.insert(item) {
+            errors.push(FieldError::duplicate(&path, item));
+        }
+    }
+}
+
+/// `example.com/path`: what names a controller or a manager outside the API.
+pub fn domain_prefixed_path(value: &str, path: &Path, errors: &mut Errors) {
+    if value.is_empty() {
+        errors.push(FieldError::required(path, ""));
+        return;
+    }
+    match value.split_once('/') {
+        Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
+            names::refuse(domain, path, names::dns1123_subdomain, errors);
+            if !rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte)) {
+                let words = names::regex("Invalid path", r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+", &[]);
+                errors.push(FieldError::invalid(path, rest, words));
+            }
+        }
+        _ => errors.push(FieldError::invalid(path, value, "must be a domain-prefixed path (such as \"acme.io/foo\")")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_list_is_no_list() {
+        assert!(same(&json!({"a": [], "b": {"c": null}}), &json!({"b": {}})));
+        assert!(!same(&json!({"emptyDir": {}}), &json!({})));
+        assert!(!same(&json!([[]]), &json!([])));
+    }
+
+    #[test]
+    fn controllers_outside_the_api_have_a_domain() {
+        let no_domain = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+        let cases = [
+            ("example.com/ingress", String::new()),
+            ("", "at: Required value".to_owned()),
+            ("nginx", format!(r#"at: Invalid value: "nginx": {no_domain}"#)),
+            ("example.com/", format!(r#"at: Invalid value: "example.com/": {no_domain}"#)),
+        ];
+        for (value, expected) in cases {
+            let mut errors = Errors::new();
+            domain_prefixed_path(value, &Path::new("at"), &mut errors);
+            assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "), expected, "{value}");
+        }
     }
 }

@@ -4,10 +4,15 @@
 //! vocabulary they share: [`names`], [`labels`], [`meta`], [`resources`] and the small checks of
 //! [`check`].
 
+pub mod apps;
+pub mod batch;
 pub mod check;
 pub mod core;
+pub mod int_or_percent;
 pub mod labels;
 pub mod meta;
 pub mod names;
 pub mod pod;
 pub mod resources;
+#[cfg(test)]
+pub(crate) mod testing;
