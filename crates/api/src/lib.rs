@@ -6,14 +6,21 @@
 //! * [`rules`]: defaulting and validation of the kinds people write by hand
 //! * [`convert`]: two served versions of one stored kind
 //! * [`table`]: the columns `kubectl get` shows
+//! * [`schema`]: what fields the kinds have; [`decode`], [`patch`], [`selector`], [`quantity`]: the
+//!   languages that requests are written in
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod convert;
+pub mod decode;
 pub mod descriptor;
 pub mod field;
 pub mod kinds;
+pub mod patch;
+pub mod quantity;
 pub mod registry;
 pub mod rules;
+pub mod schema;
+pub mod selector;
 pub mod strategy;
 pub mod table;
 

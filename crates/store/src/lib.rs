@@ -6,8 +6,17 @@
 //!
 //! The crate knows nothing of Kubernetes: keys are paths, values are bytes.
 
+mod check;
+pub mod embedded;
+pub mod memory;
+mod mvcc;
+#[cfg(any(test, feature = "suite"))]
+pub mod suite;
 mod types;
 
+pub use check::TXN_BYTES;
+pub use embedded::Embedded;
+pub use memory::Memory;
 pub use types::{
     Change, Compare, Entry, Expect, List, Listing, Memo, Notice, Op, Outcome, Revision, Store, StoreError, Txn, Watch,
 };

@@ -6,13 +6,26 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 
 use super::builder::of;
-use crate::descriptor::Descriptor;
+use crate::{descriptor::Descriptor, table::admissionregistration as table};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<MutatingWebhookConfiguration>().category("api-extensions").generation(),
-        of::<ValidatingAdmissionPolicy>().category("api-extensions").status().generation(),
-        of::<ValidatingAdmissionPolicyBinding>().category("api-extensions").generation(),
-        of::<ValidatingWebhookConfiguration>().category("api-extensions").generation(),
+        of::<MutatingWebhookConfiguration>()
+            .columns(&table::WEBHOOK_CONFIGURATIONS)
+            .category("api-extensions")
+            .generation(),
+        of::<ValidatingAdmissionPolicy>()
+            .columns(&table::VALIDATING_ADMISSION_POLICIES)
+            .category("api-extensions")
+            .status()
+            .generation(),
+        of::<ValidatingAdmissionPolicyBinding>()
+            .columns(&table::VALIDATING_ADMISSION_POLICY_BINDINGS)
+            .category("api-extensions")
+            .generation(),
+        of::<ValidatingWebhookConfiguration>()
+            .columns(&table::WEBHOOK_CONFIGURATIONS)
+            .category("api-extensions")
+            .generation(),
     ]
 }

@@ -6,14 +6,22 @@ use super::builder::{REPLICAS, field_or, of};
 use crate::{
     descriptor::{Descriptor, NameRule, SelectableField},
     rules::apps::{ControllerRevisionRules, DaemonSetRules, DeploymentRules, ReplicaSetRules, StatefulSetRules},
+    table::apps as table,
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<ControllerRevision>().rules::<ControllerRevisionRules>(),
-        of::<DaemonSet>().rules::<DaemonSetRules>().short("ds").category("all").status().generation(),
+        of::<ControllerRevision>().rules::<ControllerRevisionRules>().columns(&table::CONTROLLER_REVISIONS),
+        of::<DaemonSet>()
+            .rules::<DaemonSetRules>()
+            .columns(&table::DAEMON_SETS)
+            .short("ds")
+            .category("all")
+            .status()
+            .generation(),
         of::<Deployment>()
             .rules::<DeploymentRules>()
+            .columns(&table::DEPLOYMENTS)
             .short("deploy")
             .category("all")
             .status()
@@ -21,6 +29,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .generation(),
         of::<ReplicaSet>()
             .rules::<ReplicaSetRules>()
+            .columns(&table::REPLICA_SETS)
             .short("rs")
             .category("all")
             .status()
@@ -30,6 +39,7 @@ pub fn kinds() -> Vec<Descriptor> {
         // Its name becomes a prefix of its pods' host names.
         of::<StatefulSet>()
             .rules::<StatefulSetRules>()
+            .columns(&table::STATEFUL_SETS)
             .short("sts")
             .category("all")
             .named(NameRule::Label)

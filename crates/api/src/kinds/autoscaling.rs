@@ -3,15 +3,20 @@
 use k8s_openapi::api::autoscaling::{v1, v2};
 
 use super::builder::of;
-use crate::{convert::Autoscaler, descriptor::Descriptor};
+use crate::{convert::Autoscaler, descriptor::Descriptor, table::autoscaling as table};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
         of::<v1::HorizontalPodAutoscaler>()
+            .columns(&table::HORIZONTAL_POD_AUTOSCALERS_V1)
             .short("hpa")
             .category("all")
             .stored_as("autoscaling/v2", &Autoscaler)
             .status(),
-        of::<v2::HorizontalPodAutoscaler>().short("hpa").category("all").status(),
+        of::<v2::HorizontalPodAutoscaler>()
+            .columns(&table::HORIZONTAL_POD_AUTOSCALERS)
+            .short("hpa")
+            .category("all")
+            .status(),
     ]
 }

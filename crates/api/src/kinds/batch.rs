@@ -6,12 +6,19 @@ use super::builder::{field_or, of};
 use crate::{
     descriptor::{Descriptor, SelectableField},
     rules::batch::{CronJobRules, JobRules},
+    table::batch as table,
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<CronJob>().rules::<CronJobRules>().short("cj").category("all").status().generation(),
-        of::<Job>().rules::<JobRules>().category("all").status().generation().select(JOB_FIELDS),
+        of::<CronJob>()
+            .rules::<CronJobRules>()
+            .columns(&table::CRON_JOBS)
+            .short("cj")
+            .category("all")
+            .status()
+            .generation(),
+        of::<Job>().rules::<JobRules>().columns(&table::JOBS).category("all").status().generation().select(JOB_FIELDS),
     ]
 }
 

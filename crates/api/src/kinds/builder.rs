@@ -125,7 +125,6 @@ impl Descriptor {
         self
     }
 
-    #[allow(dead_code, reason = "the tables per kind come next")]
     pub(super) fn columns(mut self, columns: &'static Columns) -> Self {
         self.columns = columns;
         self

@@ -3,10 +3,20 @@
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use super::builder::{field, of};
-use crate::descriptor::{Descriptor, NameRule, SelectableField};
+use crate::{
+    descriptor::{Descriptor, NameRule, SelectableField},
+    table::certificates as table,
+};
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![of::<CertificateSigningRequest>().short("csr").named(NameRule::PathSegment).status().select(FIELDS)]
+    vec![
+        of::<CertificateSigningRequest>()
+            .columns(&table::CERTIFICATE_SIGNING_REQUESTS)
+            .short("csr")
+            .named(NameRule::PathSegment)
+            .status()
+            .select(FIELDS),
+    ]
 }
 
 const FIELDS: &[SelectableField] = &[field("spec.signerName", &["spec", "signerName"])];

@@ -6,21 +6,35 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::builder::{REPLICAS, field, field_or, of};
-use crate::descriptor::{Descriptor, NameRule, SelectableField};
+use crate::{
+    descriptor::{Descriptor, NameRule, SelectableField},
+    table::{apps, core as table, events, generic},
+};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<ConfigMap>().short("cm"),
-        of::<Endpoints>().short("ep").stored_below("services/endpoints"),
-        of::<Event>().short("ev").named(NameRule::PathSegment).select(EVENT_FIELDS),
-        of::<LimitRange>().short("limits"),
-        of::<Namespace>().short("ns").named(NameRule::Label).status().select(NAMESPACE_FIELDS),
-        of::<Node>().short("no").stored_below("minions").status_from_create().select(NODE_FIELDS),
-        of::<PersistentVolume>().short("pv").status(),
-        of::<PersistentVolumeClaim>().short("pvc").status(),
-        of::<Pod>().short("po").category("all").status().generation().select(POD_FIELDS),
-        of::<PodTemplate>().generation(),
+        of::<ConfigMap>().columns(&table::CONFIG_MAPS).short("cm"),
+        of::<Endpoints>().columns(&table::ENDPOINTS).short("ep").stored_below("services/endpoints"),
+        of::<Event>().columns(&events::EVENTS).short("ev").named(NameRule::PathSegment).select(EVENT_FIELDS),
+        of::<LimitRange>().columns(&generic::NAME_CREATED).short("limits"),
+        of::<Namespace>()
+            .columns(&table::NAMESPACES)
+            .short("ns")
+            .named(NameRule::Label)
+            .status()
+            .select(NAMESPACE_FIELDS),
+        of::<Node>()
+            .columns(&table::NODES)
+            .short("no")
+            .stored_below("minions")
+            .status_from_create()
+            .select(NODE_FIELDS),
+        of::<PersistentVolume>().columns(&table::PERSISTENT_VOLUMES).short("pv").status(),
+        of::<PersistentVolumeClaim>().columns(&table::PERSISTENT_VOLUME_CLAIMS).short("pvc").status(),
+        of::<Pod>().columns(&table::PODS).short("po").category("all").status().generation().select(POD_FIELDS),
+        of::<PodTemplate>().columns(&table::POD_TEMPLATES).generation(),
         of::<ReplicationController>()
+            .columns(&apps::REPLICATION_CONTROLLERS)
             .short("rc")
             .category("all")
             .stored_below("controllers")
@@ -28,16 +42,17 @@ pub fn kinds() -> Vec<Descriptor> {
             .scale(REPLICAS)
             .generation()
             .select(REPLICATION_CONTROLLER_FIELDS),
-        of::<ResourceQuota>().short("quota").status(),
-        of::<Secret>().select(SECRET_FIELDS),
+        of::<ResourceQuota>().columns(&table::RESOURCE_QUOTAS).short("quota").status(),
+        of::<Secret>().columns(&table::SECRETS).select(SECRET_FIELDS),
         of::<Service>()
+            .columns(&table::SERVICES)
             .short("svc")
             .category("all")
             .named(NameRule::ServiceLabel)
             .stored_below("services/specs")
             .status()
             .select(SERVICE_FIELDS),
-        of::<ServiceAccount>().short("sa"),
+        of::<ServiceAccount>().columns(&table::SERVICE_ACCOUNTS).short("sa"),
     ]
 }
 

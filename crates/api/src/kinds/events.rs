@@ -6,10 +6,11 @@ use super::builder::{field, of};
 use crate::{
     convert::NewEvent,
     descriptor::{Descriptor, SelectableField},
+    table::events as table,
 };
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![of::<Event>().short("ev").stored_as("v1", &NewEvent).select(FIELDS)]
+    vec![of::<Event>().columns(&table::NEW_EVENTS).short("ev").stored_as("v1", &NewEvent).select(FIELDS)]
 }
 
 /// The names of this version, as upstream has it: `regarding.name`, not `involvedObject.name`.

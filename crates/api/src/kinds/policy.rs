@@ -3,8 +3,18 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use super::builder::of;
-use crate::descriptor::{Descriptor, NameRule};
+use crate::{
+    descriptor::{Descriptor, NameRule},
+    table::policy as table,
+};
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![of::<PodDisruptionBudget>().short("pdb").named(NameRule::PathSegment).status().generation()]
+    vec![
+        of::<PodDisruptionBudget>()
+            .columns(&table::POD_DISRUPTION_BUDGETS)
+            .short("pdb")
+            .named(NameRule::PathSegment)
+            .status()
+            .generation(),
+    ]
 }

@@ -3,13 +3,16 @@
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 
 use super::builder::of;
-use crate::descriptor::{Descriptor, NameRule};
+use crate::{
+    descriptor::{Descriptor, NameRule},
+    table::{generic, rbac},
+};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<ClusterRole>().named(NameRule::PathSegment),
-        of::<ClusterRoleBinding>().named(NameRule::PathSegment),
-        of::<Role>().named(NameRule::PathSegment),
-        of::<RoleBinding>().named(NameRule::PathSegment),
+        of::<ClusterRole>().columns(&generic::NAME_CREATED).named(NameRule::PathSegment),
+        of::<ClusterRoleBinding>().columns(&rbac::BINDINGS).named(NameRule::PathSegment),
+        of::<Role>().columns(&generic::NAME_CREATED).named(NameRule::PathSegment),
+        of::<RoleBinding>().columns(&rbac::BINDINGS).named(NameRule::PathSegment),
     ]
 }

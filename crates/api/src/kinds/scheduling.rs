@@ -3,8 +3,8 @@
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::builder::of;
-use crate::descriptor::Descriptor;
+use crate::{descriptor::Descriptor, table::scheduling as table};
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![of::<PriorityClass>().short("pc").generation()]
+    vec![of::<PriorityClass>().columns(&table::PRIORITY_CLASSES).short("pc").generation()]
 }

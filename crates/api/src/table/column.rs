@@ -13,6 +13,10 @@ pub const NAME: Column = Column {
 /// Time since `metadata.creationTimestamp`.
 pub const AGE: Column = text("Age", "How long ago the object was created.");
 
+pub const CONTAINERS: Column = text("Containers", "Names of the containers in the template.");
+pub const IMAGES: Column = text("Images", "Images of the containers in the template.");
+pub const SELECTOR: Column = text("Selector", "The pods that belong to the object, by their labels.");
+
 pub const fn text(name: &'static str, description: &'static str) -> Column {
     Column { name, kind: "string", format: "", description, priority: 0 }
 }

@@ -1,0 +1,504 @@
+//! `app=web,tier in (a,b),!legacy`.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::{
+    SelectorError,
+    syntax::{key_errors, value_errors},
+};
+
+/// How a [`Term`] relates a label's value to its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    Equals,
+    NotEquals,
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+    GreaterThan,
+    LessThan,
+}
+
+/// One requirement on one label. Values are sorted and distinct.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Term {
+    pub key: String,
+    pub relation: Relation,
+    pub values: Vec<String>,
+}
+
+/// A label selector: all of its terms must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels {
+    terms: Vec<Term>,
+    /// An absent `LabelSelector` selects nothing, an empty one everything.
+    nothing: bool,
+}
+
+impl Labels {
+    /// Selects every object.
+    pub fn everything() -> Self {
+        Self::default()
+    }
+
+    /// Selects no object.
+    pub fn nothing() -> Self {
+        Self { terms: Vec::new(), nothing: true }
+    }
+
+    /// The form of `?labelSelector=` and `kubectl -l`. An empty string selects everything.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut parser = Parser { tokens: tokens(text), at: 0 };
+        let mut terms = parser.selector()?;
+        terms.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(Self { terms, nothing: false })
+    }
+
+    /// A `metav1.LabelSelector` as found in specs.
+    pub fn from_selector(selector: &Value) -> Result<Self, SelectorError> {
+        let Some(selector) = selector.as_object() else { return Ok(Self::nothing()) };
+        let mut terms = Vec::new();
+        for (key, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
+            let value = value.as_str().unwrap_or_default().to_owned();
+            terms.push(Term::new(key.clone(), Relation::Equals, vec![value])?);
+        }
+        for expression in selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten() {
+            let text = |name| expression.get(name).and_then(Value::as_str).unwrap_or_default();
+            let relation = match text("operator") {
+                "In" => Relation::In,
+                "NotIn" => Relation::NotIn,
+                "Exists" => Relation::Exists,
+                "DoesNotExist" => Relation::DoesNotExist,
+                other => return Err(SelectorError::new(format!("{other:?} is not a valid label selector operator"))),
+            };
+            let values = expression.get("values").and_then(Value::as_array);
+            let values = values.into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect();
+            terms.push(Term::new(text("key").to_owned(), relation, values)?);
+        }
+        terms.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(Self { terms, nothing: false })
+    }
+
+    /// A plain map of labels, as in `Service.spec.selector`: each must be equal.
+    pub fn from_map(labels: &Value) -> Self {
+        let terms = labels.as_object().into_iter().flatten().map(|(key, value)| Term {
+            key: key.clone(),
+            relation: Relation::Equals,
+            values: vec![value.as_str().unwrap_or_default().to_owned()],
+        });
+        Self { terms: terms.collect(), nothing: false }
+    }
+
+    /// Whether the selector asks for nothing in particular, so that every object matches.
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty() && !self.nothing
+    }
+
+    pub fn terms(&self) -> &[Term] {
+        &self.terms
+    }
+
+    /// Whether an object whose labels are found by `label` is selected.
+    pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        !self.nothing && self.terms.iter().all(|term| term.matches(label(&term.key)))
+    }
+
+    /// [`Labels::matches`] for an object's `metadata.labels`.
+    pub fn matches_map(&self, labels: Option<&Value>) -> bool {
+        self.matches(|key| labels?.get(key)?.as_str())
+    }
+}
+
+impl Term {
+    fn new(key: String, relation: Relation, mut values: Vec<String>) -> Result<Self, SelectorError> {
+        let invalid = |path: &str, value: &str, detail: &str| {
+            Err(SelectorError::new(format!("{path}: Invalid value: {value}: {detail}")))
+        };
+        let errors = key_errors(&key);
+        if !errors.is_empty() {
+            return invalid("key", &format!("{key:?}"), &errors.join("; "));
+        }
+        values.sort();
+        values.dedup();
+        let shown = || serde_json::to_string(&values).unwrap_or_default();
+        match relation {
+            Relation::In | Relation::NotIn if values.is_empty() => {
+                return invalid("values", &shown(), "for 'in', 'notin' operators, values set can't be empty");
+            }
+            Relation::Equals | Relation::NotEquals if values.len() != 1 => {
+                return invalid("values", &shown(), "exact-match compatibility requires one single value");
+            }
+            Relation::Exists | Relation::DoesNotExist if !values.is_empty() => {
+                return invalid("values", &shown(), "values set must be empty for exists and does not exist");
+            }
+            Relation::GreaterThan | Relation::LessThan if values.len() != 1 => {
+                return invalid("values", &shown(), "for 'Gt', 'Lt' operators, exactly one value is required");
+            }
+            Relation::GreaterThan | Relation::LessThan if values[0].parse::<i64>().is_err() => {
+                let value = format!("{:?}", values[0]);
+                return invalid("values[0]", &value, "for 'Gt', 'Lt' operators, the value must be an integer");
+            }
+            _ => {}
+        }
+        for (i, value) in values.iter().enumerate() {
+            let errors = value_errors(value);
+            if !errors.is_empty() {
+                return invalid(&format!("values[{i}][{key}]"), &format!("{value:?}"), &errors.join("; "));
+            }
+        }
+        Ok(Self { key, relation, values })
+    }
+
+    fn matches(&self, value: Option<&str>) -> bool {
+        let among = |value: &str| self.values.iter().any(|v| v == value);
+        let compared = |value: &str| Some(value.parse::<i64>().ok()?.cmp(&self.values.first()?.parse().ok()?));
+        match self.relation {
+            Relation::Equals | Relation::In => value.is_some_and(among),
+            Relation::NotEquals | Relation::NotIn => !value.is_some_and(among),
+            Relation::Exists => value.is_some(),
+            Relation::DoesNotExist => value.is_none(),
+            Relation::GreaterThan => value.and_then(compared).is_some_and(|order| order.is_gt()),
+            Relation::LessThan => value.and_then(compared).is_some_and(|order| order.is_lt()),
+        }
+    }
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, values) = (&self.key, self.values.join(","));
+        match self.relation {
+            Relation::Equals => write!(f, "{key}={values}"),
+            Relation::NotEquals => write!(f, "{key}!={values}"),
+            Relation::In => write!(f, "{key} in ({values})"),
+            Relation::NotIn => write!(f, "{key} notin ({values})"),
+            Relation::Exists => write!(f, "{key}"),
+            Relation::DoesNotExist => write!(f, "!{key}"),
+            Relation::GreaterThan => write!(f, "{key}>{values}"),
+            Relation::LessThan => write!(f, "{key}<{values}"),
+        }
+    }
+}
+
+impl fmt::Display for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, term) in self.terms.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{term}")?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Token {
+    Open,
+    Close,
+    Comma,
+    Not,
+    Equals,
+    NotEquals,
+    Greater,
+    Less,
+    In,
+    NotIn,
+    Identifier,
+    Unknown,
+    End,
+}
+
+fn is_symbol(c: char) -> bool {
+    matches!(c, '=' | '!' | '(' | ')' | ',' | '>' | '<')
+}
+
+fn tokens(text: &str) -> Vec<(Token, &str)> {
+    let mut rest = text;
+    let mut found = Vec::new();
+    loop {
+        rest = rest.trim_start_matches([' ', '\t', '\r', '\n']);
+        let Some(first) = rest.chars().next() else { return found };
+        let length = if is_symbol(first) {
+            if rest.starts_with("==") || rest.starts_with("!=") { 2 } else { 1 }
+        } else {
+            rest.find(|c: char| is_symbol(c) || matches!(c, ' ' | '\t' | '\r' | '\n')).unwrap_or(rest.len())
+        };
+        let (literal, after) = rest.split_at(length);
+        rest = after;
+        let token = match literal {
+            "(" => Token::Open,
+            ")" => Token::Close,
+            "," => Token::Comma,
+            "!" => Token::Not,
+            "=" | "==" => Token::Equals,
+            "!=" => Token::NotEquals,
+            ">" => Token::Greater,
+            "<" => Token::Less,
+            "in" => Token::In,
+            "notin" => Token::NotIn,
+            "\0" => Token::Unknown,
+            _ => Token::Identifier,
+        };
+        found.push((token, literal));
+    }
+}
+
+struct Parser<'a> {
+    tokens: Vec<(Token, &'a str)>,
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn raw(&self) -> (Token, &'a str) {
+        self.tokens.get(self.at).copied().unwrap_or((Token::End, ""))
+    }
+
+    /// Where a key or a value may stand, `in` and `notin` are ordinary words.
+    fn peek(&self) -> (Token, &'a str) {
+        match self.raw() {
+            (Token::In | Token::NotIn, literal) => (Token::Identifier, literal),
+            other => other,
+        }
+    }
+
+    fn take(&mut self) -> (Token, &'a str) {
+        let next = self.peek();
+        self.at += 1;
+        next
+    }
+
+    fn selector(&mut self) -> Result<Vec<Term>, SelectorError> {
+        let mut terms = Vec::new();
+        loop {
+            match self.peek() {
+                (Token::Identifier | Token::Not, _) => {
+                    let term = self.term().map_err(|e| SelectorError(format!("unable to parse requirement: {e}")))?;
+                    terms.push(term);
+                    match self.take() {
+                        (Token::End, _) => return Ok(terms),
+                        (Token::Comma, _) => match self.peek() {
+                            (Token::Identifier | Token::Not, _) => {}
+                            (_, found) => return unexpected(found, "expected: identifier after ','"),
+                        },
+                        (_, found) => return unexpected(found, "expected: ',' or 'end of string'"),
+                    }
+                }
+                (Token::End, _) => return Ok(terms),
+                (_, found) => return unexpected(found, "expected: !, identifier, or 'end of string'"),
+            }
+        }
+    }
+
+    fn term(&mut self) -> Result<Term, SelectorError> {
+        let (mut token, mut key) = self.take();
+        let negated = token == Token::Not;
+        if negated {
+            (token, key) = self.take();
+        }
+        if token != Token::Identifier {
+            return unexpected(key, "expected: identifier");
+        }
+        let errors = key_errors(key);
+        if !errors.is_empty() {
+            return Err(SelectorError(format!("<nil>: Invalid value: {key:?}: {}", errors.join("; "))));
+        }
+        let key = key.to_owned();
+        if negated {
+            return Term::new(key, Relation::DoesNotExist, Vec::new());
+        }
+        if matches!(self.peek().0, Token::End | Token::Comma) {
+            return Term::new(key, Relation::Exists, Vec::new());
+        }
+        let (operator, literal) = self.raw();
+        self.at += 1;
+        let relation = match operator {
+            Token::In => Relation::In,
+            Token::NotIn => Relation::NotIn,
+            Token::Equals => Relation::Equals,
+            Token::NotEquals => Relation::NotEquals,
+            Token::Greater => Relation::GreaterThan,
+            Token::Less => Relation::LessThan,
+            _ => return unexpected(literal, "expected: in, notin, =, ==, !=, gt, lt"),
+        };
+        let values = match relation {
+            Relation::In | Relation::NotIn => self.values()?,
+            _ => vec![self.exact()?],
+        };
+        Term::new(key, relation, values)
+    }
+
+    fn exact(&mut self) -> Result<String, SelectorError> {
+        if matches!(self.peek().0, Token::End | Token::Comma) {
+            return Ok(String::new());
+        }
+        match self.take() {
+            (Token::Identifier, value) => Ok(value.to_owned()),
+            (_, found) => unexpected(found, "expected: identifier"),
+        }
+    }
+
+    fn values(&mut self) -> Result<Vec<String>, SelectorError> {
+        match self.take() {
+            (Token::Open, _) => {}
+            (_, found) => return Err(SelectorError(format!("found '{found}' expected: '('"))),
+        }
+        let mut values = Vec::new();
+        // An empty place between commas is the empty value.
+        let mut pending = false;
+        loop {
+            match self.take() {
+                (Token::Identifier, value) => {
+                    values.push(value.to_owned());
+                    match self.peek() {
+                        (Token::Comma, _) => {
+                            self.at += 1;
+                            pending = true;
+                        }
+                        (Token::Close, _) => pending = false,
+                        (_, found) => return unexpected(found, "expected: ',' or ')'"),
+                    }
+                }
+                (Token::Comma, _) => {
+                    values.push(String::new());
+                    pending = true;
+                }
+                (Token::Close, _) => {
+                    if pending {
+                        values.push(String::new());
+                    }
+                    return Ok(values);
+                }
+                (_, found) => return unexpected(found, "expected: ',', ')' or identifier"),
+            }
+        }
+    }
+}
+
+fn unexpected<T>(found: &str, expected: &str) -> Result<T, SelectorError> {
+    Err(SelectorError(format!("found '{found}', {expected}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn selects(selector: &str, labels: &Value) -> bool {
+        Labels::parse(selector).unwrap().matches(|key| labels.get(key)?.as_str())
+    }
+
+    #[test]
+    fn each_form_of_requirement_selects_what_it_says() {
+        let labels = json!({"app": "web", "tier": "front", "size": "12", "empty": "", "in": "x"});
+        for selector in [
+            "",
+            " ",
+            "app",
+            "!legacy",
+            "app=web",
+            "app==web",
+            "app = web",
+            "app!=db",
+            "legacy!=x",
+            "app in (web)",
+            "app in (db, web)",
+            "app notin (db)",
+            "legacy notin (a,b)",
+            "size>11",
+            "size<13",
+            "app=web,tier=front",
+            "empty=",
+            "empty",
+            "in=x",
+            "in in (x)",
+            "empty in (,a)",
+            "app=web, !legacy, tier in (front,back)",
+            "empty in (a,)",
+            "app\tin\n(web)",
+        ] {
+            assert!(selects(selector, &labels), "{selector:?}");
+        }
+        for selector in [
+            "legacy",
+            "!app",
+            "app=db",
+            "app!=web",
+            "app in (db)",
+            "app notin (web,x)",
+            "size>12",
+            "size<12",
+            "app>1",
+            "legacy>1",
+            "app=web,tier=back",
+            "app=",
+            "legacy in (a)",
+        ] {
+            assert!(!selects(selector, &labels), "{selector:?}");
+        }
+    }
+
+    #[test]
+    fn broken_selectors_are_refused_in_the_apis_words() {
+        for (selector, message) in [
+            ("=web", "found '=', expected: !, identifier, or 'end of string'"),
+            ("app=web,", "found '', expected: identifier after ','"),
+            ("app=web,,", "found ',', expected: identifier after ','"),
+            ("app=web x", "found 'x', expected: ',' or 'end of string'"),
+            ("app web", "unable to parse requirement: found 'web', expected: in, notin, =, ==, !=, gt, lt"),
+            ("app in web", "unable to parse requirement: found 'web' expected: '('"),
+            ("app in (web", "unable to parse requirement: found '', expected: ',' or ')'"),
+            ("app=(", "unable to parse requirement: found '(', expected: identifier"),
+            ("!", "unable to parse requirement: found '', expected: identifier"),
+            (
+                "app in ()",
+                "unable to parse requirement: values: Invalid value: []: for 'in', 'notin' operators, values set \
+                 can't be empty",
+            ),
+            (
+                "size>big",
+                "unable to parse requirement: values[0]: Invalid value: \"big\": for 'Gt', 'Lt' operators, the \
+                 value must be an integer",
+            ),
+        ] {
+            assert_eq!(Labels::parse(selector).unwrap_err().to_string(), message, "{selector:?}");
+        }
+        let bad_key = Labels::parse("a/b/c=d").unwrap_err().to_string();
+        assert!(bad_key.starts_with("unable to parse requirement: <nil>: Invalid value: \"a/b/c\": a qualified name"));
+        let bad_value = Labels::parse("app=-x").unwrap_err().to_string();
+        assert!(
+            bad_value.starts_with(
+                "unable to parse requirement: values[0][app]: Invalid value: \"-x\": a valid label must be"
+            )
+        );
+    }
+
+    #[test]
+    fn a_label_selector_object_reads_like_the_string_form() {
+        let selector = json!({
+            "matchLabels": {"app": "web"},
+            "matchExpressions": [
+                {"key": "tier", "operator": "In", "values": ["b", "a"]},
+                {"key": "legacy", "operator": "DoesNotExist"},
+            ],
+        });
+        let labels = Labels::from_selector(&selector).unwrap();
+        assert_eq!(labels.to_string(), "app=web,!legacy,tier in (a,b)");
+        assert!(labels.matches_map(Some(&json!({"app": "web", "tier": "a"}))));
+        assert!(!labels.matches_map(Some(&json!({"app": "web", "tier": "c"}))));
+        let error =
+            Labels::from_selector(&json!({"matchExpressions": [{"key": "a", "operator": "Near"}]})).unwrap_err();
+        assert_eq!(error.to_string(), "\"Near\" is not a valid label selector operator");
+    }
+
+    #[test]
+    fn an_absent_selector_selects_nothing_and_an_empty_one_everything() {
+        assert!(!Labels::from_selector(&Value::Null).unwrap().matches_map(None));
+        let empty = Labels::from_selector(&json!({})).unwrap();
+        assert!(empty.is_empty() && empty.matches_map(None));
+        assert!(!Labels::nothing().is_empty());
+    }
+}

@@ -1,0 +1,156 @@
+//! Why a store could not be opened, backed up or restored.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("data directory {} is in use by {}", dir.display(), Holder(*holder))]
+    Locked { dir: PathBuf, holder: Option<u32> },
+    #[error("store file {} is damaged: {why}; {}", file.display(), Advice(backup.as_deref()))]
+    Damaged { file: PathBuf, why: String, backup: Option<PathBuf> },
+    #[error("store file {} has format {found}, this program knows up to {known}", file.display())]
+    Newer { file: PathBuf, found: i64, known: i64 },
+    #[error("a restore into {} was interrupted, run it again", dir.display())]
+    HalfRestored { dir: PathBuf },
+    #[error("{}", path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("open store file {}", file.display())]
+    Sqlite {
+        file: PathBuf,
+        #[source]
+        source: rusqlite::Error,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    #[error("{} exists already", file.display())]
+    Exists { file: PathBuf },
+    #[error("write backup {}", file.display())]
+    Write {
+        file: PathBuf,
+        #[source]
+        source: rusqlite::Error,
+    },
+    #[error("{}", path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the backup just written does not verify")]
+    Unusable(#[source] OpenError),
+    #[error("read the store to back up")]
+    Source(#[source] OpenError),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error("{} holds a store already", dir.display())]
+    HoldsData { dir: PathBuf },
+    #[error("backup is not usable")]
+    Backup(#[source] OpenError),
+    #[error("restore into {}", dir.display())]
+    Target {
+        dir: PathBuf,
+        #[source]
+        source: OpenError,
+    },
+    #[error("write {}", file.display())]
+    Write {
+        file: PathBuf,
+        #[source]
+        source: rusqlite::Error,
+    },
+    #[error("{}", path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What a reader of the file found wrong, before it is known which backup to recommend.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Damaged(String),
+    Newer(i64),
+    Sqlite(rusqlite::Error),
+    Io(io::Error),
+}
+
+impl Fault {
+    pub(super) fn damaged(why: impl fmt::Display) -> Fault {
+        Fault::Damaged(why.to_string())
+    }
+
+    pub(super) fn at(self, file: &Path, backup: impl FnOnce() -> Option<PathBuf>) -> OpenError {
+        let file = file.to_path_buf();
+        match self {
+            Fault::Damaged(why) => OpenError::Damaged { file, why, backup: backup() },
+            Fault::Newer(found) => OpenError::Newer { file, found, known: super::disk::FORMAT },
+            Fault::Sqlite(source) => OpenError::Sqlite { file, source },
+            Fault::Io(source) => OpenError::Io { path: file, source },
+        }
+    }
+}
+
+/// Only what speaks of the machine and not of the file is an error of its own; anything else that
+/// SQLite says while reading means that the file is not what we wrote.
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Fault {
+        use rusqlite::{ErrorCode, ffi};
+        let machine = match &error {
+            rusqlite::Error::SqliteFailure(e, _) => match e.code {
+                ErrorCode::SystemIoFailure => {
+                    !matches!(e.extended_code, ffi::SQLITE_IOERR_SHORT_READ | ffi::SQLITE_IOERR_CORRUPTFS)
+                }
+                ErrorCode::CannotOpen
+                | ErrorCode::DiskFull
+                | ErrorCode::PermissionDenied
+                | ErrorCode::ReadOnly
+                | ErrorCode::OutOfMemory
+                | ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked => true,
+                _ => false,
+            },
+            _ => false,
+        };
+        if machine { Fault::Sqlite(error) } else { Fault::damaged(error) }
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        Fault::Io(error)
+    }
+}
+
+struct Holder(Option<u32>);
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(pid) => write!(f, "process {pid}"),
+            None => f.write_str("another process"),
+        }
+    }
+}
+
+struct Advice<'a>(Option<&'a Path>);
+
+impl fmt::Display for Advice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(backup) => write!(f, "the newest usable backup is {}", backup.display()),
+            None => f.write_str("there is no usable backup in its directory"),
+        }
+    }
+}

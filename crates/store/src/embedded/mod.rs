@@ -1,0 +1,255 @@
+//! The store in one file: durable before it answers, and served from memory.
+//!
+//! Everything current, and the history that watches may resume from, is in memory (`mvcc`); SQLite
+//! beneath it is the journal that survives. One thread writes (`writer`): it takes the transactions that have
+//! queued up, decides them in order, commits them to disk with one fsync, and only then makes them visible and
+//! answers. A commit that fails changes nothing.
+//!
+//! # What is promised
+//!
+//! * An acknowledged transaction is on disk. `kill -9` or power loss at any moment loses none of them, and never
+//!   leaves part of one.
+//! * Revisions never go back and are never given twice, also where volatile keys took some that
+//!   were never on disk: their ceiling is recorded ahead of use, and a start after a crash continues beyond it.
+//! * A full disk refuses writes with [`StoreError::NoSpace`]; reads, watches and volatile writes go on, and writes
+//!   resume by themselves when there is room.
+//! * History, the file and its log stay bounded whatever is written, without anyone looking after them.
+//!
+//! # What is detected
+//!
+//! A flipped bit, a lost, doubled or stale row, or a truncated or missing file is reported when
+//! the store is opened, with the newest backup in `backups/` that verifies. This rests on three things: checksums per row and a
+//! digest over all of them (`disk`), a look at the write-ahead log before SQLite reads it (`wal`), and a note of the last
+//! acknowledged commit (`marker`). One case stays open: after a *power loss*, damage within the very last transaction of
+//! the log looks like a transaction that was being written, if the marker had not reached the disk either.
+
+mod backup;
+mod disk;
+mod error;
+mod load;
+mod lock;
+mod marker;
+mod paths;
+mod plan;
+#[cfg(test)]
+mod tests;
+mod wal;
+mod writer;
+
+use std::{
+    collections::VecDeque,
+    fs,
+    path::Path,
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::{Entry, List, Listing, Outcome, Revision, Store, StoreError, Txn, Watch, check, mvcc::Mvcc};
+use disk::{Disk, Meta};
+use error::Fault;
+use lock::DirLock;
+use writer::{Pending, Reply, Request, Writer};
+
+pub use backup::{Existing, REVISION_JUMP, Summary, backup_closed, newest_usable, restore, verify, verify_file};
+pub use error::{BackupError, OpenError, RestoreError};
+pub use paths::backups as backups_dir;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// History older than this may be forgotten.
+    pub history: Duration,
+    /// So may history beyond this many changes.
+    pub history_events: usize,
+    /// Keys below these prefixes live in memory only: they cost no fsync and are gone after a restart.
+    pub volatile: Vec<Arc<str>>,
+    /// Most transactions that share a commit.
+    pub batch_txns: usize,
+    /// Bytes of transactions after which no more are added to a commit.
+    pub batch_bytes: usize,
+    /// Most bytes of keys and values in one transaction.
+    pub txn_bytes: usize,
+    /// Pages of the write-ahead log beyond which it is folded into the file.
+    pub log_pages: u64,
+    /// Changes held for a watch that does not read them; beyond that it reads from history.
+    pub watch_queue: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            history: Duration::from_secs(300),
+            history_events: 100_000,
+            volatile: Vec::new(),
+            batch_txns: 512,
+            batch_bytes: 4 << 20,
+            txn_bytes: check::TXN_BYTES,
+            log_pages: 1000,
+            watch_queue: 1024,
+        }
+    }
+}
+
+impl Options {
+    fn is_volatile(&self, key: &str) -> bool {
+        self.volatile.iter().any(|prefix| key.starts_with(&**prefix))
+    }
+
+    /// The age at which history is looked through, somewhat beyond the age at which it is let go of, so
+    /// that it goes in larger pieces.
+    fn stale(&self) -> Duration {
+        self.history + self.history / 5
+    }
+}
+
+/// A running store. Dropping it closes it, waiting for the writer to finish; [`Embedded::close`] also tells how that went.
+pub struct Embedded {
+    mvcc: Arc<Mvcc>,
+    options: Options,
+    requests: Mutex<Option<mpsc::Sender<Request>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Embedded {
+    /// Opens the store in `dir`, or makes one. Blocks while it reads the file.
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Embedded, OpenError> {
+        let dir = dir.as_ref();
+        let io = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| OpenError::Io { path, source }
+        };
+        fs::create_dir_all(dir).map_err(io(dir))?;
+        let lock = DirLock::acquire(dir)?;
+        if paths::restoring(dir).exists() {
+            return Err(OpenError::HalfRestored { dir: dir.to_path_buf() });
+        }
+        let db = paths::db(dir);
+        if !db.exists() {
+            create(dir)?;
+        }
+        let mut loaded = load::dir(dir)?;
+        if !options.volatile.is_empty() {
+            loaded.state.forget_before_now(options.volatile.clone());
+        }
+        let marker = paths::marker(dir);
+        let marker = marker::Marker::open(&marker, loaded.meta.store).map_err(io(&marker))?;
+        let disk =
+            Disk::new(loaded.db, dir, loaded.meta, marker).map_err(|fault| fault.at(&db, || newest_usable(dir)))?;
+        let mvcc = Mvcc::new(loaded.state);
+        let (requests, queue) = mpsc::channel();
+        let writer = Writer {
+            mvcc: mvcc.clone(),
+            disk,
+            requests: queue,
+            options: options.clone(),
+            garbage: VecDeque::from(loaded.garbage),
+            upkeep_failed: None,
+        };
+        let run = move || {
+            writer.run();
+            drop(lock);
+        };
+        let writer = thread::Builder::new().name("store".into()).spawn(run).map_err(io(dir))?;
+        Ok(Embedded { mvcc, options, requests: Mutex::new(Some(requests)), writer: Mutex::new(Some(writer)) })
+    }
+
+    /// Writes a backup to `file`, which must not exist. Blocks; writers go on meanwhile.
+    pub fn backup(&self, file: impl AsRef<Path>) -> Result<Summary, BackupError> {
+        backup::write(&self.mvcc.state, |key| !self.options.is_volatile(key), file.as_ref())
+    }
+
+    /// Finishes what is queued, folds the log into the file and lets go of the directory.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        let Some(requests) = self.requests.lock().take() else { return Err(StoreError::Closing) };
+        let (reply, answer) = oneshot::channel();
+        let outcome = match requests.send(Request::Close { reply }) {
+            Ok(()) => answer.await.unwrap_or(Err(StoreError::Closing)),
+            Err(_) => Err(StoreError::Closing),
+        };
+        drop(requests);
+        let writer = self.writer.lock().take();
+        if let Some(writer) = writer {
+            let _ = tokio::task::spawn_blocking(move || writer.join()).await;
+        }
+        outcome
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        match &*self.requests.lock() {
+            Some(requests) => requests.send(request(reply)).map_err(|_| StoreError::Closing)?,
+            None => return Err(StoreError::Closing),
+        }
+        // A writer that is gone without an answer may or may not have got to it.
+        let gone = || StoreError::Unavailable { why: "the store stopped before it answered".into() };
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    fn open_state(&self) -> Result<parking_lot::RwLockReadGuard<'_, crate::mvcc::State>, StoreError> {
+        match &*self.requests.lock() {
+            Some(_) => Ok(self.mvcc.state.read()),
+            None => Err(StoreError::Closing),
+        }
+    }
+}
+
+/// Makes an empty store, complete before it has its name.
+fn create(dir: &Path) -> Result<(), OpenError> {
+    let db = paths::db(dir);
+    let leftover =
+        [paths::marker(dir), paths::wal(dir)].into_iter().find(|p| fs::metadata(p).is_ok_and(|m| m.len() > 0));
+    if let Some(leftover) = leftover {
+        let why = format!("it is missing, but {} is there", leftover.display());
+        return Err(Fault::Damaged(why).at(&db, || newest_usable(dir)));
+    }
+    let fresh = paths::fresh(dir);
+    let io = |source| OpenError::Io { path: fresh.clone(), source };
+    paths::remove_if_there(&fresh).map_err(io)?;
+    disk::write_file(&fresh, Meta::new(Revision(0)), std::iter::empty())
+        .map_err(|source| OpenError::Sqlite { file: fresh.clone(), source })?;
+    fs::File::open(&fresh).and_then(|f| f.sync_all()).map_err(io)?;
+    fs::rename(&fresh, &db).and_then(|()| paths::sync_dir(dir)).map_err(io)
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.requests.lock().take();
+        if let Some(writer) = self.writer.lock().take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
+    async fn get(&self, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
+        let state = self.open_state()?;
+        Ok((state.get(key).cloned(), state.revision()))
+    }
+
+    async fn list(&self, query: List<'_>) -> Result<Listing, StoreError> {
+        self.open_state()?.list(&query)
+    }
+
+    async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
+        check::txn(&txn, self.options.txn_bytes)?;
+        self.ask(|reply| Request::Commit(Pending { txn, reply })).await
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, StoreError> {
+        drop(self.open_state()?);
+        Ok(Box::new(self.mvcc.watch(prefix, after, self.options.watch_queue)?))
+    }
+
+    async fn compact(&self, at: Revision) -> Result<(), StoreError> {
+        self.ask(|reply| Request::Compact { at, reply }).await
+    }
+
+    async fn revision(&self) -> Result<Revision, StoreError> {
+        Ok(self.open_state()?.revision())
+    }
+}

@@ -1,0 +1,49 @@
+//! Names within a data directory.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+pub(super) fn db(dir: &Path) -> PathBuf {
+    dir.join("store.db")
+}
+
+pub(super) fn wal(dir: &Path) -> PathBuf {
+    dir.join("store.db-wal")
+}
+
+pub(super) fn fresh(dir: &Path) -> PathBuf {
+    dir.join("store.db.new")
+}
+
+pub(super) fn marker(dir: &Path) -> PathBuf {
+    dir.join("store.marker")
+}
+
+pub(super) fn lock(dir: &Path) -> PathBuf {
+    dir.join("store.lock")
+}
+
+/// Exists while a restore is replacing the store.
+pub(super) fn restoring(dir: &Path) -> PathBuf {
+    dir.join("store.restoring")
+}
+
+/// Where backups are looked for when the store is damaged.
+pub fn backups(dir: &Path) -> PathBuf {
+    dir.join("backups")
+}
+
+/// Makes names created, renamed or removed in `dir` durable.
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,111 @@
+//! Short words for claims.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{Change, Compare, Entry, Expect, List, Notice, Op, Outcome, Revision, Store, StoreError, Txn, Watch};
+
+pub(super) type Any = Arc<dyn Store>;
+
+pub(super) fn put_op(key: &str, value: &str) -> Op {
+    Op::Put { key: key.into(), value: value.as_bytes().to_vec().into() }
+}
+
+pub(super) fn delete_op(key: &str) -> Op {
+    Op::Delete { key: key.into() }
+}
+
+pub(super) fn compare(key: &str, expect: Expect) -> Compare {
+    Compare { key: key.into(), expect }
+}
+
+/// Commits and expects to succeed.
+pub(super) async fn write(store: &Any, ops: Vec<Op>) -> Revision {
+    let txn = Txn { compares: vec![], ops };
+    match store.commit(txn).await.expect("commit") {
+        Outcome::Committed(at) => at,
+        Outcome::Conflict { .. } => panic!("a transaction without compares cannot conflict"),
+    }
+}
+
+pub(super) async fn put(store: &Any, key: &str, value: &str) -> Revision {
+    write(store, vec![put_op(key, value)]).await
+}
+
+pub(super) async fn delete(store: &Any, key: &str) -> Revision {
+    write(store, vec![delete_op(key)]).await
+}
+
+pub(super) async fn get(store: &Any, key: &str) -> Option<Arc<Entry>> {
+    store.get(key).await.expect("get").0
+}
+
+pub(super) fn text(entry: &Entry) -> String {
+    format!("{}={}", entry.key, String::from_utf8_lossy(&entry.value))
+}
+
+/// A listing as `key=value` strings.
+pub(super) async fn list(store: &Any, query: List<'_>) -> Vec<String> {
+    let listing = store.list(query).await.expect("list");
+    listing.entries.iter().map(|e| text(e)).collect()
+}
+
+/// A change as `revision key=value` or `revision key gone`.
+pub(super) fn event(change: &Change) -> String {
+    match &change.current {
+        Some(entry) => format!("{} {}", change.revision, text(entry)),
+        None => format!("{} {} gone", change.revision, change.key),
+    }
+}
+
+pub(super) fn at(revision: Revision, what: &str) -> String {
+    format!("{revision} {what}")
+}
+
+/// The next notice, within a time no healthy store needs.
+pub(super) async fn notice(watch: &mut Box<dyn Watch>) -> Result<Notice, StoreError> {
+    tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("a notice in time")
+}
+
+/// The next `count` changes.
+pub(super) async fn changes(watch: &mut Box<dyn Watch>, count: usize) -> Vec<Change> {
+    let mut seen = Vec::new();
+    while seen.len() < count {
+        match notice(watch).await.expect("watch") {
+            Notice::Changes(changes) => {
+                assert!(!changes.is_empty(), "a notice of changes has some");
+                seen.extend(changes);
+            }
+            Notice::Progress(_) => {}
+        }
+    }
+    seen
+}
+
+pub(super) async fn events(watch: &mut Box<dyn Watch>, count: usize) -> Vec<String> {
+    changes(watch, count).await.iter().map(event).collect()
+}
+
+/// Asks for progress until it covers `revision`, answering the changes that came before.
+pub(super) async fn drain_to(watch: &mut Box<dyn Watch>, revision: Revision) -> Vec<Change> {
+    let mut seen = Vec::new();
+    watch.request_progress();
+    loop {
+        match notice(watch).await.expect("watch") {
+            Notice::Changes(changes) => seen.extend(changes),
+            Notice::Progress(at) if at >= revision => return seen,
+            Notice::Progress(_) => watch.request_progress(),
+        }
+    }
+}
+
+pub(super) async fn watch(store: &Any, prefix: &str, after: Revision) -> Box<dyn Watch> {
+    store.watch(prefix, after).await.expect("watch")
+}
+
+/// The error of a watch that cannot be given, whether it comes at once or with the first notice.
+pub(super) async fn watch_error(store: &Any, prefix: &str, after: Revision) -> StoreError {
+    match store.watch(prefix, after).await {
+        Err(error) => error,
+        Ok(mut watch) => notice(&mut watch).await.expect_err("the watch to be refused"),
+    }
+}
