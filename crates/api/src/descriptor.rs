@@ -54,8 +54,26 @@ pub struct Scale {
 pub struct SelectableField {
     pub label: &'static str,
     pub path: &'static [&'static str],
+    /// Where to look if there is nothing; empty for nowhere.
+    pub or: &'static [&'static str],
     /// What an absent field compares as.
     pub absent: &'static str,
+}
+
+impl SelectableField {
+    /// The field of an object, as selectors compare it.
+    pub fn of<'a>(&self, object: &'a Value) -> Cow<'a, str> {
+        let at = |path: &[&str]| {
+            let value = path.iter().try_fold(object, |value, step| value.get(step))?;
+            match value {
+                Value::Null => None,
+                Value::String(text) => Some(Cow::Borrowed(text.as_str())).filter(|text| !text.is_empty()),
+                other => Some(Cow::Owned(other.to_string())),
+            }
+        };
+        let or = || if self.or.is_empty() { None } else { at(self.or) };
+        at(self.path).or_else(or).unwrap_or(Cow::Borrowed(self.absent))
+    }
 }
 
 /// Two served versions of one stored resource. `apiVersion` is converted with the rest.

@@ -35,11 +35,11 @@ pub const REPLICAS: Scale = Scale {
 
 /// A selectable field that is the empty string when absent.
 pub const fn field(label: &'static str, path: &'static [&'static str]) -> SelectableField {
-    SelectableField { label, path, absent: "" }
+    field_or(label, path, "")
 }
 
 pub const fn field_or(label: &'static str, path: &'static [&'static str], absent: &'static str) -> SelectableField {
-    SelectableField { label, path, absent }
+    SelectableField { label, path, or: &[], absent }
 }
 
 /// The plainest descriptor of a generated type.

@@ -56,7 +56,7 @@ pub fn kinds() -> Vec<Descriptor> {
     ]
 }
 
-/// `source` is upstream's label for `source.component`.
+/// `source` is upstream's label for the component that reports, wherever the event names it.
 const EVENT_FIELDS: &[SelectableField] = &[
     field("involvedObject.kind", &["involvedObject", "kind"]),
     field("involvedObject.namespace", &["involvedObject", "namespace"]),
@@ -67,7 +67,7 @@ const EVENT_FIELDS: &[SelectableField] = &[
     field("involvedObject.fieldPath", &["involvedObject", "fieldPath"]),
     field("reason", &["reason"]),
     field("reportingComponent", &["reportingComponent"]),
-    field("source", &["source", "component"]),
+    SelectableField { or: &["reportingComponent"], ..field("source", &["source", "component"]) },
     field("type", &["type"]),
 ];
 

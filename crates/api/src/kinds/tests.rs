@@ -1,7 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
 use super::all;
-use crate::descriptor::{Scope, StatusRule};
+use crate::{
+    descriptor::{Scope, StatusRule},
+    schema::{Schema, Type},
+};
 
 /// Everything a client or an etcd would notice, as text, so that a change is seen in review.
 #[test]
@@ -80,11 +86,173 @@ fn every_definition_name_is_that_of_its_group_version_and_kind() {
 }
 
 #[test]
-fn columns_and_cells_are_of_one_length_whatever_the_object() {
-    let now = "2025-01-01T00:00:00Z".parse().expect("a timestamp");
+fn selectable_fields_compare_as_text() {
+    let field = |kind: &str, label: &str| {
+        let kinds = all();
+        let d = kinds.iter().find(|d| d.kind == kind && d.stored_as.is_none()).expect("a kind");
+        *d.selectable.iter().find(|field| field.label == label).expect("a field")
+    };
+    let cases = [
+        ("Pod", "spec.nodeName", json!({"spec": {"nodeName": "n1"}}), "n1"),
+        ("Pod", "spec.nodeName", json!({}), ""),
+        ("Pod", "spec.hostNetwork", json!({"spec": {"hostNetwork": true}}), "true"),
+        ("Pod", "spec.hostNetwork", json!({"spec": {}}), "false"),
+        ("Job", "status.successful", json!({"status": {"succeeded": 3}}), "3"),
+        ("Job", "status.successful", json!({"status": {"succeeded": null}}), "0"),
+        ("Event", "source", json!({"source": {"component": "a"}, "reportingComponent": "b"}), "a"),
+        ("Event", "source", json!({"source": {}, "reportingComponent": "b"}), "b"),
+        ("Event", "source", json!({"source": {"component": ""}}), ""),
+    ];
+    for (kind, label, object, expected) in cases {
+        assert_eq!(field(kind, label).of(&object), expected, "{kind} {label} {object}");
+    }
+}
+
+#[test]
+fn a_kind_has_a_status_subresource_if_it_has_a_status() {
     for d in all() {
-        for object in [serde_json::json!({}), serde_json::json!(null), serde_json::json!({"spec": 1, "status": []})] {
-            assert_eq!((d.columns.cells)(&object, now).len(), d.columns.definitions.len(), "{}", d.qualified());
+        let definition = Schema::builtin().definition(&d.schema).expect("a definition");
+        let has = definition.fields.iter().any(|field| field.name == "status");
+        assert_eq!(d.status != StatusRule::Absent, has, "{}", d.qualified());
+    }
+}
+
+/// Whether a definition has a field at a path.
+fn has(definition: &str, path: &[&str]) -> bool {
+    let Some((first, rest)) = path.split_first() else { return true };
+    let schema = Schema::builtin();
+    let fields = &schema.definition(definition).expect("a definition").fields;
+    fields.iter().find(|field| field.name == *first).is_some_and(|field| match &field.ty {
+        Type::Definition(id) => has(schema.get(*id).name, rest),
+        _ => rest.is_empty(),
+    })
+}
+
+#[test]
+fn selectable_fields_and_replicas_are_in_the_schema() {
+    for d in all() {
+        for field in d.selectable {
+            assert!(has(&d.schema, field.path) && has(&d.schema, field.or), "{} {}", d.qualified(), field.label);
+        }
+        if let Some(scale) = d.scale {
+            let paths = [Some(scale.spec_replicas), Some(scale.status_replicas), scale.selector];
+            assert!(paths.into_iter().flatten().all(|path| has(&d.schema, path)), "{}", d.qualified());
+        }
+    }
+}
+
+#[test]
+fn no_field_is_selectable_twice() {
+    for d in all() {
+        let labels: BTreeSet<_> = d.selectable.iter().map(|field| field.label).collect();
+        assert_eq!(labels.len(), d.selectable.len(), "{}", d.qualified());
+    }
+}
+
+/// Words that mean something to some table, so that odd values reach deep.
+const WORDS: &[&str] = &[
+    "metadata",
+    "spec",
+    "status",
+    "name",
+    "creationTimestamp",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "controller",
+    "containers",
+    "initContainers",
+    "template",
+    "conditions",
+    "type",
+    "state",
+    "terminated",
+    "containerStatuses",
+    "initContainerStatuses",
+    "restartCount",
+    "lastState",
+    "finishedAt",
+    "ports",
+    "port",
+    "subsets",
+    "addresses",
+    "endpoints",
+    "rules",
+    "host",
+    "selector",
+    "matchLabels",
+    "matchExpressions",
+    "operator",
+    "values",
+    "key",
+    "metrics",
+    "currentMetrics",
+    "resource",
+    "object",
+    "target",
+    "current",
+    "averageValue",
+    "hard",
+    "used",
+    "capacity",
+    "storage",
+    "series",
+    "involvedObject",
+    "regarding",
+    "roleRef",
+    "subjects",
+    "completions",
+    "parallelism",
+    "startTime",
+    "completionTime",
+    "loadBalancer",
+    "ingress",
+    "behavior",
+];
+
+fn odd_value() -> impl Strategy<Value = Value> {
+    let word = prop::sample::select(WORDS);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(|number| json!(number)),
+        prop::sample::select(
+            &["", "True", "In", "Resource", "Object", "LoadBalancer", "9999-12-31T23:59:59Z", "::", "ü"][..]
+        )
+        .prop_map(Value::from),
+        word.clone().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 96, 8, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::btree_map(word.clone().prop_map(str::to_owned), inner, 0..8)
+                .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_object_has_a_row_of_the_right_length(object in odd_value()) {
+        let now = "2025-01-01T00:00:00Z".parse().expect("a timestamp");
+        for d in all() {
+            prop_assert_eq!((d.columns.cells)(&object, now).len(), d.columns.definitions.len(), "{}", d.qualified());
+        }
+    }
+
+    #[test]
+    fn any_object_can_be_converted_both_ways(object in odd_value()) {
+        for d in all() {
+            if let Some(conversion) = d.conversion {
+                let mut converted = object.clone();
+                conversion.to_stored(&mut converted);
+                conversion.to_served(&mut converted);
+                prop_assert_eq!(object.is_object(), converted.is_object());
+                if object.is_object() {
+                    prop_assert_eq!(&converted["apiVersion"], &json!(d.api_version()));
+                }
+            }
         }
     }
 }

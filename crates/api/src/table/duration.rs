@@ -35,9 +35,10 @@ pub fn between(from: Timestamp, to: Timestamp) -> String {
     human(to.duration_since(from).as_secs())
 }
 
-/// The time a field holds, if it holds one.
+/// The time a field holds, if it holds one. Clients in Go write the year 1 for none.
 pub fn time(value: Option<&Value>) -> Option<Timestamp> {
-    value?.as_str()?.parse().ok()
+    let text = value?.as_str()?;
+    if text.starts_with("0001-01-01T00:00:00") { None } else { text.parse().ok() }
 }
 
 /// How long ago the time in a field was.
@@ -90,7 +91,7 @@ mod tests {
         let now = "2025-01-01T00:02:30.5Z".parse().unwrap();
         assert_eq!(since(Some(&json!("2025-01-01T00:00:00Z")), now), "2m30s");
         assert_eq!(since(Some(&json!("2025-01-01T00:00:00.250000Z")), now), "2m30s");
-        for odd in [json!(null), json!("soon"), json!(3)] {
+        for odd in [json!(null), json!("soon"), json!(3), json!("0001-01-01T00:00:00Z")] {
             assert_eq!(since(Some(&odd), now), UNKNOWN);
         }
         assert_eq!(since(None, now), UNKNOWN);

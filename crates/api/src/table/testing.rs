@@ -3,10 +3,21 @@
 use serde_json::{Value, json};
 
 use super::Columns;
+use crate::{kinds, schema::Schema};
 
 pub const NOW: &str = "2025-01-02T00:00:00Z";
 
-pub fn row(columns: &Columns, mut object: Value) -> Value {
+/// Also proves that the fields the test writes, and so those the cells read, exist in the kind's schema.
+pub fn row(columns: &Columns, object: Value) -> Value {
+    if let Some(d) = kinds::all().iter().find(|d| std::ptr::eq(d.columns, columns)) {
+        let unknown = Schema::builtin().conform(&d.schema, &mut object.clone()).expect("an object of its kind");
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+    odd_row(columns, object)
+}
+
+/// The same of an object that is none of its kind.
+pub fn odd_row(columns: &Columns, mut object: Value) -> Value {
     let metadata = object.as_object_mut().unwrap().entry("metadata").or_insert_with(|| json!({}));
     let metadata = metadata.as_object_mut().unwrap();
     metadata.entry("name").or_insert_with(|| "x".into());
