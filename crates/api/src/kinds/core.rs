@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 use super::builder::{REPLICAS, field, field_or, of};
 use crate::{
     descriptor::{Descriptor, NameRule, SelectableField},
+    rules::service::ServiceRules,
     table::{apps, core as table, events, generic},
 };
 
@@ -45,6 +46,7 @@ pub fn kinds() -> Vec<Descriptor> {
         of::<ResourceQuota>().columns(&table::RESOURCE_QUOTAS).short("quota").status(),
         of::<Secret>().columns(&table::SECRETS).select(SECRET_FIELDS),
         of::<Service>()
+            .rules::<ServiceRules>()
             .columns(&table::SERVICES)
             .short("svc")
             .category("all")
