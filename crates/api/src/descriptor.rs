@@ -107,6 +107,8 @@ pub struct Descriptor {
     pub scale: Option<Scale>,
     /// Whether `metadata.generation` counts changes of what is desired.
     pub generation: bool,
+    /// Whether a delete that takes effect at once answers with the object rather than a `Status`.
+    pub returns_deleted: bool,
     pub selectable: &'static [SelectableField],
     /// The definition in the schema table: `io.k8s.api.core.v1.Pod`.
     pub schema: Text,

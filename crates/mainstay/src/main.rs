@@ -1,1 +1,29 @@
-fn main() {}
+//! Mainstay: pods on your own machines, kept up, behind the Kubernetes API.
+
+mod backup;
+mod cli;
+mod config_file;
+mod exit;
+mod log;
+mod restore;
+mod stores;
+mod up;
+
+use cli::Command;
+use exit::Exit;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    let command = match cli::parse(std::env::args_os()) {
+        Ok(command) => command,
+        Err(exit) => return exit.report(),
+    };
+    let done = match command {
+        Command::Up(options) | Command::Server(options) => up::run(options),
+        Command::Backup(options) => backup::run(options),
+        Command::Restore(options) => restore::run(&options),
+    };
+    done.map_or_else(Exit::report, |()| std::process::ExitCode::SUCCESS)
+}

@@ -1,1 +1,42 @@
 //! The Kubernetes HTTP API over a store.
+//!
+//! A request passes, in this order:
+//! * [`serve`]: TLS, connection limits; [`auth`]: whose certificate it is
+//! * [`handler`]: who may, what is asked ([`route`], [`query`], [`negotiate`])
+//! * [`verbs`]: one file per verb, for every kind; they share [`incoming`] (bodies), [`change`]
+//!   (read-change-compare-and-set), [`admission`] (what a write depends on), [`metadata`]
+//! * [`object`]: objects between store and wire; [`keys`]: where they are stored
+//! * [`reply`] and, for every refusal, [`status`]
+//!
+//! Beside the resources: [`discovery`], [`documents`] (OpenAPI, version), [`health`],
+//! [`bootstrap`] (what every cluster has), [`expire`] (events), [`pki`] (certificates) and
+//! [`client`] (a `kube::Client` within the process).
+
+mod admission;
+mod allocation;
+pub mod api;
+pub mod auth;
+pub mod body;
+pub mod bootstrap;
+mod change;
+pub mod client;
+mod discovery;
+mod documents;
+pub mod expire;
+mod filter;
+pub mod handler;
+mod health;
+mod incoming;
+mod keys;
+mod metadata;
+mod negotiate;
+mod object;
+pub mod pki;
+mod query;
+mod reply;
+mod route;
+pub mod serve;
+pub mod settings;
+mod status;
+mod verbs;
+mod warnings;

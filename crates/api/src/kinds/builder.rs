@@ -65,6 +65,7 @@ where
         status: StatusRule::Absent,
         scale: None,
         generation: false,
+        returns_deleted: false,
         selectable: &[],
         schema: K::schema_name(),
         columns: &generic::NAME_AGE,
@@ -117,6 +118,11 @@ impl Descriptor {
 
     pub(super) fn generation(mut self) -> Self {
         self.generation = true;
+        self
+    }
+
+    pub(super) fn returns_deleted(mut self) -> Self {
+        self.returns_deleted = true;
         self
     }
 

@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::{
 use super::builder::{REPLICAS, field, field_or, of};
 use crate::{
     descriptor::{Descriptor, NameRule, SelectableField},
-    rules::service::ServiceRules,
     table::{apps, core as table, events, generic},
 };
 
@@ -30,10 +29,17 @@ pub fn kinds() -> Vec<Descriptor> {
             .stored_below("minions")
             .status_from_create()
             .select(NODE_FIELDS),
-        of::<PersistentVolume>().columns(&table::PERSISTENT_VOLUMES).short("pv").status(),
-        of::<PersistentVolumeClaim>().columns(&table::PERSISTENT_VOLUME_CLAIMS).short("pvc").status(),
-        of::<Pod>().columns(&table::PODS).short("po").category("all").status().generation().select(POD_FIELDS),
-        of::<PodTemplate>().columns(&table::POD_TEMPLATES).generation(),
+        of::<PersistentVolume>().returns_deleted().columns(&table::PERSISTENT_VOLUMES).short("pv").status(),
+        of::<PersistentVolumeClaim>().returns_deleted().columns(&table::PERSISTENT_VOLUME_CLAIMS).short("pvc").status(),
+        of::<Pod>()
+            .returns_deleted()
+            .columns(&table::PODS)
+            .short("po")
+            .category("all")
+            .status()
+            .generation()
+            .select(POD_FIELDS),
+        of::<PodTemplate>().returns_deleted().columns(&table::POD_TEMPLATES).generation(),
         of::<ReplicationController>()
             .columns(&apps::REPLICATION_CONTROLLERS)
             .short("rc")
@@ -43,18 +49,18 @@ pub fn kinds() -> Vec<Descriptor> {
             .scale(REPLICAS)
             .generation()
             .select(REPLICATION_CONTROLLER_FIELDS),
-        of::<ResourceQuota>().columns(&table::RESOURCE_QUOTAS).short("quota").status(),
+        of::<ResourceQuota>().returns_deleted().columns(&table::RESOURCE_QUOTAS).short("quota").status(),
         of::<Secret>().columns(&table::SECRETS).select(SECRET_FIELDS),
         of::<Service>()
-            .rules::<ServiceRules>()
             .columns(&table::SERVICES)
             .short("svc")
             .category("all")
             .named(NameRule::ServiceLabel)
             .stored_below("services/specs")
             .status()
+            .returns_deleted()
             .select(SERVICE_FIELDS),
-        of::<ServiceAccount>().columns(&table::SERVICE_ACCOUNTS).short("sa"),
+        of::<ServiceAccount>().returns_deleted().columns(&table::SERVICE_ACCOUNTS).short("sa"),
     ]
 }
 

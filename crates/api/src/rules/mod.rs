@@ -14,6 +14,5 @@ pub mod meta;
 pub mod names;
 pub mod pod;
 pub mod resources;
-pub mod service;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -1,0 +1,229 @@
+//! The command line. Every flag is also an environment variable and a key of the `--config` file.
+
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::{config_file, exit::Exit};
+
+/// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
+#[derive(Debug, Parser)]
+#[command(name = "mainstay", version, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a cluster on this machine
+    Up(UpOptions),
+    /// Start a server that other machines can reach
+    Server(UpOptions),
+    /// Write a consistent copy of the store to FILE, while the server runs or not
+    Backup(BackupOptions),
+    /// Make the store what it was when the backup FILE was written
+    Restore(RestoreOptions),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Human,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct DataDir {
+    /// Where everything is kept [default: /var/lib/mainstay as root, ~/.local/share/mainstay otherwise]
+    #[arg(long, env = "MAINSTAY_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct UpOptions {
+    #[command(flatten)]
+    pub data: DataDir,
+
+    /// Read flags from this TOML file; the command line and the environment win
+    #[arg(long, env = "MAINSTAY_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Address of the API [default: 127.0.0.1:6443 for up, 0.0.0.0:6443 for server]
+    #[arg(long, env = "MAINSTAY_LISTEN", value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+
+    /// Address that clients and machines use to reach the API, if not the one listened on
+    #[arg(long, env = "MAINSTAY_ADVERTISE", value_name = "ADDRESS")]
+    pub advertise: Option<std::net::IpAddr>,
+
+    /// More names or addresses for the server's certificate
+    #[arg(long, env = "MAINSTAY_TLS_SAN", value_name = "NAME", value_delimiter = ',')]
+    pub tls_san: Vec<String>,
+
+    /// Where objects are stored: `file`, or `etcd://HOST:PORT,HOST:PORT`
+    #[arg(long, env = "MAINSTAY_STORE", default_value = "file")]
+    pub store: String,
+
+    #[command(flatten)]
+    pub etcd: EtcdOptions,
+
+    /// How long events are kept, in seconds
+    #[arg(long, env = "MAINSTAY_EVENT_TTL", value_name = "SECONDS", default_value_t = 3600)]
+    pub event_ttl: u64,
+
+    /// Requests that only read, at work at the same time
+    #[arg(long, env = "MAINSTAY_MAX_READS", value_name = "N", default_value_t = 400)]
+    pub max_reads: usize,
+
+    /// Requests that write, at work at the same time
+    #[arg(long, env = "MAINSTAY_MAX_WRITES", value_name = "N", default_value_t = 200)]
+    pub max_writes: usize,
+
+    /// Connections open at the same time
+    #[arg(long, env = "MAINSTAY_MAX_CONNECTIONS", value_name = "N", default_value_t = 20_000)]
+    pub max_connections: usize,
+
+    /// Longest time a request other than a watch may take, in seconds
+    #[arg(long, env = "MAINSTAY_REQUEST_TIMEOUT", value_name = "SECONDS", default_value_t = 60)]
+    pub request_timeout: u64,
+
+    /// How log lines look
+    #[arg(long, env = "MAINSTAY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Human)]
+    pub log_format: LogFormat,
+
+    /// What is logged: error, warn, info, debug, or per module as in `warn,mainstay_server=debug`
+    #[arg(long, env = "MAINSTAY_LOG", value_name = "FILTER", default_value = "info")]
+    pub log: String,
+}
+
+#[derive(Debug, Args)]
+pub struct EtcdOptions {
+    /// CA that signed etcd's certificate
+    #[arg(long, env = "MAINSTAY_ETCD_CA", value_name = "FILE")]
+    pub etcd_ca: Option<PathBuf>,
+
+    /// Client certificate for etcd
+    #[arg(long, env = "MAINSTAY_ETCD_CERT", value_name = "FILE", requires = "etcd_key")]
+    pub etcd_cert: Option<PathBuf>,
+
+    /// Key of the client certificate for etcd
+    #[arg(long, env = "MAINSTAY_ETCD_KEY", value_name = "FILE", requires = "etcd_cert")]
+    pub etcd_key: Option<PathBuf>,
+
+    /// User at etcd
+    #[arg(long, env = "MAINSTAY_ETCD_USER", value_name = "NAME", requires = "etcd_password_file")]
+    pub etcd_user: Option<String>,
+
+    /// File with the password of the user at etcd
+    #[arg(long, env = "MAINSTAY_ETCD_PASSWORD_FILE", value_name = "FILE", requires = "etcd_user")]
+    pub etcd_password_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct BackupOptions {
+    /// File to write; must not exist
+    pub file: PathBuf,
+
+    #[command(flatten)]
+    pub data: DataDir,
+}
+
+#[derive(Debug, Args)]
+pub struct RestoreOptions {
+    /// Backup to restore from
+    pub file: PathBuf,
+
+    #[command(flatten)]
+    pub data: DataDir,
+
+    /// Replace a store that holds data; the old one is set aside
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl DataDir {
+    pub fn path(&self) -> PathBuf {
+        if let Some(dir) = &self.data_dir {
+            return dir.clone();
+        }
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        match (is_root(), home) {
+            (false, Some(home)) => home.join(".local/share/mainstay"),
+            _ => "/var/lib/mainstay".into(),
+        }
+    }
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let mut command = Cli::command();
+    if let Some(file) = config_file::named_in(&args) {
+        command = config_file::apply(command, &file)?;
+    }
+    let matches = command.try_get_matches_from(args).map_err(Exit::Usage)?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(Exit::Usage)?;
+    match &mut cli.command {
+        Command::Up(options) => options.listen = options.listen.or(Some(([127, 0, 0, 1], 6443).into())),
+        Command::Server(options) => options.listen = options.listen.or(Some(([0, 0, 0, 0], 6443).into())),
+        Command::Backup(_) | Command::Restore(_) => {}
+    }
+    Ok(cli.command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Command, Exit> {
+        parse(args.iter().map(OsString::from))
+    }
+
+    fn up(args: &[&str]) -> UpOptions {
+        match parsed(args) {
+            Ok(Command::Up(options) | Command::Server(options)) => options,
+            Ok(other) => panic!("{other:?}"),
+            Err(Exit::Usage(error)) => panic!("{error}"),
+            Err(Exit::Refused(error) | Exit::Failed(error)) => panic!("{error:#}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn up_listens_locally_and_server_everywhere() {
+        assert_eq!(up(&["mainstay", "up"]).listen.unwrap().to_string(), "127.0.0.1:6443");
+        assert_eq!(up(&["mainstay", "server"]).listen.unwrap().to_string(), "0.0.0.0:6443");
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let file = std::env::temp_dir().join(format!("mainstay-cli-{}.toml", std::process::id()));
+        std::fs::write(&file, "listen = \"127.0.0.1:7000\"\nmax-reads = 7\ntls-san = [\"a\", \"b\"]\n").unwrap();
+        let path = file.to_str().unwrap();
+        let options = up(&["mainstay", "up", "--config", path]);
+        assert_eq!((options.listen.unwrap().port(), options.max_reads), (7000, 7));
+        assert_eq!(options.tls_san, ["a", "b"]);
+        let options = up(&["mainstay", "up", &format!("--config={path}"), "--max-reads", "9"]);
+        assert_eq!(options.max_reads, 9);
+        std::fs::write(&file, "lisen = \"127.0.0.1:7000\"\n").unwrap();
+        match parsed(&["mainstay", "up", "--config", path]) {
+            Err(Exit::Refused(error)) => assert!(format!("{error:#}").contains("lisen"), "{error:#}"),
+            _ => panic!("an unknown key was accepted"),
+        }
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn halves_of_a_pair_are_refused() {
+        let Err(Exit::Usage(error)) = parsed(&["mainstay", "up", "--etcd-cert", "x"]) else { panic!("accepted") };
+        assert!(error.to_string().contains("--etcd-key"), "{error}");
+    }
+}

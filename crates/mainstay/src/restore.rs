@@ -1,0 +1,27 @@
+//! `mainstay restore FILE`.
+
+use anyhow::anyhow;
+use mainstay_store::embedded::{self, Existing, RestoreError};
+
+use crate::{cli::RestoreOptions, exit::Exit, up};
+
+pub fn run(options: &RestoreOptions) -> Result<(), Exit> {
+    let dir = up::store_dir(&options.data.path());
+    let existing = if options.force { Existing::Replace } else { Existing::Refuse };
+    match embedded::restore(&options.file, &dir, existing) {
+        Ok(summary) => {
+            println!(
+                "Restored {} objects from {} into {}; revisions go on at {}.",
+                summary.keys,
+                options.file.display(),
+                dir.display(),
+                summary.revision
+            );
+            Ok(())
+        }
+        Err(error @ RestoreError::HoldsData { .. }) => {
+            Err(Exit::Refused(anyhow!(error).context("pass --force to replace it (the old store is set aside)")))
+        }
+        Err(error) => Err(Exit::Refused(anyhow!(error))),
+    }
+}

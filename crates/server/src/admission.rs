@@ -1,0 +1,70 @@
+//! What a write depends on beyond the object itself: its namespace, and addresses that are given
+//! out once. Dependencies become compares of the same transaction, so that they still hold at
+//! the moment of the commit.
+
+use std::sync::Arc;
+
+use mainstay_store::{Compare, Entry, Expect, Op};
+use serde_json::Value;
+
+use crate::{
+    allocation,
+    api::{Api, Target},
+    keys, object,
+    status::{ApiError, ApiResult},
+};
+
+/// Namespaces that are part of the furniture.
+const UNDELETABLE: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+#[derive(Default)]
+pub struct Admitted {
+    pub compares: Vec<Compare>,
+    pub ops: Vec<Op>,
+}
+
+pub async fn create(api: &Api, target: &Target, name: &str, object: &mut Value) -> ApiResult<Admitted> {
+    let mut admitted = Admitted::default();
+    if let Some(namespace) = target.namespace.as_deref().filter(|_| target.d.namespaced()) {
+        let entry = active_namespace(api, target, namespace, name).await?;
+        admitted.compares.push(Compare { key: entry.key.clone(), expect: Expect::ModifiedAt(entry.modified) });
+    }
+    if allocation::concerns(&target.d) {
+        allocation::on_create(api, object, &mut admitted).await?;
+    }
+    Ok(admitted)
+}
+
+pub async fn update(api: &Api, target: &Target, object: &mut Value, old: &Value) -> ApiResult<Admitted> {
+    let mut admitted = Admitted::default();
+    if allocation::concerns(&target.d) {
+        allocation::on_update(api, object, old, &mut admitted).await?;
+    }
+    Ok(admitted)
+}
+
+pub fn delete(target: &Target) -> ApiResult<()> {
+    let d = &target.d;
+    if d.kind == "Namespace" && d.group.is_empty() && UNDELETABLE.contains(&target.name.as_str()) {
+        return Err(ApiError::forbidden(d, &target.name, "this namespace may not be deleted"));
+    }
+    Ok(())
+}
+
+/// What the removal of an object gives back.
+pub fn released(target: &Target, old: &Value) -> Vec<Op> {
+    if allocation::concerns(&target.d) { allocation::on_delete(old) } else { Vec::new() }
+}
+
+async fn active_namespace(api: &Api, target: &Target, namespace: &str, name: &str) -> ApiResult<Arc<Entry>> {
+    let Some(namespaces) = api.registry.find("", "v1", "namespaces") else {
+        return Err(ApiError::internal("namespaces are not served"));
+    };
+    let (entry, _) = api.store.get(&keys::key(namespaces, None, namespace)).await?;
+    let entry = entry.ok_or_else(|| ApiError::not_found(namespaces, namespace))?;
+    let phase = namespaces.selectable.iter().position(|field| field.label == "status.phase");
+    let terminating = object::with_picked(namespaces, &entry, |picked| {
+        phase.and_then(|at| picked.fields.get(at)).is_some_and(|phase| &**phase == "Terminating")
+    });
+    if terminating { Err(ApiError::namespace_terminating(&target.d, name, namespace)) } else { Ok(entry) }
+}

@@ -1,0 +1,70 @@
+//! Response bodies: whole, a list copied out piece by piece, or an endless stream.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures::stream::{BoxStream, StreamExt};
+use http_body::{Frame, SizeHint};
+
+pub type Response = http::Response<Body>;
+
+pub enum Body {
+    Full(Option<Bytes>),
+    /// Pieces made as the client takes them; their total length is known in advance.
+    Pieces {
+        length: u64,
+        pieces: Box<dyn Iterator<Item = Bytes> + Send>,
+    },
+    Stream(BoxStream<'static, Bytes>),
+}
+
+impl Body {
+    pub fn empty() -> Self {
+        Self::Full(None)
+    }
+
+    pub fn full(bytes: impl Into<Bytes>) -> Self {
+        Self::Full(Some(bytes.into()))
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = match &mut *self {
+            Self::Full(bytes) => bytes.take(),
+            Self::Pieces { length, pieces } => {
+                let piece = pieces.next();
+                *length = length.saturating_sub(piece.as_ref().map_or(0, |p| p.len() as u64));
+                piece
+            }
+            Self::Stream(stream) => match stream.poll_next_unpin(cx) {
+                Poll::Ready(next) => next,
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Full(bytes) => bytes.is_none(),
+            Self::Pieces { length, .. } => *length == 0,
+            Self::Stream(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Self::Pieces { length, .. } => SizeHint::with_exact(*length),
+            Self::Stream(_) => SizeHint::default(),
+        }
+    }
+}

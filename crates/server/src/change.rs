@@ -1,0 +1,160 @@
+//! A change of a stored object: read, change, judge, compare-and-set, and again if someone else
+//! was faster. Update, patch, scale, status and finalize differ only in how they make the new
+//! object.
+
+use mainstay_api::{
+    descriptor::{Descriptor, StatusRule},
+    field::Errors,
+    rules::meta,
+};
+use mainstay_store::{Compare, Entry, Expect, Op, Outcome, Revision, Txn};
+use serde_json::Value;
+
+use crate::{
+    admission,
+    api::{Api, Target},
+    metadata,
+    object::{self, Wire},
+    status::{ApiError, ApiResult},
+};
+
+/// Patches are tried against newer versions this often before the client is told.
+const ATTEMPTS: usize = 5;
+
+/// Which part of an object a request may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Everything but status, where that is separate.
+    Main,
+    Status,
+    /// `spec.finalizers` of a namespace.
+    Finalize,
+}
+
+pub struct Changed {
+    /// In its served form.
+    pub object: Value,
+    pub wire: Wire,
+    pub revision: Revision,
+}
+
+/// Changes the stored object to what `make` makes of it.
+pub async fn change(
+    api: &Api,
+    target: &Target,
+    part: Part,
+    dry_run: bool,
+    mut make: impl FnMut(&Value) -> ApiResult<Value>,
+) -> ApiResult<Changed> {
+    let d = &target.d;
+    for _ in 0..ATTEMPTS {
+        let entry = api.existing(target).await?;
+        let old = object::value_of(d, &entry);
+        let mut seen = old.clone();
+        object::set_version(&mut seen, entry.modified);
+        let mut object = make(&seen)?;
+        check_preconditions(target, &object, &entry, &old)?;
+        judge(d, part, &mut object, &old, &target.name)?;
+        if object == old {
+            return Ok(Changed { wire: Wire::of(d, &entry), revision: entry.modified, object });
+        }
+        let admitted = admission::update(api, target, &mut object, &old).await?;
+        let wire = object::to_stored(d, &object);
+        if wire.json() == &entry.value {
+            return Ok(Changed { wire: Wire::of(d, &entry), revision: entry.modified, object });
+        }
+        let served = if d.conversion.is_some() { Wire::encode(&object) } else { wire.clone() };
+        if dry_run {
+            return Ok(Changed { wire: served, revision: entry.modified, object });
+        }
+        let key = entry.key.clone();
+        let op = if metadata::may_go(&object) {
+            Op::Delete { key: key.clone() }
+        } else {
+            Op::Put { key: key.clone(), value: wire.json().clone() }
+        };
+        let mut txn =
+            Txn { compares: vec![Compare { key, expect: Expect::ModifiedAt(entry.modified) }], ops: vec![op] };
+        txn.compares.extend(admitted.compares);
+        txn.ops.extend(admitted.ops);
+        if let Outcome::Committed(revision) = api.store.commit(txn).await? {
+            return Ok(Changed { wire: served, revision, object });
+        }
+    }
+    Err(ApiError::modified(d, &target.name))
+}
+
+fn check_preconditions(target: &Target, object: &Value, entry: &Entry, old: &Value) -> ApiResult<()> {
+    let d = &target.d;
+    match metadata::text(object, "resourceVersion").filter(|v| !v.is_empty()) {
+        None => {}
+        Some(version) => match version.parse::<u64>() {
+            Ok(version) if version == entry.modified.0 => {}
+            Ok(_) => return Err(ApiError::modified(d, &target.name)),
+            Err(_) => {
+                return Err(ApiError::bad_request(format!(
+                    "metadata.resourceVersion: Invalid value: {version:?}: must be the number a server gave"
+                )));
+            }
+        },
+    }
+    if let (Some(given), Some(stored)) = (metadata::text(object, "uid"), metadata::text(old, "uid"))
+        && !given.is_empty()
+        && given != stored
+    {
+        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {stored}");
+        return Err(ApiError::conflict(d, &target.name, &why));
+    }
+    Ok(())
+}
+
+/// Completes the new object from the old one and says what is wrong with it.
+fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str) -> ApiResult<()> {
+    metadata::carry_over(object, old);
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("resourceVersion");
+    }
+    let mut errors = Errors::new();
+    match part {
+        Part::Main => {
+            if d.status != StatusRule::Absent {
+                replace(object, old, "status");
+            }
+            errors.extend(d.strategy.update(object, old));
+            metadata::count_generation(d, object, old);
+        }
+        Part::Status => {
+            let status = object.get("status").cloned();
+            let metadata = object["metadata"].take();
+            *object = old.clone();
+            object["metadata"] = metadata;
+            for field in ["labels", "ownerReferences", "finalizers"] {
+                replace(&mut object["metadata"], &old["metadata"], field);
+            }
+            set(object, "status", status);
+            errors.extend(d.strategy.update_status(object, old));
+        }
+        Part::Finalize => {
+            let finalizers = object["spec"].get("finalizers").cloned();
+            *object = old.clone();
+            set(&mut object["spec"], "finalizers", finalizers);
+        }
+    }
+    meta::validate_update(object, old, &mut errors);
+    if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(d, name, &errors)) }
+}
+
+fn replace(object: &mut Value, from: &Value, field: &str) {
+    set(object, field, from.get(field).cloned());
+}
+
+fn set(object: &mut Value, field: &str, value: Option<Value>) {
+    match value {
+        Some(value) => object[field] = value,
+        None => {
+            if let Some(fields) = object.as_object_mut() {
+                fields.remove(field);
+            }
+        }
+    }
+}

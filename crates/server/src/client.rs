@@ -1,0 +1,22 @@
+//! A `kube::Client` that calls the API within the process: the same requests, no socket.
+
+use std::{convert::Infallible, sync::Arc};
+
+use http::Request;
+use kube::client::Body as ClientBody;
+use tower::service_fn;
+
+use crate::{
+    auth::User,
+    handler::{Caller, Handler},
+};
+
+/// A client for a part of this process, named for the logs.
+pub fn internal(handler: Arc<Handler>, part: &str) -> kube::Client {
+    let caller = Caller::Internal(Arc::new(User::internal(part)));
+    let service = service_fn(move |request: Request<ClientBody>| {
+        let (handler, caller) = (handler.clone(), caller.clone());
+        async move { Ok::<_, Infallible>(handler.handle(request, caller).await) }
+    });
+    kube::Client::new(service, "default")
+}

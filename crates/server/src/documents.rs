@@ -1,0 +1,98 @@
+//! What is served beside the resources: `/version`, OpenAPI, and the list of paths.
+
+use std::future;
+
+use futures::StreamExt;
+use http::{Method, StatusCode, request::Parts};
+use mainstay_api::registry::Registry;
+use serde_json::json;
+use tokio_util::io::ReaderStream;
+
+use crate::{
+    body::{Body, Response},
+    handler::Handler,
+    reply,
+    status::{ApiError, ApiResult},
+};
+
+/// The Kubernetes version whose API this is.
+const MINOR: &str = "33";
+const GIT_VERSION: &str = concat!("v1.33.0+mainstay-", env!("CARGO_PKG_VERSION"));
+
+pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
+    if parts.method != Method::GET {
+        return Err(ApiError::method_not_allowed());
+    }
+    let registry = &handler.api.registry;
+    let path = parts.uri.path().trim_end_matches('/');
+    match path {
+        "" => Ok(reply::json(StatusCode::OK, &json!({ "paths": paths(registry) }))),
+        "/version" => Ok(version()),
+        "/backup" => backup(handler).await,
+        _ => Err(ApiError::no_such_path()),
+    }
+}
+
+/// A consistent copy of the store, as `mainstay backup` fetches it.
+async fn backup(handler: &Handler) -> ApiResult<Response> {
+    let Some(backup) = handler.backup.clone() else {
+        return Err(ApiError::not_implemented("this store is not backed up through the API; use etcd's own snapshots"));
+    };
+    let fail = |error: &dyn std::fmt::Display| ApiError::internal(format!("backup failed: {error}"));
+    let dir = tempfile::tempdir().map_err(|error| fail(&error))?;
+    let path = dir.path().join("backup");
+    let target = path.clone();
+    let written = tokio::task::spawn_blocking(move || backup(&target)).await.map_err(|error| fail(&error))?;
+    written.map_err(|error| fail(&error))?;
+    let file = tokio::fs::File::open(&path).await.map_err(|error| fail(&error))?;
+    drop(dir); // the open file stays readable, and nothing is left behind
+    // A reader that fails ends the stream early; the client verifies what it got.
+    let pieces = ReaderStream::with_capacity(file, 256 * 1024).scan((), |(), piece| future::ready(piece.ok())).boxed();
+    Ok(reply::typed(StatusCode::OK, "application/octet-stream", Body::Stream(pieces)))
+}
+
+fn version() -> Response {
+    reply::json(
+        StatusCode::OK,
+        &json!({
+            "major": "1",
+            "minor": MINOR,
+            "gitVersion": GIT_VERSION,
+            "gitCommit": "",
+            "gitTreeState": "clean",
+            "buildDate": "1970-01-01T00:00:00Z",
+            "goVersion": "none",
+            "compiler": "rustc",
+            "platform": format!("{}/{}", std::env::consts::OS, architecture()),
+        }),
+    )
+}
+
+/// As Go names it, because clients compare.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn paths(registry: &Registry) -> Vec<String> {
+    let mut paths: Vec<String> =
+        ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            .map(str::to_owned)
+            .into();
+    for d in registry.iter() {
+        paths.push(if d.group.is_empty() {
+            format!("/api/{}", d.version)
+        } else {
+            format!("/apis/{}/{}", d.group, d.version)
+        });
+        if !d.group.is_empty() {
+            paths.push(format!("/apis/{}", d.group));
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    paths
+}

@@ -1,0 +1,103 @@
+//! Label and field selectors of one request, resolved against one kind.
+
+use mainstay_api::{
+    descriptor::Descriptor,
+    selector::{Fields, Labels, Operator},
+};
+use mainstay_store::Entry;
+
+use crate::{
+    keys, object,
+    query::Query,
+    status::{ApiError, ApiResult},
+};
+
+pub struct Filter {
+    labels: Labels,
+    fields: Vec<Test>,
+}
+
+struct Test {
+    subject: Subject,
+    operator: Operator,
+    value: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    Name,
+    Namespace,
+    /// Index into the descriptor's selectable fields.
+    Field(usize),
+}
+
+impl Filter {
+    pub fn parse(d: &Descriptor, query: &Query) -> ApiResult<Self> {
+        let labels = Labels::parse(&query.label_selector).map_err(|e| ApiError::bad_request(e.to_string()))?;
+        let fields = Fields::parse(&query.field_selector).map_err(|e| ApiError::bad_request(e.to_string()))?;
+        let fields = fields.requirements().iter().map(|requirement| {
+            let subject = subject(d, &requirement.field)?;
+            Ok(Test { subject, operator: requirement.op, value: requirement.value.clone() })
+        });
+        Ok(Self { labels, fields: fields.collect::<ApiResult<_>>()? })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// The one name that can match, if the selector pins it.
+    pub fn exact_name(&self) -> Option<&str> {
+        let mut pinned = self.fields.iter().filter(|t| t.subject == Subject::Name && t.operator == Operator::Equals);
+        pinned.next().map(|test| test.value.as_str())
+    }
+
+    pub fn matches(&self, d: &Descriptor, entry: &Entry) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let (namespace, name) = keys::names(d, &entry.key);
+        let by_key = |test: &Test| match test.subject {
+            Subject::Name => test.holds(name),
+            Subject::Namespace => test.holds(namespace.unwrap_or_default()),
+            Subject::Field(_) => true,
+        };
+        if !self.fields.iter().all(by_key) {
+            return false;
+        }
+        let only_keys = !self.fields.iter().any(|t| matches!(t.subject, Subject::Field(_)));
+        if self.labels.is_empty() && only_keys {
+            return true;
+        }
+        object::with_picked(d, entry, |picked| {
+            let by_field = |test: &Test| match test.subject {
+                Subject::Field(index) => test.holds(picked.fields.get(index).map_or("", |v| v)),
+                Subject::Name | Subject::Namespace => true,
+            };
+            self.labels.matches(|key| picked.label(key)) && self.fields.iter().all(by_field)
+        })
+    }
+}
+
+impl Test {
+    fn holds(&self, actual: &str) -> bool {
+        match self.operator {
+            Operator::Equals => actual == self.value,
+            Operator::NotEquals => actual != self.value,
+        }
+    }
+}
+
+fn subject(d: &Descriptor, field: &str) -> ApiResult<Subject> {
+    match field {
+        "metadata.name" => Ok(Subject::Name),
+        "metadata.namespace" => Ok(Subject::Namespace),
+        other => match d.selectable.iter().position(|s| s.label == other) {
+            Some(index) => Ok(Subject::Field(index)),
+            None if d.selectable.is_empty() => Err(ApiError::bad_request(format!(
+                "{other:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+            ))),
+            None => Err(ApiError::bad_request(format!("field label not supported: {other}"))),
+        },
+    }
+}

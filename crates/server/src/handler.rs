@@ -1,0 +1,277 @@
+//! From a request to its answer: who may, what is asked, which verb serves it.
+
+use std::{future::Future, path::Path, sync::Arc};
+
+use bytes::Bytes;
+use futures::{FutureExt, future::BoxFuture};
+use http::{HeaderMap, Method, Request, request::Parts};
+use http_body_util::{BodyExt, LengthLimitError, Limited, combinators::UnsyncBoxBody};
+use mainstay_store::Store;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::{Api, Target},
+    auth::User,
+    body::Response,
+    change::Part,
+    discovery, documents, health, keys,
+    negotiate::{self, Accepted},
+    query::Query,
+    route::{ResourceRoute, Route},
+    status::{ApiError, ApiResult},
+    verbs,
+};
+
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type RequestBody = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// Answers requests, whether they come over TLS or from within the process.
+pub struct Handler {
+    pub(crate) api: Api,
+    reads: Arc<Semaphore>,
+    writes: Arc<Semaphore>,
+    /// Ends watches when the server stops.
+    stop: CancellationToken,
+    /// Writes a copy of the store to a file, where the store can.
+    pub(crate) backup: Option<Backup>,
+}
+
+/// Writes a consistent copy of a store to a file that does not exist yet.
+pub type Backup = Arc<dyn Fn(&Path) -> Result<(), BoxError> + Send + Sync>;
+
+/// Where a request comes from.
+#[derive(Clone, Debug)]
+pub enum Caller {
+    /// Over the network, with or without credentials that hold.
+    Network(Option<Arc<User>>),
+    /// A part of this process; limits that protect us from strangers do not apply.
+    Internal(Arc<User>),
+}
+
+impl Handler {
+    pub fn new(api: Api, stop: CancellationToken) -> Self {
+        let reads = Arc::new(Semaphore::new(api.settings.max_reads));
+        let writes = Arc::new(Semaphore::new(api.settings.max_writes));
+        Self { api, reads, writes, stop, backup: None }
+    }
+
+    pub fn with_backup(self, backup: Option<Backup>) -> Self {
+        Self { backup, ..self }
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.api.store
+    }
+
+    pub fn handle<B>(self: Arc<Self>, request: Request<B>, caller: Caller) -> BoxFuture<'static, Response>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let (parts, body) = request.into_parts();
+        let body = body.map_err(std::io::Error::other).boxed_unsync();
+        async move { self.answer(&parts, body, &caller).await.unwrap_or_else(|error| error.into_response()) }.boxed()
+    }
+
+    async fn answer(&self, parts: &Parts, body: RequestBody, caller: &Caller) -> ApiResult<Response> {
+        let path = parts.uri.path();
+        if health::concerns(path) {
+            return health::answer(self, parts).await;
+        }
+        let user = match caller {
+            Caller::Network(user) => user.as_deref(),
+            Caller::Internal(user) => Some(&**user),
+        }
+        .ok_or_else(ApiError::unauthorized)?;
+        let route = Route::parse(path).ok_or_else(|| ApiError::bad_request("the path is not valid UTF-8"))?;
+        let query = Query::parse(parts.uri.query().unwrap_or_default())?;
+        let watch = parts.method == Method::GET
+            && matches!(&route, Route::Resource(r) if r.watch || (query.watch && r.subresource.is_none()));
+        let work = self.route(parts, body, user, route, query, watch);
+        match caller {
+            Caller::Network(_) if !watch => self.bounded(parts.method == Method::GET, work).await,
+            Caller::Network(_) | Caller::Internal(_) => work.await,
+        }
+    }
+
+    /// Lets a request in if there is room, and ends it when it takes too long.
+    async fn bounded(&self, read: bool, work: impl Future<Output = ApiResult<Response>>) -> ApiResult<Response> {
+        let room = if read { &self.reads } else { &self.writes };
+        let _permit = room.try_acquire().map_err(|_| ApiError::too_many_requests())?;
+        match tokio::time::timeout(self.api.settings.request_timeout, work).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ApiError::timeout("Timeout: request did not complete within the allotted timeout")),
+        }
+    }
+
+    async fn route(
+        &self,
+        parts: &Parts,
+        body: RequestBody,
+        user: &User,
+        route: Route<'_>,
+        query: Query,
+        watch: bool,
+    ) -> ApiResult<Response> {
+        if !user.is_master() {
+            return Err(self.refusal(parts, user, &route, &query));
+        }
+        match route {
+            Route::Resource(resource) => self.resource(parts, body, resource, query, watch).await,
+            Route::Other => documents::answer(self, parts).await,
+            discovery => {
+                if parts.method != Method::GET {
+                    return Err(ApiError::method_not_allowed());
+                }
+                discovery::answer(&self.api.registry, &parts.headers, &discovery)
+            }
+        }
+    }
+
+    async fn resource(
+        &self,
+        parts: &Parts,
+        body: RequestBody,
+        route: ResourceRoute<'_>,
+        query: Query,
+        watch: bool,
+    ) -> ApiResult<Response> {
+        let target = self.target(&route)?;
+        let accepted = negotiate::accepted(&parts.headers)?;
+        let body = collect(&parts.headers, body, self.api.settings.max_body).await?;
+        let (api, headers) = (&self.api, &parts.headers);
+        if let Some(subresource) = route.subresource.as_deref() {
+            return self.subresource(parts, &target, subresource, &query, accepted, &body).await;
+        }
+        let named = !target.name.is_empty();
+        match (&parts.method, named) {
+            (&Method::GET, _) if watch => {
+                let (target, query) = narrowed(target, query);
+                verbs::watch::watch(api, &target, &query, accepted, self.stop.clone()).await
+            }
+            (&Method::GET, true) => verbs::get::get(api, &target, &query, accepted).await,
+            (&Method::GET, false) => verbs::list::list(api, &target, &query, accepted).await,
+            (&Method::POST, false) if target.d.namespaced() && target.namespace.is_none() => {
+                Err(ApiError::method_not_allowed())
+            }
+            (&Method::POST, false) => verbs::create::create(api, &target, &query, accepted, headers, &body).await,
+            (&Method::PUT, true) => {
+                verbs::update::update(api, &target, Part::Main, &query, accepted, headers, &body).await
+            }
+            (&Method::PATCH, true) => {
+                verbs::patch::patch(api, &target, Part::Main, &query, accepted, headers, &body).await
+            }
+            (&Method::DELETE, true) => verbs::delete::delete(api, &target, &query, accepted, headers, &body).await,
+            (&Method::DELETE, false) if target.d.kind != "Namespace" => {
+                verbs::delete_collection::delete_collection(api, &target, &query, accepted, headers, &body).await
+            }
+            _ => Err(ApiError::method_not_allowed()),
+        }
+    }
+
+    async fn subresource(
+        &self,
+        parts: &Parts,
+        target: &Target,
+        name: &str,
+        query: &Query,
+        accepted: Accepted,
+        body: &Bytes,
+    ) -> ApiResult<Response> {
+        let (api, headers) = (&self.api, &parts.headers);
+        let d = &target.d;
+        let part = match name {
+            "scale" if d.scale.is_some() => {
+                return match parts.method {
+                    Method::GET | Method::PUT | Method::PATCH => {
+                        verbs::scale::scale(api, target, &parts.method, query, accepted, headers, body).await
+                    }
+                    _ => Err(ApiError::method_not_allowed()),
+                };
+            }
+            "status" if d.status != mainstay_api::descriptor::StatusRule::Absent => Part::Status,
+            "finalize" if d.kind == "Namespace" => Part::Finalize,
+            _ => return Err(ApiError::no_such_path()),
+        };
+        match parts.method {
+            Method::GET if part == Part::Status => verbs::get::get(api, target, query, accepted).await,
+            Method::PUT => verbs::update::update(api, target, part, query, accepted, headers, body).await,
+            Method::PATCH if part == Part::Status => {
+                verbs::patch::patch(api, target, part, query, accepted, headers, body).await
+            }
+            _ => Err(ApiError::method_not_allowed()),
+        }
+    }
+
+    fn target(&self, route: &ResourceRoute<'_>) -> ApiResult<Target> {
+        let found = self.api.registry.find(&route.group, &route.version, &route.plural);
+        let d = found.ok_or_else(ApiError::no_such_path)?.clone();
+        if !d.namespaced() && route.namespace.is_some() {
+            return Err(ApiError::no_such_path());
+        }
+        if d.namespaced() && route.name.is_some() && route.namespace.is_none() {
+            return Err(ApiError::no_such_path());
+        }
+        for segment in [&route.name, &route.namespace].into_iter().flatten() {
+            if !keys::is_segment(segment) {
+                return Err(ApiError::not_found(&d, segment));
+            }
+        }
+        let owned = |text: &Option<std::borrow::Cow<'_, str>>| text.as_deref().map(str::to_owned);
+        Ok(Target { namespace: owned(&route.namespace), name: owned(&route.name).unwrap_or_default(), d })
+    }
+
+    fn refusal(&self, parts: &Parts, user: &User, route: &Route<'_>, query: &Query) -> Box<ApiError> {
+        let Route::Resource(route) = route else {
+            return ApiError::forbidden_path(&user.name, &parts.method.as_str().to_lowercase(), parts.uri.path());
+        };
+        let Ok(target) = self.target(route) else { return ApiError::no_such_path() };
+        let verb = match (&parts.method, route.name.is_some()) {
+            (&Method::GET, _) if query.watch || route.watch => "watch",
+            (&Method::GET, true) => "get",
+            (&Method::GET, false) => "list",
+            (&Method::POST, _) => "create",
+            (&Method::PUT, _) => "update",
+            (&Method::PATCH, _) => "patch",
+            (&Method::DELETE, true) => "delete",
+            (&Method::DELETE, false) => "deletecollection",
+            (other, _) => other.as_str(),
+        };
+        let resource = match &route.subresource {
+            Some(subresource) => format!("{}/{subresource}", route.plural),
+            None => route.plural.to_string(),
+        };
+        let place = match &target.namespace {
+            Some(namespace) => format!("in the namespace {namespace:?}"),
+            None => "at the cluster scope".to_owned(),
+        };
+        let why =
+            format!("User {:?} cannot {verb} resource {resource:?} in API group {:?} {place}", user.name, route.group);
+        ApiError::forbidden(&target.d, &target.name, &why)
+    }
+}
+
+/// A watch of one object is a watch of its collection that looks at one name.
+fn narrowed(mut target: Target, mut query: Query) -> (Target, Query) {
+    if !target.name.is_empty() {
+        let name = std::mem::take(&mut target.name);
+        let by_name = format!("metadata.name={name}");
+        query.field_selector =
+            if query.field_selector.is_empty() { by_name } else { format!("{},{by_name}", query.field_selector) };
+    }
+    (target, query)
+}
+
+/// The whole body, if it is not too long.
+async fn collect(headers: &HeaderMap, body: RequestBody, limit: usize) -> ApiResult<Bytes> {
+    let announced = headers.get(http::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > limit) {
+        return Err(ApiError::too_large(limit));
+    }
+    match Limited::new(body, limit).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
+        Err(error) => Err(ApiError::bad_request(format!("couldn't read the request body: {error}"))),
+    }
+}

@@ -1,0 +1,54 @@
+//! `/livez`, `/readyz`, `/healthz`: open to everyone, and true.
+
+use http::{Method, StatusCode, request::Parts};
+
+use crate::{
+    body::Response,
+    handler::Handler,
+    reply,
+    status::{ApiError, ApiResult},
+};
+
+const ROOTS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
+
+pub fn concerns(path: &str) -> bool {
+    ROOTS.iter().any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+/// Alive means that we answer; ready means that the store answers too.
+pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
+    if !matches!(parts.method, Method::GET | Method::HEAD) {
+        return Err(ApiError::method_not_allowed());
+    }
+    let path = parts.uri.path().trim_end_matches('/');
+    let (root, check) = match path.split('/').collect::<Vec<_>>().as_slice() {
+        ["", root] => (root.to_string(), None),
+        ["", root, check] => (root.to_string(), Some(check.to_string())),
+        _ => return Err(ApiError::no_such_path()),
+    };
+    let mut checks = vec![("ping", Ok(()))];
+    if root != "livez" {
+        checks.push(("store", handler.store().revision().await.map(drop).map_err(|e| e.to_string())));
+    }
+    if let Some(wanted) = &check {
+        checks.retain(|(name, _)| name == wanted);
+        if checks.is_empty() {
+            return Err(ApiError::no_such_path());
+        }
+    }
+    let failed = checks.iter().any(|(_, result)| result.is_err());
+    let verbose = parts.uri.query().is_some_and(|q| q.split('&').any(|p| p == "verbose" || p.starts_with("verbose=")));
+    let code = if failed { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK };
+    if !failed && !verbose {
+        return Ok(reply::text(code, "ok"));
+    }
+    let mut text = String::new();
+    for (name, result) in &checks {
+        match result {
+            Ok(()) => text.push_str(&format!("[+]{name} ok\n")),
+            Err(why) => text.push_str(&format!("[-]{name} failed: {why}\n")),
+        }
+    }
+    text.push_str(&format!("{root} check {}\n", if failed { "failed" } else { "passed" }));
+    Ok(reply::text(code, text))
+}

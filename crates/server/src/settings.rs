@@ -1,0 +1,50 @@
+//! What can be tuned, with the values a stock server uses.
+
+use std::{net::Ipv4Addr, time::Duration};
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Longest request body taken.
+    pub max_body: usize,
+    /// Longest request head taken.
+    pub max_head: usize,
+    /// Requests that only read, and requests that write, at work at the same time.
+    pub max_reads: usize,
+    pub max_writes: usize,
+    pub max_connections: usize,
+    /// How long a request other than a watch may take.
+    pub request_timeout: Duration,
+    /// How long a new connection may take to complete its TLS handshake.
+    pub handshake_timeout: Duration,
+    /// How long a connection may stay without sending a (complete) request head.
+    pub idle_timeout: Duration,
+    /// How long events are kept.
+    pub event_ttl: Duration,
+    /// The longest a watch stays open if the client does not say; spread by up to as much again.
+    pub watch_timeout: Duration,
+    pub bookmark_interval: Duration,
+    /// Addresses for Services.
+    pub service_range: (Ipv4Addr, u8),
+    /// Ports for Services of type NodePort, both ends included.
+    pub node_ports: (u16, u16),
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_body: 3 * 1024 * 1024,
+            max_head: 64 * 1024,
+            max_reads: 400,
+            max_writes: 200,
+            max_connections: 20_000,
+            request_timeout: Duration::from_secs(60),
+            handshake_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(120),
+            event_ttl: Duration::from_secs(3600),
+            watch_timeout: Duration::from_secs(30 * 60),
+            bookmark_interval: Duration::from_secs(60),
+            service_range: (Ipv4Addr::new(10, 96, 0, 0), 16),
+            node_ports: (30_000, 32_767),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! PATCH in its three classic forms.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use mainstay_api::{
+    decode::{self, Decoded},
+    patch,
+};
+use serde_json::Value;
+
+use crate::{
+    api::{Api, Target},
+    body::Response,
+    change::{Part, change},
+    incoming, metadata,
+    negotiate::Accepted,
+    query::Query,
+    reply::{self, RowObject},
+    status::{ApiError, ApiResult},
+    warnings::Warnings,
+};
+
+const ACCEPTED: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Json,
+    Merge,
+    Strategic,
+}
+
+impl Form {
+    fn of(headers: &HeaderMap) -> ApiResult<Self> {
+        match incoming::media_type(headers) {
+            "application/json-patch+json" => Ok(Self::Json),
+            "application/merge-patch+json" => Ok(Self::Merge),
+            "application/strategic-merge-patch+json" => Ok(Self::Strategic),
+            other => Err(ApiError::unsupported_media_type(other, &ACCEPTED)),
+        }
+    }
+}
+
+/// A patch as it came, ready to be applied to any version of the object.
+pub struct Patch {
+    form: Form,
+    content: Value,
+}
+
+impl Patch {
+    pub fn parse(headers: &HeaderMap, body: &Bytes) -> ApiResult<Self> {
+        let form = Form::of(headers)?;
+        let Decoded { value: content, .. } =
+            decode::json(body).map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}")))?;
+        let shaped = match form {
+            Form::Json => content.is_array(),
+            Form::Merge | Form::Strategic => content.is_object(),
+        };
+        if !shaped {
+            let wanted = if form == Form::Json { "a list of operations" } else { "an object" };
+            return Err(ApiError::bad_request(format!("error decoding patch: it must be {wanted}")));
+        }
+        Ok(Self { form, content })
+    }
+
+    /// Applies the patch to an object of the given schema definition.
+    pub fn apply(&self, api: &Api, definition: &str, object: &mut Value) -> ApiResult<()> {
+        let applied = match self.form {
+            Form::Merge => {
+                patch::merge(object, &self.content);
+                Ok(())
+            }
+            Form::Json => patch::json(object, &self.content),
+            Form::Strategic => patch::strategic(object, &self.content, api.schema, definition),
+        };
+        applied.map_err(|error| {
+            if error.is_malformed() {
+                ApiError::bad_request(error.to_string())
+            } else {
+                ApiError::unprocessable(format!(
+                    "the server rejected our request due to an error in our request: {error}"
+                ))
+            }
+        })
+    }
+}
+
+pub async fn patch(
+    api: &Api,
+    target: &Target,
+    part: Part,
+    query: &Query,
+    accepted: Accepted,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> ApiResult<Response> {
+    let d = &target.d;
+    let row = RowObject::parse(query.include_object.as_deref())?;
+    let patch = Patch::parse(headers, body)?;
+    let mut warnings = Warnings::default();
+    let changed = change(api, target, part, query.dry_run, |old| {
+        let mut object = old.clone();
+        patch.apply(api, &d.schema, &mut object)?;
+        let decoded = Decoded { value: object, duplicates: Vec::new() };
+        let mut object = incoming::shape(d, api.schema, decoded, query.field_validation, &mut warnings)?;
+        metadata::place(target, &mut object)?;
+        metadata::check_name(target, &mut object)?;
+        Ok(object)
+    })
+    .await?;
+    warnings.extend(d.strategy.warnings(&changed.object));
+    let mut response = reply::object(d, accepted, row, &changed.wire, Some(changed.revision));
+    warnings.write(response.headers_mut());
+    Ok(response)
+}

@@ -1,0 +1,117 @@
+//! The `/scale` subresource: one number of an object, in one shape for all kinds.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use mainstay_api::{
+    descriptor::{Descriptor, Scale},
+    field::{FieldError, Path},
+    selector::Labels,
+};
+use serde_json::{Value, json};
+
+use super::patch::Patch;
+use crate::{
+    api::{Api, Target},
+    body::Response,
+    change::{Part, change},
+    incoming, metadata,
+    negotiate::Accepted,
+    object,
+    query::Query,
+    reply,
+    status::{ApiError, ApiResult},
+};
+
+const DEFINITION: &str = "io.k8s.api.autoscaling.v1.Scale";
+
+pub async fn scale(
+    api: &Api,
+    target: &Target,
+    method: &Method,
+    query: &Query,
+    accepted: Accepted,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> ApiResult<Response> {
+    let d = &target.d;
+    let Some(paths) = d.scale else { return Err(ApiError::no_such_path()) };
+    if *method == Method::GET {
+        let entry = api.existing(target).await?;
+        let mut object = object::value_of(d, &entry);
+        object::set_version(&mut object, entry.modified);
+        return Ok(reply::encoded(StatusCode::OK, accepted.encoding, &view(d, &paths, &object)));
+    }
+    let patch = if *method == Method::PATCH { Some(Patch::parse(headers, body)?) } else { None };
+    let put = if patch.is_none() { Some(incoming::decode(headers, body)?.value) } else { None };
+    let changed = change(api, target, Part::Main, query.dry_run, |old| {
+        let mut scale = match (&patch, &put) {
+            (Some(patch), _) => {
+                let mut scale = view(d, &paths, old);
+                patch.apply(api, DEFINITION, &mut scale)?;
+                scale
+            }
+            (None, Some(put)) => put.clone(),
+            (None, None) => return Err(ApiError::method_not_allowed()),
+        };
+        let cannot =
+            |why: String| ApiError::bad_request(format!("Scale in version \"v1\" cannot be handled as a Scale: {why}"));
+        api.schema.conform(DEFINITION, &mut scale).map_err(|error| cannot(error.to_string()))?;
+        metadata::check_name(target, &mut scale)?;
+        rescaled(&paths, old, &scale)
+    })
+    .await?;
+    let mut object = changed.object;
+    object::set_version(&mut object, changed.revision);
+    Ok(reply::encoded(StatusCode::OK, accepted.encoding, &view(d, &paths, &object)))
+}
+
+/// The object with the replicas of a Scale, fenced by the versions the Scale carries.
+fn rescaled(paths: &Scale, old: &Value, scale: &Value) -> ApiResult<Value> {
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    if replicas < 0 {
+        let path = Path::new("spec").child("replicas");
+        let error = FieldError::invalid(&path, replicas, "must be greater than or equal to 0");
+        let name = metadata::text(old, "name").unwrap_or_default();
+        return Err(ApiError::invalid_kind("autoscaling", "Scale", name, &vec![error]));
+    }
+    let mut object = old.clone();
+    let mut at = &mut object;
+    for step in paths.spec_replicas {
+        at = &mut at[*step];
+    }
+    *at = json!(replicas);
+    for field in ["uid", "resourceVersion"] {
+        if let Some(given) = metadata::text(scale, field).filter(|v| !v.is_empty()) {
+            object["metadata"][field] = json!(given);
+        }
+    }
+    Ok(object)
+}
+
+fn view(d: &Descriptor, paths: &Scale, object: &Value) -> Value {
+    let at = |path: &[&str]| path.iter().try_fold(object, |at, step| at.get(step));
+    let metadata = &object["metadata"];
+    let mut status = json!({ "replicas": at(paths.status_replicas).and_then(Value::as_i64).unwrap_or(0) });
+    if let Some(selector) = paths.selector.and_then(at) {
+        status["selector"] = json!(selector_text(d, selector));
+    }
+    json!({
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {
+            "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"],
+        },
+        "spec": { "replicas": at(paths.spec_replicas).and_then(Value::as_i64).unwrap_or(0) },
+        "status": status,
+    })
+}
+
+/// A selector as text: a plain map (replication controllers) or a `LabelSelector`.
+fn selector_text(d: &Descriptor, selector: &Value) -> String {
+    if d.kind == "ReplicationController" {
+        let pairs = selector.as_object().into_iter().flatten();
+        return pairs.map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect::<Vec<_>>().join(",");
+    }
+    Labels::from_selector(selector).map(|labels| labels.to_string()).unwrap_or_default()
+}

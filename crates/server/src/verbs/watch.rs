@@ -1,0 +1,217 @@
+//! Watches: what changes in a collection, as a stream of events.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use http::StatusCode;
+use mainstay_api::descriptor::Descriptor;
+use mainstay_store::{Change, Entry, Notice, Revision, StoreError, Watch};
+use serde_json::{Value, json};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::list;
+use crate::{
+    api::{Api, Target},
+    body::{Body, Response},
+    filter::Filter,
+    negotiate::{Accepted, Encoding, Shape},
+    object::{self, Wire},
+    query::{Query, Version},
+    reply::{self, RowObject},
+    status::{ApiError, ApiResult},
+};
+
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+pub async fn watch(
+    api: &Api,
+    target: &Target,
+    query: &Query,
+    accepted: Accepted,
+    stop: CancellationToken,
+) -> ApiResult<Response> {
+    if accepted.encoding != Encoding::Json {
+        return Err(ApiError::not_acceptable(&["application/json"]));
+    }
+    let filter = Filter::parse(&target.d, query)?;
+    let row = RowObject::parse(query.include_object.as_deref())?;
+    let mut encoder = Encoder { d: target.d.clone(), shape: accepted.shape, row, begun: false };
+    let newest = api.store.revision().await?;
+    let (initial, after) = match (query.version, query.send_initial_events) {
+        (Version::Of(wanted), _) if wanted > newest.0 => return Err(ApiError::too_large_version(wanted, newest.0)),
+        (Version::Of(wanted), None | Some(false)) => (Vec::new(), Revision(wanted)),
+        (Version::Newest | Version::Any, Some(false)) => (Vec::new(), newest),
+        (_, None | Some(true)) => {
+            let whole = Query { limit: None, version: Version::Newest, ..Query::default() };
+            let page = list::page(api, target, &whole, &filter).await?;
+            (encoder.initial(&page, query.send_initial_events == Some(true)), page.revision)
+        }
+    };
+    // History that is gone is told inside the stream: by then clients know how to start over.
+    let source = match api.store.watch(&target.prefix(), after).await {
+        Ok(source) => Ok(source),
+        Err(error @ StoreError::Compacted { .. }) => Err(error),
+        Err(error) => return Err(error.into()),
+    };
+    let patience = query
+        .timeout_seconds
+        .map_or_else(|| api.settings.watch_timeout.mul_f64(1.0 + fastrand::f64()), Duration::from_secs);
+    let first = stream::iter((!initial.is_empty()).then(|| Bytes::from(initial)));
+    let body = match source {
+        Err(error) => first.chain(stream::iter([encoder.error(error)])).boxed(),
+        Ok(source) => {
+            let watching = Watching {
+                source,
+                filter,
+                encoder,
+                bookmarks: query.bookmarks.then(|| ticking(api.settings.bookmark_interval)),
+                deadline: Instant::now() + patience,
+                stop,
+            };
+            first.chain(stream::unfold(Some(watching), Watching::next)).boxed()
+        }
+    };
+    Ok(reply::typed(StatusCode::OK, "application/json", Body::Stream(body)))
+}
+
+fn ticking(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval_at(Instant::now() + period, period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+struct Watching {
+    source: Box<dyn Watch>,
+    filter: Filter,
+    encoder: Encoder,
+    bookmarks: Option<Interval>,
+    deadline: Instant,
+    stop: CancellationToken,
+}
+
+impl Watching {
+    /// The next piece of the stream; the state is gone after the last.
+    async fn next(state: Option<Self>) -> Option<(Bytes, Option<Self>)> {
+        let mut this = state?;
+        loop {
+            let tick = async {
+                match &mut this.bookmarks {
+                    Some(interval) => interval.tick().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let notice = tokio::select! {
+                biased;
+                () = this.stop.cancelled() => return None,
+                notice = this.source.next() => notice,
+                _ = tick => {
+                    this.source.request_progress();
+                    continue;
+                }
+                () = tokio::time::sleep_until(this.deadline) => return None,
+            };
+            let piece = match notice {
+                Ok(Notice::Changes(changes)) => this.encoder.changes(&this.filter, &changes),
+                Ok(Notice::Progress(revision)) if this.bookmarks.is_some() => this.encoder.bookmark(revision, false),
+                Ok(Notice::Progress(_)) => continue,
+                Err(error) => return Some((this.encoder.error(error), None)),
+            };
+            if !piece.is_empty() {
+                return Some((piece.into(), Some(this)));
+            }
+        }
+    }
+}
+
+/// Turns what happened into events as this client wants to see them.
+struct Encoder {
+    d: Arc<Descriptor>,
+    shape: Shape,
+    row: RowObject,
+    /// Whether the column definitions of a table have been sent.
+    begun: bool,
+}
+
+impl Encoder {
+    fn initial(&mut self, page: &list::Page, end_marked: bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        for entry in &page.entries {
+            self.event("ADDED", entry, entry.modified, &mut out);
+        }
+        if end_marked {
+            out.extend_from_slice(&self.bookmark(page.revision, true));
+        }
+        out
+    }
+
+    fn changes(&mut self, filter: &Filter, changes: &[Change]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let d = self.d.clone();
+        let passes = |entry: &Option<Arc<Entry>>| entry.as_ref().filter(|e| filter.matches(&d, e)).cloned();
+        for change in changes {
+            // An object that leaves the selection is deleted as far as this client can tell.
+            let (kind, entry) = match (passes(&change.previous), passes(&change.current)) {
+                (None, Some(entry)) => ("ADDED", entry),
+                (Some(_), Some(entry)) => ("MODIFIED", entry),
+                (Some(entry), None) => ("DELETED", entry),
+                (None, None) => continue,
+            };
+            self.event(kind, &entry, change.revision, &mut out);
+        }
+        out
+    }
+
+    fn event(&mut self, kind: &str, entry: &Entry, revision: Revision, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"type\":\"");
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(b"\",\"object\":");
+        match self.shape {
+            Shape::Object => Wire::of(&self.d, entry).write(revision, out),
+            Shape::Partial(version) => {
+                let object = self.versioned(entry, revision);
+                out.extend_from_slice(reply::partial(version, &object).to_string().as_bytes());
+            }
+            Shape::Table(version) => {
+                let object = self.versioned(entry, revision);
+                let metadata = json!({ "resourceVersion": revision.to_string() });
+                let first = !std::mem::replace(&mut self.begun, true);
+                let table = reply::table(version, self.d.columns, self.row, metadata, first, &[object]);
+                out.extend_from_slice(table.to_string().as_bytes());
+            }
+        }
+        out.extend_from_slice(b"}\n");
+    }
+
+    fn versioned(&self, entry: &Entry, revision: Revision) -> Value {
+        let mut object = object::value_of(&self.d, entry);
+        object::set_version(&mut object, revision);
+        object
+    }
+
+    fn bookmark(&self, revision: Revision, end_of_initial: bool) -> Vec<u8> {
+        let mut metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
+        if end_of_initial {
+            metadata["annotations"] = json!({ INITIAL_EVENTS_END: "true" });
+        }
+        let (kind, version) = match self.shape {
+            Shape::Object => (self.d.kind.to_string(), self.d.api_version()),
+            Shape::Partial(version) => ("PartialObjectMetadata".to_owned(), version.to_owned()),
+            Shape::Table(version) => ("Table".to_owned(), version.to_owned()),
+        };
+        let object = json!({ "kind": kind, "apiVersion": version, "metadata": metadata });
+        line("BOOKMARK", &object)
+    }
+
+    fn error(&self, error: StoreError) -> Bytes {
+        let refused: Box<ApiError> = error.into();
+        line("ERROR", &refused.status()).into()
+    }
+}
+
+fn line(kind: &str, object: &Value) -> Vec<u8> {
+    let mut line = json!({ "type": kind, "object": object }).to_string().into_bytes();
+    line.push(b'\n');
+    line
+}

@@ -1,0 +1,41 @@
+//! Advice to the client beside the answer: `Warning: 299 - "…"` headers.
+
+use http::{HeaderMap, HeaderValue, header::WARNING};
+
+/// More than this many, or longer than this in all, are left out rather than refused.
+const MOST: usize = 32;
+const LONGEST: usize = 4 * 1024;
+
+#[derive(Debug, Default)]
+pub struct Warnings(Vec<String>);
+
+impl Warnings {
+    pub fn add(&mut self, text: String) {
+        if !self.0.contains(&text) {
+            self.0.push(text);
+        }
+    }
+
+    pub fn extend(&mut self, texts: impl IntoIterator<Item = String>) {
+        texts.into_iter().for_each(|text| self.add(text));
+    }
+
+    pub fn write(self, headers: &mut HeaderMap) {
+        let mut room = LONGEST;
+        for text in self.0.into_iter().take(MOST) {
+            let escaped: String = text
+                .chars()
+                .flat_map(|c| match c {
+                    '"' | '\\' => vec!['\\', c],
+                    c if c.is_control() => vec![' '],
+                    c => vec![c],
+                })
+                .collect();
+            let Some(left) = room.checked_sub(escaped.len()) else { return };
+            room = left;
+            if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{escaped}\"").as_bytes()) {
+                headers.append(WARNING, value);
+            }
+        }
+    }
+}

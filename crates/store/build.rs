@@ -1,9 +1,0 @@
-//! Generates the etcd client's messages. `protox` is a protobuf compiler in Rust, so building
-//! needs no `protoc`.
-
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("cargo:rerun-if-changed=proto/etcd.proto");
-    let files = protox::compile(["proto/etcd.proto"], ["proto"])?;
-    tonic_prost_build::configure().build_server(false).build_transport(false).compile_fds(files)?;
-    Ok(())
-}
