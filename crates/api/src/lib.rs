@@ -8,6 +8,7 @@
 //! * [`table`]: the columns `kubectl get` shows
 //! * [`schema`]: what fields the kinds have; [`decode`], [`patch`], [`selector`], [`quantity`]: the
 //!   languages that requests are written in
+//! * [`openapi`]: the documents that clients learn the API from
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod convert;
@@ -15,6 +16,7 @@ pub mod decode;
 pub mod descriptor;
 pub mod field;
 pub mod kinds;
+pub mod openapi;
 pub mod patch;
 pub mod quantity;
 pub mod registry;
