@@ -8,6 +8,7 @@
 
 mod check;
 pub mod embedded;
+pub mod etcd;
 pub mod memory;
 mod mvcc;
 #[cfg(any(test, feature = "suite"))]
@@ -16,6 +17,7 @@ mod types;
 
 pub use check::TXN_BYTES;
 pub use embedded::Embedded;
+pub use etcd::{Etcd, EtcdConfig, EtcdConfigError, EtcdConnectError};
 pub use memory::Memory;
 pub use types::{
     Change, Compare, Entry, Expect, List, Listing, Memo, Notice, Op, Outcome, Revision, Store, StoreError, Txn, Watch,

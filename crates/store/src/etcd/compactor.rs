@@ -1,0 +1,90 @@
+//! Keeps etcd's history short: forgets what is older than one interval.
+//!
+//! Any number of servers run this against one etcd, upstream API servers among them. They
+//! coordinate through the key `compact_rev_key`, whose version counts the compactions: each
+//! interval, whoever first moves it from the version it saw an interval ago compacts, to the
+//! revision it saw back then; the others learn the new version and wait. So history of one to two
+//! intervals is kept, and a server that was away does harm to nobody.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Etcd,
+    pool::revision,
+    proto::{
+        Compare, PutRequest, RangeRequest, RequestOp, TxnRequest,
+        compare::{Operand, Result as Holds, Target},
+        request_op::Request,
+        response_op::Response,
+    },
+    txn,
+};
+use crate::{Revision, Store, StoreError};
+
+/// The interval of upstream's API server.
+pub const INTERVAL: Duration = Duration::from_secs(300);
+
+const KEY: &[u8] = b"compact_rev_key";
+
+/// What a compactor remembers from one interval to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// How often `compact_rev_key` had been written.
+    version: i64,
+    /// The newest revision at that time; what may go next time.
+    revision: Revision,
+}
+
+/// Compacts once per interval until told to stop. An etcd out of reach is tried again at the
+/// next interval.
+pub async fn run(etcd: Etcd, interval: Duration, stop: CancellationToken) {
+    let mut seen = Seen::default();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(interval) => {}
+        }
+        match turn(&etcd, seen).await {
+            Ok(next) => seen = next,
+            Err(error) => tracing::warn!(%error, "etcd was not compacted"),
+        }
+    }
+}
+
+/// One interval's work: claims the turn and compacts to what was `seen` last time.
+pub async fn turn(etcd: &Etcd, seen: Seen) -> Result<Seen, StoreError> {
+    let request = TxnRequest {
+        compare: vec![Compare {
+            result: Holds::Equal.into(),
+            target: Target::Version.into(),
+            key: KEY.into(),
+            operand: Some(Operand::Version(seen.version)),
+        }],
+        success: vec![RequestOp {
+            request: Some(Request::Put(PutRequest { key: KEY.into(), value: seen.revision.to_string().into() })),
+        }],
+        failure: vec![RequestOp {
+            request: Some(Request::Range(RangeRequest { key: KEY.into(), ..Default::default() })),
+        }],
+    };
+    let answer = txn::send(&etcd.pool, request).await.map_err(|fault| etcd.pool.error(fault))?;
+    let newest = revision(answer.header.map(|header| header.revision));
+    if !answer.succeeded {
+        let found = answer.responses.into_iter().find_map(|looked| match looked.response {
+            Some(Response::Range(found)) => found.kvs.into_iter().next(),
+            _ => None,
+        });
+        return Ok(Seen { version: found.map_or(0, |kv| kv.version), revision: newest });
+    }
+    if seen.revision > Revision(0) {
+        match etcd.compact(seen.revision).await {
+            // Somebody outside this agreement was faster; gone is gone.
+            Ok(()) | Err(StoreError::Compacted { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        tracing::debug!(revision = seen.revision.0, "compacted etcd");
+    }
+    Ok(Seen { version: seen.version + 1, revision: newest })
+}

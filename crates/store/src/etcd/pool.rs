@@ -1,0 +1,340 @@
+//! The members of the cluster, which of them is asked, and within which time.
+//!
+//! One member is asked until it fails, then the next. A read that failed is repeated at the other
+//! members as long as the call's deadline allows; a write only if it certainly was not carried
+//! out, because a repeated write could undo what somebody did in between. An election is waited
+//! out, an etcd that is not there is not.
+//!
+//! Calls and watches have a connection each per member. A call that ran out of time takes a fresh
+//! connection for those after it: a peer that vanished without closing is otherwise noticed only
+//! by the keepalive, many calls later.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use parking_lot::{Mutex, RwLock};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::{
+    Request, Response, Status,
+    metadata::{Ascii, MetadataValue},
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::Channel,
+};
+
+use super::{
+    config::{EtcdConfig, EtcdConfigError, Target, targets},
+    fault::Fault,
+    proto::{
+        AuthenticateRequest, RangeRequest, StatusRequest, auth_client::AuthClient, kv_client::KvClient,
+        maintenance_client::MaintenanceClient, watch_client::WatchClient,
+    },
+};
+use crate::{Revision, StoreError};
+
+/// Between two rounds over all members.
+const PAUSE: Duration = Duration::from_millis(50);
+
+type Token = MetadataValue<Ascii>;
+type Stamped = InterceptedService<Channel, Stamp>;
+
+/// What another attempt of a call would mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Twice is as good as once.
+    Read,
+    /// Twice is not the same as once.
+    Write,
+}
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    members: Vec<Member>,
+    /// Index of the member that is asked.
+    current: AtomicUsize,
+    /// All endpoints, for messages.
+    names: String,
+    login: Option<Login>,
+    probe_key: Vec<u8>,
+    pub call_deadline: Duration,
+    /// The highest compaction heard of.
+    compacted: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Member {
+    target: Target,
+    calls: Mutex<Channel>,
+    streams: Mutex<Channel>,
+}
+
+#[derive(Debug)]
+struct Login {
+    user: String,
+    password: String,
+    token: RwLock<Option<Token>>,
+    /// Held while asking for a token, so that a lost token is replaced once.
+    renewal: tokio::sync::Mutex<()>,
+}
+
+/// A connection to one member, with what every request carries.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub member: usize,
+    channel: Channel,
+    stamp: Stamp,
+}
+
+/// The metadata of every request.
+#[derive(Clone, Debug)]
+pub(super) struct Stamp {
+    token: Option<Token>,
+}
+
+impl Interceptor for Stamp {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        // A member cut off from its leader says so instead of letting us wait.
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("token", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+impl Line {
+    pub fn kv(&self) -> KvClient<Stamped> {
+        KvClient::with_interceptor(self.channel.clone(), self.stamp.clone())
+            .max_decoding_message_size(usize::MAX)
+            .max_encoding_message_size(usize::MAX)
+    }
+
+    pub fn watch(&self) -> WatchClient<Stamped> {
+        WatchClient::with_interceptor(self.channel.clone(), self.stamp.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The version of the member at the other end, if it tells.
+    pub async fn version(&self) -> Option<String> {
+        let mut client = MaintenanceClient::with_interceptor(self.channel.clone(), self.stamp.clone());
+        client.status(StatusRequest {}).await.ok().map(|status| status.into_inner().version)
+    }
+}
+
+impl Pool {
+    /// Connects to nobody yet. Must be called within a tokio runtime.
+    pub fn new(config: &EtcdConfig) -> Result<Self, EtcdConfigError> {
+        let targets = targets(config)?;
+        let names = targets.iter().map(|target| &*target.name).collect::<Vec<_>>().join(", ");
+        let login = config.user.clone().zip(config.password.clone()).map(|(user, password)| Login {
+            user,
+            password,
+            token: RwLock::new(None),
+            renewal: tokio::sync::Mutex::new(()),
+        });
+        let member = |target: Target| Member {
+            calls: Mutex::new(target.endpoint.connect_lazy()),
+            streams: Mutex::new(target.endpoint.connect_lazy()),
+            target,
+        };
+        Ok(Self {
+            members: targets.into_iter().map(member).collect(),
+            current: AtomicUsize::new(0),
+            names,
+            login,
+            probe_key: config.probe_key.clone().into_bytes(),
+            call_deadline: config.call_deadline,
+            compacted: AtomicU64::new(0),
+        })
+    }
+
+    /// Sends what `send` sends, to as many members as it takes, within the call's deadline.
+    pub async fn call<T, F, Fut>(&self, effect: Effect, send: F) -> Result<T, Fault>
+    where
+        F: Fn(Line) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
+        let members = self.members.len();
+        let deadline = Instant::now() + self.call_deadline;
+        let (rounds, share) = match effect {
+            Effect::Read => (2, self.call_deadline / members as u32),
+            Effect::Write => (1, self.call_deadline),
+        };
+        let mut renewed = false;
+        let mut fault = Fault::Unsent { why: "no member was asked".into() };
+        let mut attempt = 0;
+        while attempt < rounds * members || matches!(fault, Fault::Leaderless { .. }) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            if attempt > 0 && attempt % members == 0 {
+                sleep(PAUSE.min(left)).await;
+            }
+            let member = self.current.load(Relaxed) % members;
+            let one = async {
+                let line = self.line(member, |member| member.calls.lock().clone()).await?;
+                let stamp = line.stamp.clone();
+                send(line).await.map(Response::into_inner).map_err(|status| (Fault::of(&status), stamp))
+            };
+            match timeout(left.min(share), one).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err((Fault::Token { why }, stamp))) => {
+                    if renewed || self.login.is_none() {
+                        return Err(Fault::Refused { why });
+                    }
+                    // Not the member's fault, so not an attempt.
+                    renewed = true;
+                    self.forget(stamp.token);
+                    fault = Fault::Token { why };
+                    continue;
+                }
+                Ok(Err((met, _))) => fault = met,
+                Err(_) => {
+                    self.reconnect(member);
+                    fault = Fault::Late { why: format!("no answer from {}", self.members[member].target.name) };
+                }
+            }
+            if !fault.is_outage() {
+                return Err(fault);
+            }
+            self.pass_on(member);
+            if effect == Effect::Write && !fault.is_unsent() {
+                return Err(fault);
+            }
+            attempt += 1;
+        }
+        Err(fault)
+    }
+
+    /// A connection for a watch, to the member whose turn it is.
+    pub async fn stream_line(&self) -> Result<Line, Fault> {
+        let member = self.current.load(Relaxed) % self.members.len();
+        let line = self.line(member, |member| member.streams.lock().clone());
+        match timeout(self.call_deadline, line).await {
+            Ok(Ok(line)) => Ok(line),
+            Ok(Err((fault, _))) => Err(fault),
+            Err(_) => Err(Fault::Late { why: "no answer to the login".into() }),
+        }
+    }
+
+    /// A watch could not be had from this member.
+    pub fn stream_failed(&self, line: &Line, stuck: bool) {
+        if stuck {
+            let member = &self.members[line.member];
+            *member.streams.lock() = member.target.endpoint.connect_lazy();
+        }
+        self.pass_on(line.member);
+    }
+
+    /// The newest revision, as of some moment after this was called.
+    pub async fn newest(&self) -> Result<Revision, Fault> {
+        let request = RangeRequest { key: self.probe_key.clone(), count_only: true, ..Default::default() };
+        let answer = self.call(Effect::Read, |line| {
+            let request = request.clone();
+            async move { line.kv().range(request).await }
+        });
+        Ok(revision(answer.await?.header.map(|header| header.revision)))
+    }
+
+    pub fn heard_of_compaction(&self, at: Revision) {
+        self.compacted.fetch_max(at.0, Relaxed);
+    }
+
+    pub fn known_compaction(&self) -> Revision {
+        Revision(self.compacted.load(Relaxed))
+    }
+
+    /// The fault in the port's words. Callers deal with what is particular to their request first.
+    pub fn error(&self, fault: Fault) -> StoreError {
+        let at = |why: &str| -> Arc<str> { format!("etcd at {}: {why}", self.names).into() };
+        match fault {
+            Fault::Unsent { why } | Fault::Leaderless { why } | Fault::Unknown { why } => {
+                StoreError::Unavailable { why: at(&why) }
+            }
+            Fault::Late { why } => StoreError::Timeout { why: at(&why) },
+            Fault::Token { why } | Fault::Refused { why } => StoreError::Failed { why: at(&why) },
+            Fault::NoSpace => StoreError::NoSpace,
+            Fault::Compacted => StoreError::Failed { why: at("unexpectedly compacted") },
+            Fault::Future => StoreError::Failed { why: at("unexpectedly in the future") },
+            Fault::TooLarge { .. } => StoreError::Failed { why: at("request is too large") },
+        }
+    }
+
+    /// The next call asks another member, unless somebody already saw to that.
+    fn pass_on(&self, from: usize) {
+        let next = (from + 1) % self.members.len();
+        let _ = self.current.compare_exchange(from, next, Relaxed, Relaxed);
+    }
+
+    fn reconnect(&self, member: usize) {
+        let member = &self.members[member];
+        *member.calls.lock() = member.target.endpoint.connect_lazy();
+    }
+
+    async fn line(&self, member: usize, pick: impl Fn(&Member) -> Channel) -> Result<Line, (Fault, Stamp)> {
+        let channel = pick(&self.members[member]);
+        let token = match &self.login {
+            None => None,
+            Some(login) => login.token(&channel).await.map_err(|fault| (fault, Stamp { token: None }))?,
+        };
+        Ok(Line { member, channel, stamp: Stamp { token } })
+    }
+
+    fn forget(&self, stale: Option<Token>) {
+        if let Some(login) = &self.login {
+            let mut token = login.token.write();
+            if *token == stale {
+                *token = None;
+            }
+        }
+    }
+
+    /// As [`Self::forget`], for a watch that was refused.
+    pub fn forget_token_of(&self, line: &Line) {
+        self.forget(line.stamp.token.clone());
+    }
+}
+
+impl Login {
+    /// The token to use; none if etcd's authentication is switched off.
+    async fn token(&self, channel: &Channel) -> Result<Option<Token>, Fault> {
+        if let Some(token) = self.token.read().clone() {
+            return Ok(Some(token));
+        }
+        let _one = self.renewal.lock().await;
+        if let Some(token) = self.token.read().clone() {
+            return Ok(Some(token));
+        }
+        let request = AuthenticateRequest { name: self.user.clone(), password: self.password.clone() };
+        let token = match AuthClient::new(channel.clone()).authenticate(request).await {
+            Ok(answer) => answer.into_inner().token,
+            Err(status) if status.message().contains("authentication is not enabled") => return Ok(None),
+            Err(status) => {
+                return Err(match Fault::of(&status) {
+                    // A login changes nothing, so the call behind it is unsent whatever happened.
+                    Fault::Unknown { why } => Fault::Unsent { why },
+                    Fault::Token { why } => Fault::Refused { why },
+                    fault => fault,
+                });
+            }
+        };
+        let token = Token::try_from(token).map_err(|_| Fault::Refused { why: "token is not ASCII".into() })?;
+        *self.token.write() = Some(token.clone());
+        Ok(Some(token))
+    }
+}
+
+/// etcd counts in signed numbers, but never below zero.
+pub(super) fn revision(signed: Option<i64>) -> Revision {
+    Revision(u64::try_from(signed.unwrap_or_default()).unwrap_or_default())
+}
+
+/// For a request. A revision beyond etcd's range is as much in the future as its last one.
+pub(super) fn signed(revision: Revision) -> i64 {
+    i64::try_from(revision.0).unwrap_or(i64::MAX)
+}

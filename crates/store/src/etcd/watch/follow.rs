@@ -1,0 +1,269 @@
+//! The task behind a watch: opens streams, one after the other, until the reader is gone.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::{
+    assemble::{Assembler, Flaw},
+    newest_if_kept,
+    progress::{Asks, Do, Rounds},
+};
+use crate::{
+    Notice, Revision, StoreError,
+    etcd::{
+        Etcd,
+        fault::Fault,
+        pool::{revision, signed},
+        proto::{WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, watch_request::Request},
+        range::Keys,
+    },
+};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How often in a row etcd may refuse a watch before that is believed: a token may have run out
+/// in between, and older versions do not tell that from a missing permission.
+const REFUSALS: u32 = 2;
+
+pub(super) struct Follower {
+    etcd: Etcd,
+    prefix: String,
+    keys: Keys,
+    /// Everything up to here went to the reader.
+    seen: Revision,
+    reader: mpsc::Sender<Result<Notice, StoreError>>,
+    asks: Arc<Asks>,
+    answered: u64,
+    refusals: u32,
+    pause: Duration,
+}
+
+/// Why a stream is no more.
+enum End {
+    /// The reader is gone.
+    Dropped,
+    /// The watch cannot go on.
+    Over(StoreError),
+    /// Another stream may do.
+    Broken { why: String },
+    /// Another stream with another token may do.
+    Denied { why: String },
+}
+
+impl Follower {
+    pub fn new(
+        etcd: Etcd,
+        prefix: &str,
+        seen: Revision,
+        reader: mpsc::Sender<Result<Notice, StoreError>>,
+        asks: Arc<Asks>,
+    ) -> Self {
+        Self {
+            etcd,
+            prefix: prefix.into(),
+            keys: Keys::below(prefix),
+            seen,
+            reader,
+            asks,
+            answered: 0,
+            refusals: 0,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    pub async fn run(mut self, newest: Revision) {
+        let mut newest = Some(newest);
+        loop {
+            let end = match newest.take() {
+                Some(newest) => self.stream(newest).await,
+                None => self.resume().await,
+            };
+            match end {
+                End::Dropped => return,
+                End::Over(error) => {
+                    let _ = self.reader.send(Err(error)).await;
+                    return;
+                }
+                End::Broken { why } | End::Denied { why } => {
+                    tracing::debug!(prefix = self.prefix, seen = self.seen.0, why, "watch stream broke");
+                    tokio::select! {
+                        () = self.reader.closed() => return,
+                        () = sleep(self.pause) => self.pause = (self.pause * 2).min(LONGEST_PAUSE),
+                    }
+                }
+            }
+        }
+    }
+
+    /// A stream after another, if etcd still has all that came since.
+    async fn resume(&mut self) -> End {
+        let kept = tokio::select! {
+            () = self.reader.closed() => return End::Dropped,
+            kept = newest_if_kept(&self.etcd.pool, &self.prefix, self.seen) => kept,
+        };
+        match kept {
+            Ok(newest) => self.stream(newest).await,
+            Err(
+                Fault::Unsent { why }
+                | Fault::Leaderless { why }
+                | Fault::Unknown { why }
+                | Fault::Late { why }
+                | Fault::Token { why },
+            ) => End::Broken { why },
+            Err(fault @ (Fault::Compacted | Fault::Future)) => {
+                End::Over(self.etcd.error_at(fault, &self.prefix, self.seen).await)
+            }
+            Err(fault @ (Fault::NoSpace | Fault::TooLarge { .. } | Fault::Refused { .. })) => {
+                End::Over(self.etcd.pool.error(fault))
+            }
+        }
+    }
+
+    async fn stream(&mut self, newest: Revision) -> End {
+        let pool = self.etcd.pool.clone();
+        let line = match pool.stream_line().await {
+            Ok(line) => line,
+            Err(Fault::Refused { why }) => return End::Over(pool.error(Fault::Refused { why })),
+            Err(fault) => return End::Broken { why: format!("{fault:?}") },
+        };
+        let (requests, outbound) = mpsc::channel(4);
+        if requests.try_send(self.create(newest)).is_err() {
+            return End::Broken { why: "request channel".into() };
+        }
+        // etcd answers with its first message, so this is also the wait for the watch's creation.
+        let mut client = line.watch();
+        let opened = tokio::select! {
+            () = self.reader.closed() => return End::Dropped,
+            opened = timeout(pool.call_deadline, client.watch(ReceiverStream::new(outbound))) => opened,
+        };
+        let mut stream = match opened {
+            Ok(Ok(opened)) => opened.into_inner(),
+            Ok(Err(status)) => {
+                pool.stream_failed(&line, false);
+                let fault = Fault::of(&status);
+                if matches!(fault, Fault::Token { .. }) {
+                    pool.forget_token_of(&line);
+                }
+                return End::Broken { why: format!("{fault:?}") };
+            }
+            Err(_) => {
+                pool.stream_failed(&line, true);
+                return End::Broken { why: "no answer".into() };
+            }
+        };
+        let mut assembler = Assembler::new(self.seen);
+        let mut rounds = Rounds::new(pool.clone(), line.clone(), self.keys.clone(), self.asks.clone(), self.answered);
+        let mut created = false;
+        let created_by = Instant::now() + pool.call_deadline;
+        let end = loop {
+            let todo = tokio::select! {
+                biased;
+                () = self.reader.closed() => break End::Dropped,
+                message = stream.message() => match message {
+                    Ok(Some(answer)) => {
+                        created |= answer.created;
+                        match self.hear(answer, &mut assembler, &mut rounds).await {
+                            Ok(todo) => todo,
+                            Err(end) => break end,
+                        }
+                    }
+                    Ok(None) => break End::Broken { why: "etcd closed the stream".into() },
+                    Err(status) => break End::Broken { why: format!("{:?}", Fault::of(&status)) },
+                },
+                () = tokio::time::sleep_until(created_by), if !created => break End::Broken { why: "no watch".into() },
+                todo = rounds.next(self.seen), if created => todo,
+            };
+            match todo {
+                Do::Nothing => {}
+                Do::Ask => {
+                    let ask = WatchRequest { request: Some(Request::Progress(WatchProgressRequest {})) };
+                    // A full channel means that earlier questions are still on their way.
+                    let _ = requests.try_send(ask);
+                }
+                Do::Reopen => break End::Broken { why: "fell behind compaction".into() },
+                Do::Conclude { at, tell } => {
+                    self.seen = self.seen.max(at);
+                    assembler.raise(self.seen);
+                    if tell && self.reader.send(Ok(Notice::Progress(self.seen))).await.is_err() {
+                        break End::Dropped;
+                    }
+                }
+            }
+        };
+        self.answered = rounds.answered();
+        match &end {
+            End::Dropped | End::Over(_) => {}
+            End::Denied { .. } => pool.forget_token_of(&line),
+            End::Broken { .. } => pool.stream_failed(&line, !created),
+        }
+        end
+    }
+
+    fn create(&self, newest: Revision) -> WatchRequest {
+        // From a revision in the past, etcd refuses a watch if history before that revision is
+        // gone. Behind `seen` the change at that very revision might be gone too, so the watch
+        // begins at `seen` itself and what comes twice is dropped. Nothing to come is ever gone.
+        let start = if self.seen < newest { self.seen } else { Revision(self.seen.0.saturating_add(1)) };
+        let create = WatchCreateRequest {
+            key: self.keys.first.clone(),
+            range_end: self.keys.end.clone(),
+            start_revision: signed(start),
+            prev_kv: true,
+            fragment: true,
+        };
+        WatchRequest { request: Some(Request::Create(create)) }
+    }
+
+    async fn hear(&mut self, answer: WatchResponse, assembler: &mut Assembler, rounds: &mut Rounds) -> Result<Do, End> {
+        if answer.canceled {
+            return Err(self.refused(answer));
+        }
+        if answer.created {
+            (self.refusals, self.pause) = (0, FIRST_PAUSE);
+            return Ok(Do::Nothing);
+        }
+        if answer.events.is_empty() && !answer.fragment {
+            let at = revision(answer.header.map(|header| header.revision));
+            return Ok(rounds.stream_at(at, self.seen, assembler.is_holding()));
+        }
+        let changes = match assembler.take(answer.events, answer.fragment) {
+            Ok(changes) => changes,
+            Err(Flaw::Overtaken { at }) => {
+                let requested = Revision(at.0.saturating_sub(1));
+                return Err(End::Over(self.etcd.error_at(Fault::Compacted, &self.prefix, requested).await));
+            }
+            Err(Flaw::Nonsense { why }) => {
+                return Err(End::Over(self.etcd.pool.error(Fault::Refused { why })));
+            }
+        };
+        let Some(last) = changes.last() else { return Ok(Do::Nothing) };
+        let seen = last.revision;
+        if self.reader.send(Ok(Notice::Changes(changes))).await.is_err() {
+            return Err(End::Dropped);
+        }
+        self.seen = seen;
+        Ok(rounds.delivered(seen))
+    }
+
+    fn refused(&mut self, answer: WatchResponse) -> End {
+        if answer.compact_revision > 0 {
+            let oldest = revision(Some(answer.compact_revision));
+            self.etcd.pool.heard_of_compaction(oldest);
+            return End::Over(StoreError::Compacted { requested: self.seen, oldest });
+        }
+        let why = answer.cancel_reason;
+        if why.contains("permission denied") || why.contains("auth") || why.contains("user name is empty") {
+            self.refusals += 1;
+            return match self.refusals < REFUSALS {
+                true => End::Denied { why },
+                false => End::Over(self.etcd.pool.error(Fault::Refused { why })),
+            };
+        }
+        End::Broken { why: format!("etcd ended the watch: {why}") }
+    }
+}
