@@ -25,6 +25,12 @@ use crate::{
 const TITLE: &str = "Kubernetes";
 const VERSION: &str = "v1.33.0";
 
+/// How clients ask for `/openapi/v2` as protobuf.
+pub const V2_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+
+/// How the answer is labelled: the name asked for is not a valid media type, and clients refuse it.
+pub const V2_PROTOBUF_CONTENT_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
 /// The two generations of the format differ in small ways all over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dialect {

@@ -5,7 +5,7 @@
 
 mod fields;
 mod labels;
-mod syntax;
+mod parse;
 
 pub use fields::{Fields, Operator, Requirement};
 pub use labels::{Labels, Relation, Term};
