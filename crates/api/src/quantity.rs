@@ -4,7 +4,7 @@
 //! so that asking for something never becomes asking for nothing), together with the family of
 //! suffixes it was written in, for that decides how it is written back.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, fmt, ops::Add};
 
 const UNIT: i128 = 1_000_000_000;
 
@@ -83,6 +83,16 @@ impl Quantity {
     /// In thousandths, rounded up.
     pub fn as_milli(&self) -> i128 {
         ceil_div(self.nanos, UNIT / 1000)
+    }
+
+    /// Rounded up to thousandths, the finest that resource lists keep.
+    pub fn rounded_to_milli(self) -> Self {
+        Self { nanos: ceil_away(self.nanos, UNIT / 1000) * (UNIT / 1000), ..self }
+    }
+
+    /// Whether the amount is a number of whole `unit`s.
+    pub fn is_multiple_of(&self, unit: &Self) -> bool {
+        unit.nanos > 0 && self.nanos % unit.nanos == 0
     }
 
     /// The one way to write the amount: no fraction, the largest suffix that allows it.
@@ -168,6 +178,30 @@ fn ceil_away(value: i128, divisor: i128) -> i128 {
     if value < 0 { -ceil_div(-value, divisor) } else { ceil_div(value, divisor) }
 }
 
+/// Nothing.
+impl Default for Quantity {
+    fn default() -> Self {
+        Self { nanos: 0, family: Family::Decimal }
+    }
+}
+
+/// Written like the first of the two that is not zero.
+impl Add for Quantity {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        let family = if self.is_zero() { other.family } else { self.family };
+        let nanos = self.nanos.saturating_add(other.nanos).clamp(-MAX_KEPT, MAX_KEPT);
+        Self { nanos, family }
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.canonical())
+    }
+}
+
 impl PartialEq for Quantity {
     fn eq(&self, other: &Self) -> bool {
         self.nanos == other.nanos
@@ -237,6 +271,18 @@ mod tests {
         ] {
             assert_eq!(Quantity::parse(written).map(|q| q.canonical()), Ok(canonical.to_owned()), "{written}");
         }
+    }
+
+    #[test]
+    fn amounts_add_up_and_divide() {
+        let parse = |text| Quantity::parse(text).unwrap();
+        assert_eq!((parse("1Gi") + parse("512Mi")).to_string(), "1536Mi");
+        assert_eq!((Quantity::default() + parse("1Ki")).to_string(), "1Ki");
+        assert_eq!(parse("1u").rounded_to_milli().to_string(), "1m");
+        assert_eq!(parse("-1u").rounded_to_milli().to_string(), "-1m");
+        assert!(parse("4Mi").is_multiple_of(&parse("2Mi")));
+        assert!(!parse("3Mi").is_multiple_of(&parse("2Mi")));
+        assert!(!parse("3Mi").is_multiple_of(&parse("0")));
     }
 
     #[test]

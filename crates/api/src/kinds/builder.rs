@@ -9,7 +9,7 @@ use k8s_openapi::{ClusterResourceScope, ListableResource, NamespaceResourceScope
 
 use crate::{
     descriptor::{Conversion, Descriptor, NameRule, Scale, Scope, SelectableField, StatusRule},
-    strategy::{Plain, Rules, Typed},
+    strategy::{Plain, Rules, Strategy, Typed},
     table::{Columns, generic},
 };
 
@@ -133,6 +133,11 @@ impl Descriptor {
 
     pub(super) fn columns(mut self, columns: &'static Columns) -> Self {
         self.columns = columns;
+        self
+    }
+
+    pub(super) fn strategy(mut self, strategy: &'static dyn Strategy) -> Self {
+        self.strategy = strategy;
         self
     }
 

@@ -8,30 +8,62 @@ use k8s_openapi::api::core::v1::{
 use super::builder::{REPLICAS, field, field_or, of};
 use crate::{
     descriptor::{Descriptor, NameRule, SelectableField},
+    rules::{
+        core::{
+            config_map::ConfigMaps, endpoints::EndpointsRules, event::EventRules, limit_range::LimitRangeRules,
+            namespace::NamespaceRules, node::NodeRules, persistent_volume::PersistentVolumeRules,
+            persistent_volume_claim::PersistentVolumeClaimRules, pod_template::PodTemplateRules,
+            replication_controller::ReplicationControllerRules, resource_quota::ResourceQuotaRules,
+            secret::SecretRules, service_account::ServiceAccountRules,
+        },
+        pod::PodRules,
+    },
     table::{apps, core as table, events, generic},
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<ConfigMap>().columns(&table::CONFIG_MAPS).short("cm"),
-        of::<Endpoints>().columns(&table::ENDPOINTS).short("ep").stored_below("services/endpoints"),
-        of::<Event>().columns(&events::EVENTS).short("ev").named(NameRule::PathSegment).select(EVENT_FIELDS),
-        of::<LimitRange>().columns(&generic::NAME_CREATED).short("limits"),
+        of::<ConfigMap>().strategy(&ConfigMaps).columns(&table::CONFIG_MAPS).short("cm"),
+        of::<Endpoints>()
+            .rules::<EndpointsRules>()
+            .columns(&table::ENDPOINTS)
+            .short("ep")
+            .stored_below("services/endpoints"),
+        of::<Event>()
+            .rules::<EventRules>()
+            .columns(&events::EVENTS)
+            .short("ev")
+            .named(NameRule::PathSegment)
+            .select(EVENT_FIELDS),
+        of::<LimitRange>().rules::<LimitRangeRules>().columns(&generic::NAME_CREATED).short("limits"),
         of::<Namespace>()
+            .rules::<NamespaceRules>()
             .columns(&table::NAMESPACES)
             .short("ns")
             .named(NameRule::Label)
             .status()
             .select(NAMESPACE_FIELDS),
         of::<Node>()
+            .rules::<NodeRules>()
             .columns(&table::NODES)
             .short("no")
             .stored_below("minions")
             .status_from_create()
             .select(NODE_FIELDS),
-        of::<PersistentVolume>().returns_deleted().columns(&table::PERSISTENT_VOLUMES).short("pv").status(),
-        of::<PersistentVolumeClaim>().returns_deleted().columns(&table::PERSISTENT_VOLUME_CLAIMS).short("pvc").status(),
+        of::<PersistentVolume>()
+            .rules::<PersistentVolumeRules>()
+            .returns_deleted()
+            .columns(&table::PERSISTENT_VOLUMES)
+            .short("pv")
+            .status(),
+        of::<PersistentVolumeClaim>()
+            .rules::<PersistentVolumeClaimRules>()
+            .returns_deleted()
+            .columns(&table::PERSISTENT_VOLUME_CLAIMS)
+            .short("pvc")
+            .status(),
         of::<Pod>()
+            .rules::<PodRules>()
             .returns_deleted()
             .columns(&table::PODS)
             .short("po")
@@ -39,8 +71,9 @@ pub fn kinds() -> Vec<Descriptor> {
             .status()
             .generation()
             .select(POD_FIELDS),
-        of::<PodTemplate>().returns_deleted().columns(&table::POD_TEMPLATES).generation(),
+        of::<PodTemplate>().rules::<PodTemplateRules>().returns_deleted().columns(&table::POD_TEMPLATES).generation(),
         of::<ReplicationController>()
+            .rules::<ReplicationControllerRules>()
             .columns(&apps::REPLICATION_CONTROLLERS)
             .short("rc")
             .category("all")
@@ -49,8 +82,13 @@ pub fn kinds() -> Vec<Descriptor> {
             .scale(REPLICAS)
             .generation()
             .select(REPLICATION_CONTROLLER_FIELDS),
-        of::<ResourceQuota>().returns_deleted().columns(&table::RESOURCE_QUOTAS).short("quota").status(),
-        of::<Secret>().columns(&table::SECRETS).select(SECRET_FIELDS),
+        of::<ResourceQuota>()
+            .rules::<ResourceQuotaRules>()
+            .returns_deleted()
+            .columns(&table::RESOURCE_QUOTAS)
+            .short("quota")
+            .status(),
+        of::<Secret>().rules::<SecretRules>().columns(&table::SECRETS).select(SECRET_FIELDS),
         of::<Service>()
             .columns(&table::SERVICES)
             .short("svc")
@@ -60,7 +98,11 @@ pub fn kinds() -> Vec<Descriptor> {
             .status()
             .returns_deleted()
             .select(SERVICE_FIELDS),
-        of::<ServiceAccount>().returns_deleted().columns(&table::SERVICE_ACCOUNTS).short("sa"),
+        of::<ServiceAccount>()
+            .rules::<ServiceAccountRules>()
+            .returns_deleted()
+            .columns(&table::SERVICE_ACCOUNTS)
+            .short("sa"),
     ]
 }
 

@@ -155,6 +155,39 @@ pub fn domain_prefixed_path(value: &str, path: &Path, errors: &mut Errors) {
     }
 }
 
+/// A union written as optional fields: exactly one of them must be set.
+pub struct ExactlyOne<'a> {
+    what: &'static str,
+    path: &'a Path,
+    errors: &'a mut Errors,
+    chosen: bool,
+}
+
+impl<'a> ExactlyOne<'a> {
+    /// `what` names the alternatives: `volume type`.
+    pub fn of(what: &'static str, path: &'a Path, errors: &'a mut Errors) -> Self {
+        Self { what, path, errors, chosen: false }
+    }
+
+    /// One alternative; it is looked into if it is the first that is set.
+    pub fn or<T>(self, name: &str, value: &Option<T>, check: impl FnOnce(&T, &Path, &mut Errors)) -> Self {
+        let Some(value) = value else { return self };
+        let at = self.path.child(name);
+        if self.chosen {
+            self.errors.push(FieldError::forbidden(&at, format!("may not specify more than 1 {}", self.what)));
+        } else {
+            check(value, &at, self.errors);
+        }
+        Self { chosen: true, ..self }
+    }
+
+    pub fn required(self) {
+        if !self.chosen {
+            self.errors.push(FieldError::required(self.path, format!("must specify a {}", self.what)));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -8,6 +8,7 @@ pub mod apps;
 pub mod batch;
 pub mod check;
 pub mod core;
+pub mod diff;
 pub mod int_or_percent;
 pub mod labels;
 pub mod meta;

@@ -11,11 +11,10 @@ use super::{
     check::{NEGATIVE, NOT_POSITIVE, list},
     names,
 };
-use crate::field::{Errors, FieldError, Path};
-
-mod amount;
-
-pub use amount::Amount;
+use crate::{
+    field::{Errors, FieldError, Path},
+    quantity::Quantity as Amount,
+};
 
 pub type ResourceList = BTreeMap<String, Quantity>;
 
@@ -73,8 +72,8 @@ pub fn canonicalize(resources: &mut Option<ResourceList>) {
 }
 
 pub fn canonicalize_one(quantity: &mut Quantity) {
-    if let Some(canonical) = Amount::canonical(&quantity.0) {
-        quantity.0 = canonical;
+    if let Ok(amount) = Amount::parse(&quantity.0) {
+        quantity.0 = amount.rounded_to_milli().canonical();
     }
 }
 
@@ -196,33 +195,27 @@ pub fn validate_quantity(name: &str, quantity: &Quantity, path: &Path, errors: &
     if amount.is_negative() {
         errors.push(FieldError::invalid(path, quantity.0.as_str(), NEGATIVE));
     }
-    if (INTEGERS.contains(&name) || is_extended(name)) && !amount.is_whole() {
+    if (INTEGERS.contains(&name) || is_extended(name)) && amount.as_milli() % 1000 != 0 {
         errors.push(FieldError::invalid(path, quantity.0.as_str(), "must be an integer"));
     }
 }
 
 pub fn validate_positive(quantity: &Quantity, path: &Path, errors: &mut Errors) {
     let Some(amount) = readable(quantity, path, errors) else { return };
-    if amount.is_negative() || amount == Amount::default() {
+    if amount.is_negative() || amount.is_zero() {
         errors.push(FieldError::invalid(path, quantity.0.as_str(), NOT_POSITIVE));
     }
 }
 
 fn readable(quantity: &Quantity, path: &Path, errors: &mut Errors) -> Option<Amount> {
-    let amount = Amount::parse(&quantity.0);
-    if amount.is_none() {
-        errors.push(FieldError::invalid(
-            path,
-            quantity.0.as_str(),
-            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
-        ));
-    }
-    amount
+    Amount::parse(&quantity.0)
+        .inspect_err(|error| errors.push(FieldError::invalid(path, quantity.0.as_str(), error.to_string())))
+        .ok()
 }
 
 fn validate_huge_pages(name: &str, quantity: &Quantity, path: &Path, errors: &mut Errors) {
     let Some(page) = name.strip_prefix(HUGE_PAGES) else { return };
-    if !Amount::parse(page).is_some_and(|page| amount(quantity).is_multiple_of(page)) {
+    if !Amount::parse(page).is_ok_and(|page| amount(quantity).is_multiple_of(&page)) {
         let words = format!("{} is not positive integer multiple of {name}", quantity.0);
         errors.push(FieldError::invalid(path, quantity.0.as_str(), words));
     }
@@ -288,8 +281,9 @@ fn is_standard(name: &str) -> bool {
     STANDARD.contains(&name) || is_huge_pages(name) || name.starts_with("requests.hugepages-")
 }
 
+/// Something a quota can limit by a plain name.
 pub fn is_quota(name: &str) -> bool {
-    is_standard(name)
+    is_standard(name) && name != "storage"
 }
 
 #[cfg(test)]
