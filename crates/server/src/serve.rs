@@ -5,7 +5,10 @@ use std::{convert::Infallible, io, net::SocketAddr, path::Path, sync::Arc, time:
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto::Builder, graceful::GracefulShutdown},
+    server::{
+        conn::auto::Builder,
+        graceful::{GracefulShutdown, Watcher},
+    },
 };
 use rustls::{
     RootCertStore, ServerConfig,
@@ -60,7 +63,7 @@ impl Listener {
     pub async fn run(self, handler: Arc<Handler>, stop: CancellationToken, grace: Duration) {
         let settings = handler.api.settings.clone();
         let room = Arc::new(Semaphore::new(settings.max_connections));
-        let graceful = Arc::new(GracefulShutdown::new());
+        let graceful = GracefulShutdown::new();
         let http = Arc::new(http(&settings));
         loop {
             let accepted = tokio::select! {
@@ -81,20 +84,14 @@ impl Listener {
                 continue;
             };
             let (handler, tls, verifier) = (handler.clone(), self.tls.clone(), self.verifier.clone());
-            let (http, graceful, patience) = (http.clone(), graceful.clone(), settings.handshake_timeout);
+            let (http, watcher, patience) = (http.clone(), graceful.watcher(), settings.handshake_timeout);
             tokio::spawn(async move {
                 let _permit = permit;
-                connection(stream, &tls, &verifier, &http, &graceful, handler, patience).await;
+                connection(stream, &tls, &verifier, &http, watcher, handler, patience).await;
             });
         }
         drop(self.tcp);
-        let graceful = Arc::into_inner(graceful);
-        let drained = async {
-            if let Some(graceful) = graceful {
-                graceful.shutdown().await;
-            }
-        };
-        if tokio::time::timeout(grace, drained).await.is_err() {
+        if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
             tracing::warn!(?grace, "connections still busy at the end of the grace period are cut");
         }
     }
@@ -122,7 +119,7 @@ async fn connection(
     tls: &TlsAcceptor,
     verifier: &Verifier,
     http: &Builder<TokioExecutor>,
-    graceful: &GracefulShutdown,
+    watcher: Watcher,
     handler: Arc<Handler>,
     patience: Duration,
 ) {
@@ -139,7 +136,7 @@ async fn connection(
         async move { Ok::<_, Infallible>(handler.handle(request, caller).await) }
     });
     let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-    if let Err(error) = graceful.watch(connection).await {
+    if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(error = &*error, "connection ended badly");
     }
 }
