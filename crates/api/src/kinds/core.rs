@@ -17,6 +17,7 @@ use crate::{
             secret::SecretRules, service_account::ServiceAccountRules,
         },
         pod::PodRules,
+        service::ServiceRules,
     },
     table::{apps, core as table, events, generic},
 };
@@ -90,6 +91,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .status(),
         of::<Secret>().rules::<SecretRules>().columns(&table::SECRETS).select(SECRET_FIELDS),
         of::<Service>()
+            .rules::<ServiceRules>()
             .columns(&table::SERVICES)
             .short("svc")
             .category("all")

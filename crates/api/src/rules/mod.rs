@@ -15,5 +15,6 @@ pub mod meta;
 pub mod names;
 pub mod pod;
 pub mod resources;
+pub mod service;
 #[cfg(test)]
 pub(crate) mod testing;
