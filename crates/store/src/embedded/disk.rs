@@ -255,6 +255,8 @@ impl Disk {
             return Err(Fault::damaged(format!("its journal cannot be changed from {mode}")));
         }
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
+        // SQLite opens the log with the first read after the change, and cannot checkpoint before.
+        Meta::read(&db)?;
         // Leftovers of the last run count as a full log, so that they are checkpointed soon.
         let wal_pages = Arc::new(AtomicU64::new(1));
         let seen = wal_pages.clone();

@@ -117,43 +117,14 @@ pub struct Embedded {
 impl Embedded {
     /// Opens the store in `dir`, or makes one. Blocks while it reads the file.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Embedded, OpenError> {
-        let dir = dir.as_ref();
-        let io = |path: &Path| {
-            let path = path.to_path_buf();
-            move |source| OpenError::Io { path, source }
-        };
-        fs::create_dir_all(dir).map_err(io(dir))?;
-        let lock = DirLock::acquire(dir)?;
-        if paths::restoring(dir).exists() {
-            return Err(OpenError::HalfRestored { dir: dir.to_path_buf() });
-        }
-        let db = paths::db(dir);
-        if !db.exists() {
-            create(dir)?;
-        }
-        let mut loaded = load::dir(dir)?;
-        if !options.volatile.is_empty() {
-            loaded.state.forget_before_now(options.volatile.clone());
-        }
-        let marker = paths::marker(dir);
-        let marker = marker::Marker::open(&marker, loaded.meta.store).map_err(io(&marker))?;
-        let disk =
-            Disk::new(loaded.db, dir, loaded.meta, marker).map_err(|fault| fault.at(&db, || newest_usable(dir)))?;
-        let mvcc = Mvcc::new(loaded.state);
-        let (requests, queue) = mpsc::channel();
-        let writer = Writer {
-            mvcc: mvcc.clone(),
-            disk,
-            requests: queue,
-            options: options.clone(),
-            garbage: VecDeque::from(loaded.garbage),
-            upkeep_failed: None,
-        };
+        let (writer, lock, requests) = prepare(dir.as_ref(), &options)?;
+        let mvcc = writer.mvcc.clone();
         let run = move || {
             writer.run();
             drop(lock);
         };
-        let writer = thread::Builder::new().name("store".into()).spawn(run).map_err(io(dir))?;
+        let spawned = thread::Builder::new().name("store".into()).spawn(run);
+        let writer = spawned.map_err(|source| OpenError::Io { path: dir.as_ref().to_path_buf(), source })?;
         Ok(Embedded { mvcc, options, requests: Mutex::new(Some(requests)), writer: Mutex::new(Some(writer)) })
     }
 
@@ -195,6 +166,40 @@ impl Embedded {
             None => Err(StoreError::Closing),
         }
     }
+}
+
+/// Everything that can fail about starting.
+fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Sender<Request>), OpenError> {
+    let io = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| OpenError::Io { path, source }
+    };
+    fs::create_dir_all(dir).map_err(io(dir))?;
+    let lock = DirLock::acquire(dir)?;
+    if paths::restoring(dir).exists() {
+        return Err(OpenError::HalfRestored { dir: dir.to_path_buf() });
+    }
+    let db = paths::db(dir);
+    if !db.exists() {
+        create(dir)?;
+    }
+    let mut loaded = load::dir(dir)?;
+    if !options.volatile.is_empty() {
+        loaded.state.forget_before_now(options.volatile.clone());
+    }
+    let marker = paths::marker(dir);
+    let marker = marker::Marker::open(&marker, loaded.meta.store).map_err(io(&marker))?;
+    let disk = Disk::new(loaded.db, dir, loaded.meta, marker).map_err(|fault| fault.at(&db, || newest_usable(dir)))?;
+    let (requests, queue) = mpsc::channel();
+    let writer = Writer {
+        mvcc: Mvcc::new(loaded.state),
+        disk,
+        requests: queue,
+        options: options.clone(),
+        garbage: VecDeque::from(loaded.garbage),
+        upkeep_failed: None,
+    };
+    Ok((writer, lock, requests))
 }
 
 /// Makes an empty store, complete before it has its name.

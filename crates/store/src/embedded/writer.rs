@@ -39,8 +39,16 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 pub(super) enum Request {
     Commit(Pending),
-    Compact { at: Revision, reply: Reply<()> },
-    Close { reply: Reply<()> },
+    Compact {
+        at: Revision,
+        reply: Reply<()>,
+    },
+    Close {
+        reply: Reply<()>,
+    },
+    /// Something to do while nothing is being written.
+    #[cfg(test)]
+    Run(Box<dyn FnOnce() + Send>),
 }
 
 pub(super) struct Pending {
@@ -85,7 +93,7 @@ impl Writer {
     }
 
     /// Handles `first` and whatever has queued up behind it. Answers the reply to give when asked to close.
-    fn turn(&mut self, first: Request) -> Option<Reply<()>> {
+    pub(super) fn turn(&mut self, first: Request) -> Option<Reply<()>> {
         let mut commits = Vec::new();
         let mut bytes = 0;
         let mut other = None;
@@ -115,6 +123,11 @@ impl Writer {
                 None
             }
             Some(Request::Close { reply }) => Some(reply),
+            #[cfg(test)]
+            Some(Request::Run(job)) => {
+                job();
+                None
+            }
         };
         if self.disk.wal_pages() >= self.options.log_pages {
             self.checkpoint();
@@ -226,7 +239,7 @@ impl Writer {
     }
 
     /// One step of what can be done while nobody writes.
-    fn idle(&mut self) {
+    pub(super) fn idle(&mut self) {
         self.upkeep_failed = None;
         self.retire();
         if !self.garbage.is_empty() {
@@ -248,7 +261,7 @@ impl Writer {
     }
 
     /// How long there is nothing to do unless somebody asks; `None` for as long as that may take.
-    fn rest(&self) -> Option<Duration> {
+    pub(super) fn rest(&self) -> Option<Duration> {
         let state = self.mvcc.state.read();
         let retention = state.oldest().map(|oldest| {
             let age = Instant::now().saturating_duration_since(oldest);

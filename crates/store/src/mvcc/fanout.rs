@@ -60,12 +60,14 @@ impl Inbox {
     }
 }
 
+type Inboxes = Vec<Arc<Inbox>>;
+
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<Index>);
 
 #[derive(Default)]
 struct Index {
-    by_prefix: HashMap<Arc<str>, Vec<Arc<Inbox>>>,
+    by_prefix: HashMap<Arc<str>, Inboxes>,
     /// How many registered prefixes that do not end at a `/` have each length.
     odd_lengths: BTreeMap<usize, usize>,
     closed: bool,
@@ -76,7 +78,7 @@ fn ends_at_boundary(prefix: &str) -> bool {
 }
 
 impl Index {
-    fn matching<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (&'a Arc<str>, &'a Vec<Arc<Inbox>>)> {
+    fn matching<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (&'a Arc<str>, &'a Inboxes)> {
         let ancestors = key.bytes().enumerate().filter(|(_, b)| *b == b'/').map(|(at, _)| at + 1);
         let odd = self.odd_lengths.keys().copied().take_while(|len| *len <= key.len());
         ancestors.chain(odd).filter_map(|len| self.by_prefix.get_key_value(key.get(..len)?))
@@ -134,7 +136,7 @@ impl Watchers {
             }
             return;
         }
-        let mut parts: HashMap<&Arc<str>, (Vec<&Change>, &Vec<Arc<Inbox>>)> = HashMap::new();
+        let mut parts: HashMap<&Arc<str>, (Vec<&Change>, &Inboxes)> = HashMap::new();
         for change in batch.iter() {
             for (prefix, inboxes) in index.matching(&change.key) {
                 parts.entry(prefix).or_insert_with(|| (Vec::new(), inboxes)).0.push(change);

@@ -1,1 +1,207 @@
+use std::{future::Future, pin::pin, sync::Arc, task::Poll, time::Instant};
 
+use super::*;
+use crate::{Entry, List, Notice, Watch};
+
+fn mvcc() -> Arc<Mvcc> {
+    Mvcc::new(State::new(Revision(0), Revision(0)))
+}
+
+fn entry(key: &str, created: u64, modified: u64) -> Arc<Entry> {
+    let value = format!("{modified}").into_bytes().into();
+    Arc::new(Entry {
+        key: key.into(),
+        value,
+        created: Revision(created),
+        modified: Revision(modified),
+        memo: Default::default(),
+    })
+}
+
+/// Puts `keys` in one transaction.
+fn put(mvcc: &Mvcc, keys: &[&str]) -> Revision {
+    let revision = Revision(mvcc.state.read().revision().0 + 1);
+    let change = |key: &&str| {
+        let previous = mvcc.state.read().get(key).cloned();
+        let created = previous.as_ref().map_or(revision.0, |p| p.created.0);
+        Change { key: (*key).into(), revision, current: Some(entry(key, created, revision.0)), previous }
+    };
+    let batch: Batch = keys.iter().map(change).collect();
+    mvcc.apply([batch]);
+    revision
+}
+
+fn delete(mvcc: &Mvcc, key: &str) -> Revision {
+    let revision = Revision(mvcc.state.read().revision().0 + 1);
+    let previous = mvcc.state.read().get(key).cloned();
+    mvcc.apply([Arc::from([Change { key: key.into(), revision, current: None, previous }])]);
+    revision
+}
+
+/// What the watch has to give without waiting.
+fn ready(watch: &mut Subscription) -> Option<Result<Notice, StoreError>> {
+    let waker = std::task::Waker::noop();
+    match pin!(watch.next()).poll(&mut std::task::Context::from_waker(waker)) {
+        Poll::Ready(notice) => Some(notice),
+        Poll::Pending => None,
+    }
+}
+
+fn revisions(watch: &mut Subscription) -> Vec<u64> {
+    let mut seen = Vec::new();
+    while let Some(Ok(Notice::Changes(changes))) = ready(watch) {
+        seen.extend(changes.iter().map(|c| c.revision.0));
+    }
+    seen
+}
+
+#[test]
+fn a_write_wakes_its_watchers_and_no_others() {
+    struct Count(std::sync::atomic::AtomicUsize);
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let mvcc = mvcc();
+    let wait = |prefix: &str| {
+        let woken = Arc::new(Count(Default::default()));
+        let mut watch = mvcc.watch(prefix, Revision(0), 10).expect("watch");
+        let waker = woken.clone().into();
+        let mut next = Box::pin(async move { watch.next().await.map(drop) });
+        assert!(next.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+        (woken, next)
+    };
+    let quiet: Vec<_> = ["/registry/pods/b/", "/registry/secrets/", "/registry/pods/a/xy"].map(&wait).into();
+    let busy: Vec<_> =
+        ["", "/", "/registry/", "/registry/pods/", "/registry/pods/a/", "/registry/pods/a/x"].map(&wait).into();
+    put(&mvcc, &["/registry/pods/a/x"]);
+    let count = |(woken, _): &(Arc<Count>, _)| woken.0.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(quiet.iter().map(count).collect::<Vec<_>>(), [0; 3]);
+    assert_eq!(busy.iter().map(count).collect::<Vec<_>>(), [1; 6]);
+}
+
+#[test]
+fn a_thousand_watchers_of_one_prefix_share_what_they_are_sent() {
+    let mvcc = mvcc();
+    let mut watches: Vec<_> = (0..1000).map(|_| mvcc.watch("/p/", Revision(0), 1000).expect("watch")).collect();
+    let started = Instant::now();
+    for n in 0..100 {
+        put(&mvcc, &[&format!("/p/{n}")]);
+    }
+    assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
+    for watch in &mut watches {
+        assert_eq!(revisions(watch), (1..=100).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_dropped_watch_leaves_nothing_behind() {
+    let mvcc = mvcc();
+    let watches = ["", "/p", "/p/", "/p", "/q/"].map(|prefix| mvcc.watch(prefix, Revision(0), 10).expect("watch"));
+    assert!(!mvcc.watchers.is_empty());
+    drop(watches);
+    assert!(mvcc.watchers.is_empty());
+}
+
+#[test]
+fn a_watch_that_falls_behind_reads_on_from_history() {
+    let mvcc = mvcc();
+    let mut watch = mvcc.watch("/p/", Revision(0), 5).expect("watch");
+    put(&mvcc, &["/p/a"]);
+    assert_eq!(revisions(&mut watch), [1]);
+    for _ in 0..3000 {
+        put(&mvcc, &["/p/a", "/p/b"]);
+        put(&mvcc, &["/q/a"]);
+    }
+    let expected: Vec<u64> = (0..3000).flat_map(|n| [2 * n + 2, 2 * n + 2]).collect();
+    assert_eq!(revisions(&mut watch), expected);
+    put(&mvcc, &["/p/a"]);
+    assert_eq!(revisions(&mut watch), [6002]);
+}
+
+#[test]
+fn a_watch_that_was_quiet_survives_compaction_and_then_a_burst() {
+    let mvcc = mvcc();
+    let mut watch = mvcc.watch("/p/", Revision(0), 2).expect("watch");
+    for _ in 0..10 {
+        put(&mvcc, &["/q/a"]);
+    }
+    mvcc.state.write().raise_floor(Revision(10));
+    while mvcc.state.read().untrimmed() {
+        mvcc.state.write().trim(3);
+    }
+    for _ in 0..5 {
+        put(&mvcc, &["/p/a"]);
+    }
+    assert_eq!(revisions(&mut watch), [11, 12, 13, 14, 15]);
+}
+
+#[test]
+fn a_watch_that_fell_behind_compacted_history_fails() {
+    let mvcc = mvcc();
+    let mut watch = mvcc.watch("/p/", Revision(0), 2).expect("watch");
+    for _ in 0..5 {
+        put(&mvcc, &["/p/a"]);
+    }
+    mvcc.state.write().raise_floor(Revision(3));
+    let refused = StoreError::Compacted { requested: Revision(0), oldest: Revision(3) };
+    match ready(&mut watch) {
+        Some(Err(error)) => assert_eq!(error.to_string(), refused.to_string()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn progress_waits_for_what_is_queued() {
+    let mvcc = mvcc();
+    let mut watch = mvcc.watch("/p/", Revision(0), 10).expect("watch");
+    put(&mvcc, &["/p/a"]);
+    put(&mvcc, &["/q/a"]);
+    watch.request_progress();
+    assert!(matches!(ready(&mut watch), Some(Ok(Notice::Changes(changes))) if changes.len() == 1));
+    assert!(matches!(ready(&mut watch), Some(Ok(Notice::Progress(Revision(2))))));
+    assert!(ready(&mut watch).is_none());
+}
+
+#[test]
+fn trimming_step_by_step_names_each_unreachable_version_once() {
+    let mvcc = mvcc();
+    put(&mvcc, &["/a", "/b"]);
+    put(&mvcc, &["/a"]);
+    delete(&mvcc, "/b");
+    put(&mvcc, &["/b"]);
+    put(&mvcc, &["/a"]);
+    let floor = Revision(4);
+    mvcc.state.write().raise_floor(floor);
+    let mut garbage = Vec::new();
+    while mvcc.state.read().untrimmed() {
+        garbage.extend(mvcc.state.write().trim(1));
+    }
+    let garbage: Vec<_> = garbage.iter().map(|g| format!("{}@{}", g.key, g.revision)).collect();
+    assert_eq!(garbage, ["/a@1", "/b@1", "/b@3"]);
+    let state = mvcc.state.read();
+    let at = |at| {
+        state
+            .list(&List { at: Some(Revision(at)), ..List::default() })
+            .map(|l| l.entries.iter().map(|e| e.modified.0).collect::<Vec<_>>())
+    };
+    assert_eq!(at(4).expect("the floor is kept"), [2, 4]);
+    assert_eq!(at(5).expect("and what follows"), [5, 4]);
+    assert!(at(3).is_err());
+}
+
+#[test]
+fn retention_counts_changes_and_time() {
+    let mvcc = mvcc();
+    for _ in 0..10 {
+        put(&mvcc, &["/a", "/b"]);
+    }
+    let state = mvcc.state.read();
+    assert_eq!(state.events(), 20);
+    assert_eq!(state.retention_target(20, None), None);
+    assert_eq!(state.retention_target(19, None), Some(Revision(1)));
+    assert_eq!(state.retention_target(4, None), Some(Revision(8)));
+    assert_eq!(state.retention_target(100, state.oldest()), None);
+    assert_eq!(state.retention_target(100, Some(Instant::now())), Some(Revision(10)));
+}

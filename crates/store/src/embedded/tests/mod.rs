@@ -1,3 +1,8 @@
+mod damage;
+mod lifecycle;
+mod model;
+mod space;
+
 use std::{ops::Deref, sync::Arc};
 
 use async_trait::async_trait;
@@ -21,6 +26,36 @@ impl Deref for Temp {
 fn temp(options: Options) -> Temp {
     let dir = tempfile::tempdir().expect("a directory");
     Temp { store: Embedded::open(dir.path(), options).expect("open"), _dir: dir }
+}
+
+fn put_txn(key: &str, value: impl Into<Vec<u8>>) -> Txn {
+    Txn { compares: vec![], ops: vec![crate::Op::Put { key: key.into(), value: value.into().into() }] }
+}
+
+fn delete_txn(key: &str) -> Txn {
+    Txn { compares: vec![], ops: vec![crate::Op::Delete { key: key.into() }] }
+}
+
+async fn commit(store: &impl Store, txn: Txn) -> Revision {
+    match store.commit(txn).await.expect("commit") {
+        Outcome::Committed(at) => at,
+        Outcome::Conflict { current } => panic!("conflict with {current:?}"),
+    }
+}
+
+/// Everything a store holds, as text: contents, revision, and the history after `after`.
+async fn image(store: &impl Store, after: Revision) -> Vec<String> {
+    let listing = store.list(List::default()).await.expect("list");
+    let mut image: Vec<_> = listing.entries.iter().map(|e| format!("{e:?}")).collect();
+    image.push(format!("at {}", listing.revision));
+    let mut watch = store.watch("", after).await.expect("watch");
+    watch.request_progress();
+    loop {
+        match watch.next().await.expect("notice") {
+            crate::Notice::Changes(changes) => image.extend(changes.iter().map(|c| format!("{c:?}"))),
+            crate::Notice::Progress(_) => return image,
+        }
+    }
 }
 
 #[async_trait]
