@@ -1,25 +1,29 @@
 //! Which store, and how it is opened.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use mainstay_server::handler::Backup;
-use mainstay_store::{Embedded, Store, embedded};
+use mainstay_store::{Embedded, Etcd, EtcdConfig, Store, embedded, etcd::compactor};
+use tokio_util::sync::CancellationToken;
 
-use crate::{cli::UpOptions, exit::Exit};
+use crate::{cli::UpOptions, exit::Exit, up::store_dir};
 
 /// Node heartbeats are not worth an fsync.
 const VOLATILE: &str = "/registry/leases/kube-node-lease/";
 
 /// A store that is open, and what is particular to its kind.
+#[derive(Clone)]
 pub enum Opened {
     Embedded(Arc<Embedded>),
+    Etcd(Arc<Etcd>),
 }
 
 impl Opened {
     pub fn store(&self) -> Arc<dyn Store> {
         match self {
             Self::Embedded(store) => store.clone(),
+            Self::Etcd(store) => store.clone(),
         }
     }
 
@@ -30,6 +34,15 @@ impl Opened {
                 let store = store.clone();
                 Some(Arc::new(move |file| store.backup(file).map(drop).map_err(Into::into)))
             }
+            Self::Etcd(_) => None,
+        }
+    }
+
+    /// Upkeep that runs beside the server until `stop`; the embedded store sees to itself.
+    pub async fn upkeep(&self, stop: CancellationToken) {
+        match self {
+            Self::Embedded(_) => {}
+            Self::Etcd(store) => compactor::run(Etcd::clone(store), compactor::INTERVAL, stop).await,
         }
     }
 
@@ -37,6 +50,7 @@ impl Opened {
     pub async fn close(&self) -> anyhow::Result<()> {
         match self {
             Self::Embedded(store) => store.close().await.context("close the store"),
+            Self::Etcd(_) => Ok(()),
         }
     }
 }
@@ -44,14 +58,32 @@ impl Opened {
 pub async fn open(options: &UpOptions, data_dir: &Path) -> Result<Opened, Exit> {
     match options.store.as_str() {
         "file" => {
-            let dir = data_dir.join("store");
+            let dir = store_dir(data_dir);
             let settings = embedded::Options { volatile: vec![VOLATILE.into()], ..embedded::Options::default() };
             let opened = tokio::task::spawn_blocking(move || Embedded::open(dir, settings)).await;
             let store = opened.context("open the store")?.map_err(|e| Exit::Refused(anyhow!(e)))?;
             Ok(Opened::Embedded(Arc::new(store)))
         }
+        url if url.starts_with("etcd://") || url.starts_with("etcds://") => {
+            Ok(Opened::Etcd(Arc::new(etcd(options, url).await?)))
+        }
         other => Err(Exit::Refused(anyhow!(
             "--store {other:?}: must be `file` or `etcd://HOST:PORT,HOST:PORT` (`etcds://` with TLS)"
         ))),
     }
+}
+
+async fn etcd(options: &UpOptions, url: &str) -> Result<Etcd, Exit> {
+    let mut config = EtcdConfig::new(url);
+    config.ca_file = options.etcd.etcd_ca.clone();
+    config.cert_file = options.etcd.etcd_cert.clone();
+    config.key_file = options.etcd.etcd_key.clone();
+    config.user = options.etcd.etcd_user.clone();
+    if let Some(file) = &options.etcd.etcd_password_file {
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("read --etcd-password-file {}", file.display()))?;
+        config.password = Some(text.trim_end_matches(['\r', '\n']).to_owned());
+    }
+    config.connect_deadline = Duration::from_secs(10);
+    Etcd::connect(&config).await.map_err(|error| Exit::Failed(anyhow!(error).context(format!("--store {url}"))))
 }

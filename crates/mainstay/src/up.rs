@@ -88,7 +88,8 @@ impl App {
 
     async fn announce(&self, took: Duration) {
         let store = match &self.opened {
-            Opened::Embedded(_) => format!("{} (embedded)", self.data_dir.join("store").display()),
+            Opened::Embedded(_) => format!("{} (embedded)", store_dir(&self.data_dir).display()),
+            Opened::Etcd(_) => "etcd".to_owned(),
         };
         println!("Mainstay {} is up after {:.2} s.", env!("CARGO_PKG_VERSION"), took.as_secs_f64());
         println!("  API    {}", self.url);
@@ -106,6 +107,8 @@ impl App {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         let work = TaskTracker::new();
+        let (opened, stop) = (self.opened.clone(), self.stop_working.clone());
+        work.spawn(async move { opened.upkeep(stop).await });
         work.spawn(expire::run(self.handler.clone(), self.stop_working.clone()));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
         let why = tokio::select! {
