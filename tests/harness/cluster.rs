@@ -1,0 +1,117 @@
+//! A cluster of one: the real binary in a directory of its own, on a port the kernel picked.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use super::eventually;
+
+/// How much of the server's log a failing test shows.
+const TAIL: usize = 40;
+
+pub struct Cluster {
+    server: Child,
+    dir: TempDir,
+    url: String,
+}
+
+impl Cluster {
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts with more flags.
+    #[track_caller]
+    pub fn start_with(flags: &[&str]) -> Self {
+        let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir().expect("make a directory");
+        let server = launch(dir.path(), "127.0.0.1:0", flags);
+        let mut cluster = Self { server, dir, url: String::new() };
+        cluster.url = cluster.announced();
+        cluster
+    }
+
+    /// Waits until the server answers and returns where.
+    fn announced(&mut self) -> String {
+        let url = eventually("the server says where it listens", || {
+            if let Some(status) = self.server.try_wait().expect("ask for the server's state") {
+                panic!("the server ended with {status}:\n{}", self.log());
+            }
+            let said = self.log();
+            said.contains("Ctrl-C").then_some(())?;
+            said.lines().find_map(|line| line.trim().strip_prefix("API")).map(|url| url.trim().to_owned())
+        });
+        // It is bound and bootstrapped; a connection made now is answered as soon as it accepts.
+        url
+    }
+
+    /// Kills the server as a power cut would, and starts it again on the same data and port.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.server.kill().expect("kill the server");
+        self.server.wait().expect("wait for the server's end");
+        let address = self.url.trim_start_matches("https://").to_owned();
+        self.server = launch(self.dir.path(), &address, &[]);
+        self.url = self.announced();
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.path().join("data/admin.kubeconfig")
+    }
+
+    /// A directory for the client's own files: caches, manifests.
+    pub fn home(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Writes a file below [`Self::home`] and returns its path.
+    pub fn file(&self, name: &str, content: &str) -> String {
+        let path = self.dir.path().join(name);
+        fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("make a directory");
+        fs::write(&path, content).expect("write a file");
+        path.to_str().expect("temporary paths are UTF-8").to_owned()
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
+    }
+}
+
+fn launch(dir: &Path, listen: &str, flags: &[&str]) -> Child {
+    let log = fs::File::create(dir.join("server.log")).expect("make a log file");
+    Command::new(env!("CARGO_BIN_EXE_mainstay"))
+        .args(["up", "--listen", listen, "--data-dir"])
+        .arg(dir.join("data"))
+        .args(flags)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .stderr(log.try_clone().expect("share the log file"))
+        .stdout(log)
+        .spawn()
+        .expect("start the server")
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let ended = self.server.try_wait().ok().flatten();
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        if std::thread::panicking() {
+            if let Some(status) = ended {
+                eprintln!("the server ended by itself with {status}");
+            }
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("the server's log ends with:");
+            lines[lines.len().saturating_sub(TAIL)..].iter().for_each(|line| eprintln!("  {line}"));
+        }
+    }
+}

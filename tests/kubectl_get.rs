@@ -1,0 +1,107 @@
+//! `kubectl get` in its many forms, and `describe`.
+
+use crate::{harness::Kubectl, with_each_kubectl};
+
+const THREE: &str = "
+{apiVersion: v1, kind: ConfigMap, metadata: {name: c, labels: {n: '3', odd: 'yes'}}, data: {rank: first}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {n: '1', odd: 'yes'}}, data: {rank: second, more: x}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: b, labels: {n: '2'}}, data: {rank: third}}
+";
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+fn tables_have_upstreams_columns(k: &Kubectl) {
+    k.create(THREE);
+    let table = lines(&k.ok("get cm"));
+    assert_eq!(table[0], "NAME DATA AGE");
+    assert!(table[1].starts_with("a 2 ") && table[2].starts_with("b 1 "), "{table:?}");
+    assert!(lines(&k.ok("get cm --show-labels"))[1].ends_with("n=1,odd=yes"));
+    assert_eq!(lines(&k.ok("get cm -L n --no-headers"))[2].split(' ').next_back(), Some("3"));
+    assert!(lines(&k.ok("get ns,cm -A")).iter().any(|line| line.starts_with("default configmap/a 2")));
+    assert_eq!(lines(&k.ok("get ns"))[0], "NAME STATUS AGE");
+    assert!(k.ok("get ns default").contains("Active"));
+}
+
+fn output_comes_in_the_form_asked_for(k: &Kubectl) {
+    k.create(THREE);
+    assert_eq!(k.ok("get cm -o name"), "configmap/a\nconfigmap/b\nconfigmap/c");
+    assert_eq!(k.value("cm", "{.items[*].data.rank}"), "second third first");
+    assert_eq!(
+        k.ok("get cm -o custom-columns=N:.metadata.name,R:.data.rank --no-headers"),
+        "a   second\nb   third\nc   first"
+    );
+    let list = k.json("get cm -o json");
+    assert_eq!((list["kind"].as_str(), list["apiVersion"].as_str()), (Some("List"), Some("v1")));
+    assert_eq!(list["items"][0]["kind"], "ConfigMap");
+    let yaml = k.ok("get cm a -o yaml");
+    assert!(yaml.starts_with("apiVersion: v1\ndata:\n  more: x\n  rank: second\nkind: ConfigMap\n"), "{yaml}");
+    assert_eq!(k.ok("get cm a b -o go-template='{{len .items}}'"), "2");
+}
+
+fn lists_are_sorted_and_selected(k: &Kubectl) {
+    k.create(THREE);
+    let names = |args: &str| k.ok(&format!("get cm -o name {args}")).replace("configmap/", "").replace('\n', " ");
+    assert_eq!(names("--sort-by=.data.rank"), "c a b");
+    assert_eq!(names("-l odd=yes"), "a c");
+    assert_eq!(names("-l '!odd'"), "b");
+    assert_eq!(names("-l 'n in (1,2)'"), "a b");
+    assert_eq!(names("-l 'n notin (1,2),odd'"), "c");
+    assert_eq!(names("--field-selector metadata.name!=a"), "b c");
+    assert_eq!(names("--field-selector metadata.name=a"), "a");
+    assert_eq!(lines(&k.ok("get cm --sort-by=.data.rank"))[1].split(' ').next(), Some("c"));
+    assert_eq!(names("--chunk-size=1"), "a b c");
+    assert_eq!(names("--chunk-size=2 -l odd"), "a c");
+}
+
+fn a_watch_shows_what_happens(k: &Kubectl) {
+    let mut tables = k.follow("get cm -w");
+    let mut objects = k.follow("get cm -w --output-watch-events -o json");
+    k.create(THREE);
+    tables.until("headers", |line| line.starts_with("NAME"));
+    tables.until("c", |line| line.starts_with("c  "));
+    tables.until("b", |line| line.starts_with("b  "));
+    objects.until("an addition", |line| line.contains(r#""type": "ADDED""#));
+    k.ok(r#"patch cm b -p '{"data":{"x":"y","z":"z"}}'"#);
+    let changed = tables.until("b with its three entries", |line| line.starts_with("b  "));
+    assert_eq!(changed.split_whitespace().nth(1), Some("3"), "{changed}");
+    objects.until("a change", |line| line.contains(r#""type": "MODIFIED""#));
+    k.ok("delete cm b");
+    objects.until("a removal", |line| line.contains(r#""type": "DELETED""#));
+    tables.until("b once more", |line| line.starts_with("b  "));
+}
+
+fn discovery_lists_what_there_is(k: &Kubectl) {
+    let resources = k.ok("api-resources --no-headers");
+    let row = |name: &str| lines(&resources).into_iter().find(|line| line.split(' ').next() == Some(name));
+    assert_eq!(row("pods").as_deref(), Some("pods po v1 true Pod"));
+    assert_eq!(row("deployments").as_deref(), Some("deployments deploy apps/v1 true Deployment"));
+    assert_eq!(row("nodes").as_deref(), Some("nodes no v1 false Node"));
+    let wide = k.ok("api-resources -o wide --no-headers");
+    assert!(wide.lines().any(|line| line.starts_with("pods ") && line.contains("deletecollection")), "{wide}");
+    let all = k.ok("api-resources --categories=all -o name");
+    for name in ["pods", "services", "deployments.apps", "jobs.batch", "horizontalpodautoscalers.autoscaling"] {
+        assert!(all.lines().any(|line| line == name), "{name}: {all}");
+    }
+    assert!(!all.contains("configmaps"), "{all}");
+    assert!(k.ok("api-resources --verbs=deletecollection -o name").contains("configmaps"));
+    assert!(!k.ok("api-resources --namespaced=false -o name").contains("configmaps"));
+    let versions = k.ok("api-versions");
+    for version in ["v1", "apps/v1", "batch/v1", "autoscaling/v2", "networking.k8s.io/v1"] {
+        assert!(versions.lines().any(|line| line == version), "{version}: {versions}");
+    }
+    assert!(k.ok("version").contains("v1.33."));
+    assert!(k.ok("cluster-info").contains(k.cluster.url()));
+    assert_eq!(k.ok("get --raw /readyz"), "ok");
+}
+
+with_each_kubectl!(
+    tables_have_upstreams_columns,
+    output_comes_in_the_form_asked_for,
+    lists_are_sorted_and_selected,
+    a_watch_shows_what_happens,
+    discovery_lists_what_there_is,
+);

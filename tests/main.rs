@@ -1,0 +1,10 @@
+//! Black-box tests: the real binary, driven by the clients that people use.
+//!
+//! Every test starts a cluster of its own, so that tests share nothing and run side by side. The
+//! clients come from `tools/test-deps`; a test whose client is missing fails and says so.
+
+mod harness;
+
+mod kubectl_apply;
+mod kubectl_errors;
+mod kubectl_get;
