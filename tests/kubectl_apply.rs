@@ -167,7 +167,8 @@ fn manifests_come_from_directories_standard_input_and_kustomizations(k: &Kubectl
 fn prune_removes_what_is_no_longer_in_the_manifests(k: &Kubectl) {
     let labelled = |name: &str| SETTINGS.replace("{name: settings}", &format!("{{name: {name}, labels: {{app: x}}}}"));
     k.apply(&format!("{}---{}", labelled("one"), labelled("two")));
-    let said = k.run_with("apply --prune -l app=x --prune-whitelist=core/v1/ConfigMap -f -", &labelled("one")).ok();
+    let flag = if k.is_recent() { "--prune-allowlist" } else { "--prune-whitelist" };
+    let said = k.run_with(&format!("apply --prune -l app=x {flag}=core/v1/ConfigMap -f -"), &labelled("one")).ok();
     assert!(said.contains("configmap/one unchanged") && said.contains("configmap/two pruned"), "{said}");
     assert_eq!(k.ok("get cm -l app=x -o name"), "configmap/one");
 }

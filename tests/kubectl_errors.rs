@@ -14,7 +14,7 @@ spec:
 ";
 
 fn config_map(name: &str) -> String {
-    format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}}}")
+    format!(r#"{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {{"name": "{name}"}}}}"#)
 }
 
 fn what_is_missing_is_not_found(k: &Kubectl) {
@@ -65,7 +65,7 @@ fn invalid_objects_are_refused_with_the_paths_of_their_fields(k: &Kubectl) {
         k.run_with("create -f -", &DEPLOYMENT.replace("labels: {app: web}", "labels: {app: other}")).refused();
     assert!(
         refused.contains(
-            r#"The Deployment "web" is invalid: spec.template.metadata.labels: Invalid value: map[string]string{"app":"other"}: `selector` does not match template `labels`"#
+            r#"The Deployment "web" is invalid: spec.template.metadata.labels: Invalid value: {"app":"other"}: `selector` does not match template `labels`"#
         ),
         "{refused}"
     );

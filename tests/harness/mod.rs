@@ -7,12 +7,11 @@ mod kubectl;
 mod words;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 pub use cluster::Cluster;
-pub use command::Output;
 pub use following::Following;
 pub use kubectl::{Kubectl, Version};
 
@@ -35,7 +34,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// A program that `tools/test-deps` installs.
 #[track_caller]
 pub fn tool(name: &str) -> PathBuf {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate is two levels down");
     let tools = std::env::var_os("MAINSTAY_TOOLS").map_or_else(|| root.join(".tools"), PathBuf::from);
     let path = tools.join(name);
     assert!(path.exists(), "{} is missing: run tools/test-deps", path.display());
