@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{descriptor::Descriptor, kinds};
 
+#[derive(Clone)]
 pub struct Registry {
     by_resource: BTreeMap<(String, String, String), Arc<Descriptor>>,
 }

@@ -54,7 +54,7 @@ pub async fn change(
         object::set_version(&mut seen, entry.modified);
         let mut object = make(&seen)?;
         check_preconditions(target, &object, &entry, &old)?;
-        judge(d, part, &mut object, &old, entry.modified, &target.name)?;
+        judge(d, part, &mut object, &old, &target.name)?;
         if object == old {
             return Ok(Changed { wire: Wire::of(d, &entry), revision: entry.modified, object });
         }
@@ -109,9 +109,11 @@ fn check_preconditions(target: &Target, object: &Value, entry: &Entry, old: &Val
 }
 
 /// Completes the new object from the old one and says what is wrong with it.
-fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, revision: Revision, name: &str) -> ApiResult<()> {
+fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str) -> ApiResult<()> {
     metadata::carry_over(object, old);
-    set(&mut object["metadata"], "resourceVersion", None);
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("resourceVersion");
+    }
     let mut errors = Errors::new();
     match part {
         Part::Main => {
@@ -138,10 +140,7 @@ fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, revision: 
             set(&mut object["spec"], "finalizers", finalizers);
         }
     }
-    // Whoever named no version meant the one we read.
-    object::set_version(object, revision);
     meta::validate_update(object, old, &mut errors);
-    set(&mut object["metadata"], "resourceVersion", None);
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(d, name, &errors)) }
 }
 

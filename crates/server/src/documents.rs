@@ -1,16 +1,17 @@
-//! What is served beside the resources: `/version`, OpenAPI, and the list of paths.
+//! What is served beside the resources: `/version`, backups, and the list of paths.
 
 use std::future;
 
 use futures::StreamExt;
-use http::{HeaderMap, Method, StatusCode, header, request::Parts};
-use mainstay_api::{openapi, registry::Registry};
+use http::{Method, StatusCode, request::Parts};
+use mainstay_api::registry::Registry;
 use serde_json::json;
 use tokio_util::io::ReaderStream;
 
 use crate::{
     body::{Body, Response},
     handler::Handler,
+    openapi::OpenApi,
     reply,
     status::{ApiError, ApiResult},
 };
@@ -29,9 +30,8 @@ pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
         "" => Ok(reply::json(StatusCode::OK, &json!({ "paths": paths(registry) }))),
         "/version" => Ok(version()),
         "/backup" => backup(handler).await,
-        "/openapi/v2" => Ok(openapi_v2(registry, &parts.headers)),
-        "/openapi/v3" => Ok(reply::json(StatusCode::OK, &openapi::v3_index(registry))),
-        _ => openapi_v3(registry, path).ok_or_else(ApiError::no_such_path),
+        path if OpenApi::concerns(path) => handler.openapi.clone().answer(parts).await,
+        _ => Err(ApiError::no_such_path()),
     }
 }
 
@@ -80,28 +80,6 @@ fn architecture() -> &'static str {
 }
 
 /// Documents are made when asked for: clients keep them, so memory for a copy would lie idle.
-fn openapi_v2(registry: &Registry, headers: &HeaderMap) -> Response {
-    let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    if accept.contains("proto-openapi.spec.v2") {
-        return reply::typed(
-            StatusCode::OK,
-            openapi::V2_PROTOBUF_CONTENT_TYPE,
-            Body::full(openapi::v2_protobuf(registry)),
-        );
-    }
-    reply::json_bytes(StatusCode::OK, openapi::v2_json(registry))
-}
-
-fn openapi_v3(registry: &Registry, path: &str) -> Option<Response> {
-    let rest = path.strip_prefix("/openapi/v3/")?;
-    let (group, version) = match rest.split('/').collect::<Vec<_>>().as_slice() {
-        ["api", version] => ("", *version),
-        ["apis", group, version] => (*group, *version),
-        _ => return None,
-    };
-    openapi::v3(registry, group, version).map(|document| reply::json_bytes(StatusCode::OK, document))
-}
-
 fn paths(registry: &Registry) -> Vec<String> {
     let mut paths: Vec<String> =
         ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]

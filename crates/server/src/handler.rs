@@ -17,6 +17,7 @@ use crate::{
     change::Part,
     discovery, documents, health, keys,
     negotiate::{self, Accepted},
+    openapi::OpenApi,
     query::Query,
     route::{ResourceRoute, Route},
     status::{ApiError, ApiResult},
@@ -35,6 +36,7 @@ pub struct Handler {
     stop: CancellationToken,
     /// Writes a copy of the store to a file, where the store can.
     pub(crate) backup: Option<Backup>,
+    pub(crate) openapi: Arc<OpenApi>,
 }
 
 /// Writes a consistent copy of a store to a file that does not exist yet.
@@ -53,7 +55,8 @@ impl Handler {
     pub fn new(api: Api, stop: CancellationToken) -> Self {
         let reads = Arc::new(Semaphore::new(api.settings.max_reads));
         let writes = Arc::new(Semaphore::new(api.settings.max_writes));
-        Self { api, reads, writes, stop, backup: None }
+        let openapi = OpenApi::new(api.registry.clone());
+        Self { api, reads, writes, stop, backup: None, openapi }
     }
 
     pub fn with_backup(self, backup: Option<Backup>) -> Self {

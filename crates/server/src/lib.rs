@@ -8,7 +8,7 @@
 //! * [`object`]: objects between store and wire; [`keys`]: where they are stored
 //! * [`reply`] and, for every refusal, [`status`]
 //!
-//! Beside the resources: [`discovery`], [`documents`] (OpenAPI, version), [`health`],
+//! Beside the resources: [`discovery`], [`openapi`], [`documents`] (version, backup), [`health`],
 //! [`bootstrap`] (what every cluster has), [`expire`] (events), [`pki`] (certificates) and
 //! [`client`] (a `kube::Client` within the process).
 
@@ -31,6 +31,7 @@ mod keys;
 mod metadata;
 mod negotiate;
 mod object;
+mod openapi;
 pub mod pki;
 mod query;
 mod reply;
