@@ -7,14 +7,19 @@
 pub mod apps;
 pub mod batch;
 pub mod check;
+pub mod coordination;
 pub mod core;
 pub mod diff;
 pub mod int_or_percent;
 pub mod labels;
 pub mod meta;
 pub mod names;
+pub mod networking;
 pub mod pod;
+pub mod policy;
+pub mod rbac;
 pub mod resources;
+pub mod scheduling;
 pub mod service;
 #[cfg(test)]
 pub(crate) mod testing;
