@@ -5,11 +5,14 @@
 //! [`check`].
 
 pub mod apps;
+pub mod autoscaling;
 pub mod batch;
+pub mod certificates;
 pub mod check;
 pub mod coordination;
 pub mod core;
 pub mod diff;
+pub mod discovery;
 pub mod int_or_percent;
 pub mod labels;
 pub mod meta;
@@ -19,7 +22,9 @@ pub mod pod;
 pub mod policy;
 pub mod rbac;
 pub mod resources;
+pub mod runtime_class;
 pub mod scheduling;
 pub mod service;
+pub mod storage;
 #[cfg(test)]
 pub(crate) mod testing;
