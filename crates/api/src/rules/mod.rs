@@ -4,6 +4,7 @@
 //! vocabulary they share: [`names`], [`labels`], [`meta`], [`resources`] and the small checks of
 //! [`check`].
 
+pub mod admissionregistration;
 pub mod apps;
 pub mod autoscaling;
 pub mod batch;
