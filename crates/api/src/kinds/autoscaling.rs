@@ -3,17 +3,24 @@
 use k8s_openapi::api::autoscaling::{v1, v2};
 
 use super::builder::of;
-use crate::{convert::Autoscaler, descriptor::Descriptor, table::autoscaling as table};
+use crate::{
+    convert::Autoscaler,
+    descriptor::Descriptor,
+    rules::autoscaling::{HorizontalPodAutoscalerV1Rules, HorizontalPodAutoscalerV2Rules},
+    table::autoscaling as table,
+};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
         of::<v1::HorizontalPodAutoscaler>()
+            .rules::<HorizontalPodAutoscalerV1Rules>()
             .columns(&table::HORIZONTAL_POD_AUTOSCALERS_V1)
             .short("hpa")
             .category("all")
             .stored_as("autoscaling/v2", &Autoscaler)
             .status(),
         of::<v2::HorizontalPodAutoscaler>()
+            .rules::<HorizontalPodAutoscalerV2Rules>()
             .columns(&table::HORIZONTAL_POD_AUTOSCALERS)
             .short("hpa")
             .category("all")

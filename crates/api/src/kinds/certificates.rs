@@ -5,12 +5,14 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use super::builder::{field, of};
 use crate::{
     descriptor::{Descriptor, NameRule, SelectableField},
+    rules::certificates::CertificateSigningRequestRules,
     table::certificates as table,
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
         of::<CertificateSigningRequest>()
+            .rules::<CertificateSigningRequestRules>()
             .columns(&table::CERTIFICATE_SIGNING_REQUESTS)
             .short("csr")
             .named(NameRule::PathSegment)

@@ -3,8 +3,8 @@
 use k8s_openapi::api::node::v1::RuntimeClass;
 
 use super::builder::of;
-use crate::{descriptor::Descriptor, table::node as table};
+use crate::{descriptor::Descriptor, rules::runtime_class::RuntimeClassRules, table::node as table};
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![of::<RuntimeClass>().columns(&table::RUNTIME_CLASSES)]
+    vec![of::<RuntimeClass>().rules::<RuntimeClassRules>().columns(&table::RUNTIME_CLASSES)]
 }

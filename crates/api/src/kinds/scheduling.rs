@@ -3,8 +3,8 @@
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::builder::of;
-use crate::{descriptor::Descriptor, table::scheduling as table};
+use crate::{descriptor::Descriptor, rules::scheduling::PriorityClassRules, table::scheduling as table};
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![of::<PriorityClass>().columns(&table::PRIORITY_CLASSES).short("pc").generation()]
+    vec![of::<PriorityClass>().rules::<PriorityClassRules>().columns(&table::PRIORITY_CLASSES).short("pc").generation()]
 }

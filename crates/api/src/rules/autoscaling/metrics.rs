@@ -11,7 +11,7 @@ use crate::{
     rules::{
         check::{one_of, shown},
         labels, names,
-        resources::{Amount, amount},
+        resources::amount,
     },
 };
 
@@ -142,5 +142,6 @@ fn validate_amounts(target: &MetricTarget, path: &Path, errors: &mut Errors) {
 }
 
 fn is_positive(quantity: &Quantity) -> bool {
-    amount(quantity) > Amount::default()
+    let amount = amount(quantity);
+    !amount.is_negative() && !amount.is_zero()
 }
