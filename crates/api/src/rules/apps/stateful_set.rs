@@ -15,7 +15,7 @@ use super::{
 use crate::{
     field::{Errors, FieldError, Path},
     rules::{
-        check::{count, optional_one_of, same, shown},
+        check::{count, list, optional_one_of, same, shown},
         core, int_or_percent, names, pod,
     },
     strategy::Rules,
@@ -119,6 +119,12 @@ fn validate_spec(spec: &StatefulSetSpec, path: &Path, errors: &mut Errors) {
     }
     if let Some(retention) = &spec.persistent_volume_claim_retention_policy {
         validate_retention(retention, &path.child("persistentVolumeClaimRetentionPolicy"), errors);
+    }
+    for (i, claim) in list(&spec.volume_claim_templates).iter().enumerate() {
+        if let Some(claim) = &claim.spec {
+            let at = path.child("volumeClaimTemplates").index(i).child("spec");
+            core::persistent_volume_claim::validate_spec(claim, &at, errors);
+        }
     }
     count(spec.replicas, &path.child("replicas"), errors);
     count(spec.min_ready_seconds, &path.child("minReadySeconds"), errors);
@@ -262,6 +268,10 @@ mod tests {
                 &[
                     r#"spec.persistentVolumeClaimRetentionPolicy.whenScaled: Unsupported value: "Keep": supported values: "Retain", "Delete""#,
                 ],
+            ),
+            (
+                json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]}),
+                &["spec.volumeClaimTemplates[0].spec.resources[storage]: Required value"],
             ),
             (
                 json!({"ordinals": {"start": -1}}),
