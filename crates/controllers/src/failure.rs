@@ -1,0 +1,55 @@
+//! A call of the API that did not do what it should.
+
+/// What was being done, and what the API said.
+#[derive(Debug, thiserror::Error)]
+#[error("{doing}")]
+pub struct Failure {
+    doing: String,
+    #[source]
+    source: kube::Error,
+}
+
+impl Failure {
+    pub fn new(doing: impl Into<String>, source: kube::Error) -> Self {
+        Self { doing: doing.into(), source }
+    }
+
+    /// For `map_err`.
+    pub fn when(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::new(doing, source)
+    }
+
+    /// Whether someone else was faster: the next look at the world sees what they did.
+    pub fn is_stale(&self) -> bool {
+        is(&self.source, 409)
+    }
+
+    /// The whole chain, for a log or a condition.
+    pub fn chain(&self) -> String {
+        format!("{}: {}", self.doing, text(&self.source))
+    }
+}
+
+/// Whether the API answered with this code.
+pub fn is(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// Whether the API says that this object is not there. A 404 for a path it does not serve at all
+/// names no object, and says nothing about objects.
+pub fn no_such_object(error: &kube::Error, name: &str) -> bool {
+    match error {
+        kube::Error::Api(status) => {
+            status.code == 404 && status.details.as_ref().is_some_and(|details| details.name == name)
+        }
+        _ => false,
+    }
+}
+
+/// The API's own words where there are any.
+pub fn text(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,31 @@
+//! The loops that keep a cluster as its objects say, as clients of the API.
+//!
+//! Everything here goes through a `kube::Client`, so it runs within the server's process, in one
+//! of its own, and against any Kubernetes API server.
+//!
+//! * [`shell`]: what a controller is, and one turn of it; [`runner`]: turns, one at a time per key
+//! * [`catalogue`]: which resources the server has; [`monitor`]: what happens to their objects,
+//!   seen once for everybody; [`all`]: which news wakes whom, and starting and stopping it all
+//! * [`namespace`]: empties a namespace that is being deleted
+//! * [`gc`]: deletes what its owners left behind
+//! * [`furnish`]: what every namespace contains
+//!
+//! With a store that several servers share, each of them runs these controllers. All may run
+//! twice: creates collide by name, deletes carry the uid (and the version that was judged), and
+//! every other write carries a version. Whoever comes second is refused and looks again.
+
+pub mod all;
+mod catalogue;
+mod failure;
+mod furnish;
+mod gc;
+mod meta;
+mod monitor;
+mod namespace;
+mod runner;
+mod shell;
+
+pub use all::{Settings, run};
+pub use failure::Failure;
+pub use runner::{Limits, Queue};
+pub use shell::{Controller, Plan, turn};
