@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow};
 use mainstay_api::registry::Registry;
 use mainstay_server::{
     api::Api,
-    bootstrap, expire,
+    bootstrap, client, expire,
     handler::Handler,
     pki::{self, Pki},
     serve::{self, Listener},
@@ -49,6 +49,7 @@ struct App {
     url: String,
     opened: Opened,
     handler: Arc<Handler>,
+    controllers: mainstay_controllers::Settings,
     listener: Listener,
     /// Ends the listener and with it the watches.
     stop_serving: CancellationToken,
@@ -83,7 +84,8 @@ impl App {
         let advertised = SocketAddr::new(advertised, bound.port());
         bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
         let stop_working = CancellationToken::new();
-        Ok(Self { data_dir, kubeconfig, url, opened, handler, listener, stop_serving, stop_working })
+        let controllers = mainstay_controllers::Settings { root_ca: pki.ca };
+        Ok(Self { data_dir, kubeconfig, url, opened, handler, controllers, listener, stop_serving, stop_working })
     }
 
     async fn announce(&self, took: Duration) {
@@ -110,6 +112,8 @@ impl App {
         let (opened, stop) = (self.opened.clone(), self.stop_working.clone());
         work.spawn(async move { opened.upkeep(stop).await });
         work.spawn(expire::run(self.handler.clone(), self.stop_working.clone()));
+        let client = client::internal(self.handler.clone(), "controllers");
+        work.spawn(mainstay_controllers::run(client, self.controllers, self.stop_working.clone()));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
         let why = tokio::select! {
             _ = terminate.recv() => "SIGTERM",
@@ -117,8 +121,8 @@ impl App {
         };
         tracing::info!(why, "stopping");
         self.stop_serving.cancel();
+        self.stop_working.cancel(); // at once: its watches have just ended
         let _ = serving.await;
-        self.stop_working.cancel();
         work.close();
         if tokio::time::timeout(DRAIN, work.wait()).await.is_err() {
             tracing::warn!("background work did not end in time");

@@ -13,6 +13,8 @@
 
 mod graph;
 mod plan;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
