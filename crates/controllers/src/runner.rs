@@ -93,7 +93,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
     /// Puts a key back after a turn; after a failure, says how long it pauses.
     fn settle(&self, key: K, result: Result<Option<Duration>, Pause>) -> Option<Duration> {
         let mut state = self.state.lock();
-        let Some(slot) = state.slots.get_mut(&key) else { return None };
+        let slot = state.slots.get_mut(&key)?;
         slot.running = false;
         let woken = slot.at.take();
         let (pause, next) = match result {

@@ -96,7 +96,6 @@ pub struct Dependent {
 /// What the graph believes about an object that may need something.
 pub struct Sketch {
     pub place: Place,
-    pub life: Life,
     pub dependents: Vec<Dependent>,
     pub warned: bool,
 }
@@ -262,12 +261,7 @@ impl Graph {
             Life::Ending => false,
             Life::AwaitsDependents | Life::Orphans => true,
         };
-        let sketch = || Sketch {
-            place: node.place.clone(),
-            life: node.life,
-            dependents: self.dependents(uid),
-            warned: node.warned,
-        };
+        let sketch = || Sketch { place: node.place.clone(), dependents: self.dependents(uid), warned: node.warned };
         needs.then(sketch)
     }
 

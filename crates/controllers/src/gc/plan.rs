@@ -86,8 +86,7 @@ pub fn plan(world: &World) -> Vec<Action> {
             }
             actions
         }
-        World::Awaiting { object, dependents } if dependents.iter().any(|d| d.blocks) => {
-            let _ = object;
+        World::Awaiting { dependents, .. } if dependents.iter().any(|d| d.blocks) => {
             let alive = dependents.iter().filter(|d| d.life == Life::Alive);
             alive.map(|d| Action::LookAt { uid: d.uid.clone() }).collect()
         }
