@@ -49,15 +49,6 @@ impl Cluster {
         url
     }
 
-    /// Kills the server as a power cut would, and starts it again on the same data and port.
-    #[track_caller]
-    pub fn restart(&mut self) {
-        self.server.kill().expect("kill the server");
-        self.server.wait().expect("wait for the server's end");
-        let address = self.url.trim_start_matches("https://").to_owned();
-        self.server = launch(self.dir.path(), &address, &[]);
-        self.url = self.announced();
-    }
 
     pub fn url(&self) -> &str {
         &self.url

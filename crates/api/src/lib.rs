@@ -18,6 +18,7 @@ pub mod field;
 pub mod kinds;
 pub mod openapi;
 pub mod patch;
+pub mod protobuf;
 pub mod quantity;
 pub mod registry;
 pub mod rules;

@@ -5,6 +5,7 @@ use http::{HeaderMap, header};
 use mainstay_api::{
     decode::{self, Decoded},
     descriptor::Descriptor,
+    protobuf,
     schema::Schema,
 };
 use serde_json::Value;
@@ -15,7 +16,8 @@ use crate::{
     warnings::Warnings,
 };
 
-const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
 
 /// The media type of a request, without parameters.
 pub fn media_type(headers: &HeaderMap) -> &str {
@@ -28,9 +30,17 @@ pub fn decode(headers: &HeaderMap, body: &Bytes) -> ApiResult<Decoded> {
     let decoded = match media_type(headers) {
         "" | "application/json" | "*/*" => decode::json(body),
         "application/yaml" | "application/x-yaml" | "text/yaml" => decode::yaml(body),
+        PROTOBUF => {
+            let value = protobuf::decode(body).map_err(|error| undecodable(&error))?;
+            return Ok(Decoded { value, duplicates: Vec::new() });
+        }
         other => return Err(ApiError::unsupported_media_type(other, &ACCEPTED)),
     };
-    decoded.map_err(|error| ApiError::bad_request(format!("couldn't decode the request body: {error}")))
+    decoded.map_err(|error| undecodable(&error))
+}
+
+fn undecodable(error: &dyn std::error::Error) -> Box<ApiError> {
+    ApiError::bad_request(format!("couldn't decode the request body: {error}"))
 }
 
 /// Checks that a decoded body is an object of this kind and gives it the kind's shape.
