@@ -49,7 +49,6 @@ impl Cluster {
         url
     }
 
-
     pub fn url(&self) -> &str {
         &self.url
     }
