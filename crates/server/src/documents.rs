@@ -16,6 +16,7 @@ use crate::{
     status::{ApiError, ApiResult},
 };
 
+const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The Kubernetes version whose API this is.
 const MINOR: &str = "33";
 const GIT_VERSION: &str = concat!("v1.33.0+mainstay-", env!("CARGO_PKG_VERSION"));
@@ -28,6 +29,7 @@ pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     let path = parts.uri.path().trim_end_matches('/');
     match path {
         "" => Ok(reply::json(StatusCode::OK, &json!({ "paths": paths(registry) }))),
+        "/metrics" => Ok(reply::typed(StatusCode::OK, METRICS, Body::full(handler.metrics.text()))),
         "/version" => Ok(version()),
         "/backup" => backup(handler).await,
         path if OpenApi::concerns(path) => handler.openapi.clone().answer(parts).await,
@@ -82,7 +84,7 @@ fn architecture() -> &'static str {
 /// Documents are made when asked for: clients keep them, so memory for a copy would lie idle.
 fn paths(registry: &Registry) -> Vec<String> {
     let mut paths: Vec<String> =
-        ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
             .map(str::to_owned)
             .into();
     for d in registry.iter() {

@@ -1,6 +1,6 @@
 //! From a request to its answer: who may, what is asked, which verb serves it.
 
-use std::{future::Future, path::Path, sync::Arc};
+use std::{future::Future, path::Path, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
@@ -16,6 +16,7 @@ use crate::{
     body::Response,
     change::Part,
     discovery, documents, health, keys,
+    metrics::{Metrics, Seen, Verb},
     negotiate::{self, Accepted},
     openapi::OpenApi,
     query::Query,
@@ -37,6 +38,7 @@ pub struct Handler {
     /// Writes a copy of the store to a file, where the store can.
     pub(crate) backup: Option<Backup>,
     pub(crate) openapi: Arc<OpenApi>,
+    pub(crate) metrics: Metrics,
 }
 
 /// Writes a consistent copy of a store to a file that does not exist yet.
@@ -56,7 +58,7 @@ impl Handler {
         let reads = Arc::new(Semaphore::new(api.settings.max_reads));
         let writes = Arc::new(Semaphore::new(api.settings.max_writes));
         let openapi = OpenApi::new(api.registry.clone());
-        Self { api, reads, writes, stop, backup: None, openapi }
+        Self { api, reads, writes, stop, backup: None, openapi, metrics: Metrics::default() }
     }
 
     pub fn with_backup(self, backup: Option<Backup>) -> Self {
@@ -74,10 +76,18 @@ impl Handler {
     {
         let (parts, body) = request.into_parts();
         let body = body.map_err(std::io::Error::other).boxed_unsync();
-        async move { self.answer(&parts, body, &caller).await.unwrap_or_else(|error| error.into_response()) }.boxed()
+        async move {
+            let started = Instant::now();
+            let mut seen = Seen { verb: Verb::of(&parts.method, true, false), resource: None };
+            let answer = self.answer(&parts, body, &caller, &mut seen).await;
+            let response = answer.unwrap_or_else(|error| error.into_response());
+            self.metrics.answered(&seen, response.status(), started.elapsed().as_secs_f64());
+            response
+        }
+        .boxed()
     }
 
-    async fn answer(&self, parts: &Parts, body: RequestBody, caller: &Caller) -> ApiResult<Response> {
+    async fn answer(&self, parts: &Parts, body: RequestBody, caller: &Caller, seen: &mut Seen) -> ApiResult<Response> {
         let path = parts.uri.path();
         if health::concerns(path) {
             return health::answer(self, parts).await;
@@ -91,6 +101,12 @@ impl Handler {
         let query = Query::parse(parts.uri.query().unwrap_or_default())?;
         let watch = parts.method == Method::GET
             && matches!(&route, Route::Resource(r) if r.watch || (query.watch && r.subresource.is_none()));
+        if let Route::Resource(r) = &route {
+            *seen = Seen {
+                verb: Verb::of(&parts.method, r.name.is_some(), watch),
+                resource: self.api.registry.find(&r.group, &r.version, &r.plural).cloned(),
+            };
+        }
         let work = self.route(parts, body, user, route, query, watch);
         match caller {
             Caller::Network(_) if !watch => self.bounded(parts.method == Method::GET, work).await,
@@ -151,7 +167,7 @@ impl Handler {
         match (&parts.method, named) {
             (&Method::GET, _) if watch => {
                 let (target, query) = narrowed(target, query);
-                verbs::watch::watch(api, &target, &query, accepted, self.stop.clone()).await
+                verbs::watch::watch(api, &target, &query, accepted, self.stop.clone(), self.metrics.watching()).await
             }
             (&Method::GET, true) => verbs::get::get(api, &target, &query, accepted).await,
             (&Method::GET, false) => verbs::list::list(api, &target, &query, accepted).await,

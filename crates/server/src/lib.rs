@@ -29,6 +29,7 @@ mod health;
 mod incoming;
 mod keys;
 mod metadata;
+mod metrics;
 mod negotiate;
 mod object;
 mod openapi;

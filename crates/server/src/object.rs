@@ -109,10 +109,24 @@ impl Wire {
 
     pub fn write(&self, revision: Revision, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.json[..self.splice]);
+        self.write_version(revision, out);
+        out.extend_from_slice(&self.json[self.splice..]);
+    }
+
+    /// Writes only kind, apiVersion and metadata, as a `PartialObjectMetadata` of that version.
+    pub fn write_partial(&self, api_version: &str, revision: Revision, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":""#);
+        out.extend_from_slice(api_version.as_bytes());
+        out.extend_from_slice(br#"","metadata":{"#);
+        self.write_version(revision, out);
+        out.extend_from_slice(&self.json[self.splice..self.splice + metadata_len(&self.json[self.splice..])]);
+        out.extend_from_slice(b"}}");
+    }
+
+    fn write_version(&self, revision: Revision, out: &mut Vec<u8>) {
         out.extend_from_slice(VERSION_OPEN);
         out.extend_from_slice(itoa::Buffer::new().format(revision.0).as_bytes());
         out.extend_from_slice(VERSION_CLOSE);
-        out.extend_from_slice(&self.json[self.splice..]);
     }
 
     pub fn at(&self, revision: Revision) -> Bytes {
@@ -182,6 +196,24 @@ fn find_splice(json: &[u8]) -> Option<usize> {
     (ours && !nothing_inside && !versioned).then_some(at + METADATA.len())
 }
 
+/// Length of the members of an object up to the brace that closes it.
+fn metadata_len(members: &[u8]) -> usize {
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    for (at, byte) in members.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'{' => depth += 1,
+            b'}' if depth == 0 => return at,
+            b'}' => depth -= 1,
+            _ => {}
+        }
+    }
+    members.len()
+}
+
 fn decimal_len(number: u64) -> usize {
     number.checked_ilog10().unwrap_or(0) as usize + 1
 }
@@ -221,6 +253,18 @@ mod tests {
         let served: Value = serde_json::from_slice(&Wire::stored(&foreign).at(Revision(7))).unwrap();
         assert_eq!(served["metadata"], json!({"name": "x", "resourceVersion": "7"}));
         assert_eq!(served["spec"]["metadata"], json!({"a": 1}));
+    }
+
+    #[test]
+    fn the_metadata_alone_is_cut_out_whole() {
+        let metadata = json!({"name": "x", "annotations": {"a": "}\\\"{", "b": "{"}, "labels": {"l": "v"}});
+        let wire = Wire::encode(&json!({"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {"a": {}}}));
+        let mut out = Vec::new();
+        wire.write_partial("meta.k8s.io/v1", Revision(5), &mut out);
+        let mut expected =
+            json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
+        expected["metadata"]["resourceVersion"] = json!("5");
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), expected);
     }
 
     #[test]

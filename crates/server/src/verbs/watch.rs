@@ -16,6 +16,7 @@ use crate::{
     api::{Api, Target},
     body::{Body, Response},
     filter::Filter,
+    metrics,
     negotiate::{Accepted, Encoding, Shape},
     object::{self, Wire},
     query::{Query, Version},
@@ -31,6 +32,7 @@ pub async fn watch(
     query: &Query,
     accepted: Accepted,
     stop: CancellationToken,
+    open: metrics::Watching,
 ) -> ApiResult<Response> {
     if accepted.encoding != Encoding::Json {
         return Err(ApiError::not_acceptable(&["application/json"]));
@@ -69,6 +71,7 @@ pub async fn watch(
                 bookmarks: query.bookmarks.then(|| ticking(api.settings.bookmark_interval)),
                 deadline: Instant::now() + patience,
                 stop,
+                _open: open,
             };
             first.chain(stream::unfold(Some(watching), Watching::next)).boxed()
         }
@@ -89,6 +92,7 @@ struct Watching {
     bookmarks: Option<Interval>,
     deadline: Instant,
     stop: CancellationToken,
+    _open: metrics::Watching,
 }
 
 impl Watching {
@@ -169,10 +173,7 @@ impl Encoder {
         out.extend_from_slice(b"\",\"object\":");
         match self.shape {
             Shape::Object => Wire::of(&self.d, entry).write(revision, out),
-            Shape::Partial(version) => {
-                let object = self.versioned(entry, revision);
-                out.extend_from_slice(reply::partial(version, &object).to_string().as_bytes());
-            }
+            Shape::Partial(version) => Wire::of(&self.d, entry).write_partial(version, revision, out),
             Shape::Table(version) => {
                 let object = self.versioned(entry, revision);
                 let metadata = json!({ "resourceVersion": revision.to_string() });
