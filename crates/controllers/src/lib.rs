@@ -14,7 +14,7 @@
 //! twice: creates collide by name, deletes carry the uid (and the version that was judged), and
 //! every other write carries a version. Whoever comes second is refused and looks again.
 
-pub mod all;
+mod all;
 mod catalogue;
 mod failure;
 mod furnish;

@@ -68,15 +68,18 @@ pub async fn change(
             return Ok(Changed { wire: served, revision: entry.modified, object });
         }
         let key = entry.key.clone();
-        let op = if metadata::may_go(&object) {
-            Op::Delete { key: key.clone() }
-        } else {
-            Op::Put { key: key.clone(), value: wire.json().clone() }
+        let mut txn = Txn {
+            compares: vec![Compare { key: key.clone(), expect: Expect::ModifiedAt(entry.modified) }],
+            ops: Vec::new(),
         };
-        let mut txn =
-            Txn { compares: vec![Compare { key, expect: Expect::ModifiedAt(entry.modified) }], ops: vec![op] };
-        txn.compares.extend(admitted.compares);
-        txn.ops.extend(admitted.ops);
+        if metadata::may_go(&object) {
+            txn.ops.push(Op::Delete { key });
+            txn.ops.extend(admission::released(target, &old)); // what it would newly take, it does not
+        } else {
+            txn.ops.push(Op::Put { key, value: wire.json().clone() });
+            txn.compares.extend(admitted.compares);
+            txn.ops.extend(admitted.ops);
+        }
         if let Outcome::Committed(revision) = api.store.commit(txn).await? {
             return Ok(Changed { wire: served, revision, object });
         }

@@ -62,7 +62,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Namespace> {
     }
     let fresh: Vec<_> = world.content.iter().filter(|c| c.fresh > 0).map(|c| c.resource.clone()).collect();
     let deleting = !fresh.is_empty();
-    let failed = unsure || !world.undeletable.is_empty();
+    let failed = unsure || (deleting && !world.undeletable.is_empty());
     // What is about to be deleted blocks nothing yet: say so only once it has had its chance.
     let status = (!deleting || failed).then(|| reported(world, now)).flatten();
     let pause = match (deleting, unsure) {
@@ -89,7 +89,9 @@ fn reported(world: &World, now: Timestamp) -> Option<Namespace> {
         *finalizers.entry(finalizer.as_str()).or_default() += count;
     }
     let remaining = world.content.iter().map(|c| (&*c.resource, c.count));
-    let failures = world.unlisted.iter().chain(&world.undeletable).map(String::as_str);
+    // What could not be deleted the last time is history once it is being deleted.
+    let undeletable = world.undeletable.iter().filter(|_| world.content.iter().any(|c| c.fresh > 0));
+    let failures = world.unlisted.iter().chain(undeletable).map(String::as_str);
     let obstacles = Obstacles {
         silent: world.silent.iter().map(|(group, why)| (group.as_str(), why.as_str())).collect(),
         failures: failures.collect(),

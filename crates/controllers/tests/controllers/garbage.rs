@@ -1,8 +1,6 @@
 //! What becomes of dependents when owners go.
 
-mod cluster;
-
-use cluster::{Cluster, reference, until};
+use crate::cluster::{Cluster, reference, until};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume};
 use kube::{
     Api,

@@ -1,11 +1,9 @@
 //! Namespaces end, and are furnished, as clients expect.
 
-mod cluster;
-
 use std::time::Instant;
 
-use cluster::{Cluster, ROOT_CA, until};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ServiceAccount};
+use crate::cluster::{Cluster, ROOT_CA, until};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service, ServiceAccount};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -136,5 +134,24 @@ async fn a_namespace_is_furnished_again_and_again() {
     let forged = Patch::Merge(json!({ "data": { "ca.crt": "forged", "more": "x" } }));
     maps.patch("kube-root-ca.crt", &PatchParams::default(), &forged).await.unwrap();
     until("the certificate is corrected", published).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_that_a_finalizer_held_gives_its_address_back() {
+    let cluster = Cluster::start().await;
+    let services: Api<Service> = Api::namespaced(cluster.client.clone(), "default");
+    let service = |name: &str| -> Service {
+        let metadata = json!({ "name": name, "finalizers": ["x.example.com/y"] });
+        let spec = json!({ "clusterIP": "10.96.7.7", "ports": [{ "port": 80 }] });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
+    };
+    services.create(&PostParams::default(), &service("first")).await.unwrap();
+    services.delete("first", &DeleteParams::default()).await.unwrap();
+    assert!(services.create(&PostParams::default(), &service("second")).await.is_err(), "it is taken");
+    let released = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    services.patch("first", &PatchParams::default(), &released).await.unwrap();
+    assert!(services.get_opt("first").await.unwrap().is_none());
+    services.create(&PostParams::default(), &service("second")).await.expect("the address is free");
     cluster.stop().await;
 }

@@ -1,0 +1,5 @@
+//! The controllers with the server they are made for, driven through `kube::Client`.
+
+mod cluster;
+mod garbage;
+mod namespaces;
