@@ -5,6 +5,12 @@
 
 mod harness;
 
+mod kube_rs;
 mod kubectl_apply;
+mod kubectl_change;
+mod kubectl_create;
+mod kubectl_describe;
 mod kubectl_errors;
 mod kubectl_get;
+mod python_client;
+mod watch_resume;

@@ -6,6 +6,10 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use tempfile::TempDir;
 
 use super::eventually;
@@ -55,6 +59,13 @@ impl Cluster {
 
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.path().join("data/admin.kubeconfig")
+    }
+
+    /// A client as anyone would make one from the administrator's kubeconfig.
+    pub async fn client(&self) -> Client {
+        let file = Kubeconfig::read_from(self.kubeconfig()).expect("read the kubeconfig");
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("understand it");
+        Client::try_from(config).expect("make a client")
     }
 
     /// A directory for the client's own files: caches, manifests.

@@ -12,6 +12,7 @@ use std::{
 };
 
 pub use cluster::Cluster;
+pub use command::run;
 pub use following::Following;
 pub use kubectl::{Kubectl, Version};
 

@@ -52,7 +52,7 @@ pub fn shape(
     warnings: &mut Warnings,
 ) -> ApiResult<Value> {
     let Decoded { mut value, duplicates } = decoded;
-    check_kind(d, &value)?;
+    check_kind(d, &mut value)?;
     let cannot = |why: String| {
         let version = &d.version;
         let kind = &d.kind;
@@ -80,19 +80,20 @@ pub fn shape(
     Ok(value)
 }
 
-fn check_kind(d: &Descriptor, value: &Value) -> ApiResult<()> {
-    let Some(fields) = value.as_object() else {
+/// Checks what the object says it is. One that does not say is what the URL says.
+fn check_kind(d: &Descriptor, value: &mut Value) -> ApiResult<()> {
+    let Some(fields) = value.as_object_mut() else {
         return Err(ApiError::bad_request("couldn't get version/kind; the request body is not a JSON object"));
     };
+    let expected = d.api_version();
+    for (name, default) in [("apiVersion", &*expected), ("kind", &d.kind)] {
+        let field = fields.entry(name).or_insert(Value::Null);
+        if field.is_null() || field == "" {
+            *field = Value::String(default.to_owned());
+        }
+    }
     let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
     let (kind, version) = (text("kind"), text("apiVersion"));
-    let expected = d.api_version();
-    if kind.is_empty() {
-        return Err(ApiError::bad_request(format!("Object 'Kind' is missing in '{}'", shortened(value))));
-    }
-    if version.is_empty() {
-        return Err(ApiError::bad_request(format!("Object 'apiVersion' is missing in '{}'", shortened(value))));
-    }
     if version != expected {
         return Err(ApiError::bad_request(format!(
             "the API version in the data ({version}) does not match the expected API version ({expected})"
@@ -108,12 +109,30 @@ fn check_kind(d: &Descriptor, value: &Value) -> ApiResult<()> {
     Ok(())
 }
 
-/// Enough of an object to recognise it by.
-fn shortened(value: &Value) -> String {
-    const ENOUGH: usize = 512;
-    let text = value.to_string();
-    match text.char_indices().nth(ENOUGH) {
-        None => text,
-        Some((end, _)) => format!("{}…", &text[..end]),
+#[cfg(test)]
+mod tests {
+    use mainstay_api::registry::Registry;
+    use serde_json::json;
+
+    use super::*;
+
+    fn checked(mut value: Value) -> Result<Value, String> {
+        let registry = Registry::builtin();
+        let d = registry.find("apps", "v1", "deployments").unwrap();
+        check_kind(d, &mut value).map(|()| value).map_err(|error| error.status()["message"].to_string())
+    }
+
+    #[test]
+    fn an_object_that_does_not_say_its_kind_is_what_the_url_says() {
+        let full = json!({"apiVersion": "apps/v1", "kind": "Deployment"});
+        assert_eq!(checked(json!({})), Ok(full.clone()));
+        assert_eq!(checked(json!({"kind": "", "apiVersion": null})), Ok(full));
+    }
+
+    #[test]
+    fn an_object_of_another_kind_is_refused() {
+        assert!(checked(json!({"kind": "Job"})).unwrap_err().contains("the kind in the data (Job)"));
+        assert!(checked(json!({"apiVersion": "v1"})).unwrap_err().contains("does not match the expected API version"));
+        assert!(checked(json!([])).is_err());
     }
 }
