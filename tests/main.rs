@@ -5,6 +5,7 @@
 
 mod harness;
 
+mod faults;
 mod kube_rs;
 mod kubectl_apply;
 mod kubectl_change;

@@ -32,6 +32,11 @@ pub enum LogFormat {
     Json,
 }
 
+/// A time of at least a second and at most a week.
+fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(1..=7 * 24 * 3600)
+}
+
 #[derive(Debug, Args)]
 pub struct DataDir {
     /// Where everything is kept [default: /var/lib/mainstay as root, ~/.local/share/mainstay otherwise]
@@ -64,6 +69,14 @@ pub struct UpOptions {
     #[arg(long, env = "MAINSTAY_STORE", default_value = "file")]
     pub store: String,
 
+    /// Changes younger than this are kept in the file store for watches and lists to continue from, in seconds
+    #[arg(long, env = "MAINSTAY_HISTORY_SECONDS", value_name = "SECONDS", default_value_t = 300)]
+    pub history_seconds: u64,
+
+    /// Most changes that the file store keeps for this, whatever their age
+    #[arg(long, env = "MAINSTAY_HISTORY_EVENTS", value_name = "N", default_value_t = 100_000)]
+    pub history_events: usize,
+
     #[command(flatten)]
     pub etcd: EtcdOptions,
 
@@ -72,20 +85,32 @@ pub struct UpOptions {
     pub event_ttl: u64,
 
     /// Requests that only read, at work at the same time
-    #[arg(long, env = "MAINSTAY_MAX_READS", value_name = "N", default_value_t = 400)]
-    pub max_reads: usize,
+    #[arg(long, env = "MAINSTAY_MAX_READS", value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_reads: u32,
 
     /// Requests that write, at work at the same time
-    #[arg(long, env = "MAINSTAY_MAX_WRITES", value_name = "N", default_value_t = 200)]
-    pub max_writes: usize,
+    #[arg(long, env = "MAINSTAY_MAX_WRITES", value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_writes: u32,
 
     /// Connections open at the same time
-    #[arg(long, env = "MAINSTAY_MAX_CONNECTIONS", value_name = "N", default_value_t = 20_000)]
-    pub max_connections: usize,
+    #[arg(long, env = "MAINSTAY_MAX_CONNECTIONS", value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections: u32,
 
     /// Longest time a request other than a watch may take, in seconds
-    #[arg(long, env = "MAINSTAY_REQUEST_TIMEOUT", value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, env = "MAINSTAY_REQUEST_TIMEOUT", value_name = "SECONDS", default_value_t = 60, value_parser = seconds())]
     pub request_timeout: u64,
+
+    /// Longest time a new connection may take to complete its TLS handshake, in seconds
+    #[arg(long, env = "MAINSTAY_HANDSHAKE_TIMEOUT", value_name = "SECONDS", default_value_t = 10, value_parser = seconds())]
+    pub handshake_timeout: u64,
+
+    /// Longest time a connection may stay open without a complete request under way, in seconds
+    #[arg(long, env = "MAINSTAY_IDLE_TIMEOUT", value_name = "SECONDS", default_value_t = 120, value_parser = seconds())]
+    pub idle_timeout: u64,
+
+    /// Longest time a client may take none of what is sent to it, in seconds
+    #[arg(long, env = "MAINSTAY_STALL_TIMEOUT", value_name = "SECONDS", default_value_t = 60, value_parser = seconds())]
+    pub stall_timeout: u64,
 
     /// How log lines look
     #[arg(long, env = "MAINSTAY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Human)]

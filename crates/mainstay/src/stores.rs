@@ -59,7 +59,12 @@ pub async fn open(options: &UpOptions, data_dir: &Path) -> Result<Opened, Exit> 
     match options.store.as_str() {
         "file" => {
             let dir = store_dir(data_dir);
-            let settings = embedded::Options { volatile: vec![VOLATILE.into()], ..embedded::Options::default() };
+            let settings = embedded::Options {
+                history: Duration::from_secs(options.history_seconds),
+                history_events: options.history_events,
+                volatile: vec![VOLATILE.into()],
+                ..embedded::Options::default()
+            };
             let opened = tokio::task::spawn_blocking(move || Embedded::open(dir, settings)).await;
             let store = opened.context("open the store")?.map_err(|e| Exit::Refused(anyhow!(e)))?;
             Ok(Opened::Embedded(Arc::new(store)))

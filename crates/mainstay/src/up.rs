@@ -135,10 +135,13 @@ impl App {
 
 fn settings(options: &UpOptions) -> Settings {
     Settings {
-        max_reads: options.max_reads,
-        max_writes: options.max_writes,
-        max_connections: options.max_connections,
+        max_reads: options.max_reads as usize,
+        max_writes: options.max_writes as usize,
+        max_connections: options.max_connections as usize,
         request_timeout: Duration::from_secs(options.request_timeout),
+        handshake_timeout: Duration::from_secs(options.handshake_timeout),
+        idle_timeout: Duration::from_secs(options.idle_timeout),
+        stall_timeout: Duration::from_secs(options.stall_timeout),
         event_ttl: Duration::from_secs(options.event_ttl),
         ..Settings::default()
     }

@@ -20,6 +20,8 @@ pub enum Body {
         pieces: Box<dyn Iterator<Item = Bytes> + Send>,
     },
     Stream(BoxStream<'static, Bytes>),
+    /// A stream that has no end of its own and may be cut at any time: a watch.
+    Endless(BoxStream<'static, Bytes>),
 }
 
 impl Body {
@@ -44,7 +46,7 @@ impl http_body::Body for Body {
                 *length = length.saturating_sub(piece.as_ref().map_or(0, |p| p.len() as u64));
                 piece
             }
-            Self::Stream(stream) => match stream.poll_next_unpin(cx) {
+            Self::Stream(stream) | Self::Endless(stream) => match stream.poll_next_unpin(cx) {
                 Poll::Ready(next) => next,
                 Poll::Pending => return Poll::Pending,
             },
@@ -56,7 +58,7 @@ impl http_body::Body for Body {
         match self {
             Self::Full(bytes) => bytes.is_none(),
             Self::Pieces { length, .. } => *length == 0,
-            Self::Stream(_) => false,
+            Self::Stream(_) | Self::Endless(_) => false,
         }
     }
 
@@ -64,7 +66,7 @@ impl http_body::Body for Body {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
             Self::Pieces { length, .. } => SizeHint::with_exact(*length),
-            Self::Stream(_) => SizeHint::default(),
+            Self::Stream(_) | Self::Endless(_) => SizeHint::default(),
         }
     }
 }

@@ -1,6 +1,12 @@
 //! From a request to its answer: who may, what is asked, which verb serves it.
 
-use std::{future::Future, path::Path, sync::Arc, time::Instant};
+use std::{
+    future::Future,
+    panic::AssertUnwindSafe,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
@@ -24,6 +30,9 @@ use crate::{
     status::{ApiError, ApiResult},
     verbs,
 };
+
+/// How long the rest of a body that is too long is awaited.
+const LINGER: Duration = Duration::from_secs(1);
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type RequestBody = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -55,8 +64,8 @@ pub enum Caller {
 
 impl Handler {
     pub fn new(api: Api, stop: CancellationToken) -> Self {
-        let reads = Arc::new(Semaphore::new(api.settings.max_reads));
-        let writes = Arc::new(Semaphore::new(api.settings.max_writes));
+        let reads = Arc::new(Semaphore::new(api.settings.max_reads.min(Semaphore::MAX_PERMITS)));
+        let writes = Arc::new(Semaphore::new(api.settings.max_writes.min(Semaphore::MAX_PERMITS)));
         let openapi = OpenApi::new(api.registry.clone());
         Self { api, reads, writes, stop, backup: None, openapi, metrics: Metrics::default() }
     }
@@ -79,7 +88,9 @@ impl Handler {
         async move {
             let started = Instant::now();
             let mut seen = Seen { verb: Verb::of(&parts.method, true, false), resource: None };
-            let answer = self.answer(&parts, body, &caller, &mut seen).await;
+            let answer = AssertUnwindSafe(self.answer(&parts, body, &caller, &mut seen)).catch_unwind().await;
+            // A fault in our own code ends the request that met it and nothing else; the panic is in the log.
+            let answer = answer.unwrap_or_else(|_| Err(ApiError::internal("the server met a fault of its own")));
             let response = answer.unwrap_or_else(|error| error.into_response());
             self.metrics.answered(&seen, response.status(), started.elapsed().as_secs_f64());
             response
@@ -109,15 +120,21 @@ impl Handler {
         }
         let work = self.route(parts, body, user, route, query, watch);
         match caller {
-            Caller::Network(_) if !watch => self.bounded(parts.method == Method::GET, work).await,
-            Caller::Network(_) | Caller::Internal(_) => work.await,
+            Caller::Network(_) if watch => self.within_time(work).await,
+            Caller::Network(_) => self.bounded(parts.method == Method::GET, work).await,
+            Caller::Internal(_) => work.await,
         }
     }
 
-    /// Lets a request in if there is room, and ends it when it takes too long.
+    /// Lets a request in if there is room.
     async fn bounded(&self, read: bool, work: impl Future<Output = ApiResult<Response>>) -> ApiResult<Response> {
         let room = if read { &self.reads } else { &self.writes };
         let _permit = room.try_acquire().map_err(|_| ApiError::too_many_requests())?;
+        self.within_time(work).await
+    }
+
+    /// Ends a request that takes too long. A watch counts until its answer begins.
+    async fn within_time(&self, work: impl Future<Output = ApiResult<Response>>) -> ApiResult<Response> {
         match tokio::time::timeout(self.api.settings.request_timeout, work).await {
             Ok(answer) => answer,
             Err(_) => Err(ApiError::timeout("Timeout: request did not complete within the allotted timeout")),
@@ -283,14 +300,29 @@ fn narrowed(mut target: Target, mut query: Query) -> (Target, Query) {
 }
 
 /// The whole body, if it is not too long.
-async fn collect(headers: &HeaderMap, body: RequestBody, limit: usize) -> ApiResult<Bytes> {
+async fn collect(headers: &HeaderMap, mut body: RequestBody, limit: usize) -> ApiResult<Bytes> {
     let announced = headers.get(http::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > limit) {
-        return Err(ApiError::too_large(limit));
+    let refusal = match announced {
+        Some(length) if length > limit => ApiError::too_large(format!("limit is {limit}")),
+        _ => match Limited::new(&mut body, limit).collect().await {
+            Ok(collected) => return Ok(collected.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => ApiError::too_large(format!("limit is {limit}")),
+            Err(error) => return Err(ApiError::bad_request(format!("couldn't read the request body: {error}"))),
+        },
+    };
+    // Someone who is still sending would not see an answer before the connection breaks. Those who are only
+    // a little over the limit get to the end of it; those who asked first need not send at all.
+    if !headers.contains_key(http::header::EXPECT) {
+        let _ = tokio::time::timeout(LINGER, discard(body, limit)).await;
     }
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(error) => Err(ApiError::bad_request(format!("couldn't read the request body: {error}"))),
+    Err(refusal)
+}
+
+/// Takes a body to its end, or this many bytes of it.
+async fn discard(mut body: RequestBody, mut room: usize) {
+    while room > 0
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        room = room.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
     }
 }

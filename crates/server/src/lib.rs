@@ -20,6 +20,7 @@ pub mod body;
 pub mod bootstrap;
 mod change;
 pub mod client;
+mod connection;
 mod discovery;
 mod documents;
 pub mod expire;

@@ -1,32 +1,21 @@
 //! The listener: TLS connections in, requests out, and nobody able to hold up the others.
 
-use std::{convert::Infallible, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use hyper::{body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{
-        conn::auto::Builder,
-        graceful::{GracefulShutdown, Watcher},
-    },
-};
 use rustls::{
     RootCertStore, ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
+use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     auth::Verifier,
-    handler::{Caller, Handler},
+    connection::{self, Shared},
+    handler::Handler,
     pki::Pki,
-    settings::Settings,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -61,10 +50,11 @@ impl Listener {
 
     /// Answers until `stop`, then lets requests under way end, but not for longer than `grace`.
     pub async fn run(self, handler: Arc<Handler>, stop: CancellationToken, grace: Duration) {
-        let settings = handler.api.settings.clone();
-        let room = Arc::new(Semaphore::new(settings.max_connections));
-        let graceful = GracefulShutdown::new();
-        let http = Arc::new(http(&settings));
+        let room = Arc::new(Semaphore::new(handler.api.settings.max_connections.min(Semaphore::MAX_PERMITS)));
+        let http = connection::http(&handler.api.settings);
+        let (tls, verifier) = (self.tls, self.verifier);
+        let shared = Arc::new(Shared { handler, tls, verifier, http, stop: stop.clone() });
+        let connections = TaskTracker::new();
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
@@ -83,61 +73,17 @@ impl Listener {
                 drop(stream); // full: closing at once is the cheapest answer
                 continue;
             };
-            let (handler, tls, verifier) = (handler.clone(), self.tls.clone(), self.verifier.clone());
-            let (http, watcher, patience) = (http.clone(), graceful.watcher(), settings.handshake_timeout);
-            tokio::spawn(async move {
+            let shared = shared.clone();
+            connections.spawn(async move {
                 let _permit = permit;
-                connection(stream, &tls, &verifier, &http, watcher, handler, patience).await;
+                connection::run(stream, shared).await;
             });
         }
         drop(self.tcp);
-        if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+        connections.close();
+        if tokio::time::timeout(grace, connections.wait()).await.is_err() {
             tracing::warn!(?grace, "connections still busy at the end of the grace period are cut");
         }
-    }
-}
-
-fn http(settings: &Settings) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(settings.idle_timeout)
-        .max_buf_size(settings.max_head)
-        .pipeline_flush(true)
-        .http2()
-        .timer(TokioTimer::new())
-        .max_header_list_size(u32::try_from(settings.max_head).unwrap_or(u32::MAX))
-        .max_concurrent_streams(1_000)
-        .keep_alive_interval(Duration::from_secs(30))
-        .keep_alive_timeout(Duration::from_secs(15));
-    builder
-}
-
-async fn connection(
-    stream: TcpStream,
-    tls: &TlsAcceptor,
-    verifier: &Verifier,
-    http: &Builder<TokioExecutor>,
-    watcher: Watcher,
-    handler: Arc<Handler>,
-    patience: Duration,
-) {
-    let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(patience, tls.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
-        Err(_) => return tracing::debug!("TLS handshake took too long"),
-    };
-    let user = stream.get_ref().1.peer_certificates().and_then(|presented| verifier.user(presented));
-    let caller = Caller::Network(user.map(Arc::new));
-    let service = service_fn(move |request: http::Request<Incoming>| {
-        let (handler, caller) = (handler.clone(), caller.clone());
-        async move { Ok::<_, Infallible>(handler.handle(request, caller).await) }
-    });
-    let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-    if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(error = &*error, "connection ended badly");
     }
 }
 

@@ -16,8 +16,10 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// How long a new connection may take to complete its TLS handshake.
     pub handshake_timeout: Duration,
-    /// How long a connection may stay without sending a (complete) request head.
+    /// How long a connection may stay without a request under way; half a request is none.
     pub idle_timeout: Duration,
+    /// How long a client may take none of what is sent to it.
+    pub stall_timeout: Duration,
     /// How long events are kept.
     pub event_ttl: Duration,
     /// The longest a watch stays open if the client does not say; spread by up to as much again.
@@ -40,6 +42,7 @@ impl Default for Settings {
             request_timeout: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(120),
+            stall_timeout: Duration::from_secs(60),
             event_ttl: Duration::from_secs(3600),
             watch_timeout: Duration::from_secs(30 * 60),
             bookmark_interval: Duration::from_secs(60),

@@ -175,8 +175,8 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
-    pub fn too_large(limit: usize) -> Box<Self> {
-        let message = format!("Request entity too large: limit is {limit}");
+    pub fn too_large(why: impl std::fmt::Display) -> Box<Self> {
+        let message = format!("Request entity too large: {why}");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
     }
 
@@ -277,7 +277,7 @@ impl From<StoreError> for Box<ApiError> {
                 ApiError::expired(format!("too old resource version: {requested} ({oldest})"))
             }
             StoreError::Future { requested, newest } => ApiError::too_large_version(requested.0, newest.0),
-            StoreError::TooLarge { limit, .. } => ApiError::too_large(limit),
+            StoreError::TooLarge { limit, .. } => ApiError::too_large(format!("limit is {limit}")),
             StoreError::Unavailable { .. } | StoreError::Closing => ApiError::unavailable(error.to_string()),
             StoreError::Timeout { .. } => ApiError::timeout(error.to_string()),
             StoreError::NoSpace => {

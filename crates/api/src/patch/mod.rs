@@ -28,13 +28,6 @@ pub enum PatchError {
     TooLarge(String),
 }
 
-impl PatchError {
-    /// Whether the patch itself is at fault, whatever it is applied to.
-    pub fn is_malformed(&self) -> bool {
-        matches!(self, Self::Malformed(_) | Self::TooLarge(_))
-    }
-}
-
 /// RFC 7386: maps merge, null deletes, everything else replaces.
 pub fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(changes) = patch else {

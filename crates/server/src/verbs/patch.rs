@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use mainstay_api::{
     decode::{self, Decoded},
-    patch,
+    patch::{self, PatchError},
 };
 use serde_json::Value;
 
@@ -73,14 +73,12 @@ impl Patch {
             Form::Json => patch::json(object, &self.content),
             Form::Strategic => patch::strategic(object, &self.content, api.schema, definition),
         };
-        applied.map_err(|error| {
-            if error.is_malformed() {
-                ApiError::bad_request(error.to_string())
-            } else {
-                ApiError::unprocessable(format!(
-                    "the server rejected our request due to an error in our request: {error}"
-                ))
-            }
+        applied.map_err(|error| match error {
+            PatchError::Malformed(why) => ApiError::bad_request(why),
+            PatchError::TooLarge(why) => ApiError::too_large(why),
+            PatchError::Inapplicable(_) | PatchError::TestFailed(_) => ApiError::unprocessable(format!(
+                "the server rejected our request due to an error in our request: {error}"
+            )),
         })
     }
 }

@@ -24,6 +24,10 @@ use crate::{
     status::{ApiError, ApiResult},
 };
 
+/// Events leave in pieces of about this size.
+const PIECE: usize = 64 * 1024;
+/// Longest time in seconds that a client may ask for: a week.
+const LONGEST_TIMEOUT: u64 = 7 * 24 * 3600;
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 pub async fn watch(
@@ -39,7 +43,7 @@ pub async fn watch(
     }
     let filter = Filter::parse(&target.d, query)?;
     let row = RowObject::parse(query.include_object.as_deref())?;
-    let mut encoder = Encoder { d: target.d.clone(), shape: accepted.shape, row, begun: false };
+    let encoder = Encoder { d: target.d.clone(), shape: accepted.shape, row, begun: false };
     let newest = api.store.revision().await?;
     let (initial, after) = match (query.version, query.send_initial_events) {
         (Version::Of(wanted), _) if wanted > newest.0 => return Err(ApiError::too_large_version(wanted, newest.0)),
@@ -48,7 +52,8 @@ pub async fn watch(
         (_, None | Some(true)) => {
             let whole = Query { limit: None, version: Version::Newest, ..Query::default() };
             let page = list::page(api, target, &whole, &filter).await?;
-            (encoder.initial(&page, query.send_initial_events == Some(true)), page.revision)
+            let end = (query.send_initial_events == Some(true)).then_some(Due::InitialEnd(page.revision));
+            (page.entries.into_iter().map(Due::Initial).chain(end).collect(), page.revision)
         }
     };
     // History that is gone is told inside the stream: by then clients know how to start over.
@@ -57,26 +62,22 @@ pub async fn watch(
         Err(error @ StoreError::Compacted { .. }) => Err(error),
         Err(error) => return Err(error.into()),
     };
-    let patience = query
-        .timeout_seconds
-        .map_or_else(|| api.settings.watch_timeout.mul_f64(1.0 + fastrand::f64()), Duration::from_secs);
-    let first = stream::iter((!initial.is_empty()).then(|| Bytes::from(initial)));
-    let body = match source {
-        Err(error) => first.chain(stream::iter([encoder.error(error)])).boxed(),
-        Ok(source) => {
-            let watching = Watching {
-                source,
-                filter,
-                encoder,
-                bookmarks: query.bookmarks.then(|| ticking(api.settings.bookmark_interval)),
-                deadline: Instant::now() + patience,
-                stop,
-                _open: open,
-            };
-            first.chain(stream::unfold(Some(watching), Watching::next)).boxed()
-        }
+    let patience = match query.timeout_seconds {
+        None | Some(0) => api.settings.watch_timeout.mul_f64(1.0 + fastrand::f64()),
+        Some(seconds) => Duration::from_secs(seconds.min(LONGEST_TIMEOUT)),
     };
-    Ok(reply::typed(StatusCode::OK, "application/json", Body::Stream(body)))
+    let watching = Watching {
+        due: initial.into_iter(),
+        source,
+        filter,
+        encoder,
+        bookmarks: query.bookmarks.then(|| ticking(api.settings.bookmark_interval)),
+        deadline: Instant::now() + patience,
+        stop,
+        _open: open,
+    };
+    let body = stream::unfold(Some(watching), Watching::next).boxed();
+    Ok(reply::typed(StatusCode::OK, "application/json", Body::Endless(body)))
 }
 
 fn ticking(period: Duration) -> Interval {
@@ -85,8 +86,19 @@ fn ticking(period: Duration) -> Interval {
     interval
 }
 
+/// What is still to be told to the client.
+enum Due {
+    Initial(Arc<Entry>),
+    /// The revision of the initial events, all of which have been told.
+    InitialEnd(Revision),
+    Change(Change),
+}
+
 struct Watching {
-    source: Box<dyn Watch>,
+    /// Told before anything more is taken from the source. Encoded as the client takes it, so that
+    /// what is held for a slow client is shared with everyone else.
+    due: std::vec::IntoIter<Due>,
+    source: Result<Box<dyn Watch>, StoreError>,
     filter: Filter,
     encoder: Encoder,
     bookmarks: Option<Interval>,
@@ -100,30 +112,47 @@ impl Watching {
     async fn next(state: Option<Self>) -> Option<(Bytes, Option<Self>)> {
         let mut this = state?;
         loop {
+            let mut piece = Vec::new();
+            while piece.len() < PIECE
+                && let Some(due) = this.due.next()
+            {
+                this.encoder.due(&this.filter, &due, &mut piece);
+            }
+            if !piece.is_empty() {
+                return Some((piece.into(), Some(this)));
+            }
+            match this.notice().await? {
+                Ok(Notice::Changes(changes)) => {
+                    this.due = changes.into_iter().map(Due::Change).collect::<Vec<_>>().into_iter();
+                }
+                Ok(Notice::Progress(revision)) if this.bookmarks.is_some() => {
+                    return Some((this.encoder.bookmark(revision, false).into(), Some(this)));
+                }
+                Ok(Notice::Progress(_)) => {}
+                Err(error) => return Some((this.encoder.error(error), None)),
+            }
+        }
+    }
+
+    /// What the store has to say next; nothing more once the watch is over.
+    async fn notice(&mut self) -> Option<Result<Notice, StoreError>> {
+        loop {
             let tick = async {
-                match &mut this.bookmarks {
+                match &mut self.bookmarks {
                     Some(interval) => interval.tick().await,
                     None => std::future::pending().await,
                 }
             };
-            let notice = tokio::select! {
+            let source = match &mut self.source {
+                Ok(source) => source,
+                Err(error) => return Some(Err(error.clone())),
+            };
+            tokio::select! {
                 biased;
-                () = this.stop.cancelled() => return None,
-                notice = this.source.next() => notice,
-                _ = tick => {
-                    this.source.request_progress();
-                    continue;
-                }
-                () = tokio::time::sleep_until(this.deadline) => return None,
-            };
-            let piece = match notice {
-                Ok(Notice::Changes(changes)) => this.encoder.changes(&this.filter, &changes),
-                Ok(Notice::Progress(revision)) if this.bookmarks.is_some() => this.encoder.bookmark(revision, false),
-                Ok(Notice::Progress(_)) => continue,
-                Err(error) => return Some((this.encoder.error(error), None)),
-            };
-            if !piece.is_empty() {
-                return Some((piece.into(), Some(this)));
+                () = self.stop.cancelled() => return None,
+                () = tokio::time::sleep_until(self.deadline) => return None,
+                notice = source.next() => return Some(notice),
+                _ = tick => source.request_progress(),
             }
         }
     }
@@ -139,32 +168,24 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn initial(&mut self, page: &list::Page, end_marked: bool) -> Vec<u8> {
-        let mut out = Vec::new();
-        for entry in &page.entries {
-            self.event("ADDED", entry, entry.modified, &mut out);
+    fn due(&mut self, filter: &Filter, due: &Due, out: &mut Vec<u8>) {
+        match due {
+            Due::Initial(entry) => self.event("ADDED", entry, entry.modified, out),
+            Due::InitialEnd(revision) => out.extend_from_slice(&self.bookmark(*revision, true)),
+            Due::Change(change) => self.change(filter, change, out),
         }
-        if end_marked {
-            out.extend_from_slice(&self.bookmark(page.revision, true));
-        }
-        out
     }
 
-    fn changes(&mut self, filter: &Filter, changes: &[Change]) -> Vec<u8> {
-        let mut out = Vec::new();
-        let d = self.d.clone();
-        let passes = |entry: &Option<Arc<Entry>>| entry.as_ref().filter(|e| filter.matches(&d, e)).cloned();
-        for change in changes {
-            // An object that leaves the selection is deleted as far as this client can tell.
-            let (kind, entry) = match (passes(&change.previous), passes(&change.current)) {
-                (None, Some(entry)) => ("ADDED", entry),
-                (Some(_), Some(entry)) => ("MODIFIED", entry),
-                (Some(entry), None) => ("DELETED", entry),
-                (None, None) => continue,
-            };
-            self.event(kind, &entry, change.revision, &mut out);
-        }
-        out
+    fn change(&mut self, filter: &Filter, change: &Change, out: &mut Vec<u8>) {
+        let passes = |entry: &Option<Arc<Entry>>| entry.as_ref().filter(|e| filter.matches(&self.d, e)).cloned();
+        // An object that leaves the selection is deleted as far as this client can tell.
+        let (kind, entry) = match (passes(&change.previous), passes(&change.current)) {
+            (None, Some(entry)) => ("ADDED", entry),
+            (Some(_), Some(entry)) => ("MODIFIED", entry),
+            (Some(entry), None) => ("DELETED", entry),
+            (None, None) => return,
+        };
+        self.event(kind, &entry, change.revision, out);
     }
 
     fn event(&mut self, kind: &str, entry: &Entry, revision: Revision, out: &mut Vec<u8>) {
