@@ -109,6 +109,8 @@ pub struct Descriptor {
     pub generation: bool,
     /// Whether a delete that takes effect at once answers with the object rather than a `Status`.
     pub returns_deleted: bool,
+    /// Whether dependents survive a delete that does not say what becomes of them.
+    pub orphans_by_default: bool,
     pub selectable: &'static [SelectableField],
     /// The definition in the schema table: `io.k8s.api.core.v1.Pod`.
     pub schema: Text,

@@ -18,7 +18,14 @@ pub fn kinds() -> Vec<Descriptor> {
             .category("all")
             .status()
             .generation(),
-        of::<Job>().rules::<JobRules>().columns(&table::JOBS).category("all").status().generation().select(JOB_FIELDS),
+        of::<Job>()
+            .orphans_by_default()
+            .rules::<JobRules>()
+            .columns(&table::JOBS)
+            .category("all")
+            .status()
+            .generation()
+            .select(JOB_FIELDS),
     ]
 }
 

@@ -66,6 +66,7 @@ where
         scale: None,
         generation: false,
         returns_deleted: false,
+        orphans_by_default: false,
         selectable: &[],
         schema: K::schema_name(),
         columns: &generic::NAME_AGE,
@@ -123,6 +124,11 @@ impl Descriptor {
 
     pub(super) fn returns_deleted(mut self) -> Self {
         self.returns_deleted = true;
+        self
+    }
+
+    pub(super) fn orphans_by_default(mut self) -> Self {
+        self.orphans_by_default = true;
         self
     }
 

@@ -74,6 +74,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .select(POD_FIELDS),
         of::<PodTemplate>().rules::<PodTemplateRules>().returns_deleted().columns(&table::POD_TEMPLATES).generation(),
         of::<ReplicationController>()
+            .orphans_by_default()
             .rules::<ReplicationControllerRules>()
             .columns(&apps::REPLICATION_CONTROLLERS)
             .short("rc")

@@ -100,7 +100,9 @@ enum Verdict {
 
 fn judge(d: &Descriptor, old: &Value, options: &Options, now: Timestamp) -> Verdict {
     let mut object = old.clone();
-    set_dependents_finalizer(&mut object, options.propagation);
+    let undecided = !metadata::finalizers(old).any(|finalizer| [ORPHAN, FOREGROUND].contains(&finalizer));
+    let stock = (d.orphans_by_default && undecided).then_some(Propagation::Orphan);
+    set_dependents_finalizer(&mut object, options.propagation.or(stock));
     let grace = grace_period(d, old, options);
     let held = !metadata::nothing_holds(&object);
     let being_deleted = old["metadata"]["deletionTimestamp"].is_string();
@@ -301,6 +303,17 @@ mod tests {
         let background = Options { propagation: Some(Propagation::Background), ..Options::default() };
         let old = json!({"metadata": {"finalizers": ["foregroundDeletion"]}});
         assert_eq!(judged("configmaps", old, background), Verdict::Remove);
+    }
+
+    #[test]
+    fn a_replication_controller_leaves_its_pods_unless_told_otherwise() {
+        let old = json!({"metadata": {}});
+        let Verdict::Mark(marked) = judged("replicationcontrollers", old.clone(), Options::default()) else {
+            panic!("not marked")
+        };
+        assert_eq!(marked["metadata"]["finalizers"], json!(["orphan"]));
+        let background = Options { propagation: Some(Propagation::Background), ..Options::default() };
+        assert_eq!(judged("replicationcontrollers", old, background), Verdict::Remove);
     }
 
     #[test]
