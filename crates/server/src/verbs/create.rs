@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use mainstay_api::{field::Errors, rules::meta};
-use mainstay_store::{Compare, Expect, Op, Outcome, Txn};
+use mainstay_api::{descriptor::StatusRule, field::Errors, rules::meta};
+use mainstay_store::{Compare, Expect, Op, Outcome, Revision, Txn};
 use serde_json::{Value, json};
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     body::Response,
     incoming, keys, metadata,
     negotiate::Accepted,
-    object,
+    object::{self, Wire},
     query::Query,
     reply::{self, RowObject},
     status::{ApiError, ApiResult},
@@ -31,66 +31,77 @@ pub async fn create(
     body: &Bytes,
 ) -> ApiResult<Response> {
     let d = &target.d;
+    let row = RowObject::parse(query.include_object.as_deref())?;
     let mut warnings = Warnings::default();
-    let decoded = incoming::decode(headers, body)?;
-    let mut template = incoming::shape(d, api.schema, decoded, query.field_validation, &mut warnings)?;
-    metadata::place(target, &mut template)?;
-    if metadata::text(&template, "resourceVersion").is_some_and(|v| !v.is_empty()) {
-        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
-    }
-    let generated = metadata::text(&template, "name").is_none_or(str::is_empty);
-    for attempt in 1.. {
-        let mut object = template.clone();
+    let mut name = String::new();
+    for _ in 0..ATTEMPTS {
+        // Decoded anew on the rare second attempt, rather than copied on every first one.
+        let decoded = incoming::decode(headers, body)?;
+        let mut object = incoming::shape(d, api.schema, decoded, query.field_validation, &mut warnings)?;
+        metadata::place(target, &mut object)?;
+        if metadata::text(&object, "resourceVersion").is_some_and(|v| !v.is_empty()) {
+            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        let generated = metadata::text(&object, "name").is_none_or(str::is_empty);
         metadata::begin(d, &mut object, api::now());
-        let name = metadata::text(&object, "name").unwrap_or_default().to_owned();
-        let errors = complete(target, &mut object);
-        if !errors.is_empty() {
-            return Err(ApiError::invalid(d, &name, &errors));
-        }
-        let key = keys::key(d, target.namespace.as_deref(), &name);
-        let admitted = admission::create(api, target, &name, &mut object).await?;
-        let wire = object::to_stored(d, &object);
-        let mut txn = Txn {
-            compares: vec![Compare { key: key.clone(), expect: Expect::Absent }],
-            ops: vec![Op::Put { key: key.clone(), value: wire.json().clone() }],
-        };
-        txn.compares.extend(admitted.compares);
-        txn.ops.extend(admitted.ops);
-        let (taken, revision) = if query.dry_run {
-            (api.store.get(&key).await?.0.is_some(), None)
-        } else {
-            match api.store.commit(txn).await? {
-                Outcome::Committed(revision) => (false, Some(revision)),
-                Outcome::Conflict { current } => (current.first().is_some_and(Option::is_some), None),
+        name = metadata::text(&object, "name").unwrap_or_default().to_owned();
+        match attempt(api, target, &name, object, query.dry_run).await? {
+            Attempt::Created { wire, revision, warnings: advice } => {
+                warnings.extend(advice);
+                let mut response = reply::object(d, accepted, row, &wire, revision);
+                *response.status_mut() = StatusCode::CREATED;
+                warnings.write(response.headers_mut());
+                return Ok(response);
             }
-        };
-        if !taken && (query.dry_run || revision.is_some()) {
-            warnings.extend(d.strategy.warnings(&object));
-            let row = RowObject::parse(query.include_object.as_deref())?;
-            let served = if d.conversion.is_some() { object::Wire::encode(&object) } else { wire };
-            let mut response = reply::object(d, accepted, row, &served, revision);
-            *response.status_mut() = StatusCode::CREATED;
-            warnings.write(response.headers_mut());
-            return Ok(response);
-        }
-        let last = attempt >= ATTEMPTS;
-        match (taken, generated) {
-            (true, false) => return Err(ApiError::already_exists(d, &name)),
-            (true, true) if last => {
-                let why = "the server was not able to generate a unique name for the object";
-                return Err(ApiError::conflict(d, &name, why));
-            }
-            (false, _) if last => return Err(ApiError::conflict(d, &name, "what it depends on keeps changing")),
-            _ => {}
+            Attempt::Taken if !generated => return Err(ApiError::already_exists(d, &name)),
+            Attempt::Taken | Attempt::Overtaken => {}
         }
     }
-    unreachable!("the loop returns on its last attempt")
+    let why = "the server was not able to generate a unique name for the object, or what it depends on keeps changing";
+    Err(ApiError::conflict(d, &name, why))
+}
+
+enum Attempt {
+    /// In its served form; without a revision if it was a dry run.
+    Created { wire: Wire, revision: Option<Revision>, warnings: Vec<String> },
+    /// The name is in use.
+    Taken,
+    /// Something the object depends on changed meanwhile.
+    Overtaken,
+}
+
+async fn attempt(api: &Api, target: &Target, name: &str, mut object: Value, dry_run: bool) -> ApiResult<Attempt> {
+    let d = &target.d;
+    let errors = complete(target, &mut object);
+    if !errors.is_empty() {
+        return Err(ApiError::invalid(d, name, &errors));
+    }
+    let admitted = admission::create(api, target, name, &mut object).await?;
+    let key = keys::key(d, target.namespace.as_deref(), name);
+    let stored = object::to_stored(d, &object);
+    let wire = if d.conversion.is_some() { Wire::encode(&object) } else { stored.clone() };
+    let created = |revision| Attempt::Created { wire, revision, warnings: d.strategy.warnings(&object) };
+    if dry_run {
+        let taken = api.store.get(&key).await?.0.is_some();
+        return Ok(if taken { Attempt::Taken } else { created(None) });
+    }
+    let mut txn = Txn {
+        compares: vec![Compare { key: key.clone(), expect: Expect::Absent }],
+        ops: vec![Op::Put { key, value: stored.json().clone() }],
+    };
+    txn.compares.extend(admitted.compares);
+    txn.ops.extend(admitted.ops);
+    Ok(match api.store.commit(txn).await? {
+        Outcome::Committed(revision) => created(Some(revision)),
+        Outcome::Conflict { current } if current.first().is_some_and(Option::is_some) => Attempt::Taken,
+        Outcome::Conflict { .. } => Attempt::Overtaken,
+    })
 }
 
 /// Defaults, first status and judgement of a new object.
 fn complete(target: &Target, object: &mut Value) -> Errors {
     let d = &target.d;
-    if d.status == mainstay_api::descriptor::StatusRule::Separate
+    if d.status == StatusRule::Separate
         && let Some(fields) = object.as_object_mut()
     {
         fields.remove("status");
