@@ -28,7 +28,7 @@ fn malformed_json_is_a_bad_request() {
 #[test]
 fn malformed_yaml_is_a_bad_request() {
     let mut server = Server::start();
-    for body in ["a: [", "a: b: c", "\tkey: value", "- one\n- two", "&a [*a]"] {
+    for body in ["a: [", "a: b: c", "key: \"unclosed", "- one\n- two", "&a [*a]"] {
         posted(&server, CONFIG_MAPS, "application/yaml", body).refused(400, "BadRequest");
     }
     server.assert_well();

@@ -1,11 +1,14 @@
 //! `dryRun=All`: the full answer, and nothing behind it.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::support::{
     Client, Server,
     objects::{CONFIG_MAPS, DEPLOYMENTS, config_map, deployment, version},
 };
+use crate::harness::eventually;
 
 /// What is there, and at which revision.
 #[track_caller]
@@ -15,13 +18,27 @@ fn snapshot(client: &mut Client) -> (Value, Value, u64) {
     (maps["items"].clone(), deployments["items"].clone(), version(&client.get(CONFIG_MAPS).granted()))
 }
 
+/// The same, once whatever the server does by itself after its start is done.
+#[track_caller]
+fn settled(client: &mut Client) -> (Value, Value, u64) {
+    let mut last = snapshot(client);
+    eventually("the server comes to rest", || {
+        std::thread::sleep(Duration::from_millis(500));
+        let now = snapshot(client);
+        let rests = now == last;
+        last = now;
+        rests.then_some(())
+    });
+    last
+}
+
 #[test]
 fn a_dry_run_of_any_verb_answers_in_full_and_leaves_nothing_behind() {
     let server = Server::start();
     let mut client = server.client();
     client.post(CONFIG_MAPS, &config_map("there")).granted();
     client.post(DEPLOYMENTS, &deployment("web")).granted();
-    let before = snapshot(&mut client);
+    let before = settled(&mut client);
 
     let created = client.post(&format!("{CONFIG_MAPS}?dryRun=All"), &config_map("new"));
     assert_eq!(created.code, 201);

@@ -1,7 +1,7 @@
 //! What the tests stand on: a cluster, the clients, and bounded waits.
 
 mod cluster;
-mod command;
+pub mod command;
 mod following;
 mod kubectl;
 mod words;

@@ -71,7 +71,9 @@ impl App {
         names.push(advertised.to_string());
         let names = serve::names(listen, &names, service_address);
         let pki = Pki::open(&data_dir.join("pki"), &names).map_err(|e| Exit::Refused(anyhow!(e)))?;
-        let listener = Listener::bind(listen, &pki).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
+        let listener = Listener::bind(listen, &pki)
+            .await
+            .map_err(|e| Exit::Refused(anyhow!(e).context(format!("--listen {listen}"))))?;
         let bound = listener.address().context("ask for the address listened on")?;
         let host = if listen.ip().is_unspecified() { advertised } else { listen.ip() };
         let url = format!("https://{}", SocketAddr::new(host, bound.port()));

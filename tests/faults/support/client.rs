@@ -51,10 +51,6 @@ impl Client {
         Self { address, tls: Arc::new(tls), headers: Vec::new(), open: None }
     }
 
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// A new connection with its handshake done.
     pub fn connect(&self) -> io::Result<Wire> {
         let stream = TcpStream::connect(self.address)?;
@@ -269,9 +265,5 @@ impl Events {
     #[track_caller]
     pub fn about(&mut self, name: &str) -> Value {
         self.until(name, |event| event["object"]["metadata"]["name"] == name)
-    }
-
-    pub fn wire(&mut self) -> &mut Wire {
-        &mut self.wire
     }
 }

@@ -3,10 +3,12 @@
 mod answer;
 mod certificates;
 mod client;
+mod etcd;
 pub mod objects;
 mod server;
 
 pub use answer::Answer;
 pub use certificates::{Authority, Identity};
-pub use client::{Client, Events, Wire};
-pub use server::{Server, data_dir};
+pub use client::{Client, Wire};
+pub use etcd::Etcd;
+pub use server::{Server, data_dir, mainstay};

@@ -11,11 +11,22 @@ use std::{
 use tempfile::TempDir;
 
 use super::{Authority, Client, Identity};
-use crate::harness::PATIENCE;
+use crate::harness::{
+    PATIENCE,
+    command::{self, Output},
+};
 
 /// A directory that goes away with the test.
 pub fn data_dir() -> TempDir {
     tempfile::Builder::new().prefix("mainstay-faults-").tempdir().expect("make a directory")
+}
+
+/// Runs the binary to its end.
+#[track_caller]
+pub fn mainstay(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+    command.args(args).env("NO_COLOR", "1");
+    command::run(command, &format!("mainstay {}", args.join(" ")), "", PATIENCE)
 }
 
 pub struct Server {

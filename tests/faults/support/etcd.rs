@@ -1,0 +1,99 @@
+//! A real etcd of one member.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use super::data_dir;
+use crate::harness::{eventually, tool};
+
+pub struct Etcd {
+    program: &'static str,
+    child: Child,
+    dir: TempDir,
+    client: u16,
+    peer: u16,
+}
+
+impl Etcd {
+    /// `program` is as in the tools: `bin/etcd-3.4`.
+    #[track_caller]
+    pub fn start(program: &'static str) -> Self {
+        let dir = data_dir();
+        let (client, peer) = (free_port(), free_port());
+        let child = launch(program, &dir, client, peer);
+        let etcd = Self { program, child, dir, client, peer };
+        eventually("etcd answers", || etcd.answers().then_some(()));
+        etcd
+    }
+
+    pub fn flag(&self) -> String {
+        format!("etcd://127.0.0.1:{}", self.client)
+    }
+
+    fn answers(&self) -> bool {
+        self.ctl(&["endpoint", "health"]).is_some()
+    }
+
+    /// What etcdctl prints, if it succeeds.
+    pub fn ctl(&self, args: &[&str]) -> Option<String> {
+        let output = Command::new(tool("bin/etcdctl-3.4"))
+            .arg(format!("--endpoints=http://127.0.0.1:{}", self.client))
+            .args(["--dial-timeout=1s", "--command-timeout=2s"])
+            .args(args)
+            .env("ETCDCTL_API", "3")
+            .output()
+            .expect("run etcdctl");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    #[track_caller]
+    pub fn kill(&mut self) {
+        self.child.kill().expect("kill etcd");
+        self.child.wait().expect("wait for etcd's end");
+    }
+
+    /// Starts it again after a kill, with the same data and address.
+    #[track_caller]
+    pub fn start_again(&mut self) {
+        self.child = launch(self.program, &self.dir, self.client, self.peer);
+        eventually("etcd answers again", || self.answers().then_some(()));
+    }
+
+    /// `STOP` and `CONT`.
+    #[track_caller]
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
+        assert!(status.expect("run kill").success(), "cannot send SIG{name}");
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+fn launch(program: &str, dir: &TempDir, client: u16, peer: u16) -> Child {
+    let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+    Command::new(tool(program))
+        .arg("--data-dir")
+        .arg(dir.path().join("etcd"))
+        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+        .args(["--initial-cluster", &format!("default={peer}"), "--unsafe-no-fsync"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("start etcd")
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
