@@ -5,6 +5,7 @@
 
 mod harness;
 
+mod columns;
 mod faults;
 mod kube_rs;
 mod kubectl_apply;
@@ -13,5 +14,6 @@ mod kubectl_create;
 mod kubectl_describe;
 mod kubectl_errors;
 mod kubectl_get;
+mod outages;
 mod python_client;
 mod watch_resume;

@@ -1,17 +1,11 @@
 //! The official Python client: each script in `tests/python` is a test.
 
-use std::{path::Path, process::Command};
-
-use crate::harness::{Cluster, PATIENCE, run, tool};
+use crate::harness::{Cluster, python};
 
 #[track_caller]
 fn passes(script: &str) {
-    let python = tool("venv/bin/python");
     let cluster = Cluster::start();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/python").join(script);
-    let mut command = Command::new(python);
-    command.arg(path).env("KUBECONFIG", cluster.kubeconfig()).env("HOME", cluster.home()).current_dir(cluster.home());
-    assert_eq!(run(command, script, "", PATIENCE * 4).ok().trim(), "ok");
+    assert_eq!(python(&cluster, script, &[]).ok().trim(), "ok");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
 };
 
 use kube::{
@@ -12,7 +12,11 @@ use kube::{
 };
 use tempfile::TempDir;
 
-use super::eventually;
+use super::{
+    PATIENCE,
+    command::{Output, run},
+    eventually,
+};
 
 /// How much of the server's log a failing test shows.
 const TAIL: usize = 40;
@@ -41,16 +45,49 @@ impl Cluster {
 
     /// Waits until the server answers and returns where.
     fn announced(&mut self) -> String {
-        let url = eventually("the server says where it listens", || {
+        // Once it says so it is bound and bootstrapped: a connection made now will be answered.
+        eventually("the server says where it listens", || {
             if let Some(status) = self.server.try_wait().expect("ask for the server's state") {
                 panic!("the server ended with {status}:\n{}", self.log());
             }
             let said = self.log();
             said.contains("Ctrl-C").then_some(())?;
             said.lines().find_map(|line| line.trim().strip_prefix("API")).map(|url| url.trim().to_owned())
-        });
-        // It is bound and bootstrapped; a connection made now is answered as soon as it accepts.
-        url
+        })
+    }
+
+    /// Ends the server as a power cut would.
+    #[track_caller]
+    pub fn kill(&mut self) {
+        self.server.kill().expect("kill the server");
+        self.server.wait().expect("wait for the server's end");
+    }
+
+    /// Starts the server again, on the same data and the same port.
+    #[track_caller]
+    pub fn start_again(&mut self) {
+        let address = self.url.trim_start_matches("https://").to_owned();
+        self.server = launch(self.dir.path(), &address, &[]);
+        self.url = self.announced();
+    }
+
+    /// Asks the server to end, and returns how it did.
+    #[track_caller]
+    pub fn terminate(&mut self) -> ExitStatus {
+        let asked = Command::new("kill").arg(self.server.id().to_string()).status().expect("run kill");
+        assert!(asked.success(), "{asked}");
+        eventually("the server ends", || self.server.try_wait().expect("ask for the server's state"))
+    }
+
+    /// Runs another command of the binary on this cluster's data.
+    #[track_caller]
+    pub fn mainstay(&self, command: &str, file: &str) -> Output {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+        program.args([command, file, "--data-dir"]).arg(self.dir.path().join("data"));
+        if command == "restore" {
+            program.arg("--force");
+        }
+        run(program, &format!("mainstay {command} {file}"), "", PATIENCE)
     }
 
     pub fn url(&self) -> &str {

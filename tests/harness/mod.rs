@@ -4,6 +4,7 @@ mod cluster;
 pub mod command;
 mod following;
 mod kubectl;
+mod python;
 mod words;
 
 use std::{
@@ -12,9 +13,9 @@ use std::{
 };
 
 pub use cluster::Cluster;
-pub use command::run;
 pub use following::Following;
 pub use kubectl::{Kubectl, Version};
+pub use python::python;
 
 /// Longest wait for anything. Generous: a condition that holds is seen at once, and machines get busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
