@@ -99,6 +99,17 @@ fn a_namespace_must_exist(k: &Kubectl) {
     assert_eq!(k.run("get cm -n nowhere").stderr.trim(), "No resources found in nowhere namespace.");
 }
 
+fn an_administrator_can_ask_what_others_would_see(k: &Kubectl) {
+    assert_eq!(
+        k.refused("get cm --as=ann"),
+        "Error from server (Forbidden): configmaps is forbidden: User \"ann\" cannot list resource \"configmaps\" in \
+         API group \"\" in the namespace \"default\""
+    );
+    let refused = k.refused("delete ns default --as=system:serviceaccount:default:bot");
+    assert!(refused.contains(r#"namespaces "default" is forbidden: User "system:serviceaccount:default:bot" cannot delete resource "namespaces" in API group "" at the cluster scope"#), "{refused}");
+    k.ok("get cm --as=ann --as-group=system:masters");
+}
+
 fn selectors_that_make_no_sense_are_refused(k: &Kubectl) {
     let refused = k.refused("get pods -l 'a in b'");
     assert!(refused.contains("unable to parse requirement"), "{refused}");
@@ -117,5 +128,6 @@ with_each_kubectl!(
     invalid_objects_are_refused_with_the_paths_of_their_fields,
     a_selector_cannot_change,
     a_namespace_must_exist,
+    an_administrator_can_ask_what_others_would_see,
     selectors_that_make_no_sense_are_refused,
 );

@@ -4,8 +4,9 @@
 //! accepted by TLS but name nobody, so that a forged one gets an answer (401) rather than a torn
 //! connection. Members of `system:masters` may do everything; nobody else may do anything yet.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
+use http::HeaderMap;
 use rustls::{
     DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
     client::danger::HandshakeSignatureValid,
@@ -15,6 +16,7 @@ use rustls::{
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub const MASTERS: &str = "system:masters";
+const AUTHENTICATED: &str = "system:authenticated";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
@@ -30,6 +32,18 @@ impl User {
 
     pub fn is_master(&self) -> bool {
         self.groups.iter().any(|group| group == MASTERS)
+    }
+
+    /// Whom a request is to be judged as: somebody else, if whoever may do everything says so.
+    pub fn judged(&self, headers: &HeaderMap) -> Cow<'_, Self> {
+        let texts = |name: &str| headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
+        match texts("impersonate-user").next() {
+            Some(name) if self.is_master() => {
+                let groups = texts("impersonate-group").chain([AUTHENTICATED.to_owned()]).collect();
+                Cow::Owned(Self { name, groups })
+            }
+            Some(_) | None => Cow::Borrowed(self),
+        }
     }
 
     fn of_certificate(der: &CertificateDer<'_>) -> Option<Self> {
@@ -103,5 +117,24 @@ impl ClientCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.ours.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_administrator_may_be_judged_as_somebody_else_and_nobody_gains_by_it() {
+        let admin = User::internal("test");
+        let plain = User { name: "ann".into(), groups: vec![] };
+        let mut headers = HeaderMap::new();
+        assert!(admin.judged(&headers).is_master());
+        headers.insert("impersonate-user", "bob".parse().unwrap());
+        assert_eq!(admin.judged(&headers).name, "bob");
+        assert!(!admin.judged(&headers).is_master());
+        headers.insert("impersonate-group", MASTERS.parse().unwrap());
+        assert!(admin.judged(&headers).is_master());
+        assert_eq!(*plain.judged(&headers), plain);
     }
 }

@@ -150,8 +150,9 @@ impl Handler {
         query: Query,
         watch: bool,
     ) -> ApiResult<Response> {
-        if !user.is_master() {
-            return Err(self.refusal(parts, user, &route, &query));
+        let user = user.judged(&parts.headers);
+        if !user.is_master() && !is_public(&parts.method, parts.uri.path(), &route) {
+            return Err(self.refusal(parts, &user, &route, &query));
         }
         match route {
             Route::Resource(resource) => self.resource(parts, body, resource, query, watch).await,
@@ -286,6 +287,16 @@ impl Handler {
             format!("User {:?} cannot {verb} resource {resource:?} in API group {:?} {place}", user.name, route.group);
         ApiError::forbidden(&target.d, &target.name, &why)
     }
+}
+
+/// What everyone with a name may read: which kinds there are, and which version this is.
+fn is_public(method: &Method, path: &str, route: &Route<'_>) -> bool {
+    method == Method::GET
+        && match route {
+            Route::Resource(_) => false,
+            Route::Other => path.trim_end_matches('/') == "/version" || OpenApi::concerns(path),
+            Route::Groups { .. } | Route::Group(_) | Route::GroupVersion { .. } => true,
+        }
 }
 
 /// A watch of one object is a watch of its collection that looks at one name.

@@ -143,7 +143,8 @@ pub fn version(value: &str) -> ApiResult<Version> {
         "" => Ok(Version::Newest),
         "0" => Ok(Version::Any),
         number => number.parse().map(Version::Of).map_err(|_| {
-            let error = FieldError::invalid(&Path::new("resourceVersion"), number, "strconv.ParseUint: invalid syntax");
+            let why = format!("strconv.ParseUint: parsing {number:?}: invalid syntax");
+            let error = FieldError::invalid(&Path::new("resourceVersion"), number, why);
             ApiError::bad_request(error.to_string())
         }),
     }

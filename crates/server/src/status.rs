@@ -191,7 +191,7 @@ impl ApiError {
 
     /// The client asks to see a revision that does not exist yet.
     pub fn too_large_version(requested: u64, current: u64) -> Box<Self> {
-        let message = format!("Too large resource version: {requested}, current: {current}");
+        let message = format!("Timeout: Too large resource version: {requested}, current: {current}");
         Self::timeout(message).retry_after(1).caused_by(json!([{
             "reason": "ResourceVersionTooLarge",
             "message": "Too large resource version",
