@@ -98,11 +98,15 @@ fn whoever_is_no_master_is_forbidden_in_upstreams_words() {
             "/api/v1/pods?watch=1".to_owned(),
             r#"pods is forbidden: User "jane" cannot watch resource "pods" in API group "" at the cluster scope"#,
         ),
-        ("GET", "/version".to_owned(), r#"forbidden: User "jane" cannot get path "/version""#),
+        ("GET", "/metrics".to_owned(), r#"forbidden: User "jane" cannot get path "/metrics""#),
         ("GET", "/backup".to_owned(), r#"forbidden: User "jane" cannot get path "/backup""#),
     ] {
         let status = client.send(method, &path, "application/json", b"").refused(403, "Forbidden");
         assert_eq!(status["message"], words);
+    }
+    // What kinds there are is for everyone to know, as upstream.
+    for path in ["/version", "/api", "/apis/apps/v1", "/openapi/v3"] {
+        client.get(path).granted();
     }
 }
 
