@@ -153,6 +153,42 @@ fn unknown_and_duplicate_fields_are_warned_of_or_ignored_and_then_dropped() {
 }
 
 #[test]
+fn malformed_protobuf_is_a_bad_request() {
+    let mut server = Server::start();
+    let mut client = server.client();
+    let mut random = fastrand::Rng::with_seed(7);
+    let nested = (0..10_000).fold(Vec::new(), |inner: Vec<u8>, _| {
+        let mut outer = vec![0x12, 0xff, 0xff, 0x03];
+        outer.extend_from_slice(&inner[..inner.len().min(50_000)]);
+        outer
+    });
+    let mut bodies = vec![b"k8s\0".to_vec(), b"k8s".to_vec(), b"{}".to_vec(), [b"k8s\0", &*nested].concat()];
+    bodies.extend((0..300).map(|n| {
+        let noise: Vec<u8> = (0..n * 3).map(|_| random.u8(..)).collect();
+        [b"k8s\0", &*noise].concat()
+    }));
+    // An envelope of the right kind around noise.
+    let envelope = |raw: &[u8]| {
+        let mut body = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12".to_vec();
+        let mut length = raw.len();
+        while length >= 0x80 {
+            body.push(u8::try_from(length & 0x7f).unwrap_or_default() | 0x80);
+            length >>= 7;
+        }
+        body.push(u8::try_from(length).unwrap_or_default());
+        body.extend_from_slice(raw);
+        body
+    };
+    bodies.extend((1..300).map(|n| envelope(&(0..n).map(|_| random.u8(..)).collect::<Vec<u8>>())));
+    bodies.push(envelope(&nested));
+    for body in bodies {
+        let answer = client.send("POST", CONFIG_MAPS, "application/vnd.kubernetes.protobuf", &body);
+        assert!(matches!(answer.code, 400 | 422), "{}: {} for {body:?}", answer.code, answer.text());
+    }
+    server.assert_well();
+}
+
+#[test]
 fn a_content_type_that_is_not_understood_is_unsupported() {
     let server = Server::start();
     for kind in ["text/plain", "application/xml", "application/cbor", "multipart/form-data", "nonsense"] {

@@ -32,10 +32,9 @@ fn a_body_of_64_mib_is_too_large_whether_announced_or_not() {
 
     let mut chunked = server.client().connect().expect("connect");
     chunked.send(format!("{head}Transfer-Encoding: chunked\r\n\r\n").as_bytes()).expect("send the head");
-    let stopped = (0..64).find_map(|n| {
-        let sent = chunked.send(b"100000\r\n").and_then(|()| chunked.send(&piece)).and_then(|()| chunked.send(b"\r\n"));
-        sent.is_err().then_some(n)
-    });
+    let mut send =
+        || chunked.send(b"100000\r\n").and_then(|()| chunked.send(&piece)).and_then(|()| chunked.send(b"\r\n"));
+    let stopped = (0..64).find(|_| send().is_err());
     match chunked.answer(false) {
         Ok(answer) => drop(answer.refused(413, "RequestEntityTooLarge")),
         Err(error) => assert!(stopped.is_some(), "neither stopped nor answered: {error}"),
@@ -58,6 +57,26 @@ fn the_largest_object_is_taken_and_one_byte_more_is_not() {
     let over = client.send("POST", CONFIG_MAPS, "application/json", sized(limit + 1).as_bytes());
     over.refused(413, "RequestEntityTooLarge");
     client.send("POST", CONFIG_MAPS, "application/json", sized(limit).as_bytes()).granted();
+}
+
+#[test]
+fn a_client_that_asks_before_sending_is_answered_before_it_sends() {
+    let server = Server::start();
+    let body = config_map("asked").to_string();
+    let head = |length: usize| {
+        format!(
+            "POST {CONFIG_MAPS} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n"
+        )
+    };
+    let mut large = server.client().connect().expect("connect");
+    large.send(head(TOO_MUCH).as_bytes()).expect("send the head");
+    large.answer(false).expect("an answer").refused(413, "RequestEntityTooLarge");
+    let mut small = server.client().connect().expect("connect");
+    small.send(head(body.len()).as_bytes()).expect("send the head");
+    assert_eq!(small.answer(true).expect("an answer").code, 100);
+    small.send(body.as_bytes()).expect("send the body");
+    assert_eq!(small.answer(false).expect("an answer").code, 201);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{fs, io::Write, path::Path, process::Command, time::Duration};
 
 use super::support::{
-    Client, Server, data_dir,
+    Client, Server, data_dir, mainstay,
     objects::{CONFIG_MAPS, config_map, large_config_map},
 };
 use crate::harness::eventually;
@@ -91,6 +91,19 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers() {
     client.get(&format!("{CONFIG_MAPS}/full-{taken}")).refused(404, "NotFound");
     client.get(&format!("{CONFIG_MAPS}/after")).granted();
     server.assert_well();
+}
+
+#[test]
+fn a_disk_that_may_not_be_written_is_refused_by_name() {
+    let disk = SmallDisk::mount();
+    let data = disk.path().join("data");
+    drop(Server::start_in(&data, &[]));
+    let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(disk.path()).status();
+    assert!(remounted.is_ok_and(|s| s.success()), "cannot mount for reading only");
+    let path = data.to_str().expect("UTF-8");
+    let output = mainstay(&["up", "--listen", "127.0.0.1:0", "--data-dir", path]);
+    assert!(matches!(output.code, 1 | 2), "{output}");
+    assert!(output.stderr.contains(path) && output.stderr.contains("Read-only"), "{output}");
 }
 
 #[test]

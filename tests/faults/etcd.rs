@@ -134,6 +134,8 @@ fn assert_cut_off(client: &mut Client) {
             _ => answer.refused_saying(504, "Timeout", "etcd at 127.0.0.1"),
         };
     }
+    let watch = client.get(&format!("{CONFIG_MAPS}?watch=1"));
+    assert!(matches!(watch.code, 503 | 504), "{} {}", watch.code, watch.text());
     let ready = client.get("/readyz");
     assert_eq!(ready.code, 500);
     assert!(ready.text().contains("[-]store failed"), "{}", ready.text());

@@ -6,7 +6,9 @@
 mod support;
 
 mod bad_bodies;
+mod bad_bulk;
 mod bad_heads;
+mod bad_http2;
 mod bad_paths;
 mod bad_queries;
 mod commands;

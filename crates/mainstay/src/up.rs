@@ -78,7 +78,11 @@ impl App {
         let host = if listen.ip().is_unspecified() { advertised } else { listen.ip() };
         let url = format!("https://{}", SocketAddr::new(host, bound.port()));
         let kubeconfig = data_dir.join("admin.kubeconfig");
-        pki::write_private(&kubeconfig, &pki.kubeconfig(&url)).map_err(|e| Exit::Failed(anyhow!(e)))?;
+        let credentials = pki.kubeconfig(&url);
+        // A restart on a full disk must not fail for the sake of a file that is as it should be.
+        if !fs::read_to_string(&kubeconfig).is_ok_and(|written| written == credentials) {
+            pki::write_private(&kubeconfig, &credentials).map_err(|e| Exit::Failed(anyhow!(e)))?;
+        }
 
         let stop_serving = CancellationToken::new();
         let api = Api::new(Registry::builtin(), opened.store(), settings);

@@ -62,6 +62,7 @@ pub fn http(settings: &Settings) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_header_list_size(u32::try_from(settings.max_head).unwrap_or(u32::MAX))
         .max_concurrent_streams(1_000)
+        .max_send_buf_size(128 * 1024)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(15));
     builder

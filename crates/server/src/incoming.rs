@@ -19,6 +19,9 @@ use crate::{
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
 
+/// Nobody reads more than this many complaints about one body.
+const MOST_COMPLAINTS: usize = 100;
+
 /// The media type of a request, without parameters.
 pub fn media_type(headers: &HeaderMap) -> &str {
     let value = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
@@ -68,7 +71,7 @@ pub fn shape(
         FieldValidation::Ignore => {}
         FieldValidation::Warn => complaints.for_each(|complaint| warnings.add(complaint)),
         FieldValidation::Strict => {
-            let complaints: Vec<_> = complaints.collect();
+            let complaints: Vec<_> = complaints.take(MOST_COMPLAINTS).collect();
             if !complaints.is_empty() {
                 return Err(cannot(format!("strict decoding error: {}", complaints.join(", "))));
             }

@@ -11,7 +11,7 @@ pub struct Warnings(Vec<String>);
 
 impl Warnings {
     pub fn add(&mut self, text: String) {
-        if !self.0.contains(&text) {
+        if self.0.len() < MOST && !self.0.contains(&text) {
             self.0.push(text);
         }
     }
