@@ -47,6 +47,7 @@ struct App {
     data_dir: PathBuf,
     kubeconfig: PathBuf,
     url: String,
+    advertised: SocketAddr,
     opened: Opened,
     handler: Arc<Handler>,
     controllers: mainstay_controllers::Settings,
@@ -91,7 +92,18 @@ impl App {
         bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
         let stop_working = CancellationToken::new();
         let controllers = mainstay_controllers::Settings { root_ca: pki.ca };
-        Ok(Self { data_dir, kubeconfig, url, opened, handler, controllers, listener, stop_serving, stop_working })
+        Ok(Self {
+            data_dir,
+            kubeconfig,
+            url,
+            advertised,
+            opened,
+            handler,
+            controllers,
+            listener,
+            stop_serving,
+            stop_working,
+        })
     }
 
     async fn announce(&self, took: Duration) {
@@ -117,6 +129,7 @@ impl App {
         let work = TaskTracker::new();
         let (opened, stop) = (self.opened.clone(), self.stop_working.clone());
         work.spawn(async move { opened.upkeep(stop).await });
+        work.spawn(bootstrap::keep(self.handler.clone(), self.advertised, self.stop_working.clone()));
         work.spawn(expire::run(self.handler.clone(), self.stop_working.clone()));
         let client = client::internal(self.handler.clone(), "controllers");
         work.spawn(mainstay_controllers::run(client, self.controllers, self.stop_working.clone()));

@@ -3,17 +3,19 @@
 //! Made directly in the store's terms, through the same verbs as any client would use, before the
 //! listener answers, so that nobody ever sees a cluster without them.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     auth::User,
     handler::{Caller, Handler},
 };
 
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 #[derive(Debug, thiserror::Error)]
@@ -23,10 +25,17 @@ pub struct BootstrapError {
     why: String,
 }
 
-/// Makes what is missing and corrects what is wrong.
+/// Makes what is missing, and says where this server is.
 pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
-    let caller = Caller::Internal(Arc::new(User::internal("bootstrap")));
-    let own = Own { handler, caller };
+    furnish(handler, advertise).await?;
+    if advertise.ip().is_loopback() {
+        return Ok(()); // an endpoint that every pod would find in itself is none
+    }
+    Own::new(handler).ensure_endpoints(advertise).await
+}
+
+async fn furnish(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
+    let own = Own::new(handler);
     for name in NAMESPACES {
         let namespace = json!({ "kind": "Namespace", "apiVersion": "v1", "metadata": { "name": name } });
         own.ensure("/api/v1/namespaces", name, &namespace).await?;
@@ -42,11 +51,21 @@ pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<
             "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": advertise.port() }],
         },
     });
-    own.ensure("/api/v1/namespaces/default/services", "kubernetes", &service).await?;
-    if advertise.ip().is_loopback() {
-        return Ok(()); // an endpoint that every pod would find in itself is none
+    own.ensure("/api/v1/namespaces/default/services", "kubernetes", &service).await
+}
+
+/// Looks again from time to time, so that what someone deletes comes back. Endpoints are left alone:
+/// several servers would contend for them.
+pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+        }
+        if let Err(error) = furnish(&handler, advertise).await {
+            tracing::warn!(%error, "will try again");
+        }
     }
-    own.ensure_endpoints(advertise).await
 }
 
 struct Own<'a> {
@@ -54,7 +73,11 @@ struct Own<'a> {
     caller: Caller,
 }
 
-impl Own<'_> {
+impl<'a> Own<'a> {
+    fn new(handler: &'a Arc<Handler>) -> Self {
+        Self { handler, caller: Caller::Internal(Arc::new(User::internal("bootstrap"))) }
+    }
+
     async fn call(&self, method: Method, path: &str, object: Option<&Value>) -> (StatusCode, Value) {
         let body = Full::new(object.map(Value::to_string).unwrap_or_default().into());
         let mut request = Request::new(body);
