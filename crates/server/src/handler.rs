@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderMap, Method, Request, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited, combinators::UnsyncBoxBody};
+use mainstay_api::descriptor::StatusRule;
 use mainstay_store::Store;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -23,12 +24,13 @@ use crate::{
     change::Part,
     discovery, documents, health, keys,
     metrics::{Metrics, Seen, Verb},
-    negotiate::{self, Accepted},
+    negotiate,
     openapi::OpenApi,
     query::Query,
+    reply::RowObject,
     route::{ResourceRoute, Route},
     status::{ApiError, ApiResult},
-    verbs,
+    verbs::{self, Call},
 };
 
 /// How long the rest of a body that is too long is awaited.
@@ -175,68 +177,56 @@ impl Handler {
         watch: bool,
     ) -> ApiResult<Response> {
         let target = self.target(&route)?;
-        let accepted = negotiate::accepted(&parts.headers)?;
-        let body = collect(&parts.headers, body, self.api.settings.max_body).await?;
-        let (api, headers) = (&self.api, &parts.headers);
-        if let Some(subresource) = route.subresource.as_deref() {
-            return self.subresource(parts, &target, subresource, &query, accepted, &body).await;
+        let (target, query) = if watch { narrowed(target, query) } else { (target, query) };
+        let call = Call {
+            api: &self.api,
+            target,
+            accepted: negotiate::accepted(&parts.headers)?,
+            row: RowObject::parse(query.include_object.as_deref())?,
+            query,
+            headers: &parts.headers,
+            body: collect(&parts.headers, body, self.api.settings.max_body).await?,
+        };
+        if let Some(name) = route.subresource.as_deref() {
+            return self.subresource(&parts.method, &call, name).await;
         }
-        let named = !target.name.is_empty();
+        let d = &call.target.d;
+        let named = !call.target.name.is_empty();
         match (&parts.method, named) {
-            (&Method::GET, _) if watch => {
-                let (target, query) = narrowed(target, query);
-                verbs::watch::watch(api, &target, &query, accepted, self.stop.clone(), self.metrics.watching()).await
-            }
-            (&Method::GET, true) => verbs::get::get(api, &target, &query, accepted).await,
-            (&Method::GET, false) => verbs::list::list(api, &target, &query, accepted).await,
-            (&Method::POST, false) if target.d.namespaced() && target.namespace.is_none() => {
+            (&Method::GET, _) if watch => verbs::watch::watch(&call, self.stop.clone(), self.metrics.watching()).await,
+            (&Method::GET, true) => verbs::get::get(&call).await,
+            (&Method::GET, false) => verbs::list::list(&call).await,
+            (&Method::POST, false) if d.namespaced() && call.target.namespace.is_none() => {
                 Err(ApiError::method_not_allowed())
             }
-            (&Method::POST, false) => verbs::create::create(api, &target, &query, accepted, headers, &body).await,
-            (&Method::PUT, true) => {
-                verbs::update::update(api, &target, Part::Main, &query, accepted, headers, &body).await
-            }
-            (&Method::PATCH, true) => {
-                verbs::patch::patch(api, &target, Part::Main, &query, accepted, headers, &body).await
-            }
-            (&Method::DELETE, true) => verbs::delete::delete(api, &target, &query, accepted, headers, &body).await,
-            (&Method::DELETE, false) if target.d.kind != "Namespace" => {
-                verbs::delete_collection::delete_collection(api, &target, &query, accepted, headers, &body).await
+            (&Method::POST, false) => verbs::create::create(&call).await,
+            (&Method::PUT, true) => verbs::update::update(&call, Part::Main).await,
+            (&Method::PATCH, true) => verbs::patch::patch(&call, Part::Main).await,
+            (&Method::DELETE, true) => verbs::delete::delete(&call).await,
+            (&Method::DELETE, false) if d.kind != "Namespace" => {
+                verbs::delete_collection::delete_collection(&call).await
             }
             _ => Err(ApiError::method_not_allowed()),
         }
     }
 
-    async fn subresource(
-        &self,
-        parts: &Parts,
-        target: &Target,
-        name: &str,
-        query: &Query,
-        accepted: Accepted,
-        body: &Bytes,
-    ) -> ApiResult<Response> {
-        let (api, headers) = (&self.api, &parts.headers);
-        let d = &target.d;
+    async fn subresource(&self, method: &Method, call: &Call<'_>, name: &str) -> ApiResult<Response> {
+        let d = &call.target.d;
         let part = match name {
             "scale" if d.scale.is_some() => {
-                return match parts.method {
-                    Method::GET | Method::PUT | Method::PATCH => {
-                        verbs::scale::scale(api, target, &parts.method, query, accepted, headers, body).await
-                    }
+                return match *method {
+                    Method::GET | Method::PUT | Method::PATCH => verbs::scale::scale(call, method).await,
                     _ => Err(ApiError::method_not_allowed()),
                 };
             }
-            "status" if d.status != mainstay_api::descriptor::StatusRule::Absent => Part::Status,
+            "status" if d.status != StatusRule::Absent => Part::Status,
             "finalize" if d.kind == "Namespace" => Part::Finalize,
             _ => return Err(ApiError::no_such_path()),
         };
-        match parts.method {
-            Method::GET if part == Part::Status => verbs::get::get(api, target, query, accepted).await,
-            Method::PUT => verbs::update::update(api, target, part, query, accepted, headers, body).await,
-            Method::PATCH if part == Part::Status => {
-                verbs::patch::patch(api, target, part, query, accepted, headers, body).await
-            }
+        match *method {
+            Method::GET if part == Part::Status => verbs::get::get(call).await,
+            Method::PUT => verbs::update::update(call, part).await,
+            Method::PATCH if part == Part::Status => verbs::patch::patch(call, part).await,
             _ => Err(ApiError::method_not_allowed()),
         }
     }

@@ -1,20 +1,18 @@
 //! POST: a new object.
 
-use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use mainstay_api::{descriptor::StatusRule, field::Errors, rules::meta};
 use mainstay_store::{Compare, Expect, Op, Outcome, Revision, Txn};
 use serde_json::{Value, json};
 
+use super::Call;
 use crate::{
     admission,
     api::{self, Api, Target},
     body::Response,
     incoming, keys, metadata,
-    negotiate::Accepted,
     object::{self, Wire},
-    query::Query,
-    reply::{self, RowObject},
+    reply,
     status::{ApiError, ApiResult},
     warnings::Warnings,
 };
@@ -22,16 +20,9 @@ use crate::{
 /// How often a generated name, or a namespace that changes under us, is tried again.
 const ATTEMPTS: usize = 8;
 
-pub async fn create(
-    api: &Api,
-    target: &Target,
-    query: &Query,
-    accepted: Accepted,
-    headers: &HeaderMap,
-    body: &Bytes,
-) -> ApiResult<Response> {
+pub async fn create(call: &Call<'_>) -> ApiResult<Response> {
+    let Call { api, target, query, accepted, row, headers, body, .. } = call;
     let d = &target.d;
-    let row = RowObject::parse(query.include_object.as_deref())?;
     let mut warnings = Warnings::default();
     let mut name = String::new();
     for _ in 0..ATTEMPTS {
@@ -48,7 +39,7 @@ pub async fn create(
         match attempt(api, target, &name, object, query.dry_run).await? {
             Attempt::Created { wire, revision, warnings: advice } => {
                 warnings.extend(advice);
-                let mut response = reply::object(d, accepted, row, &wire, revision);
+                let mut response = reply::object(d, *accepted, *row, &wire, revision);
                 *response.status_mut() = StatusCode::CREATED;
                 warnings.write(response.headers_mut());
                 return Ok(response);

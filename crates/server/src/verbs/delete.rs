@@ -11,15 +11,15 @@ use mainstay_api::{
 use mainstay_store::{Compare, Expect, Op, Outcome, Revision, Txn};
 use serde_json::{Value, json};
 
+use super::Call;
 use crate::{
     admission,
     api::{self, Api, Target},
     body::Response,
     incoming, metadata,
-    negotiate::Accepted,
     object::{self, Wire},
     query::{self, Query},
-    reply::{self, RowObject},
+    reply,
     status::{ApiError, ApiResult},
 };
 
@@ -227,14 +227,8 @@ fn check_preconditions(target: &Target, options: &Options, old: &Value, version:
     }
 }
 
-pub async fn delete(
-    api: &Api,
-    target: &Target,
-    query: &Query,
-    accepted: Accepted,
-    headers: &HeaderMap,
-    body: &Bytes,
-) -> ApiResult<Response> {
+pub async fn delete(call: &Call<'_>) -> ApiResult<Response> {
+    let Call { api, target, query, accepted, row, headers, body, .. } = call;
     let options = Options::parse(query, headers, body)?;
     let deleted = delete_one(api, target, &options).await?;
     let d = &target.d;
@@ -248,8 +242,7 @@ pub async fn delete(
         });
         return Ok(reply::encoded(StatusCode::OK, accepted.encoding, &status));
     }
-    let row = RowObject::parse(query.include_object.as_deref())?;
-    Ok(reply::object(d, accepted, row, &deleted.wire, Some(deleted.revision)))
+    Ok(reply::object(d, *accepted, *row, &deleted.wire, Some(deleted.revision)))
 }
 
 #[cfg(test)]

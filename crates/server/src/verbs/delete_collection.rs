@@ -1,34 +1,23 @@
 //! DELETE of a collection: each selected object by itself, as if deleted one by one.
 
-use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{delete, list};
+use super::{Call, delete, list};
 use crate::{
     api::{Api, Target},
     body::Response,
     filter::Filter,
-    keys,
-    negotiate::Accepted,
-    object,
-    query::Query,
-    reply,
+    keys, object, reply,
     status::ApiResult,
 };
 
 /// How many deletes are under way at once; they share commits.
 const WIDTH: usize = 32;
 
-pub async fn delete_collection(
-    api: &Api,
-    target: &Target,
-    query: &Query,
-    accepted: Accepted,
-    headers: &HeaderMap,
-    body: &Bytes,
-) -> ApiResult<Response> {
+pub async fn delete_collection(call: &Call<'_>) -> ApiResult<Response> {
+    let Call { api, target, query, accepted, headers, body, .. } = call;
     let d = &target.d;
     let options = delete::Options::parse(query, headers, body)?;
     let filter = Filter::parse(d, query)?;

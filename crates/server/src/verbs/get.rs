@@ -1,17 +1,17 @@
 //! GET of one object.
 
+use super::Call;
 use crate::{
-    api::{Api, Target},
     body::Response,
-    negotiate::Accepted,
     object::Wire,
-    query::{Query, Version},
-    reply::{self, RowObject},
+    query::Version,
+    reply,
     status::{ApiError, ApiResult},
 };
 
 /// Reads are always as fresh as can be, so a `resourceVersion` matters only when it lies ahead.
-pub async fn get(api: &Api, target: &Target, query: &Query, accepted: Accepted) -> ApiResult<Response> {
+pub async fn get(call: &Call<'_>) -> ApiResult<Response> {
+    let Call { api, target, query, accepted, row, .. } = call;
     let (entry, newest) = api.store.get(&target.key()).await?;
     if let Version::Of(wanted) = query.version
         && wanted > newest.0
@@ -19,6 +19,5 @@ pub async fn get(api: &Api, target: &Target, query: &Query, accepted: Accepted) 
         return Err(ApiError::too_large_version(wanted, newest.0));
     }
     let entry = entry.ok_or_else(|| ApiError::not_found(&target.d, &target.name))?;
-    let row = RowObject::parse(query.include_object.as_deref())?;
-    Ok(reply::object(&target.d, accepted, row, &Wire::of(&target.d, &entry), Some(entry.modified)))
+    Ok(reply::object(&target.d, *accepted, *row, &Wire::of(&target.d, &entry), Some(entry.modified)))
 }

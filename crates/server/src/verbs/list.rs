@@ -9,6 +9,7 @@ use mainstay_store::{Entry, List, Revision, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::Call;
 use crate::{
     api::{Api, Target},
     body::{Body, Response},
@@ -62,11 +63,11 @@ impl Token {
     }
 }
 
-pub async fn list(api: &Api, target: &Target, query: &Query, accepted: Accepted) -> ApiResult<Response> {
+pub async fn list(call: &Call<'_>) -> ApiResult<Response> {
+    let Call { api, target, query, accepted, row, .. } = call;
     let filter = Filter::parse(&target.d, query)?;
-    let row = RowObject::parse(query.include_object.as_deref())?;
     let page = page(api, target, query, &filter).await?;
-    Ok(answer(target, accepted, row, page))
+    Ok(answer(target, *accepted, *row, page))
 }
 
 /// Reads the page a query asks for.

@@ -9,3 +9,25 @@ pub mod patch;
 pub mod scale;
 pub mod update;
 pub mod watch;
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use crate::{
+    api::{Api, Target},
+    negotiate::Accepted,
+    query::Query,
+    reply::RowObject,
+};
+
+/// A request for a resource, understood: what the verbs work from.
+pub struct Call<'a> {
+    pub api: &'a Api,
+    pub target: Target,
+    pub query: Query,
+    pub accepted: Accepted,
+    /// What rows carry, where the answer is a table.
+    pub row: RowObject,
+    pub headers: &'a HeaderMap,
+    pub body: Bytes,
+}

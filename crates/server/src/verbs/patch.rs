@@ -8,14 +8,12 @@ use mainstay_api::{
 };
 use serde_json::Value;
 
+use super::Call;
 use crate::{
-    api::{Api, Target},
+    api::Api,
     body::Response,
     change::{Part, change},
-    incoming, metadata,
-    negotiate::Accepted,
-    query::Query,
-    reply::{self, RowObject},
+    incoming, metadata, reply,
     status::{ApiError, ApiResult},
     warnings::Warnings,
 };
@@ -83,17 +81,9 @@ impl Patch {
     }
 }
 
-pub async fn patch(
-    api: &Api,
-    target: &Target,
-    part: Part,
-    query: &Query,
-    accepted: Accepted,
-    headers: &HeaderMap,
-    body: &Bytes,
-) -> ApiResult<Response> {
+pub async fn patch(call: &Call<'_>, part: Part) -> ApiResult<Response> {
+    let Call { api, target, query, accepted, row, headers, body, .. } = call;
     let d = &target.d;
-    let row = RowObject::parse(query.include_object.as_deref())?;
     let patch = Patch::parse(headers, body)?;
     let mut warnings = Warnings::default();
     let changed = change(api, target, part, query.dry_run, |old| {
@@ -107,7 +97,7 @@ pub async fn patch(
     })
     .await?;
     warnings.extend(d.strategy.warnings(&changed.object));
-    let mut response = reply::object(d, accepted, row, &changed.wire, Some(changed.revision));
+    let mut response = reply::object(d, *accepted, *row, &changed.wire, Some(changed.revision));
     warnings.write(response.headers_mut());
     Ok(response)
 }

@@ -1,7 +1,6 @@
 //! The `/scale` subresource: one number of an object, in one shape for all kinds.
 
-use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode};
+use http::{Method, StatusCode};
 use mainstay_api::{
     descriptor::{Descriptor, Scale},
     field::{FieldError, Path},
@@ -9,30 +8,18 @@ use mainstay_api::{
 };
 use serde_json::{Value, json};
 
-use super::patch::Patch;
+use super::{Call, patch::Patch};
 use crate::{
-    api::{Api, Target},
     body::Response,
     change::{Part, change},
-    incoming, metadata,
-    negotiate::Accepted,
-    object,
-    query::Query,
-    reply,
+    incoming, metadata, object, reply,
     status::{ApiError, ApiResult},
 };
 
 const DEFINITION: &str = "io.k8s.api.autoscaling.v1.Scale";
 
-pub async fn scale(
-    api: &Api,
-    target: &Target,
-    method: &Method,
-    query: &Query,
-    accepted: Accepted,
-    headers: &HeaderMap,
-    body: &Bytes,
-) -> ApiResult<Response> {
+pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
+    let Call { api, target, query, accepted, headers, body, .. } = call;
     let d = &target.d;
     let Some(paths) = d.scale else { return Err(ApiError::no_such_path()) };
     if *method == Method::GET {

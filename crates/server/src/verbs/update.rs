@@ -1,31 +1,17 @@
 //! PUT: replace an object, its status, or a namespace's finalizers.
 
-use bytes::Bytes;
-use http::HeaderMap;
-
+use super::Call;
 use crate::{
-    api::{Api, Target},
     body::Response,
     change::{Part, change},
-    incoming, metadata,
-    negotiate::Accepted,
-    query::Query,
-    reply::{self, RowObject},
+    incoming, metadata, reply,
     status::ApiResult,
     warnings::Warnings,
 };
 
-pub async fn update(
-    api: &Api,
-    target: &Target,
-    part: Part,
-    query: &Query,
-    accepted: Accepted,
-    headers: &HeaderMap,
-    body: &Bytes,
-) -> ApiResult<Response> {
+pub async fn update(call: &Call<'_>, part: Part) -> ApiResult<Response> {
+    let Call { api, target, query, accepted, row, headers, body, .. } = call;
     let d = &target.d;
-    let row = RowObject::parse(query.include_object.as_deref())?;
     let mut warnings = Warnings::default();
     let decoded = incoming::decode(headers, body)?;
     let mut object = incoming::shape(d, api.schema, decoded, query.field_validation, &mut warnings)?;
@@ -33,7 +19,7 @@ pub async fn update(
     metadata::check_name(target, &mut object)?;
     let changed = change(api, target, part, query.dry_run, |_| Ok(object.clone())).await?;
     warnings.extend(d.strategy.warnings(&changed.object));
-    let mut response = reply::object(d, accepted, row, &changed.wire, Some(changed.revision));
+    let mut response = reply::object(d, *accepted, *row, &changed.wire, Some(changed.revision));
     warnings.write(response.headers_mut());
     Ok(response)
 }

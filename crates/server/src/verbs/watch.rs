@@ -11,13 +11,12 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::list;
+use super::{Call, list};
 use crate::{
-    api::{Api, Target},
     body::{Body, Response},
     filter::Filter,
     metrics,
-    negotiate::{Accepted, Encoding, Shape},
+    negotiate::{Encoding, Shape},
     object::{self, Wire},
     query::{Query, Version},
     reply::{self, RowObject},
@@ -30,20 +29,13 @@ const PIECE: usize = 64 * 1024;
 const LONGEST_TIMEOUT: u64 = 7 * 24 * 3600;
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-pub async fn watch(
-    api: &Api,
-    target: &Target,
-    query: &Query,
-    accepted: Accepted,
-    stop: CancellationToken,
-    open: metrics::Watching,
-) -> ApiResult<Response> {
+pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: metrics::Watching) -> ApiResult<Response> {
+    let Call { api, target, query, accepted, row, .. } = call;
     if accepted.encoding != Encoding::Json {
         return Err(ApiError::not_acceptable(&["application/json"]));
     }
     let filter = Filter::parse(&target.d, query)?;
-    let row = RowObject::parse(query.include_object.as_deref())?;
-    let encoder = Encoder { d: target.d.clone(), shape: accepted.shape, row, begun: false };
+    let encoder = Encoder { d: target.d.clone(), shape: accepted.shape, row: *row, begun: false };
     let newest = api.store.revision().await?;
     let (initial, after) = match (query.version, query.send_initial_events) {
         (Version::Of(wanted), _) if wanted > newest.0 => return Err(ApiError::too_large_version(wanted, newest.0)),
