@@ -3,7 +3,7 @@
 //! Labels are enums and names from the registry, never text of a request, so that no client can make
 //! the number of series grow.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use http::{Method, StatusCode};
 use mainstay_api::descriptor::Descriptor;
@@ -17,6 +17,8 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+
+type Text = Cow<'static, str>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(clippy::upper_case_acronyms, reason = "these are the label values upstream uses")]
@@ -59,9 +61,9 @@ pub struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     verb: Verb,
-    group: String,
-    version: String,
-    resource: String,
+    group: Text,
+    version: Text,
+    resource: Text,
     code: u16,
 }
 
@@ -94,7 +96,7 @@ impl Default for Metrics {
 impl Metrics {
     pub fn answered(&self, seen: &Seen, code: StatusCode, seconds: f64) {
         let (group, version, resource) = match &seen.resource {
-            Some(d) => (d.group.to_string(), d.version.to_string(), d.plural.to_string()),
+            Some(d) => (d.group.clone(), d.version.clone(), d.plural.clone()),
             None => Default::default(),
         };
         let labels = RequestLabels { verb: seen.verb, group, version, resource, code: code.as_u16() };
