@@ -68,6 +68,18 @@ impl Etcd {
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
         assert!(status.expect("run kill").success(), "cannot send SIG{name}");
+        if name == "STOP" {
+            // The signal is sent before every thread has met it.
+            eventually("etcd is deaf", || self.is_stopped().then_some(()));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a running process");
+        threads.flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        })
     }
 }
 

@@ -107,6 +107,12 @@ impl Server {
         let pid = self.child.as_ref().expect("running").id().to_string();
         let sent = Command::new("kill").args([&format!("-{signal}"), &pid]).status().expect("kill runs");
         assert!(sent.success());
+        if signal == "STOP" {
+            // The signal is sent before every thread has met it; a deaf server answers nothing any more.
+            while !all_stopped(&pid) {
+                std::thread::yield_now();
+            }
+        }
     }
 
     pub fn url(&self) -> String {
@@ -152,4 +158,12 @@ impl Drop for Server {
 fn free_ports<const N: usize>() -> [u16; N] {
     let held: Vec<_> = (0..N).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
     std::array::from_fn(|index| held[index].local_addr().expect("an address").port())
+}
+
+fn all_stopped(pid: &str) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a running process");
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    })
 }
