@@ -1,0 +1,1 @@
+//! All parts of an agent, built and run together.

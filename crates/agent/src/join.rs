@@ -1,0 +1,1 @@
+//! How a machine becomes a member: a token once, then a certificate of its own.

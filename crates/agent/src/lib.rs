@@ -1,0 +1,24 @@
+//! Pods on one machine: from what the API and the machine's own directory ask for to running,
+//! probed, healed and observable containers.
+//!
+//! [`worker`] is the heart: one task per pod that looks at what is wanted and what is there, decides in
+//! a pure `plan`, and acts. Everything else either tells it to look again ([`wake`]) or does one thing
+//! for it.
+
+pub mod agent;
+pub mod events;
+pub mod heal;
+pub mod hook;
+pub mod join;
+pub mod logs;
+pub mod node;
+pub mod objects;
+pub mod pods;
+pub mod probe;
+pub mod settings;
+pub mod sources;
+pub mod spec;
+pub mod stream;
+pub mod volumes;
+pub mod wake;
+pub mod worker;

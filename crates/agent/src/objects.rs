@@ -1,0 +1,1 @@
+//! What pods refer to: ConfigMaps, Secrets, claims and Services, as the API last told.

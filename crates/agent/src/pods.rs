@@ -1,0 +1,101 @@
+//! The pods that ought to run on this machine, from all sources.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_runtime::PodUid;
+use parking_lot::RwLock;
+use tokio::sync::watch;
+
+use crate::wake::Wake;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    Api,
+    /// The directory of static pods.
+    File,
+}
+
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub pod: Arc<Pod>,
+    pub source: Source,
+}
+
+/// Which sources have told everything they know at least once. Until all have, nothing is an orphan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    pub api: bool,
+    pub file: bool,
+}
+
+pub struct Pods {
+    wanted: RwLock<BTreeMap<PodUid, Wanted>>,
+    told: watch::Sender<Told>,
+    wake: Wake,
+}
+
+impl Pods {
+    pub fn new(wake: Wake) -> Self {
+        Self { wanted: RwLock::default(), told: watch::Sender::default(), wake }
+    }
+
+    pub fn get(&self, uid: &PodUid) -> Option<Wanted> {
+        self.wanted.read().get(uid).cloned()
+    }
+
+    /// The pod of this name; of several (an old one may still be ending) the newest.
+    pub fn named(&self, namespace: &str, name: &str) -> Option<Wanted> {
+        let wanted = self.wanted.read();
+        let mut found: Vec<&Wanted> = wanted
+            .values()
+            .filter(|w| {
+                w.pod.metadata.name.as_deref() == Some(name) && w.pod.metadata.namespace.as_deref() == Some(namespace)
+            })
+            .collect();
+        found.sort_by_key(|w| (w.pod.metadata.deletion_timestamp.is_none(), w.pod.metadata.creation_timestamp.clone()));
+        found.pop().cloned()
+    }
+
+    pub fn all(&self) -> Vec<Wanted> {
+        self.wanted.read().values().cloned().collect()
+    }
+
+    pub fn put(&self, source: Source, pod: Pod) {
+        let Some(uid) = pod.metadata.uid.clone().map(PodUid) else { return };
+        self.wanted.write().insert(uid.clone(), Wanted { pod: Arc::new(pod), source });
+        self.wake.pod(&uid);
+    }
+
+    pub fn remove(&self, source: Source, uid: &PodUid) {
+        let mut wanted = self.wanted.write();
+        if wanted.get(uid).is_some_and(|w| w.source == source) {
+            wanted.remove(uid);
+        }
+        drop(wanted);
+        self.wake.pod(uid);
+    }
+
+    /// Everything a source wants; what it wanted before and does not want now is gone.
+    pub fn replace(&self, source: Source, pods: Vec<Pod>) {
+        let keep: Vec<PodUid> = pods.iter().filter_map(|pod| pod.metadata.uid.clone().map(PodUid)).collect();
+        let gone: Vec<PodUid> = {
+            let wanted = self.wanted.read();
+            wanted.iter().filter(|(uid, w)| w.source == source && !keep.contains(uid)).map(|(u, _)| u.clone()).collect()
+        };
+        for uid in gone {
+            self.remove(source, &uid);
+        }
+        for pod in pods {
+            self.put(source, pod);
+        }
+        self.told.send_modify(|told| match source {
+            Source::Api => told.api = true,
+            Source::File => told.file = true,
+        });
+    }
+
+    pub fn told(&self) -> watch::Receiver<Told> {
+        self.told.subscribe()
+    }
+}

@@ -1,0 +1,68 @@
+//! What an agent is told when it starts.
+
+use std::{net::IpAddr, path::PathBuf, time::Duration};
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub node_name: String,
+    /// How others reach this machine; the first is `InternalIP`.
+    pub addresses: Vec<IpAddr>,
+    /// Where the agent serves logs, exec and the like.
+    pub port: u16,
+    /// `<data-dir>/agent`.
+    pub directory: PathBuf,
+    /// `<data-dir>/logs`.
+    pub log_directory: PathBuf,
+    /// Names what belongs to this agent alone on a machine with several: `mainstay`, or
+    /// `mainstay-<8 hex digits>` for a data directory that is not the stock one.
+    pub instance: String,
+    /// Manifests of pods that run with or without a server.
+    pub static_pods: Option<PathBuf>,
+    pub labels: Vec<(String, String)>,
+    /// `key=value:Effect`.
+    pub taints: Vec<String>,
+    pub max_pods: u32,
+    /// Kept back from pods: what the system and Mainstay itself need.
+    pub reserved: Reserved,
+    pub eviction: Eviction,
+    pub cluster_dns: Vec<IpAddr>,
+    pub cluster_domain: String,
+    /// How often the node's Lease is renewed.
+    pub heartbeat: Duration,
+    /// How often an unchanged node status is written.
+    pub status_interval: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Reserved {
+    pub cpu_millis: u64,
+    pub memory: u64,
+    pub ephemeral_storage: u64,
+}
+
+/// A resource below this much is under pressure.
+#[derive(Clone, Debug)]
+pub struct Eviction {
+    pub memory_available: u64,
+    /// In percent of the filesystem.
+    pub disk_available: u8,
+    pub inodes_available: u8,
+    pub pids_available: u8,
+    /// Images are collected from this use of the disk on, in percent…
+    pub image_gc_high: u8,
+    /// …down to this.
+    pub image_gc_low: u8,
+}
+
+impl Default for Eviction {
+    fn default() -> Self {
+        Self {
+            memory_available: 100 << 20,
+            disk_available: 10,
+            inodes_available: 5,
+            pids_available: 5,
+            image_gc_high: 85,
+            image_gc_low: 80,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Pods bound to this machine, from the API.

@@ -1,0 +1,1 @@
+//! Static pods, from a watched directory.

@@ -1,0 +1,4 @@
+//! Where pods come from.
+
+pub mod api;
+pub mod directory;

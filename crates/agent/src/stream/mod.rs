@@ -1,0 +1,1 @@
+//! The agent's own HTTPS server: logs, exec, attach, port-forward, statistics.

@@ -1,0 +1,1 @@
+//! One task per pod: look, decide, act, report.

@@ -1,0 +1,1 @@
+//! Containers with nothing but the kernel: one shim process per pod, `libcontainer`, our own image store.

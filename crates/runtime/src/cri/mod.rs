@@ -1,0 +1,1 @@
+//! A client of any runtime that speaks CRI v1.

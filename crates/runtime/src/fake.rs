@@ -1,0 +1,1 @@
+//! A runtime in memory: containers are records, and tests make them exit.

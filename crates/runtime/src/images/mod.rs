@@ -1,0 +1,70 @@
+//! Images: what containers are made of.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{error::RuntimeError, port::Result};
+
+/// The image that every machine has: its own root filesystem.
+pub const HOST_IMAGE: &str = "host";
+
+#[async_trait]
+pub trait Images: Send + Sync {
+    async fn list(&self) -> Result<Vec<Image>>;
+
+    /// By name, digest or id; short names mean what they mean to docker (`busybox` is
+    /// `docker.io/library/busybox:latest`).
+    async fn find(&self, reference: &str) -> Result<Option<Image>>;
+
+    /// Fetches it from its registry; the answer is what the name stands for now.
+    async fn pull(&self, reference: &str, auth: Option<&Auth>) -> std::result::Result<Image, PullError>;
+
+    /// Removes it unless a container is made of it.
+    async fn remove(&self, id: &str) -> Result<()>;
+
+    async fn usage(&self) -> Result<Usage>;
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// `sha256:…` of its configuration; `host` for the machine itself.
+    pub id: String,
+    /// Full names with tags.
+    pub tags: Vec<String>,
+    /// Full names with digests.
+    pub digests: Vec<String>,
+    pub size: u64,
+    /// As in the image: empty, `1000`, `1000:1000`, `nobody`.
+    pub user: String,
+    pub created_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Auth {
+    pub username: String,
+    pub password: String,
+    /// Used instead of the two if not empty.
+    pub token: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    /// No such image reference can exist.
+    #[error("couldn't parse image name {reference:?}: {why}")]
+    InvalidName { reference: String, why: String },
+    #[error("failed to pull image {reference:?}: not found")]
+    NotFound { reference: String },
+    #[error("failed to pull image {reference:?}: the registry refuses: {why}")]
+    Refused { reference: String, why: String },
+    #[error("failed to pull image {reference:?}: {why}")]
+    Failed { reference: String, why: String },
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}

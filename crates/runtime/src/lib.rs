@@ -1,0 +1,21 @@
+//! Containers on one machine.
+//!
+//! One port, [`Runtime`], with two implementations: [`builtin`], which needs nothing but the kernel,
+//! and [`cri`], which speaks to containerd and its like. [`suite`] holds what both must do; [`fake`] is
+//! a model in memory for tests of what stands above.
+
+pub mod builtin;
+pub mod cri;
+pub mod error;
+pub mod fake;
+pub mod images;
+pub mod observed;
+pub mod port;
+pub mod session;
+pub mod spec;
+pub mod suite;
+
+pub use error::RuntimeError;
+pub use observed::{ContainerId, ContainerState, ContainerStatus, Observed, PodUid, SandboxId, SandboxStatus};
+pub use port::{About, PodNetwork, Runtime};
+pub use spec::{ContainerSpec, SandboxSpec};

@@ -1,0 +1,169 @@
+//! What a runtime is asked to make. Complete: defaults of the API are already filled in.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::observed::PodRef;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    pub pod: PodRef,
+    pub attempt: u32,
+    pub hostname: String,
+    /// Below this, each container's `log_path` lies.
+    pub log_directory: PathBuf,
+    pub host_network: bool,
+    pub host_ipc: bool,
+    pub pid: PidMode,
+    /// Below the runtime's own parent: `burstable/pod<uid>`.
+    pub cgroup: String,
+    /// Limits of the pod as a whole.
+    pub resources: Resources,
+    pub sysctls: BTreeMap<String, String>,
+    pub ports: Vec<HostPort>,
+    /// For runtimes that write `resolv.conf` themselves; ours is a mount of each container.
+    pub dns: Dns,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PidMode {
+    #[default]
+    Container,
+    /// `shareProcessNamespace`.
+    Pod,
+    Host,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dns {
+    pub servers: Vec<String>,
+    pub searches: Vec<String>,
+    pub options: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPort {
+    pub protocol: Protocol,
+    pub container_port: u16,
+    pub host_port: u16,
+    /// All addresses if empty.
+    pub host_ip: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerSpec {
+    pub name: String,
+    pub attempt: u32,
+    /// As the pod names it; `host` is the machine's own root filesystem below a private overlay.
+    pub image: String,
+    /// What it stands for, as [`crate::images::Image::id`].
+    pub image_id: String,
+    /// Replaces the image's entrypoint unless empty.
+    pub command: Vec<String>,
+    /// Replaces the image's arguments unless both this and `command` are empty.
+    pub args: Vec<String>,
+    /// The image's if empty.
+    pub working_dir: String,
+    /// Added to the image's.
+    pub env: Vec<(String, String)>,
+    pub mounts: Vec<Mount>,
+    pub devices: Vec<PathBuf>,
+    pub resources: Resources,
+    pub security: Security,
+    pub stdin: bool,
+    /// Standard input is closed when the first who attached to it leaves.
+    pub stdin_once: bool,
+    pub tty: bool,
+    /// `SIGTERM`; the image's if `None`.
+    pub stop_signal: Option<String>,
+    /// The whole path. Lines in CRI's format: time, stream, `F` or `P`, text.
+    pub log_path: PathBuf,
+    pub log_limit: LogLimit,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    /// Joins the pid namespace of this container of the sandbox (for debugging it).
+    pub pid_of: Option<String>,
+}
+
+/// When a log file is set aside as `<path>.<time>` and a new one begun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLimit {
+    pub bytes: u64,
+    /// Files kept in all, the current one included.
+    pub files: u32,
+}
+
+impl Default for LogLimit {
+    fn default() -> Self {
+        Self { bytes: 10 << 20, files: 5 }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    pub source: PathBuf,
+    pub target: PathBuf,
+    pub read_only: bool,
+    pub propagation: Propagation,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Propagation {
+    #[default]
+    Private,
+    HostToContainer,
+    Bidirectional,
+}
+
+/// Nothing is limited where `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// Relative weight as cgroup v1 counts it: 1024 for a whole cpu, at least 2.
+    pub cpu_shares: Option<u64>,
+    /// Microseconds of cpu per `cpu_period`.
+    pub cpu_quota: Option<i64>,
+    pub cpu_period: Option<u64>,
+    pub memory_limit: Option<i64>,
+    pub pids_limit: Option<i64>,
+    pub oom_score_adj: Option<i32>,
+    /// Page size (`2Mi`) to bytes.
+    pub hugepages: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Security {
+    pub privileged: bool,
+    /// The image's user if `None`.
+    pub run_as_user: Option<i64>,
+    pub run_as_group: Option<i64>,
+    pub supplemental_groups: Vec<i64>,
+    /// Does not add the groups that the image's `/etc/group` lists for the user.
+    pub strict_groups: bool,
+    /// Without `CAP_`; `ALL` is understood.
+    pub add_capabilities: Vec<String>,
+    pub drop_capabilities: Vec<String>,
+    pub no_new_privileges: bool,
+    pub read_only_root: bool,
+    pub seccomp: Seccomp,
+    /// `procMount: Unmasked`.
+    pub unmasked_proc: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Seccomp {
+    #[default]
+    RuntimeDefault,
+    Unconfined,
+    /// A profile in the OCI/docker JSON format, on this machine.
+    Localhost(PathBuf),
+}
