@@ -9,10 +9,14 @@ pub struct Healer {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// It ended by itself with this code.
-    Crashed { exit_code: i32 },
+    Crashed {
+        exit_code: i32,
+    },
     OutOfMemory,
     /// Its startup or liveness probe failed.
-    Unhealthy { why: String },
+    Unhealthy {
+        why: String,
+    },
 }
 
 /// What is to be done about it.
@@ -31,7 +35,9 @@ pub enum Rung {
 pub enum Leave {
     Granted,
     /// Too many of its set are being restarted; it goes on running, degraded.
-    Kept { why: String },
+    Kept {
+        why: String,
+    },
 }
 
 impl Healer {

@@ -1,1 +1,3 @@
-//! Reading what containers wrote.
+//! Reading what containers wrote, and keeping it from filling the disk.
+
+pub mod path;
