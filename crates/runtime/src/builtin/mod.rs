@@ -1,1 +1,3 @@
-//! Containers with nothing but the kernel: one shim process per pod, `libcontainer`, our own image store.
+//! The built-in runtime: containers from nothing but the kernel.
+
+pub mod rootfs;
