@@ -1,0 +1,49 @@
+//! What can go wrong with a pod's network.
+
+use crate::journal::JournalError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    #[error("{doing}")]
+    Netlink {
+        doing: String,
+        #[source]
+        source: rtnetlink::Error,
+    },
+    #[error("{doing}")]
+    System {
+        doing: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+impl NetworkError {
+    pub fn netlink(doing: impl Into<String>) -> impl FnOnce(rtnetlink::Error) -> Self {
+        move |source| Self::Netlink { doing: doing.into(), source }
+    }
+
+    pub fn system<E: Into<std::io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
+        move |source| Self::System { doing: doing.into(), source: source.into() }
+    }
+}
+
+impl NetworkError {
+    /// With its causes, in one line.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        text
+    }
+}
+
+/// Whether the kernel answered with this error.
+pub fn is(error: &rtnetlink::Error, errno: nix::errno::Errno) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -(errno as i32))
+}

@@ -1,0 +1,205 @@
+//! Interfaces, addresses and routes, one verb each. All may be repeated.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+use futures::{StreamExt, TryStreamExt};
+use nix::errno::Errno;
+use rtnetlink::{
+    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
+    packet_route::{
+        link::{InfoData, InfoVeth, LinkAttribute, LinkMessage},
+        route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol},
+    },
+};
+
+use crate::{
+    error::{NetworkError, is},
+    range::Range,
+};
+
+/// The pod's side of its pair.
+pub const INSIDE: &str = "eth0";
+/// Marks our routes to other machines among the machine's own.
+const OURS: RouteProtocol = RouteProtocol::Other(77);
+const LOOPBACK: u32 = 1;
+const USUAL_MTU: u32 = 1500;
+
+type Result<T> = std::result::Result<T, NetworkError>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    pub index: u32,
+    pub mtu: Option<u32>,
+}
+
+fn link(message: &LinkMessage) -> Link {
+    let mtu = message.attributes.iter().find_map(|a| if let LinkAttribute::Mtu(mtu) = a { Some(*mtu) } else { None });
+    Link { index: message.header.index, mtu }
+}
+
+/// An interface that never needs to be looked up again: whoever has the address has this hardware address, so that
+/// neighbours remember nothing wrong when an address passes from one pod to another.
+fn hardware(address: Ipv4Addr) -> Vec<u8> {
+    [&[0x0a, 0x58][..], &address.octets()].concat()
+}
+
+pub async fn find(handle: &Handle, name: &str) -> Result<Option<Link>> {
+    match handle.link().get().match_name(name).execute().try_next().await {
+        Ok(found) => Ok(found.as_ref().map(link)),
+        Err(error) if is(&error, Errno::ENODEV) => Ok(None),
+        Err(error) => Err(NetworkError::netlink(format!("look for interface {name}"))(error)),
+    }
+}
+
+pub async fn delete(handle: &Handle, name: &str) -> Result<()> {
+    let Some(link) = find(handle, name).await? else { return Ok(()) };
+    match handle.link().del(link.index).execute().await {
+        Err(error) if !is(&error, Errno::ENODEV) => {
+            Err(NetworkError::netlink(format!("delete interface {name}"))(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub async fn bridge(handle: &Handle, name: &str, range: Range, mtu: u32) -> Result<u32> {
+    let index = match find(handle, name).await? {
+        Some(link) => link.index,
+        None => {
+            let message = LinkBridge::new(name).mtu(mtu).address(hardware(range.gateway())).build();
+            match handle.link().add(message).execute().await {
+                Err(error) if !is(&error, Errno::EEXIST) => {
+                    return Err(NetworkError::netlink(format!("make bridge {name}"))(error));
+                }
+                _ => {}
+            }
+            let made = find(handle, name).await?;
+            made.ok_or_else(|| NetworkError::system(format!("make bridge {name}"))(Errno::ENODEV))?.index
+        }
+    };
+    up(handle, index).await?;
+    address(handle, index, range.gateway(), range.bits()).await?;
+    Ok(index)
+}
+
+/// The interfaces attached to a bridge.
+pub async fn ports(handle: &Handle, bridge: u32) -> Result<Vec<String>> {
+    let mut links = handle.link().get().execute();
+    let mut found = Vec::new();
+    while let Some(message) = links.next().await {
+        let message = message.map_err(NetworkError::netlink("list interfaces"))?;
+        let of_bridge = message.attributes.contains(&LinkAttribute::Controller(bridge));
+        let name = message.attributes.into_iter().find_map(|a| match a {
+            LinkAttribute::IfName(name) => Some(name),
+            _ => None,
+        });
+        found.extend(name.filter(|_| of_bridge));
+    }
+    Ok(found)
+}
+
+pub struct Pair<'a> {
+    pub outside: &'a str,
+    pub bridge: u32,
+    pub netns: &'a OwnedFd,
+    pub address: Ipv4Addr,
+    pub mtu: u32,
+}
+
+/// Makes a pair with one end on the bridge and the other in the pod. `false` if the outer end is already there.
+pub async fn pair(handle: &Handle, pair: &Pair<'_>) -> Result<bool> {
+    let doing = || format!("make interface {}", pair.outside);
+    let peer = LinkMessageBuilder::<LinkUnspec>::new()
+        .name(INSIDE)
+        .mtu(pair.mtu)
+        .address(hardware(pair.address))
+        .setns_by_fd(pair.netns.as_raw_fd())
+        .build();
+    let message = LinkVeth::new(pair.outside, INSIDE)
+        .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+        .mtu(pair.mtu)
+        .controller(pair.bridge)
+        .up()
+        .build();
+    match handle.link().add(message).execute().await {
+        Ok(()) => {}
+        Err(error) if is(&error, Errno::EEXIST) => return Ok(false),
+        Err(error) => return Err(NetworkError::netlink(doing())(error)),
+    }
+    let Some(link) = find(handle, pair.outside).await? else {
+        return Err(NetworkError::system(doing())(Errno::ENODEV));
+    };
+    let hairpin = LinkBridgePort::new(link.index).hairpin(true).build();
+    let port = handle.link().set_port(hairpin).execute().await;
+    port.map_err(NetworkError::netlink(format!("let {} answer itself", pair.outside)))?;
+    Ok(true)
+}
+
+/// The pod's own side: address, default route, loopback. `false` if its interface is not there.
+pub async fn furnish(handle: &Handle, pod: Ipv4Addr, range: Range) -> Result<bool> {
+    let Some(link) = find(handle, INSIDE).await? else { return Ok(false) };
+    up(handle, LOOPBACK).await?;
+    up(handle, link.index).await?;
+    address(handle, link.index, pod, range.bits()).await?;
+    let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(range.gateway()).build();
+    let added = handle.route().add(route).replace().execute().await;
+    added.map_err(NetworkError::netlink("set the pod's default route"))?;
+    Ok(true)
+}
+
+async fn up(handle: &Handle, index: u32) -> Result<()> {
+    let message = LinkUnspec::new_with_index(index).up().build();
+    handle.link().change(message).execute().await.map_err(NetworkError::netlink("bring an interface up"))
+}
+
+async fn address(handle: &Handle, index: u32, address: Ipv4Addr, bits: u8) -> Result<()> {
+    let added = handle.address().add(index, IpAddr::V4(address), bits).replace().execute().await;
+    added.map_err(NetworkError::netlink(format!("give {address} to an interface")))
+}
+
+/// What packets to elsewhere may be as long as: that of the interface of the default route.
+pub async fn uplink_mtu(handle: &Handle) -> Result<u32> {
+    let routes = routes(handle).await?;
+    let default = routes.iter().filter(|route| route.header.destination_prefix_length == 0);
+    let default = default.min_by_key(|route| {
+        route.attributes.iter().find_map(|a| if let RouteAttribute::Priority(p) = a { Some(*p) } else { None })
+    });
+    let oif = default.and_then(|route| {
+        route.attributes.iter().find_map(|a| if let RouteAttribute::Oif(index) = a { Some(*index) } else { None })
+    });
+    let Some(oif) = oif else { return Ok(USUAL_MTU) };
+    let found = handle.link().get().match_index(oif).execute().try_next().await;
+    let found = found.map_err(NetworkError::netlink("look for the uplink"))?;
+    Ok(found.as_ref().map(link).and_then(|link| link.mtu).unwrap_or(USUAL_MTU))
+}
+
+async fn routes(handle: &Handle) -> Result<Vec<RouteMessage>> {
+    let all = handle.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build()).execute();
+    let all: Vec<RouteMessage> = all.try_collect().await.map_err(NetworkError::netlink("list routes"))?;
+    Ok(all.into_iter().filter(|route| route.header.table == RouteHeader::RT_TABLE_MAIN).collect())
+}
+
+fn route(to: Range, via: Ipv4Addr) -> RouteMessage {
+    let route = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(to.base(), to.bits());
+    route.gateway(via).protocol(OURS).build()
+}
+
+/// `false` if that machine is not a neighbour: there is no way but over a router, which knows nothing of pods.
+pub async fn add_route(handle: &Handle, to: Range, via: Ipv4Addr) -> Result<bool> {
+    match handle.route().add(route(to, via)).replace().execute().await {
+        Ok(()) => Ok(true),
+        Err(error) if is(&error, Errno::ENETUNREACH) || is(&error, Errno::EHOSTUNREACH) => Ok(false),
+        Err(error) => Err(NetworkError::netlink(format!("set the route to {to}"))(error)),
+    }
+}
+
+pub async fn delete_route(handle: &Handle, to: Range, via: Ipv4Addr) -> Result<()> {
+    match handle.route().del(route(to, via)).execute().await {
+        Err(error) if !is(&error, Errno::ESRCH) => {
+            Err(NetworkError::netlink(format!("delete the route to {to}"))(error))
+        }
+        _ => Ok(()),
+    }
+}

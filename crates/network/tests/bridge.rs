@@ -1,0 +1,310 @@
+//! Bridges in network namespaces of their own: machines and pods are threads, which take their namespaces with
+//! them when they end, so that nothing is left behind whatever happens. Needs root.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsRawFd, OwnedFd},
+    path::PathBuf,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use futures::TryStreamExt;
+use mainstay_network::{Bridge, HostPort, Protocol, Range, Settings};
+use nix::sched::{CloneFlags, unshare};
+use rtnetlink::{
+    LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
+    packet_route::link::{InfoData, InfoVeth, LinkAttribute},
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread in a network namespace of its own.
+struct Place {
+    work: Option<mpsc::Sender<Work>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    path: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let (work, queue) = mpsc::channel::<Work>();
+        let (ready, path) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("these tests need root");
+            let own = format!("/proc/self/task/{}/ns/net", nix::unistd::gettid());
+            ready.send(PathBuf::from(own)).unwrap();
+            queue.iter().for_each(|work| work());
+        });
+        Self { work: Some(work), thread: Some(thread), path: path.recv().unwrap() }
+    }
+
+    /// Runs something there; panics come back.
+    fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = mpsc::channel();
+        self.work.as_ref().unwrap().send(Box::new(move || done.send(work()).unwrap())).unwrap();
+        result.recv_timeout(PATIENCE * 3).expect("failed in its namespace")
+    }
+
+    fn run_async<T: Send + 'static, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send + 'static) -> T {
+        self.run(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move { tokio::time::timeout(PATIENCE * 2, work()).await.expect("in time") })
+        })
+    }
+
+    /// Answers every connection with the address it came from.
+    fn serve(&self, port: u16) {
+        self.run(move || {
+            let listener = TcpListener::bind(("0.0.0.0", port)).unwrap();
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let Ok(mut stream) = stream else { return };
+                    let peer = stream.peer_addr().unwrap().ip().to_string();
+                    let _ = stream.write_all(peer.as_bytes());
+                }
+            });
+        });
+    }
+
+    /// As whom a server sees us.
+    fn ask(&self, server: impl Into<SocketAddr>) -> std::io::Result<String> {
+        let server = server.into();
+        self.run(move || {
+            let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(5))?;
+            let mut answer = String::new();
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.work.take();
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+fn settings(directory: &std::path::Path) -> Settings {
+    Settings { instance: "mainstay".into(), directory: directory.to_owned(), cluster: "10.244.0.0/16".parse().unwrap() }
+}
+
+fn range(text: &str) -> Range {
+    text.parse().unwrap()
+}
+
+/// A machine with an uplink to another host, at 192.168.77.1 and .2.
+fn machine_and_neighbour(mtu: u32) -> (Place, Place) {
+    let (machine, neighbour) = (Place::new(), Place::new());
+    let other: OwnedFd = std::fs::File::open(&neighbour.path).unwrap().into();
+    machine.run_async(move || async move {
+        let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+        tokio::spawn(connection);
+        let lo = LinkUnspec::new_with_index(1).up().build();
+        handle.link().change(lo).execute().await.unwrap();
+        let peer = LinkMessageBuilder::<LinkUnspec>::new().name("up").mtu(mtu).setns_by_fd(other.as_raw_fd()).build();
+        let pair = LinkVeth::new("up", "up").set_info_data(InfoData::Veth(InfoVeth::Peer(peer))).mtu(mtu).up();
+        handle.link().add(pair.build()).execute().await.unwrap();
+        configure(&handle, [192, 168, 77, 1], Some([192, 168, 77, 2])).await;
+    });
+    neighbour.run_async(|| async {
+        let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+        tokio::spawn(connection);
+        configure(&handle, [192, 168, 77, 2], None).await;
+    });
+    (machine, neighbour)
+}
+
+async fn configure(handle: &rtnetlink::Handle, address: [u8; 4], gateway: Option<[u8; 4]>) {
+    let link = handle.link().get().match_name("up").execute().try_next().await.unwrap().unwrap();
+    let index = link.header.index;
+    handle.address().add(index, address.into(), 24).execute().await.unwrap();
+    handle.link().change(LinkUnspec::new_with_index(index).up().build()).execute().await.unwrap();
+    if let Some(gateway) = gateway {
+        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway.into()).build();
+        handle.route().add(route).execute().await.unwrap();
+    }
+}
+
+/// Names and sizes of the interfaces where the caller is.
+async fn interfaces() -> BTreeMap<String, u32> {
+    let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+    tokio::spawn(connection);
+    let all: Vec<_> = handle.link().get().execute().try_collect().await.unwrap();
+    all.into_iter()
+        .map(|link| {
+            let mut found = (String::new(), 0);
+            for attribute in link.attributes {
+                match attribute {
+                    LinkAttribute::IfName(name) => found.0 = name,
+                    LinkAttribute::Mtu(mtu) => found.1 = mtu,
+                    _ => {}
+                }
+            }
+            found
+        })
+        .collect()
+}
+
+fn attach(machine: &Place, directory: &std::path::Path, pods: &[(&str, &Place, Vec<HostPort>)]) -> Vec<Ipv4Addr> {
+    let (settings, pods): (_, Vec<(String, PathBuf, Vec<HostPort>)>) = (
+        settings(directory),
+        pods.iter().map(|(name, place, ports)| (name.to_string(), place.path.clone(), ports.clone())).collect(),
+    );
+    machine.run_async(move || async move {
+        let bridge = Bridge::new(settings).unwrap();
+        bridge.set_range(range("10.244.3.0/24")).await.unwrap();
+        let mut addresses = Vec::new();
+        for (name, netns, ports) in pods {
+            addresses.push(bridge.attach(&name, &netns, &ports).await.unwrap());
+        }
+        addresses
+    })
+}
+
+#[test]
+fn pods_reach_each_other_the_machine_and_the_world() {
+    let (machine, neighbour) = machine_and_neighbour(1400);
+    let (a, b) = (Place::new(), Place::new());
+    let directory = tempfile::tempdir().unwrap();
+    let addresses = attach(&machine, directory.path(), &[("a", &a, vec![]), ("b", &b, vec![])]);
+    let texts: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
+    assert_eq!(texts, ["10.244.3.2", "10.244.3.3"]);
+    b.serve(80);
+    machine.serve(80);
+    neighbour.serve(80);
+    assert_eq!(a.ask((addresses[1], 80)).unwrap(), "10.244.3.2", "from pod to pod");
+    assert_eq!(b.ask((addresses[1], 80)).unwrap(), "10.244.3.3", "to itself");
+    assert_eq!(b.ask(([127, 0, 0, 1], 80)).unwrap(), "127.0.0.1", "its loopback is up");
+    assert_eq!(machine.ask((addresses[1], 80)).unwrap(), "10.244.3.1", "from the machine");
+    assert_eq!(a.ask(([10, 244, 3, 1], 80)).unwrap(), "10.244.3.2", "to the machine");
+    assert_eq!(a.ask(([192, 168, 77, 1], 80)).unwrap(), "10.244.3.2", "to the machine by its other address");
+    assert_eq!(a.ask(([192, 168, 77, 2], 80)).unwrap(), "192.168.77.1", "beyond, in the machine's name");
+    let inside = a.run_async(interfaces);
+    assert_eq!(inside.get("eth0"), Some(&1400), "as large as the uplink: {inside:?}");
+}
+
+#[test]
+fn a_machines_port_leads_to_its_pod_from_everywhere() {
+    let (machine, neighbour) = machine_and_neighbour(1500);
+    let (a, b) = (Place::new(), Place::new());
+    let directory = tempfile::tempdir().unwrap();
+    let port = HostPort { protocol: Protocol::Tcp, host_ip: None, host_port: 8080, pod_port: 80 };
+    let here = HostPort { host_ip: Some([192, 168, 77, 1].into()), host_port: 8081, ..port.clone() };
+    attach(&machine, directory.path(), &[("a", &a, vec![port, here]), ("b", &b, vec![])]);
+    a.serve(80);
+    assert_eq!(neighbour.ask(([192, 168, 77, 1], 8080)).unwrap(), "192.168.77.2", "from outside, unchanged");
+    assert_eq!(neighbour.ask(([192, 168, 77, 1], 8081)).unwrap(), "192.168.77.2");
+    assert_eq!(b.ask(([192, 168, 77, 1], 8080)).unwrap(), "10.244.3.3", "from another pod");
+    assert_eq!(a.ask(([192, 168, 77, 1], 8080)).unwrap(), "10.244.3.1", "from the pod itself");
+    assert!(machine.ask(([192, 168, 77, 1], 8080)).is_ok(), "from the machine");
+    assert!(machine.ask(([127, 0, 0, 1], 8080)).is_ok(), "from the machine's loopback");
+    assert!(machine.ask(([127, 0, 0, 1], 8081)).is_err(), "only at the address that was asked for");
+    let settings = settings(directory.path());
+    machine.run_async(move || async move { Bridge::new(settings).unwrap().detach("a").await.unwrap() });
+    assert!(machine.ask(([192, 168, 77, 1], 8080)).is_err(), "no more");
+}
+
+#[test]
+fn what_is_attached_twice_or_by_a_new_agent_stays_the_same() {
+    let (machine, pod) = (Place::new(), Place::new());
+    let directory = tempfile::tempdir().unwrap();
+    let first = attach(&machine, directory.path(), &[("a", &pod, vec![]), ("a", &pod, vec![])]);
+    let again = attach(&machine, directory.path(), &[("a", &pod, vec![])]);
+    assert_eq!((first[0], first[1]), (again[0], again[0]));
+    assert_eq!(machine.run_async(interfaces).keys().filter(|name| name.starts_with("veth")).count(), 1);
+    let fresh = Place::new();
+    assert_eq!(attach(&machine, directory.path(), &[("a", &fresh, vec![])])[0], first[0], "a new namespace");
+    fresh.serve(80);
+    assert_eq!(machine.ask((first[0], 80)).unwrap(), "10.244.3.1");
+}
+
+#[test]
+fn what_is_dead_is_given_back_and_down_leaves_nothing() {
+    let (machine, a, b, c) = (Place::new(), Place::new(), Place::new(), Place::new());
+    let directory = tempfile::tempdir().unwrap();
+    let before = machine.run_async(interfaces);
+    let pods = [("a", &a, vec![]), ("b", &b, vec![]), ("c", &c, vec![])];
+    let addresses = attach(&machine, directory.path(), &pods);
+    let own = settings(directory.path());
+    machine.run_async(move || async move {
+        let bridge = Bridge::new(own).unwrap();
+        bridge.retain(&BTreeSet::from(["b".to_owned()])).await.unwrap();
+        bridge.detach("never").await.unwrap();
+    });
+    let left = machine.run_async(interfaces);
+    assert_eq!(left.keys().filter(|name| name.starts_with("veth")).count(), 1, "{left:?}");
+    let d = Place::new();
+    let next = attach(&machine, directory.path(), &[("d", &d, vec![]), ("b", &b, vec![])]);
+    assert!(!addresses.contains(&next[0]), "an address just given back is used last");
+    assert_eq!(next[1], addresses[1]);
+    let own = settings(directory.path());
+    machine.run_async(move || async move {
+        let bridge = Bridge::new(own).unwrap();
+        bridge.down().await.unwrap();
+        bridge.down().await.unwrap();
+    });
+    assert_eq!(machine.run_async(interfaces), before);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn many_pods_at_once_each_get_their_own() {
+    let machine = Place::new();
+    let pods: Vec<Place> = (0..20).map(|_| Place::new()).collect();
+    let paths: Vec<PathBuf> = pods.iter().map(|pod| pod.path.clone()).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let own = settings(directory.path());
+    let addresses = machine.run_async(move || async move {
+        let bridge = Bridge::new(own).unwrap();
+        bridge.set_range(range("10.244.9.0/24")).await.unwrap();
+        let all = paths.iter().enumerate().map(|(n, path)| {
+            let (bridge, name) = (Arc::clone(&bridge), format!("pod-{n}"));
+            async move { bridge.attach(&name, path, &[]).await.unwrap() }
+        });
+        futures::future::join_all(all).await
+    });
+    assert_eq!(addresses.iter().collect::<BTreeSet<_>>().len(), 20);
+    pods[19].serve(80);
+    assert_eq!(pods[0].ask((addresses[19], 80)).unwrap(), addresses[0].to_string());
+}
+
+#[test]
+fn machines_route_to_each_others_pods() {
+    let (machine, neighbour) = machine_and_neighbour(1500);
+    let (near, far) = (Place::new(), Place::new());
+    let directories = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let on = |place: &Place, directory: &std::path::Path, own: &str, pod: &Place, others: &[(&str, [u8; 4])]| {
+        let (own, settings, path) = (range(own), settings(directory), pod.path.clone());
+        let others: BTreeMap<Range, Ipv4Addr> = others.iter().map(|(to, via)| (range(to), (*via).into())).collect();
+        place.run_async(move || async move {
+            let bridge = Bridge::new(settings).unwrap();
+            bridge.set_range(own).await.unwrap();
+            let address = bridge.attach("pod", &path, &[]).await.unwrap();
+            let unreachable = bridge.set_routes(&others).await.unwrap();
+            (address, unreachable)
+        })
+    };
+    let others = [("10.244.1.0/24", [192, 168, 77, 2]), ("10.244.2.0/24", [172, 16, 0, 9])];
+    let (a, unreachable) = on(&machine, directories.0.path(), "10.244.0.0/24", &near, &others);
+    // The default route leads there, but nobody answers for it as a neighbour.
+    assert_eq!(unreachable, [Ipv4Addr::new(172, 16, 0, 9)]);
+    let (b, _) = on(&neighbour, directories.1.path(), "10.244.1.0/24", &far, &[("10.244.0.0/24", [192, 168, 77, 1])]);
+    far.serve(80);
+    assert_eq!(near.ask((b, 80)).unwrap(), a.to_string(), "under its own address");
+    let own = settings(directories.0.path());
+    let path = near.path.clone();
+    machine.run_async(move || async move {
+        let bridge = Bridge::new(own).unwrap();
+        assert!(bridge.set_routes(&BTreeMap::new()).await.unwrap().is_empty());
+        assert_eq!(bridge.attach("pod", &path, &[]).await.unwrap(), a);
+    });
+    let routes = machine.run(|| std::fs::read_to_string("/proc/thread-self/net/route").unwrap());
+    assert!(!routes.contains("0001F40A") && routes.contains("0000F40A"), "the route is gone: {routes}");
+}
