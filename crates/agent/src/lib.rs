@@ -20,6 +20,7 @@ pub mod settings;
 pub mod sources;
 pub mod spec;
 pub mod stream;
+pub mod tls;
 pub mod volumes;
 pub mod wake;
 pub mod worker;

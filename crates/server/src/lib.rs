@@ -13,6 +13,7 @@
 //! [`client`] (a `kube::Client` within the process).
 
 mod admission;
+pub mod agent_tls;
 mod allocation;
 pub mod api;
 pub mod auth;
