@@ -88,11 +88,13 @@ impl Pki {
         };
         let ca = authority("ca", "mainstay-ca")?;
         let node_ca = authority("node-ca", "mainstay-node-ca")?;
-        let leaf = |name: &str, wanted: &[String], make: &dyn Fn() -> Result<Identity, PkiError>| {
-            match files::load(dir, name)?.filter(|identity| authority::usable(identity, wanted)) {
-                Some(identity) => Ok(identity),
-                None => files::store(dir, name, make()?),
-            }
+        let leaf = |name: &str, wanted: &[String], make: &dyn Fn() -> Result<Identity, PkiError>| match files::load(
+            dir, name,
+        )?
+        .filter(|identity| authority::usable(identity, wanted))
+        {
+            Some(identity) => Ok(identity),
+            None => files::store(dir, name, make()?),
         };
         let server = leaf("server", names, &|| ca.server("mainstay", None, names))?;
         let admin = leaf("admin", &[], &|| ca.client("mainstay-admin", Some(MASTERS)))?;
