@@ -125,3 +125,6 @@ fn ended(state: &ContainerState, now: Timestamp, exit_code: i32, oom: bool) -> C
     let signal = (exit_code > 128).then_some(exit_code - 128);
     ContainerState::Exited { started_at, finished_at: now, exit_code, signal, oom, message: String::new() }
 }
+
+#[cfg(test)]
+mod tests;
