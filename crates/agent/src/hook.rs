@@ -1,11 +1,26 @@
 //! Hooks: what runs after a container starts and before it is stopped.
+//!
+//! A hook that a container does not survive, or that takes longer than it may, failed; what follows from that
+//! is for the caller to say.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
-use mainstay_runtime::ContainerId;
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
+use mainstay_runtime::{ContainerId, Runtime, RuntimeError};
 
-pub struct Hooks {}
+use crate::probe::{http_get, place, port, tcp};
+
+const USER_AGENT: &str = "kube-lifecycle/1.33";
+
+/// Of what a hook's command says, this much is told.
+const KEPT: usize = 1024;
+
+/// How much longer than the deadline the runtime may take to end a command.
+const SLACK: Duration = Duration::from_secs(10);
+
+pub struct Hooks {
+    runtime: Arc<dyn Runtime>,
+}
 
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
@@ -21,8 +36,77 @@ pub struct Place<'a> {
 }
 
 impl Hooks {
-    /// Runs one hook to its end, or until `deadline` is over.
-    pub async fn run(&self, _at: Place<'_>, _hook: &LifecycleHandler, _deadline: Duration) -> Result<(), HookError> {
-        todo!()
+    pub fn new(runtime: Arc<dyn Runtime>) -> Self {
+        Self { runtime }
     }
+
+    /// Runs one hook to its end, or until `deadline` is over.
+    pub async fn run(&self, at: Place<'_>, hook: &LifecycleHandler, deadline: Duration) -> Result<(), HookError> {
+        let (what, done) = if let Some(exec) = &hook.exec {
+            let command = exec.command.as_deref().unwrap_or_default();
+            (format!("Exec lifecycle hook ([{}])", command.join(" ")), self.exec(&at, command, deadline).await)
+        } else if let Some(get) = &hook.http_get {
+            let what = format!("HTTP lifecycle hook ({})", get.path.as_deref().unwrap_or_default());
+            let request = http_get::Request::new(get, &container(&at), at.address, USER_AGENT);
+            let done = match request {
+                // As upstream: whatever the server answers, it has been told.
+                Ok(request) => request.send(deadline).await.map(drop),
+                Err(why) => Err(why),
+            };
+            (what, done)
+        } else if let Some(socket) = &hook.tcp_socket {
+            let to = place(socket.host.as_deref(), at.address)
+                .and_then(|host| Ok((host, port(&socket.port, &container(&at))?)));
+            let done = match to {
+                Ok((host, port)) => tcp::connect(&host, port, deadline).await.map(drop),
+                Err(why) => Err(why),
+            };
+            ("TCP lifecycle hook".to_owned(), done)
+        } else if let Some(sleep) = &hook.sleep {
+            let wanted = Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0));
+            tokio::time::sleep(wanted.min(deadline)).await;
+            let done =
+                if wanted > deadline { Err("container terminated before sleep hook finished".into()) } else { Ok(()) };
+            (format!("Sleep lifecycle hook ({})", sleep.seconds), done)
+        } else {
+            ("Lifecycle hook".to_owned(), Err("it says nothing to do".to_owned()))
+        };
+        done.map_err(|why| HookError {
+            why: format!("{what} for Container {:?} in Pod {:?} failed - error: {why}", at.container, shown(at.pod)),
+        })
+    }
+
+    async fn exec(&self, at: &Place<'_>, command: &[String], deadline: Duration) -> Result<(), String> {
+        let run = self.runtime.exec(at.id, command, deadline, KEPT);
+        let late = || format!("command {:?} timed out", command.join(" "));
+        match tokio::time::timeout(deadline + SLACK, run).await {
+            Err(_) | Ok(Err(RuntimeError::Timeout { .. })) => Err(late()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Ok(output)) if output.exit_code == 0 => Ok(()),
+            Ok(Ok(output)) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let all = [&output.stdout[..], &output.stderr[..]].concat();
+                Err(format!(
+                    "command '{}' exited with {}: {said}, message: {:?}",
+                    command.join(" "),
+                    output.exit_code,
+                    String::from_utf8_lossy(&all)
+                ))
+            }
+        }
+    }
+}
+
+/// The container whose hook it is, for the names of its ports.
+fn container(at: &Place<'_>) -> Container {
+    let spec = at.pod.spec.as_ref();
+    let all = spec.into_iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    all.filter(|container| container.name == at.container).cloned().next().unwrap_or_default()
+}
+
+/// `name_namespace(uid)`, as upstream writes pods.
+fn shown(pod: &Pod) -> String {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let meta = &pod.metadata;
+    format!("{}_{}({})", text(&meta.name), text(&meta.namespace), text(&meta.uid))
 }

@@ -9,12 +9,14 @@
 //! * [`schema`]: what fields the kinds have; [`decode`], [`patch`], [`selector`], [`quantity`]: the
 //!   languages that requests are written in
 //! * [`openapi`]: the documents that clients learn the API from
+//! * [`heal`]: how pods are healed, as their annotation says
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod convert;
 pub mod decode;
 pub mod descriptor;
 pub mod field;
+pub mod heal;
 pub mod kinds;
 pub mod openapi;
 pub mod patch;

@@ -1,9 +1,48 @@
 //! The healing ladder and the restart budget: which cure, and how many at once.
+//!
+//! [`ladder`] decides what is done about one pod's failures, [`budget`] and [`slots`] how many pods of a set may
+//! be killed for failed liveness at the same time, over all machines; [`suspect`] when it is the machine. What was
+//! tried for a pod is kept beside it, so that an agent that was restarted goes on from the same rung.
 
+pub mod budget;
+mod history;
+mod ladder;
+mod owner;
+mod policies;
+mod slots;
+mod suspect;
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
 use mainstay_runtime::PodUid;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
-pub struct Healer {}
+pub use self::policies::Policies;
+use self::{
+    history::{Files, Record},
+    slots::{Asked, Slots},
+    suspect::Machine,
+};
+use crate::{
+    events::{Events, Kind},
+    pods::Pods,
+};
+
+pub struct Healer {
+    policies: Arc<Policies>,
+    pods: Arc<Pods>,
+    events: Events,
+    files: Files,
+    slots: Slots,
+    records: Mutex<BTreeMap<PodUid, Record>>,
+    machine: Mutex<Machine>,
+    /// Liveness restarts by namespace and owner.
+    counted: Mutex<BTreeMap<(String, String), u64>>,
+}
 
 /// Why a container has to be started again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +59,7 @@ pub enum Cause {
 }
 
 /// What is to be done about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rung {
     /// Start the container again.
     Restart,
@@ -41,23 +80,154 @@ pub enum Leave {
 }
 
 impl Healer {
-    /// A container failed; the answer is recorded, so each failure is told once.
-    pub async fn failed(&self, _pod: &Pod, _container: &str, _attempt: u32, _cause: &Cause) -> Rung {
-        todo!()
+    /// `directory` is the agent's own; without a client, budgets are this machine's alone.
+    pub fn new(
+        client: Option<Client>,
+        policies: Arc<Policies>,
+        pods: Arc<Pods>,
+        events: Events,
+        directory: PathBuf,
+    ) -> Self {
+        Self {
+            policies,
+            pods,
+            events,
+            files: Files::new(directory),
+            slots: Slots::new(client),
+            records: Mutex::default(),
+            machine: Mutex::default(),
+            counted: Mutex::default(),
+        }
     }
 
-    /// Asks the budget of the pod's set for leave to kill an unhealthy container. Held until `healthy` or
-    /// until a time has passed.
-    pub async fn may_kill(&self, _pod: &Pod, _container: &str, _attempt: u32) -> Leave {
-        todo!()
+    /// A container failed; the answer is recorded, so each failure is told once. Restarts that someone asked for
+    /// (a changed image, an operator) are no failures and are not told at all.
+    pub async fn failed(&self, pod: &Pod, container: &str, attempt: u32, cause: &Cause) -> Rung {
+        if matches!(cause, Cause::Crashed { exit_code: 0 }) {
+            return Rung::Restart; // it did what it had to do, and is started again because that is its policy
+        }
+        let Some(uid) = uid(pod) else { return Rung::Restart };
+        let policy = self.policies.of(pod).await;
+        let now = Timestamp::now();
+        let (step, record) = {
+            let mut records = self.records.lock();
+            let record = records.entry(uid.clone()).or_insert_with(|| self.files.read(&uid));
+            if let Some((told, rung)) = record.told.get(container)
+                && *told == attempt
+            {
+                return rung.clone();
+            }
+            record.history.settle(&policy, now);
+            let step = ladder::step(&policy, &record.history, owner::may_move(pod), container, cause, now);
+            record.history.record(&step.rung, now);
+            record.told.insert(container.to_owned(), (attempt, step.rung.clone()));
+            (step, record.clone())
+        };
+        self.files.write(&uid, &record);
+        if matches!(cause, Cause::Unhealthy { .. }) {
+            self.count(pod);
+        }
+        let (kind, reason) = match &step.rung {
+            Rung::Restart => (Kind::Normal, "HealRestart"),
+            Rung::Recreate { .. } => (Kind::Warning, "HealRecreate"),
+            Rung::Move { .. } => (Kind::Warning, "HealMove"),
+        };
+        self.events.container(pod, container, kind, reason, step.said);
+        if step.rung != Rung::Restart {
+            self.machine.lock().failed(owner::set(pod), owner::shown(pod), now);
+        }
+        step.rung
+    }
+
+    /// Asks the budget of the pod's set for leave to kill a container whose liveness failed. Held until `healthy`
+    /// or until a time has passed.
+    pub async fn may_kill(&self, pod: &Pod, container: &str, _attempt: u32) -> Leave {
+        let Some(controller) = owner::controller(pod) else { return Leave::Granted };
+        let Some(uid) = uid(pod) else { return Leave::Granted };
+        let policy = self.policies.of(pod).await;
+        let here = self
+            .pods
+            .all()
+            .iter()
+            .filter(|w| owner::controller(&w.pod).is_some_and(|o| o.uid == controller.uid))
+            .count();
+        let asked = Asked {
+            pod,
+            uid: &uid,
+            controller,
+            policy: &policy,
+            size: self.policies.set(pod).await.size,
+            here: u32::try_from(here).unwrap_or(u32::MAX).max(1),
+        };
+        let leave = self.slots.take(&asked).await;
+        let newly = {
+            let mut records = self.records.lock();
+            let record = records.entry(uid.clone()).or_insert_with(|| self.files.read(&uid));
+            let kept = leave != Leave::Granted;
+            !std::mem::replace(&mut record.kept, kept) && kept
+        };
+        if let Leave::Kept { why } = &leave
+            && newly
+        {
+            let said = format!("Container {container} failed liveness but is kept running: {why}");
+            self.events.container(pod, container, Kind::Warning, "Degraded", said);
+        }
+        leave
     }
 
     /// All containers of the pod are ready.
-    pub async fn healthy(&self, _pod: &Pod) {
-        todo!()
+    pub async fn healthy(&self, pod: &Pod) {
+        let Some(uid) = uid(pod) else { return };
+        let policy = self.policies.of(pod).await;
+        let now = Timestamp::now();
+        let written = {
+            let mut records = self.records.lock();
+            let record = records.entry(uid.clone()).or_insert_with(|| self.files.read(&uid));
+            record.kept = false;
+            if record.history.is_empty() {
+                None
+            } else {
+                let before = record.history.clone();
+                record.history.well(now);
+                record.history.settle(&policy, now);
+                (record.history != before).then(|| record.clone())
+            }
+        };
+        if let Some(record) = written {
+            self.files.write(&uid, &record);
+        }
+        self.slots.release(&uid).await;
     }
 
-    pub fn forget(&self, _pod: &PodUid) {
-        todo!()
+    pub fn forget(&self, pod: &PodUid) {
+        self.records.lock().remove(pod);
+        self.slots.forget(pod);
+        self.files.remove(pod);
     }
+
+    /// Why this machine itself may be ill, if so: pods of several sets keep failing here.
+    pub fn suspect(&self) -> Option<String> {
+        let sets = self.pods.all().iter().map(|wanted| owner::set(&wanted.pod)).collect();
+        self.machine.lock().suspect(&sets, Timestamp::now())
+    }
+
+    /// How often containers were restarted because of their liveness, by namespace and owner.
+    pub fn liveness_restarts(&self) -> BTreeMap<(String, String), u64> {
+        self.counted.lock().clone()
+    }
+
+    fn count(&self, pod: &Pod) {
+        let (namespace, owner) = (pod.metadata.namespace.clone().unwrap_or_default(), owner::shown(pod));
+        let total = {
+            let mut counted = self.counted.lock();
+            let total = counted.entry((namespace.clone(), owner.clone())).or_default();
+            *total += 1;
+            *total
+        };
+        tracing::info!(namespace, owner, total, "liveness restart");
+    }
+}
+
+fn uid(pod: &Pod) -> Option<PodUid> {
+    pod.metadata.uid.clone().map(PodUid)
 }

@@ -1,13 +1,47 @@
 //! Probes: startup, readiness, liveness.
+//!
+//! One task with one timer per probe, and nothing shared between attempts. Liveness and readiness wait for the
+//! startup probe. Unlike upstream's, a liveness probe goes on after it has failed as often as it may: a
+//! container that is kept running although it fails (see [`crate::heal`]) must be able to get well again.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+mod check;
+mod followed;
+mod tally;
+mod task;
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use mainstay_runtime::{ContainerId, PodUid};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use mainstay_runtime::{ContainerId, PodUid, Runtime};
+use parking_lot::Mutex;
+use tokio::{task::JoinSet, time::Instant};
+
+pub use self::check::{http as http_get, join, place, port, shown, tcp};
+use self::{
+    followed::{Begins, Followed},
+    task::Task,
+};
+use crate::{events::Events, heal::Policies, wake::Wake};
 
 /// Probes the running containers of all pods, each probe in its own task. Wakes the pod when a result changes.
-pub struct Probes {}
+pub struct Probes {
+    shared: Arc<Shared>,
+    pods: Mutex<BTreeMap<PodUid, BTreeMap<ContainerId, Entry>>>,
+}
+
+struct Shared {
+    runtime: Arc<dyn Runtime>,
+    events: Events,
+    wake: Wake,
+    policies: Arc<Policies>,
+}
+
+struct Entry {
+    followed: Arc<Followed>,
+    /// Ended when this is dropped.
+    _tasks: JoinSet<()>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
@@ -41,18 +75,95 @@ pub enum ProbeKind {
     Readiness,
 }
 
+impl ProbeKind {
+    /// As events call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "Startup",
+            Self::Liveness => "Liveness",
+            Self::Readiness => "Readiness",
+        }
+    }
+}
+
 impl Probes {
+    pub fn new(runtime: Arc<dyn Runtime>, events: Events, wake: Wake, policies: Arc<Policies>) -> Self {
+        Self { shared: Arc::new(Shared { runtime, events, wake, policies }), pods: Mutex::default() }
+    }
+
     /// Exactly these containers of the pod are probed from now on; those already probed go on undisturbed.
-    pub fn follow(&self, _pod: &Arc<Pod>, _running: &[Running], _address: Option<IpAddr>) {
-        todo!()
+    pub fn follow(&self, pod: &Arc<Pod>, running: &[Running], address: Option<IpAddr>) {
+        let Some(uid) = pod.metadata.uid.clone().map(PodUid) else { return };
+        let mut pods = self.pods.lock();
+        if running.is_empty() {
+            pods.remove(&uid);
+            return;
+        }
+        let containers = pods.entry(uid.clone()).or_default();
+        containers.retain(|id, _| running.iter().any(|r| r.id == *id));
+        for running in running {
+            match containers.get(&running.id) {
+                Some(entry) => entry.followed.moved(pod.clone(), address),
+                None => {
+                    containers.insert(running.id.clone(), self.begin(uid.clone(), pod, running, address));
+                }
+            }
+        }
     }
 
     /// One entry for each container followed.
-    pub fn results(&self, _pod: &PodUid) -> BTreeMap<ContainerId, Results> {
-        todo!()
+    pub fn results(&self, pod: &PodUid) -> BTreeMap<ContainerId, Results> {
+        let pods = self.pods.lock();
+        let containers = pods.get(pod).into_iter().flatten();
+        containers.map(|(id, entry)| (id.clone(), entry.followed.results())).collect()
     }
 
-    pub fn forget(&self, _pod: &PodUid) {
-        todo!()
+    pub fn forget(&self, pod: &PodUid) {
+        self.pods.lock().remove(pod);
+    }
+
+    fn begin(&self, uid: PodUid, pod: &Arc<Pod>, running: &Running, address: Option<IpAddr>) -> Entry {
+        let container = container_of(pod, &running.name);
+        let probes = container.into_iter().flat_map(|container| {
+            [
+                (ProbeKind::Startup, &container.startup_probe),
+                (ProbeKind::Liveness, &container.liveness_probe),
+                (ProbeKind::Readiness, &container.readiness_probe),
+            ]
+            .into_iter()
+            .filter_map(move |(kind, probe)| Some((kind, container, probe.as_ref()?)))
+        });
+        let probes: Vec<_> = probes.collect();
+        let has = |wanted| probes.iter().any(|(kind, ..)| *kind == wanted);
+        let begins = Begins::of(pod, &running.id, has(ProbeKind::Startup), has(ProbeKind::Readiness));
+        let followed = Arc::new(Followed::new(uid, running.id.clone(), pod.clone(), address, begins));
+        let age = Duration::try_from(Timestamp::now().duration_since(running.started_at)).unwrap_or_default();
+        let mut tasks = JoinSet::new();
+        for (kind, container, probe) in probes {
+            if kind == ProbeKind::Startup && begins.started {
+                continue;
+            }
+            let delay = Duration::from_secs(probe.initial_delay_seconds.unwrap_or(0).max(0) as u64);
+            let task = Task {
+                shared: self.shared.clone(),
+                followed: followed.clone(),
+                container: container.clone(),
+                kind,
+                probe: probe.clone(),
+                first: Instant::now() + delay.saturating_sub(age),
+            };
+            tasks.spawn(task.run());
+        }
+        Entry { followed, _tasks: tasks }
     }
 }
+
+/// A container or a sidecar. Other init containers end before anyone could ask them.
+fn container_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+    let spec = pod.spec.as_ref()?;
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    spec.containers.iter().chain(sidecars).find(|container| container.name == name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@ pub mod coordination;
 pub mod core;
 pub mod diff;
 pub mod discovery;
+pub mod heal;
 pub mod int_or_percent;
 pub mod labels;
 pub mod meta;

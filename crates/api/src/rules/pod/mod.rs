@@ -5,7 +5,7 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
 
-use super::labels;
+use super::{heal, labels};
 use crate::{
     field::{Errors, FieldError, Path},
     strategy::Rules,
@@ -57,6 +57,8 @@ pub fn validate_template(template: &PodTemplateSpec, path: &Path, errors: &mut E
         if let Some(annotations) = &meta.annotations {
             labels::validate_annotations(annotations, &path.child("annotations"), errors);
             annotations::validate(annotations, spec, &path.child("annotations"), errors);
+            let pairs = annotations.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+            heal::check(pairs, &path.child("metadata").child("annotations"), errors);
         }
     }
     validate_pod_spec(spec, &path.child("spec"), errors);

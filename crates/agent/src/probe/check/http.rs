@@ -1,0 +1,281 @@
+//! `GET` a URL. 200 to 399 is good; redirects are followed on the same host only; certificates are not
+//! verified, since nobody gives pods one that their own address matches.
+
+use std::{net::IpAddr, str::FromStr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use rustls::pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinSet,
+};
+
+use super::{KEPT, Outcome, join, place, port, tcp};
+
+const MOST_REDIRECTS: usize = 10;
+
+/// What a path may not contain as it is; what is already encoded stays.
+const UNSAFE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`').add(b'{').add(b'}').add(b'\\');
+
+/// A request, with everything looked up.
+#[derive(Clone, Debug)]
+pub struct Request {
+    at: Place,
+    headers: HeaderMap,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    tls: bool,
+    host: String,
+    port: u16,
+    /// With its query; begins with `/` unless empty.
+    path: String,
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    /// As much of it as is kept.
+    pub body: Bytes,
+}
+
+impl Request {
+    pub fn new(
+        get: &HTTPGetAction,
+        container: &Container,
+        address: Option<IpAddr>,
+        user_agent: &'static str,
+    ) -> Result<Self, String> {
+        let tls = get.scheme.as_deref().is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"));
+        let host = place(get.host.as_deref(), address)?;
+        let path = path_of(get.path.as_deref().unwrap_or_default());
+        let at = Place { tls, host, port: port(&get.port, container)?, path };
+        let mut headers = HeaderMap::new();
+        for given in get.http_headers.iter().flatten() {
+            let name = HeaderName::from_str(&given.name).map_err(|_| format!("invalid header name {:?}", given.name));
+            let value = HeaderValue::from_str(&given.value);
+            headers.append(name?, value.map_err(|_| format!("invalid value of header {:?}", given.name))?);
+        }
+        headers.entry(header::USER_AGENT).or_insert(HeaderValue::from_static(user_agent));
+        match headers.get(header::ACCEPT) {
+            None => drop(headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"))),
+            Some(accept) if accept.is_empty() => drop(headers.remove(header::ACCEPT)),
+            Some(_) => {}
+        }
+        Ok(Self { at, headers })
+    }
+
+    /// Asks, and follows redirects to the same host; one to another host is the answer.
+    pub async fn send(self, timeout: Duration) -> Result<Answer, String> {
+        let first = self.at.clone();
+        let late = || {
+            let why = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
+            format!("Get {:?}: {why}", first.to_string())
+        };
+        tokio::time::timeout(timeout, self.follow(timeout)).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn follow(mut self, timeout: Duration) -> Result<Answer, String> {
+        let first = self.at.host.clone();
+        for _ in 0..MOST_REDIRECTS {
+            let said = |why: String| format!("Get {:?}: {why}", self.at.to_string());
+            let (answer, location) = get(&self.at, &self.headers, timeout).await.map_err(said)?;
+            let next = location.filter(|_| answer.status.is_redirection()).and_then(|to| self.at.resolve(&to));
+            match next {
+                Some((next, _)) if next.host != first => return Ok(answer),
+                Some((next, named)) => {
+                    if named {
+                        self.headers.remove(header::HOST);
+                    }
+                    self.at = next;
+                }
+                None => return Ok(answer),
+            }
+        }
+        Err(format!("Get {:?}: stopped after {MOST_REDIRECTS} redirects", self.at.to_string()))
+    }
+}
+
+pub async fn attempt(request: Request, timeout: Duration) -> Outcome {
+    match request.send(timeout).await {
+        Err(why) => Outcome::Failure(why),
+        Ok(Answer { status, body }) => match status.as_u16() {
+            200..300 => Outcome::Success,
+            300..400 => {
+                let body = String::from_utf8_lossy(&body);
+                Outcome::Warning(format!("Probe terminated redirects, Response body: {body}"))
+            }
+            other => Outcome::Failure(format!("HTTP probe failed with statuscode: {other}")),
+        },
+    }
+}
+
+impl Place {
+    /// Where a `Location` leads from here, and whether it named a host.
+    fn resolve(&self, location: &str) -> Option<(Self, bool)> {
+        let here = |path: &str| Some((Self { path: path_of(path), ..self.clone() }, false));
+        if let Some(rest) = location.strip_prefix("//") {
+            let scheme = if self.tls { "https" } else { "http" };
+            return self.resolve(&format!("{scheme}://{rest}"));
+        }
+        if location.starts_with('/') {
+            return here(location);
+        }
+        if !location.contains("://") {
+            let base = self.path.split('?').next().unwrap_or_default();
+            let directory = base.rfind('/').map_or("/", |at| &base[..=at]);
+            return here(&format!("{directory}{location}"));
+        }
+        let uri: Uri = location.split('#').next()?.parse().ok()?;
+        let tls = match uri.scheme_str()? {
+            "http" => false,
+            "https" => true,
+            _ => return None,
+        };
+        let host = uri.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        Some((Self { tls, host, port, path: uri.path_and_query().map(ToString::to_string).unwrap_or_default() }, true))
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", join(&self.host, self.port), self.path)
+    }
+}
+
+/// A path (and query) as it can be sent.
+fn path_of(path: &str) -> String {
+    let path = path.split('#').next().unwrap_or_default();
+    let slash = if path.is_empty() || path.starts_with('/') { "" } else { "/" };
+    format!("{slash}{}", utf8_percent_encode(path, UNSAFE))
+}
+
+async fn get(at: &Place, headers: &HeaderMap, timeout: Duration) -> Result<(Answer, Option<String>), String> {
+    let stream = tcp::connect(&at.host, at.port, timeout).await?;
+    if !at.tls {
+        return exchange(stream, at, headers).await;
+    }
+    let name = ServerName::try_from(at.host.clone()).map_err(|error| error.to_string())?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(trusting::client()?));
+    let stream = connector.connect(name, stream).await.map_err(|error| format!("tls: {error}"))?;
+    exchange(stream, at, headers).await
+}
+
+async fn exchange<S>(stream: S, at: &Place, headers: &HeaderMap) -> Result<(Answer, Option<String>), String>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    // Dropped with this future, whatever becomes of it.
+    let mut carrier = JoinSet::new();
+    carrier.spawn(connection);
+    let path = match at.path.as_str() {
+        "" => "/".to_owned(),
+        query if query.starts_with('?') => format!("/{query}"),
+        path => path.to_owned(),
+    };
+    let mut request = http::Request::get(path).body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
+    request.headers_mut().extend(headers.clone());
+    if !headers.contains_key(header::HOST) {
+        let host = HeaderValue::from_str(&join(&at.host, at.port)).map_err(|error| error.to_string())?;
+        request.headers_mut().insert(header::HOST, host);
+    }
+    request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    let response = sender.send_request(request).await.map_err(said)?;
+    let (parts, body) = response.into_parts();
+    let location = parts.headers.get(header::LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    Ok((Answer { status: parts.status, body: head(body).await }, location))
+}
+
+/// The beginning of a body; what comes after is not waited for.
+async fn head(body: hyper::body::Incoming) -> Bytes {
+    let mut body = Limited::new(body, KEPT);
+    let mut kept = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        kept.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+    }
+    kept.into()
+}
+
+fn said(error: hyper::Error) -> String {
+    use std::error::Error as _;
+    if error.is_incomplete_message() || error.is_closed() {
+        return "EOF".to_owned();
+    }
+    let reset = |e: &(dyn std::error::Error + 'static)| {
+        e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset)
+    };
+    if error.source().is_some_and(reset) {
+        return "read: connection reset by peer".to_owned();
+    }
+    error.to_string()
+}
+
+/// TLS that takes any certificate.
+mod trusting {
+    use std::sync::Arc;
+
+    use rustls::{
+        ClientConfig, DigitallySignedStruct, SignatureScheme,
+        client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+        pki_types::{CertificateDer, ServerName, UnixTime},
+    };
+
+    pub fn client() -> Result<ClientConfig, String> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider))).with_no_client_auth())
+    }
+
+    #[derive(Debug)]
+    struct Anyone(Arc<CryptoProvider>);
+
+    impl ServerCertVerifier for Anyone {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, rustls::Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.0.signature_verification_algorithms.supported_schemes()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! One probe of one container, from its first attempt to the container's end.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Probe};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::{
+    Failed, ProbeKind, Shared,
+    check::{self, Outcome, Target},
+    followed::Followed,
+    tally::{Found, Tally, Thresholds},
+};
+use crate::events::Kind;
+
+/// An attempt that could not be made is made again this often before the next period.
+const RETRIES: usize = 3;
+
+pub(super) struct Task {
+    pub shared: Arc<Shared>,
+    pub followed: Arc<Followed>,
+    pub container: Container,
+    pub kind: ProbeKind,
+    pub probe: Probe,
+    /// Until then, nothing is asked: start of the container and the probe's own delay.
+    pub first: Instant,
+}
+
+impl Task {
+    pub async fn run(self) {
+        if self.kind != ProbeKind::Startup {
+            self.followed.until_started().await;
+        }
+        tokio::time::sleep_until(self.first).await;
+        let began = Instant::now();
+        let mut tally = Tally::default();
+        let mut ticks = tokio::time::interval(seconds(self.probe.period_seconds, 10));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if self.kind != ProbeKind::Readiness && self.followed.is_terminating() {
+                return; // a pod that is being stopped is neither started nor kept alive
+            }
+            let (found, why) = match self.attempt().await {
+                Outcome::Gone => return,
+                Outcome::Errored(why) => {
+                    let kind = self.kind.name();
+                    self.say("Unhealthy", format!("{kind} probe errored and resulted in unknown state: {why}"));
+                    continue;
+                }
+                Outcome::Success => (Found::Good, String::new()),
+                Outcome::Warning(why) => {
+                    self.say("ProbeWarning", format!("{} probe warning: {why}", self.kind.name()));
+                    (Found::Good, String::new())
+                }
+                Outcome::Failure(why) => {
+                    self.say("Unhealthy", format!("{} probe failed: {why}", self.kind.name()));
+                    (Found::Bad, why)
+                }
+            };
+            let thresholds = self.thresholds(found).await;
+            let now = began.elapsed();
+            match tally.count(found, thresholds, now) {
+                None => {}
+                Some(Found::Good) => {
+                    self.good();
+                    if self.kind == ProbeKind::Startup {
+                        return;
+                    }
+                }
+                Some(Found::Bad) => self.bad(why, now.saturating_sub(tally.since().unwrap_or(now))),
+            }
+        }
+    }
+
+    async fn attempt(&self) -> Outcome {
+        let mut outcome = Outcome::Gone;
+        for _ in 0..RETRIES {
+            let target = Target {
+                runtime: &*self.shared.runtime,
+                id: &self.followed.id,
+                container: &self.container,
+                address: self.followed.address(),
+            };
+            outcome = check::attempt(&target, &self.probe).await;
+            if !matches!(outcome, Outcome::Errored(_)) {
+                break;
+            }
+        }
+        outcome
+    }
+
+    async fn thresholds(&self, found: Found) -> Thresholds {
+        let at_least_one = |given: Option<i32>, stock| given.filter(|n| *n > 0).unwrap_or(stock) as u32;
+        let hold = match (self.kind, found) {
+            (ProbeKind::Liveness, Found::Bad) => self.shared.policies.of(&self.followed.pod()).await.hold,
+            (ProbeKind::Startup | ProbeKind::Liveness | ProbeKind::Readiness, _) => Duration::ZERO,
+        };
+        Thresholds {
+            success: at_least_one(self.probe.success_threshold, 1),
+            failure: at_least_one(self.probe.failure_threshold, 3),
+            hold,
+        }
+    }
+
+    fn good(&self) {
+        let changed = match self.kind {
+            ProbeKind::Startup => self.followed.set_started(),
+            ProbeKind::Readiness => self.followed.set_ready(true),
+            ProbeKind::Liveness => self.followed.set_failed(None),
+        };
+        self.tell(changed);
+    }
+
+    fn bad(&self, why: String, lasted: Duration) {
+        let changed = match self.kind {
+            ProbeKind::Readiness => self.followed.set_ready(false),
+            ProbeKind::Startup | ProbeKind::Liveness => {
+                self.followed.set_failed(Some(Failed {
+                    probe: self.kind,
+                    why,
+                    since: Timestamp::now() - lasted,
+                    grace_seconds: self.probe.termination_grace_period_seconds,
+                }));
+                true // also when it failed before: whoever was denied a restart may ask again
+            }
+        };
+        self.tell(changed);
+    }
+
+    fn tell(&self, changed: bool) {
+        if changed {
+            self.shared.wake.pod(&self.followed.uid);
+        }
+    }
+
+    fn say(&self, reason: &'static str, message: String) {
+        self.shared.events.container(&self.followed.pod(), &self.container.name, Kind::Warning, reason, message);
+    }
+}
+
+pub(super) fn seconds(given: Option<i32>, stock: u64) -> Duration {
+    Duration::from_secs(given.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(stock))
+}
