@@ -1,12 +1,53 @@
 //! From a pod's words to what the runtime is asked to make.
+//!
+//! * [`env`]: variables from everywhere, and `$(NAME)` within them
+//! * [`security`], [`resources`]: contexts and limits, of the pod and of its containers
+//! * [`hostname`], [`dns`], [`hosts`]: names, and the files that make them known inside
+//! * [`mounts`]: volumes and files of the machine inside a container
+//! * [`identity`]: whether a running container is still the one that is asked for
+//!
+//! All of these decide from values; only this file and [`mounts`] read the API's objects or the disk.
 
-use std::net::IpAddr;
+pub mod container;
+pub mod dns;
+pub mod env;
+pub mod hostname;
+pub mod hosts;
+pub mod identity;
+pub mod machine;
+pub mod mounts;
+pub mod resources;
+pub mod sandbox;
+pub mod security;
+
+use std::{net::IpAddr, path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_runtime::{ContainerSpec, SandboxSpec, images::Image};
+use mainstay_runtime::{
+    ContainerSpec, PodUid, SandboxSpec,
+    images::Image,
+    observed::PodRef,
+    spec::{Dns, LogLimit},
+};
 
-/// Makes specs. Reads the API's objects and the pod's volumes; changes nothing.
-pub struct Specs {}
+pub use self::identity::{SPEC_HASH, identity};
+use self::machine::Machine;
+use crate::{
+    events::{Events, Kind},
+    logs::path,
+    objects::Objects,
+    settings::Settings,
+    volumes::{Volumes, layout::Layout},
+};
+
+/// Makes specs. Reads the API's objects and the pod's volumes; writes nothing but files of the pod's own.
+pub struct Specs {
+    settings: Arc<Settings>,
+    objects: Arc<Objects>,
+    volumes: Arc<Volumes>,
+    events: Events,
+    machine: Machine,
+}
 
 /// The container to be made.
 pub struct Wanted<'a> {
@@ -34,11 +75,92 @@ pub enum ConfigError {
 }
 
 impl Specs {
-    pub fn sandbox(&self, _pod: &Pod, _attempt: u32) -> Result<SandboxSpec, ConfigError> {
-        todo!()
+    pub fn new(settings: Arc<Settings>, objects: Arc<Objects>, volumes: Arc<Volumes>, events: Events) -> Self {
+        let machine = Machine::this(&settings);
+        Self { settings, objects, volumes, events, machine }
     }
 
-    pub async fn container(&self, _wanted: &Wanted<'_>) -> Result<ContainerSpec, ConfigError> {
-        todo!()
+    pub fn sandbox(&self, pod: &Pod, attempt: u32) -> Result<SandboxSpec, ConfigError> {
+        let about = sandbox::About {
+            cluster_domain: &self.settings.cluster_domain,
+            machine: &self.machine,
+            log_directory: self.log_directory(pod),
+            dns: self.dns(pod),
+        };
+        sandbox::sandbox(pod, attempt, about)
+    }
+
+    pub async fn container(&self, wanted: &Wanted<'_>) -> Result<ContainerSpec, ConfigError> {
+        let Wanted { pod, name, attempt, image, addresses } = *wanted;
+        let Some(asked) = container::find(pod, name) else {
+            return Err(ConfigError::Refused(format!("the pod has no container {name:?}")));
+        };
+        let container = &*asked.container;
+        let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+        security::verify_non_root(pod, container, &image.user)?;
+        let sources = env::gather(&self.objects, pod, container).await?;
+        let about = env::About { pod, addresses, machine: &self.machine };
+        let (env, skipped) = env::variables(container, &about, &sources)?;
+        for skipped in skipped {
+            self.events.pod(pod, Kind::Warning, "InvalidEnvironmentVariableNames", skipped.to_string());
+        }
+        let mounts = self.mounts(wanted, container, &env).await?;
+        let expanded = |texts: &Option<Vec<String>>| {
+            texts.iter().flatten().map(|text| env::expand(text, |name| env.get(name).map(String::as_str))).collect()
+        };
+        Ok(ContainerSpec {
+            name: name.to_owned(),
+            attempt,
+            image: container.image.clone().unwrap_or_default(),
+            image_id: image.id.clone(),
+            command: expanded(&container.command),
+            args: expanded(&container.args),
+            working_dir: container.working_dir.clone().unwrap_or_default(),
+            mounts,
+            devices: Vec::new(),
+            resources: resources::container(pod, container, &self.machine),
+            security: security::security(context, container.security_context.as_ref(), &self.seccomp_directory()),
+            stdin: container.stdin.unwrap_or_default(),
+            stdin_once: container.stdin_once.unwrap_or_default(),
+            tty: container.tty.unwrap_or_default(),
+            stop_signal: container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.clone()),
+            log_path: path::container_log(&self.log_directory(pod), name, attempt),
+            log_limit: LogLimit::default(),
+            labels: container::labels(pod, name),
+            annotations: [(SPEC_HASH.to_owned(), identity(container))].into(),
+            pid_of: asked.target,
+            env: env.into_iter().collect(),
+        })
+    }
+
+    /// Where a container leaves its last words.
+    pub fn termination_log(&self, pod: &PodUid, container: &str, attempt: u32) -> PathBuf {
+        self.layout().termination_log(pod, container, attempt)
+    }
+
+    fn layout(&self) -> &Layout {
+        self.volumes.layout()
+    }
+
+    fn log_directory(&self, pod: &Pod) -> PathBuf {
+        let PodRef { namespace, name, uid } = pod_ref(pod);
+        path::pod_directory(&self.settings.log_directory, &namespace, &name, &uid.0)
+    }
+
+    fn seccomp_directory(&self) -> PathBuf {
+        self.settings.directory.join("seccomp")
+    }
+
+    fn dns(&self, pod: &Pod) -> Dns {
+        let host = dns::of_machine();
+        dns::resolve(pod, &host, &self.settings.cluster_dns, &self.settings.cluster_domain)
+    }
+}
+
+pub fn pod_ref(pod: &Pod) -> PodRef {
+    PodRef {
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: PodUid(pod.metadata.uid.clone().unwrap_or_default()),
     }
 }

@@ -1,34 +1,385 @@
 //! A pod's volumes as directories and mounts of this machine.
+//!
+//! * [`layout`]: where everything lies
+//! * [`content`]: files that come from the API's objects; [`atomic`]: how they are exchanged all at once
+//! * [`empty_dir`], [`host_path`], [`claim`]: the other kinds
+//! * [`owner`]: `fsGroup`; [`subpath`]: a part of a volume, however its inside tries to lead outside
+//! * [`table`]: what is mounted; [`remove`]: giving everything back without ever reaching through a mount
+//!
+//! What belongs to the machine (`hostPath`, claims) is only linked to from a pod's directory, never
+//! mounted into it. Work on the disk happens on blocking threads, one at a time for each pod and
+//! bounded in time: a source that hangs keeps its own pod waiting, with a message, and nobody else.
 
-use std::collections::BTreeSet;
+pub mod atomic;
+mod claim;
+mod content;
+mod empty_dir;
+mod host_path;
+pub mod layout;
+mod owner;
+pub mod remove;
+pub mod subpath;
+mod table;
 
-use k8s_openapi::api::core::v1::Pod;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
 use mainstay_runtime::PodUid;
+use parking_lot::Mutex;
 
-pub struct Volumes {}
+use self::{atomic::Payload, empty_dir::Medium, layout::Layout, owner::Group};
+use crate::{
+    objects::{Lack, Objects},
+    settings::Settings,
+    spec::{machine::Machine, pod_ref},
+};
 
-#[derive(Debug, thiserror::Error)]
+/// How long the disk may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Volumes {
+    layout: Layout,
+    objects: Arc<Objects>,
+    machine: Machine,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is in place, as of this process; saves looking at the disk whenever a pod is woken.
+    in_place: BTreeMap<PodUid, BTreeMap<String, u64>>,
+    /// Pods with work on the disk that has not come back.
+    busy: BTreeSet<PodUid>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
 pub struct VolumeError {
     pub volume: String,
     pub why: String,
 }
 
+/// Where a container finds a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    pub path: PathBuf,
+    /// Whatever the mount says.
+    pub read_only: bool,
+}
+
+/// One volume, with everything known that making it needs.
+#[derive(Clone, Debug)]
+struct Task {
+    name: String,
+    what: What,
+    group: Option<Group>,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Empty(Medium),
+    /// Something of the machine's own; checked and made by its type.
+    Host {
+        path: PathBuf,
+        kind: String,
+    },
+    /// A bound claim's directory.
+    Claimed {
+        path: PathBuf,
+        own: bool,
+    },
+    Files {
+        payload: Payload,
+        in_memory: bool,
+    },
+    /// The API cannot tell; good enough if it is there from before.
+    Unknown {
+        why: String,
+    },
+}
+
 impl Volumes {
+    pub fn new(settings: &Settings, objects: Arc<Objects>) -> Self {
+        let layout = Layout::new(&settings.directory);
+        Self { layout, objects, machine: Machine::this(settings), state: Arc::default() }
+    }
+
     /// Makes every volume of the pod present and current. Harmless when repeated; called before the pod's
     /// first container and again whenever the pod is woken.
-    pub async fn ready(&self, _pod: &Pod) -> Result<(), VolumeError> {
-        todo!()
+    pub async fn ready(&self, pod: &Pod) -> Result<(), VolumeError> {
+        let uid = pod_ref(pod).uid;
+        let asked = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let planned = futures::future::join_all(asked.map(|volume| self.plan(pod, volume))).await;
+        let mut failed = None;
+        let mut tasks = Vec::new();
+        for plan in planned {
+            match plan {
+                Ok(task) if self.state.lock().is_in_place(&uid, &task) => {}
+                Ok(task) => tasks.push(task),
+                Err(error) => _ = failed.get_or_insert(error),
+            }
+        }
+        if let Some(first) = tasks.first().map(|task| task.name.clone()) {
+            let (layout, state, own) = (self.layout.clone(), self.state.clone(), uid.clone());
+            let made = self.on_disk(&uid, first, move || {
+                let mut result = Ok(());
+                for task in tasks {
+                    match task.make(&layout, &own) {
+                        Ok(()) => state.lock().put(&own, &task),
+                        Err(why) => result = result.and(Err(VolumeError { volume: task.name, why })),
+                    }
+                }
+                result
+            });
+            made.await?;
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     /// Unmounts and removes what `ready` made, from what is on disk alone. A mount that will not go away is an
     /// error, and nothing below it is touched.
-    pub async fn release(&self, _pod: &PodUid) -> Result<(), VolumeError> {
-        todo!()
+    pub async fn release(&self, pod: &PodUid) -> Result<(), VolumeError> {
+        self.state.lock().in_place.remove(pod);
+        let directory = self.layout.pod(pod);
+        self.on_disk(pod, pod.0.clone(), move || release(&directory)).await
     }
 
     /// Pods that have something on disk.
     pub fn held(&self) -> BTreeSet<PodUid> {
-        todo!()
+        self.layout.held()
     }
+
+    /// Where containers find the volume, once it is ready.
+    pub fn source(&self, pod: &Pod, name: &str) -> Result<Source, VolumeError> {
+        let failed = |why: String| VolumeError { volume: name.to_owned(), why };
+        let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let volume = volumes.find(|volume| volume.name == name);
+        let volume = volume.ok_or_else(|| failed("the pod has no such volume".to_owned()))?;
+        let path = self.layout.volume(&pod_ref(pod).uid, name);
+        let path = match std::fs::read_link(&path) {
+            Ok(target) => target,
+            Err(_) if path.is_dir() => path,
+            Err(_) => return Err(failed("it is not ready".to_owned())),
+        };
+        let claim = volume.persistent_volume_claim.as_ref();
+        let read_only = content::is_content(volume) || claim.is_some_and(|claim| claim.read_only == Some(true));
+        Ok(Source { path, read_only })
+    }
+
+    /// Binds a part of a volume to a path that stays what it is, and answers that path.
+    pub async fn sub_path(
+        &self,
+        pod: &PodUid,
+        container: &str,
+        index: usize,
+        place: subpath::Place,
+    ) -> Result<PathBuf, VolumeError> {
+        let target = self.layout.sub_path(pod, container, index);
+        let volume = place.volume.display().to_string();
+        let (name, bound) = (volume.clone(), target.clone());
+        let work =
+            move || subpath::bind(&place, &bound).map_err(|error| VolumeError { volume, why: error.to_string() });
+        self.on_disk(pod, name, work).await?;
+        Ok(target)
+    }
+
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    async fn plan(&self, pod: &Pod, volume: &Volume) -> Result<Task, VolumeError> {
+        let name = volume.name.clone();
+        let group = owner::wanted(pod);
+        let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
+        let what = if let Some(source) = &volume.empty_dir {
+            What::Empty(empty_dir::medium(source, pod, &self.machine).map_err(failed)?)
+        } else if let Some(source) = &volume.host_path {
+            What::Host { path: source.path.clone().into(), kind: source.type_.clone().unwrap_or_default() }
+        } else {
+            let found = if content::is_content(volume) {
+                let in_memory = volume.config_map.is_none();
+                let files = content::files(&self.objects, pod, volume, &self.machine).await;
+                files.map(|payload| What::Files { payload, in_memory })
+            } else if let Some(claim) = claim::name(pod, volume) {
+                claim::resolve(&self.objects, pod, volume, &claim).await
+            } else {
+                Err(Trouble::Refused(unsupported(volume)))
+            };
+            match found {
+                Ok(what) => what,
+                Err(Trouble::Refused(why)) => return Err(failed(why)),
+                Err(Trouble::Unreachable(why)) => What::Unknown { why },
+            }
+        };
+        Ok(Task { name, what, group })
+    }
+
+    /// Runs work of one pod on a blocking thread. Work that hangs stays alone: the pod gets no second thread.
+    async fn on_disk(
+        &self,
+        pod: &PodUid,
+        volume: String,
+        work: impl FnOnce() -> Result<(), VolumeError> + Send + 'static,
+    ) -> Result<(), VolumeError> {
+        let Some(busy) = Busy::begin(&self.state, pod) else {
+            return Err(VolumeError { volume, why: "an earlier attempt still waits for the disk".to_owned() });
+        };
+        let work = tokio::task::spawn_blocking(move || {
+            let _busy = busy;
+            work()
+        });
+        match tokio::time::timeout(PATIENCE, work).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(error)) => Err(VolumeError { volume, why: error.to_string() }),
+            Err(_) => Err(VolumeError { volume, why: format!("the disk did not answer within {PATIENCE:?}") }),
+        }
+    }
+}
+
+/// Why a volume cannot be planned.
+#[derive(Debug)]
+enum Trouble {
+    Refused(String),
+    Unreachable(String),
+}
+
+impl Trouble {
+    /// `what` in the words users know: `configmap "x"`.
+    fn of(lack: Lack, what: impl FnOnce() -> String) -> Self {
+        match lack {
+            Lack::Missing => Self::Refused(format!("{} not found", what())),
+            Lack::Unreachable(why) => Self::Unreachable(why),
+        }
+    }
+}
+
+impl Task {
+    fn make(&self, layout: &Layout, pod: &PodUid) -> Result<(), String> {
+        let (directory, made) = (layout.volume(pod, &self.name), layout.made(pod, &self.name));
+        let text = |error: io::Error| error.to_string();
+        match &self.what {
+            What::Empty(medium) => empty_dir::make(&directory, &made, medium, self.group.as_ref()).map_err(text),
+            What::Host { path, kind } => {
+                if !(is_link_to(&directory, path) && path.exists()) {
+                    host_path::check(path, kind)?;
+                }
+                link(path, &directory).map_err(text)
+            }
+            What::Claimed { path, own } => {
+                if !path.exists() {
+                    return Err(format!("path {:?} does not exist", path.display()));
+                }
+                if let (Some(group), true, false) = (&self.group, *own, is_link_to(&directory, path)) {
+                    owner::give(path, group, false).map_err(text)?;
+                }
+                link(path, &directory).map_err(text)
+            }
+            What::Files { payload, in_memory } => {
+                empty_dir::prepare(&directory, *in_memory).map_err(text)?;
+                atomic::write(&directory, payload, self.group.as_ref().map(|group| group.id)).map_err(text)
+            }
+            What::Unknown { why } => {
+                if directory.is_symlink() || directory.join(atomic::DATA).exists() {
+                    Ok(())
+                } else {
+                    Err(why.clone())
+                }
+            }
+        }
+    }
+
+    /// Two tasks of the same print come to the same.
+    fn print(&self) -> Option<u64> {
+        match &self.what {
+            What::Files { payload, .. } => Some(payload.print()),
+            What::Empty(_) => Some(0),
+            What::Host { .. } | What::Claimed { .. } => Some(1),
+            What::Unknown { .. } => None,
+        }
+    }
+}
+
+impl State {
+    fn is_in_place(&self, pod: &PodUid, task: &Task) -> bool {
+        let held = self.in_place.get(pod).and_then(|volumes| volumes.get(&task.name));
+        held.is_some() && (task.print().is_none() || held == task.print().as_ref())
+    }
+
+    fn put(&mut self, pod: &PodUid, task: &Task) {
+        if let Some(print) = task.print() {
+            self.in_place.entry(pod.clone()).or_default().insert(task.name.clone(), print);
+        }
+    }
+}
+
+struct Busy {
+    state: Arc<Mutex<State>>,
+    pod: PodUid,
+}
+
+impl Busy {
+    fn begin(state: &Arc<Mutex<State>>, pod: &PodUid) -> Option<Self> {
+        state.lock().busy.insert(pod.clone()).then(|| Self { state: state.clone(), pod: pod.clone() })
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.state.lock().busy.remove(&self.pod);
+    }
+}
+
+fn unsupported(volume: &Volume) -> String {
+    // The one field beside `name` that is set.
+    let kind = serde_json::to_value(volume)
+        .ok()
+        .and_then(|value| value.as_object().and_then(|fields| fields.keys().find(|field| *field != "name").cloned()));
+    match kind {
+        Some(kind) => format!("volumes of type {kind} are not supported here"),
+        None => "the volume has no type".to_owned(),
+    }
+}
+
+fn is_link_to(link: &Path, target: &Path) -> bool {
+    std::fs::read_link(link).is_ok_and(|found| found == target)
+}
+
+/// Makes or changes a link, never leaving none.
+fn link(target: &Path, link: &Path) -> io::Result<()> {
+    if is_link_to(link, target) {
+        return Ok(());
+    }
+    let parent = link.parent().unwrap_or(link);
+    std::fs::create_dir_all(parent)?;
+    let mut temporary = link.as_os_str().to_owned();
+    temporary.push(".new");
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(target, &temporary)?;
+    std::fs::rename(&temporary, link)
+}
+
+fn release(directory: &Path) -> Result<(), VolumeError> {
+    let failed = |path: &Path, why: String| {
+        let volume = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        VolumeError { volume, why }
+    };
+    let directory = match directory.canonicalize() {
+        Ok(directory) => directory,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(directory, error.to_string())),
+    };
+    table::unmount_below(&directory).map_err(|stuck| {
+        let why = format!("{} is still mounted: {}", stuck.path.display(), stuck.why);
+        failed(&stuck.path, why)
+    })?;
+    remove::tree(&directory).map_err(|error| failed(&directory, error.to_string()))
 }

@@ -1,1 +1,0 @@
-//! What pods refer to: ConfigMaps, Secrets, claims and Services, as the API last told.

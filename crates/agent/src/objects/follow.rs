@@ -1,0 +1,204 @@
+//! Objects of one kind, each watched while some pod refers to it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::StreamExt;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    runtime::watcher::{self, Event, watcher},
+};
+use mainstay_runtime::PodUid;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio::{sync::watch, task::AbortHandle};
+
+use super::{Known, Lack};
+use crate::wake::Wake;
+
+/// Silence for this long counts as unreachable.
+const PATIENCE: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// One object of a namespace, or all of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Selection {
+    namespace: String,
+    name: Option<String>,
+}
+
+impl Selection {
+    pub(super) fn one(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: Some(name.to_owned()) }
+    }
+
+    pub(super) fn all(namespace: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: None }
+    }
+}
+
+type Found<K> = BTreeMap<String, Arc<K>>;
+
+#[derive(Clone)]
+enum State<K> {
+    Asking,
+    Told(Found<K>),
+    Unreachable(String),
+}
+
+struct Entry<K> {
+    pods: Arc<Mutex<BTreeSet<PodUid>>>,
+    state: watch::Receiver<State<K>>,
+    task: AbortHandle,
+}
+
+impl<K> Drop for Entry<K> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub(super) struct Followed<K> {
+    client: Client,
+    api: fn(Client, &str) -> Api<K>,
+    wake: Option<Wake>,
+    entries: Mutex<BTreeMap<Selection, Entry<K>>>,
+}
+
+impl<K> Followed<K>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    pub(super) fn new(client: Client, api: fn(Client, &str) -> Api<K>, wake: Option<Wake>) -> Self {
+        Self { client, api, wake, entries: Mutex::default() }
+    }
+
+    pub(super) async fn one(&self, pod: &PodUid, namespace: &str, name: &str) -> Known<K> {
+        self.get(pod, &Selection::one(namespace, name)).await?.remove(name).ok_or(Lack::Missing)
+    }
+
+    /// What is known now; waits for the first answer if none has come yet.
+    pub(super) async fn get(&self, pod: &PodUid, which: &Selection) -> Result<Found<K>, Lack> {
+        let mut state = self.follow(pod, which);
+        let state = state.wait_for(|state| !matches!(state, State::Asking)).await;
+        match state.as_deref() {
+            Ok(State::Told(found)) => Ok(found.clone()),
+            Ok(State::Unreachable(why)) => Err(Lack::Unreachable(why.clone())),
+            Ok(State::Asking) | Err(_) => Err(Lack::Unreachable("the agent is stopping".to_owned())),
+        }
+    }
+
+    pub(super) fn forget(&self, pod: &PodUid) {
+        self.entries.lock().retain(|_, entry| {
+            let mut pods = entry.pods.lock();
+            pods.remove(pod);
+            !pods.is_empty()
+        });
+    }
+
+    fn follow(&self, pod: &PodUid, which: &Selection) -> watch::Receiver<State<K>> {
+        let mut entries = self.entries.lock();
+        let entry = entries.entry(which.clone()).or_insert_with(|| {
+            let (told, state) = watch::channel(State::Asking);
+            let pods = Arc::new(Mutex::new(BTreeSet::new()));
+            let listener = Listener { told, pods: pods.clone(), wake: self.wake.clone() };
+            let api = (self.api)(self.client.clone(), &which.namespace);
+            let task = tokio::spawn(listener.run(api, which.name.clone())).abort_handle();
+            Entry { pods, state, task }
+        });
+        entry.pods.lock().insert(pod.clone());
+        entry.state.clone()
+    }
+}
+
+/// Keeps one selection current.
+struct Listener<K> {
+    told: watch::Sender<State<K>>,
+    pods: Arc<Mutex<BTreeSet<PodUid>>>,
+    wake: Option<Wake>,
+}
+
+impl<K> Listener<K>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    async fn run(self, api: Api<K>, name: Option<String>) {
+        let config = match name {
+            Some(name) => watcher::Config::default().fields(&format!("metadata.name={name}")),
+            None => watcher::Config::default(),
+        };
+        let mut events = pin!(watcher(api, config));
+        let (mut known, mut listed) = (Found::new(), Found::new());
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let event = if matches!(*self.told.borrow(), State::Asking) {
+                match tokio::time::timeout(PATIENCE, events.next()).await {
+                    Ok(event) => event,
+                    Err(_) => {
+                        self.told.send_replace(State::Unreachable("the API does not answer".to_owned()));
+                        continue;
+                    }
+                }
+            } else {
+                events.next().await
+            };
+            let Some(event) = event else { return };
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(object)) => {
+                    listed.insert(object.name_any(), Arc::new(object));
+                }
+                Ok(Event::InitDone) => {
+                    known = std::mem::take(&mut listed);
+                    pause = FIRST_PAUSE;
+                    self.tell(&known);
+                }
+                Ok(Event::Apply(object)) => {
+                    known.insert(object.name_any(), Arc::new(object));
+                    self.tell(&known);
+                }
+                Ok(Event::Delete(object)) => {
+                    known.remove(&object.name_any());
+                    self.tell(&known);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, kind = std::any::type_name::<K>(), "cannot follow");
+                    self.told.send_if_modified(|state| {
+                        let unknown = !matches!(state, State::Told(_));
+                        if unknown {
+                            *state = State::Unreachable(error.to_string());
+                        }
+                        unknown
+                    });
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Whoever waits for the first answer hears it by waiting; everybody else is woken.
+    fn tell(&self, known: &Found<K>) {
+        let before = self.told.send_replace(State::Told(known.clone()));
+        let news = match &before {
+            State::Asking => false,
+            State::Unreachable(_) => true,
+            State::Told(before) => versions(before).ne(versions(known)),
+        };
+        if let (true, Some(wake)) = (news, &self.wake) {
+            for pod in self.pods.lock().iter() {
+                wake.pod(pod);
+            }
+        }
+    }
+}
+
+fn versions<K: Resource>(found: &Found<K>) -> impl Iterator<Item = (&String, Option<&String>)> {
+    found.iter().map(|(name, object)| (name, object.meta().resource_version.as_ref()))
+}

@@ -1,0 +1,49 @@
+//! One container of a pod, whichever list it stands in.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::pod_ref;
+
+pub struct Asked<'a> {
+    pub container: Cow<'a, Container>,
+    /// The container whose processes an ephemeral one is to see.
+    pub target: Option<String>,
+}
+
+/// The container of this name. An ephemeral one has all fields of a container, and is read as one.
+pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<Asked<'a>> {
+    let spec = pod.spec.as_ref()?;
+    if let Some(container) =
+        spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|container| container.name == name)
+    {
+        return Some(Asked { container: Cow::Borrowed(container), target: None });
+    }
+    let ephemeral = spec.ephemeral_containers.iter().flatten().find(|container| container.name == name)?;
+    let container = serde_json::from_value(serde_json::to_value(ephemeral).ok()?).ok()?;
+    let target = ephemeral.target_container_name.clone().filter(|target| !target.is_empty());
+    Some(Asked { container: Cow::Owned(container), target })
+}
+
+/// Under which tools that look at the runtime find a pod's containers.
+pub fn labels(pod: &Pod, container: &str) -> BTreeMap<String, String> {
+    let mut labels = pod_labels(pod);
+    labels.insert("io.kubernetes.container.name".to_owned(), container.to_owned());
+    labels
+}
+
+pub(super) fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
+    let pod = pod_ref(pod);
+    [
+        ("io.kubernetes.pod.namespace".to_owned(), pod.namespace),
+        ("io.kubernetes.pod.name".to_owned(), pod.name),
+        ("io.kubernetes.pod.uid".to_owned(), pod.uid.0),
+    ]
+    .into()
+}
+
+/// Whether this init container runs on beside the others.
+pub fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}

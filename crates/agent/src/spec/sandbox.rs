@@ -1,0 +1,111 @@
+//! What a pod's containers share.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use mainstay_runtime::{
+    SandboxSpec,
+    spec::{Dns, HostPort, PidMode, Protocol},
+};
+
+use super::{ConfigError, container, hostname, machine::Machine, pod_ref, resources};
+
+/// Settings of the kernel that belong to a pod's namespaces and hurt nobody else.
+const SAFE: &[&str] = &[
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+];
+
+pub struct About<'a> {
+    pub cluster_domain: &'a str,
+    pub machine: &'a Machine,
+    pub log_directory: PathBuf,
+    pub dns: Dns,
+}
+
+pub fn sandbox(pod: &Pod, attempt: u32, about: About<'_>) -> Result<SandboxSpec, ConfigError> {
+    let nothing = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&nothing);
+    Ok(SandboxSpec {
+        pod: pod_ref(pod),
+        attempt,
+        hostname: hostname::names(pod, about.cluster_domain, about.machine)?.hostname,
+        log_directory: about.log_directory,
+        host_network: spec.host_network.unwrap_or_default(),
+        host_ipc: spec.host_ipc.unwrap_or_default(),
+        pid: match (spec.host_pid, spec.share_process_namespace) {
+            (Some(true), _) => PidMode::Host,
+            (_, Some(true)) => PidMode::Pod,
+            _ => PidMode::Container,
+        },
+        cgroup: resources::cgroup(pod),
+        resources: resources::pod(pod),
+        sysctls: sysctls(spec)?,
+        ports: ports(spec),
+        dns: about.dns,
+        labels: {
+            let mut labels = pod.metadata.labels.clone().unwrap_or_default();
+            labels.extend(container::pod_labels(pod));
+            labels
+        },
+        annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+    })
+}
+
+fn sysctls(spec: &PodSpec) -> Result<BTreeMap<String, String>, ConfigError> {
+    let asked = spec.security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
+    asked
+        .map(|sysctl| {
+            let name = sysctl.name.replace('/', ".");
+            let shared = if name.starts_with("net.") && spec.host_network.unwrap_or_default() {
+                Some("host net")
+            } else if name.starts_with("kernel.shm") && spec.host_ipc.unwrap_or_default() {
+                Some("host ipc")
+            } else {
+                None
+            };
+            match shared {
+                Some(what) => {
+                    Err(ConfigError::Refused(format!("forbidden sysctl: {name:?} not allowed with {what} enabled")))
+                }
+                None if !SAFE.contains(&name.as_str()) => {
+                    Err(ConfigError::Refused(format!("forbidden sysctl: {name:?} not allowlisted")))
+                }
+                None => Ok((name, sysctl.value.clone())),
+            }
+        })
+        .collect()
+}
+
+/// Ports of the machine that lead into the pod; on its own network every port is one already.
+fn ports(spec: &PodSpec) -> Vec<HostPort> {
+    if spec.host_network.unwrap_or_default() {
+        return Vec::new();
+    }
+    let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
+    let sidecars = spec.init_containers.iter().flatten().filter(|container| container::is_sidecar(container));
+    let all = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
+    all.filter_map(|port| {
+        Some(HostPort {
+            protocol: match port.protocol.as_deref() {
+                Some("UDP") => Protocol::Udp,
+                Some("SCTP") => Protocol::Sctp,
+                _ => Protocol::Tcp,
+            },
+            container_port: number(port.container_port)?,
+            host_port: number(port.host_port?)?,
+            host_ip: port.host_ip.clone().unwrap_or_default(),
+        })
+    })
+    .collect()
+}

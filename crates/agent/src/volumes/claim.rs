@@ -1,0 +1,64 @@
+//! Volumes that outlive their pods: a claim, bound to a directory of this machine.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+
+use super::{Trouble, What};
+use crate::{objects::Objects, spec::pod_ref};
+
+/// The claim behind a volume. One that is part of the pod is named after both.
+pub fn name(pod: &Pod, volume: &Volume) -> Option<String> {
+    if let Some(claim) = &volume.persistent_volume_claim {
+        return Some(claim.claim_name.clone());
+    }
+    volume.ephemeral.as_ref().map(|_| format!("{}-{}", pod_ref(pod).name, volume.name))
+}
+
+pub(super) async fn resolve(objects: &Objects, pod: &Pod, volume: &Volume, name: &str) -> Result<What, Trouble> {
+    let whose = pod_ref(pod);
+    let claim = objects.claim(&whose.uid, &whose.namespace, name).await;
+    let claim = claim.map_err(|lack| Trouble::of(lack, || format!("persistentvolumeclaim {name:?}")))?;
+    let bound = judge(&claim, pod, volume)
+        .map_err(|why| Trouble::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace)))?;
+    let found = objects.volume(&whose.uid, &bound).await;
+    let found = found.map_err(|lack| Trouble::of(lack, || format!("persistentvolume {bound:?}")))?;
+    place(&found, &claim)
+        .map_err(|why| Trouble::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace)))
+}
+
+/// The volume that the claim is bound to.
+fn judge(claim: &PersistentVolumeClaim, pod: &Pod, volume: &Volume) -> Result<String, String> {
+    let meta = &claim.metadata;
+    if volume.ephemeral.is_some() {
+        let ours = meta.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref());
+        if !ours {
+            return Err("PVC was not created for pod, it exists for another purpose".to_owned());
+        }
+    }
+    let spec = claim.spec.as_ref();
+    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+    match spec.and_then(|spec| spec.volume_name.as_deref()) {
+        Some(name) if !name.is_empty() && phase == Some("Bound") => {
+            if spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block") {
+                return Err("block volumes are not supported here".to_owned());
+            }
+            Ok(name.to_owned())
+        }
+        _ => Err("PVC is not bound".to_owned()),
+    }
+}
+
+fn place(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<What, String> {
+    let name = volume.metadata.name.as_deref().unwrap_or_default();
+    let Some(spec) = &volume.spec else { return Err(format!("persistentvolume {name:?} has no spec")) };
+    let bound_to = spec.claim_ref.as_ref().and_then(|claim| claim.uid.as_deref());
+    if bound_to != claim.metadata.uid.as_deref() {
+        return Err(format!("persistentvolume {name:?} is bound to another claim"));
+    }
+    if let Some(local) = &spec.local {
+        Ok(What::Claimed { path: local.path.clone().into(), own: true })
+    } else if let Some(host) = &spec.host_path {
+        Ok(What::Host { path: host.path.clone().into(), kind: host.type_.clone().unwrap_or_default() })
+    } else {
+        Err(format!("persistentvolume {name:?} is neither local nor hostPath, and others are not supported here"))
+    }
+}

@@ -1,0 +1,220 @@
+//! Volumes whose files come from the API: configMap, secret, downwardAPI, and projected, which is any mix.
+
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{
+        ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Secret, ServiceAccountTokenProjection,
+        Volume,
+    },
+};
+
+use super::{
+    Trouble,
+    atomic::{File, Payload},
+};
+use crate::{
+    objects::Objects,
+    spec::{container, env, machine::Machine, pod_ref},
+};
+
+const DEFAULT_MODE: i32 = 0o644;
+const TOKEN_LIFE: i64 = 3600;
+
+pub fn is_content(volume: &Volume) -> bool {
+    volume.config_map.is_some()
+        || volume.secret.is_some()
+        || volume.downward_api.is_some()
+        || volume.projected.is_some()
+}
+
+pub(super) async fn files(
+    objects: &Objects,
+    pod: &Pod,
+    volume: &Volume,
+    machine: &Machine,
+) -> Result<Payload, Trouble> {
+    let reader = Reader { objects, pod, machine };
+    let mut payload = Payload::default();
+    let mode = |mode: Option<i32>| mode.unwrap_or(DEFAULT_MODE);
+    if let Some(source) = &volume.config_map {
+        let keys = Keys { items: source.items.as_deref(), mode: mode(source.default_mode), optional: source.optional };
+        reader.config_map(&source.name, keys, &mut payload).await?;
+    } else if let Some(source) = &volume.secret {
+        let keys = Keys { items: source.items.as_deref(), mode: mode(source.default_mode), optional: source.optional };
+        reader.secret(source.secret_name.as_deref().unwrap_or_default(), keys, &mut payload).await?;
+    } else if let Some(source) = &volume.downward_api {
+        reader.downward(source.items.as_deref().unwrap_or_default(), mode(source.default_mode), &mut payload)?;
+    } else if let Some(source) = &volume.projected {
+        reader.projected(source, mode(source.default_mode), &mut payload).await?;
+    }
+    Ok(payload)
+}
+
+/// Which keys of an object become which files.
+#[derive(Clone, Copy)]
+struct Keys<'a> {
+    items: Option<&'a [KeyToPath]>,
+    mode: i32,
+    optional: Option<bool>,
+}
+
+impl Keys<'_> {
+    fn optional(&self) -> bool {
+        self.optional.unwrap_or_default()
+    }
+
+    /// `kind` as in `references non-existent config key: x`.
+    fn pick(&self, all: Vec<(&str, &[u8])>, kind: &str, payload: &mut Payload) -> Result<(), Trouble> {
+        let Some(items) = self.items.filter(|items| !items.is_empty()) else {
+            for (key, data) in all {
+                payload.put(key, data, bits(self.mode));
+            }
+            return Ok(());
+        };
+        for item in items {
+            match all.iter().find(|(key, _)| *key == item.key) {
+                Some((_, data)) => payload.put(&item.path, *data, bits(item.mode.unwrap_or(self.mode))),
+                None if self.optional() => {}
+                None => return Err(Trouble::Refused(format!("references non-existent {kind} key: {}", item.key))),
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Reader<'a> {
+    objects: &'a Objects,
+    pod: &'a Pod,
+    machine: &'a Machine,
+}
+
+impl Reader<'_> {
+    async fn config_map(&self, name: &str, keys: Keys<'_>, payload: &mut Payload) -> Result<(), Trouble> {
+        let whose = pod_ref(self.pod);
+        let found = self.objects.config_map(&whose.uid, &whose.namespace, name).await;
+        let map = match found.map_err(|lack| Trouble::of(lack, || format!("configmap {name:?}"))) {
+            Ok(map) => map,
+            Err(Trouble::Refused(_)) if keys.optional() => return Ok(()),
+            Err(trouble) => return Err(trouble),
+        };
+        keys.pick(config_map_keys(&map), "config", payload)
+    }
+
+    async fn secret(&self, name: &str, keys: Keys<'_>, payload: &mut Payload) -> Result<(), Trouble> {
+        let whose = pod_ref(self.pod);
+        let found = self.objects.secret(&whose.uid, &whose.namespace, name).await;
+        let secret = match found.map_err(|lack| Trouble::of(lack, || format!("secret {name:?}"))) {
+            Ok(secret) => secret,
+            Err(Trouble::Refused(_)) if keys.optional() => return Ok(()),
+            Err(trouble) => return Err(trouble),
+        };
+        keys.pick(secret_keys(&secret), "secret", payload)
+    }
+
+    fn downward(&self, files: &[DownwardAPIVolumeFile], mode: i32, payload: &mut Payload) -> Result<(), Trouble> {
+        for file in files {
+            let value = if let Some(field) = &file.field_ref {
+                let addresses: Vec<_> = self.addresses();
+                let about = env::About { pod: self.pod, addresses: &addresses, machine: self.machine };
+                env::field::value(&about, &field.field_path)
+                    .ok_or_else(|| format!("unsupported fieldPath: {}", field.field_path))
+            } else if let Some(resource) = &file.resource_field_ref {
+                let name = resource.container_name.as_deref().unwrap_or_default();
+                match container::find(self.pod, name) {
+                    Some(asked) => env::resource::value(resource, &asked.container, &self.machine.allocatable),
+                    None => Err(format!("container {name:?} not found")),
+                }
+            } else {
+                continue;
+            };
+            let value = value.map_err(Trouble::Refused)?;
+            payload.put(&file.path, value, bits(file.mode.unwrap_or(mode)));
+        }
+        Ok(())
+    }
+
+    /// All troubles are told, not only the first.
+    async fn projected(&self, source: &ProjectedVolumeSource, mode: i32, payload: &mut Payload) -> Result<(), Trouble> {
+        let mut refused = Vec::new();
+        for source in source.sources.iter().flatten() {
+            let result = if let Some(map) = &source.config_map {
+                let keys = Keys { items: map.items.as_deref(), mode, optional: map.optional };
+                self.config_map(&map.name, keys, payload).await
+            } else if let Some(secret) = &source.secret {
+                let keys = Keys { items: secret.items.as_deref(), mode, optional: secret.optional };
+                self.secret(&secret.name, keys, payload).await
+            } else if let Some(downward) = &source.downward_api {
+                self.downward(downward.items.as_deref().unwrap_or_default(), mode, payload)
+            } else if let Some(token) = &source.service_account_token {
+                self.token(token, mode, payload).await
+            } else {
+                let why = "projected volumes: clusterTrustBundle is not supported here";
+                Err(Trouble::Refused(why.to_owned()))
+            };
+            match result {
+                Ok(()) => {}
+                Err(Trouble::Refused(why)) => refused.push(why),
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        match &mut refused[..] {
+            [] => Ok(()),
+            [why] => Err(Trouble::Refused(std::mem::take(why))),
+            several => Err(Trouble::Refused(format!("[{}]", several.join(", ")))),
+        }
+    }
+
+    async fn token(
+        &self,
+        token: &ServiceAccountTokenProjection,
+        mode: i32,
+        payload: &mut Payload,
+    ) -> Result<(), Trouble> {
+        let audience = token.audience.as_deref().unwrap_or_default();
+        let seconds = token.expiration_seconds.unwrap_or(TOKEN_LIFE);
+        let account = self.pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
+        let text = self.objects.token(self.pod, audience, seconds).await;
+        let text =
+            text.map_err(|lack| Trouble::of(lack, || format!("failed to fetch token: serviceaccounts {account:?}")))?;
+        // Whoever it is meant for can read it by being its owner or in its group.
+        let owner = only_user(self.pod);
+        let group = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.fs_group);
+        let mode = if owner.is_some() || group.is_some() { 0o600 } else { bits(mode) };
+        payload.files.insert(token.path.clone(), File { data: text.as_bytes().to_vec(), mode, owner });
+        Ok(())
+    }
+
+    fn addresses(&self) -> Vec<std::net::IpAddr> {
+        let status = self.pod.status.as_ref();
+        let all = status.iter().flat_map(|status| status.pod_ips.iter().flatten());
+        all.filter_map(|address| address.ip.parse().ok()).collect()
+    }
+}
+
+/// The user that all containers of the pod run as, if there is one.
+fn only_user(pod: &Pod) -> Option<u32> {
+    let spec = pod.spec.as_ref()?;
+    let of_pod = spec.security_context.as_ref().and_then(|context| context.run_as_user);
+    let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut users =
+        all.map(|container| container.security_context.as_ref().and_then(|context| context.run_as_user).or(of_pod));
+    let first = users.next()??;
+    users.all(|user| user == Some(first)).then_some(first).and_then(|user| u32::try_from(user).ok())
+}
+
+fn config_map_keys(map: &ConfigMap) -> Vec<(&str, &[u8])> {
+    let texts = map.data.iter().flatten().map(|(key, text)| (key.as_str(), text.as_bytes()));
+    texts.chain(map.binary_data.iter().flatten().map(bytes)).collect()
+}
+
+fn secret_keys(secret: &Secret) -> Vec<(&str, &[u8])> {
+    secret.data.iter().flatten().map(bytes).collect()
+}
+
+fn bytes<'a>((key, data): (&'a String, &'a ByteString)) -> (&'a str, &'a [u8]) {
+    (key, &data.0)
+}
+
+fn bits(mode: i32) -> u32 {
+    u32::try_from(mode).unwrap_or_default() & 0o777
+}
