@@ -1,8 +1,35 @@
 //! Images: what containers are made of.
+//!
+//! [`Images`] is what the agent asks of a runtime. [`ImageStore`] is the built-in runtime's: layers by content, names
+//! in one index, root filesystems from overlayfs.
+
+mod collect;
+mod document;
+mod du;
+mod extract;
+mod files;
+mod import;
+mod index;
+mod layers;
+mod mounts;
+mod name;
+mod pull;
+mod registry;
+mod rootfs;
+mod store;
+#[cfg(test)]
+mod testing;
+mod watch;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch as changes;
+
+pub use document::ImageConfig;
+pub use import::{ImportError, Imported};
+pub use rootfs::Rootfs;
+pub use store::{ImageStore, Options};
 
 use crate::{error::RuntimeError, port::Result};
 
@@ -24,6 +51,12 @@ pub trait Images: Send + Sync {
     async fn remove(&self, id: &str) -> Result<()>;
 
     async fn usage(&self) -> Result<Usage>;
+
+    /// Counts up whenever an image has appeared or gone, whoever did it. `None` if this cannot be known but by asking.
+    /// Asked within a tokio runtime.
+    fn changes(&self) -> Option<changes::Receiver<u64>> {
+        None
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,327 @@
+//! Speaking to registries: manifests into memory, blobs into files that an interruption does not lose.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Read},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use oci_client::{
+    Client, Reference, RegistryOperation,
+    client::{BlobResponse, ClientConfig, ClientProtocol},
+    errors::{OciDistributionError, OciErrorCode},
+    secrets::RegistryAuth,
+};
+use sha2::{Digest, Sha256};
+use tokio::io::AsyncWriteExt;
+
+use super::{Auth, PullError, document::Descriptor, files::Files, layers, name, store::Options};
+
+const MANIFESTS: &[&str] = &[
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+];
+/// No honest configuration is larger.
+const MOST_CONFIG: usize = 8 << 20;
+/// Failures in a row, without a byte in between, that are borne while fetching a blob.
+const TRIES: u32 = 3;
+
+/// One pull's conversation with a registry.
+pub struct Registry {
+    client: Client,
+    reference: String,
+    name: Reference,
+    auth: RegistryAuth,
+    stall: Duration,
+}
+
+impl Registry {
+    pub async fn open(
+        reference: &str,
+        name: &Reference,
+        auth: Option<&Auth>,
+        options: &Options,
+    ) -> Result<Self, PullError> {
+        // The first to install one wins; all of ours are the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let host = name.resolve_registry();
+        let plain = on_this_machine(host) || options.insecure.iter().any(|insecure| insecure == host);
+        let config = ClientConfig {
+            protocol: if plain { ClientProtocol::Http } else { ClientProtocol::Https },
+            read_timeout: Some(options.stall),
+            connect_timeout: Some(options.stall.min(Duration::from_secs(30))),
+            user_agent: concat!("mainstay/", env!("CARGO_PKG_VERSION")),
+            ..ClientConfig::default()
+        };
+        let failed = |why: String| PullError::Failed { reference: reference.to_owned(), why };
+        let client = Client::try_from(config).map_err(|e| failed(chain(&e)))?;
+        let auth = match auth {
+            Some(auth) if !auth.token.is_empty() => RegistryAuth::Bearer(auth.token.clone()),
+            Some(auth) if !auth.username.is_empty() => {
+                RegistryAuth::Basic(auth.username.clone(), auth.password.clone())
+            }
+            _ => RegistryAuth::Anonymous,
+        };
+        let registry = Self { client, reference: reference.to_owned(), name: name.clone(), auth, stall: options.stall };
+        registry
+            .bounded(registry.client.auth(name, &registry.auth, RegistryOperation::Pull))
+            .await?
+            .map_err(|e| registry.explain(e))?;
+        Ok(registry)
+    }
+
+    /// The manifest of the name, or the one with this digest, and its digest. Verified.
+    pub async fn manifest(&self, digest: Option<&str>) -> Result<(Vec<u8>, String), PullError> {
+        let name = match digest {
+            Some(digest) => self.name.clone_with_digest(digest.to_owned()),
+            None => self.name.clone(),
+        };
+        let pulled = self.bounded(self.client.pull_manifest_raw(&name, &self.auth, MANIFESTS)).await?;
+        let (bytes, digest) = pulled.map_err(|e| self.explain(e))?;
+        Ok((bytes.to_vec(), digest))
+    }
+
+    /// A small blob. Verified.
+    pub async fn config(&self, wanted: &Descriptor) -> Result<Vec<u8>, PullError> {
+        let mut bytes = Vec::new();
+        let mut stream = self
+            .bounded(self.client.pull_blob_stream(&self.name, wanted.digest.as_str()))
+            .await?
+            .map_err(|e| self.explain(e))?;
+        while let Some(chunk) = self.bounded(stream.next()).await? {
+            bytes.extend(chunk.map_err(|e| self.failed(chain(&e)))?);
+            if bytes.len() > MOST_CONFIG {
+                return Err(self.failed("its configuration is too large".to_owned()));
+            }
+        }
+        if layers::digest(&bytes) != wanted.digest {
+            return Err(self.failed(format!("its configuration is not {}", wanted.digest)));
+        }
+        Ok(bytes)
+    }
+
+    /// Fetches a blob into a file, going on where an earlier attempt ended. Verified.
+    pub async fn blob(&self, files: &Files, wanted: &Descriptor) -> Result<Blob, PullError> {
+        let hex = name::hex(&wanted.digest)
+            .ok_or_else(|| self.failed(format!("{:?} is not a digest that is understood", wanted.digest)))?;
+        let blob = Blob::create(files, hex).map_err(|e| self.failed(format!("keep a layer: {e}")))?;
+        let mut tries = 0;
+        loop {
+            let before = blob.length();
+            let outcome = self.fetch(&blob, wanted).await;
+            let (resumed, progress) = (before > 0, blob.length() > before);
+            match outcome {
+                Ok(()) => match blob.digest().await.map_err(|e| self.failed(format!("read a layer: {e}")))? {
+                    found if found == wanted.digest => return Ok(blob),
+                    // What an earlier attempt left may have been damaged.
+                    _ if resumed && tries == 0 => {
+                        blob.restart().map_err(|e| self.failed(format!("keep a layer: {e}")))?;
+                    }
+                    found => {
+                        let why = format!("a layer has the digest {found}, not {}", wanted.digest);
+                        blob.discard();
+                        return Err(self.failed(why));
+                    }
+                },
+                Err(PullError::Failed { reference, why }) => {
+                    tries = if progress { 1 } else { tries + 1 };
+                    if tries >= TRIES {
+                        return Err(PullError::Failed { reference, why });
+                    }
+                    tracing::debug!(image = reference, why, "fetching a layer was interrupted");
+                    tokio::time::sleep(Duration::from_millis(250) * 2u32.pow(tries)).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            tries += 1;
+        }
+    }
+
+    async fn fetch(&self, blob: &Blob, wanted: &Descriptor) -> Result<(), PullError> {
+        let broken = |e: io::Error| self.failed(format!("keep a layer: {e}"));
+        let mut length = blob.length();
+        if wanted.size > 0 && length == wanted.size {
+            return Ok(());
+        }
+        if wanted.size > 0 && length > wanted.size {
+            blob.restart().map_err(broken)?;
+            length = 0;
+        }
+        let digest = wanted.digest.as_str();
+        let mut stream = if length == 0 {
+            self.bounded(self.client.pull_blob_stream(&self.name, digest)).await?.map_err(|e| self.explain(e))?.stream
+        } else {
+            let partial = self.client.pull_blob_stream_partial(&self.name, digest, length, None);
+            match self.bounded(partial).await?.map_err(|e| self.explain(e))? {
+                BlobResponse::Partial(rest) => rest.stream,
+                BlobResponse::Full(whole) => {
+                    blob.restart().map_err(broken)?;
+                    length = 0;
+                    whole.stream
+                }
+            }
+        };
+        let mut file = tokio::fs::OpenOptions::new().append(true).open(&blob.path).await.map_err(broken)?;
+        let mut interrupted = None;
+        while interrupted.is_none() {
+            match self.bounded(stream.next()).await {
+                Ok(None) => break,
+                Ok(Some(Ok(chunk))) => {
+                    length += chunk.len() as u64;
+                    if wanted.size > 0 && length > wanted.size {
+                        blob.restart().map_err(broken)?;
+                        return Err(self.failed("a layer is longer than its manifest says".to_owned()));
+                    }
+                    file.write_all(&chunk).await.map_err(broken)?;
+                }
+                Ok(Some(Err(e))) => interrupted = Some(self.failed(chain(&e))),
+                Err(error) => interrupted = Some(error),
+            }
+        }
+        file.flush().await.map_err(broken)?;
+        match interrupted {
+            Some(error) => Err(error),
+            None if length < wanted.size => Err(self.failed("the registry ended a layer too early".to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// A registry that says nothing has failed.
+    async fn bounded<T>(&self, work: impl Future<Output = T>) -> Result<T, PullError> {
+        tokio::time::timeout(self.stall, work)
+            .await
+            .map_err(|_| self.failed(format!("the registry sent nothing for {:?}", self.stall)))
+    }
+
+    pub fn failed(&self, why: String) -> PullError {
+        PullError::Failed { reference: self.reference.clone(), why }
+    }
+
+    fn explain(&self, error: OciDistributionError) -> PullError {
+        let reference = self.reference.clone();
+        match &error {
+            OciDistributionError::AuthenticationFailure(why) => {
+                let why = if why.is_empty() { "authentication failed" } else { why.trim() };
+                PullError::Refused { reference, why: why.to_owned() }
+            }
+            OciDistributionError::UnauthorizedError { .. } => {
+                PullError::Refused { reference, why: "401 Unauthorized".to_owned() }
+            }
+            OciDistributionError::ServerError { code: code @ (401 | 403), message, .. } => {
+                PullError::Refused { reference, why: format!("{code} {message}").trim().to_owned() }
+            }
+            OciDistributionError::ServerError { code: 404, .. } => PullError::NotFound { reference },
+            OciDistributionError::RegistryError { envelope, .. } => {
+                let has = |codes: &[OciErrorCode]| envelope.errors.iter().any(|e| codes.contains(&e.code));
+                use OciErrorCode::{BlobUnknown, Denied, ManifestUnknown, NameUnknown, NotFound, Unauthorized};
+                if has(&[Unauthorized, Denied]) {
+                    PullError::Refused { reference, why: envelope.to_string() }
+                } else if has(&[ManifestUnknown, NameUnknown, NotFound, BlobUnknown]) {
+                    PullError::NotFound { reference }
+                } else {
+                    PullError::Failed { reference, why: envelope.to_string() }
+                }
+            }
+            _ => PullError::Failed { reference, why: chain(&error) },
+        }
+    }
+}
+
+/// A blob in a file that only we write.
+pub struct Blob {
+    path: PathBuf,
+    lock: File,
+}
+
+impl Blob {
+    fn create(files: &Files, hex: &str) -> io::Result<Self> {
+        let open = |path: &Path| File::options().create(true).truncate(false).read(true).write(true).open(path);
+        let path = files.ingest(hex);
+        let lock = open(&path)?;
+        match lock.try_lock() {
+            Ok(()) => return Ok(Self { path, lock }),
+            Err(TryLockError::WouldBlock) => {} // another process fetches it; two copies are better than one waiting
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+        let path = files.ingest(&format!("{hex}.{}", uuid::Uuid::new_v4().simple()));
+        let lock = open(&path)?;
+        lock.lock()?;
+        Ok(Self { path, lock })
+    }
+
+    fn length(&self) -> u64 {
+        self.lock.metadata().map(|found| found.len()).unwrap_or(0)
+    }
+
+    fn restart(&self) -> io::Result<()> {
+        self.lock.set_len(0)
+    }
+
+    async fn digest(&self) -> io::Result<String> {
+        let path = self.path.clone();
+        let hash = tokio::task::spawn_blocking(move || {
+            let (mut file, mut hash) = (File::open(path)?, Sha256::new());
+            let mut buffer = vec![0; 256 << 10];
+            loop {
+                match file.read(&mut buffer)? {
+                    0 => break,
+                    read => hash.update(&buffer[..read]),
+                }
+            }
+            Ok::<_, io::Error>(hash.finalize())
+        });
+        let hash = hash.await.map_err(io::Error::other)??;
+        Ok(layers::named(hash.as_slice()))
+    }
+
+    pub fn open(&self) -> io::Result<File> {
+        File::open(&self.path)
+    }
+
+    pub fn discard(self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// `localhost:5000`, `127.0.0.1`, `[::1]:5000`
+fn on_this_machine(registry: &str) -> bool {
+    let host = match registry.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => registry.split(':').next().unwrap_or(registry),
+    };
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// An error with its causes, each said once.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registries_on_this_machine_need_no_tls() {
+        for host in ["localhost", "localhost:5000", "127.0.0.1:1", "127.8.8.8", "[::1]:5000"] {
+            assert!(on_this_machine(host), "{host}");
+        }
+        for host in ["localhost.example", "10.0.0.1:5000", "index.docker.io", "[2001:db8::1]:5000"] {
+            assert!(!on_this_machine(host), "{host}");
+        }
+    }
+}

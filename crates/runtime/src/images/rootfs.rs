@@ -1,0 +1,217 @@
+//! Root filesystems of containers: an image's layers below, a directory of the container's own above.
+//!
+//! The image `host` has the machine's `/` below. Other filesystems mounted there (`/proc`, `/run`, often `/home` and
+//! `/tmp`) are no part of it: their mount points are empty directories. Neither is the data directory, which holds the
+//! cluster's keys: it is hidden.
+//!
+//! Layers are named to the kernel by open file descriptors (`/proc/self/fd/7`), because the names of a hundred layers would not
+//! fit into the page that mount options may take, and because no character in them needs escaping then.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, PermissionsExt, chown},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    io::Errno,
+    mount::{MountFlags, UnmountFlags},
+};
+
+use super::{HOST_IMAGE, du, extract, files::Files, mounts};
+use crate::{error::RuntimeError, port::Result};
+
+/// What the kernel takes as mount options.
+const MOST_OPTIONS: usize = 4095;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rootfs {
+    pub path: PathBuf,
+}
+
+/// Mounts it. `layers` are chain ids, lowest first, of `image_id`; `hidden` is not seen in the image `host`.
+pub fn prepare(
+    files: &Files,
+    image_id: &str,
+    layers: &[String],
+    container_id: &str,
+    hidden: &[PathBuf],
+) -> Result<Rootfs> {
+    let dir = directory(files, container_id)?;
+    let failed = |e: io::Error| RuntimeError::failed(format!("prepare the root filesystem of {container_id}"), e);
+    let merged = dir.join("merged");
+    if dir.exists() {
+        if mounts::at_or_below(&merged).map_err(failed)?.contains(&merged) {
+            return Ok(Rootfs { path: merged });
+        }
+        release(files, container_id)?; // half made, or from before the machine was restarted
+    }
+    for part in ["upper", "work", "merged"] {
+        fs::create_dir_all(dir.join(part)).map_err(failed)?;
+    }
+    fs::write(dir.join("image"), image_id).map_err(failed)?;
+    let lower = lower(files, image_id, layers)?;
+    look_like(&dir.join("upper"), &lower[0]).map_err(failed)?;
+    if image_id == HOST_IMAGE {
+        for path in hidden {
+            hide(&dir.join("upper"), path).map_err(failed)?;
+        }
+    }
+    match mount(&dir, &lower) {
+        Ok(()) => Ok(Rootfs { path: merged }),
+        Err(error) => {
+            let _ = release(files, container_id);
+            Err(error)
+        }
+    }
+}
+
+/// Unmounts and deletes it; nothing if there is none. Whatever is still mounted in it afterwards keeps it from
+/// being deleted.
+pub fn release(files: &Files, container_id: &str) -> Result<()> {
+    let dir = directory(files, container_id)?;
+    let doing = || format!("remove the root filesystem of {container_id}");
+    let failed = |e: io::Error| RuntimeError::failed(doing(), e);
+    if !dir.exists() {
+        return Ok(());
+    }
+    for _ in 0..=mounts::at_or_below(&dir).map_err(failed)?.len() {
+        match rustix::mount::unmount(dir.join("merged"), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            Err(Errno::INVAL | Errno::NOENT) => break, // not, or no longer, mounted
+            Err(e) => return Err(failed(e.into())),
+        }
+    }
+    if let Some(mounted) = mounts::at_or_below(&dir).map_err(failed)?.pop() {
+        return Err(RuntimeError::failed(doing(), format!("{} is still mounted", mounted.display())));
+    }
+    for part in ["upper", "work"] {
+        gone(fs::remove_dir_all(dir.join(part))).map_err(failed)?;
+    }
+    gone(fs::remove_dir(dir.join("merged"))).map_err(failed)?; // fails rather than delete what it should not hold
+    gone(fs::remove_file(dir.join("image"))).map_err(failed)?;
+    gone(fs::remove_dir(&dir)).map_err(failed)
+}
+
+/// What the container itself wrote.
+pub fn bytes(files: &Files, container_id: &str) -> Result<u64> {
+    let upper = directory(files, container_id)?.join("upper");
+    match du::usage(&upper) {
+        Ok(usage) => Ok(usage.bytes),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            Err(RuntimeError::NotFound { what: "root filesystem", id: container_id.to_owned() })
+        }
+        Err(e) => Err(RuntimeError::failed(format!("measure {}", upper.display()), e)),
+    }
+}
+
+/// All that were prepared and not released: container and image.
+pub fn all(files: &Files) -> io::Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(files.rootfs())? {
+        let entry = entry?;
+        let image = match fs::read_to_string(entry.path().join("image")) {
+            Ok(image) => image,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(e) => return Err(e),
+        };
+        found.push((entry.file_name().to_string_lossy().into_owned(), image));
+    }
+    Ok(found)
+}
+
+fn directory(files: &Files, container_id: &str) -> Result<PathBuf> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if container_id.is_empty() || container_id.starts_with('.') || !container_id.chars().all(plain) {
+        return Err(RuntimeError::Invalid { why: format!("{container_id:?} cannot be a container's id") });
+    }
+    Ok(files.rootfs().join(container_id))
+}
+
+/// Directories to look through, topmost first.
+fn lower(files: &Files, image_id: &str, layers: &[String]) -> Result<Vec<PathBuf>> {
+    if image_id == HOST_IMAGE {
+        return Ok(vec!["/".into()]);
+    }
+    if layers.is_empty() {
+        return Ok(vec![files.empty()]);
+    }
+    let missing = || RuntimeError::ImageMissing { image: image_id.to_owned() };
+    layers.iter().rev().map(|id| Ok(files.layer(id).ok_or_else(missing)?.join("fs"))).collect()
+}
+
+fn mount(dir: &Path, lower: &[PathBuf]) -> Result<()> {
+    let refused = |e: io::Error| RuntimeError::failed(format!("mount {}", dir.join("merged").display()), e);
+    let open = |path: &PathBuf| File::open(path).map_err(refused);
+    let lower: Vec<File> = lower.iter().map(open).collect::<Result<_>>()?;
+    let (upper, work) = (open(&dir.join("upper"))?, open(&dir.join("work"))?);
+    let by_descriptor = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
+    let below: Vec<String> = lower.iter().map(by_descriptor).collect();
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", below.join(":"), by_descriptor(&upper), by_descriptor(&work));
+    if options.len() > MOST_OPTIONS - ",volatile".len() {
+        return Err(RuntimeError::Invalid { why: format!("the image has {} layers: too many", lower.len()) });
+    }
+    let mount = |options: &str| {
+        let options = std::ffi::CString::new(options).map_err(|_| Errno::INVAL)?;
+        rustix::mount::mount("overlay", dir.join("merged"), "overlay", MountFlags::empty(), options.as_c_str())
+    };
+    // A container's own layer need not survive a loss of power: a restart is always a fresh container. Without this, ending one
+    // would wait until all of the disk is written. Kernels before 5.10 do not know it.
+    match mount(&format!("{options},volatile")).or_else(|_| mount(&options)) {
+        Ok(()) => Ok(()),
+        Err(e) => Err(RuntimeError::failed(format!("mount {}", dir.join("merged").display()), why(e, dir))),
+    }
+}
+
+/// The kernel's answer in words.
+fn why(error: Errno, dir: &Path) -> String {
+    const OVERLAY_MAGIC: u64 = 0x794c_7630;
+    let on_overlay = rustix::fs::statfs(dir).is_ok_and(|found| u64::try_from(found.f_type) == Ok(OVERLAY_MAGIC));
+    match error {
+        Errno::PERM | Errno::ACCESS => "mounting needs the capability CAP_SYS_ADMIN".to_owned(),
+        Errno::NODEV => "this kernel has no overlayfs".to_owned(),
+        Errno::INVAL if on_overlay => {
+            format!("{} lies on an overlay, which cannot hold another: put the data directory elsewhere", dir.display())
+        }
+        other => io::Error::from(other).to_string(),
+    }
+}
+
+/// Gives a directory the owner and mode of another.
+fn look_like(directory: &Path, model: &Path) -> io::Result<()> {
+    let model = fs::symlink_metadata(model)?;
+    chown(directory, Some(model.uid()), Some(model.gid()))?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(model.mode() & 0o7777))
+}
+
+/// An empty directory over what lies at `path` of the machine.
+fn hide(upper: &Path, path: &Path) -> io::Result<()> {
+    let mut real = PathBuf::from("/");
+    let mut shown = upper.to_owned();
+    for component in path.components().skip(1) {
+        real.push(component);
+        shown.push(component);
+        if !real.is_dir() {
+            return Ok(());
+        }
+        if let Err(e) = fs::create_dir(&shown)
+            && e.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(e);
+        }
+        look_like(&shown, &real)?;
+    }
+    extract::opaque(File::open(&shown)?, &shown).map_err(io::Error::other)
+}
+
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,369 @@
+//! The image store of the built-in runtime.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Weak},
+    time::{Duration, SystemTime},
+};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::{
+    Auth, HOST_IMAGE, Image, Images, PullError, Usage,
+    collect::{self, Candidate},
+    document::{ImageConfig, Parsed},
+    files::{Files, Signature},
+    index::{Index, Record},
+    layers, pull,
+    rootfs::{self, Rootfs},
+};
+use crate::{error::RuntimeError, port::Result};
+
+/// Layers that no image names are left alone this long: someone may be about to name them.
+const ORPHANS_KEPT: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directories of the machine that the image `host` does not show.
+    pub hidden: Vec<PathBuf>,
+    /// Registries spoken to without TLS, as `host` or `host:port`. Those on this machine are anyway.
+    pub insecure: Vec<String>,
+    /// A registry that sends nothing for so long has failed.
+    pub stall: Duration,
+    /// Images used within this time are not collected.
+    pub young: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            hidden: Vec::new(),
+            insecure: Vec::new(),
+            stall: Duration::from_secs(60),
+            young: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Images on this machine, shared by all clones and with other processes that open the same directory.
+///
+/// What is not `async` here waits for the disk: call it where waiting is allowed.
+#[derive(Clone)]
+pub struct ImageStore {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub files: Files,
+    pub options: Options,
+    cached: Mutex<Option<(Signature, Arc<Index>)>>,
+    /// Who fetches or extracts a layer holds its lock; others wait and then find it there.
+    busy: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+impl ImageStore {
+    /// Hides the data directory from the image `host` if `directory` is `<data>/runtime/images`.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let mut options = Options::default();
+        if directory.ends_with("runtime/images")
+            && let Some(data) = directory.ancestors().nth(2)
+        {
+            fs::create_dir_all(data).map_err(|e| RuntimeError::failed(format!("create {}", data.display()), e))?;
+            options.hidden.extend(data.canonicalize());
+        }
+        Self::open_with(directory, options)
+    }
+
+    pub fn open_with(directory: &Path, options: Options) -> Result<Self> {
+        let failed = |e| RuntimeError::failed(format!("open the image store {}", directory.display()), e);
+        let files = Files::open(directory).map_err(failed)?;
+        files.tidy().map_err(failed)?;
+        let inner = Inner { files, options, cached: Mutex::default(), busy: Mutex::default() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// How an image wants to be run. The image `host` wants nothing in particular.
+    pub fn config(&self, image_id: &str) -> Result<ImageConfig> {
+        if image_id == HOST_IMAGE {
+            return Ok(ImageConfig::default());
+        }
+        self.record(image_id).map(|(_, record)| record.config)
+    }
+
+    /// A root filesystem of the container's own, mounted. Asked again, the same.
+    pub fn prepare_rootfs(&self, image_id: &str, container_id: &str) -> Result<Rootfs> {
+        let files = &self.inner.files;
+        let _lock = files.lock_shared().map_err(|e| RuntimeError::failed("lock the image store", e))?;
+        let (id, layers) = if image_id == HOST_IMAGE {
+            (HOST_IMAGE.to_owned(), Vec::new())
+        } else {
+            let (id, record) = self.record(image_id)?;
+            (id, record.layers)
+        };
+        let rootfs = rootfs::prepare(files, &id, &layers, container_id, &self.inner.options.hidden)?;
+        if let Err(error) = files.touch(&id) {
+            tracing::debug!(%error, image = id, "cannot note that an image was used");
+        }
+        Ok(rootfs)
+    }
+
+    /// Unmounts and deletes it, if there is one. What is still mounted in it keeps it from being deleted.
+    pub fn release_rootfs(&self, container_id: &str) -> Result<()> {
+        rootfs::release(&self.inner.files, container_id)
+    }
+
+    /// What the container wrote to its root filesystem.
+    pub fn rootfs_bytes(&self, container_id: &str) -> Result<u64> {
+        rootfs::bytes(&self.inner.files, container_id)
+    }
+
+    /// The containers whose root filesystem was prepared and not released.
+    pub fn prepared(&self) -> Result<Vec<String>> {
+        Ok(self.containers()?.into_iter().map(|(container, _)| container).collect())
+    }
+
+    fn containers(&self) -> Result<Vec<(String, String)>> {
+        rootfs::all(&self.inner.files).map_err(|e| RuntimeError::failed("list the root filesystems", e))
+    }
+
+    pub(super) fn index(&self) -> Result<Arc<Index>> {
+        let files = &self.inner.files;
+        let failed = |e| RuntimeError::failed(format!("read {}", files.index().display()), e);
+        let now = files.signature();
+        let mut cached = self.inner.cached.lock();
+        if let Some((seen, index)) = &*cached
+            && *seen == now
+        {
+            return Ok(index.clone());
+        }
+        let index = Arc::new(files.read_index().map_err(failed)?);
+        *cached = Some((now, index.clone()));
+        Ok(index)
+    }
+
+    fn record(&self, reference: &str) -> Result<(String, Record)> {
+        let index = self.index()?;
+        let found = index.find(reference).map(|(id, record)| (id.clone(), record.clone()));
+        found.ok_or_else(|| RuntimeError::ImageMissing { image: reference.to_owned() })
+    }
+
+    /// Makes layers that are all there an image. `false` if a layer went meanwhile.
+    pub(super) fn commit(&self, id: &str, parsed: &Parsed, tags: &[String], digests: &[String]) -> Result<bool> {
+        let files = &self.inner.files;
+        let failed = |e| RuntimeError::failed("write the image index", e);
+        let chain = layers::chain(&parsed.diff_ids);
+        let _lock = files.lock().map_err(failed)?;
+        let mut size = 0;
+        for layer in &chain {
+            if !layers::exists(files, layer) {
+                return Ok(false);
+            }
+            size += layers::usage(files, layer).map_err(failed)?.bytes;
+        }
+        let mut index = files.read_index().map_err(failed)?;
+        let record = Record {
+            tags: tags.iter().cloned().collect(),
+            digests: digests.iter().cloned().collect(),
+            layers: chain,
+            size,
+            created_at: parsed.created_at,
+            added_at: Timestamp::now(),
+            config: parsed.config.clone(),
+        };
+        index.put(id, record);
+        files.touch(id).map_err(failed)?;
+        files.write_index(&index).map_err(failed)?;
+        Ok(true)
+    }
+
+    /// Removes the image, or only this one of its names if it has others. Answers the bytes freed.
+    pub fn remove_name(&self, reference: &str) -> Result<u64> {
+        let name = super::name::parse(reference).ok();
+        let tag = name.as_ref().filter(|name| name.digest().is_none()).and_then(super::name::tagged);
+        self.change(|index| {
+            let Some((id, record)) = index.find(reference) else { return Vec::new() };
+            let id = id.clone();
+            match &tag {
+                Some(tag) if record.tags.contains(tag) && record.tags.len() > 1 => {
+                    if let Some(record) = index.images.get_mut(&id) {
+                        record.tags.remove(tag);
+                    }
+                    Vec::new()
+                }
+                _ => vec![id],
+            }
+        })
+    }
+
+    /// Removes images that nothing uses, the least recently used first, until so many bytes are free. Answers how
+    /// many are. `in_use` adds to what this store's own containers are made of.
+    pub fn collect(&self, in_use: &BTreeSet<String>, bytes_to_free: u64) -> Result<u64> {
+        let files = &self.inner.files;
+        let failed = |e| RuntimeError::failed("collect unused images", e);
+        let mut in_use = in_use.clone();
+        in_use.extend(self.containers()?.into_iter().map(|(_, image)| image));
+        let young = SystemTime::now().checked_sub(self.inner.options.young).unwrap_or(SystemTime::UNIX_EPOCH);
+        let orphans = self.remove_orphans().map_err(failed)?;
+        let freed = self.change(|index| {
+            let candidates: Vec<Candidate> = index
+                .images
+                .iter()
+                .map(|(id, record)| Candidate {
+                    id: id.clone(),
+                    layers: record.layers.clone(),
+                    last_used: files.last_used(id).unwrap_or(record.added_at.into()),
+                })
+                .collect();
+            let all: BTreeSet<&String> = index.images.values().flat_map(|record| &record.layers).collect();
+            let size = |layer: &String| layers::usage(files, layer).map(|usage| usage.bytes).unwrap_or(0);
+            let sizes: BTreeMap<String, u64> = all.into_iter().map(|layer| (layer.clone(), size(layer))).collect();
+            collect::choose(&candidates, &in_use, &sizes, young, bytes_to_free.saturating_sub(orphans))
+        })?;
+        Ok(orphans + freed)
+    }
+
+    /// Lets `choose` pick images to remove, with the store locked; removes those that no container is made of, and the layers
+    /// that only they had.
+    fn change(&self, choose: impl FnOnce(&mut Index) -> Vec<String>) -> Result<u64> {
+        let files = &self.inner.files;
+        let failed = |e| RuntimeError::failed("remove an image", e);
+        let scratch = files.scratch().map_err(failed)?;
+        let mut freed = 0;
+        {
+            let _lock = files.lock().map_err(failed)?;
+            let before = files.read_index().map_err(failed)?;
+            let mut index = before.clone();
+            let chosen = choose(&mut index);
+            let containers = self.containers()?;
+            let mut layers = BTreeSet::new();
+            for id in chosen {
+                if let Some((container, _)) = containers.iter().find(|(_, image)| *image == id) {
+                    return Err(RuntimeError::Invalid {
+                        why: format!("image {id} is in use by container {container}"),
+                    });
+                }
+                if let Some(record) = index.images.remove(&id) {
+                    layers.extend(record.layers);
+                }
+                if let Some(used) = files.used(&id) {
+                    let _ = fs::remove_file(used);
+                }
+            }
+            if index != before {
+                files.write_index(&index).map_err(failed)?;
+            }
+            for (number, layer) in index.unused(&layers).iter().enumerate() {
+                freed += layers::usage(files, layer).map(|usage| usage.bytes).unwrap_or(0);
+                if let Some(path) = files.layer(layer).filter(|path| path.exists()) {
+                    fs::rename(path, scratch.path().join(number.to_string())).map_err(failed)?;
+                }
+            }
+        }
+        drop(scratch); // deletes, with the store unlocked
+        Ok(freed)
+    }
+
+    /// Layers that were extracted for an image that never came to be.
+    fn remove_orphans(&self) -> std::io::Result<u64> {
+        let files = &self.inner.files;
+        let scratch = files.scratch()?;
+        let _lock = files.lock()?;
+        let index = files.read_index()?;
+        let mut freed = 0;
+        for entry in fs::read_dir(files.layers())? {
+            let entry = entry?;
+            let id = format!("sha256:{}", entry.file_name().to_string_lossy());
+            let age = SystemTime::now().duration_since(entry.metadata()?.modified()?).unwrap_or_default();
+            if age > ORPHANS_KEPT && !index.unused([&id]).is_empty() {
+                freed += layers::usage(files, &id).map(|usage| usage.bytes).unwrap_or(0);
+                fs::rename(entry.path(), scratch.path().join(entry.file_name()))?;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// One at a time per layer, within this process.
+    pub(super) fn busy(&self, layer: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut busy = self.inner.busy.lock();
+        busy.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = busy.get(layer).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::new(tokio::sync::Mutex::new(()));
+        busy.insert(layer.to_owned(), Arc::downgrade(&lock));
+        lock
+    }
+}
+
+fn host() -> Image {
+    Image { id: HOST_IMAGE.to_owned(), tags: vec![HOST_IMAGE.to_owned()], ..Image::default() }
+}
+
+#[async_trait]
+impl Images for ImageStore {
+    async fn list(&self) -> Result<Vec<Image>> {
+        let index = self.index()?;
+        Ok(std::iter::once(host()).chain(index.images.iter().map(|(id, record)| record.image(id))).collect())
+    }
+
+    async fn find(&self, reference: &str) -> Result<Option<Image>> {
+        if reference == HOST_IMAGE {
+            return Ok(Some(host()));
+        }
+        Ok(self.index()?.find(reference).map(|(id, record)| record.image(id)))
+    }
+
+    async fn pull(&self, reference: &str, auth: Option<&Auth>) -> std::result::Result<Image, PullError> {
+        if reference == HOST_IMAGE {
+            return Ok(host());
+        }
+        pull::pull(self, reference, auth).await
+    }
+
+    async fn remove(&self, id: &str) -> Result<()> {
+        if id == HOST_IMAGE {
+            return Err(RuntimeError::Invalid { why: "the image host is this machine; it cannot be removed".into() });
+        }
+        let (store, reference) = (self.clone(), id.to_owned());
+        blocking(move || {
+            store.change(|index| index.find(&reference).map(|(id, _)| vec![id.clone()]).unwrap_or_default()).map(drop)
+        })
+        .await
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        let store = self.clone();
+        blocking(move || {
+            let index = store.index()?;
+            let all: BTreeSet<&String> = index.images.values().flat_map(|record| &record.layers).collect();
+            let mut total = Usage::default();
+            for usage in all.into_iter().filter_map(|layer| layers::usage(&store.inner.files, layer).ok()) {
+                total.bytes += usage.bytes;
+                total.inodes += usage.inodes;
+            }
+            Ok(total)
+        })
+        .await
+    }
+
+    fn changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(super::watch::follow(self.inner.files.clone()))
+    }
+}
+
+/// Work that waits for the disk, away from the tasks that must not wait.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(e) => Err(RuntimeError::failed("work on the image store", e)),
+    }
+}
+
+#[cfg(test)]
+#[path = "store/tests.rs"]
+mod tests;
