@@ -1,1 +1,3 @@
 //! The agent's own HTTPS server: logs, exec, attach, port-forward, statistics.
+
+pub mod spdy;
