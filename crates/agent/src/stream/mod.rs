@@ -1,3 +1,23 @@
-//! The agent's own HTTPS server: logs, exec, attach, port-forward, statistics.
+//! The agent's own HTTPS server: logs, exec, attach, port-forward, statistics, at the paths a kubelet has.
+//!
+//! Only servers of the cluster may ask: the connection's certificate is of the cluster's CA, and names
+//! a member of `system:masters`. They pass on what clients of the API send, upgraded connections included, so
+//! the protocols of those are spoken here: [`channels`] (WebSocket) and [`spdy`]. Both become a [`remote::Remote`],
+//! which is what a process in a container is connected to.
 
+pub mod answer;
+pub mod channels;
+mod connection;
+pub mod exec;
+pub mod find;
+pub mod forward;
+mod logs;
+pub mod remote;
+pub mod route;
+pub mod server;
 pub mod spdy;
+pub mod stats;
+mod tunnel;
+pub mod upgrade;
+
+pub use server::{Parts, Server};

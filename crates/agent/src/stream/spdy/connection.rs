@@ -112,6 +112,11 @@ impl Writer {
         self.put(Frame::Data { id: self.id, fin: true, bytes: Bytes::new() }).await
     }
 
+    /// Cancelled when the client resets the stream or is gone.
+    pub fn over(&self) -> CancellationToken {
+        self.over.clone()
+    }
+
     /// Neither side wants more of this stream.
     pub async fn reset(&self) {
         let _ = self.put(Frame::Reset { id: self.id, status: reset::CANCEL }).await;

@@ -1,0 +1,92 @@
+//! One connection: who is there, and from each request to its answer.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use http::{Method, Request, StatusCode};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::{
+    answer::{self, Answer, Refusal, Response},
+    exec, forward, logs,
+    route::Route,
+    server::Parts,
+    stats, tunnel,
+};
+
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a connection may stay silent between requests.
+const IDLE: Duration = Duration::from_secs(120);
+const MASTERS: &str = "system:masters";
+
+pub async fn run(stream: TcpStream, tls: TlsAcceptor, parts: Arc<Parts>, stop: CancellationToken) {
+    let _ = stream.set_nodelay(true);
+    let stream = match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!("TLS handshake took too long"),
+    };
+    let presented = stream.get_ref().1.peer_certificates();
+    let admitted = presented.and_then(|chain| chain.first()).is_some_and(is_server);
+    let service = service_fn(move |request| {
+        let (parts, stop) = (parts.clone(), stop.clone());
+        async move {
+            let answer = match admitted {
+                true => respond(request, &parts, stop).await,
+                false => Err(Refusal::new(StatusCode::FORBIDDEN, "Forbidden")),
+            };
+            Ok::<Response, Infallible>(answer.unwrap_or_else(Refusal::into_response))
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "connection ended badly");
+    }
+}
+
+/// The CA signs for nodes and users too; only servers come here.
+fn is_server(certificate: &CertificateDer<'_>) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
+    certificate.subject().iter_organization().any(|o| o.as_str() == Ok(MASTERS))
+}
+
+async fn respond(request: Request<Incoming>, parts: &Arc<Parts>, stop: CancellationToken) -> Answer {
+    let route = Route::parse(request.uri().path()).ok_or_else(|| Refusal::not_found("404 page not found"))?;
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let upgrades =
+        matches!(route, Route::Exec { .. } | Route::Attach { .. } | Route::PortForward { .. } | Route::Tunnel { .. });
+    if !(request.method() == Method::GET || (upgrades && request.method() == Method::POST)) {
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed"));
+    }
+    match route {
+        Route::Logs { namespace, pod, container } => logs::answer(parts, &namespace, &pod, &container, &query).await,
+        Route::Exec { namespace, pod, container } => {
+            exec::exec(request, parts, &namespace, &pod, &container, stop).await
+        }
+        Route::Attach { namespace, pod, container } => {
+            exec::attach(request, parts, &namespace, &pod, &container, stop).await
+        }
+        Route::PortForward { namespace, pod } => forward::answer(request, parts, &namespace, &pod, stop).await,
+        Route::Tunnel { namespace, pod, port } => tunnel::answer(request, parts, &namespace, &pod, port, stop).await,
+        Route::Summary => stats::summary(parts).await,
+        Route::ResourceMetrics => stats::resource_metrics(parts).await,
+        Route::Pods => {
+            let items: Vec<_> = parts.pods.all().into_iter().map(|wanted| wanted.pod).collect();
+            let items: Vec<&k8s_openapi::api::core::v1::Pod> = items.iter().map(|pod| &**pod).collect();
+            Ok(answer::json(&serde_json::json!({
+                "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items,
+            })))
+        }
+        Route::Health => Ok(answer::typed(StatusCode::OK, "text/plain; charset=utf-8", "ok")),
+    }
+}

@@ -1,0 +1,73 @@
+//! The listener.
+
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use mainstay_runtime::Runtime;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{connection, stats::Meter};
+use crate::pods::Pods;
+
+/// What answers are made from.
+pub struct Parts {
+    pub node_name: String,
+    pub pods: Arc<Pods>,
+    pub runtime: Arc<dyn Runtime>,
+    /// `<data-dir>/logs`.
+    pub log_directory: PathBuf,
+    meter: Meter,
+}
+
+impl Parts {
+    pub fn new(node_name: String, pods: Arc<Pods>, runtime: Arc<dyn Runtime>, log_directory: PathBuf) -> Self {
+        let meter = Meter::new(runtime.clone());
+        Self { node_name, pods, runtime, log_directory, meter }
+    }
+
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}
+
+/// A bound listener that has not started to answer.
+pub struct Server {
+    tcp: TcpListener,
+    tls: TlsAcceptor,
+    parts: Arc<Parts>,
+}
+
+impl Server {
+    /// `tls` must ask for certificates and take only those of the cluster's CA.
+    pub async fn bind(address: SocketAddr, tls: Arc<rustls::ServerConfig>, parts: Parts) -> io::Result<Self> {
+        let tcp = TcpListener::bind(address).await?;
+        Ok(Self { tcp, tls: TlsAcceptor::from(tls), parts: Arc::new(parts) })
+    }
+
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+
+    /// Answers until `stop`; streams end with it. What runs in containers does not notice.
+    pub async fn run(self, stop: CancellationToken) {
+        let connections = TaskTracker::new();
+        while let Some(accepted) = stop.run_until_cancelled(self.tcp.accept()).await {
+            match accepted {
+                Ok((stream, _)) => {
+                    let (tls, parts, stop) = (self.tls.clone(), self.parts.clone(), stop.clone());
+                    connections.spawn(async move {
+                        stop.run_until_cancelled(connection::run(stream, tls, parts, stop.clone())).await;
+                    });
+                }
+                Err(error) => {
+                    // Out of file descriptors, mostly: wait for some to come back.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+        connections.close();
+        connections.wait().await;
+    }
+}

@@ -1,0 +1,39 @@
+//! `/tunnel`: a bare connection to a port of a pod, for what the API server proxies.
+
+use std::sync::Arc;
+
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    answer::{Answer, Refusal},
+    server::Parts,
+    upgrade::{self, Pending, Wish},
+};
+
+pub async fn answer(
+    mut request: Request<Incoming>,
+    parts: &Arc<Parts>,
+    namespace: &str,
+    pod: &str,
+    port: u16,
+    stop: CancellationToken,
+) -> Answer {
+    if upgrade::wish(request.headers()) != Some(Wish::Tunnel) {
+        return Err(upgrade::no_wish());
+    }
+    let found = parts.find(namespace, pod).await?;
+    let connected = parts.runtime.connect(found.sandbox()?, port).await;
+    let mut tunnel = connected.map_err(|error| {
+        Refusal::new(StatusCode::BAD_GATEWAY, format!("cannot connect to port {port} of pod {pod:?}: {error}"))
+    })?;
+    let pending = Pending::of(&mut request);
+    let work = async move {
+        if let Some(mut io) = pending.io().await {
+            let _ = tokio::io::copy_bidirectional(&mut io, &mut tunnel).await;
+        }
+    };
+    tokio::spawn(async move { stop.run_until_cancelled(work).await });
+    Ok(upgrade::switching("tcp"))
+}
