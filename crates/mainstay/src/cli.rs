@@ -4,7 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-use crate::{config_file, exit::Exit};
+use crate::{config_file, exit::Exit, image::ImageOptions};
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
 #[derive(Debug, Parser)]
@@ -24,6 +24,8 @@ pub enum Command {
     Backup(BackupOptions),
     /// Make the store what it was when the backup FILE was written
     Restore(RestoreOptions),
+    /// The images of this machine
+    Image(ImageOptions),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -195,7 +197,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     match &mut cli.command {
         Command::Up(options) => options.listen = options.listen.or(Some(([127, 0, 0, 1], 6443).into())),
         Command::Server(options) => options.listen = options.listen.or(Some(([0, 0, 0, 0], 6443).into())),
-        Command::Backup(_) | Command::Restore(_) => {}
+        Command::Backup(_) | Command::Restore(_) | Command::Image(_) => {}
     }
     Ok(cli.command)
 }

@@ -4,6 +4,7 @@ mod backup;
 mod cli;
 mod config_file;
 mod exit;
+mod image;
 mod log;
 mod restore;
 mod stores;
@@ -24,6 +25,7 @@ fn main() -> std::process::ExitCode {
         Command::Up(options) | Command::Server(options) => up::run(options),
         Command::Backup(options) => backup::run(options),
         Command::Restore(options) => restore::run(&options),
+        Command::Image(options) => image::run(options),
     };
     done.map_or_else(Exit::report, |()| std::process::ExitCode::SUCCESS)
 }
