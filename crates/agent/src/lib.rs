@@ -21,6 +21,8 @@ pub mod sources;
 pub mod spec;
 pub mod stream;
 pub mod tls;
+#[cfg(test)]
+mod testing;
 pub mod volumes;
 pub mod wake;
 pub mod worker;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     allocation,
     api::{Api, Target},
-    keys, object,
+    keys, object, pod_ranges,
     status::{ApiError, ApiResult},
 };
 
@@ -32,6 +32,9 @@ pub async fn create(api: &Api, target: &Target, name: &str, object: &mut Value) 
     if allocation::concerns(&target.d) {
         allocation::on_create(api, object, &mut admitted).await?;
     }
+    if pod_ranges::concerns(&target.d) {
+        pod_ranges::settle(api, object, None, &mut admitted).await?;
+    }
     Ok(admitted)
 }
 
@@ -39,6 +42,9 @@ pub async fn update(api: &Api, target: &Target, object: &mut Value, old: &Value)
     let mut admitted = Admitted::default();
     if allocation::concerns(&target.d) {
         allocation::on_update(api, object, old, &mut admitted).await?;
+    }
+    if pod_ranges::concerns(&target.d) {
+        pod_ranges::settle(api, object, Some(old), &mut admitted).await?;
     }
     Ok(admitted)
 }
@@ -53,7 +59,13 @@ pub fn delete(target: &Target) -> ApiResult<()> {
 
 /// What the removal of an object gives back.
 pub fn released(target: &Target, old: &Value) -> Vec<Op> {
-    if allocation::concerns(&target.d) { allocation::on_delete(old) } else { Vec::new() }
+    if allocation::concerns(&target.d) {
+        allocation::on_delete(old)
+    } else if pod_ranges::concerns(&target.d) {
+        pod_ranges::released(old)
+    } else {
+        Vec::new()
+    }
 }
 
 async fn active_namespace(api: &Api, target: &Target, namespace: &str, name: &str) -> ApiResult<Arc<Entry>> {

@@ -36,6 +36,7 @@ mod negotiate;
 mod object;
 mod openapi;
 pub mod pki;
+mod pod_ranges;
 mod query;
 mod reply;
 mod route;

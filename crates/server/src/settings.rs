@@ -27,6 +27,8 @@ pub struct Settings {
     pub bookmark_interval: Duration,
     /// Addresses for Services.
     pub service_range: (Ipv4Addr, u8),
+    /// Addresses for pods; each Node gets a part of them.
+    pub pod_range: (Ipv4Addr, u8),
     /// Ports for Services of type NodePort, both ends included.
     pub node_ports: (u16, u16),
 }
@@ -47,6 +49,7 @@ impl Default for Settings {
             watch_timeout: Duration::from_secs(30 * 60),
             bookmark_interval: Duration::from_secs(60),
             service_range: (Ipv4Addr::new(10, 96, 0, 0), 16),
+            pod_range: (Ipv4Addr::new(10, 244, 0, 0), 16),
             node_ports: (30_000, 32_767),
         }
     }

@@ -1,1 +1,19 @@
 //! This machine as a Node of the API.
+//!
+//! * [`keeper`]: registers it, renews its Lease, writes its status; [`status`]: what the status says, from
+//!   [`facts`] that stay and what was last seen
+//! * [`upkeep`]: watches for shortages ([`measure`], [`pressure`]), removes images ([`images`]) and names the pods
+//!   that have to go ([`eviction`])
+
+pub mod eviction;
+mod facts;
+mod images;
+mod keeper;
+mod measure;
+pub mod pressure;
+mod status;
+mod upkeep;
+
+pub use eviction::{Eviction, Evictions};
+pub use facts::VERSION;
+pub use keeper::{Keeper, Parts};

@@ -1,0 +1,355 @@
+//! Keeps the Node in the API what this machine is.
+//!
+//! Three loops that need each other only by what they leave behind: status, Lease, upkeep. Each survives an API
+//! that is away; it is asked again at least every two seconds, so that the Node is current as soon as it
+//! returns. A new agent finds the Node as the last one left it: Ready stays.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::{Node, NodeSpec, NodeStatus, Taint},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use mainstay_runtime::Runtime;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    eviction::Evictions,
+    facts::Facts,
+    measure,
+    pressure::Measured,
+    status::{self, Seen},
+    upkeep::Upkeep,
+};
+use crate::{
+    events::{Events, Kind},
+    pods::Pods,
+    settings::Settings,
+    wake::Wake,
+};
+
+/// How often the machine is looked at.
+const LOOK: Duration = Duration::from_secs(10);
+/// No call of API or runtime may hold up the others longer.
+const DEADLINE: Duration = Duration::from_secs(8);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const LEASES: &str = "kube-node-lease";
+/// Others believe that the machine is there for this long after a heartbeat.
+const LEASE_SECONDS: i32 = 40;
+
+pub struct Parts {
+    pub client: Client,
+    pub settings: Arc<Settings>,
+    pub runtime: Arc<dyn Runtime>,
+    pub pods: Arc<Pods>,
+    pub events: Events,
+    pub wake: Wake,
+    /// Why pods had better be elsewhere, if healing says so.
+    pub suspect: Box<dyn Fn() -> Option<String> + Send + Sync>,
+}
+
+pub struct Keeper {
+    pub(super) parts: Parts,
+    pub(super) evictions: Evictions,
+    pub(super) upkeep: Mutex<Upkeep>,
+    pub(super) measure: Box<dyn Fn() -> Measured + Send + Sync>,
+    facts: Facts,
+    node: watch::Sender<Option<Node>>,
+    look: Notify,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeepError {
+    #[error("{doing}: {source}")]
+    Api {
+        doing: &'static str,
+        #[source]
+        source: Box<kube::Error>,
+    },
+    #[error("the API does not answer")]
+    Silent,
+}
+
+fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> KeepError {
+    move |source| KeepError::Api { doing, source: Box::new(source) }
+}
+
+fn is(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+impl Keeper {
+    pub fn new(parts: Parts) -> Arc<Self> {
+        let directory = parts.settings.directory.clone();
+        Self::measuring(parts, move || measure::measure(&directory))
+    }
+
+    pub(super) fn measuring(parts: Parts, measure: impl Fn() -> Measured + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            evictions: Evictions::new(parts.wake.clone()),
+            upkeep: Mutex::default(),
+            measure: Box::new(measure),
+            facts: Facts::read(),
+            node: watch::Sender::default(),
+            look: Notify::new(),
+            parts,
+        })
+    }
+
+    /// The pods that have to end because the machine, or they themselves, ran out of something.
+    pub fn evictions(&self) -> Evictions {
+        self.evictions.clone()
+    }
+
+    /// The Node as last seen in the API.
+    pub fn node(&self) -> watch::Receiver<Option<Node>> {
+        self.node.subscribe()
+    }
+
+    /// Something that the status tells of may have changed.
+    pub fn look_again(&self) {
+        self.look.notify_one();
+    }
+
+    /// Until asked to stop. The Node stays as it is then.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let all = async { tokio::join!(self.report(), self.heartbeat(), self.keep_up()) };
+        stop.run_until_cancelled(all).await;
+    }
+
+    /// Says that the agent was stopped on purpose. For after [`Keeper::run`].
+    pub async fn retire(&self) {
+        let told = async {
+            let nodes = self.nodes();
+            let Some(node) = nodes.get_opt(self.name()).await? else { return Ok(()) };
+            let ready = status::retired(&node.status.unwrap_or_default(), Timestamp::now());
+            let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
+            nodes.patch_status(self.name(), &PatchParams::default(), &patch).await.map(drop)
+        };
+        match tokio::time::timeout(DEADLINE, told).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "cannot say in the API that the agent stops"),
+            Err(_) => tracing::warn!("cannot say in the API that the agent stops: it does not answer"),
+        }
+    }
+
+    fn name(&self) -> &str {
+        &self.parts.settings.node_name
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.parts.client.clone())
+    }
+
+    async fn report(&self) {
+        let (mut written, mut pause) = (None::<Instant>, FIRST_PAUSE);
+        loop {
+            let done = tokio::time::timeout(DEADLINE, self.report_once(written)).await;
+            match done.unwrap_or(Err(KeepError::Silent)) {
+                Ok(wrote) => {
+                    pause = FIRST_PAUSE;
+                    written = if wrote { Some(Instant::now()) } else { written };
+                    let _ = tokio::time::timeout(LOOK, self.look.notified()).await;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, ?pause, "cannot keep the node current; will try again");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// `true` if the status was written.
+    async fn report_once(&self, written: Option<Instant>) -> Result<bool, KeepError> {
+        let seen = self.see().await;
+        let node = self.registered().await?;
+        let none = NodeStatus::default();
+        let before = node.status.as_ref().unwrap_or(&none);
+        let settings = &self.parts.settings;
+        let after = status::status(settings, &self.facts, &seen, Some(before), Timestamp::now());
+        let due = written.is_none_or(|at| at.elapsed() >= settings.status_interval);
+        if !due && !status::differs(before, &after) {
+            self.node.send_replace(Some(node));
+            return Ok(false);
+        }
+        let patch = json!({ "metadata": { "uid": node.metadata.uid }, "status": status::patch(before, &after) });
+        let (nodes, patch) = (self.nodes(), Patch::Strategic(patch));
+        let patched = nodes.patch_status(self.name(), &PatchParams::default(), &patch).await;
+        let now = patched.map_err(api("write the node's status"))?;
+        self.announce(&now, before, &after);
+        self.node.send_replace(Some(now));
+        Ok(true)
+    }
+
+    async fn see(&self) -> Seen {
+        let runtime = &self.parts.runtime;
+        let answers = async {
+            let about = runtime.about().await.map_err(|error| error.to_string());
+            (about, runtime.images().list().await.unwrap_or_default())
+        };
+        let silent = || (Err("it does not answer".to_owned()), Vec::new());
+        let (runtime, images) = tokio::time::timeout(DEADLINE / 2, answers).await.unwrap_or_else(|_| silent());
+        let measured = (self.measure)();
+        let pressures = self.upkeep.lock().pressures(&measured, &self.parts.settings.eviction, Timestamp::now());
+        Seen { runtime, measured, pressures, images, suspect: (self.parts.suspect)() }
+    }
+
+    /// The Node in the API with our labels, made if it is not there.
+    async fn registered(&self) -> Result<Node, KeepError> {
+        let (nodes, wanted) = (self.nodes(), self.node_wanted());
+        let Some(node) = nodes.get_opt(self.name()).await.map_err(api("read the node"))? else {
+            return match nodes.create(&PostParams::default(), &wanted).await {
+                Ok(node) => {
+                    tracing::info!(node = self.name(), "registered");
+                    self.parts.events.node(&node, Kind::Normal, "Starting", "Starting mainstay agent.");
+                    Ok(node)
+                }
+                Err(error) => Err(api("register the node")(error)),
+            };
+        };
+        let labels = node.metadata.labels.as_ref();
+        let lacks = |(key, value): (&String, &String)| labels.and_then(|all| all.get(key)) != Some(value);
+        let ours = wanted.metadata.labels.unwrap_or_default();
+        if !ours.iter().any(lacks) {
+            return Ok(node);
+        }
+        let patch = Patch::Merge(json!({ "metadata": { "labels": ours } }));
+        nodes.patch(self.name(), &PatchParams::default(), &patch).await.map_err(api("label the node"))
+    }
+
+    fn node_wanted(&self) -> Node {
+        let settings = &self.parts.settings;
+        let facts = &self.facts;
+        let hostname = if facts.hostname.is_empty() { self.name() } else { &facts.hostname };
+        let mut labels = BTreeMap::new();
+        for prefix in ["kubernetes.io", "beta.kubernetes.io"] {
+            labels.insert(format!("{prefix}/os"), "linux".to_owned());
+            labels.insert(format!("{prefix}/arch"), facts.architecture.clone());
+        }
+        labels.insert("kubernetes.io/hostname".to_owned(), hostname.to_lowercase());
+        labels.extend(settings.labels.iter().cloned());
+        let taints: Vec<Taint> = settings.taints.iter().filter_map(|text| taint(text)).collect();
+        Node {
+            metadata: ObjectMeta { name: Some(self.name().to_owned()), labels: Some(labels), ..ObjectMeta::default() },
+            spec: Some(NodeSpec { taints: (!taints.is_empty()).then_some(taints), ..NodeSpec::default() }),
+            status: None,
+        }
+    }
+
+    /// Events for conditions that changed, as upstream names them, and for a machine that was down.
+    fn announce(&self, node: &Node, before: &NodeStatus, after: &NodeStatus) {
+        let events = &self.parts.events;
+        let boot = |status: &NodeStatus| status.node_info.as_ref().map(|info| info.boot_id.clone());
+        if let (Some(old), Some(new)) = (boot(before), boot(after))
+            && !old.is_empty()
+            && old != new
+        {
+            let message = format!("Node {} has been rebooted, boot id: {new}", self.name());
+            events.node(node, Kind::Warning, "Rebooted", message);
+        }
+        for condition in after.conditions.iter().flatten() {
+            let was = status::condition(before, &condition.type_).map(|before| before.status.as_str());
+            if was == Some(condition.status.as_str()) {
+                continue;
+            }
+            let reason = match (condition.type_.as_str(), condition.status == "True") {
+                ("Ready", true) => "NodeReady",
+                ("Ready", false) => "NodeNotReady",
+                ("MemoryPressure", true) => "NodeHasInsufficientMemory",
+                ("MemoryPressure", false) => "NodeHasSufficientMemory",
+                ("DiskPressure", true) => "NodeHasDiskPressure",
+                ("DiskPressure", false) => "NodeHasNoDiskPressure",
+                ("PIDPressure", true) => "NodeHasInsufficientPID",
+                ("PIDPressure", false) => "NodeHasSufficientPID",
+                ("Suspect", true) => "NodeSuspect",
+                ("Suspect", false) => "NodeNotSuspect",
+                _ => continue,
+            };
+            events.node(node, Kind::Normal, reason, format!("Node {} status is now: {reason}", self.name()));
+        }
+    }
+
+    async fn heartbeat(&self) {
+        let mut known = self.node.subscribe();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            // The Lease belongs to the Node: first there has to be one.
+            let Ok(owner) = known.wait_for(Option::is_some).await.map(|node| node.as_ref().and_then(owner)) else {
+                return;
+            };
+            match tokio::time::timeout(DEADLINE, self.renew(owner)).await.unwrap_or(Err(KeepError::Silent)) {
+                Ok(()) => {
+                    pause = FIRST_PAUSE;
+                    tokio::time::sleep(self.parts.settings.heartbeat).await;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, ?pause, "cannot renew the node's lease; will try again");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, owner: Option<OwnerReference>) -> Result<(), KeepError> {
+        let leases: Api<Lease> = Api::namespaced(self.parts.client.clone(), LEASES);
+        let spec = LeaseSpec {
+            holder_identity: Some(self.name().to_owned()),
+            lease_duration_seconds: Some(LEASE_SECONDS),
+            renew_time: Some(MicroTime(Timestamp::now())),
+            ..LeaseSpec::default()
+        };
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        match leases.patch(self.name(), &PatchParams::default(), &patch).await {
+            Ok(_) => return Ok(()),
+            Err(error) if is(&error, 404) => {}
+            Err(error) => return Err(api("renew the node's lease")(error)),
+        }
+        let metadata = ObjectMeta {
+            name: Some(self.name().to_owned()),
+            namespace: Some(LEASES.to_owned()),
+            owner_references: owner.map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        };
+        let lease = Lease { metadata, spec: Some(spec) };
+        leases.create(&PostParams::default(), &lease).await.map(drop).map_err(api("make the node's lease"))
+    }
+}
+
+fn owner(node: &Node) -> Option<OwnerReference> {
+    Some(OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.metadata.name.clone()?,
+        uid: node.metadata.uid.clone()?,
+        ..OwnerReference::default()
+    })
+}
+
+/// `key=value:Effect`, `key:Effect`.
+fn taint(text: &str) -> Option<Taint> {
+    let (name, effect) = text.rsplit_once(':')?;
+    let (key, value) = name.split_once('=').map_or((name, None), |(key, value)| (key, Some(value.to_owned())));
+    Some(Taint { key: key.to_owned(), value, effect: effect.to_owned(), ..Taint::default() })
+}
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

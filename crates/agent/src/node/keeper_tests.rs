@@ -1,0 +1,167 @@
+use super::*;
+
+#[test]
+fn taints_are_read_as_people_write_them() {
+    let read = |text: &str| taint(text).map(|taint| (taint.key, taint.value, taint.effect));
+    assert_eq!(read("a/b=c:NoSchedule"), Some(("a/b".into(), Some("c".into()), "NoSchedule".into())));
+    assert_eq!(read("a:NoExecute"), Some(("a".into(), None, "NoExecute".into())));
+    assert_eq!(read("a"), None);
+}
+
+struct Machine {
+    keeper: Arc<Keeper>,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+    said: tokio::sync::mpsc::Receiver<crate::events::Said>,
+    pods: Arc<Pods>,
+}
+
+fn machine(client: &Client, measured: impl Fn() -> Measured + Send + Sync + 'static) -> Machine {
+    let wake = Wake::default();
+    let (events, said) = Events::channel();
+    let pods = Arc::new(Pods::new(wake.clone()));
+    let settings = Settings {
+        heartbeat: Duration::from_millis(50),
+        labels: vec![("rack".into(), "7".into())],
+        taints: vec!["dedicated=db:PreferNoSchedule".into()],
+        ..super::status::tests::settings()
+    };
+    let parts = Parts {
+        client: client.clone(),
+        settings: Arc::new(settings),
+        runtime: Arc::new(mainstay_runtime::fake::Fake::new()),
+        pods: pods.clone(),
+        events,
+        wake,
+        suspect: Box::new(|| None),
+    };
+    let keeper = Keeper::measuring(parts, measured);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(keeper.clone().run(stop.clone()));
+    Machine { keeper, stop, task, said, pods }
+}
+
+impl Machine {
+    async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+fn fine() -> Measured {
+    let plenty = crate::node::pressure::Amount { capacity: 100 << 30, available: 90 << 30 };
+    Measured { memory: plenty, disk: plenty, inodes: plenty, pids: plenty }
+}
+
+fn ready(node: &Node) -> Option<(String, String, Timestamp)> {
+    let condition = status::condition(node.status.as_ref()?, "Ready")?;
+    let since = condition.last_transition_time.clone()?.0;
+    Some((condition.status.clone(), condition.reason.clone()?, since))
+}
+
+#[tokio::test]
+async fn a_machine_registers_beats_and_comes_back_when_it_is_deleted() {
+    let client = crate::testing::api(&["default", LEASES]).await;
+    let (nodes, leases) = (Api::<Node>::all(client.clone()), Api::<Lease>::namespaced(client.clone(), LEASES));
+    let machine = machine(&client, fine);
+    let node = || async { nodes.get_opt("m1").await.unwrap() };
+    let is_ready = async || node().await.as_ref().and_then(ready).is_some_and(|(status, ..)| status == "True");
+    crate::testing::until("the node is ready", is_ready).await;
+    let first = node().await.unwrap();
+    let spec = first.spec.as_ref().unwrap();
+    assert_eq!(spec.pod_cidr.as_deref(), Some("10.244.0.0/24"));
+    assert_eq!(spec.taints.as_ref().unwrap()[0].key, "dedicated");
+    let labels = first.metadata.labels.as_ref().unwrap();
+    assert_eq!((labels["rack"].as_str(), labels["kubernetes.io/os"].as_str()), ("7", "linux"));
+    let info = first.status.as_ref().unwrap().node_info.as_ref().unwrap();
+    assert_eq!(info.kubelet_version, crate::node::VERSION);
+    let renewed = || async { leases.get_opt("m1").await.unwrap()?.spec?.renew_time };
+    crate::testing::until("there is a lease", async || renewed().await.is_some()).await;
+    let beat = renewed().await;
+    crate::testing::until("the lease is renewed", async || renewed().await > beat).await;
+    let lease = leases.get("m1").await.unwrap();
+    assert_eq!(lease.metadata.owner_references.unwrap()[0].uid, first.metadata.uid.clone().unwrap());
+    nodes.delete("m1", &Default::default()).await.unwrap();
+    machine.keeper.look_again();
+    crate::testing::until("the node is back", is_ready).await;
+    let again = node().await.unwrap();
+    assert_eq!(again.spec.unwrap().pod_cidr.as_deref(), Some("10.244.1.0/24"), "a range given back is used last");
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn ready_outlives_a_restart_and_ends_with_an_orderly_stop() {
+    let client = crate::testing::api(&["default", LEASES]).await;
+    let nodes = Api::<Node>::all(client.clone());
+    let current = || async { nodes.get_opt("m1").await.unwrap().as_ref().and_then(ready) };
+    let first = machine(&client, fine);
+    crate::testing::until("the node is ready", async || current().await.is_some()).await;
+    let before = current().await.unwrap();
+    first.stop().await;
+    assert_eq!(current().await.unwrap(), before);
+    let second = machine(&client, fine);
+    let mut seen = second.keeper.node();
+    tokio::time::timeout(Duration::from_secs(20), seen.wait_for(Option::is_some)).await.unwrap().unwrap();
+    assert_eq!(current().await.unwrap(), before, "no transition");
+    let keeper = second.keeper.clone();
+    second.stop().await;
+    keeper.retire().await;
+    let (status, reason, _) = current().await.unwrap();
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "AgentStopped"));
+}
+
+#[tokio::test]
+async fn an_api_that_is_away_is_found_again_when_it_returns() {
+    let client = crate::testing::api(&["default"]).await; // no namespace for leases: they cannot be written
+    let leases = Api::<Lease>::namespaced(client.clone(), LEASES);
+    let machine = machine(&client, fine);
+    crate::testing::until("the node is there", async || machine.keeper.node().borrow().is_some()).await;
+    let metadata = ObjectMeta { name: Some(LEASES.into()), ..ObjectMeta::default() };
+    let namespace = k8s_openapi::api::core::v1::Namespace { metadata, ..Default::default() };
+    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+    crate::testing::until("the lease is written", async || leases.get_opt("m1").await.unwrap().is_some()).await;
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn a_shortage_of_memory_is_told_and_costs_one_pod() {
+    let client = crate::testing::api(&["default", LEASES]).await;
+    let nodes = Api::<Node>::all(client.clone());
+    let short = || {
+        let memory = crate::node::pressure::Amount { capacity: 8 << 30, available: 1 << 20 };
+        Measured { memory, ..fine() }
+    };
+    let mut machine = machine(&client, short);
+    let pod = |name: &str, priority: i32| -> k8s_openapi::api::core::v1::Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "namespace": "default", "uid": name },
+            "spec": { "priority": priority, "containers": [{ "name": "c", "image": "busybox" }] },
+        }))
+        .unwrap()
+    };
+    machine.pods.put(crate::pods::Source::Api, pod("high", 100));
+    machine.pods.put(crate::pods::Source::Api, pod("low", 0));
+    machine.pods.put(crate::pods::Source::File, pod("static", -10));
+    machine.keeper.keep_up_once(false).await;
+    machine.keeper.keep_up_once(false).await;
+    let evicted = |name: &str| machine.keeper.evictions().evicted(&mainstay_runtime::PodUid(name.into()));
+    let eviction = evicted("low").expect("the lowest priority goes");
+    assert!(
+        eviction
+            .message
+            .starts_with("The node was low on resource: memory. Threshold quantity: 100Mi, available: 1Mi. ")
+    );
+    assert!(evicted("high").is_none(), "one at a time");
+    assert!(evicted("static").is_none());
+    let pressed = || async {
+        let node = nodes.get_opt("m1").await.unwrap()?;
+        Some(status::condition(node.status.as_ref()?, "MemoryPressure")?.status.clone())
+    };
+    crate::testing::until("the node tells", async || pressed().await.as_deref() == Some("True")).await;
+    let mut reasons = Vec::new();
+    while let Ok(Some(said)) = tokio::time::timeout(Duration::from_millis(200), machine.said.recv()).await {
+        reasons.push(said.reason);
+    }
+    assert!(reasons.contains(&"Evicted") && reasons.contains(&"NodeHasInsufficientMemory"), "{reasons:?}");
+    machine.stop().await;
+}

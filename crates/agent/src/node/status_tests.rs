@@ -1,0 +1,126 @@
+use super::*;
+use crate::{
+    node::pressure::Amount,
+    settings::{Eviction, Reserved},
+};
+
+pub fn settings() -> Settings {
+    Settings {
+        node_name: "m1".into(),
+        addresses: vec!["10.0.0.5".parse().unwrap()],
+        port: 10250,
+        directory: "/var/lib/mainstay/agent".into(),
+        log_directory: "/var/lib/mainstay/logs".into(),
+        instance: "mainstay".into(),
+        static_pods: None,
+        labels: vec![],
+        taints: vec![],
+        max_pods: 110,
+        reserved: Reserved { cpu_millis: 100, memory: 256 << 20, ephemeral_storage: 1 << 30 },
+        eviction: Eviction::default(),
+        cluster_dns: vec![],
+        cluster_domain: "cluster.local".into(),
+        heartbeat: std::time::Duration::from_secs(10),
+        status_interval: std::time::Duration::from_secs(300),
+    }
+}
+
+fn facts() -> Facts {
+    Facts { cpus: 4, memory: 8 << 30, hostname: "host".into(), boot_id: "b".into(), ..Facts::default() }
+}
+
+fn seen() -> Seen {
+    let disk = Amount { capacity: 100 << 30, available: 50 << 30 };
+    Seen {
+        runtime: Ok(About { name: "mainstay".into(), version: "0.1.0".into() }),
+        measured: Measured { disk, ..Measured::default() },
+        pressures: BTreeSet::new(),
+        images: vec![],
+        suspect: None,
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn made(seen: &Seen, before: Option<&NodeStatus>, now: i64) -> NodeStatus {
+    status(&settings(), &facts(), seen, before, at(now))
+}
+
+#[test]
+fn what_is_reserved_or_has_to_stay_free_is_not_allocatable() {
+    let status = made(&seen(), None, 0);
+    let text = |list: &Option<BTreeMap<String, Quantity>>, name: &str| list.as_ref().unwrap()[name].0.clone();
+    assert_eq!(text(&status.capacity, "cpu"), "4");
+    assert_eq!(text(&status.allocatable, "cpu"), "3900m");
+    assert_eq!(text(&status.capacity, "memory"), format!("{}Ki", 8 << 20));
+    assert_eq!(text(&status.allocatable, "memory"), format!("{}Ki", (8 << 20) - (356 << 10)));
+    let (disk, reserved) = (100u64 << 30, 1u64 << 30);
+    assert_eq!(text(&status.allocatable, "ephemeral-storage"), (disk - disk / 100 * 10 - reserved).to_string());
+    assert_eq!(text(&status.allocatable, "pods"), "110");
+}
+
+#[test]
+fn a_condition_remembers_since_when() {
+    let first = made(&seen(), None, 10);
+    let second = made(&seen(), Some(&first), 20);
+    let ready = condition(&second, "Ready").unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("True", Some("KubeletReady")));
+    assert_eq!(ready.last_transition_time, Some(Time(at(10))));
+    assert_eq!(ready.last_heartbeat_time, Some(Time(at(20))));
+    assert!(!differs(&first, &second), "only the time has passed");
+    let pressed = Seen { pressures: ["MemoryPressure"].into(), ..seen() };
+    let third = made(&pressed, Some(&second), 30);
+    assert!(differs(&second, &third));
+    let memory = condition(&third, "MemoryPressure").unwrap();
+    assert_eq!(memory.message.as_deref(), Some("kubelet has insufficient memory available"));
+    assert_eq!(memory.last_transition_time, Some(Time(at(30))));
+}
+
+#[test]
+fn a_machine_whose_runtime_is_down_is_not_ready_but_keeps_its_name() {
+    let first = made(&seen(), None, 10);
+    let down = made(&Seen { runtime: Err("no answer".into()), ..seen() }, Some(&first), 20);
+    let ready = condition(&down, "Ready").unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("False", Some("KubeletNotReady")));
+    assert_eq!(ready.message.as_deref(), Some("container runtime is down: no answer"));
+    assert_eq!(down.node_info.unwrap().container_runtime_version, "mainstay://0.1.0");
+}
+
+#[test]
+fn suspicion_is_told_and_taken_back() {
+    let first = made(&seen(), None, 10);
+    assert!(condition(&first, "Suspect").is_none());
+    let second = made(&Seen { suspect: Some("three pods moved away".into()), ..seen() }, Some(&first), 20);
+    assert_eq!(condition(&second, "Suspect").unwrap().status, "True");
+    let third = made(&seen(), Some(&second), 30);
+    assert_eq!(condition(&third, "Suspect").unwrap().status, "False");
+}
+
+#[test]
+fn images_are_told_the_largest_first_and_not_without_end() {
+    let image = |n: u64| Image { id: format!("sha256:{n}"), tags: vec![format!("i:{n}")], size: n, ..Image::default() };
+    let told = images(&(0..80).map(image).collect::<Vec<_>>());
+    assert_eq!(told.len(), MOST_IMAGES);
+    assert_eq!((told[0].size_bytes, told[0].names.clone()), (Some(79), Some(vec!["i:79".to_owned()])));
+}
+
+#[test]
+fn a_patch_replaces_addresses_and_drops_resources_that_are_gone() {
+    let mut before = made(&seen(), None, 0);
+    before.capacity.as_mut().unwrap().insert("hugepages-2Mi".into(), Quantity("4Mi".into()));
+    let patch = patch(&before, &made(&seen(), Some(&before), 1));
+    assert_eq!(patch["capacity"]["hugepages-2Mi"], Value::Null);
+    assert_eq!(patch["addresses"][0], json!({ "$patch": "replace" }));
+    assert_eq!(patch["addresses"][1], json!({ "type": "InternalIP", "address": "10.0.0.5" }));
+}
+
+#[test]
+fn conditions_of_others_change_nothing() {
+    let first = made(&seen(), None, 10);
+    let mut mixed = first.clone();
+    let other = NodeCondition { type_: "Other".into(), status: "True".into(), ..NodeCondition::default() };
+    mixed.conditions.as_mut().unwrap().insert(0, other);
+    assert!(!differs(&mixed, &made(&seen(), Some(&first), 20)));
+}

@@ -1,0 +1,225 @@
+//! Shortages, and what is done about them: images nobody uses go first, then one pod at a time.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use mainstay_runtime::{ContainerState, PodUid, observed::ContainerStats};
+
+use super::{
+    eviction::{self, Candidate},
+    images::{Uses, to_free},
+    keeper::Keeper,
+    pressure::{Measured, Shortage, Signal},
+};
+use crate::{
+    events::Kind,
+    pods::{Source, Wanted},
+    settings,
+};
+
+const LOOK: Duration = Duration::from_secs(10);
+/// A pressure is told of until it has been gone for this long, so that pods do not come back at once.
+const CALM: SignedDuration = SignedDuration::from_mins(5);
+/// How often images are looked at while the disk is fine, in looks.
+const IMAGES_EVERY: u64 = 30;
+/// More files than this in one volume are not counted.
+const MOST_FILES: usize = 1_000_000;
+
+#[derive(Default)]
+pub struct Upkeep {
+    /// When each condition of pressure was last true.
+    pressed: BTreeMap<&'static str, Timestamp>,
+    uses: Uses,
+}
+
+impl Upkeep {
+    /// The conditions of pressure that hold: now, or not long enough ago.
+    pub fn pressures(
+        &mut self,
+        measured: &Measured,
+        limits: &settings::Eviction,
+        now: Timestamp,
+    ) -> BTreeSet<&'static str> {
+        for shortage in measured.shortages(limits) {
+            self.pressed.insert(shortage.signal.condition(), now);
+        }
+        self.pressed.retain(|_, last| now.duration_since(*last) < CALM);
+        self.pressed.keys().copied().collect()
+    }
+}
+
+impl Keeper {
+    pub(super) async fn keep_up(&self) {
+        let mut looks = 0u64;
+        loop {
+            self.keep_up_once(looks.is_multiple_of(IMAGES_EVERY)).await;
+            looks += 1;
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    pub(super) async fn keep_up_once(&self, images_too: bool) {
+        let parts = &self.parts;
+        let pods = parts.pods.all();
+        let there: BTreeSet<PodUid> =
+            pods.iter().filter_map(|wanted| wanted.pod.metadata.uid.clone().map(PodUid)).collect();
+        self.evictions.retain(|uid| there.contains(uid));
+        let limits = &parts.settings.eviction;
+        let mut shortages = (self.measure)().shortages(limits);
+        let disk = |found: &[Shortage]| found.iter().any(|s| matches!(s.signal, Signal::Disk | Signal::Inodes));
+        if disk(&shortages) || images_too {
+            self.remove_images(disk(&shortages)).await;
+            shortages = (self.measure)().shortages(limits);
+        }
+        if !shortages.is_empty() {
+            self.look_again();
+        }
+        let live: Vec<&Wanted> = pods.iter().filter(|wanted| self.is_live(wanted)).collect();
+        let limited = live.iter().any(|wanted| has_disk_limit(&wanted.pod));
+        if shortages.is_empty() && !limited {
+            return;
+        }
+        let candidates = self.candidates(&live).await;
+        for candidate in &candidates {
+            if let Some(message) = eviction::exceeds_own_limit(candidate) {
+                self.evict(&live, candidate, message);
+            }
+        }
+        // One at a time: the next look shows what it brought. One that is on its way out already is waited for.
+        let leaving = pods.iter().any(|wanted| self.is_leaving(wanted));
+        if let Some(shortage) = shortages.first().filter(|_| !leaving) {
+            self.warn(shortage);
+            if let Some(victim) = eviction::first(shortage.signal, &candidates) {
+                self.evict(&live, victim, eviction::message(shortage, victim));
+            }
+        }
+    }
+
+    fn uid(wanted: &Wanted) -> PodUid {
+        PodUid(wanted.pod.metadata.uid.clone().unwrap_or_default())
+    }
+
+    fn ended(pod: &Pod) -> bool {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
+    fn is_live(&self, wanted: &Wanted) -> bool {
+        !Self::ended(&wanted.pod) && self.evictions.evicted(&Self::uid(wanted)).is_none()
+    }
+
+    fn is_leaving(&self, wanted: &Wanted) -> bool {
+        !Self::ended(&wanted.pod) && self.evictions.evicted(&Self::uid(wanted)).is_some()
+    }
+
+    fn evict(&self, live: &[&Wanted], candidate: &Candidate, message: String) {
+        let Some(wanted) = live.iter().find(|wanted| Self::uid(wanted) == candidate.uid) else { return };
+        if self.evictions.evict(&candidate.uid, message.clone()) {
+            self.parts.events.pod(&wanted.pod, Kind::Warning, "Evicted", message);
+        }
+    }
+
+    fn warn(&self, shortage: &Shortage) {
+        if let Some(node) = self.node().borrow().as_ref() {
+            let message = format!("Attempting to reclaim {}", shortage.signal.resource());
+            self.parts.events.node(node, Kind::Warning, "EvictionThresholdMet", message);
+        }
+    }
+
+    async fn candidates(&self, live: &[&Wanted]) -> Vec<Candidate> {
+        let stats = self.parts.runtime.stats().await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "the runtime does not tell what containers use");
+            Vec::new()
+        });
+        let pods: Vec<(std::sync::Arc<Pod>, Source)> = live.iter().map(|w| (w.pod.clone(), w.source)).collect();
+        let directory = self.parts.settings.directory.join("pods");
+        let made = tokio::task::spawn_blocking(move || {
+            let candidate = |(pod, source): &(std::sync::Arc<Pod>, Source)| {
+                let mut candidate = Candidate::new(pod, *source)?;
+                fill_in(&mut candidate, &stats);
+                candidate.volumes = volumes(pod, &directory.join(&candidate.uid.0).join("volumes"));
+                Some(candidate)
+            };
+            pods.iter().filter_map(candidate).collect()
+        });
+        made.await.unwrap_or_default()
+    }
+
+    async fn remove_images(&self, urgent: bool) {
+        let (runtime, now) = (&self.parts.runtime, Timestamp::now());
+        let (Ok(images), Ok(observed)) = (runtime.images().list().await, runtime.observe(None).await) else { return };
+        let made = observed.containers.iter().filter(|container| container.state != ContainerState::Unknown);
+        let used: BTreeSet<String> = made.flat_map(|c| [c.image.clone(), c.image_id.clone()]).collect();
+        let bytes = match to_free((self.measure)().disk, &self.parts.settings.eviction) {
+            0 if urgent => u64::MAX,
+            bytes => bytes,
+        };
+        let victims = {
+            let mut upkeep = self.upkeep.lock();
+            upkeep.uses.note(&images, &used, now);
+            upkeep.uses.victims(&images, &used, bytes, now)
+        };
+        for id in victims {
+            match runtime.images().remove(&id).await {
+                Ok(()) => tracing::info!(image = id, "removed an unused image to free disk space"),
+                Err(error) => tracing::warn!(image = id, %error, "cannot remove an unused image"),
+            }
+        }
+    }
+}
+
+fn has_disk_limit(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let volumes = spec.volumes.iter().flatten().filter_map(|volume| volume.empty_dir.as_ref());
+    let mut limits = spec.containers.iter().filter_map(|c| c.resources.as_ref()?.limits.as_ref());
+    volumes.into_iter().any(|volume| volume.size_limit.is_some())
+        || limits.any(|limits| limits.contains_key("ephemeral-storage"))
+}
+
+fn fill_in(candidate: &mut Candidate, stats: &[ContainerStats]) {
+    for share in &mut candidate.containers {
+        let own = stats.iter().filter(|s| s.pod.as_ref().is_some_and(|pod| pod.uid == candidate.uid));
+        for stat in own.filter(|s| s.name == share.name) {
+            share.memory += stat.working_set;
+            share.disk += stat.rootfs_bytes;
+            share.pids += stat.pids;
+        }
+    }
+}
+
+/// The pod's directories on disk: name, bytes, limit. Those in memory count as memory.
+fn volumes(pod: &Pod, directory: &Path) -> Vec<(String, u64, Option<u64>)> {
+    let all = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let own = all.filter_map(|volume| {
+        let empty = volume.empty_dir.as_ref()?;
+        let limit = empty.size_limit.as_ref().and_then(|limit| eviction::bytes(&limit.0));
+        let in_memory = empty.medium.as_deref() == Some("Memory");
+        if in_memory && limit.is_none() {
+            return None;
+        }
+        Some((volume.name.clone(), usage(directory.join(&volume.name)), limit))
+    });
+    own.collect()
+}
+
+/// Bytes taken by a directory, on its own filesystem.
+fn usage(directory: PathBuf) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let (mut bytes, mut files, mut queue) = (0, 0, vec![directory]);
+    while let Some(directory) = queue.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Ok(found) = entry.metadata() else { continue };
+            bytes += found.blocks() * 512;
+            files += 1;
+            if found.is_dir() && files < MOST_FILES {
+                queue.push(entry.path());
+            }
+        }
+    }
+    bytes
+}

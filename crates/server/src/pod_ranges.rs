@@ -1,0 +1,110 @@
+//! The range of pod addresses that each Node is given, held by a key of its own.
+//!
+//! As with Services' addresses, taking one is part of the very transaction that writes the Node, so that no two
+//! Nodes ever have the same and no Node is seen without. The key of a range given back stays, empty: its
+//! age says which was given back longest ago, and such ranges are used again only when there is no
+//! other, for somewhere on the network its old address may still be remembered.
+
+use std::{net::Ipv4Addr, sync::Arc};
+
+use mainstay_api::{
+    descriptor::Descriptor,
+    field::{FieldError, Path},
+};
+use mainstay_store::{Compare, Entry, Expect, List, Op};
+use serde_json::{Value, json};
+
+use crate::{
+    admission::Admitted,
+    api::Api,
+    metadata,
+    status::{ApiError, ApiResult},
+};
+
+const RANGES: &str = "/mainstay/podranges/";
+/// Each machine gets a /24.
+const BITS: u8 = 24;
+
+pub fn concerns(d: &Descriptor) -> bool {
+    d.kind == "Node" && d.group.is_empty()
+}
+
+/// Gives the Node its range, if it has none, or takes for it the one it names.
+pub async fn settle(api: &Api, node: &mut Value, old: Option<&Value>, admitted: &mut Admitted) -> ApiResult<()> {
+    let held = old.and_then(range_of);
+    if held.is_some() {
+        return Ok(()); // a Node's range never changes
+    }
+    let taken = api.store.list(List { prefix: RANGES, ..List::default() }).await?.entries;
+    let chosen = match range_of(node).map(str::to_owned) {
+        Some(range) => named(node, &range, &taken)?,
+        None => free(api, &taken)?,
+    };
+    node["spec"]["podCIDR"] = json!(chosen.range);
+    node["spec"]["podCIDRs"] = json!([chosen.range]);
+    let key: Arc<str> = key(&chosen.range).into();
+    admitted.compares.push(Compare { key: key.clone(), expect: chosen.expect });
+    let name = metadata::text(node, "name").unwrap_or_default();
+    admitted.ops.push(Op::Put { key, value: name.to_owned().into() });
+    Ok(())
+}
+
+/// The range becomes free, but is the last to be used again.
+pub fn released(node: &Value) -> Vec<Op> {
+    range_of(node).map(|range| Op::Put { key: key(range).into(), value: Default::default() }).into_iter().collect()
+}
+
+struct Chosen {
+    range: String,
+    expect: Expect,
+}
+
+fn range_of(node: &Value) -> Option<&str> {
+    node["spec"]["podCIDR"].as_str().filter(|range| !range.is_empty())
+}
+
+/// In keys, `/` would be a folder.
+fn key(range: &str) -> String {
+    format!("{RANGES}{}", range.replace('/', "_"))
+}
+
+fn entry_of<'a>(taken: &'a [Arc<Entry>], range: &str) -> Option<&'a Arc<Entry>> {
+    let key = key(range);
+    taken.iter().find(|entry| *entry.key == *key)
+}
+
+fn named(node: &Value, range: &str, taken: &[Arc<Entry>]) -> ApiResult<Chosen> {
+    let expect = match entry_of(taken, range) {
+        None => Expect::Absent,
+        Some(entry) if entry.value.is_empty() => Expect::ModifiedAt(entry.modified),
+        Some(entry) => {
+            let why = format!("the range is that of node {:?}", String::from_utf8_lossy(&entry.value));
+            let error = FieldError::invalid(&Path::new("spec").child("podCIDR"), range, why);
+            let name = metadata::text(node, "name").unwrap_or_default();
+            return Err(ApiError::invalid_kind("", "Node", name, &vec![error]));
+        }
+    };
+    Ok(Chosen { range: range.to_owned(), expect })
+}
+
+/// The lowest that was never used, else the one given back longest ago.
+fn free(api: &Api, taken: &[Arc<Entry>]) -> ApiResult<Chosen> {
+    let (base, bits) = api.settings.pod_range;
+    let count = 1u32 << BITS.saturating_sub(bits).min(16);
+    let ranges = (0..count).map(|n| format!("{}/{BITS}", Ipv4Addr::from(u32::from(base) + (n << (32 - BITS)))));
+    let mut freed: Option<(&Arc<Entry>, String)> = None;
+    for range in ranges {
+        match entry_of(taken, &range) {
+            None => return Ok(Chosen { range, expect: Expect::Absent }),
+            Some(entry)
+                if entry.value.is_empty() && freed.as_ref().is_none_or(|(f, _)| entry.modified < f.modified) =>
+            {
+                freed = Some((entry, range));
+            }
+            Some(_) => {}
+        }
+    }
+    let (entry, range) =
+        freed.ok_or_else(|| ApiError::internal(format!("no range of pod addresses is free in {base}/{bits}")))?;
+    Ok(Chosen { range, expect: Expect::ModifiedAt(entry.modified) })
+}
