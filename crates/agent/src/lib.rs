@@ -20,9 +20,9 @@ pub mod settings;
 pub mod sources;
 pub mod spec;
 pub mod stream;
-pub mod tls;
 #[cfg(test)]
 mod testing;
+pub mod tls;
 pub mod volumes;
 pub mod wake;
 pub mod worker;
