@@ -12,6 +12,7 @@ pub mod images;
 pub mod observed;
 pub mod port;
 pub mod session;
+pub mod spdy;
 pub mod spec;
 pub mod suite;
 

@@ -3,16 +3,15 @@
 use std::{collections::HashMap, time::Duration};
 
 use bytes::{Bytes, BytesMut};
+use mainstay_runtime::spdy::{
+    Headers,
+    frame::{Decoder, Encoder, Frame, reset},
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},
     sync::mpsc,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
-
-use super::{
-    frame::{Decoder, Encoder, Frame, reset},
-    headers::Headers,
-};
 
 /// Frames that may wait to be written, and pieces of data that may wait to be read from one stream.
 const QUEUE: usize = 32;
