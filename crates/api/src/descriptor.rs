@@ -111,6 +111,8 @@ pub struct Descriptor {
     pub returns_deleted: bool,
     /// Whether dependents survive a delete that does not say what becomes of them.
     pub orphans_by_default: bool,
+    /// Whether objects are questions: posted, answered at once, and never stored.
+    pub answered: bool,
     pub selectable: &'static [SelectableField],
     /// The definition in the schema table: `io.k8s.api.core.v1.Pod`.
     pub schema: Text,

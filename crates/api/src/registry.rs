@@ -36,9 +36,9 @@ impl Registry {
         self.by_resource.values()
     }
 
-    /// Each resource once, under the version it is stored as.
+    /// Each resource that is stored at all once, under the version it is stored as.
     pub fn stored(&self) -> impl Iterator<Item = &Arc<Descriptor>> {
-        self.iter().filter(|d| d.stored_as.is_none())
+        self.iter().filter(|d| d.stored_as.is_none() && !d.answered)
     }
 
     pub fn has_group_version(&self, group: &str, version: &str) -> bool {

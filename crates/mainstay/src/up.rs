@@ -87,7 +87,7 @@ impl App {
 
         let stop_serving = CancellationToken::new();
         let api = Api::new(Registry::builtin(), opened.store(), settings);
-        let handler = Arc::new(Handler::new(api, stop_serving.clone()).with_backup(opened.backup()));
+        let handler = Arc::new(Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca));
         let advertised = SocketAddr::new(advertised, bound.port());
         bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
         let stop_working = CancellationToken::new();

@@ -5,11 +5,12 @@
 use std::sync::Arc;
 
 use mainstay_store::{Compare, Entry, Expect, Op};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     allocation,
     api::{Api, Target},
+    auth::User,
     keys, object, pod_ranges,
     status::{ApiError, ApiResult},
 };
@@ -21,6 +22,30 @@ const UNDELETABLE: [&str; 3] = ["default", "kube-system", "kube-public"];
 pub struct Admitted {
     pub compares: Vec<Compare>,
     pub ops: Vec<Op>,
+}
+
+/// Puts in who asks, where the object says so: nobody may ask for a certificate in another's name.
+pub fn sign(user: &User, target: &Target, object: &mut Value) {
+    if target.d.kind == "CertificateSigningRequest" {
+        let spec = &mut object["spec"];
+        if spec.is_null() {
+            return;
+        }
+        spec["username"] = json!(user.name);
+        spec["groups"] = json!(user.groups);
+        for (field, value) in [("uid", Some(json!(user.uid)).filter(|_| !user.uid.is_empty())), ("extra", extra(user))]
+        {
+            match (value, spec.as_object_mut()) {
+                (Some(value), Some(spec)) => drop(spec.insert(field.to_owned(), value)),
+                (None, Some(spec)) => drop(spec.remove(field)),
+                (_, None) => {}
+            }
+        }
+    }
+}
+
+fn extra(user: &User) -> Option<Value> {
+    Some(json!(user.extra)).filter(|_| !user.extra.is_empty())
 }
 
 pub async fn create(api: &Api, target: &Target, name: &str, object: &mut Value) -> ApiResult<Admitted> {

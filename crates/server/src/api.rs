@@ -5,9 +5,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use mainstay_api::{descriptor::Descriptor, registry::Registry, schema::Schema};
 use mainstay_store::{Entry, Store};
+use serde_json::Value;
+use tokio::sync::OnceCell;
 
 use crate::{
-    keys,
+    auth::{jws, service_account},
+    keys, object,
     settings::Settings,
     status::{ApiError, ApiResult},
 };
@@ -18,6 +21,7 @@ pub struct Api {
     pub store: Arc<dyn Store>,
     pub schema: &'static Schema,
     pub settings: Settings,
+    token_key: OnceCell<Arc<jws::Key>>,
 }
 
 /// The object or collection a request is about.
@@ -30,7 +34,19 @@ pub struct Target {
 
 impl Api {
     pub fn new(registry: Registry, store: Arc<dyn Store>, settings: Settings) -> Self {
-        Self { registry, store, schema: Schema::builtin(), settings }
+        Self { registry, store, schema: Schema::builtin(), settings, token_key: OnceCell::new() }
+    }
+
+    /// The key that signs tokens of service accounts.
+    pub async fn token_key(&self) -> ApiResult<Arc<jws::Key>> {
+        self.token_key.get_or_try_init(|| service_account::load_key(self)).await.cloned()
+    }
+
+    /// An object of the core group, if there is one.
+    pub async fn core_object(&self, plural: &str, namespace: Option<&str>, name: &str) -> ApiResult<Option<Value>> {
+        let Some(d) = self.registry.find("", "v1", plural).filter(|_| keys::is_segment(name)) else { return Ok(None) };
+        let (entry, _) = self.store.get(&keys::key(d, namespace, name)).await?;
+        Ok(entry.map(|entry| object::value_of(d, &entry)))
     }
 
     /// The stored object a request names.

@@ -27,6 +27,8 @@ pub enum Part {
     /// Everything but status, where that is separate.
     Main,
     Status,
+    /// Whether a certificate that was asked for may be given: conditions of the status.
+    Approval,
     /// `spec.finalizers` of a namespace.
     Finalize,
 }
@@ -135,6 +137,12 @@ fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str
                 replace(&mut object["metadata"], &old["metadata"], field);
             }
             set(object, "status", status);
+            errors.extend(d.strategy.update_status(object, old));
+        }
+        Part::Approval => {
+            let conditions = object["status"].get("conditions").cloned();
+            *object = old.clone();
+            set(&mut object["status"], "conditions", conditions);
             errors.extend(d.strategy.update_status(object, old));
         }
         Part::Finalize => {

@@ -109,6 +109,9 @@ fn group(registry: &Registry, name: &str) -> Option<Value> {
 
 /// The verbs of a resource itself.
 fn verbs(d: &Descriptor) -> Vec<&'static str> {
+    if d.answered {
+        return vec!["create"];
+    }
     let no_collection = d.kind == "Namespace" && d.group.is_empty();
     VERBS.into_iter().filter(|verb| !(no_collection && *verb == "deletecollection")).collect()
 }
@@ -128,6 +131,13 @@ fn subresources(d: &Descriptor) -> Vec<Subresource> {
     }
     if d.scale.is_some() {
         found.push(Subresource { name: "scale", kind: Some(("autoscaling", "v1", "Scale")), verbs: READ_WRITE });
+    }
+    if d.kind == "ServiceAccount" && d.group.is_empty() {
+        let kind = Some(("authentication.k8s.io", "v1", "TokenRequest"));
+        found.push(Subresource { name: "token", kind, verbs: &["create"] });
+    }
+    if d.kind == "CertificateSigningRequest" {
+        found.push(Subresource { name: "approval", kind: None, verbs: READ_WRITE });
     }
     if d.status != StatusRule::Absent {
         found.push(Subresource { name: "status", kind: None, verbs: READ_WRITE });

@@ -11,12 +11,15 @@ use tokio_util::io::ReaderStream;
 use crate::{
     body::{Body, Response},
     handler::Handler,
+    issuer,
     openapi::OpenApi,
     reply,
     status::{ApiError, ApiResult},
 };
 
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Where the server's own authority is published.
+const CA: &str = "/cacerts";
 /// The Kubernetes version whose API this is.
 const MINOR: &str = "33";
 const GIT_VERSION: &str = concat!("v1.33.0+mainstay-", env!("CARGO_PKG_VERSION"));
@@ -32,9 +35,24 @@ pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
         "/metrics" => Ok(reply::typed(StatusCode::OK, METRICS, Body::full(handler.metrics.text()))),
         "/version" => Ok(version()),
         "/backup" => backup(handler).await,
+        CA => authority(handler),
+        "/openid/v1/jwks" => issuer::keys(handler).await,
+        "/.well-known/openid-configuration" => Ok(issuer::configuration(handler, parts)),
         path if OpenApi::concerns(path) => handler.openapi.clone().answer(parts).await,
         _ => Err(ApiError::no_such_path()),
     }
+}
+
+/// Whether a document is for anyone who can reach us: a machine about to join has no name yet.
+pub fn is_public(path: &str) -> bool {
+    path == CA
+}
+
+/// The certificate by which the server is recognised. It proves nothing by itself: whoever joins compares it
+/// with the hash in its token.
+fn authority(handler: &Handler) -> ApiResult<Response> {
+    let ca = handler.ca.as_deref().ok_or_else(ApiError::no_such_path)?;
+    Ok(reply::text(StatusCode::OK, ca.to_owned()))
 }
 
 /// A consistent copy of the store, as `mainstay backup` fetches it.
@@ -84,9 +102,11 @@ fn architecture() -> &'static str {
 /// Documents are made when asked for: clients keep them, so memory for a copy would lie idle.
 fn paths(registry: &Registry) -> Vec<String> {
     let mut paths: Vec<String> =
-        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+        ["/.well-known/openid-configuration", "/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2"]
+            .into_iter()
+            .chain(["/openapi/v3", "/openid/v1/jwks", "/readyz", "/version"])
             .map(str::to_owned)
-            .into();
+            .collect();
     for d in registry.iter() {
         paths.push(if d.group.is_empty() {
             format!("/api/{}", d.version)

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderMap, Method, Request, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited, combinators::UnsyncBoxBody};
+use jiff::Timestamp;
 use mainstay_api::descriptor::StatusRule;
 use mainstay_store::Store;
 use tokio::sync::Semaphore;
@@ -19,15 +20,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{Api, Target},
-    auth::User,
+    auth::{User, bearer},
+    authorize::{self, Asked, Attributes},
     body::Response,
     change::Part,
     discovery, documents, health, keys,
     metrics::{Metrics, Seen, Verb},
-    negotiate,
+    negotiate, node_restriction,
     openapi::OpenApi,
     query::Query,
     reply::RowObject,
+    reviews,
     route::{ResourceRoute, Route},
     status::{ApiError, ApiResult},
     verbs::{self, Call},
@@ -48,6 +51,8 @@ pub struct Handler {
     stop: CancellationToken,
     /// Writes a copy of the store to a file, where the store can.
     pub(crate) backup: Option<Backup>,
+    /// The certificate by which clients recognise the server, as PEM.
+    pub(crate) ca: Option<Arc<str>>,
     pub(crate) openapi: Arc<OpenApi>,
     pub(crate) metrics: Metrics,
 }
@@ -69,11 +74,15 @@ impl Handler {
         let reads = Arc::new(Semaphore::new(api.settings.max_reads.min(Semaphore::MAX_PERMITS)));
         let writes = Arc::new(Semaphore::new(api.settings.max_writes.min(Semaphore::MAX_PERMITS)));
         let openapi = OpenApi::new(api.registry.clone());
-        Self { api, reads, writes, stop, backup: None, openapi, metrics: Metrics::default() }
+        Self { api, reads, writes, stop, backup: None, ca: None, openapi, metrics: Metrics::default() }
     }
 
     pub fn with_backup(self, backup: Option<Backup>) -> Self {
         Self { backup, ..self }
+    }
+
+    pub fn with_ca(self, ca: &str) -> Self {
+        Self { ca: Some(ca.into()), ..self }
     }
 
     pub fn store(&self) -> &Arc<dyn Store> {
@@ -105,11 +114,10 @@ impl Handler {
         if health::concerns(path) {
             return health::answer(self, parts).await;
         }
-        let user = match caller {
-            Caller::Network(user) => user.as_deref(),
-            Caller::Internal(user) => Some(&**user),
+        if documents::is_public(path) {
+            return documents::answer(self, parts).await;
         }
-        .ok_or_else(ApiError::unauthorized)?;
+        let user = self.user(parts, caller).await?;
         let route = Route::parse(path).ok_or_else(|| ApiError::bad_request("the path is not valid UTF-8"))?;
         let query = Query::parse(parts.uri.query().unwrap_or_default())?;
         let watch = parts.method == Method::GET
@@ -120,11 +128,23 @@ impl Handler {
                 resource: self.api.registry.find(&r.group, &r.version, &r.plural).cloned(),
             };
         }
-        let work = self.route(parts, body, user, route, query, watch);
+        let work = self.route(parts, body, &user, route, query, watch);
         match caller {
             Caller::Network(_) if watch => self.within_time(work).await,
             Caller::Network(_) => self.bounded(parts.method == Method::GET, work).await,
             Caller::Internal(_) => work.await,
+        }
+    }
+
+    /// Who asks: whoever the connection belongs to, or else whoever the token names.
+    async fn user(&self, parts: &Parts, caller: &Caller) -> ApiResult<Arc<User>> {
+        match caller {
+            Caller::Internal(user) | Caller::Network(Some(user)) => Ok(user.clone()),
+            Caller::Network(None) => {
+                let token = bearer::presented(&parts.headers).ok_or_else(ApiError::unauthorized)?;
+                let user = bearer::user(&self.api, token, Timestamp::now()).await?;
+                Ok(Arc::new(user.ok_or_else(ApiError::unauthorized)?))
+            }
         }
     }
 
@@ -152,12 +172,13 @@ impl Handler {
         query: Query,
         watch: bool,
     ) -> ApiResult<Response> {
-        let user = user.judged(&parts.headers);
-        if !user.is_master() && !is_public(&parts.method, parts.uri.path(), &route) {
-            return Err(self.refusal(parts, &user, &route, &query));
+        let user = user.judged(&parts.headers)?;
+        let asked = Attributes::of(&parts.method, parts.uri.path(), &route, &query);
+        if let Err(why) = authorize::decide(&self.api, &user, &asked).await? {
+            return Err(self.refusal(&user, &asked, &route, &why));
         }
         match route {
-            Route::Resource(resource) => self.resource(parts, body, resource, query, watch).await,
+            Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch).await,
             Route::Other => documents::answer(self, parts).await,
             discovery => {
                 if parts.method != Method::GET {
@@ -172,6 +193,7 @@ impl Handler {
         &self,
         parts: &Parts,
         body: RequestBody,
+        user: &User,
         route: ResourceRoute<'_>,
         query: Query,
         watch: bool,
@@ -180,6 +202,7 @@ impl Handler {
         let (target, query) = if watch { narrowed(target, query) } else { (target, query) };
         let call = Call {
             api: &self.api,
+            user,
             target,
             accepted: negotiate::accepted(&parts.headers)?,
             row: RowObject::parse(query.include_object.as_deref())?,
@@ -187,11 +210,18 @@ impl Handler {
             headers: &parts.headers,
             body: collect(&parts.headers, body, self.api.settings.max_body).await?,
         };
+        node_restriction::before(&call, &parts.method, route.subresource.as_deref()).await?;
         if let Some(name) = route.subresource.as_deref() {
             return self.subresource(&parts.method, &call, name).await;
         }
         let d = &call.target.d;
         let named = !call.target.name.is_empty();
+        if d.answered {
+            return match (&parts.method, named) {
+                (&Method::POST, false) => reviews::answer(&call).await,
+                _ => Err(ApiError::method_not_allowed()),
+            };
+        }
         match (&parts.method, named) {
             (&Method::GET, _) if watch => verbs::watch::watch(&call, self.stop.clone(), self.metrics.watching()).await,
             (&Method::GET, true) => verbs::get::get(&call).await,
@@ -219,14 +249,21 @@ impl Handler {
                     _ => Err(ApiError::method_not_allowed()),
                 };
             }
+            "token" if d.kind == "ServiceAccount" && d.group.is_empty() => {
+                return match *method {
+                    Method::POST => verbs::token::token(call).await,
+                    _ => Err(ApiError::method_not_allowed()),
+                };
+            }
+            "approval" if d.kind == "CertificateSigningRequest" => Part::Approval,
             "status" if d.status != StatusRule::Absent => Part::Status,
             "finalize" if d.kind == "Namespace" => Part::Finalize,
             _ => return Err(ApiError::no_such_path()),
         };
         match *method {
-            Method::GET if part == Part::Status => verbs::get::get(call).await,
+            Method::GET if part != Part::Finalize => verbs::get::get(call).await,
             Method::PUT => verbs::update::update(call, part).await,
-            Method::PATCH if part == Part::Status => verbs::patch::patch(call, part).await,
+            Method::PATCH if part != Part::Finalize => verbs::patch::patch(call, part).await,
             _ => Err(ApiError::method_not_allowed()),
         }
     }
@@ -249,44 +286,23 @@ impl Handler {
         Ok(Target { namespace: owned(&route.namespace), name: owned(&route.name).unwrap_or_default(), d })
     }
 
-    fn refusal(&self, parts: &Parts, user: &User, route: &Route<'_>, query: &Query) -> Box<ApiError> {
-        let Route::Resource(route) = route else {
-            return ApiError::forbidden_path(&user.name, &parts.method.as_str().to_lowercase(), parts.uri.path());
+    fn refusal(&self, user: &User, asked: &Attributes<'_>, route: &Route<'_>, why: &str) -> Box<ApiError> {
+        let (Route::Resource(route), Asked::Resource(resource)) = (route, &asked.asked) else {
+            let path = if let Asked::Path(path) = &asked.asked { path } else { "/apis" };
+            return ApiError::forbidden_path(&user.name, asked.verb, path);
         };
         let Ok(target) = self.target(route) else { return ApiError::no_such_path() };
-        let verb = match (&parts.method, route.name.is_some()) {
-            (&Method::GET, _) if query.watch || route.watch => "watch",
-            (&Method::GET, true) => "get",
-            (&Method::GET, false) => "list",
-            (&Method::POST, _) => "create",
-            (&Method::PUT, _) => "update",
-            (&Method::PATCH, _) => "patch",
-            (&Method::DELETE, true) => "delete",
-            (&Method::DELETE, false) => "deletecollection",
-            (other, _) => other.as_str(),
-        };
-        let resource = match &route.subresource {
-            Some(subresource) => format!("{}/{subresource}", route.plural),
-            None => route.plural.to_string(),
-        };
         let place = match &target.namespace {
             Some(namespace) => format!("in the namespace {namespace:?}"),
             None => "at the cluster scope".to_owned(),
         };
-        let why =
-            format!("User {:?} cannot {verb} resource {resource:?} in API group {:?} {place}", user.name, route.group);
-        ApiError::forbidden(&target.d, &target.name, &why)
-    }
-}
-
-/// What everyone with a name may read: which kinds there are, and which version this is.
-fn is_public(method: &Method, path: &str, route: &Route<'_>) -> bool {
-    method == Method::GET
-        && match route {
-            Route::Resource(_) => false,
-            Route::Other => path.trim_end_matches('/') == "/version" || OpenApi::concerns(path),
-            Route::Groups { .. } | Route::Group(_) | Route::GroupVersion { .. } => true,
+        let (verb, full, group) = (asked.verb, resource.full_resource(), &resource.group);
+        let mut words = format!("User {:?} cannot {verb} resource {full:?} in API group {group:?} {place}", user.name);
+        if !why.is_empty() {
+            words = format!("{words}: {why}");
         }
+        ApiError::forbidden(&target.d, resource.name(), &words)
+    }
 }
 
 /// A watch of one object is a watch of its collection that looks at one name.

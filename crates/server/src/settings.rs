@@ -29,6 +29,8 @@ pub struct Settings {
     pub service_range: (Ipv4Addr, u8),
     /// Addresses for pods; each Node gets a part of them.
     pub pod_range: (Ipv4Addr, u8),
+    /// Who issues tokens of service accounts, and whom they are for unless they say otherwise.
+    pub issuer: String,
     /// Ports for Services of type NodePort, both ends included.
     pub node_ports: (u16, u16),
 }
@@ -50,6 +52,7 @@ impl Default for Settings {
             bookmark_interval: Duration::from_secs(60),
             service_range: (Ipv4Addr::new(10, 96, 0, 0), 16),
             pod_range: (Ipv4Addr::new(10, 244, 0, 0), 16),
+            issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
             node_ports: (30_000, 32_767),
         }
     }

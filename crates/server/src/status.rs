@@ -112,6 +112,17 @@ impl ApiError {
         }]))
     }
 
+    /// Only those who may do everything may act as somebody else.
+    pub fn forbidden_impersonation(user: &str, wanted: &str) -> Box<Self> {
+        let message = format!(
+            "users {wanted:?} is forbidden: User {user:?} cannot impersonate resource \"users\" in API group \"\" at the \
+             cluster scope"
+        );
+        let mut error = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
+        error.details = Some(json!({ "name": wanted, "kind": "users" }));
+        error
+    }
+
     /// A path outside the resources that this user may not use.
     pub fn forbidden_path(user: &str, verb: &str, path: &str) -> Box<Self> {
         let mut error = Self::new(

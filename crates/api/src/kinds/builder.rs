@@ -5,7 +5,7 @@
 //! generated, named by a subdomain, stored below its plural, without status, and shown as name and
 //! age.
 
-use k8s_openapi::{ClusterResourceScope, ListableResource, NamespaceResourceScope, schemars::JsonSchema};
+use k8s_openapi::{ClusterResourceScope, ListableResource, NamespaceResourceScope, Resource, schemars::JsonSchema};
 
 use crate::{
     descriptor::{Conversion, Descriptor, NameRule, Scale, Scope, SelectableField, StatusRule},
@@ -48,11 +48,28 @@ where
     K: ListableResource + JsonSchema,
     K::Scope: Scoped,
 {
+    Descriptor { list_kind: K::LIST_KIND.into(), ..plainest::<K>() }
+}
+
+/// A kind that is posted, answered at once, and never stored.
+pub fn question<K>() -> Descriptor
+where
+    K: Resource + JsonSchema,
+    K::Scope: Scoped,
+{
+    Descriptor { answered: true, ..plainest::<K>() }
+}
+
+fn plainest<K>() -> Descriptor
+where
+    K: Resource + JsonSchema,
+    K::Scope: Scoped,
+{
     Descriptor {
         group: K::GROUP.into(),
         version: K::VERSION.into(),
         kind: K::KIND.into(),
-        list_kind: K::LIST_KIND.into(),
+        list_kind: format!("{}List", K::KIND).into(),
         plural: K::URL_PATH_SEGMENT.into(),
         singular: K::KIND.to_lowercase().into(),
         scope: K::Scope::SCOPE,
@@ -67,6 +84,7 @@ where
         generation: false,
         returns_deleted: false,
         orphans_by_default: false,
+        answered: false,
         selectable: &[],
         schema: K::schema_name(),
         columns: &generic::NAME_AGE,

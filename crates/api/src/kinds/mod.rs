@@ -2,6 +2,8 @@
 
 mod admissionregistration;
 mod apps;
+mod authentication;
+mod authorization;
 mod autoscaling;
 mod batch;
 mod builder;
@@ -36,6 +38,8 @@ pub fn all() -> Vec<Descriptor> {
         discovery::kinds(),
         events::kinds(),
         certificates::kinds(),
+        authentication::kinds(),
+        authorization::kinds(),
         admissionregistration::kinds(),
         node::kinds(),
     ];

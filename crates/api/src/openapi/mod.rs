@@ -78,7 +78,7 @@ pub fn v3_index(registry: &Registry) -> Value {
     let mut seen = HashSet::new();
     let mut paths = Map::new();
     let served = registry.iter().map(|d| (&*d.group, &*d.version));
-    for (group, version) in served.chain(REVIEWS) {
+    for (group, version) in served {
         if seen.insert((group, version)) {
             let path = base_path(group, version);
             let url = format!("/openapi/v3{path}?hash={:016X}", v3_hash(base, registry, group, version));
@@ -88,12 +88,9 @@ pub fn v3_index(registry: &Registry) -> Value {
     json!({"paths": paths})
 }
 
-/// Groups of kinds that are answered and never stored, so that no descriptor names them.
-const REVIEWS: [(&str, &str); 2] = [("authentication.k8s.io", "v1"), ("authorization.k8s.io", "v1")];
-
 /// `/openapi/v3/apis/<group>/<version>` as JSON; `None` if nothing of the kind is served.
 pub fn v3(registry: &Registry, group: &str, version: &str) -> Option<Vec<u8>> {
-    if !registry.has_group_version(group, version) && !REVIEWS.contains(&(group, version)) {
+    if !registry.has_group_version(group, version) {
         return None;
     }
     let mut out = Json::open();

@@ -27,12 +27,18 @@ pub fn visit(
         let base = base_path(&descriptor.group, &descriptor.version);
         let everywhere = format!("{base}/{}", descriptor.plural);
         let collection = if descriptor.namespaced() {
-            visitor(&everywhere, resource.item(false, false, &[("get", Verb::ListAll)]));
+            if !descriptor.answered {
+                visitor(&everywhere, resource.item(false, false, &[("get", Verb::ListAll)]));
+            }
             format!("{base}/namespaces/{{namespace}}/{}", descriptor.plural)
         } else {
             everywhere
         };
         let namespaced = descriptor.namespaced();
+        if descriptor.answered {
+            visitor(&collection, resource.item(namespaced, false, &[("post", Verb::Create)]));
+            continue;
+        }
         let verbs = [("get", Verb::List), ("post", Verb::Create), ("delete", Verb::DeleteCollection)];
         visitor(&collection, resource.item(namespaced, false, &verbs));
         let verbs = [("get", Verb::Get), ("put", Verb::Update), ("patch", Verb::Patch), ("delete", Verb::Delete)];

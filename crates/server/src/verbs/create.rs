@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::Call;
 use crate::{
     admission,
-    api::{self, Api, Target},
+    api::{self, Target},
     body::Response,
-    incoming, keys, metadata,
+    incoming, keys, metadata, node_restriction,
     object::{self, Wire},
     reply,
     status::{ApiError, ApiResult},
@@ -21,7 +21,7 @@ use crate::{
 const ATTEMPTS: usize = 8;
 
 pub async fn create(call: &Call<'_>) -> ApiResult<Response> {
-    let Call { api, target, query, accepted, row, headers, body, .. } = call;
+    let Call { api, user, target, query, accepted, row, headers, body, .. } = call;
     let d = &target.d;
     let mut warnings = Warnings::default();
     let mut name = String::new();
@@ -35,8 +35,9 @@ pub async fn create(call: &Call<'_>) -> ApiResult<Response> {
         }
         let generated = metadata::text(&object, "name").is_none_or(str::is_empty);
         metadata::begin(d, &mut object, api::now());
+        admission::sign(user, target, &mut object);
         name = metadata::text(&object, "name").unwrap_or_default().to_owned();
-        match attempt(api, target, &name, object, query.dry_run).await? {
+        match attempt(call, &name, object).await? {
             Attempt::Created { wire, revision, warnings: advice } => {
                 warnings.extend(advice);
                 let mut response = reply::object(d, *accepted, *row, &wire, revision);
@@ -61,18 +62,20 @@ enum Attempt {
     Overtaken,
 }
 
-async fn attempt(api: &Api, target: &Target, name: &str, mut object: Value, dry_run: bool) -> ApiResult<Attempt> {
+async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<Attempt> {
+    let Call { api, user, target, query, .. } = call;
     let d = &target.d;
     let errors = complete(target, &mut object);
     if !errors.is_empty() {
         return Err(ApiError::invalid(d, name, &errors));
     }
+    node_restriction::create(api, user, target, &object).await?;
     let admitted = admission::create(api, target, name, &mut object).await?;
     let key = keys::key(d, target.namespace.as_deref(), name);
     let stored = object::to_stored(d, &object);
     let wire = if d.conversion.is_some() { Wire::encode(&object) } else { stored.clone() };
     let created = |revision| Attempt::Created { wire, revision, warnings: d.strategy.warnings(&object) };
-    if dry_run {
+    if query.dry_run {
         let taken = api.store.get(&key).await?.0.is_some();
         return Ok(if taken { Attempt::Taken } else { created(None) });
     }

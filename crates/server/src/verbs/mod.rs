@@ -7,6 +7,7 @@ pub mod get;
 pub mod list;
 pub mod patch;
 pub mod scale;
+pub mod token;
 pub mod update;
 pub mod watch;
 
@@ -15,6 +16,7 @@ use http::HeaderMap;
 
 use crate::{
     api::{Api, Target},
+    auth::User,
     negotiate::Accepted,
     query::Query,
     reply::RowObject,
@@ -23,6 +25,7 @@ use crate::{
 /// A request for a resource, understood: what the verbs work from.
 pub struct Call<'a> {
     pub api: &'a Api,
+    pub user: &'a User,
     pub target: Target,
     pub query: Query,
     pub accepted: Accepted,

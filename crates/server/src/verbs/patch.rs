@@ -13,7 +13,7 @@ use crate::{
     api::Api,
     body::Response,
     change::{Part, change},
-    incoming, metadata, reply,
+    incoming, metadata, node_restriction, reply,
     status::{ApiError, ApiResult},
     warnings::Warnings,
 };
@@ -82,7 +82,7 @@ impl Patch {
 }
 
 pub async fn patch(call: &Call<'_>, part: Part) -> ApiResult<Response> {
-    let Call { api, target, query, accepted, row, headers, body, .. } = call;
+    let Call { api, user, target, query, accepted, row, headers, body, .. } = call;
     let d = &target.d;
     let patch = Patch::parse(headers, body)?;
     let mut warnings = Warnings::default();
@@ -93,6 +93,7 @@ pub async fn patch(call: &Call<'_>, part: Part) -> ApiResult<Response> {
         let mut object = incoming::shape(d, api.schema, decoded, query.field_validation, &mut warnings)?;
         metadata::place(target, &mut object)?;
         metadata::check_name(target, &mut object)?;
+        node_restriction::update(user, target, part, &object, old)?;
         Ok(object)
     })
     .await?;

@@ -1,0 +1,10 @@
+//! `authentication.k8s.io/v1`: questions about who somebody is.
+
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenReview};
+
+use super::builder::question;
+use crate::descriptor::Descriptor;
+
+pub fn kinds() -> Vec<Descriptor> {
+    vec![question::<SelfSubjectReview>(), question::<TokenReview>()]
+}

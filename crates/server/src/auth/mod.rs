@@ -1,0 +1,61 @@
+//! Who is asking: by client certificate, or by a token that names a service account or a machine
+//! about to join.
+
+pub mod bearer;
+pub mod bootstrap_token;
+mod certificate;
+mod impersonate;
+pub mod jws;
+pub mod service_account;
+
+use std::collections::BTreeMap;
+
+pub use self::certificate::Verifier;
+
+pub const MASTERS: &str = "system:masters";
+pub const NODES: &str = "system:nodes";
+pub const BOOTSTRAPPERS: &str = "system:bootstrappers";
+pub const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
+const AUTHENTICATED: &str = "system:authenticated";
+const NODE_PREFIX: &str = "system:node:";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl User {
+    /// Someone whose name and groups were vouched for.
+    pub fn authenticated(name: String, mut groups: Vec<String>) -> Self {
+        if !groups.iter().any(|group| group == AUTHENTICATED) {
+            groups.push(AUTHENTICATED.to_owned());
+        }
+        Self { name, groups, ..Self::default() }
+    }
+
+    /// The server's own parts, which call the API in the same process.
+    pub fn internal(part: &str) -> Self {
+        Self::authenticated(format!("system:mainstay:{part}"), vec![MASTERS.to_owned()])
+    }
+
+    /// The agent of a machine.
+    pub fn node(name: &str) -> Self {
+        Self::authenticated(format!("{NODE_PREFIX}{name}"), vec![NODES.to_owned()])
+    }
+
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|own| own == group)
+    }
+
+    pub fn is_master(&self) -> bool {
+        self.is_in(MASTERS)
+    }
+
+    /// The machine whose agent this is. Members of the group whose name is no machine's are nobody's.
+    pub fn node_name(&self) -> Option<&str> {
+        self.name.strip_prefix(NODE_PREFIX).filter(|name| !name.is_empty() && self.is_in(NODES))
+    }
+}

@@ -1,0 +1,263 @@
+//! Tokens of service accounts: signed claims that hold while what they are bound to exists.
+//!
+//! The key that signs them lies in the store, where every server finds it and backups include it. It is
+//! made when the first token is asked for.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use mainstay_store::{Compare, Expect, Op, Outcome, Txn};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{SERVICE_ACCOUNTS, User, bearer::Authenticated, jws::Key};
+use crate::{
+    api::Api,
+    metadata,
+    status::{ApiError, ApiResult},
+};
+
+const KEY: &str = "/mainstay/service-account-key";
+const USER_PREFIX: &str = "system:serviceaccount:";
+/// Clocks of servers differ a little.
+const LEEWAY: i64 = 60;
+/// What is being deleted may use its token this much longer, in seconds.
+const AFTERLIFE: i64 = 60;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    pub aud: Vec<String>,
+    pub exp: i64,
+    pub iat: i64,
+    pub iss: String,
+    pub jti: String,
+    #[serde(rename = "kubernetes.io")]
+    pub bound: Bound,
+    pub nbf: i64,
+    pub sub: String,
+}
+
+/// Whose token it is, and with whose end it ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    pub namespace: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Reference>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Reference>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Reference>,
+    pub serviceaccount: Reference,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warnafter: Option<i64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reference {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+}
+
+impl Reference {
+    pub fn to(object: &Value) -> Self {
+        let text = |field| metadata::text(object, field).unwrap_or_default().to_owned();
+        Self { name: text("name"), uid: text("uid") }
+    }
+}
+
+impl Claims {
+    pub fn new(issuer: &str, audiences: Vec<String>, bound: Bound, now: Timestamp, seconds: i64) -> Self {
+        let now = now.as_second();
+        Self {
+            aud: audiences,
+            exp: now.saturating_add(seconds),
+            iat: now,
+            iss: issuer.to_owned(),
+            jti: Uuid::new_v4().to_string(),
+            nbf: now,
+            sub: format!("{USER_PREFIX}{}:{}", bound.namespace, bound.serviceaccount.name),
+            bound,
+        }
+    }
+
+    /// What the claims themselves have against being believed now.
+    fn objection(&self, issuer: &str, now: Timestamp) -> Option<&'static str> {
+        let now = now.as_second();
+        let Bound { namespace, serviceaccount, .. } = &self.bound;
+        if self.iss != issuer {
+            Some("the token was issued by somebody else")
+        } else if now > self.exp.saturating_add(LEEWAY) {
+            Some("service account token has expired")
+        } else if now.saturating_add(LEEWAY) < self.nbf {
+            Some("service account token is not valid yet")
+        } else if self.sub != format!("{USER_PREFIX}{namespace}:{}", serviceaccount.name) {
+            Some("sub claim is invalid")
+        } else {
+            None
+        }
+    }
+
+    fn user(self) -> User {
+        let Bound { namespace, node, pod, serviceaccount, .. } = self.bound;
+        let groups = vec![SERVICE_ACCOUNTS.to_owned(), format!("{SERVICE_ACCOUNTS}:{namespace}")];
+        let mut user = User::authenticated(self.sub, groups);
+        user.uid = serviceaccount.uid;
+        let mut add = |name: &str, value: String| {
+            if !value.is_empty() {
+                user.extra.insert(format!("authentication.kubernetes.io/{name}"), vec![value]);
+            }
+        };
+        add("credential-id", format!("JTI={}", self.jti));
+        for (kind, reference) in [("node", node), ("pod", pod)] {
+            if let Some(Reference { name, uid }) = reference {
+                add(&format!("{kind}-name"), name);
+                add(&format!("{kind}-uid"), uid);
+            }
+        }
+        user
+    }
+}
+
+/// Namespace and name of the service account that a user name stands for.
+pub fn parse_user(name: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = name.strip_prefix(USER_PREFIX)?.split_once(':')?;
+    (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
+}
+
+/// Who presents this token, or why it is not believed.
+pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<Result<Authenticated, &'static str>> {
+    let key = api.token_key().await?;
+    let Ok(claims) = key.verify::<Claims>(token) else { return Ok(Err("invalid bearer token")) };
+    if let Some(objection) = claims.objection(&api.settings.issuer, now) {
+        return Ok(Err(objection));
+    }
+    let bound = &claims.bound;
+    let namespace = Some(bound.namespace.as_str());
+    let known = [
+        ("serviceaccounts", namespace, Some(&bound.serviceaccount)),
+        ("pods", namespace, bound.pod.as_ref()),
+        ("secrets", namespace, bound.secret.as_ref()),
+        // The node of a pod's token tells where the pod is; only a token of its own ends with it.
+        ("nodes", None, bound.node.as_ref().filter(|_| bound.pod.is_none())),
+    ];
+    for (plural, namespace, reference) in known {
+        let Some(reference) = reference else { continue };
+        let object = api.core_object(plural, namespace, &reference.name).await?;
+        if !object.is_some_and(|object| is_alive(&object, &reference.uid, now)) {
+            return Ok(Err("service account token has been invalidated"));
+        }
+    }
+    let audiences = claims.aud.clone();
+    Ok(Ok(Authenticated { user: claims.user(), audiences }))
+}
+
+/// Whether this is still the object that was meant, and not long in deletion.
+fn is_alive(object: &Value, uid: &str, now: Timestamp) -> bool {
+    let ends = metadata::text(object, "deletionTimestamp").and_then(|text| text.parse::<Timestamp>().ok());
+    let over = ends.is_some_and(|ends| now.as_second() > ends.as_second().saturating_add(AFTERLIFE));
+    metadata::text(object, "uid") == Some(uid) && !over
+}
+
+/// The cluster's key: found, or made by whichever server is first.
+pub async fn load_key(api: &Api) -> ApiResult<Arc<Key>> {
+    let unusable = |error| ApiError::internal(format!("the key of service account tokens: {error}"));
+    let (found, _) = api.store.get(KEY).await?;
+    let bytes = match found {
+        Some(entry) => entry.value.to_vec(),
+        None => {
+            let made = Key::generate().map_err(unusable)?;
+            let txn = Txn {
+                compares: vec![Compare { key: KEY.into(), expect: Expect::Absent }],
+                ops: vec![Op::Put { key: KEY.into(), value: made.clone().into() }],
+            };
+            match api.store.commit(txn).await? {
+                Outcome::Committed(_) => made,
+                Outcome::Conflict { .. } => {
+                    let (found, _) = api.store.get(KEY).await?;
+                    found
+                        .ok_or_else(|| ApiError::internal("the key of service account tokens vanished"))?
+                        .value
+                        .to_vec()
+                }
+            }
+        }
+    };
+    Ok(Arc::new(Key::parse(&bytes).map_err(unusable)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+    fn claims(now: i64) -> Claims {
+        let reference = |name: &str| Reference { name: name.to_owned(), uid: format!("uid-{name}") };
+        let bound = Bound {
+            namespace: "shop".into(),
+            node: Some(reference("n")),
+            pod: Some(reference("p")),
+            secret: None,
+            serviceaccount: reference("bot"),
+            warnafter: None,
+        };
+        let now = Timestamp::from_second(now).unwrap();
+        Claims::new(ISSUER, vec![ISSUER.to_owned()], bound, now, 600)
+    }
+
+    #[test]
+    fn a_token_holds_from_when_it_was_issued_until_it_expires() {
+        let claims = claims(1000);
+        let at = |second: i64| claims.objection(ISSUER, Timestamp::from_second(second).unwrap());
+        assert_eq!(at(1000), None);
+        assert_eq!(at(1600 + LEEWAY), None);
+        assert_eq!(at(1601 + LEEWAY), Some("service account token has expired"));
+        assert_eq!(at(999 - LEEWAY), Some("service account token is not valid yet"));
+        assert!(claims.objection("https://elsewhere", Timestamp::from_second(1000).unwrap()).is_some());
+        let other = Claims { sub: "system:serviceaccount:kube-system:admin".into(), ..claims.clone() };
+        assert!(other.objection(ISSUER, Timestamp::from_second(1000).unwrap()).is_some());
+    }
+
+    #[test]
+    fn a_token_tells_who_and_where() {
+        let claims = claims(0);
+        let encoded = serde_json::to_value(&claims).unwrap();
+        assert_eq!(
+            encoded["kubernetes.io"],
+            json!({"namespace": "shop", "node": {"name": "n", "uid": "uid-n"}, "pod": {"name": "p", "uid": "uid-p"},
+                "serviceaccount": {"name": "bot", "uid": "uid-bot"}})
+        );
+        let jti = claims.jti.clone();
+        let user = claims.user();
+        assert_eq!(user.name, "system:serviceaccount:shop:bot");
+        assert_eq!(user.uid, "uid-bot");
+        assert_eq!(user.groups, ["system:serviceaccounts", "system:serviceaccounts:shop", "system:authenticated"]);
+        assert_eq!(user.extra["authentication.kubernetes.io/pod-name"], ["p"]);
+        assert_eq!(user.extra["authentication.kubernetes.io/node-uid"], ["uid-n"]);
+        assert_eq!(user.extra["authentication.kubernetes.io/credential-id"], [format!("JTI={jti}")]);
+    }
+
+    #[test]
+    fn the_same_name_with_another_uid_is_another_object() {
+        let now = Timestamp::from_second(1000).unwrap();
+        let object = json!({"metadata": {"name": "p", "uid": "u"}});
+        assert!(is_alive(&object, "u", now));
+        assert!(!is_alive(&object, "v", now));
+        let ending = |at: &str| json!({"metadata": {"uid": "u", "deletionTimestamp": at}});
+        assert!(is_alive(&ending("1970-01-01T00:16:00Z"), "u", now));
+        assert!(!is_alive(&ending("1970-01-01T00:15:00Z"), "u", now));
+    }
+
+    #[test]
+    fn user_names_of_service_accounts_are_recognised() {
+        assert_eq!(parse_user("system:serviceaccount:shop:bot"), Some(("shop", "bot")));
+        for other in ["system:serviceaccount:shop", "system:serviceaccount::bot", "bot", "system:serviceaccount:a:b:c"]
+        {
+            assert_eq!(parse_user(other), None);
+        }
+    }
+}

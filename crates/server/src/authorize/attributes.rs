@@ -1,0 +1,125 @@
+//! What a request asks for, in the words that rules are written in.
+
+use std::borrow::Cow;
+
+use http::Method;
+use mainstay_api::selector::{Fields, Operator};
+
+use crate::{
+    query::Query,
+    route::{ResourceRoute, Route},
+};
+
+#[derive(Clone, Debug)]
+pub struct Attributes<'a> {
+    pub verb: &'a str,
+    pub asked: Asked<'a>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Asked<'a> {
+    Resource(ResourceAttributes<'a>),
+    /// Which groups, versions and kinds there are.
+    Discovery,
+    Path(&'a str),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ResourceAttributes<'a> {
+    pub group: Cow<'a, str>,
+    pub resource: Cow<'a, str>,
+    pub subresource: Option<Cow<'a, str>>,
+    pub namespace: Option<Cow<'a, str>>,
+    /// Also the one name that a list or watch selects.
+    pub name: Option<Cow<'a, str>>,
+    /// `field=value` requirements of a list or watch.
+    pub fields: Vec<(String, String)>,
+}
+
+impl ResourceAttributes<'_> {
+    pub fn is(&self, group: &str, resource: &str, subresource: Option<&str>) -> bool {
+        self.group == group && self.resource == resource && self.subresource.as_deref() == subresource
+    }
+
+    pub fn selects(&self, field: &str, value: &str) -> bool {
+        self.fields.iter().any(|(f, v)| f == field && v == value)
+    }
+
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// As messages name it: `pods/status`.
+    pub fn full_resource(&self) -> String {
+        match &self.subresource {
+            Some(subresource) => format!("{}/{subresource}", self.resource),
+            None => self.resource.to_string(),
+        }
+    }
+}
+
+impl<'a> Attributes<'a> {
+    pub fn of(method: &'a Method, path: &'a str, route: &'a Route<'a>, query: &Query) -> Self {
+        match route {
+            Route::Resource(route) => {
+                let verb = verb(method, route, query);
+                Self { verb, asked: Asked::Resource(resource(verb, route, query)) }
+            }
+            Route::Other => Self { verb: path_verb(method), asked: Asked::Path(path) },
+            Route::Groups { .. } | Route::Group(_) | Route::GroupVersion { .. } => {
+                Self { verb: path_verb(method), asked: Asked::Discovery }
+            }
+        }
+    }
+}
+
+fn path_verb(method: &Method) -> &str {
+    match *method {
+        Method::GET => "get",
+        Method::POST => "post",
+        Method::PUT => "put",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => method.as_str(),
+    }
+}
+
+fn verb<'a>(method: &'a Method, route: &ResourceRoute<'_>, query: &Query) -> &'a str {
+    match (method, route.name.is_some()) {
+        (&Method::GET, _) if (query.watch && route.subresource.is_none()) || route.watch => "watch",
+        (&Method::GET, true) => "get",
+        (&Method::GET, false) => "list",
+        (&Method::POST, _) => "create",
+        (&Method::PUT, _) => "update",
+        (&Method::PATCH, _) => "patch",
+        (&Method::DELETE, true) => "delete",
+        (&Method::DELETE, false) => "deletecollection",
+        (other, _) => other.as_str(),
+    }
+}
+
+fn resource<'a>(verb: &str, route: &'a ResourceRoute<'a>, query: &Query) -> ResourceAttributes<'a> {
+    let borrowed = |text: &'a Option<Cow<'a, str>>| text.as_deref().map(Cow::Borrowed);
+    let selecting = ["list", "watch", "deletecollection"].contains(&verb);
+    let fields = if selecting { equalities(&query.field_selector) } else { Vec::new() };
+    let selected = fields.iter().find(|(field, _)| field == "metadata.name").map(|(_, name)| Cow::Owned(name.clone()));
+    ResourceAttributes {
+        group: Cow::Borrowed(&route.group),
+        resource: Cow::Borrowed(&route.plural),
+        subresource: borrowed(&route.subresource),
+        namespace: borrowed(&route.namespace),
+        name: borrowed(&route.name).or(selected),
+        fields,
+    }
+}
+
+/// What a field selector requires fields to be. One that cannot be read requires nothing, and is refused later.
+fn equalities(selector: &str) -> Vec<(String, String)> {
+    let fields = Fields::parse(selector).unwrap_or_default();
+    let equal = fields.requirements().iter().filter(|requirement| requirement.op == Operator::Equals);
+    equal.map(|requirement| (requirement.field.clone(), requirement.value.clone())).collect()
+}
