@@ -1,0 +1,275 @@
+//! Mirror pods: static pods shown in the API.
+//!
+//! The file is what counts. A mirror is made when it is missing, made again when somebody deletes it, and removed
+//! with its file; its status is written by whoever writes all pods' status, who asks [`Mirrors::api_identity`]
+//! under which name and uid the API knows the pod.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::StreamExt;
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams, Preconditions},
+    runtime::{WatchStreamExt, watcher},
+};
+use mainstay_runtime::PodUid;
+use parking_lot::RwLock;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::manifest::HASH;
+use crate::{
+    pods::{Pods, Source},
+    wake::Wake,
+};
+
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
+const AGAIN: Duration = Duration::from_secs(2);
+const SLOWLY: Duration = Duration::from_secs(30);
+
+/// Whether a pod of the API only shows a static pod. Such a pod is nobody's to run.
+pub fn is_mirror(pod: &Pod) -> bool {
+    pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR))
+}
+
+/// How the API knows a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// Namespace and name.
+type Key = (String, String);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    uid: String,
+    /// The uid of the static pod it shows; nothing if it is no mirror.
+    shows: Option<String>,
+    deleting: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Action {
+    Create(Key),
+    Delete(Key, String),
+}
+
+/// What is to be done: `wanted` are the uids of static pods.
+fn plan(wanted: &BTreeMap<Key, String>, found: &BTreeMap<Key, Found>) -> Vec<Action> {
+    let stale = found
+        .iter()
+        .filter(|(key, found)| found.shows.is_some() && (found.deleting || wanted.get(*key) != found.shows.as_ref()));
+    let delete = stale.map(|(key, found)| Action::Delete(key.clone(), found.uid.clone()));
+    let missing = wanted.keys().filter(|key| !found.contains_key(*key));
+    delete.chain(missing.map(|key| Action::Create(key.clone()))).collect()
+}
+
+pub struct Mirrors {
+    client: Client,
+    node_name: String,
+    pods: Arc<Pods>,
+    wake: Wake,
+    /// The Node that mirrors belong to.
+    node: watch::Receiver<Option<Node>>,
+    found: RwLock<BTreeMap<Key, Found>>,
+    /// The set of static pods has changed.
+    pub changed: Arc<Notify>,
+}
+
+impl Mirrors {
+    pub fn new(
+        client: Client,
+        node_name: String,
+        pods: Arc<Pods>,
+        wake: Wake,
+        node: watch::Receiver<Option<Node>>,
+    ) -> Arc<Self> {
+        let (found, changed) = Default::default();
+        Arc::new(Self { client, node_name, pods, wake, node, found, changed })
+    }
+
+    /// For a static pod that of its mirror, once there is one; for another its own.
+    pub fn api_identity(&self, pod: &Pod) -> Option<Identity> {
+        let meta = &pod.metadata;
+        let key = (meta.namespace.clone()?, meta.name.clone()?);
+        let uid = meta.uid.clone()?;
+        let own = meta.annotations.as_ref().is_none_or(|all| all.get(HASH) != Some(&uid));
+        let uid = if own {
+            uid
+        } else {
+            let found = self.found.read();
+            found.get(&key).filter(|found| found.shows.as_ref() == Some(&uid) && !found.deleting)?.uid.clone()
+        };
+        Some(Identity { namespace: key.0, name: key.1, uid })
+    }
+
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        stop.run_until_cancelled(self.follow()).await;
+    }
+
+    async fn follow(&self) {
+        let fields = format!("spec.nodeName={}", self.node_name);
+        let all = Api::<Pod>::all(self.client.clone());
+        let events = watcher(all, watcher::Config::default().fields(&fields)).default_backoff();
+        let mut events = std::pin::pin!(events);
+        let (mut known, mut fresh) = (false, BTreeMap::new());
+        let mut pause = SLOWLY;
+        loop {
+            tokio::select! {
+                event = events.next() => match event {
+                    Some(Ok(watcher::Event::Init)) => fresh = BTreeMap::new(),
+                    Some(Ok(watcher::Event::InitApply(pod))) => fresh.extend(entry(&pod)),
+                    Some(Ok(watcher::Event::InitDone)) => {
+                        known = true;
+                        self.replace(std::mem::take(&mut fresh));
+                    }
+                    Some(Ok(watcher::Event::Apply(pod))) => self.seen(&pod),
+                    Some(Ok(watcher::Event::Delete(pod))) => {
+                        entry(&pod).map(|(key, gone)| self.gone(&key, &gone.uid));
+                    }
+                    Some(Err(error)) => tracing::debug!(%error, "cannot watch mirror pods; will watch again"),
+                    None => return,
+                },
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            // Nothing is deleted before both sides have told everything they know.
+            if known && self.pods.told().borrow().file {
+                pause = if self.settle().await { SLOWLY } else { AGAIN };
+            }
+        }
+    }
+
+    fn replace(&self, fresh: BTreeMap<Key, Found>) {
+        *self.found.write() = fresh;
+        self.wanted().into_values().for_each(|uid| self.wake.pod(&PodUid(uid)));
+    }
+
+    fn seen(&self, pod: &Pod) {
+        let Some((key, found)) = entry(pod) else { return };
+        let shows = found.shows.clone();
+        let news = self.found.write().insert(key, found.clone()).as_ref() != Some(&found);
+        if let Some(uid) = shows.filter(|_| news) {
+            self.wake.pod(&PodUid(uid)); // its status can be told now
+        }
+    }
+
+    fn gone(&self, key: &Key, uid: &str) {
+        let mut all = self.found.write();
+        if all.get(key).is_some_and(|found| found.uid == uid) {
+            all.remove(key);
+        }
+    }
+
+    fn static_pods(&self) -> Vec<Arc<Pod>> {
+        let all = self.pods.all().into_iter();
+        all.filter(|wanted| wanted.source == Source::File).map(|wanted| wanted.pod).collect()
+    }
+
+    fn wanted(&self) -> BTreeMap<Key, String> {
+        self.static_pods().iter().filter_map(|pod| entry(pod).map(|(key, found)| (key, found.uid))).collect()
+    }
+
+    /// `true` if everything is as it should be.
+    async fn settle(&self) -> bool {
+        let actions = plan(&self.wanted(), &self.found.read());
+        let mut done = true;
+        let mut freed = BTreeSet::new();
+        for action in actions {
+            match action {
+                Action::Delete(key, uid) => {
+                    done &= self.delete(&key, &uid).await;
+                    freed.insert(key);
+                }
+                Action::Create(key) => done &= self.create(&key).await,
+            }
+        }
+        for key in freed {
+            if self.wanted().contains_key(&key) && !self.found.read().contains_key(&key) {
+                done &= self.create(&key).await;
+            }
+        }
+        done
+    }
+
+    async fn create(&self, key: &Key) -> bool {
+        let own = |pod: &Arc<Pod>| entry(pod).is_some_and(|(found, _)| found == *key);
+        let Some(pod) = self.static_pods().into_iter().find(own) else { return true };
+        let owner = self.node.borrow().as_ref().and_then(owner);
+        let Some(owner) = owner else { return false };
+        let mirror = mirror(&pod, owner);
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.0);
+        match pods.create(&PostParams::default(), &mirror).await {
+            Ok(made) => {
+                self.seen(&made);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(namespace = key.0, name = key.1, %error, "cannot show a static pod in the API");
+                false
+            }
+        }
+    }
+
+    async fn delete(&self, key: &Key, uid: &str) -> bool {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.0);
+        let only_this = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        match pods.delete(&key.1, &params.preconditions(only_this)).await {
+            Ok(_) => self.gone(key, uid),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => self.gone(key, uid),
+            Err(error) => {
+                tracing::debug!(namespace = key.0, name = key.1, %error, "cannot remove a mirror pod");
+                return false;
+            }
+        }
+        true
+    }
+}
+
+fn entry(pod: &Pod) -> Option<(Key, Found)> {
+    let meta = &pod.metadata;
+    let found = Found {
+        uid: meta.uid.clone()?,
+        shows: meta.annotations.as_ref().and_then(|all| all.get(MIRROR).cloned()),
+        deleting: meta.deletion_timestamp.is_some(),
+    };
+    Some(((meta.namespace.clone()?, meta.name.clone()?), found))
+}
+
+fn owner(node: &Node) -> Option<OwnerReference> {
+    Some(OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.metadata.name.clone()?,
+        uid: node.metadata.uid.clone()?,
+        controller: Some(true),
+        ..OwnerReference::default()
+    })
+}
+
+fn mirror(pod: &Pod, owner: OwnerReference) -> Pod {
+    let mut mirror = pod.clone();
+    let meta = &mut mirror.metadata;
+    let uid = meta.uid.take().unwrap_or_default();
+    meta.annotations.get_or_insert_default().insert(MIRROR.to_owned(), uid);
+    meta.owner_references = Some(vec![owner]);
+    meta.creation_timestamp = None;
+    mirror.status = None;
+    mirror
+}
+
+#[cfg(test)]
+#[path = "mirror_tests.rs"]
+mod tests;
