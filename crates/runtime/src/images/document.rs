@@ -145,7 +145,7 @@ impl Platform {
 }
 
 /// As Go, and with it every image, calls it.
-fn architecture() -> &'static str {
+pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

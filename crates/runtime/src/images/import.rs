@@ -81,7 +81,7 @@ struct Found {
 impl ImageStore {
     /// Imports all images of `source`; with `name`, the only one, under that name.
     pub fn import(&self, source: &Path, name: Option<&str>) -> Result<Vec<Imported>> {
-        let name = name.map(|name| name::parse(name).map_err(|e| ImportError::Name(e.to_string()))).transpose()?;
+        let name = name.map(Name::parse).transpose()?;
         let read = |e| ImportError::Read { path: source.into(), source: e };
         let file = File::open(source).map_err(read)?;
         if file.metadata().map_err(read)?.is_dir() {
@@ -96,21 +96,15 @@ impl ImageStore {
                 self.import_from(scratch.path(), source, name.as_ref())
             }
             (Kind::RootFilesystem, Some(name)) => {
-                let tags: Vec<String> = name::tagged(name).into_iter().collect();
                 let (json, parsed) = plain_config(&seen.plain)?;
                 let open = |_: usize| File::open(source).map(|file| (file, None));
-                self.add_image(&layers::digest(&json), &parsed, tags, &[], open).map(|imported| vec![imported])
+                self.add_image(&layers::digest(&json), &parsed, name.tags(), &[], open).map(|imported| vec![imported])
             }
             (Kind::RootFilesystem, None) => Err(ImportError::NotAnImage(source.into())),
         }
     }
 
-    fn import_from(
-        &self,
-        directory: &Path,
-        source: &Path,
-        name: Option<&oci_client::Reference>,
-    ) -> Result<Vec<Imported>> {
+    fn import_from(&self, directory: &Path, source: &Path, name: Option<&Name>) -> Result<Vec<Imported>> {
         let layout = Layout::open(directory)?;
         let mut images = match layout.read("manifest.json") {
             Ok(json) => layout.docker(&json)?,
@@ -121,7 +115,8 @@ impl ImageStore {
         };
         if let Some(name) = name {
             match images.as_mut_slice() {
-                [image] => image.tags = name::tagged(name).into_iter().collect(),
+                [image] if !name.with_tag && name.is_of(&image.tags) => {}
+                [image] => image.tags = name.tags(),
                 images => return Err(ImportError::SeveralImages(images.len())),
             }
         }
@@ -178,6 +173,33 @@ impl ImageStore {
             }
         }
         Err(RuntimeError::failed("import an image", "its layers are removed as fast as they are added").into())
+    }
+}
+
+/// What the caller calls the image.
+struct Name {
+    reference: oci_client::Reference,
+    /// Not only by default.
+    with_tag: bool,
+}
+
+impl Name {
+    fn parse(name: &str) -> Result<Self> {
+        let reference = name::parse(name).map_err(|e| ImportError::Name(e.to_string()))?;
+        if reference.digest().is_some() {
+            return Err(ImportError::Name(format!("{name}: a digest is not for choosing")));
+        }
+        Ok(Self { with_tag: name.rsplit('/').next().is_some_and(|last| last.contains(':')), reference })
+    }
+
+    /// They are this name, and say the tag as well.
+    fn is_of(&self, tags: &[String]) -> bool {
+        let start = format!("{}:", name::repository(&self.reference));
+        !tags.is_empty() && tags.iter().all(|tag| tag.starts_with(&start))
+    }
+
+    fn tags(&self) -> Vec<String> {
+        name::tagged(&self.reference).into_iter().collect()
     }
 }
 
@@ -265,7 +287,7 @@ impl Layout {
             .collect()
     }
 
-    fn oci(&self, json: &[u8], name: Option<&oci_client::Reference>) -> Result<Vec<Found>> {
+    fn oci(&self, json: &[u8], name: Option<&Name>) -> Result<Vec<Found>> {
         let document = |source| ImportError::Document { path: "index.json".into(), source };
         let Manifest::Index(entries) = document::parse_manifest(json).map_err(document)? else {
             return Err(document(DocumentError::NotAnImage));
@@ -325,14 +347,14 @@ fn blob_path(digest: &str) -> Result<String> {
 }
 
 /// Names in an index are whole names, or only tags; those say something together with a name given.
-fn tags(entry: &Descriptor, name: Option<&oci_client::Reference>) -> Result<Vec<String>> {
+fn tags(entry: &Descriptor, name: Option<&Name>) -> Result<Vec<String>> {
     let annotation = |key: &str| entry.annotations.get(key).map(String::as_str).filter(|value| !value.is_empty());
     if let Some(whole) = annotation("io.containerd.image.name") {
         return full(whole).map(|tag| vec![tag]);
     }
     match (annotation("org.opencontainers.image.ref.name"), name) {
         (Some(whole), _) if whole.contains(['/', ':']) => full(whole).map(|tag| vec![tag]),
-        (Some(tag), Some(name)) => full(&format!("{}:{tag}", name::repository(name))).map(|tag| vec![tag]),
+        (Some(tag), Some(name)) => full(&format!("{}:{tag}", name::repository(&name.reference))).map(|tag| vec![tag]),
         _ => Ok(Vec::new()),
     }
 }

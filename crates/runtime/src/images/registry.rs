@@ -27,8 +27,8 @@ const MANIFESTS: &[&str] = &[
 ];
 /// No honest configuration is larger.
 const MOST_CONFIG: usize = 8 << 20;
-/// Failures in a row, without a byte in between, that are borne while fetching a blob.
-const TRIES: u32 = 3;
+/// So often a blob is asked for within one pull, each time going on where the last try broke off.
+const TRIES: u32 = 5;
 
 /// One pull's conversation with a registry.
 pub struct Registry {
@@ -52,7 +52,7 @@ impl Registry {
         let plain = on_this_machine(host) || options.insecure.iter().any(|insecure| insecure == host);
         let config = ClientConfig {
             protocol: if plain { ClientProtocol::Http } else { ClientProtocol::Https },
-            read_timeout: Some(options.stall),
+            read_timeout: Some(options.stall * 2), // ours is first
             connect_timeout: Some(options.stall.min(Duration::from_secs(30))),
             user_agent: concat!("mainstay/", env!("CARGO_PKG_VERSION")),
             ..ClientConfig::default()
@@ -109,17 +109,16 @@ impl Registry {
         let hex = name::hex(&wanted.digest)
             .ok_or_else(|| self.failed(format!("{:?} is not a digest that is understood", wanted.digest)))?;
         let blob = Blob::create(files, hex).map_err(|e| self.failed(format!("keep a layer: {e}")))?;
-        let mut tries = 0;
-        loop {
-            let before = blob.length();
-            let outcome = self.fetch(&blob, wanted).await;
-            let (resumed, progress) = (before > 0, blob.length() > before);
-            match outcome {
-                Ok(()) => match blob.digest().await.map_err(|e| self.failed(format!("read a layer: {e}")))? {
+        let keep = |e: io::Error| self.failed(format!("keep a layer: {e}"));
+        let mut resumed = blob.length() > 0;
+        for attempt in 1.. {
+            match self.fetch(&blob, wanted).await {
+                Ok(()) => match blob.digest().await.map_err(keep)? {
                     found if found == wanted.digest => return Ok(blob),
                     // What an earlier attempt left may have been damaged.
-                    _ if resumed && tries == 0 => {
-                        blob.restart().map_err(|e| self.failed(format!("keep a layer: {e}")))?;
+                    _ if resumed => {
+                        resumed = false;
+                        blob.restart().map_err(keep)?;
                     }
                     found => {
                         let why = format!("a layer has the digest {found}, not {}", wanted.digest);
@@ -127,22 +126,17 @@ impl Registry {
                         return Err(self.failed(why));
                     }
                 },
-                Err(PullError::Failed { reference, why }) => {
-                    tries = if progress { 1 } else { tries + 1 };
-                    if tries >= TRIES {
-                        return Err(PullError::Failed { reference, why });
-                    }
-                    tracing::debug!(image = reference, why, "fetching a layer was interrupted");
-                    tokio::time::sleep(Duration::from_millis(250) * 2u32.pow(tries)).await;
-                    continue;
+                Err(Interrupted::Broken(error)) if attempt < TRIES => {
+                    tracing::debug!(%error, attempt, "fetching a layer was interrupted");
+                    tokio::time::sleep(Duration::from_millis(200) * attempt).await;
                 }
-                Err(error) => return Err(error),
+                Err(Interrupted::Broken(error) | Interrupted::Ended(error)) => return Err(error),
             }
-            tries += 1;
         }
+        Err(self.failed("the registry breaks off again and again".to_owned()))
     }
 
-    async fn fetch(&self, blob: &Blob, wanted: &Descriptor) -> Result<(), PullError> {
+    async fn fetch(&self, blob: &Blob, wanted: &Descriptor) -> Result<(), Interrupted> {
         let broken = |e: io::Error| self.failed(format!("keep a layer: {e}"));
         let mut length = blob.length();
         if wanted.size > 0 && length == wanted.size {
@@ -154,10 +148,13 @@ impl Registry {
         }
         let digest = wanted.digest.as_str();
         let mut stream = if length == 0 {
-            self.bounded(self.client.pull_blob_stream(&self.name, digest)).await?.map_err(|e| self.explain(e))?.stream
+            self.bounded(self.client.pull_blob_stream(&self.name, digest))
+                .await?
+                .map_err(|e| self.interrupted(e))?
+                .stream
         } else {
             let partial = self.client.pull_blob_stream_partial(&self.name, digest, length, None);
-            match self.bounded(partial).await?.map_err(|e| self.explain(e))? {
+            match self.bounded(partial).await?.map_err(|e| self.interrupted(e))? {
                 BlobResponse::Partial(rest) => rest.stream,
                 BlobResponse::Full(whole) => {
                     blob.restart().map_err(broken)?;
@@ -175,18 +172,20 @@ impl Registry {
                     length += chunk.len() as u64;
                     if wanted.size > 0 && length > wanted.size {
                         blob.restart().map_err(broken)?;
-                        return Err(self.failed("a layer is longer than its manifest says".to_owned()));
+                        return Err(self.failed("a layer is longer than its manifest says".to_owned()).into());
                     }
                     file.write_all(&chunk).await.map_err(broken)?;
                 }
-                Ok(Some(Err(e))) => interrupted = Some(self.failed(chain(&e))),
-                Err(error) => interrupted = Some(error),
+                Ok(Some(Err(e))) => interrupted = Some(Interrupted::Broken(self.failed(chain(&e)))),
+                Err(error) => interrupted = Some(error.into()),
             }
         }
         file.flush().await.map_err(broken)?;
         match interrupted {
             Some(error) => Err(error),
-            None if length < wanted.size => Err(self.failed("the registry ended a layer too early".to_owned())),
+            None if length < wanted.size => {
+                Err(Interrupted::Broken(self.failed("the registry ended a layer too early".to_owned())))
+            }
             None => Ok(()),
         }
     }
@@ -196,6 +195,17 @@ impl Registry {
         tokio::time::timeout(self.stall, work)
             .await
             .map_err(|_| self.failed(format!("the registry sent nothing for {:?}", self.stall)))
+    }
+
+    /// A connection that broke and a server that is busy are worth another try.
+    fn interrupted(&self, error: OciDistributionError) -> Interrupted {
+        let again = match &error {
+            OciDistributionError::RequestError(_) => true,
+            OciDistributionError::ServerError { code, .. } => *code >= 500 || *code == 429,
+            _ => false,
+        };
+        let error = self.explain(error);
+        if again { Interrupted::Broken(error) } else { Interrupted::Ended(error) }
     }
 
     pub fn failed(&self, why: String) -> PullError {
@@ -229,6 +239,19 @@ impl Registry {
             }
             _ => PullError::Failed { reference, why: chain(&error) },
         }
+    }
+}
+
+/// Why fetching did not come to its end.
+enum Interrupted {
+    Broken(PullError),
+    /// There is no point in asking again now. A registry that stalls has had its time already.
+    Ended(PullError),
+}
+
+impl From<PullError> for Interrupted {
+    fn from(error: PullError) -> Self {
+        Self::Ended(error)
     }
 }
 
