@@ -8,7 +8,7 @@ use super::support::{Server, data_dir, mainstay};
 fn a_second_server_on_the_same_data_is_refused_naming_directory_and_process() {
     let mut server = Server::start();
     let data = server.data().to_str().expect("UTF-8").to_owned();
-    let output = mainstay(&["up", "--listen", "127.0.0.1:0", "--data-dir", &data]);
+    let output = mainstay(&["server", "--listen", "127.0.0.1:0", "--data-dir", &data]);
     assert_eq!(output.code, 1, "{output}");
     assert!(output.stderr.contains(&data), "{output}");
     assert!(output.stderr.contains(&format!("process {}", server.pid())), "{output}");
@@ -20,7 +20,7 @@ fn a_port_in_use_is_refused_naming_flag_and_address() {
     let server = Server::start();
     let dir = data_dir();
     let address = server.address().to_string();
-    let output = mainstay(&["up", "--listen", &address, "--data-dir", dir.path().to_str().expect("UTF-8")]);
+    let output = mainstay(&["server", "--listen", &address, "--data-dir", dir.path().to_str().expect("UTF-8")]);
     assert_eq!(output.code, 1, "{output}");
     assert!(output.stderr.contains("--listen") && output.stderr.contains(&address), "{output}");
     assert!(output.stderr.contains("in use"), "{output}");
@@ -33,7 +33,7 @@ fn a_data_directory_that_cannot_be_written_is_refused_by_name() {
     fs::write(&file, "").expect("write");
     let below = file.join("data");
     let below = below.to_str().expect("UTF-8");
-    let output = mainstay(&["up", "--listen", "127.0.0.1:0", "--data-dir", below]);
+    let output = mainstay(&["server", "--listen", "127.0.0.1:0", "--data-dir", below]);
     assert!(matches!(output.code, 1 | 2), "{output}");
     assert!(output.stderr.contains("--data-dir") && output.stderr.contains(below), "{output}");
 }
@@ -41,16 +41,16 @@ fn a_data_directory_that_cannot_be_written_is_refused_by_name() {
 #[test]
 fn wrong_usage_ends_with_64_and_says_what_is_wrong() {
     for (args, word) in [
-        (&["up", "--nonsense"][..], "--nonsense"),
+        (&["server", "--nonsense"][..], "--nonsense"),
         (&["fly"], "fly"),
         (&[], "Usage"),
-        (&["up", "--listen", "here"], "--listen"),
-        (&["up", "--max-writes", "0"], "--max-writes"),
-        (&["up", "--max-reads=-1"], "--max-reads"),
-        (&["up", "--max-connections", "99999999999999999999"], "--max-connections"),
-        (&["up", "--request-timeout", "0"], "--request-timeout"),
-        (&["up", "--idle-timeout", "18446744073709551615"], "--idle-timeout"),
-        (&["up", "--event-ttl", "soon"], "--event-ttl"),
+        (&["server", "--listen", "here"], "--listen"),
+        (&["server", "--max-writes", "0"], "--max-writes"),
+        (&["server", "--max-reads=-1"], "--max-reads"),
+        (&["server", "--max-connections", "99999999999999999999"], "--max-connections"),
+        (&["server", "--request-timeout", "0"], "--request-timeout"),
+        (&["server", "--idle-timeout", "18446744073709551615"], "--idle-timeout"),
+        (&["server", "--event-ttl", "soon"], "--event-ttl"),
         (&["backup"], "<FILE>"),
         (&["restore"], "<FILE>"),
     ] {
@@ -63,7 +63,7 @@ fn wrong_usage_ends_with_64_and_says_what_is_wrong() {
 #[test]
 fn help_and_version_end_well() {
     assert!(mainstay(&["--version"]).ok().starts_with("mainstay "));
-    let help = mainstay(&["up", "--help"]).ok();
+    let help = mainstay(&["server", "--help"]).ok();
     for flag in ["--data-dir", "--listen", "--history-events", "--history-seconds", "--idle-timeout", "--stall-timeout"]
     {
         assert!(help.contains(flag), "{flag} is not in the help");
@@ -75,7 +75,7 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     let dir = data_dir();
     let data = dir.path().to_str().expect("UTF-8");
     for (flag, value) in [("--store", "paper"), ("--log", "a=b=c")] {
-        let output = mainstay(&["up", "--listen", "127.0.0.1:0", "--data-dir", data, flag, value]);
+        let output = mainstay(&["server", "--listen", "127.0.0.1:0", "--data-dir", data, flag, value]);
         assert_eq!(output.code, 1, "{output}");
         assert!(output.stderr.contains(flag) && output.stderr.contains(value), "{output}");
     }
@@ -94,11 +94,11 @@ fn a_config_file_with_mistakes_is_refused_by_file_and_key() {
         ("max-writes = 0", 64, "--max-writes"),
     ] {
         fs::write(&file, content).expect("write");
-        let output = mainstay(&["up", "--config", path]);
+        let output = mainstay(&["server", "--config", path]);
         assert_eq!(output.code, code, "{content}: {output}");
         assert!(output.stderr.contains(word), "no {word:?} in {output}");
     }
-    let output = mainstay(&["up", "--config", "/nowhere/config.toml"]);
+    let output = mainstay(&["server", "--config", "/nowhere/config.toml"]);
     assert_eq!(output.code, 2, "{output}");
     assert!(output.stderr.contains("/nowhere/config.toml"), "{output}");
 }

@@ -43,7 +43,7 @@ fn a_truncated_store_is_refused_by_name_with_the_backup_to_use() {
     let file = data.join("store/store.db");
     let length = fs::metadata(&file).expect("the store").len();
     fs::OpenOptions::new().write(true).open(&file).and_then(|f| f.set_len(length / 2)).expect("truncate");
-    let output = mainstay(&["up", "--listen", "127.0.0.1:0", "--data-dir", text(&data)]);
+    let output = mainstay(&["server", "--listen", "127.0.0.1:0", "--data-dir", text(&data)]);
     assert_eq!(output.code, 1, "{output}");
     assert!(output.stderr.contains(text(&file)) && output.stderr.contains("damaged"), "{output}");
     assert!(output.stderr.contains(&format!("the newest usable backup is {}", backup.display())), "{output}");
@@ -73,7 +73,7 @@ fn a_flipped_bit_is_refused_by_name_or_was_nowhere_that_matters() {
             assert_eq!(server.client().get(CONFIG_MAPS).granted()["items"], items, "byte {at} was damaged unnoticed");
             continue;
         }
-        let output = mainstay(&["up", "--listen", "127.0.0.1:0", "--data-dir", text(&damaged)]);
+        let output = mainstay(&["server", "--listen", "127.0.0.1:0", "--data-dir", text(&damaged)]);
         assert_eq!(output.code, 1, "{output}");
         let advice = damaged.join("store/backups").join(backup.file_name().expect("a name"));
         assert!(output.stderr.contains(text(&file)) && output.stderr.contains(text(&advice)), "{output}");
@@ -87,7 +87,7 @@ fn a_damaged_store_is_brought_back_from_its_backup() {
     let dir = data_dir();
     let (data, backup, items) = prepared(dir.path());
     fs::write(data.join("store/store.db"), "garbage").expect("write");
-    assert_eq!(mainstay(&["up", "--listen", "127.0.0.1:0", "--data-dir", text(&data)]).code, 1);
+    assert_eq!(mainstay(&["server", "--listen", "127.0.0.1:0", "--data-dir", text(&data)]).code, 1);
     let refused = mainstay(&["restore", text(&backup), "--data-dir", text(&data)]);
     assert_eq!(refused.code, 1, "{refused}");
     assert!(refused.stderr.contains("--force"), "{refused}");

@@ -101,7 +101,7 @@ fn a_disk_that_may_not_be_written_is_refused_by_name() {
     let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(disk.path()).status();
     assert!(remounted.is_ok_and(|s| s.success()), "cannot mount for reading only");
     let path = data.to_str().expect("UTF-8");
-    let output = mainstay(&["up", "--listen", "127.0.0.1:0", "--data-dir", path]);
+    let output = mainstay(&["server", "--listen", "127.0.0.1:0", "--data-dir", path]);
     assert!(matches!(output.code, 1 | 2), "{output}");
     assert!(output.stderr.contains(path) && output.stderr.contains("Read-only"), "{output}");
 }

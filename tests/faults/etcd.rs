@@ -186,7 +186,7 @@ fn a_killed_etcd_fails_requests_in_time_and_everything_resumes(program: &'static
 fn an_etcd_that_is_not_there_keeps_it_from_starting_and_is_named() {
     let dir = super::support::data_dir();
     let output = super::support::mainstay(&[
-        "up",
+        "server",
         "--listen",
         "127.0.0.1:0",
         "--store",

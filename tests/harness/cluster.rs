@@ -25,6 +25,17 @@ pub struct Cluster {
     server: Child,
     dir: TempDir,
     url: String,
+    parts: Parts,
+    flags: Vec<String>,
+}
+
+/// Which parts of the binary run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parts {
+    /// The API and its controllers: pods are objects that nobody runs.
+    Server,
+    /// The machine runs pods, too. Takes root.
+    ServerAndAgent,
 }
 
 impl Cluster {
@@ -36,11 +47,28 @@ impl Cluster {
     /// Starts with more flags.
     #[track_caller]
     pub fn start_with(flags: &[&str]) -> Self {
+        Self::of(Parts::Server, flags)
+    }
+
+    /// A cluster in which pods really run. Everything they leave on the machine goes with it.
+    #[track_caller]
+    pub fn with_pods(flags: &[&str]) -> Self {
+        let own = ["--agent-port", "0", "--node-name", "here"];
+        Self::of(Parts::ServerAndAgent, &[&own, flags].concat())
+    }
+
+    #[track_caller]
+    fn of(parts: Parts, flags: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir().expect("make a directory");
-        let server = launch(dir.path(), "127.0.0.1:0", flags);
-        let mut cluster = Self { server, dir, url: String::new() };
+        let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let server = launch(parts, dir.path(), "127.0.0.1:0", &flags);
+        let mut cluster = Self { server, dir, url: String::new(), parts, flags };
         cluster.url = cluster.announced();
         cluster
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
     }
 
     /// Waits until the server answers and returns where.
@@ -67,7 +95,7 @@ impl Cluster {
     #[track_caller]
     pub fn start_again(&mut self) {
         let address = self.url.trim_start_matches("https://").to_owned();
-        self.server = launch(self.dir.path(), &address, &[]);
+        self.server = launch(self.parts, self.dir.path(), &address, &self.flags);
         self.url = self.announced();
     }
 
@@ -123,10 +151,14 @@ impl Cluster {
     }
 }
 
-fn launch(dir: &Path, listen: &str, flags: &[&str]) -> Child {
+fn launch(parts: Parts, dir: &Path, listen: &str, flags: &[String]) -> Child {
     let log = fs::File::create(dir.join("server.log")).expect("make a log file");
+    let command = match parts {
+        Parts::Server => "server",
+        Parts::ServerAndAgent => "up",
+    };
     Command::new(env!("CARGO_BIN_EXE_mainstay"))
-        .args(["up", "--listen", listen, "--data-dir"])
+        .args([command, "--listen", listen, "--data-dir"])
         .arg(dir.join("data"))
         .args(flags)
         .env("NO_COLOR", "1")
@@ -142,6 +174,11 @@ impl Drop for Cluster {
         let ended = self.server.try_wait().ok().flatten();
         let _ = self.server.kill();
         let _ = self.server.wait();
+        if self.parts == Parts::ServerAndAgent {
+            let mut down = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+            let down = down.arg("down").arg("--data-dir").arg(self.data_dir()).stdout(Stdio::null()).status();
+            assert!(std::thread::panicking() || down.is_ok_and(|status| status.success()), "mainstay down failed");
+        }
         if std::thread::panicking() {
             if let Some(status) = ended {
                 eprintln!("the server ended by itself with {status}");

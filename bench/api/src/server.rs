@@ -37,7 +37,7 @@ impl Spawned {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let started = Instant::now();
         let mut child = Command::new(binary)
-            .args(["up", "--log", "warn", "--listen", &format!("127.0.0.1:{port}"), "--data-dir"])
+            .args(["server", "--log", "warn", "--listen", &format!("127.0.0.1:{port}"), "--data-dir"])
             .arg(dir.path())
             .stdout(Stdio::null())
             .kill_on_drop(true)

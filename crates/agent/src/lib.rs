@@ -5,7 +5,6 @@
 //! a pure `plan`, and acts. Everything else either tells it to look again ([`wake`]) or does one thing
 //! for it.
 
-pub mod agent;
 pub mod events;
 pub mod heal;
 pub mod hook;
@@ -19,6 +18,7 @@ pub mod probe;
 pub mod settings;
 pub mod sources;
 pub mod spec;
+pub mod standalone;
 pub mod stream;
 #[cfg(test)]
 mod testing;

@@ -11,6 +11,8 @@ pub struct Settings {
     pub port: u16,
     /// `<data-dir>/agent`.
     pub directory: PathBuf,
+    /// `<data-dir>/runtime`: images and containers of the built-in runtime.
+    pub runtime_directory: PathBuf,
     /// `<data-dir>/logs`.
     pub log_directory: PathBuf,
     /// Names what belongs to this agent alone on a machine with several: `mainstay`, or

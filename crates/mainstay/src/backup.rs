@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use kube::{Client, Config, config::Kubeconfig};
 use mainstay_store::embedded::{self, BackupError, OpenError, Summary};
 
-use crate::{cli::BackupOptions, exit::Exit, up};
+use crate::{cli::BackupOptions, exit::Exit, server};
 
 pub fn run(options: BackupOptions) -> Result<(), Exit> {
     let data_dir = options.data.path();
@@ -20,7 +20,7 @@ pub fn run(options: BackupOptions) -> Result<(), Exit> {
     if file.exists() {
         return Err(Exit::Refused(anyhow!("{} exists already; name a file that does not", file.display())));
     }
-    let store = up::store_dir(&data_dir);
+    let store = server::store_dir(&data_dir);
     let summary = match embedded::backup_closed(&store, file) {
         Ok(summary) => summary,
         // A running server holds the directory, and is asked instead.

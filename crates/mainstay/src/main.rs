@@ -6,7 +6,10 @@ mod config_file;
 mod exit;
 mod image;
 mod log;
+mod process;
 mod restore;
+mod run;
+mod server;
 mod stores;
 mod up;
 
@@ -22,7 +25,8 @@ fn main() -> std::process::ExitCode {
         Err(exit) => return exit.report(),
     };
     let done = match command {
-        Command::Up(options) | Command::Server(options) => up::run(options),
+        Command::Up(options) => up::run(&options),
+        Command::Server(options) => up::run_server(&options),
         Command::Backup(options) => backup::run(options),
         Command::Restore(options) => restore::run(&options),
         Command::Image(options) => image::run(options),

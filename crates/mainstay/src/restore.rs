@@ -3,10 +3,10 @@
 use anyhow::anyhow;
 use mainstay_store::embedded::{self, Existing, RestoreError};
 
-use crate::{cli::RestoreOptions, exit::Exit, up};
+use crate::{cli::RestoreOptions, exit::Exit, server};
 
 pub fn run(options: &RestoreOptions) -> Result<(), Exit> {
-    let dir = up::store_dir(&options.data.path());
+    let dir = server::store_dir(&options.data.path());
     let existing = if options.force { Existing::Replace } else { Existing::Refuse };
     match embedded::restore(&options.file, &dir, existing) {
         Ok(summary) => {

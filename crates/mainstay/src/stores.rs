@@ -7,7 +7,7 @@ use mainstay_server::handler::Backup;
 use mainstay_store::{Embedded, Etcd, EtcdConfig, Store, embedded, etcd::compactor};
 use tokio_util::sync::CancellationToken;
 
-use crate::{cli::UpOptions, exit::Exit, up::store_dir};
+use crate::{cli::ServerOptions, exit::Exit, server::store_dir};
 
 /// Node heartbeats are not worth an fsync.
 const VOLATILE: &str = "/registry/leases/kube-node-lease/";
@@ -55,7 +55,7 @@ impl Opened {
     }
 }
 
-pub async fn open(options: &UpOptions, data_dir: &Path) -> Result<Opened, Exit> {
+pub async fn open(options: &ServerOptions, data_dir: &Path) -> Result<Opened, Exit> {
     match options.store.as_str() {
         "file" => {
             let dir = store_dir(data_dir);
@@ -78,7 +78,7 @@ pub async fn open(options: &UpOptions, data_dir: &Path) -> Result<Opened, Exit> 
     }
 }
 
-async fn etcd(options: &UpOptions, url: &str) -> Result<Etcd, Exit> {
+async fn etcd(options: &ServerOptions, url: &str) -> Result<Etcd, Exit> {
     let mut config = EtcdConfig::new(url);
     config.ca_file = options.etcd.etcd_ca.clone();
     config.cert_file = options.etcd.etcd_cert.clone();

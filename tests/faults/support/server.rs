@@ -194,7 +194,7 @@ impl Server {
 fn launch(data: &Path, listen: SocketAddr, flags: &[String], log: &Path) -> Child {
     let log = fs::File::create(log.join("server.log")).expect("make a log file");
     Command::new(env!("CARGO_BIN_EXE_mainstay"))
-        .args(["up", "--listen", &listen.to_string(), "--data-dir"])
+        .args(["server", "--listen", &listen.to_string(), "--data-dir"])
         .arg(data)
         .args(flags)
         .env("NO_COLOR", "1")

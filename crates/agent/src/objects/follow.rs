@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::{sync::watch, task::AbortHandle};
 
 use super::{Known, Lack};
-use crate::wake::Wake;
+use super::changes::Changes;
 
 /// Silence for this long counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -67,7 +67,7 @@ impl<K> Drop for Entry<K> {
 pub(super) struct Followed<K> {
     client: Client,
     api: fn(Client, &str) -> Api<K>,
-    wake: Option<Wake>,
+    changes: Option<Changes>,
     entries: Mutex<BTreeMap<Selection, Entry<K>>>,
 }
 
@@ -75,8 +75,8 @@ impl<K> Followed<K>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    pub(super) fn new(client: Client, api: fn(Client, &str) -> Api<K>, wake: Option<Wake>) -> Self {
-        Self { client, api, wake, entries: Mutex::default() }
+    pub(super) fn new(client: Client, api: fn(Client, &str) -> Api<K>, changes: Option<Changes>) -> Self {
+        Self { client, api, changes, entries: Mutex::default() }
     }
 
     pub(super) async fn one(&self, pod: &PodUid, namespace: &str, name: &str) -> Known<K> {
@@ -107,7 +107,7 @@ where
         let entry = entries.entry(which.clone()).or_insert_with(|| {
             let (told, state) = watch::channel(State::Asking);
             let pods = Arc::new(Mutex::new(BTreeSet::new()));
-            let listener = Listener { told, pods: pods.clone(), wake: self.wake.clone() };
+            let listener = Listener { told, pods: pods.clone(), changes: self.changes.clone() };
             let api = (self.api)(self.client.clone(), &which.namespace);
             let task = tokio::spawn(listener.run(api, which.name.clone())).abort_handle();
             Entry { pods, state, task }
@@ -121,7 +121,7 @@ where
 struct Listener<K> {
     told: watch::Sender<State<K>>,
     pods: Arc<Mutex<BTreeSet<PodUid>>>,
-    wake: Option<Wake>,
+    changes: Option<Changes>,
 }
 
 impl<K> Listener<K>
@@ -191,9 +191,9 @@ where
             State::Unreachable(_) => true,
             State::Told(before) => versions(before).ne(versions(known)),
         };
-        if let (true, Some(wake)) = (news, &self.wake) {
+        if let (true, Some(changes)) = (news, &self.changes) {
             for pod in self.pods.lock().iter() {
-                wake.pod(pod);
+                changes.tell(pod);
             }
         }
     }

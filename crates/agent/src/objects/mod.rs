@@ -5,6 +5,7 @@
 //! is created. While the API cannot be reached, the last known value counts; what was never known is
 //! [`Lack::Unreachable`], which is not the same as [`Lack::Missing`]: nothing may be concluded from it.
 
+mod changes;
 mod follow;
 mod tokens;
 
@@ -15,6 +16,7 @@ use kube::{Api, Client};
 use mainstay_runtime::PodUid;
 
 use self::{
+    changes::Changes,
     follow::{Followed, Selection},
     tokens::Tokens,
 };
@@ -38,17 +40,20 @@ pub struct Objects {
     /// Nobody is woken for these: they only matter when a container is made.
     services: Followed<Service>,
     tokens: Tokens,
+    changes: Changes,
 }
 
 impl Objects {
     pub fn new(client: Client, wake: Wake) -> Self {
+        let changes = Changes::new(wake.clone());
         Self {
-            config_maps: Followed::new(client.clone(), Api::namespaced, Some(wake.clone())),
-            secrets: Followed::new(client.clone(), Api::namespaced, Some(wake.clone())),
-            claims: Followed::new(client.clone(), Api::namespaced, Some(wake.clone())),
-            volumes: Followed::new(client.clone(), |client, _| Api::all(client), Some(wake.clone())),
+            config_maps: Followed::new(client.clone(), Api::namespaced, Some(changes.clone())),
+            secrets: Followed::new(client.clone(), Api::namespaced, Some(changes.clone())),
+            claims: Followed::new(client.clone(), Api::namespaced, Some(changes.clone())),
+            volumes: Followed::new(client.clone(), |client, _| Api::all(client), Some(changes.clone())),
             services: Followed::new(client.clone(), Api::namespaced, None),
             tokens: Tokens::new(client, wake),
+            changes,
         }
     }
 
@@ -83,6 +88,11 @@ impl Objects {
         self.tokens.get(pod, audience, seconds).await
     }
 
+    /// Counts the changes of ConfigMaps, Secrets and claims that the pod refers to.
+    pub fn generation(&self, pod: &PodUid) -> u64 {
+        self.changes.count(pod)
+    }
+
     /// The pod is gone; what only it referred to is no longer followed.
     pub fn forget(&self, pod: &PodUid) {
         self.config_maps.forget(pod);
@@ -91,5 +101,6 @@ impl Objects {
         self.volumes.forget(pod);
         self.services.forget(pod);
         self.tokens.forget(pod);
+        self.changes.forget(pod);
     }
 }

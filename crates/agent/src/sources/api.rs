@@ -1,1 +1,184 @@
 //! Pods bound to this machine, from the API.
+//!
+//! Each is also kept in a file, so that an agent that starts while no server can be reached goes on with
+//! the pods it had. Only what the API itself says makes a pod unwanted.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt, utils::Backoff, watcher},
+};
+use mainstay_runtime::PodUid;
+use tokio_util::sync::CancellationToken;
+
+use crate::pods::{Pods, Source};
+
+/// How long a failing watch waits before it is tried again.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+pub struct FromApi {
+    client: Client,
+    node_name: String,
+    pods: Arc<Pods>,
+    kept: Kept,
+}
+
+impl FromApi {
+    pub fn new(client: Client, node_name: String, pods: Arc<Pods>, directory: &Path) -> io::Result<Self> {
+        let directory = directory.join("checkpoints");
+        fs::create_dir_all(&directory)?;
+        Ok(Self { client, node_name, pods, kept: Kept { directory } })
+    }
+
+    /// Takes up the pods of an earlier life, then follows the API until asked to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        for pod in self.kept.load() {
+            self.pods.put(Source::Api, pod);
+        }
+        let api: Api<Pod> = Api::all(self.client.clone());
+        let only_ours = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node_name));
+        let mut news = std::pin::pin!(watcher(api, only_ours).backoff(Pause(SHORTEST_PAUSE)));
+        let mut listed = Vec::new();
+        while let Some(Some(event)) = stop.run_until_cancelled(news.next()).await {
+            match event {
+                Ok(watcher::Event::Init) => listed.clear(),
+                Ok(watcher::Event::InitApply(pod)) => listed.push(pod),
+                Ok(watcher::Event::InitDone) => {
+                    let all = std::mem::take(&mut listed);
+                    self.kept.only(&all);
+                    self.pods.replace(Source::Api, all);
+                }
+                Ok(watcher::Event::Apply(pod)) => {
+                    self.kept.keep(&pod);
+                    self.pods.put(Source::Api, pod);
+                }
+                Ok(watcher::Event::Delete(pod)) => {
+                    let uid = PodUid(pod.metadata.uid.unwrap_or_default());
+                    self.kept.forget(&uid);
+                    self.pods.remove(Source::Api, &uid);
+                }
+                Err(error) => tracing::warn!(%error, "cannot follow the pods of this machine"),
+            }
+        }
+    }
+}
+
+/// Doubles from one failure to the next.
+struct Pause(Duration);
+
+impl Iterator for Pause {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let next = (self.0 * 2).min(LONGEST_PAUSE);
+        Some(std::mem::replace(&mut self.0, next))
+    }
+}
+
+impl Backoff for Pause {
+    fn reset(&mut self) {
+        self.0 = SHORTEST_PAUSE;
+    }
+}
+
+/// Pods in files, one each.
+struct Kept {
+    directory: PathBuf,
+}
+
+impl Kept {
+    fn path(&self, uid: &PodUid) -> PathBuf {
+        self.directory.join(format!("{uid}.json"))
+    }
+
+    fn load(&self) -> Vec<Pod> {
+        let Ok(files) = fs::read_dir(&self.directory) else { return vec![] };
+        let mut pods = Vec::new();
+        for file in files.flatten() {
+            let path = file.path();
+            match fs::read(&path).map_err(io::Error::other).and_then(|b| Ok(serde_json::from_slice::<Pod>(&b)?)) {
+                Ok(pod) => pods.push(pod),
+                Err(error) => {
+                    tracing::warn!(file = %path.display(), %error, "a kept pod cannot be read");
+                    let _ = fs::remove_file(path);
+                }
+            }
+        }
+        pods
+    }
+
+    /// Written anew only when something other than the status has changed.
+    fn keep(&self, pod: &Pod) {
+        let Some(uid) = pod.metadata.uid.clone().map(PodUid) else { return };
+        let mut pod = pod.clone();
+        pod.metadata.managed_fields = None;
+        pod.metadata.resource_version = None;
+        let phase = pod.status.take().and_then(|status| status.phase);
+        pod.status = phase
+            .filter(|phase| matches!(phase.as_str(), "Succeeded" | "Failed"))
+            .map(|phase| k8s_openapi::api::core::v1::PodStatus { phase: Some(phase), ..Default::default() });
+        let path = self.path(&uid);
+        let Ok(text) = serde_json::to_vec(&pod) else { return };
+        if fs::read(&path).is_ok_and(|kept| kept == text) {
+            return;
+        }
+        let partial = path.with_extension("partial");
+        if let Err(error) = fs::write(&partial, text).and_then(|()| fs::rename(&partial, &path)) {
+            tracing::warn!(file = %path.display(), %error, "cannot keep a pod for the next start");
+        }
+    }
+
+    fn forget(&self, uid: &PodUid) {
+        let _ = fs::remove_file(self.path(uid));
+    }
+
+    fn only(&self, pods: &[Pod]) {
+        let wanted: BTreeSet<PathBuf> =
+            pods.iter().filter_map(|pod| Some(self.path(&PodUid(pod.metadata.uid.clone()?)))).collect();
+        for file in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            if !wanted.contains(&file.path()) {
+                let _ = fs::remove_file(file.path());
+            }
+        }
+        for pod in pods {
+            self.keep(pod);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.into());
+        pod
+    }
+
+    #[test]
+    fn pods_are_kept_until_the_api_no_longer_has_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept { directory: directory.path().to_owned() };
+        kept.keep(&pod("a"));
+        kept.keep(&pod("b"));
+        assert_eq!(kept.load().len(), 2);
+        kept.only(&[pod("b"), pod("c")]);
+        let mut uids: Vec<String> = kept.load().into_iter().filter_map(|pod| pod.metadata.uid).collect();
+        uids.sort();
+        assert_eq!(uids, ["b", "c"]);
+        kept.forget(&PodUid("b".into()));
+        fs::write(directory.path().join("d.json"), "{").unwrap();
+        assert_eq!(kept.load().len(), 1, "a damaged file is no pod");
+    }
+}

@@ -22,12 +22,12 @@ pub mod security;
 
 use std::{net::IpAddr, path::PathBuf, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use mainstay_runtime::{
     ContainerSpec, PodUid, SandboxSpec,
     images::Image,
     observed::PodRef,
-    spec::{Dns, LogLimit},
+    spec::{Dns, LogLimit, Resources},
 };
 
 pub use self::identity::{SPEC_HASH, identity};
@@ -131,6 +131,16 @@ impl Specs {
             pid_of: asked.target,
             env: env.into_iter().collect(),
         })
+    }
+
+    /// The limits of one container.
+    pub fn resources(&self, pod: &Pod, container: &Container) -> Resources {
+        resources::container(pod, container, &self.machine)
+    }
+
+    /// The limits of the pod as a whole.
+    pub fn pod_resources(&self, pod: &Pod) -> Resources {
+        resources::pod(pod)
     }
 
     /// Where a container leaves its last words.

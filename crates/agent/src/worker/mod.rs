@@ -1,1 +1,22 @@
 //! One task per pod: look, decide, act, report.
+//!
+//! [`plan`] decides and [`status`] says what is reported; both are pure. [`task`] is the loop around them,
+//! [`act`] does what was decided, and [`Workers`] keeps one task for every pod that is wanted or still
+//! holds something on this machine.
+
+mod act;
+mod image;
+mod judge;
+mod memory;
+mod message;
+mod plan;
+mod report;
+mod status;
+mod task;
+mod tools;
+mod view;
+mod workers;
+mod world;
+
+pub use tools::Tools;
+pub use workers::Workers;

@@ -1,9 +1,13 @@
 //! The command line. Every flag is also an environment variable and a key of the `--config` file.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
+mod machine;
+mod server;
+
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+pub use self::{machine::MachineOptions, server::ServerOptions};
 use crate::{config_file, exit::Exit, image::ImageOptions};
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
@@ -19,7 +23,7 @@ pub enum Command {
     /// Start a cluster on this machine
     Up(UpOptions),
     /// Start a server that other machines can reach
-    Server(UpOptions),
+    Server(ServerOptions),
     /// Write a consistent copy of the store to FILE, while the server runs or not
     Backup(BackupOptions),
     /// Make the store what it was when the backup FILE was written
@@ -49,70 +53,38 @@ pub struct DataDir {
 #[derive(Debug, Args)]
 pub struct UpOptions {
     #[command(flatten)]
+    pub server: ServerOptions,
+
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+#[derive(Debug, Args)]
+pub struct AgentOptions {
+    #[command(flatten)]
     pub data: DataDir,
 
+    #[command(flatten)]
+    pub common: CommonOptions,
+
+    /// URL of the API; without one, only the pods of --static-pods run
+    #[arg(long, env = "MAINSTAY_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+
+    /// Token that lets this machine join, from `mainstay token create`; needed once
+    #[arg(long, env = "MAINSTAY_TOKEN", value_name = "TOKEN", requires = "server")]
+    pub token: Option<String>,
+
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+/// What every command that keeps running understands.
+#[derive(Debug, Args)]
+pub struct CommonOptions {
     /// Read flags from this TOML file; the command line and the environment win
     #[arg(long, env = "MAINSTAY_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-
-    /// Address of the API [default: 127.0.0.1:6443 for up, 0.0.0.0:6443 for server]
-    #[arg(long, env = "MAINSTAY_LISTEN", value_name = "ADDRESS:PORT")]
-    pub listen: Option<SocketAddr>,
-
-    /// Address that clients and machines use to reach the API, if not the one listened on
-    #[arg(long, env = "MAINSTAY_ADVERTISE", value_name = "ADDRESS")]
-    pub advertise: Option<std::net::IpAddr>,
-
-    /// More names or addresses for the server's certificate
-    #[arg(long, env = "MAINSTAY_TLS_SAN", value_name = "NAME", value_delimiter = ',')]
-    pub tls_san: Vec<String>,
-
-    /// Where objects are stored: `file`, or `etcd://HOST:PORT,HOST:PORT`
-    #[arg(long, env = "MAINSTAY_STORE", default_value = "file")]
-    pub store: String,
-
-    /// Changes younger than this are kept in the file store for watches and lists to continue from, in seconds
-    #[arg(long, env = "MAINSTAY_HISTORY_SECONDS", value_name = "SECONDS", default_value_t = 300)]
-    pub history_seconds: u64,
-
-    /// Most changes that the file store keeps for this, whatever their age
-    #[arg(long, env = "MAINSTAY_HISTORY_EVENTS", value_name = "N", default_value_t = 100_000)]
-    pub history_events: usize,
-
-    #[command(flatten)]
-    pub etcd: EtcdOptions,
-
-    /// How long events are kept, in seconds
-    #[arg(long, env = "MAINSTAY_EVENT_TTL", value_name = "SECONDS", default_value_t = 3600)]
-    pub event_ttl: u64,
-
-    /// Requests that only read, at work at the same time
-    #[arg(long, env = "MAINSTAY_MAX_READS", value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_reads: u32,
-
-    /// Requests that write, at work at the same time
-    #[arg(long, env = "MAINSTAY_MAX_WRITES", value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_writes: u32,
-
-    /// Connections open at the same time
-    #[arg(long, env = "MAINSTAY_MAX_CONNECTIONS", value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_connections: u32,
-
-    /// Longest time a request other than a watch may take, in seconds
-    #[arg(long, env = "MAINSTAY_REQUEST_TIMEOUT", value_name = "SECONDS", default_value_t = 60, value_parser = seconds())]
-    pub request_timeout: u64,
-
-    /// Longest time a new connection may take to complete its TLS handshake, in seconds
-    #[arg(long, env = "MAINSTAY_HANDSHAKE_TIMEOUT", value_name = "SECONDS", default_value_t = 10, value_parser = seconds())]
-    pub handshake_timeout: u64,
-
-    /// Longest time a connection may stay open without a complete request under way, in seconds
-    #[arg(long, env = "MAINSTAY_IDLE_TIMEOUT", value_name = "SECONDS", default_value_t = 120, value_parser = seconds())]
-    pub idle_timeout: u64,
-
-    /// Longest time a client may take none of what is sent to it, in seconds
-    #[arg(long, env = "MAINSTAY_STALL_TIMEOUT", value_name = "SECONDS", default_value_t = 60, value_parser = seconds())]
-    pub stall_timeout: u64,
 
     /// How log lines look
     #[arg(long, env = "MAINSTAY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Human)]
@@ -124,26 +96,13 @@ pub struct UpOptions {
 }
 
 #[derive(Debug, Args)]
-pub struct EtcdOptions {
-    /// CA that signed etcd's certificate
-    #[arg(long, env = "MAINSTAY_ETCD_CA", value_name = "FILE")]
-    pub etcd_ca: Option<PathBuf>,
+pub struct StopOptions {
+    #[command(flatten)]
+    pub data: DataDir,
 
-    /// Client certificate for etcd
-    #[arg(long, env = "MAINSTAY_ETCD_CERT", value_name = "FILE", requires = "etcd_key")]
-    pub etcd_cert: Option<PathBuf>,
-
-    /// Key of the client certificate for etcd
-    #[arg(long, env = "MAINSTAY_ETCD_KEY", value_name = "FILE", requires = "etcd_cert")]
-    pub etcd_key: Option<PathBuf>,
-
-    /// User at etcd
-    #[arg(long, env = "MAINSTAY_ETCD_USER", value_name = "NAME", requires = "etcd_password_file")]
-    pub etcd_user: Option<String>,
-
-    /// File with the password of the user at etcd
-    #[arg(long, env = "MAINSTAY_ETCD_PASSWORD_FILE", value_name = "FILE", requires = "etcd_user")]
-    pub etcd_password_file: Option<PathBuf>,
+    /// How long to wait for it to end, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds())]
+    pub timeout: u64,
 }
 
 #[derive(Debug, Args)]
@@ -181,7 +140,7 @@ impl DataDir {
     }
 }
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
@@ -195,9 +154,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     let matches = command.try_get_matches_from(args).map_err(Exit::Usage)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(Exit::Usage)?;
     match &mut cli.command {
-        Command::Up(options) => options.listen = options.listen.or(Some(([127, 0, 0, 1], 6443).into())),
-        Command::Server(options) => options.listen = options.listen.or(Some(([0, 0, 0, 0], 6443).into())),
-        Command::Backup(_) | Command::Restore(_) | Command::Image(_) => {}
+        Command::Up(options) => options.server.listen_by_default([127, 0, 0, 1]),
+        Command::Server(options) => options.listen_by_default([0, 0, 0, 0]),
+        Command::Backup(_)
+        | Command::Restore(_)
+        | Command::Image(_) => {}
     }
     Ok(cli.command)
 }
@@ -210,9 +171,10 @@ mod tests {
         parse(args.iter().map(OsString::from))
     }
 
-    fn up(args: &[&str]) -> UpOptions {
+    fn up(args: &[&str]) -> ServerOptions {
         match parsed(args) {
-            Ok(Command::Up(options) | Command::Server(options)) => options,
+            Ok(Command::Up(options)) => options.server,
+            Ok(Command::Server(options)) => options,
             Ok(other) => panic!("{other:?}"),
             Err(Exit::Usage(error)) => panic!("{error}"),
             Err(Exit::Refused(error) | Exit::Failed(error)) => panic!("{error:#}"),

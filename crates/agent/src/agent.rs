@@ -1,1 +1,0 @@
-//! All parts of an agent, built and run together.

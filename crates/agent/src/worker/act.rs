@@ -1,0 +1,239 @@
+//! Doing what was decided. Nothing is decided here, and everything may be done twice.
+
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kube::{Api, api::DeleteParams};
+use mainstay_runtime::{ContainerId, RuntimeError, SandboxStatus};
+
+use super::{
+    Tools, image,
+    memory::TroubleKind,
+    plan::{Action, StopWhy},
+    report,
+    view::plain,
+    world::{IDENTITY, RESOURCES},
+};
+use crate::{events::Kind, hook::Place, pods::Source, spec};
+
+/// The least a container gets after its preStop hook has used up the pod's grace.
+const LAST_GRACE: Duration = Duration::from_secs(2);
+
+/// Whom an action is about, as of when it was decided.
+#[derive(Clone)]
+pub struct Subject {
+    /// Unknown for pods that nobody wants any more and nobody remembers.
+    pub pod: Option<Arc<Pod>>,
+    pub source: Option<Source>,
+    pub sandbox: Option<SandboxStatus>,
+}
+
+#[derive(Debug)]
+pub struct Failure {
+    pub kind: TroubleKind,
+    pub message: String,
+}
+
+impl Failure {
+    fn other(error: impl std::fmt::Display) -> Self {
+        Self { kind: TroubleKind::Other, message: error.to_string() }
+    }
+}
+
+type Done = Result<(), Failure>;
+
+pub async fn act(tools: &Tools, uid: &mainstay_runtime::PodUid, on: &Subject, action: Action) -> Done {
+    match action {
+        Action::PrepareVolumes => prepare_volumes(tools, on).await,
+        Action::CreateSandbox { attempt } => create_sandbox(tools, on, attempt).await,
+        Action::Start { container, attempt } => start(tools, on, &container, attempt).await,
+        Action::Stop { container, id, grace, why } => stop(tools, on, &container, &id, grace, &why).await,
+        Action::Resize { container, id } => resize(tools, on, &container, &id).await,
+        Action::Remove { ids } => {
+            for id in ids {
+                gone(tools.runtime.remove_container(&id).await)?;
+            }
+            Ok(())
+        }
+        Action::RemoveSandboxes { ids, why } => {
+            for id in ids {
+                tracing::info!(sandbox = %id, why, "remove sandbox");
+                gone(tools.runtime.remove_sandbox(&id).await)?;
+            }
+            Ok(())
+        }
+        Action::ReleaseVolumes => tools.volumes.release(uid).await.map_err(Failure::other),
+        Action::Farewell => farewell(tools, on).await,
+        Action::Move { why } => move_away(tools, on, &why).await,
+    }
+}
+
+fn gone(result: Result<(), RuntimeError>) -> Done {
+    match result {
+        Err(error) if !error.is_not_found() => Err(Failure::other(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn pod(on: &Subject) -> Result<&Arc<Pod>, Failure> {
+    on.pod.as_ref().ok_or_else(|| Failure::other("the pod is not known any more"))
+}
+
+async fn prepare_volumes(tools: &Tools, on: &Subject) -> Done {
+    let pod = pod(on)?;
+    tools.volumes.ready(pod).await.map_err(|error| {
+        tools.events.pod(pod, Kind::Warning, "FailedMount", error.to_string());
+        Failure::other(error)
+    })
+}
+
+async fn create_sandbox(tools: &Tools, on: &Subject, attempt: u32) -> Done {
+    let pod = pod(on)?;
+    let fail = |why: String| {
+        let text = format!("Failed to create pod sandbox: {why}");
+        tools.events.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
+        Failure::other(why)
+    };
+    let spec = tools.specs.sandbox(pod, attempt).map_err(|error| fail(error.to_string()))?;
+    tools.runtime.create_sandbox(&spec).await.map_err(|error| fail(error.to_string()))?;
+    Ok(())
+}
+
+/// The container of this name, of whatever kind.
+pub fn container_of(pod: &Pod, name: &str) -> Option<Container> {
+    let spec = pod.spec.as_ref()?;
+    let plain_ones = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let found = plain_ones.filter(|c| c.name == name).cloned().next();
+    found.or_else(|| spec.ephemeral_containers.iter().flatten().find(|c| c.name == name).map(plain))
+}
+
+async fn start(tools: &Tools, on: &Subject, name: &str, attempt: u32) -> Done {
+    let pod = pod(on)?;
+    let container = container_of(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
+    let sandbox = on.sandbox.as_ref().ok_or_else(|| Failure::other("the pod has no sandbox"))?;
+    let say = |kind, reason, text: String| tools.events.container(pod, name, kind, reason, text);
+    let failed = |kind: TroubleKind, message: String| {
+        say(Kind::Warning, "Failed", format!("Error: {message}"));
+        Failure { kind, message }
+    };
+
+    let image = image::resolve(tools, pod, &container)
+        .await
+        .map_err(|no| Failure { kind: no.kind, message: no.message })?;
+    let wanted =
+        spec::Wanted { pod, name, attempt, image: &image, addresses: &addresses(tools, pod, sandbox) };
+    let mut made = tools.specs.container(&wanted).await.map_err(|e| failed(TroubleKind::Config, e.to_string()))?;
+    made.annotations.insert(IDENTITY.into(), spec::identity(&container));
+    let resources = serde_json::to_string(&tools.specs.resources(pod, &container)).unwrap_or_default();
+    made.annotations.insert(RESOURCES.into(), resources);
+
+    let created = tools.runtime.create_container(&sandbox.id, &made).await;
+    let id = created.map_err(|error| failed(TroubleKind::Create, error.to_string()))?;
+    say(Kind::Normal, "Created", format!("Created container: {name}"));
+    match tools.runtime.start_container(&id).await {
+        Ok(()) => say(Kind::Normal, "Started", format!("Started container {name}")),
+        // It counts as one that ran and ended: seen as such at the next look.
+        Err(error @ RuntimeError::Start { .. }) => {
+            say(Kind::Warning, "Failed", format!("Error: {error}"));
+            return Ok(());
+        }
+        Err(error) => return Err(failed(TroubleKind::Run, error.to_string())),
+    }
+    let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
+    if let Some(hook) = hook {
+        let at = Place { pod, container: name, id: &id, address: addresses(tools, pod, sandbox).first().copied() };
+        if let Err(error) = tools.hooks.run(at, hook, Duration::MAX).await {
+            say(Kind::Warning, "FailedPostStartHook", format!("PostStartHook failed: {error}"));
+            say(Kind::Normal, "Killing", format!("FailedPostStartHook: Container {name} will be killed"));
+            gone(tools.runtime.stop_container(&id, grace(pod)).await)?;
+        }
+    }
+    Ok(())
+}
+
+fn grace(pod: &Pod) -> Duration {
+    pod.spec.as_ref().map(super::view::grace).unwrap_or_default()
+}
+
+fn addresses(tools: &Tools, pod: &Pod, sandbox: &SandboxStatus) -> Vec<IpAddr> {
+    let host = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
+    if host { tools.settings.addresses.clone() } else { sandbox.addresses.clone() }
+}
+
+async fn stop(tools: &Tools, on: &Subject, name: &str, id: &ContainerId, grace: Duration, why: &StopWhy) -> Done {
+    let since = Instant::now();
+    if let Some(pod) = &on.pod {
+        let text = match why {
+            StopWhy::PodEnds => format!("Stopping container {name}"),
+            StopWhy::Changed => format!("Container {name} definition changed, will be restarted"),
+            StopWhy::Unhealthy(_) => format!("Container {name} failed liveness probe, will be restarted"),
+            StopWhy::Resized => format!("Container {name} resize requires restart"),
+            StopWhy::PodRecreated(why) => format!("Stopping container {name}: {why}"),
+            StopWhy::Lost => format!("Container {name} cannot be tracked any more, will be restarted"),
+        };
+        tools.events.container(pod, name, Kind::Normal, "Killing", text);
+    }
+    let mut left = grace;
+    if let Some(pod) = &on.pod
+        && !grace.is_zero()
+        && let Some(container) = container_of(pod, name)
+        && let Some(hook) = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref())
+    {
+        let address = on.sandbox.as_ref().and_then(|sandbox| addresses(tools, pod, sandbox).first().copied());
+        let at = Place { pod, container: name, id, address };
+        if let Err(error) = tools.hooks.run(at, hook, grace).await {
+            let text = format!("PreStopHook failed: {error}");
+            tools.events.container(pod, name, Kind::Warning, "FailedPreStopHook", text);
+        }
+        left = grace.saturating_sub(since.elapsed()).max(LAST_GRACE);
+    }
+    gone(tools.runtime.stop_container(id, left).await)
+}
+
+async fn resize(tools: &Tools, on: &Subject, name: &str, id: &ContainerId) -> Done {
+    let pod = pod(on)?;
+    let container = container_of(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
+    if let Some(sandbox) = &on.sandbox {
+        let whole = tools.specs.pod_resources(pod);
+        tools.runtime.update_sandbox(&sandbox.id, &whole).await.map_err(Failure::other)?;
+    }
+    let limits = tools.specs.resources(pod, &container);
+    tools.runtime.update_container(id, &limits).await.map_err(|error| {
+        tools.events.container(pod, name, Kind::Warning, "ResizeError", error.to_string());
+        Failure::other(error)
+    })?;
+    tools.events.container(pod, name, Kind::Normal, "Resized", format!("Resized container {name} in place"));
+    Ok(())
+}
+
+/// Nothing is left here: the API may forget the pod.
+async fn farewell(tools: &Tools, on: &Subject) -> Done {
+    let (Some(pod), Some(Source::Api)) = (&on.pod, on.source) else { return Ok(()) };
+    let (Some(name), Some(namespace)) = (&pod.metadata.name, &pod.metadata.namespace) else { return Ok(()) };
+    let api: Api<Pod> = Api::namespaced(tools.client.clone(), namespace);
+    let uid = pod.metadata.uid.clone();
+    let delete = DeleteParams::default().grace_period(0).preconditions(kube::api::Preconditions { uid, resource_version: None });
+    match api.delete(name, &delete).await {
+        Ok(_) => Ok(()),
+        Err(error) if report::is_moot(&error) => Ok(()),
+        Err(error) => Err(Failure::other(error)),
+    }
+}
+
+async fn move_away(tools: &Tools, on: &Subject, why: &str) -> Done {
+    let pod = pod(on)?;
+    let (Some(name), Some(namespace)) = (&pod.metadata.name, &pod.metadata.namespace) else { return Ok(()) };
+    tools.events.pod(pod, Kind::Warning, "Moving", why.to_owned());
+    let api: Api<Pod> = Api::namespaced(tools.client.clone(), namespace);
+    let uid = pod.metadata.uid.clone();
+    let delete = DeleteParams::default().preconditions(kube::api::Preconditions { uid, resource_version: None });
+    match api.delete(name, &delete).await {
+        Ok(_) => Ok(()),
+        Err(error) if report::is_moot(&error) => Ok(()),
+        Err(error) => Err(Failure::other(error)),
+    }
+}

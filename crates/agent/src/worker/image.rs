@@ -1,0 +1,159 @@
+//! The image a container is to be made of: there already, or fetched with the pod's credentials.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use mainstay_runtime::{
+    PodUid,
+    images::{Auth, HOST_IMAGE, Image, PullError},
+};
+use serde::Deserialize;
+
+use super::{Tools, memory::TroubleKind};
+use crate::events::Kind;
+
+pub struct NoImage {
+    pub kind: TroubleKind,
+    pub message: String,
+}
+
+pub async fn resolve(tools: &Tools, pod: &Pod, container: &Container) -> Result<Image, NoImage> {
+    let reference = container.image.as_deref().unwrap_or_default();
+    let images = tools.runtime.images();
+    let found = images.find(reference).await.map_err(|error| NoImage {
+        kind: TroubleKind::Create,
+        message: format!("failed to look for image {reference:?}: {error}"),
+    })?;
+    let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+    match (found, policy) {
+        (Some(image), _) if reference == HOST_IMAGE => Ok(image),
+        (Some(image), "IfNotPresent" | "Never") => {
+            let text = format!("Container image {reference:?} already present on machine");
+            tools.events.container(pod, &container.name, Kind::Normal, "Pulled", text);
+            Ok(image)
+        }
+        (None, "Never") => {
+            let message = format!("Container image {reference:?} is not present with pull policy of Never");
+            tools.events.container(pod, &container.name, Kind::Warning, "ErrImageNeverPull", message.clone());
+            Err(NoImage { kind: TroubleKind::NeverPull, message })
+        }
+        (Some(_) | None, _) => pull(tools, pod, container, reference).await,
+    }
+}
+
+async fn pull(tools: &Tools, pod: &Pod, container: &Container, reference: &str) -> Result<Image, NoImage> {
+    let say = |kind, reason, text: String| tools.events.container(pod, &container.name, kind, reason, text);
+    say(Kind::Normal, "Pulling", format!("Pulling image {reference:?}"));
+    let since = Instant::now();
+    let mut last = None;
+    for auth in credentials(tools, pod, reference).await {
+        match tools.runtime.images().pull(reference, auth.as_ref()).await {
+            Ok(image) => {
+                let took = since.elapsed().as_millis();
+                let text = format!(
+                    "Successfully pulled image {reference:?} in {took}ms ({took}ms including waiting). Image size: {} bytes.",
+                    image.size
+                );
+                say(Kind::Normal, "Pulled", text);
+                return Ok(image);
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    let (kind, message) = match last {
+        Some(error @ PullError::InvalidName { .. }) => (TroubleKind::InvalidImageName, error.to_string()),
+        Some(error) => (TroubleKind::Pull, error.to_string()),
+        None => (TroubleKind::Pull, "nobody to ask".to_owned()),
+    };
+    say(Kind::Warning, "Failed", format!("Failed to pull image {reference:?}: {message}"));
+    say(Kind::Warning, "Failed", "Error: ErrImagePull".to_owned());
+    Err(NoImage { kind, message })
+}
+
+/// Those of the pod's pull secrets that concern this registry, best first, then nobody's.
+async fn credentials(tools: &Tools, pod: &Pod, reference: &str) -> Vec<Option<Auth>> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let names = pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+    let uid = PodUid(pod.metadata.uid.clone().unwrap_or_default());
+    let mut found = Vec::new();
+    for name in names {
+        match tools.objects.secret(&uid, namespace, &name.name).await {
+            Ok(secret) => found.extend(matching(&secret, reference).map(Some)),
+            Err(error) => {
+                let text = format!("Unable to retrieve some image pull secrets ({}): {error}", name.name);
+                tools.events.pod(pod, Kind::Warning, "FailedToRetrieveImagePullSecret", text);
+            }
+        }
+    }
+    found.push(None);
+    found
+}
+
+#[derive(Deserialize)]
+struct DockerConfig {
+    auths: BTreeMap<String, Entry>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Entry {
+    username: String,
+    password: String,
+    auth: String,
+    #[serde(rename = "registrytoken")]
+    token: String,
+}
+
+fn matching(secret: &Secret, reference: &str) -> Option<Auth> {
+    let data = secret.data.as_ref()?;
+    let auths = match (data.get(".dockerconfigjson"), data.get(".dockercfg")) {
+        (Some(json), _) => serde_json::from_slice::<DockerConfig>(&json.0).ok()?.auths,
+        (None, Some(old)) => serde_json::from_slice(&old.0).ok()?,
+        (None, None) => return None,
+    };
+    let place = full_name(reference);
+    let concerns = |key: &str| {
+        let key = key.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
+        let key = key.trim_end_matches("/v1").trim_end_matches("/v2");
+        let key = if key == "index.docker.io" { "docker.io" } else { key };
+        place == key || place.starts_with(&format!("{key}/"))
+    };
+    let (_, entry) = auths.iter().filter(|(key, _)| concerns(key)).max_by_key(|(key, _)| key.len())?;
+    let decoded = STANDARD.decode(&entry.auth).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let pair = decoded.as_deref().and_then(|text| text.split_once(':'));
+    let (username, password) = pair.unwrap_or((&entry.username, &entry.password));
+    Some(Auth { username: username.into(), password: password.into(), token: entry.token.clone() })
+}
+
+/// `busybox` → `docker.io/library/busybox`.
+fn full_name(reference: &str) -> String {
+    match reference.split_once('/') {
+        None => format!("docker.io/library/{reference}"),
+        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => reference.to_owned(),
+        Some(_) => format!("docker.io/{reference}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+
+    fn secret(json: &str) -> Secret {
+        let data = BTreeMap::from([(".dockerconfigjson".to_owned(), ByteString(json.as_bytes().to_vec()))]);
+        Secret { data: Some(data), ..Secret::default() }
+    }
+
+    #[test]
+    fn the_most_particular_credentials_of_a_registry_win() {
+        let json = r#"{"auths":{"reg.example":{"username":"a","password":"b"},
+            "https://reg.example/team/":{"auth":"YzpkOmU="},"https://index.docker.io/v1/":{"username":"hub"}}}"#;
+        let user = |reference: &str| matching(&secret(json), reference).map(|auth| (auth.username, auth.password));
+        assert_eq!(user("reg.example/x:1"), Some(("a".into(), "b".into())));
+        assert_eq!(user("reg.example/team/x"), Some(("c".into(), "d:e".into())));
+        assert_eq!(user("busybox").unwrap().0, "hub");
+        assert_eq!(user("reg.example.evil/x"), None);
+    }
+}

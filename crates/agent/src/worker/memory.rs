@@ -1,0 +1,172 @@
+//! What a worker remembers between looks. All of it can be lost: it is learned again from what the
+//! runtime holds, at the price of a retry that comes sooner.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use mainstay_runtime::{ContainerId, spec::Resources};
+
+use crate::heal::{Leave, Rung};
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// A container that ran this long was healthy: what ends it then is a first failure.
+pub const HEALTHY_RUN: Duration = Duration::from_secs(600);
+
+/// How long to wait before the next attempt after this many failures in a row; the first costs nothing.
+pub fn pause(failures: u32) -> Duration {
+    match failures {
+        0 => Duration::ZERO,
+        n => FIRST_PAUSE.saturating_mul(1 << (n - 1).min(16)).min(LONGEST_PAUSE),
+    }
+}
+
+/// Work under way; one of each at a time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Busy {
+    Volumes,
+    Sandbox,
+    Release,
+    Farewell,
+    Report,
+    /// Starting, stopping or changing the container of this name.
+    Container(String),
+    /// Removing containers that are left over.
+    Tidy,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    pub busy: BTreeSet<Busy>,
+    pub volumes: Step,
+    pub sandbox: Step,
+    pub release: Step,
+    pub farewell: Step,
+    /// Removing what is left over; undone again once it worked.
+    pub tidy: Step,
+    pub report: Step,
+    pub containers: BTreeMap<String, ContainerMemory>,
+    /// What the pod refers to, as of this count of changes.
+    pub objects: u64,
+    /// This incarnation is given up; the pod starts anew here.
+    pub recreate: Option<String>,
+    /// The pod's owner is to make another one elsewhere.
+    pub moving: Option<String>,
+}
+
+/// Something that must be done once, and is tried until it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Step {
+    #[default]
+    Undone,
+    Done,
+    Failed(Trouble),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    pub kind: TroubleKind,
+    pub message: String,
+    pub failures: u32,
+    pub retry_at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TroubleKind {
+    Pull,
+    InvalidImageName,
+    NeverPull,
+    Config,
+    Create,
+    Run,
+    Other,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ContainerMemory {
+    /// Why it could not be made or started.
+    pub trouble: Option<Trouble>,
+    /// Attempts up to here do not count as failures.
+    pub forgiven: u32,
+    /// The newest attempt whose end was judged, and what is to be done about it.
+    pub judged: Option<(u32, Rung)>,
+    /// The attempt that a probe condemned, and whether it may be killed.
+    pub condemned: Option<(u32, Leave)>,
+    /// What the probe said of it.
+    pub illness: Option<String>,
+    /// The attempt that was stopped on purpose: its end is no failure.
+    pub condoned: Option<u32>,
+    /// Limits as last set in place.
+    pub applied: Option<(ContainerId, Resources)>,
+    /// When the stop under way will kill.
+    pub stop_deadline: Option<Timestamp>,
+}
+
+impl Step {
+    pub fn is_done(&self) -> bool {
+        *self == Self::Done
+    }
+
+    /// Whether to try now; else when.
+    pub fn due(&self, now: Timestamp) -> Result<(), Option<Timestamp>> {
+        match self {
+            Self::Undone => Ok(()),
+            Self::Done => Err(None),
+            Self::Failed(trouble) if now >= trouble.retry_at => Ok(()),
+            Self::Failed(trouble) => Err(Some(trouble.retry_at)),
+        }
+    }
+
+    pub fn fail(&mut self, kind: TroubleKind, message: String, now: Timestamp) {
+        let failures = match self {
+            Self::Failed(trouble) => trouble.failures,
+            Self::Undone | Self::Done => 0,
+        };
+        *self = Self::Failed(Trouble::after(failures, kind, message, now));
+    }
+}
+
+impl Trouble {
+    /// One failure more than before.
+    pub fn after(before: u32, kind: TroubleKind, message: String, now: Timestamp) -> Self {
+        let failures = before + 1;
+        Self { kind, message, failures, retry_at: now + pause(failures) }
+    }
+}
+
+impl Memory {
+    pub fn container(&self, name: &str) -> ContainerMemory {
+        self.containers.get(name).cloned().unwrap_or_default()
+    }
+
+    pub fn is_busy(&self, with: &str) -> bool {
+        self.busy.contains(&Busy::Container(with.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_from_a_second_to_a_minute_and_the_first_is_none() {
+        let seconds: Vec<u64> = (0..9).map(|n| pause(n).as_secs()).collect();
+        assert_eq!(seconds, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn a_failed_step_is_due_again_after_its_pause() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut step = Step::default();
+        assert_eq!(step.due(now), Ok(()));
+        step.fail(TroubleKind::Other, "no".into(), now);
+        step.fail(TroubleKind::Other, "no".into(), now);
+        let later = now + Duration::from_secs(2);
+        assert_eq!(step.due(now), Err(Some(later)));
+        assert_eq!(step.due(later), Ok(()));
+    }
+}

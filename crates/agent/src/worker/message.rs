@@ -1,0 +1,75 @@
+//! What a container said when it ended: its termination message, or the end of its log.
+
+use std::{
+    fs::File,
+    io::{Read, Seek, SeekFrom},
+    path::Path,
+};
+
+use k8s_openapi::api::core::v1::Container;
+use mainstay_runtime::{ContainerState, ContainerStatus};
+
+use crate::spec::Specs;
+
+/// Upstream's bounds.
+const LONGEST: u64 = 4096;
+const LONGEST_LOG: u64 = 2048;
+const MOST_LINES: usize = 80;
+
+/// Empty if it said nothing.
+pub fn of(specs: &Specs, container: &Container, seen: &ContainerStatus) -> String {
+    let ContainerState::Exited { exit_code, .. } = seen.state else { return String::new() };
+    let file = specs.termination_log(&seen.pod.uid, &seen.name, seen.attempt);
+    let said = read_end(&file, LONGEST).unwrap_or_default();
+    if !said.is_empty() || exit_code == 0 {
+        return said;
+    }
+    match container.termination_message_policy.as_deref() {
+        Some("FallbackToLogsOnError") => {
+            let log = read_end(&seen.log_path, 4 * LONGEST_LOG).unwrap_or_default();
+            log_text(&log)
+        }
+        Some(_) | None => said,
+    }
+}
+
+fn read_end(path: &Path, most: u64) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    if length > most {
+        file.seek(SeekFrom::Start(length - most))?;
+    }
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The last lines of a log, without time and stream.
+fn log_text(log: &str) -> String {
+    let text = |line: &str| line.splitn(4, ' ').nth(3).map(str::to_owned);
+    let lines: Vec<String> = log.lines().filter_map(text).collect();
+    let mut kept: Vec<String> = Vec::new();
+    let mut room = LONGEST_LOG as usize;
+    for line in lines.iter().rev().take(MOST_LINES) {
+        let Some(left) = room.checked_sub(line.len() + 1) else { break };
+        room = left;
+        kept.push(line.clone());
+    }
+    kept.reverse();
+    if kept.is_empty() { String::new() } else { kept.join("\n") + "\n" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_log_loses_its_prefixes_and_its_beginning() {
+        let line = |n: usize| format!("2026-01-01T00:00:00.000000000Z stderr F line {n}\n");
+        let log: String = (0..100).map(line).collect();
+        let text = log_text(&log);
+        assert!(text.starts_with("line 20\n"), "{text}");
+        assert!(text.ends_with("line 99\n"), "{text}");
+        assert_eq!(log_text(""), "");
+    }
+}

@@ -1,0 +1,183 @@
+//! What to do next for a pod. Pure: a snapshot and the time in, actions out.
+//!
+//! Every turn derives the next step from what is there; no step counter is kept, so a crash of the agent
+//! between any two steps changes nothing.
+
+mod start;
+mod stop;
+#[cfg(test)]
+mod tests;
+
+pub use start::restart_at;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use mainstay_runtime::{ContainerId, ContainerState, SandboxId};
+
+use super::{
+    memory::Busy,
+    view::{Ending, EndingWhy, RestartPolicy, Role},
+    world::World,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    PrepareVolumes,
+    CreateSandbox { attempt: u32 },
+    /// Fetch the image, make the container, start it, run its first hook.
+    Start { container: String, attempt: u32 },
+    Stop { container: String, id: ContainerId, grace: Duration, why: StopWhy },
+    Resize { container: String, id: ContainerId },
+    /// Containers that have ended and are not the last of their name, or were made and never started.
+    Remove { ids: Vec<ContainerId> },
+    RemoveSandboxes { ids: Vec<SandboxId>, why: &'static str },
+    ReleaseVolumes,
+    /// Nothing is left: take the pod out of the API if it is to go.
+    Farewell,
+    /// Have the pod's owner make another elsewhere.
+    Move { why: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopWhy {
+    PodEnds,
+    /// What it should be made from has changed.
+    Changed,
+    Unhealthy(String),
+    /// Resized, and its policy wants a restart for that.
+    Resized,
+    PodRecreated(String),
+    /// The runtime lost track of it.
+    Lost,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub actions: Vec<Action>,
+    pub wake_at: Option<Timestamp>,
+    /// Nothing is left to be done for this pod, ever.
+    pub over: bool,
+}
+
+impl Plan {
+    fn wake(&mut self, at: Timestamp) {
+        self.wake_at = Some(self.wake_at.map_or(at, |w| w.min(at)));
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+}
+
+/// What kind of life the pod is in.
+enum Life {
+    Wanted,
+    Ending(Ending),
+    /// Ends here and begins again here.
+    Recreated { why: String },
+    /// All its work is done, one way or the other.
+    Finished,
+}
+
+pub fn plan(world: &World, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    match life(world) {
+        Life::Wanted => start::plan(world, now, &mut plan),
+        Life::Ending(ending) => stop::plan(world, &ending, now, &mut plan),
+        Life::Recreated { why } => stop::recreate(world, &why, now, &mut plan),
+        Life::Finished => stop::finish(world, now, &mut plan),
+    }
+    tidy(world, now, &mut plan);
+    plan
+}
+
+fn life(world: &World) -> Life {
+    if let Some(ending) = &world.pod.ending {
+        return Life::Ending(ending.clone());
+    }
+    if world.pod.finished || outcome(world).is_some() {
+        return Life::Finished;
+    }
+    if let Some(why) = &world.memory.recreate {
+        return Life::Recreated { why: why.clone() };
+    }
+    if world.sandbox().is_some_and(|sandbox| !sandbox.ready) && !world.memory.busy.contains(&Busy::Sandbox) {
+        return Life::Recreated { why: "Pod sandbox changed, it will be killed and re-created.".into() };
+    }
+    Life::Wanted
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Succeeded,
+    Failed,
+}
+
+/// How the pod's work ended, if it ended for good.
+pub fn outcome(world: &World) -> Option<Outcome> {
+    let code = |name: &str| match &world.newest(name)?.state {
+        ContainerState::Exited { exit_code, .. } => Some(*exit_code),
+        ContainerState::Created | ContainerState::Running { .. } | ContainerState::Unknown => None,
+    };
+    let stays_down = |code: i32| match world.pod.restart {
+        RestartPolicy::Always => false,
+        RestartPolicy::OnFailure => code == 0,
+        RestartPolicy::Never => true,
+    };
+    let failed_init =
+        world.pod.init.iter().filter(|c| c.role == Role::Init).any(|c| code(&c.name).is_some_and(|code| code != 0));
+    if failed_init && world.pod.restart == RestartPolicy::Never {
+        return Some(Outcome::Failed);
+    }
+    let mut worst = Outcome::Succeeded;
+    for container in &world.pod.main {
+        let code = code(&container.name)?;
+        let changed = world.newest(&container.name).is_some_and(|seen| !is_current(seen, container));
+        if !stays_down(code) || changed {
+            return None;
+        }
+        if code != 0 {
+            worst = Outcome::Failed;
+        }
+    }
+    (!world.pod.main.is_empty()).then_some(worst)
+}
+
+fn is_current(seen: &mainstay_runtime::ContainerStatus, wanted: &super::view::ContainerView) -> bool {
+    seen.annotations.get(super::world::IDENTITY).is_none_or(|made_from| *made_from == wanted.identity)
+}
+
+/// Removes what is left over: containers that ended before the last of their name, older sandboxes.
+fn tidy(world: &World, now: Timestamp, plan: &mut Plan) {
+    let old = world.containers.values().flat_map(|list| list.iter().skip(1));
+    let ids: Vec<ContainerId> = old.filter(|c| !c.state.is_running()).map(|c| c.id.clone()).collect();
+    if !ids.is_empty() {
+        remove(world, Action::Remove { ids }, now, plan);
+    }
+    let older: Vec<SandboxId> = world.sandboxes.iter().skip(1).map(|s| s.id.clone()).collect();
+    if !older.is_empty() {
+        remove(world, Action::RemoveSandboxes { ids: older, why: "left over" }, now, plan);
+    }
+}
+
+/// One removal at a time, and not at once again after one that failed.
+fn remove(world: &World, action: Action, now: Timestamp, plan: &mut Plan) {
+    let planned = |a: &Action| matches!(a, Action::Remove { .. } | Action::RemoveSandboxes { .. });
+    if world.memory.busy.contains(&Busy::Tidy) || plan.actions.iter().any(planned) {
+        return;
+    }
+    match world.memory.tidy.due(now) {
+        Ok(()) | Err(None) => plan.act(action),
+        Err(Some(at)) => plan.wake(at),
+    }
+}
+
+impl EndingWhy {
+    fn leaves_the_api(&self) -> bool {
+        match self {
+            Self::Deleted | Self::Unwanted => true,
+            Self::Failed { .. } => false,
+        }
+    }
+}

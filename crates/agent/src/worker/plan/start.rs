@@ -1,0 +1,216 @@
+//! Getting a pod to run and keeping it running.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use mainstay_runtime::{ContainerState, ContainerStatus};
+
+use super::{Action, Plan, StopWhy, is_current, remove};
+use crate::{
+    heal::{Leave, Rung},
+    worker::{
+        memory::{Busy, HEALTHY_RUN, TroubleKind, pause},
+        view::{ContainerView, RestartPolicy, Role},
+        world::{RESOURCES, World},
+    },
+};
+
+/// How soon to look whether an image or a configuration has appeared by itself.
+const SOON: Duration = Duration::from_secs(2);
+
+pub fn plan(world: &World, now: Timestamp, plan: &mut Plan) {
+    if let Some(why) = &world.memory.moving {
+        if !world.memory.busy.contains(&Busy::Farewell) {
+            match world.memory.farewell.due(now) {
+                Ok(()) => plan.act(Action::Move { why: why.clone() }),
+                Err(Some(at)) => plan.wake(at),
+                Err(None) => {}
+            }
+        }
+        return;
+    }
+    if !world.memory.volumes.is_done() {
+        step(world, Busy::Volumes, Action::PrepareVolumes, now, plan);
+        // What runs already has its volumes, current or not.
+        if world.all().next().is_none() {
+            return;
+        }
+    }
+    let Some(sandbox) = world.sandbox() else {
+        return step(world, Busy::Sandbox, Action::CreateSandbox { attempt: 0 }, now, plan);
+    };
+    if !sandbox.ready {
+        return; // being made
+    }
+    for container in &world.pod.ephemeral {
+        if world.newest(&container.name).is_none() {
+            start(world, container, now, plan);
+        }
+    }
+    if initialize(world, now, plan) {
+        for container in &world.pod.main {
+            keep_running(world, container, now, plan);
+        }
+    }
+}
+
+fn step(world: &World, busy: Busy, action: Action, now: Timestamp, plan: &mut Plan) {
+    let state = match busy {
+        Busy::Volumes => &world.memory.volumes,
+        _ => &world.memory.sandbox,
+    };
+    if world.memory.busy.contains(&busy) {
+        return;
+    }
+    // A sandbox that was there and is gone has to be made again.
+    match state.due(now) {
+        Ok(()) | Err(None) => plan.act(action),
+        Err(Some(at)) => plan.wake(at),
+    }
+}
+
+/// Whether the pod's own containers may run.
+fn initialize(world: &World, now: Timestamp, plan: &mut Plan) -> bool {
+    let over = world.is_initialized();
+    for container in &world.pod.init {
+        let newest = world.newest(&container.name);
+        match container.role {
+            Role::Sidecar => {
+                keep_running(world, container, now, plan);
+                let started = newest.is_some_and(|c| c.state.is_running() && world.results(&c.id).started);
+                if !started && !over {
+                    return false;
+                }
+            }
+            Role::Init | Role::Main | Role::Ephemeral => {
+                if over || newest.is_some_and(succeeded) {
+                    continue;
+                }
+                keep_running(world, container, now, plan);
+                return false;
+            }
+        }
+    }
+    true
+}
+
+fn succeeded(container: &ContainerStatus) -> bool {
+    matches!(container.state, ContainerState::Exited { exit_code: 0, .. })
+}
+
+fn keep_running(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan) {
+    if world.memory.is_busy(&wanted.name) {
+        return;
+    }
+    let Some(seen) = world.newest(&wanted.name) else { return start(world, wanted, now, plan) };
+    match &seen.state {
+        ContainerState::Running { .. } => {
+            if !is_paused(world, &wanted.name, now, plan) {
+                look_after(world, wanted, seen, plan);
+            }
+        }
+        ContainerState::Created => {
+            // Made by an agent that did not live to start it.
+            remove(world, Action::Remove { ids: vec![seen.id.clone()] }, now, plan);
+        }
+        ContainerState::Unknown => stop(wanted, seen, Duration::ZERO, StopWhy::Lost, plan),
+        ContainerState::Exited { .. } => restart(world, wanted, seen, now, plan),
+    }
+}
+
+/// Whether something that failed for this container is not yet to be tried again.
+pub fn is_paused(world: &World, name: &str, now: Timestamp, plan: &mut Plan) -> bool {
+    match &world.memory.container(name).trouble {
+        Some(trouble) if now < trouble.retry_at => {
+            plan.wake(trouble.retry_at);
+            true
+        }
+        Some(_) | None => false,
+    }
+}
+
+/// A running container: is it what it should be?
+fn look_after(world: &World, wanted: &ContainerView, seen: &ContainerStatus, plan: &mut Plan) {
+    if !is_current(seen, wanted) {
+        return stop(wanted, seen, world.pod.grace, StopWhy::Changed, plan);
+    }
+    let memory = world.memory.container(&wanted.name);
+    if let Some(failed) = world.results(&seen.id).failed
+        && let Some((attempt, Leave::Granted)) = memory.condemned
+        && attempt == seen.attempt
+    {
+        let grace = failed.grace_seconds.map_or(world.pod.grace, crate::worker::view::seconds);
+        return stop(wanted, seen, grace, StopWhy::Unhealthy(failed.why), plan);
+    }
+    let applied = match &memory.applied {
+        Some((id, resources)) if *id == seen.id => Some(resources.clone()),
+        Some(_) | None => seen.annotations.get(RESOURCES).and_then(|text| serde_json::from_str(text).ok()),
+    };
+    if applied.is_some_and(|applied| applied != wanted.resources) {
+        if wanted.resize_restarts {
+            stop(wanted, seen, world.pod.grace, StopWhy::Resized, plan);
+        } else {
+            plan.act(Action::Resize { container: wanted.name.clone(), id: seen.id.clone() });
+        }
+    }
+}
+
+fn stop(wanted: &ContainerView, seen: &ContainerStatus, grace: Duration, why: StopWhy, plan: &mut Plan) {
+    plan.act(Action::Stop { container: wanted.name.clone(), id: seen.id.clone(), grace, why });
+}
+
+fn restart(world: &World, wanted: &ContainerView, seen: &ContainerStatus, now: Timestamp, plan: &mut Plan) {
+    let ContainerState::Exited { exit_code, .. } = seen.state else { return };
+    let changed = !is_current(seen, wanted);
+    let policy = match wanted.role {
+        Role::Sidecar => RestartPolicy::Always,
+        // A first failure of an init container with `Always` is tried again like any other.
+        Role::Init | Role::Main => world.pod.restart,
+        Role::Ephemeral => RestartPolicy::Never,
+    };
+    let again = match policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => exit_code != 0,
+        RestartPolicy::Never => false,
+    };
+    if !again && !changed {
+        return;
+    }
+    let memory = world.memory.container(&wanted.name);
+    if let Some((attempt, rung)) = &memory.judged
+        && *attempt == seen.attempt
+        && *rung != Rung::Restart
+    {
+        return; // the pod as a whole is being cured
+    }
+    match restart_at(world, wanted, seen) {
+        Some(at) if now < at && !changed => plan.wake(at),
+        Some(_) | None => start(world, wanted, now, plan),
+    }
+}
+
+/// When a container that ended is started again; at once if nothing is said.
+pub fn restart_at(world: &World, wanted: &ContainerView, seen: &ContainerStatus) -> Option<Timestamp> {
+    let ContainerState::Exited { started_at, finished_at, .. } = seen.state else { return None };
+    let healthy = started_at.is_some_and(|started| finished_at >= started + HEALTHY_RUN);
+    if healthy {
+        return None;
+    }
+    let forgiven = world.memory.container(&wanted.name).forgiven;
+    Some(finished_at + pause(seen.attempt.saturating_sub(forgiven)))
+}
+
+fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan) {
+    if world.memory.is_busy(&wanted.name) {
+        return;
+    }
+    if let Some(trouble) = &world.memory.container(&wanted.name).trouble {
+        // What was missing may appear by itself: those who watch for it wake us, and we look too.
+        if now < trouble.retry_at {
+            let curable = !matches!(trouble.kind, TroubleKind::Create | TroubleKind::Run | TroubleKind::Other);
+            return plan.wake(if curable { trouble.retry_at.min(now + SOON) } else { trouble.retry_at });
+        }
+    }
+    let seen = world.newest(&wanted.name).map_or(0, |c| c.attempt + 1);
+    plan.act(Action::Start { container: wanted.name.clone(), attempt: seen.max(wanted.made) });
+}

@@ -1,0 +1,483 @@
+use std::collections::BTreeMap;
+
+use mainstay_runtime::{
+    ContainerStatus, PodUid, SandboxStatus,
+    observed::PodRef,
+    spec::Resources,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    heal::Leave,
+    probe,
+    worker::{
+        memory::{Memory, Step, Trouble, TroubleKind},
+        view::{ContainerView, PodView},
+        world::IDENTITY,
+    },
+};
+
+const T0: Timestamp = Timestamp::UNIX_EPOCH;
+
+fn at(seconds: u64) -> Timestamp {
+    T0 + Duration::from_secs(seconds)
+}
+
+fn view(name: &str, role: Role) -> ContainerView {
+    ContainerView {
+        name: name.into(),
+        role,
+        image: "host".into(),
+        identity: "v1".into(),
+        resources: Resources::default(),
+        resize_restarts: false,
+        made: 0,
+    }
+}
+
+fn owner() -> PodRef {
+    PodRef { namespace: "default".into(), name: "web".into(), uid: PodUid("u".into()) }
+}
+
+fn sandbox() -> SandboxStatus {
+    SandboxStatus {
+        id: SandboxId("s".into()),
+        pod: owner(),
+        attempt: 0,
+        ready: true,
+        created_at: T0,
+        host_network: false,
+        addresses: vec![],
+        annotations: BTreeMap::new(),
+    }
+}
+
+fn container(name: &str, attempt: u32, state: ContainerState) -> ContainerStatus {
+    ContainerStatus {
+        id: ContainerId(format!("{name}-{attempt}")),
+        sandbox: SandboxId("s".into()),
+        pod: owner(),
+        name: name.into(),
+        attempt,
+        image: "host".into(),
+        image_id: "host".into(),
+        created_at: T0,
+        state,
+        annotations: BTreeMap::from([(IDENTITY.to_owned(), "v1".to_owned())]),
+        log_path: "/log".into(),
+        pid: None,
+    }
+}
+
+fn running() -> ContainerState {
+    ContainerState::Running { started_at: T0 }
+}
+
+fn exited(exit_code: i32, finished: u64) -> ContainerState {
+    ContainerState::Exited {
+        started_at: Some(T0),
+        finished_at: at(finished),
+        exit_code,
+        signal: None,
+        oom: false,
+        message: String::new(),
+    }
+}
+
+/// A pod with volumes and sandbox in place and none of its containers made.
+fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World {
+    World {
+        pod: PodView {
+            restart,
+            init: init.iter().map(|(name, role)| view(name, *role)).collect(),
+            main: main.iter().map(|name| view(name, Role::Main)).collect(),
+            ephemeral: vec![],
+            grace: Duration::from_secs(30),
+            ending: None,
+            finished: false,
+        },
+        sandboxes: vec![sandbox()],
+        containers: BTreeMap::new(),
+        probes: BTreeMap::new(),
+        memory: Memory { volumes: Step::Done, ..Memory::default() },
+    }
+}
+
+impl World {
+    fn with(mut self, seen: ContainerStatus) -> Self {
+        let results = probe::Results { started: seen.state.is_running(), ready: false, failed: None };
+        self.probes.insert(seen.id.clone(), results);
+        let list = self.containers.entry(seen.name.clone()).or_default();
+        list.push(seen);
+        list.sort_by_key(|c| std::cmp::Reverse(c.attempt));
+        self
+    }
+}
+
+fn start(name: &str, attempt: u32) -> Action {
+    Action::Start { container: name.into(), attempt }
+}
+
+fn stopped(plan: &Plan) -> Vec<&str> {
+    let stop = |action: &'_ Action| match action {
+        Action::Stop { container, .. } => Some(container.clone()),
+        _ => None,
+    };
+    plan.actions.iter().filter_map(|a| stop(a).map(|_| a)).filter_map(name_of).collect()
+}
+
+fn name_of(action: &Action) -> Option<&str> {
+    match action {
+        Action::Stop { container, .. } | Action::Start { container, .. } | Action::Resize { container, .. } => {
+            Some(container)
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn volumes_come_first_then_the_sandbox_then_containers() {
+    let mut world = world(RestartPolicy::Always, &[], &["a", "b"]);
+    world.sandboxes.clear();
+    world.memory.volumes = Step::Undone;
+    assert_eq!(plan(&world, T0).actions, [Action::PrepareVolumes]);
+    world.memory.volumes = Step::Done;
+    assert_eq!(plan(&world, T0).actions, [Action::CreateSandbox { attempt: 0 }]);
+    world.sandboxes.push(sandbox());
+    assert_eq!(plan(&world, T0).actions, [start("a", 0), start("b", 0)]);
+}
+
+#[test]
+fn a_running_pod_is_left_alone_even_if_its_volumes_cannot_be_looked_after() {
+    let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, running()));
+    assert_eq!(plan(&world, T0), Plan::default());
+    world.memory.volumes = Step::Undone;
+    world.memory.volumes.fail(TroubleKind::Other, "no API".into(), T0);
+    assert_eq!(plan(&world, T0).actions, []);
+    let world = world.with(container("a", 1, exited(1, 1)));
+    assert!(plan(&world, at(60)).actions.contains(&start("a", 2)));
+}
+
+#[test]
+fn init_containers_run_one_after_the_other_and_sidecars_stay() {
+    let inits = [("one", Role::Init), ("side", Role::Sidecar), ("two", Role::Init)];
+    let world = world(RestartPolicy::Always, &inits, &["main"]);
+    assert_eq!(plan(&world, T0).actions, [start("one", 0)]);
+    let world = world.with(container("one", 0, running()));
+    assert_eq!(plan(&world, T0).actions, []);
+    let mut world = world;
+    world.containers.clear();
+    let world = world.with(container("one", 0, exited(0, 1)));
+    assert_eq!(plan(&world, T0).actions, [start("side", 0)]);
+    let mut world = world.with(container("side", 0, running()));
+    assert_eq!(plan(&world, T0).actions, [start("two", 0)]);
+    world.probes.insert(
+        ContainerId("side-0".into()),
+        probe::Results { started: false, ready: false, failed: None },
+    );
+    assert_eq!(plan(&world, T0).actions, [], "a sidecar that has not started holds up what comes after it");
+    world.probes.insert(ContainerId("side-0".into()), probe::Results { started: true, ready: true, failed: None });
+    let world = world.with(container("two", 0, exited(0, 2)));
+    assert_eq!(plan(&world, T0).actions, [start("main", 0)]);
+}
+
+#[test]
+fn a_failed_init_container_is_tried_again_or_fails_the_pod() {
+    let world = |policy| world(policy, &[("i", Role::Init)], &["m"]).with(container("i", 0, exited(3, 5)));
+    assert_eq!(plan(&world(RestartPolicy::OnFailure), at(5)).actions, [start("i", 1)]);
+    let never = world(RestartPolicy::Never);
+    assert_eq!(outcome(&never), Some(Outcome::Failed));
+    assert_eq!(plan(&never, at(5)).actions, []);
+}
+
+#[test]
+fn restart_policies_decide_what_an_exit_means() {
+    let after = |policy, code| {
+        let world = world(policy, &[], &["a"]).with(container("a", 0, exited(code, 5)));
+        (plan(&world, at(5)).actions, outcome(&world))
+    };
+    assert_eq!(after(RestartPolicy::Always, 0), (vec![start("a", 1)], None));
+    assert_eq!(after(RestartPolicy::OnFailure, 1), (vec![start("a", 1)], None));
+    assert_eq!(after(RestartPolicy::OnFailure, 0), (vec![], Some(Outcome::Succeeded)));
+    assert_eq!(after(RestartPolicy::Never, 1), (vec![], Some(Outcome::Failed)));
+}
+
+#[test]
+fn the_first_restart_is_immediate_and_later_ones_back_off() {
+    let crash = |attempt| world(RestartPolicy::Always, &[], &["a"]).with(container("a", attempt, exited(1, 10)));
+    assert_eq!(plan(&crash(0), at(10)).actions, [start("a", 1)]);
+    let third = plan(&crash(3), at(10));
+    assert_eq!((third.actions, third.wake_at), (vec![], Some(at(14))));
+    assert_eq!(plan(&crash(3), at(14)).actions, [start("a", 4)]);
+}
+
+#[test]
+fn ten_minutes_of_health_and_changes_made_on_purpose_end_the_back_off() {
+    let healthy = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 9, exited(1, 600)));
+    assert_eq!(plan(&healthy, at(600)).actions, [start("a", 10)]);
+    let mut changed = world(RestartPolicy::Never, &[], &["a"]).with(container("a", 9, exited(1, 10)));
+    changed.pod.main[0].identity = "v2".into();
+    assert_eq!(plan(&changed, at(10)).actions, [start("a", 10)]);
+    let mut forgiven = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 9, exited(1, 10)));
+    forgiven.memory.containers.entry("a".into()).or_default().forgiven = 9;
+    assert_eq!(plan(&forgiven, at(10)).actions, [start("a", 10)]);
+}
+
+#[test]
+fn a_changed_container_is_replaced_in_place() {
+    let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, running()));
+    world.pod.main[0].identity = "v2".into();
+    let actions = plan(&world, T0).actions;
+    assert!(matches!(&actions[..], [Action::Stop { why: StopWhy::Changed, .. }]), "{actions:?}");
+}
+
+#[test]
+fn an_unhealthy_container_is_stopped_only_with_leave() {
+    let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 2, running()));
+    let failed = probe::Failed {
+        probe: probe::ProbeKind::Liveness,
+        why: "503".into(),
+        since: T0,
+        grace_seconds: Some(5),
+    };
+    let results = probe::Results { started: true, ready: false, failed: Some(failed) };
+    world.probes.insert(ContainerId("a-2".into()), results);
+    assert_eq!(plan(&world, T0).actions, []);
+    let memory = world.memory.containers.entry("a".into()).or_default();
+    memory.condemned = Some((2, Leave::Kept { why: "budget".into() }));
+    assert_eq!(plan(&world, T0).actions, []);
+    world.memory.containers.entry("a".into()).or_default().condemned = Some((2, Leave::Granted));
+    let actions = plan(&world, T0).actions;
+    let grace = Duration::from_secs(5);
+    assert!(
+        matches!(&actions[..], [Action::Stop { why: StopWhy::Unhealthy(_), grace: g, .. }] if *g == grace),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn limits_are_changed_in_place_or_by_a_restart_as_asked() {
+    let mut seen = container("a", 0, running());
+    seen.annotations
+        .insert(crate::worker::world::RESOURCES.into(), serde_json::to_string(&Resources::default()).unwrap());
+    let mut world = world(RestartPolicy::Always, &[], &["a"]).with(seen);
+    assert_eq!(plan(&world, T0).actions, []);
+    world.pod.main[0].resources.memory_limit = Some(1 << 20);
+    let id = ContainerId("a-0".into());
+    assert_eq!(plan(&world, T0).actions, [Action::Resize { container: "a".into(), id: id.clone() }]);
+    let applied = Some((id, world.pod.main[0].resources.clone()));
+    world.memory.containers.entry("a".into()).or_default().applied = applied;
+    assert_eq!(plan(&world, T0).actions, []);
+}
+
+#[test]
+fn what_cannot_be_started_waits_but_a_missing_image_is_looked_for_soon() {
+    let mut world = world(RestartPolicy::Always, &[], &["a"]);
+    let trouble = Trouble { kind: TroubleKind::Pull, message: "no".into(), failures: 9, retry_at: at(60) };
+    world.memory.containers.entry("a".into()).or_default().trouble = Some(trouble);
+    let waiting = plan(&world, T0);
+    assert_eq!((waiting.actions, waiting.wake_at), (vec![], Some(at(2))));
+    assert_eq!(plan(&world, at(60)).actions, [start("a", 0)]);
+}
+
+fn ending(mut world: World, why: EndingWhy, deadline: u64) -> World {
+    world.pod.ending = Some(Ending { why, deadline: at(deadline) });
+    world
+}
+
+#[test]
+fn a_deleted_pod_stops_its_containers_together_and_its_sidecars_last_and_in_reverse() {
+    let inits = [("s1", Role::Sidecar), ("s2", Role::Sidecar)];
+    let mut world = ending(world(RestartPolicy::Always, &inits, &["a", "b"]), EndingWhy::Deleted, 30);
+    for name in ["s1", "s2", "a", "b"] {
+        world = world.with(container(name, 0, running()));
+    }
+    assert_eq!(stopped(&plan(&world, T0)), ["a", "b"]);
+    for name in ["a", "b"] {
+        world.containers.insert(name.into(), vec![container(name, 0, exited(0, 1))]);
+    }
+    assert_eq!(stopped(&plan(&world, T0)), ["s2"]);
+    world.containers.insert("s2".into(), vec![container("s2", 0, exited(0, 1))]);
+    assert_eq!(stopped(&plan(&world, T0)), ["s1"]);
+    world.containers.insert("s1".into(), vec![container("s1", 0, exited(0, 1))]);
+    let actions = plan(&world, T0).actions;
+    assert!(matches!(&actions[..], [Action::RemoveSandboxes { .. }]), "{actions:?}");
+    world.sandboxes.clear();
+    world.containers.clear();
+    assert_eq!(plan(&world, T0).actions, [Action::ReleaseVolumes]);
+    world.memory.release = Step::Done;
+    assert_eq!(plan(&world, T0).actions, [Action::Farewell]);
+    world.memory.farewell = Step::Done;
+    assert!(plan(&world, T0).over);
+}
+
+#[test]
+fn grace_is_what_is_left_of_it_and_a_stop_is_hurried_when_time_is_cut_short() {
+    let mut world = ending(world(RestartPolicy::Always, &[], &["a"]), EndingWhy::Deleted, 30)
+        .with(container("a", 0, running()));
+    let grace = |plan: &Plan| match &plan.actions[..] {
+        [Action::Stop { grace, .. }] => Some(grace.as_secs()),
+        _ => None,
+    };
+    assert_eq!(grace(&plan(&world, at(10))), Some(20));
+    assert_eq!(grace(&plan(&world, at(40))), Some(0));
+    world.memory.busy.insert(Busy::Container("a".into()));
+    world.memory.containers.entry("a".into()).or_default().stop_deadline = Some(at(30));
+    assert_eq!(plan(&world, at(10)).actions, []);
+    world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: at(12) });
+    assert_eq!(grace(&plan(&world, at(10))), Some(2));
+}
+
+#[test]
+fn a_finished_pod_gives_everything_back_once_the_api_knows() {
+    let inits = [("side", Role::Sidecar)];
+    let mut world = world(RestartPolicy::Never, &inits, &["a"])
+        .with(container("a", 0, exited(0, 1)))
+        .with(container("side", 0, running()));
+    assert_eq!(stopped(&plan(&world, T0)), ["side"]);
+    world.containers.insert("side".into(), vec![container("side", 0, exited(0, 1))]);
+    assert_eq!(plan(&world, T0).actions, []);
+    world.pod.finished = true;
+    let actions = plan(&world, T0).actions;
+    assert!(matches!(&actions[..], [Action::RemoveSandboxes { .. }]), "{actions:?}");
+}
+
+#[test]
+fn a_broken_sandbox_is_replaced_with_everything_in_it() {
+    let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, exited(137, 1)));
+    world.sandboxes[0].ready = false;
+    let actions = plan(&world, T0).actions;
+    assert!(matches!(&actions[..], [Action::RemoveSandboxes { .. }]), "{actions:?}");
+}
+
+#[test]
+fn only_the_last_container_of_each_name_is_kept() {
+    let world = world(RestartPolicy::Always, &[], &["a"])
+        .with(container("a", 0, exited(1, 1)))
+        .with(container("a", 1, exited(1, 2)))
+        .with(container("a", 2, running()));
+    let ids = vec![ContainerId("a-1".into()), ContainerId("a-0".into())];
+    assert_eq!(plan(&world, T0).actions, [Action::Remove { ids }]);
+}
+
+/// Does to the world what an action would do.
+fn apply(world: &mut World, action: Action, now: Timestamp) {
+    match action {
+        Action::PrepareVolumes => world.memory.volumes = Step::Done,
+        Action::CreateSandbox { .. } => world.sandboxes.push(sandbox()),
+        Action::Start { container: name, attempt } => {
+            let taken = world.containers.get(&name).into_iter().flatten().any(|c| c.attempt == attempt);
+            assert!(!taken, "{name} {attempt} is made twice");
+            let alive = world.containers.get(&name).into_iter().flatten().any(|c| c.state.is_running());
+            assert!(!alive, "two of {name} would run");
+            let seen = container(&name, attempt, ContainerState::Running { started_at: now });
+            world.probes.insert(seen.id.clone(), probe::Results { started: true, ready: true, failed: None });
+            world.containers.entry(name).or_default().insert(0, seen);
+        }
+        Action::Stop { container: name, id, .. } => end(world, &name, &id, 143, now),
+        Action::Resize { .. } | Action::Move { .. } => {}
+        Action::Remove { ids } => {
+            for list in world.containers.values_mut() {
+                assert!(list.iter().all(|c| !(ids.contains(&c.id) && c.state.is_running())), "removed while running");
+                list.retain(|c| !ids.contains(&c.id));
+            }
+        }
+        Action::RemoveSandboxes { .. } => {
+            assert!(world.all().all(|c| !c.state.is_running()), "removed below running containers");
+            world.sandboxes.clear();
+            for (name, list) in std::mem::take(&mut world.containers) {
+                let made = list.iter().map(|c| c.attempt + 1).max().unwrap_or(0);
+                let all = world.pod.init.iter_mut().chain(&mut world.pod.main);
+                all.filter(|c| c.name == name).for_each(|c| c.made = c.made.max(made));
+            }
+        }
+        Action::ReleaseVolumes => world.memory.release = Step::Done,
+        Action::Farewell => world.memory.farewell = Step::Done,
+    }
+}
+
+fn end(world: &mut World, name: &str, id: &ContainerId, exit_code: i32, now: Timestamp) {
+    for seen in world.containers.get_mut(name).into_iter().flatten().filter(|c| c.id == *id) {
+        if let ContainerState::Running { started_at } = seen.state {
+            seen.state = ContainerState::Exited {
+                started_at: Some(started_at),
+                finished_at: now,
+                exit_code,
+                signal: None,
+                oom: false,
+                message: String::new(),
+            };
+        }
+    }
+}
+
+fn settle(world: &mut World, now: &mut Timestamp) -> bool {
+    for _ in 0..500 {
+        let next = plan(world, *now);
+        // Init containers do their work as soon as they are let.
+        let inits: Vec<ContainerStatus> = world
+            .pod
+            .init
+            .iter()
+            .filter(|c| c.role == Role::Init)
+            .filter_map(|c| world.newest(&c.name).filter(|seen| seen.state.is_running()).cloned())
+            .collect();
+        let idle = next.actions.is_empty() && inits.is_empty();
+        for seen in inits {
+            end(world, &seen.name, &seen.id, 0, *now);
+        }
+        for action in next.actions {
+            apply(world, action, *now);
+        }
+        match next.wake_at {
+            Some(at) if idle => *now = at.max(*now),
+            None if idle => {
+                world.pod.finished |= outcome(world).is_some();
+                if plan(world, *now).actions.is_empty() {
+                    return true;
+                }
+            }
+            Some(_) | None => *now += Duration::from_millis(10),
+        }
+    }
+    false
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_the_pod_settles_and_then_rests(
+        policy in prop_oneof![Just(RestartPolicy::Always), Just(RestartPolicy::OnFailure), Just(RestartPolicy::Never)],
+        sidecar in any::<bool>(),
+        faults in proptest::collection::vec((0_usize..4, 0_i32..3, any::<bool>()), 0..12),
+        deleted in any::<bool>(),
+    ) {
+        let inits: &[(&str, Role)] =
+            if sidecar { &[("i", Role::Init), ("s", Role::Sidecar)] } else { &[("i", Role::Init)] };
+        let mut world = world(policy, inits, &["a", "b"]);
+        world.sandboxes.clear();
+        world.memory.volumes = Step::Undone;
+        let mut now = T0;
+        prop_assert!(settle(&mut world, &mut now));
+        for (which, code, breaks) in faults {
+            let alive: Vec<ContainerStatus> = world.all().filter(|c| c.state.is_running()).cloned().collect();
+            if let Some(victim) = alive.get(which) {
+                end(&mut world, &victim.name, &victim.id, code, now);
+            }
+            if breaks && let Some(sandbox) = world.sandboxes.first_mut() {
+                sandbox.ready = false;
+            }
+            prop_assert!(settle(&mut world, &mut now));
+        }
+        if policy == RestartPolicy::Always {
+            let up = world.all().filter(|c| c.state.is_running()).count();
+            prop_assert_eq!(up, if sidecar { 3 } else { 2 });
+        }
+        if deleted {
+            world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: now + Duration::from_secs(30) });
+            prop_assert!(settle(&mut world, &mut now));
+            prop_assert!(world.sandboxes.is_empty() && world.memory.release.is_done());
+            prop_assert!(plan(&world, now).over);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Telling the API how a pod fares.
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Map, Value, json};
+
+/// The pod in the API that stands for the one running here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// Writes the whole status; conditions that are not ours stay as they are. What is absent now and was there
+/// before is removed.
+pub async fn report(
+    client: &Client,
+    to: &Identity,
+    status: &PodStatus,
+    previous: Option<&PodStatus>,
+) -> Result<(), kube::Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &to.namespace);
+    let body = json!({ "metadata": { "uid": to.uid }, "status": body(status, previous) });
+    match api.patch_status(&to.name, &PatchParams::default(), &Patch::Strategic(body)).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_moot(&error) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The pod is gone, or its name belongs to another by now.
+pub fn is_moot(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404 || status.code == 409)
+}
+
+fn body(status: &PodStatus, previous: Option<&PodStatus>) -> Value {
+    let object = |status: &PodStatus| match serde_json::to_value(status) {
+        Ok(Value::Object(map)) => map,
+        Ok(_) | Err(_) => Map::new(),
+    };
+    let mut new = object(status);
+    for key in previous.map(object).unwrap_or_default().keys() {
+        // Decided by others.
+        if !["nominatedNodeName", "qosClass", "resize", "resourceClaimStatuses"].contains(&key.as_str()) {
+            new.entry(key.clone()).or_insert(Value::Null);
+        }
+    }
+    Value::Object(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_and_is_not_now_is_removed_and_others_are_left_alone() {
+        let status = |ip: Option<&str>| PodStatus { pod_ip: ip.map(str::to_owned), ..PodStatus::default() };
+        let mut before = status(Some("10.0.0.1"));
+        before.nominated_node_name = Some("n".into());
+        assert_eq!(body(&status(None), Some(&before)), json!({ "podIP": null }));
+        assert_eq!(body(&status(Some("10.0.0.2")), None), json!({ "podIP": "10.0.0.2" }));
+    }
+}

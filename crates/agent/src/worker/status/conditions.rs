@@ -1,0 +1,162 @@
+//! The pod's conditions. A condition's transition time changes only with its status.
+
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, PodCondition, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use super::{Facts, is_terminal, whole_second};
+use crate::{
+    heal::Leave,
+    worker::{
+        view::{EndingWhy, Role},
+        world::World,
+    },
+};
+
+/// Set when a container is kept running although a probe condemns it.
+pub const DEGRADED: &str = "Degraded";
+
+struct Finding {
+    kind: &'static str,
+    holds: bool,
+    reason: Option<&'static str>,
+    message: Option<String>,
+}
+
+impl Finding {
+    fn plain(kind: &'static str, holds: bool) -> Self {
+        Self { kind, holds, reason: None, message: None }
+    }
+}
+
+/// Ours only: those of others are theirs to keep.
+pub fn conditions(world: &World, facts: &Facts<'_>, status: &PodStatus) -> Vec<PodCondition> {
+    let finished = is_terminal(status.phase.as_deref().unwrap_or_default());
+    let succeeded = status.phase.as_deref() == Some("Succeeded");
+    let ready_containers = containers_ready(status, succeeded, finished);
+    let mut findings = vec![
+        Finding::plain("PodReadyToStartContainers", world.sandbox().is_some_and(|s| s.ready)),
+        initialized(world, status, succeeded),
+        ready(facts, &ready_containers, succeeded, finished),
+        ready_containers,
+        Finding::plain("PodScheduled", true),
+    ];
+    findings.extend(degraded(world, facts));
+    if let Some(EndingWhy::Failed { reason, message }) = world.pod.ending.as_ref().map(|e| &e.why)
+        && reason == "Evicted"
+    {
+        findings.push(Finding {
+            kind: "DisruptionTarget",
+            holds: true,
+            reason: Some("TerminationByKubelet"),
+            message: Some(message.clone()),
+        });
+    }
+    findings.into_iter().map(|finding| condition(finding, facts)).collect()
+}
+
+fn condition(finding: Finding, facts: &Facts<'_>) -> PodCondition {
+    let status = if finding.holds { "True" } else { "False" };
+    let before = facts.previous.conditions.iter().flatten().find(|c| c.type_ == finding.kind);
+    let since = before.filter(|c| c.status == status).and_then(|c| c.last_transition_time.clone());
+    PodCondition {
+        type_: finding.kind.into(),
+        status: status.into(),
+        reason: finding.reason.map(str::to_owned),
+        message: finding.message,
+        last_transition_time: since.or(Some(Time(whole_second(facts.now)))),
+        observed_generation: facts.pod.metadata.generation,
+        ..PodCondition::default()
+    }
+}
+
+fn initialized(world: &World, status: &PodStatus, succeeded: bool) -> Finding {
+    let done = |(view, status): (&crate::worker::view::ContainerView, &ContainerStatus)| match view.role {
+        Role::Sidecar => status.started == Some(true),
+        Role::Init | Role::Main | Role::Ephemeral => status.ready,
+    };
+    let statuses = status.init_container_statuses.as_deref().unwrap_or_default();
+    let missing: Vec<&str> = world
+        .pod
+        .init
+        .iter()
+        .zip(statuses)
+        .filter(|pair| !done(*pair))
+        .map(|(view, _)| view.name.as_str())
+        .collect();
+    if missing.is_empty() || succeeded || world.is_initialized() {
+        return Finding::plain("Initialized", true);
+    }
+    Finding {
+        kind: "Initialized",
+        holds: false,
+        reason: Some("ContainersNotInitialized"),
+        message: Some(format!("containers with incomplete status: [{}]", missing.join(" "))),
+    }
+}
+
+fn containers_ready(status: &PodStatus, succeeded: bool, finished: bool) -> Finding {
+    let kind = "ContainersReady";
+    if succeeded {
+        return Finding { kind, holds: false, reason: Some("PodCompleted"), message: None };
+    }
+    if finished {
+        return Finding { kind, holds: false, reason: Some("PodFailed"), message: None };
+    }
+    let sidecars = status.init_container_statuses.iter().flatten().filter(|s| {
+        // An init container that has succeeded is ready; one that has not keeps the pod's own from starting.
+        s.state.as_ref().is_some_and(|state| state.running.is_some()) && s.started == Some(true)
+    });
+    let unready: Vec<&str> = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .chain(sidecars)
+        .filter(|s| !s.ready)
+        .map(|s| s.name.as_str())
+        .collect();
+    if unready.is_empty() {
+        return Finding::plain(kind, true);
+    }
+    let message = format!("containers with unready status: [{}]", unready.join(" "));
+    Finding { kind, holds: false, reason: Some("ContainersNotReady"), message: Some(message) }
+}
+
+fn ready(facts: &Facts<'_>, containers: &Finding, succeeded: bool, finished: bool) -> Finding {
+    let kind = "Ready";
+    if !containers.holds || succeeded || finished {
+        return Finding { kind, holds: false, reason: containers.reason, message: containers.message.clone() };
+    }
+    let gates = facts.pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+    let held = facts.pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let held: Vec<_> = held.collect();
+    let closed: Vec<String> = gates
+        .filter(|gate| !held.iter().any(|c| c.type_ == gate.condition_type && c.status == "True"))
+        .map(|gate| match held.iter().find(|c| c.type_ == gate.condition_type) {
+            Some(c) => format!("the status of pod readiness gate {:?} is not \"True\", but {}", c.type_, c.status),
+            None => format!("corresponding condition of pod readiness gate {:?} does not exist.", gate.condition_type),
+        })
+        .collect();
+    if closed.is_empty() {
+        return Finding::plain(kind, true);
+    }
+    Finding { kind, holds: false, reason: Some("ReadinessGatesNotReady"), message: Some(closed.join(", ")) }
+}
+
+fn degraded(world: &World, facts: &Facts<'_>) -> Option<Finding> {
+    let kept = world.pod.containers().find_map(|view| match world.memory.container(&view.name).condemned {
+        Some((attempt, Leave::Kept { why })) if world.newest(&view.name).is_some_and(|c| c.attempt == attempt) => {
+            Some(format!("container {}: {why}", view.name))
+        }
+        Some(_) | None => None,
+    });
+    let was = facts.previous.conditions.iter().flatten().any(|c| c.type_ == DEGRADED);
+    match kept {
+        Some(message) => {
+            Some(Finding { kind: DEGRADED, holds: true, reason: Some("RestartBudget"), message: Some(message) })
+        }
+        None if was => Some(Finding::plain(DEGRADED, false)),
+        None => None,
+    }
+}

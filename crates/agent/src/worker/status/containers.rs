@@ -1,0 +1,240 @@
+//! The state of each container, in the words users grep for.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::core::v1::{
+        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+        ContainerStatus,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use mainstay_runtime as runtime;
+
+use super::{Facts, Lists, restarts, whole_second};
+use crate::worker::{
+    memory::{ContainerMemory, TroubleKind, pause},
+    plan::restart_at,
+    view::{ContainerView, Role, plain},
+    world::World,
+};
+
+pub fn statuses(world: &World, facts: &Facts<'_>) -> Lists {
+    let spec = facts.pod.spec.clone().unwrap_or_default();
+    let previous = |list: &Option<Vec<ContainerStatus>>, name: &str| -> Option<ContainerStatus> {
+        list.iter().flatten().find(|status| status.name == name).cloned()
+    };
+    let ephemeral: Vec<Container> = spec.ephemeral_containers.iter().flatten().map(plain).collect();
+    let list = |views: &[ContainerView], containers: &[Container], before: &Option<Vec<ContainerStatus>>| {
+        let of = |c: &Container| views.iter().find(|view| view.name == c.name);
+        let one = |c: &Container| Some(one(world, facts, of(c)?, c, previous(before, &c.name)));
+        containers.iter().filter_map(one).collect::<Vec<_>>()
+    };
+    Lists {
+        init: list(
+            &world.pod.init,
+            spec.init_containers.as_deref().unwrap_or_default(),
+            &facts.previous.init_container_statuses,
+        ),
+        main: list(&world.pod.main, &spec.containers, &facts.previous.container_statuses),
+        ephemeral: list(&world.pod.ephemeral, &ephemeral, &facts.previous.ephemeral_container_statuses),
+    }
+}
+
+fn one(
+    world: &World,
+    facts: &Facts<'_>,
+    view: &ContainerView,
+    container: &Container,
+    previous: Option<ContainerStatus>,
+) -> ContainerStatus {
+    let Some(seen) = world.newest(&view.name) else { return absent(world, view, container, previous) };
+    let memory = world.memory.container(&view.name);
+    let results = world.results(&seen.id);
+    let running = seen.state.is_running();
+    let state = state(facts, seen);
+    let before = last_state(world, facts, view, previous.as_ref(), seen.attempt);
+    let mut status = ContainerStatus {
+        name: view.name.clone(),
+        image: seen.image.clone(),
+        image_id: seen.image_id.clone(),
+        container_id: Some(format!("{}://{}", facts.runtime, seen.id)),
+        restart_count: i32::try_from(seen.attempt).unwrap_or(i32::MAX),
+        started: Some(running && results.started),
+        ready: match view.role {
+            Role::Init => matches!(seen.state, runtime::ContainerState::Exited { exit_code: 0, .. }),
+            Role::Sidecar | Role::Main => running && results.ready,
+            Role::Ephemeral => false,
+        },
+        state: Some(state.clone()),
+        last_state: before,
+        resources: container.resources.clone().filter(|_| running),
+        allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()).filter(|_| running),
+        ..ContainerStatus::default()
+    };
+    if let runtime::ContainerState::Exited { exit_code, .. } = seen.state
+        && !world.pod.finished
+        && restarts(world, view.role, exit_code)
+    {
+        let waiting = waiting(world, view, &memory)
+            .or_else(|| crash_loop(world, facts, view, seen))
+            .filter(|_| !world.memory.is_busy(&view.name) || memory.trouble.is_some());
+        if let Some(waiting) = waiting {
+            status.last_state = Some(state);
+            status.state = Some(ContainerState { waiting: Some(waiting), ..ContainerState::default() });
+        }
+    }
+    status
+}
+
+/// Nothing of it is there: not made yet, or gone with what held it.
+fn absent(
+    world: &World,
+    view: &ContainerView,
+    container: &Container,
+    previous: Option<ContainerStatus>,
+) -> ContainerStatus {
+    let memory = world.memory.container(&view.name);
+    if let Some(mut previous) = previous.filter(|p| p.container_id.is_some()) {
+        let gone_for_good = world.pod.ending.is_some() || world.pod.finished;
+        let waits = previous.state.as_ref().is_none_or(|state| state.terminated.is_none());
+        previous.ready = previous.ready && view.role == Role::Init;
+        previous.started = Some(false);
+        if gone_for_good && waits {
+            // It ended unseen: nobody can tell how.
+            previous.state = Some(ContainerState {
+                terminated: Some(ContainerStateTerminated {
+                    exit_code: 137,
+                    reason: Some("ContainerStatusUnknown".into()),
+                    message: Some("The container could not be located when the pod was terminated".into()),
+                    container_id: previous.container_id.clone(),
+                    ..ContainerStateTerminated::default()
+                }),
+                ..ContainerState::default()
+            });
+        } else if !gone_for_good && view.role != Role::Init {
+            if let Some(state) = previous.state.take().filter(|state| state.terminated.is_some()) {
+                previous.last_state = Some(state);
+            }
+            let waiting = waiting(world, view, &memory).unwrap_or_else(|| creating(world));
+            previous.state = Some(ContainerState { waiting: Some(waiting), ..ContainerState::default() });
+        }
+        return previous;
+    }
+    let waiting = waiting(world, view, &memory).unwrap_or_else(|| creating(world));
+    ContainerStatus {
+        name: view.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        started: Some(false),
+        state: Some(ContainerState { waiting: Some(waiting), ..ContainerState::default() }),
+        ..ContainerStatus::default()
+    }
+}
+
+fn creating(world: &World) -> ContainerStateWaiting {
+    let initializing = !world.pod.init.is_empty() && !world.is_initialized();
+    let reason = if initializing { "PodInitializing" } else { "ContainerCreating" };
+    ContainerStateWaiting { reason: Some(reason.into()), message: None }
+}
+
+fn waiting(world: &World, view: &ContainerView, memory: &ContainerMemory) -> Option<ContainerStateWaiting> {
+    let trouble = memory.trouble.as_ref().filter(|_| world.pod.ending.is_none())?;
+    let (reason, message) = match trouble.kind {
+        TroubleKind::Pull if trouble.failures <= 1 => ("ErrImagePull", trouble.message.clone()),
+        TroubleKind::Pull => {
+            ("ImagePullBackOff", format!("Back-off pulling image {:?}: ErrImagePull: {}", view.image, trouble.message))
+        }
+        TroubleKind::InvalidImageName => ("InvalidImageName", trouble.message.clone()),
+        TroubleKind::NeverPull => ("ErrImageNeverPull", trouble.message.clone()),
+        TroubleKind::Config => ("CreateContainerConfigError", trouble.message.clone()),
+        TroubleKind::Create => ("CreateContainerError", trouble.message.clone()),
+        TroubleKind::Run => ("RunContainerError", trouble.message.clone()),
+        TroubleKind::Other => return None,
+    };
+    Some(ContainerStateWaiting { reason: Some(reason.into()), message: Some(message) })
+}
+
+fn crash_loop(
+    world: &World,
+    facts: &Facts<'_>,
+    view: &ContainerView,
+    seen: &runtime::ContainerStatus,
+) -> Option<ContainerStateWaiting> {
+    let at = restart_at(world, view, seen)?;
+    let forgiven = world.memory.container(&view.name).forgiven;
+    let pause = pause(seen.attempt.saturating_sub(forgiven));
+    if facts.now >= at || pause == Duration::ZERO {
+        return None;
+    }
+    let pod = &facts.pod.metadata;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let message = format!(
+        "back-off {}s restarting failed container={} pod={}_{}({})",
+        pause.as_secs(),
+        view.name,
+        text(&pod.name),
+        text(&pod.namespace),
+        text(&pod.uid)
+    );
+    Some(ContainerStateWaiting { reason: Some("CrashLoopBackOff".into()), message: Some(message) })
+}
+
+fn last_state(
+    world: &World,
+    facts: &Facts<'_>,
+    view: &ContainerView,
+    previous: Option<&ContainerStatus>,
+    attempt: u32,
+) -> Option<ContainerState> {
+    let before = world.containers.get(&view.name).into_iter().flatten().find(|c| c.attempt < attempt);
+    if let Some(before) = before.filter(|c| c.state.has_ended()) {
+        return Some(state(facts, before));
+    }
+    let previous = previous?;
+    let same = u32::try_from(previous.restart_count).is_ok_and(|count| count == attempt);
+    let ended = |state: &Option<ContainerState>| state.clone().filter(|state| state.terminated.is_some());
+    if same { ended(&previous.last_state) } else { ended(&previous.state).or_else(|| ended(&previous.last_state)) }
+}
+
+fn state(facts: &Facts<'_>, seen: &runtime::ContainerStatus) -> ContainerState {
+    let time = |at| Some(Time(whole_second(at)));
+    match &seen.state {
+        runtime::ContainerState::Created => ContainerState {
+            waiting: Some(ContainerStateWaiting { reason: Some("ContainerCreating".into()), message: None }),
+            ..ContainerState::default()
+        },
+        runtime::ContainerState::Unknown => ContainerState {
+            waiting: Some(ContainerStateWaiting {
+                reason: Some("ContainerStatusUnknown".into()),
+                message: Some("the runtime has lost track of the container".into()),
+            }),
+            ..ContainerState::default()
+        },
+        runtime::ContainerState::Running { started_at } => ContainerState {
+            running: Some(ContainerStateRunning { started_at: time(*started_at) }),
+            ..ContainerState::default()
+        },
+        runtime::ContainerState::Exited { started_at, finished_at, exit_code, signal: _, oom, message } => {
+            let reason = match (oom, started_at, exit_code) {
+                (true, ..) => "OOMKilled",
+                (false, None, _) => "StartError",
+                (false, Some(_), 0) => "Completed",
+                (false, Some(_), _) => "Error",
+            };
+            let said = facts.messages.get(&seen.id).filter(|said| !said.is_empty());
+            let message = said.cloned().or_else(|| (!message.is_empty()).then(|| message.clone()));
+            ContainerState {
+                terminated: Some(ContainerStateTerminated {
+                    exit_code: *exit_code,
+                    reason: Some(reason.into()),
+                    message,
+                    started_at: started_at.and_then(time),
+                    finished_at: time(*finished_at),
+                    container_id: Some(format!("{}://{}", facts.runtime, seen.id)),
+                    ..ContainerStateTerminated::default()
+                }),
+                ..ContainerState::default()
+            }
+        }
+    }
+}

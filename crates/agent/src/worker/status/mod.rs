@@ -1,0 +1,157 @@
+//! What is reported of a pod: phase, conditions, containers. Pure.
+
+mod conditions;
+mod containers;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, HostIP, Pod, PodIP, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use mainstay_runtime::ContainerId;
+
+use super::{
+    plan::{Outcome, outcome},
+    view::{EndingWhy, RestartPolicy, Role},
+    world::World,
+};
+
+/// What the status is made of beside the world.
+pub struct Facts<'a> {
+    pub pod: &'a Pod,
+    /// What was reported last, or what the API holds.
+    pub previous: &'a PodStatus,
+    pub host_addresses: &'a [IpAddr],
+    /// As in `containerID: mainstay://…`.
+    pub runtime: &'a str,
+    /// What containers said when they ended.
+    pub messages: &'a BTreeMap<ContainerId, String>,
+    pub now: Timestamp,
+}
+
+pub fn status(world: &World, facts: &Facts<'_>) -> PodStatus {
+    let host_network = facts.pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
+    let addresses: Vec<IpAddr> = match world.sandbox() {
+        Some(_) if host_network => facts.host_addresses.to_vec(),
+        Some(sandbox) => sandbox.addresses.clone(),
+        None => vec![],
+    };
+    let lists = containers::statuses(world, facts);
+    let phase = phase(world, &lists, facts.previous);
+    let mut status = PodStatus {
+        phase: Some(phase.into()),
+        host_ip: facts.host_addresses.first().map(IpAddr::to_string),
+        host_ips: some(facts.host_addresses.iter().map(|ip| HostIP { ip: ip.to_string() }).collect()),
+        pod_ip: addresses.first().map(IpAddr::to_string),
+        pod_ips: some(addresses.iter().map(|ip| PodIP { ip: ip.to_string() }).collect()),
+        start_time: facts.previous.start_time.clone().or(Some(Time(whole_second(facts.now)))),
+        qos_class: facts.previous.qos_class.clone(),
+        container_statuses: some(lists.main),
+        init_container_statuses: some(lists.init),
+        ephemeral_container_statuses: some(lists.ephemeral),
+        observed_generation: facts.pod.metadata.generation,
+        ..PodStatus::default()
+    };
+    if let Some(EndingWhy::Failed { reason, message }) = world.pod.ending.as_ref().map(|ending| &ending.why) {
+        status.reason = Some(reason.clone());
+        status.message = Some(message.clone());
+    } else if is_terminal(phase) {
+        status.reason = facts.previous.reason.clone();
+        status.message = facts.previous.message.clone();
+    }
+    status.conditions = Some(conditions::conditions(world, facts, &status));
+    status
+}
+
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// Times in the API have no fraction.
+pub fn whole_second(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+pub fn is_terminal(phase: &str) -> bool {
+    matches!(phase, "Succeeded" | "Failed")
+}
+
+/// The statuses of a pod's containers, in the order of its spec.
+pub struct Lists {
+    pub init: Vec<ContainerStatus>,
+    pub main: Vec<ContainerStatus>,
+    pub ephemeral: Vec<ContainerStatus>,
+}
+
+fn phase(world: &World, lists: &Lists, previous: &PodStatus) -> &'static str {
+    match previous.phase.as_deref() {
+        Some("Succeeded") => return "Succeeded",
+        Some("Failed") => return "Failed",
+        Some(_) | None => {}
+    }
+    let alive = |status: &ContainerStatus| status.state.as_ref().is_some_and(|state| state.running.is_some());
+    let any_alive = [&lists.init, &lists.main, &lists.ephemeral].into_iter().flatten().any(alive);
+    match &world.pod.ending {
+        Some(ending) if !any_alive => match (&ending.why, last_words(lists)) {
+            (EndingWhy::Failed { .. }, _) => return "Failed",
+            (EndingWhy::Deleted | EndingWhy::Unwanted, Some(outcome)) => return name(outcome),
+            (EndingWhy::Deleted | EndingWhy::Unwanted, None) => {}
+        },
+        Some(_) => {}
+        None => {
+            if let (Some(outcome), false) = (outcome(world), any_alive) {
+                return name(outcome);
+            }
+        }
+    }
+    let begun = |status: &ContainerStatus| {
+        let terminated = |state: &Option<_>| {
+            state.as_ref().is_some_and(|s: &k8s_openapi::api::core::v1::ContainerState| s.terminated.is_some())
+        };
+        alive(status) || terminated(&status.state) || terminated(&status.last_state)
+    };
+    let waits_for_init = !world.is_initialized()
+        && world.pod.init.iter().zip(&lists.init).any(|(view, status)| match view.role {
+            Role::Init | Role::Main | Role::Ephemeral => {
+                status.state.as_ref().and_then(|s| s.terminated.as_ref()).is_none_or(|end| end.exit_code != 0)
+            }
+            Role::Sidecar => status.started != Some(true),
+        });
+    if waits_for_init || lists.main.is_empty() || !lists.main.iter().all(begun) { "Pending" } else { "Running" }
+}
+
+fn name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Succeeded => "Succeeded",
+        Outcome::Failed => "Failed",
+    }
+}
+
+/// How a pod that was told to stop ended; unknown if some container never did.
+fn last_words(lists: &Lists) -> Option<Outcome> {
+    let mut worst = Outcome::Succeeded;
+    for status in &lists.main {
+        let ended = status.state.as_ref()?.terminated.as_ref()?;
+        if ended.exit_code != 0 {
+            worst = Outcome::Failed;
+        }
+    }
+    (!lists.main.is_empty()).then_some(worst)
+}
+
+/// A container that ends is replaced.
+fn restarts(world: &World, role: Role, exit_code: i32) -> bool {
+    if world.pod.ending.is_some() {
+        return false;
+    }
+    match (role, world.pod.restart) {
+        (Role::Sidecar, _) => outcome(world).is_none(),
+        (Role::Ephemeral, _) | (_, RestartPolicy::Never) => false,
+        (Role::Init, _) | (Role::Main, RestartPolicy::OnFailure) => exit_code != 0,
+        (Role::Main, RestartPolicy::Always) => true,
+    }
+}

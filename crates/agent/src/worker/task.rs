@@ -1,0 +1,435 @@
+//! The loop around one pod.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use mainstay_runtime::{ContainerId, ContainerState, Observed, PodUid, RuntimeError};
+use tokio::{sync::Notify, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Tools, act,
+    act::{Failure, Subject},
+    judge,
+    memory::{Busy, Memory, Step, Trouble, TroubleKind},
+    message,
+    plan::{self, Action, Plan, StopWhy},
+    report::{self, Identity},
+    status::{self, Facts},
+    view::{EndingWhy, PodView},
+    world::World,
+};
+use crate::{pods::Source, probe};
+
+/// How soon to look again when the runtime did not answer.
+const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
+/// How soon to ask again for leave to restart.
+const LEAVE: Duration = Duration::from_secs(2);
+/// Volumes are brought up to date no more often than this.
+const REFRESH: Duration = Duration::from_secs(1);
+/// What a pod that nobody remembers gets to stop in.
+const GRACE_OF_STRANGERS: Duration = Duration::from_secs(10);
+
+/// Works until nothing is left to do. Returns whether the pod was ended because nobody wanted it.
+pub async fn run(tools: &Arc<Tools>, uid: &PodUid, notify: &Notify, stop: &CancellationToken) -> bool {
+    let mut worker = Worker {
+        tools,
+        uid,
+        memory: Memory::default(),
+        last: None,
+        unwanted_since: None,
+        known: None,
+        messages: BTreeMap::new(),
+        refreshed: None,
+        tasks: JoinSet::new(),
+    };
+    loop {
+        let wake_at = match worker.turn(Timestamp::now()).await {
+            Turn::Over => break,
+            Turn::Again(at) => at,
+        };
+        let pause = async {
+            match wake_at {
+                Some(at) => tokio::time::sleep(at.duration_since(Timestamp::now()).try_into().unwrap_or_default()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return false,
+            () = notify.notified() => worker.refresh(),
+            () = pause => {}
+            Some(done) = worker.tasks.join_next() => worker.done(done),
+        }
+        // Whatever else is done by now is one look's worth of news.
+        while let Some(done) = worker.tasks.try_join_next() {
+            worker.done(done);
+        }
+    }
+    let unwanted = worker.unwanted_since.is_some();
+    worker.forget().await;
+    unwanted
+}
+
+enum Turn {
+    Over,
+    Again(Option<Timestamp>),
+}
+
+struct Worker<'a> {
+    tools: &'a Arc<Tools>,
+    uid: &'a PodUid,
+    memory: Memory,
+    /// The pod as it was last known, and where it came from.
+    last: Option<(Arc<Pod>, Source)>,
+    unwanted_since: Option<Timestamp>,
+    /// The status as it was last reported.
+    known: Option<PodStatus>,
+    /// What containers said when they ended.
+    messages: BTreeMap<ContainerId, String>,
+    /// When volumes were last brought up to date, and whether they are to be looked at again.
+    refreshed: Option<(Instant, bool)>,
+    tasks: JoinSet<Finished>,
+}
+
+struct Finished {
+    what: Busy,
+    action: Option<Action>,
+    result: Result<(), Failure>,
+    reported: Option<PodStatus>,
+    took: Duration,
+}
+
+impl Worker<'_> {
+    async fn turn(&mut self, now: Timestamp) -> Turn {
+        let wanted = self.tools.pods.get(self.uid);
+        if let Some(wanted) = &wanted {
+            self.last = Some((wanted.pod.clone(), wanted.source));
+            self.unwanted_since = None;
+        }
+        let view = match (&wanted, &self.last) {
+            (Some(wanted), _) => {
+                let limits = |container: &_| self.tools.specs.resources(&wanted.pod, container);
+                PodView::of(&wanted.pod, limits, self.tools.evictions.evicted(self.uid), now)
+            }
+            (None, last) => {
+                let since = *self.unwanted_since.get_or_insert(now);
+                let known = last.as_ref().and_then(|(pod, _)| pod.spec.as_ref().map(super::view::grace));
+                PodView::unwanted(known.unwrap_or(GRACE_OF_STRANGERS), since)
+            }
+        };
+        let observed = match self.tools.runtime.observe(Some(self.uid)).await {
+            Ok(observed) => observed,
+            Err(error) => return self.blind(&error, now),
+        };
+        let mut world = world(view, observed, self.memory.clone());
+        let mut wake_at = None;
+        if let Some((pod, _)) = &self.last {
+            let pod = pod.clone();
+            self.probe(&pod, &mut world);
+            if world.pod.ending.is_none() {
+                if judge::judge(self.tools, &pod, &world, &mut self.memory).await {
+                    wake_at = Some(now + LEAVE);
+                }
+                self.cure(&pod, &world).await;
+            }
+        }
+        if self.memory.recreate.is_some() && world.sandboxes.is_empty() {
+            self.memory.recreate = None;
+            self.memory.volumes = Step::Undone;
+        }
+        let refresh_at = self.refresh_volumes(now);
+        world.memory = self.memory.clone();
+        let plan = plan::plan(&world, now);
+        let over = plan.over && self.tasks.is_empty();
+        let report_at = self.say(&world, now, &plan).await;
+        let wake_at = [wake_at, plan.wake_at, report_at, refresh_at, self.deadline(&world)].into_iter().flatten().min();
+        for action in plan.actions {
+            self.begin(action, &world, now);
+        }
+        if over { Turn::Over } else { Turn::Again(wake_at) }
+    }
+
+    /// Something has changed, perhaps what a volume shows.
+    fn refresh(&mut self) {
+        if let Some((_, again)) = &mut self.refreshed {
+            *again = true;
+        }
+    }
+
+    /// Volumes are looked at again when something has changed, though not all the time. Says when.
+    fn refresh_volumes(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let (since, again) = self.refreshed?;
+        if !again || !self.memory.volumes.is_done() {
+            return None;
+        }
+        match REFRESH.checked_sub(since.elapsed()) {
+            Some(left) => Some(now + left),
+            None => {
+                self.refreshed = None;
+                self.memory.volumes = Step::Undone;
+                None
+            }
+        }
+    }
+
+    fn blind(&self, error: &RuntimeError, now: Timestamp) -> Turn {
+        tracing::warn!(%error, "cannot see the pod's containers");
+        Turn::Again(Some(now + AFTER_AN_ERROR))
+    }
+
+    /// Exactly the running containers are probed; none of a pod that ends.
+    fn probe(&self, pod: &Arc<Pod>, world: &mut World) {
+        let running: Vec<probe::Running> = if world.pod.ending.is_some() {
+            vec![]
+        } else {
+            let newest = world.containers.values().filter_map(|list| list.first());
+            newest
+                .filter_map(|c| match c.state {
+                    ContainerState::Running { started_at } => {
+                        Some(probe::Running { name: c.name.clone(), id: c.id.clone(), started_at })
+                    }
+                    _ => None,
+                })
+                .collect()
+        };
+        let host = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
+        let own = world.sandbox().and_then(|sandbox| sandbox.addresses.first().copied());
+        let address = if host { self.tools.settings.addresses.first().copied() } else { own };
+        self.tools.probes.follow(pod, &running, address);
+        world.probes = self.tools.probes.results(self.uid);
+    }
+
+    /// Ends back-offs whose cause is gone.
+    async fn cure(&mut self, pod: &Arc<Pod>, world: &World) {
+        let generation = self.tools.objects.generation(self.uid);
+        let changed = std::mem::replace(&mut self.memory.objects, generation) != generation;
+        let troubled: Vec<String> = self.memory.containers.keys().cloned().collect();
+        for name in troubled {
+            let Some(memory) = self.memory.containers.get_mut(&name) else { continue };
+            let Some(trouble) = &memory.trouble else {
+                if changed && let Some(seen) = world.newest(&name).filter(|seen| seen.state.has_ended()) {
+                    memory.forgiven = seen.attempt;
+                }
+                continue;
+            };
+            let cured = match trouble.kind {
+                TroubleKind::Config => changed,
+                TroubleKind::Pull | TroubleKind::NeverPull => {
+                    let image = act::container_of(pod, &name).and_then(|c| c.image).unwrap_or_default();
+                    let asked = world.pod.container(&name).is_none_or(|view| view.image != image);
+                    changed || asked || matches!(self.tools.runtime.images().find(&image).await, Ok(Some(_)))
+                }
+                TroubleKind::InvalidImageName | TroubleKind::Create | TroubleKind::Run | TroubleKind::Other => false,
+            };
+            if cured && let Some(memory) = self.memory.containers.get_mut(&name) {
+                memory.trouble = memory.trouble.take().map(|t| Trouble { retry_at: Timestamp::UNIX_EPOCH, ..t });
+            }
+        }
+        if changed {
+            self.memory.volumes = Step::Undone;
+        }
+    }
+
+    /// When the pod's own time limit ends it.
+    fn deadline(&self, world: &World) -> Option<Timestamp> {
+        if world.pod.ending.is_some() || world.pod.finished {
+            return None;
+        }
+        let (pod, _) = self.last.as_ref()?;
+        let allowed = super::view::seconds(pod.spec.as_ref()?.active_deadline_seconds?);
+        Some(pod.status.as_ref()?.start_time.as_ref()?.0 + allowed)
+    }
+
+    fn begin(&mut self, action: Action, world: &World, now: Timestamp) {
+        let what = busy(&action);
+        tracing::debug!(?action, "apply");
+        if let Action::Stop { container, grace, why, .. } = &action {
+            let attempt = world.newest(container).map(|c| c.attempt);
+            let memory = self.memory.containers.entry(container.clone()).or_default();
+            memory.stop_deadline = Some(now + *grace);
+            if matches!(why, StopWhy::Changed | StopWhy::Resized | StopWhy::PodRecreated(_)) {
+                memory.condoned = attempt;
+            }
+        }
+        self.memory.busy.insert(what.clone());
+        let on = Subject {
+            pod: self.last.as_ref().map(|(pod, _)| pod.clone()),
+            source: self.last.as_ref().map(|(_, source)| *source),
+            sandbox: world.sandbox().cloned(),
+        };
+        let (tools, uid) = (self.tools.clone(), self.uid.clone());
+        self.tasks.spawn(async move {
+            let since = Instant::now();
+            let result = act::act(&tools, &uid, &on, action.clone()).await;
+            Finished { what, action: Some(action), result, reported: None, took: since.elapsed() }
+        });
+    }
+
+    fn done(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
+        let Ok(Finished { what, action, result, reported, took }) = finished else {
+            // A fault in our own code; what was under way is looked at anew.
+            tracing::error!("a task of this pod panicked");
+            self.memory.busy.clear();
+            return;
+        };
+        self.memory.busy.remove(&what);
+        if let Err(failure) = &result {
+            tracing::warn!(doing = ?action, error = %failure.message, ?took, "failed");
+        }
+        let now = Timestamp::now();
+        let step = match &what {
+            Busy::Volumes => &mut self.memory.volumes,
+            Busy::Sandbox => &mut self.memory.sandbox,
+            Busy::Release => &mut self.memory.release,
+            Busy::Farewell => &mut self.memory.farewell,
+            Busy::Tidy => &mut self.memory.tidy,
+            Busy::Report => {
+                if reported.is_some() {
+                    self.known = reported;
+                }
+                &mut self.memory.report
+            }
+            Busy::Container(name) => {
+                let name = name.clone();
+                return self.container_done(&name, action, result, now);
+            }
+        };
+        match result {
+            Err(failure) => step.fail(failure.kind, failure.message, now),
+            Ok(()) => *step = Step::Done,
+        }
+        if what == Busy::Volumes {
+            self.refreshed = Some((Instant::now(), false));
+        }
+    }
+
+    fn container_done(&mut self, name: &str, action: Option<Action>, result: Result<(), Failure>, now: Timestamp) {
+        let resized = match (&action, &self.last) {
+            (Some(Action::Resize { id, .. }), Some((pod, _))) => {
+                act::container_of(pod, name).map(|c| (id.clone(), self.tools.specs.resources(pod, &c)))
+            }
+            _ => None,
+        };
+        let memory = self.memory.containers.entry(name.to_owned()).or_default();
+        memory.stop_deadline = None;
+        match result {
+            Ok(()) => {
+                memory.trouble = None;
+                if resized.is_some() {
+                    memory.applied = resized;
+                }
+            }
+            Err(failure) => {
+                let before = memory.trouble.as_ref().map_or(0, |trouble| trouble.failures);
+                memory.trouble = Some(Trouble::after(before, failure.kind, failure.message, now));
+            }
+        }
+    }
+
+    /// Reports the status if it is news; says when to try again.
+    async fn say(&mut self, world: &World, now: Timestamp, plan: &Plan) -> Option<Timestamp> {
+        let unwanted = world.pod.ending.as_ref().is_some_and(|e| e.why == EndingWhy::Unwanted);
+        if unwanted || plan.over {
+            return None;
+        }
+        self.remember_messages(world);
+        let (pod, source) = self.last.clone()?;
+        let api = pod.status.clone().unwrap_or_default();
+        let previous = self.known.clone().unwrap_or_else(|| api.clone());
+        let facts = Facts {
+            pod: &pod,
+            previous: &previous,
+            host_addresses: &self.tools.settings.addresses,
+            runtime: &self.tools.runtime_name,
+            messages: &self.messages,
+            now,
+        };
+        let status = status::status(world, &facts);
+        let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        if ready && world.pod.ending.is_none() {
+            self.tools.healer.healthy(&pod).await;
+        }
+        if self.known.as_ref() == Some(&status) || self.memory.busy.contains(&Busy::Report) {
+            return None;
+        }
+        if let Err(Some(at)) = self.memory.report.due(now) {
+            return Some(at);
+        }
+        let identity = self.identity(&pod, source)?;
+        self.memory.busy.insert(Busy::Report);
+        let (tools, known) = (self.tools.clone(), self.known.clone().unwrap_or(api));
+        self.tasks.spawn(async move {
+            let since = Instant::now();
+            let told = report::report(&tools.client, &identity, &status, Some(&known)).await;
+            let (result, reported) = match told {
+                Ok(()) => (Ok(()), Some(status)),
+                Err(error) => (Err(Failure { kind: TroubleKind::Other, message: error.to_string() }), None),
+            };
+            Finished { what: Busy::Report, action: None, result, reported, took: since.elapsed() }
+        });
+        None
+    }
+
+    fn identity(&self, pod: &Pod, source: Source) -> Option<Identity> {
+        let (namespace, name) = (pod.metadata.namespace.clone()?, pod.metadata.name.clone()?);
+        let uid = match source {
+            Source::Api => pod.metadata.uid.clone()?,
+            Source::File => return None,
+        };
+        Some(Identity { namespace, name, uid })
+    }
+
+    fn remember_messages(&mut self, world: &World) {
+        let Some((pod, _)) = &self.last else { return };
+        let mut messages = BTreeMap::new();
+        for seen in world.all().filter(|c| c.state.has_ended()) {
+            let said = match self.messages.remove(&seen.id) {
+                Some(said) => said,
+                None => act::container_of(pod, &seen.name)
+                    .map(|container| message::of(&self.tools.specs, &container, seen))
+                    .unwrap_or_default(),
+            };
+            messages.insert(seen.id.clone(), said);
+        }
+        self.messages = messages;
+    }
+
+    /// The pod is over: nobody needs to remember it.
+    async fn forget(self) {
+        self.tools.probes.forget(self.uid);
+        self.tools.healer.forget(self.uid);
+        self.tools.objects.forget(self.uid);
+        crate::logs::remove(&self.tools.settings.log_directory, self.uid).await;
+    }
+}
+
+fn busy(action: &Action) -> Busy {
+    match action {
+        Action::PrepareVolumes => Busy::Volumes,
+        Action::CreateSandbox { .. } => Busy::Sandbox,
+        Action::Start { container, .. } | Action::Stop { container, .. } | Action::Resize { container, .. } => {
+            Busy::Container(container.clone())
+        }
+        Action::Remove { .. } | Action::RemoveSandboxes { .. } => Busy::Tidy,
+        Action::ReleaseVolumes => Busy::Release,
+        Action::Farewell | Action::Move { .. } => Busy::Farewell,
+    }
+}
+
+fn world(pod: PodView, observed: Observed, memory: Memory) -> World {
+    let Observed { mut sandboxes, containers: seen } = observed;
+    sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
+    let mut containers: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    for container in seen {
+        containers.entry(container.name.clone()).or_default().push(container);
+    }
+    for list in containers.values_mut() {
+        list.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at)));
+    }
+    World { pod, sandboxes, containers, probes: BTreeMap::new(), memory }
+}

@@ -1,0 +1,216 @@
+//! What a pod asks of its worker, projected from the API's object.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+use mainstay_runtime::spec::Resources;
+
+use crate::{node::Eviction, spec};
+
+/// Upstream's stock time between asking a container to stop and killing it.
+const GRACE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug)]
+pub struct PodView {
+    pub restart: RestartPolicy,
+    /// In order; sidecars among them.
+    pub init: Vec<ContainerView>,
+    pub main: Vec<ContainerView>,
+    pub ephemeral: Vec<ContainerView>,
+    pub grace: Duration,
+    pub ending: Option<Ending>,
+    /// The API already holds a phase that is final.
+    pub finished: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartPolicy {
+    Always,
+    OnFailure,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Init,
+    /// An init container that runs as long as the pod.
+    Sidecar,
+    Main,
+    Ephemeral,
+}
+
+#[derive(Clone, Debug)]
+pub struct ContainerView {
+    pub name: String,
+    pub role: Role,
+    pub image: String,
+    /// Changes when the container has to be made anew.
+    pub identity: String,
+    pub resources: Resources,
+    /// A changed limit takes effect only in a new container.
+    pub resize_restarts: bool,
+    /// How many containers of this name there have been, as the API remembers.
+    pub made: u32,
+}
+
+/// The pod is to stop, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    pub why: EndingWhy,
+    /// When what still runs is killed.
+    pub deadline: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndingWhy {
+    Deleted,
+    /// Nobody wants it any more, and there is nobody to report to.
+    Unwanted,
+    /// Stopped by this machine; it stays in the API as failed.
+    Failed { reason: String, message: String },
+}
+
+impl PodView {
+    /// `limits` are those of a container on this machine; `failed` is the machine's own reason to end the pod.
+    pub fn of(
+        pod: &Pod,
+        limits: impl Fn(&Container) -> Resources,
+        failed: Option<Eviction>,
+        now: Timestamp,
+    ) -> Self {
+        let spec = pod.spec.clone().unwrap_or_default();
+        let grace = grace(&spec);
+        let view = |c: &Container, role| ContainerView::of(pod, c, role, limits(c));
+        Self {
+            restart: RestartPolicy::of(&spec),
+            init: spec.init_containers.iter().flatten().map(|c| view(c, init_role(c))).collect(),
+            main: spec.containers.iter().map(|c| view(c, Role::Main)).collect(),
+            ephemeral: spec
+                .ephemeral_containers
+                .iter()
+                .flatten()
+                .map(|c| view(&plain(c), Role::Ephemeral))
+                .collect(),
+            ending: ending(pod, &spec, failed, grace, now),
+            finished: is_finished(pod),
+            grace,
+        }
+    }
+
+    /// A pod of which only its containers are left.
+    pub fn unwanted(grace: Duration, since: Timestamp) -> Self {
+        Self {
+            restart: RestartPolicy::Never,
+            init: vec![],
+            main: vec![],
+            ephemeral: vec![],
+            grace,
+            ending: Some(Ending { why: EndingWhy::Unwanted, deadline: since + grace }),
+            finished: false,
+        }
+    }
+
+    pub fn containers(&self) -> impl Iterator<Item = &ContainerView> {
+        self.init.iter().chain(&self.main).chain(&self.ephemeral)
+    }
+
+    pub fn container(&self, name: &str) -> Option<&ContainerView> {
+        self.containers().find(|c| c.name == name)
+    }
+}
+
+impl RestartPolicy {
+    fn of(spec: &PodSpec) -> Self {
+        match spec.restart_policy.as_deref() {
+            Some("Never") => Self::Never,
+            Some("OnFailure") => Self::OnFailure,
+            Some(_) | None => Self::Always,
+        }
+    }
+}
+
+impl ContainerView {
+    fn of(pod: &Pod, container: &Container, role: Role, resources: Resources) -> Self {
+        let statuses = pod.status.as_ref().map(|status| match role {
+            Role::Init | Role::Sidecar => &status.init_container_statuses,
+            Role::Main => &status.container_statuses,
+            Role::Ephemeral => &status.ephemeral_container_statuses,
+        });
+        let status = statuses.into_iter().flatten().flatten().find(|status| status.name == container.name);
+        let made = status.filter(|s| s.container_id.as_ref().is_some_and(|id| !id.is_empty()));
+        Self {
+            name: container.name.clone(),
+            role,
+            image: container.image.clone().unwrap_or_default(),
+            identity: spec::identity(container),
+            resources,
+            resize_restarts: container.resize_policy.iter().flatten().any(|p| p.restart_policy == "RestartContainer"),
+            made: made.map_or(0, |s| u32::try_from(s.restart_count).unwrap_or(0) + 1),
+        }
+    }
+}
+
+pub fn is_finished(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn init_role(container: &Container) -> Role {
+    if container.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init }
+}
+
+pub fn grace(spec: &PodSpec) -> Duration {
+    spec.termination_grace_period_seconds.map_or(GRACE, seconds)
+}
+
+pub fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+fn ending(
+    pod: &Pod,
+    spec: &PodSpec,
+    failed: Option<Eviction>,
+    grace: Duration,
+    now: Timestamp,
+) -> Option<Ending> {
+    if let Some(deadline) = &pod.metadata.deletion_timestamp {
+        return Some(Ending { why: EndingWhy::Deleted, deadline: deadline.0 });
+    }
+    if let Some(Eviction { reason, message }) = failed {
+        return Some(Ending { why: EndingWhy::Failed { reason: reason.into(), message }, deadline: now + grace });
+    }
+    let allowed = seconds(spec.active_deadline_seconds?);
+    let started = pod.status.as_ref()?.start_time.as_ref()?.0;
+    (now >= started + allowed).then(|| Ending {
+        why: EndingWhy::Failed {
+            reason: "DeadlineExceeded".into(),
+            message: "Pod was active on the node longer than the specified deadline".into(),
+        },
+        deadline: started + allowed + grace,
+    })
+}
+
+/// An ephemeral container in the form of any other.
+pub fn plain(c: &EphemeralContainer) -> Container {
+    Container {
+        name: c.name.clone(),
+        image: c.image.clone(),
+        command: c.command.clone(),
+        args: c.args.clone(),
+        working_dir: c.working_dir.clone(),
+        env: c.env.clone(),
+        env_from: c.env_from.clone(),
+        volume_mounts: c.volume_mounts.clone(),
+        volume_devices: c.volume_devices.clone(),
+        image_pull_policy: c.image_pull_policy.clone(),
+        security_context: c.security_context.clone(),
+        stdin: c.stdin,
+        stdin_once: c.stdin_once,
+        tty: c.tty,
+        termination_message_path: c.termination_message_path.clone(),
+        termination_message_policy: c.termination_message_policy.clone(),
+        ..Container::default()
+    }
+}

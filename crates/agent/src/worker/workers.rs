@@ -1,0 +1,129 @@
+//! All pods of the machine, a task each.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use mainstay_runtime::{PodUid, RuntimeError};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, broadcast::error::RecvError};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument;
+
+use super::{Tools, task};
+
+/// How often everything is looked at even if nothing is heard.
+const SLOWLY: Duration = Duration::from_secs(60);
+/// How often pods that nobody wants are looked for.
+const ORPHANS: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub struct Workers {
+    tools: Arc<Tools>,
+    tasks: Arc<Mutex<BTreeMap<PodUid, Arc<Notify>>>>,
+    tracker: TaskTracker,
+}
+
+impl Workers {
+    pub fn new(tools: Arc<Tools>) -> Self {
+        Self { tools, tasks: Arc::default(), tracker: TaskTracker::new() }
+    }
+
+    /// Works until asked to stop. What runs, runs on.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut wakeups = self.tools.runtime.wakeups();
+        let mut slowly = tokio::time::interval(SLOWLY);
+        let mut orphans = tokio::time::interval(ORPHANS);
+        let mut told = self.tools.pods.told();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                due = self.tools.wake.due() => for uid in due {
+                    self.look_at(uid, &stop);
+                },
+                woken = wakeups.recv() => match woken {
+                    Ok(uid) => self.look_at(uid, &stop),
+                    Err(RecvError::Lagged(_)) => self.look_at_all(&stop),
+                    // The runtime is gone, and with it this process.
+                    Err(RecvError::Closed) => tokio::time::sleep(Duration::from_secs(1)).await,
+                },
+                _ = slowly.tick() => self.look_at_all(&stop),
+                _ = orphans.tick() => self.look_for_orphans(&stop).await,
+                Ok(()) = told.changed() => self.look_for_orphans(&stop).await,
+            }
+        }
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+
+    /// Pods that have a task: wanted ones, and those that are still ending.
+    pub fn active(&self) -> BTreeSet<PodUid> {
+        self.tasks.lock().keys().cloned().collect()
+    }
+
+    fn look_at_all(&self, stop: &CancellationToken) {
+        for wanted in self.tools.pods.all() {
+            if let Some(uid) = &wanted.pod.metadata.uid {
+                self.look_at(PodUid(uid.clone()), stop);
+            }
+        }
+        for notify in self.tasks.lock().values() {
+            notify.notify_one();
+        }
+    }
+
+    fn look_at(&self, uid: PodUid, stop: &CancellationToken) {
+        let mut tasks = self.tasks.lock();
+        if let Some(task) = tasks.get(&uid) {
+            task.notify_one();
+        } else if self.tools.pods.get(&uid).is_some() {
+            self.spawn(&mut tasks, uid, stop);
+        }
+    }
+
+    fn spawn(&self, tasks: &mut BTreeMap<PodUid, Arc<Notify>>, uid: PodUid, stop: &CancellationToken) {
+        let notify = Arc::new(Notify::new());
+        tasks.insert(uid.clone(), notify.clone());
+        let span = tracing::info_span!("pod", %uid);
+        let (workers, stop) = (self.clone(), stop.clone());
+        let work = async move {
+            let unwanted = task::run(&workers.tools, &uid, &notify, &stop).await;
+            workers.tasks.lock().remove(&uid);
+            if unwanted {
+                // It may be wanted again by now: nobody else would look.
+                workers.tools.wake.pod(&uid);
+            }
+        };
+        self.tracker.spawn(work.instrument(span));
+    }
+
+    /// What runs here without anybody wanting it gets a task that ends it; not before every source has spoken.
+    async fn look_for_orphans(&self, stop: &CancellationToken) {
+        let told = *self.tools.pods.told().borrow();
+        if !(told.api && told.file) {
+            return;
+        }
+        match self.held().await {
+            Ok(held) => {
+                let mut tasks = self.tasks.lock();
+                for uid in held {
+                    if !tasks.contains_key(&uid) && self.tools.pods.get(&uid).is_none() {
+                        tracing::info!(%uid, "nobody wants this pod any more: it is removed");
+                        self.spawn(&mut tasks, uid, stop);
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(%error, "cannot see what runs here"),
+        }
+    }
+
+    async fn held(&self) -> Result<BTreeSet<PodUid>, RuntimeError> {
+        let observed = self.tools.runtime.observe(None).await?;
+        let mut held = self.tools.volumes.held();
+        held.extend(observed.sandboxes.into_iter().map(|s| s.pod.uid));
+        held.extend(observed.containers.into_iter().map(|c| c.pod.uid));
+        Ok(held)
+    }
+}

@@ -1,0 +1,49 @@
+//! Everything a decision about a pod depends on.
+
+use std::collections::BTreeMap;
+
+use mainstay_runtime::{ContainerId, ContainerStatus, SandboxStatus};
+
+use super::{memory::Memory, view::PodView};
+use crate::probe;
+
+/// The annotation in which a container remembers what it was made from.
+pub const IDENTITY: &str = "mainstay.dev/identity";
+/// The annotation in which a container remembers the limits it was made with.
+pub const RESOURCES: &str = "mainstay.dev/resources";
+
+#[derive(Clone, Debug)]
+pub struct World {
+    pub pod: PodView,
+    /// Newest first; all but the first are left over.
+    pub sandboxes: Vec<SandboxStatus>,
+    /// By name, newest first.
+    pub containers: BTreeMap<String, Vec<ContainerStatus>>,
+    pub probes: BTreeMap<ContainerId, probe::Results>,
+    pub memory: Memory,
+}
+
+impl World {
+    pub fn sandbox(&self) -> Option<&SandboxStatus> {
+        self.sandboxes.first()
+    }
+
+    /// The latest container of this name.
+    pub fn newest(&self, name: &str) -> Option<&ContainerStatus> {
+        self.containers.get(name)?.first()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &ContainerStatus> {
+        self.containers.values().flatten()
+    }
+
+    /// Whether any container of the pod proper has been made in this sandbox: then initialisation is over.
+    pub fn is_initialized(&self) -> bool {
+        self.pod.main.iter().any(|c| self.newest(&c.name).is_some())
+    }
+
+    pub fn results(&self, id: &ContainerId) -> probe::Results {
+        let unprobed = probe::Results { started: false, ready: false, failed: None };
+        self.probes.get(id).cloned().unwrap_or(unprobed)
+    }
+}

@@ -1,0 +1,127 @@
+//! Flags of a machine that runs pods.
+
+use std::{net::IpAddr, path::PathBuf, str::FromStr};
+
+use clap::Args;
+use mainstay_api::quantity::Quantity;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "This machine")]
+pub struct MachineOptions {
+    /// Name of this machine [default: its host name]
+    #[arg(long, env = "MAINSTAY_NODE_NAME", value_name = "NAME")]
+    pub node_name: Option<String>,
+
+    /// Addresses at which others reach this machine [default: the one it would use itself]
+    #[arg(long, env = "MAINSTAY_NODE_IP", value_name = "ADDRESS", value_delimiter = ',')]
+    pub node_ip: Vec<IpAddr>,
+
+    /// Port for logs, exec and the like, taken by servers only; 0 takes any
+    #[arg(long, env = "MAINSTAY_AGENT_PORT", value_name = "PORT", default_value_t = 10250)]
+    pub agent_port: u16,
+
+    /// What runs containers: `builtin`, or `cri:///run/containerd/containerd.sock`
+    #[arg(long, env = "MAINSTAY_RUNTIME", default_value = "builtin", value_parser = RuntimeChoice::from_str)]
+    pub runtime: RuntimeChoice,
+
+    /// Directory of pods that this machine runs by itself
+    #[arg(long, env = "MAINSTAY_STATIC_PODS", value_name = "DIR")]
+    pub static_pods: Option<PathBuf>,
+
+    /// Labels of this machine
+    #[arg(long, env = "MAINSTAY_NODE_LABEL", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = label)]
+    pub node_label: Vec<(String, String)>,
+
+    /// Taints of this machine, when it first joins
+    #[arg(long, env = "MAINSTAY_NODE_TAINT", value_name = "KEY=VALUE:EFFECT", value_delimiter = ',')]
+    pub node_taint: Vec<String>,
+
+    /// Most pods at the same time
+    #[arg(long, env = "MAINSTAY_MAX_PODS", value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_pods: u32,
+
+    /// CPU kept back from pods
+    #[arg(long, env = "MAINSTAY_RESERVE_CPU", value_name = "QUANTITY", default_value = "100m", value_parser = millis)]
+    pub reserve_cpu: Millis,
+
+    /// Memory kept back from pods
+    #[arg(long, env = "MAINSTAY_RESERVE_MEMORY", value_name = "QUANTITY", default_value = "256Mi", value_parser = bytes)]
+    pub reserve_memory: u64,
+
+    /// Disk space kept back from pods
+    #[arg(long, env = "MAINSTAY_RESERVE_STORAGE", value_name = "QUANTITY", default_value = "1Gi", value_parser = bytes)]
+    pub reserve_storage: u64,
+
+    /// Pods are evicted when less memory than this is available
+    #[arg(long, env = "MAINSTAY_EVICT_MEMORY", value_name = "QUANTITY", default_value = "100Mi", value_parser = bytes)]
+    pub evict_memory: u64,
+
+    /// Pods are evicted when less of the disk than this is free, in percent
+    #[arg(long, env = "MAINSTAY_EVICT_DISK", value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=99))]
+    pub evict_disk: u8,
+
+    /// Unused images are removed when more of the disk than this is used, in percent
+    #[arg(long, env = "MAINSTAY_IMAGE_GC", value_name = "PERCENT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub image_gc: u8,
+
+    /// Domain of the cluster's names
+    #[arg(long, env = "MAINSTAY_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+
+    /// Registries that are spoken to without TLS
+    #[arg(long, env = "MAINSTAY_INSECURE_REGISTRY", value_name = "HOST:PORT", value_delimiter = ',')]
+    pub insecure_registry: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeChoice {
+    Builtin,
+    /// The path of its socket.
+    Cri(PathBuf),
+}
+
+impl FromStr for RuntimeChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix("cri://")) {
+            ("builtin", _) => Ok(Self::Builtin),
+            (_, Some(path)) if path.starts_with('/') => Ok(Self::Cri(path.into())),
+            _ => Err("must be `builtin` or `cri:///PATH` of a socket".into()),
+        }
+    }
+}
+
+/// Thousandths of a cpu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Millis(pub u64);
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let quantity = Quantity::parse(text).map_err(|_| "must be a quantity such as 256Mi or 2Gi")?;
+    u64::try_from(quantity.value()).map_err(|_| "must not be negative".to_owned())
+}
+
+fn millis(text: &str) -> Result<Millis, String> {
+    let quantity = Quantity::parse(text).map_err(|_| "must be a quantity such as 100m or 2")?;
+    u64::try_from(quantity.as_milli()).map(Millis).map_err(|_| "must not be negative".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtimes_quantities_and_labels_are_read_or_refused() {
+        assert_eq!("builtin".parse(), Ok(RuntimeChoice::Builtin));
+        assert_eq!("cri:///run/c.sock".parse(), Ok(RuntimeChoice::Cri("/run/c.sock".into())));
+        assert!("cri://run/c.sock".parse::<RuntimeChoice>().is_err());
+        assert_eq!(bytes("256Mi"), Ok(256 << 20));
+        assert_eq!(millis("1.5"), Ok(Millis(1500)));
+        assert!(bytes("-1").is_err() && bytes("lots").is_err() && label("x").is_err());
+    }
+}

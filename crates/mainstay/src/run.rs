@@ -1,0 +1,36 @@
+//! What every command that keeps running shares: logs, the async runtime, signals.
+
+use std::future::Future;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::{cli::CommonOptions, exit::Exit, log};
+
+/// Starts logging and the runtime, and runs `work` with a token that a signal cancels.
+pub fn until_told<F>(options: &CommonOptions, work: impl FnOnce(CancellationToken) -> F) -> Result<(), Exit>
+where
+    F: Future<Output = Result<(), Exit>>,
+{
+    log::start(&options.log, options.log_format).map_err(Exit::Refused)?;
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        let told = stop.clone();
+        tokio::spawn(async move {
+            let why = tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            };
+            tracing::info!(why, "stopping");
+            told.cancel();
+        });
+        work(stop).await?;
+        tracing::info!("stopped");
+        Ok(())
+    })
+}

@@ -1,0 +1,163 @@
+//! A server: store, API and controllers, built, run, and stopped from the outside in.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, anyhow};
+use mainstay_api::registry::Registry;
+use mainstay_server::{
+    api::Api,
+    bootstrap, client, expire,
+    handler::Handler,
+    pki::{self, Pki},
+    serve::{self, Listener},
+    settings::Settings,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    cli::ServerOptions,
+    exit::Exit,
+    stores::{self, Opened},
+};
+
+/// How long requests under way may take to end once the server stops.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Everything of a server, built and bound but not yet running.
+pub struct Server {
+    pub data_dir: PathBuf,
+    pub kubeconfig: PathBuf,
+    pub url: String,
+    pub pki: Pki,
+    advertised: SocketAddr,
+    opened: Opened,
+    handler: Arc<Handler>,
+    controllers: mainstay_controllers::Settings,
+    listener: Listener,
+    /// Ends the listener and with it the watches.
+    stop_serving: CancellationToken,
+    /// Ends what works in the background.
+    stop_working: CancellationToken,
+}
+
+impl Server {
+    pub async fn build(options: &ServerOptions) -> Result<Self, Exit> {
+        let data_dir = options.data.path();
+        fs::create_dir_all(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
+        serve::raise_file_limit();
+        let opened = stores::open(options, &data_dir).await?;
+        let settings = settings(options);
+        let listen = options.listen.ok_or_else(|| anyhow!("--listen is missing"))?;
+        let advertised = options.advertise.unwrap_or_else(|| reachable(listen.ip()));
+        let service_address = std::net::Ipv4Addr::from(u32::from(settings.service_range.0) + 1);
+        let mut names = options.tls_san.clone();
+        names.push(advertised.to_string());
+        let names = serve::names(listen, &names, service_address);
+        let pki = Pki::open(&data_dir.join("pki"), &names).map_err(|e| Exit::Refused(anyhow!(e)))?;
+        let listener = Listener::bind(listen, &pki)
+            .await
+            .map_err(|e| Exit::Refused(anyhow!(e).context(format!("--listen {listen}"))))?;
+        let bound = listener.address().context("ask for the address listened on")?;
+        let host = if listen.ip().is_unspecified() { advertised } else { listen.ip() };
+        let url = format!("https://{}", SocketAddr::new(host, bound.port()));
+        let kubeconfig = data_dir.join("admin.kubeconfig");
+        let credentials = pki.kubeconfig(&url);
+        // A restart on a full disk must not fail for the sake of a file that is as it should be.
+        if !fs::read_to_string(&kubeconfig).is_ok_and(|written| written == credentials) {
+            pki::write_private(&kubeconfig, &credentials).map_err(|e| Exit::Failed(anyhow!(e)))?;
+        }
+
+        let stop_serving = CancellationToken::new();
+        let api = Api::new(Registry::builtin(), opened.store(), settings);
+        let handler = Arc::new(Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca));
+        let advertised = SocketAddr::new(advertised, bound.port());
+        bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
+        let stop_working = CancellationToken::new();
+        let controllers = mainstay_controllers::Settings { root_ca: pki.ca.clone() };
+        Ok(Self {
+            data_dir,
+            kubeconfig,
+            url,
+            pki,
+            advertised,
+            opened,
+            handler,
+            controllers,
+            listener,
+            stop_serving,
+            stop_working,
+        })
+    }
+
+    /// Where objects are kept, for people.
+    pub fn store(&self) -> String {
+        match &self.opened {
+            Opened::Embedded(_) => format!("{} (embedded)", store_dir(&self.data_dir).display()),
+            Opened::Etcd(_) => "etcd".to_owned(),
+        }
+    }
+
+    /// A client of this server that needs no socket.
+    pub fn client(&self, part: &str) -> kube::Client {
+        client::internal(self.handler.clone(), part)
+    }
+
+    /// Runs until asked to stop, then stops from the outside in: listener, background work, store.
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let work = TaskTracker::new();
+        let (opened, ended) = (self.opened.clone(), self.stop_working.clone());
+        work.spawn(async move { opened.upkeep(ended).await });
+        work.spawn(bootstrap::keep(self.handler.clone(), self.advertised, self.stop_working.clone()));
+        work.spawn(expire::run(self.handler.clone(), self.stop_working.clone()));
+        let client = client::internal(self.handler.clone(), "controllers");
+        work.spawn(mainstay_controllers::run(client, self.controllers, self.stop_working.clone()));
+        let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
+        stop.cancelled().await;
+        self.stop_serving.cancel();
+        self.stop_working.cancel(); // at once: its watches have just ended
+        let _ = serving.await;
+        work.close();
+        if tokio::time::timeout(DRAIN, work.wait()).await.is_err() {
+            tracing::warn!("background work did not end in time");
+        }
+        self.opened.close().await
+    }
+}
+
+fn settings(options: &ServerOptions) -> Settings {
+    Settings {
+        max_reads: options.max_reads as usize,
+        max_writes: options.max_writes as usize,
+        max_connections: options.max_connections as usize,
+        request_timeout: Duration::from_secs(options.request_timeout),
+        handshake_timeout: Duration::from_secs(options.handshake_timeout),
+        idle_timeout: Duration::from_secs(options.idle_timeout),
+        stall_timeout: Duration::from_secs(options.stall_timeout),
+        event_ttl: Duration::from_secs(options.event_ttl),
+        ..Settings::default()
+    }
+}
+
+/// The address of this machine that others would use. Connecting a datagram socket sends nothing;
+/// it only asks the kernel which way it would go.
+pub fn reachable(listen: IpAddr) -> IpAddr {
+    if !listen.is_unspecified() {
+        return listen;
+    }
+    let outward = UdpSocket::bind(("0.0.0.0", 0)).and_then(|socket| {
+        socket.connect(("192.0.2.1", 9))?;
+        socket.local_addr()
+    });
+    outward.map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip())
+}
+
+/// The directory of the embedded store below a data directory.
+pub fn store_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("store")
+}
