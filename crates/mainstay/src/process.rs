@@ -50,7 +50,8 @@ impl Claim {
             }
         }
         // A full disk must not keep us from starting: the lock is what counts.
-        let written = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        let written =
+            lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
         if let Err(error) = written {
             tracing::warn!(%error, file = %path.display(), "cannot write our process id");
         }

@@ -156,9 +156,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     match &mut cli.command {
         Command::Up(options) => options.server.listen_by_default([127, 0, 0, 1]),
         Command::Server(options) => options.listen_by_default([0, 0, 0, 0]),
-        Command::Backup(_)
-        | Command::Restore(_)
-        | Command::Image(_) => {}
+        Command::Backup(_) | Command::Restore(_) | Command::Image(_) => {}
     }
     Ok(cli.command)
 }

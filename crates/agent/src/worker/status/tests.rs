@@ -1,0 +1,237 @@
+use std::time::Duration;
+
+use mainstay_runtime::{
+    ContainerState, ContainerStatus as Seen, PodUid, SandboxId, SandboxStatus, observed::PodRef, spec::Resources,
+};
+use serde_json::json;
+
+use super::*;
+use crate::{
+    probe,
+    worker::{
+        memory::{Memory, Trouble, TroubleKind},
+        view::PodView,
+    },
+};
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+fn pod(spec: serde_json::Value) -> Pod {
+    let meta = json!({ "name": "web", "namespace": "default", "uid": "u", "generation": 3 });
+    serde_json::from_value(json!({ "metadata": meta, "spec": spec })).expect("a pod")
+}
+
+fn seen(name: &str, attempt: u32, state: ContainerState) -> Seen {
+    Seen {
+        id: ContainerId(format!("{name}-{attempt}")),
+        sandbox: SandboxId("s".into()),
+        pod: PodRef { namespace: "default".into(), name: "web".into(), uid: PodUid("u".into()) },
+        name: name.into(),
+        attempt,
+        image: "app:1".into(),
+        image_id: "sha256:1".into(),
+        created_at: at(0),
+        state,
+        annotations: BTreeMap::new(),
+        log_path: "/log".into(),
+        pid: None,
+    }
+}
+
+fn running() -> ContainerState {
+    ContainerState::Running { started_at: at(1) }
+}
+
+fn exited(exit_code: i32, oom: bool) -> ContainerState {
+    ContainerState::Exited {
+        started_at: Some(at(1)),
+        finished_at: at(5),
+        exit_code,
+        signal: None,
+        oom,
+        message: String::new(),
+    }
+}
+
+fn world(pod: &Pod, containers: Vec<Seen>) -> World {
+    let sandbox = SandboxStatus {
+        id: SandboxId("s".into()),
+        pod: PodRef { namespace: "default".into(), name: "web".into(), uid: PodUid("u".into()) },
+        attempt: 0,
+        ready: true,
+        created_at: at(0),
+        host_network: false,
+        addresses: vec!["10.244.0.7".parse().unwrap()],
+        annotations: BTreeMap::new(),
+    };
+    let ready = probe::Results { started: true, ready: true, failed: None };
+    let probes = containers.iter().filter(|c| c.state.is_running()).map(|c| (c.id.clone(), ready.clone())).collect();
+    let mut by_name: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
+    for container in containers {
+        by_name.entry(container.name.clone()).or_default().push(container);
+    }
+    World {
+        pod: PodView::of(pod, |_| Resources::default(), None, at(6)),
+        sandboxes: vec![sandbox],
+        containers: by_name,
+        probes,
+        memory: Memory::default(),
+    }
+}
+
+fn told(pod: &Pod, world: &World) -> PodStatus {
+    let facts = Facts {
+        pod,
+        previous: &PodStatus::default(),
+        host_addresses: &["192.0.2.1".parse().unwrap()],
+        runtime: "mainstay",
+        messages: &BTreeMap::new(),
+        now: at(6),
+    };
+    status(world, &facts)
+}
+
+fn one(policy: &str) -> Pod {
+    pod(json!({ "restartPolicy": policy, "containers": [{ "name": "app", "image": "app:1" }] }))
+}
+
+fn holds(status: &PodStatus, kind: &str) -> Option<bool> {
+    let found = status.conditions.iter().flatten().find(|c| c.type_ == kind)?;
+    Some(found.status == "True")
+}
+
+fn app(status: &PodStatus) -> ContainerStatus {
+    status.container_statuses.as_ref().expect("statuses")[0].clone()
+}
+
+fn waiting(status: &ContainerStatus) -> (String, String) {
+    let waiting = status.state.clone().and_then(|state| state.waiting).expect("waiting");
+    (waiting.reason.unwrap_or_default(), waiting.message.unwrap_or_default())
+}
+
+#[test]
+fn a_running_pod_is_ready_and_has_its_addresses() {
+    let pod = one("Always");
+    let status = told(&pod, &world(&pod, vec![seen("app", 0, running())]));
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    assert_eq!(status.pod_ip.as_deref(), Some("10.244.0.7"));
+    assert_eq!(status.host_ip.as_deref(), Some("192.0.2.1"));
+    assert_eq!(status.observed_generation, Some(3));
+    for kind in ["PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready", "PodScheduled"] {
+        assert_eq!(holds(&status, kind), Some(true), "{kind}");
+    }
+    let app = app(&status);
+    assert_eq!((app.ready, app.started, app.restart_count), (true, Some(true), 0));
+    assert_eq!(app.container_id.as_deref(), Some("mainstay://app-0"));
+}
+
+#[test]
+fn a_pod_that_is_being_made_says_so() {
+    let pod = one("Always");
+    let status = told(&pod, &world(&pod, vec![]));
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    assert_eq!(waiting(&app(&status)).0, "ContainerCreating");
+    assert_eq!(holds(&status, "Ready"), Some(false));
+}
+
+#[test]
+fn a_crash_loop_shows_the_pause_and_how_the_last_one_ended() {
+    let pod = one("Always");
+    let status = told(&pod, &world(&pod, vec![seen("app", 4, exited(1, false))]));
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    let app = app(&status);
+    let (reason, message) = waiting(&app);
+    assert_eq!(reason, "CrashLoopBackOff");
+    assert_eq!(message, "back-off 8s restarting failed container=app pod=web_default(u)");
+    let last = app.last_state.clone().and_then(|state| state.terminated).expect("a last state");
+    assert_eq!((last.exit_code, last.reason.as_deref()), (1, Some("Error")));
+    assert_eq!(app.restart_count, 4);
+}
+
+#[test]
+fn endings_have_the_words_users_grep_for() {
+    let reason = |state| {
+        let pod = one("Never");
+        let status = told(&pod, &world(&pod, vec![seen("app", 0, state)]));
+        let ended = app(&status).state.and_then(|state| state.terminated).expect("terminated");
+        (status.phase.unwrap(), ended.reason.unwrap(), ended.exit_code)
+    };
+    assert_eq!(reason(exited(0, false)), ("Succeeded".into(), "Completed".into(), 0));
+    assert_eq!(reason(exited(3, false)), ("Failed".into(), "Error".into(), 3));
+    assert_eq!(reason(exited(137, true)), ("Failed".into(), "OOMKilled".into(), 137));
+}
+
+#[test]
+fn trouble_with_images_and_configuration_is_named() {
+    let reason = |kind, failures| {
+        let pod = one("Always");
+        let mut world = world(&pod, vec![]);
+        let trouble = Trouble { kind, message: "why".into(), failures, retry_at: at(60) };
+        world.memory.containers.entry("app".into()).or_default().trouble = Some(trouble);
+        waiting(&app(&told(&pod, &world)))
+    };
+    assert_eq!(reason(TroubleKind::Pull, 1), ("ErrImagePull".into(), "why".into()));
+    let (name, message) = reason(TroubleKind::Pull, 2);
+    assert_eq!(name, "ImagePullBackOff");
+    assert_eq!(message, "Back-off pulling image \"app:1\": ErrImagePull: why");
+    assert_eq!(reason(TroubleKind::Config, 1).0, "CreateContainerConfigError");
+    assert_eq!(reason(TroubleKind::NeverPull, 1).0, "ErrImageNeverPull");
+    assert_eq!(reason(TroubleKind::InvalidImageName, 1).0, "InvalidImageName");
+}
+
+#[test]
+fn a_pod_waits_for_its_init_containers_and_names_them() {
+    let init = json!([{ "name": "first", "image": "i" }]);
+    let pod = pod(json!({ "initContainers": init, "containers": [{ "name": "app", "image": "app:1" }] }));
+    let status = told(&pod, &world(&pod, vec![seen("first", 0, running())]));
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    assert_eq!(waiting(&app(&status)).0, "PodInitializing");
+    let condition = status.conditions.iter().flatten().find(|c| c.type_ == "Initialized").expect("Initialized");
+    assert_eq!(condition.message.as_deref(), Some("containers with incomplete status: [first]"));
+}
+
+#[test]
+fn readiness_gates_hold_back_readiness_alone() {
+    let mut pod = one("Always");
+    let gate = k8s_openapi::api::core::v1::PodReadinessGate { condition_type: "example.com/ok".into() };
+    pod.spec.as_mut().unwrap().readiness_gates = Some(vec![gate]);
+    let status = told(&pod, &world(&pod, vec![seen("app", 0, running())]));
+    assert_eq!((holds(&status, "ContainersReady"), holds(&status, "Ready")), (Some(true), Some(false)));
+}
+
+#[test]
+fn transition_times_change_only_with_the_status() {
+    let pod = one("Always");
+    let world = world(&pod, vec![seen("app", 0, running())]);
+    let first = told(&pod, &world);
+    let facts = Facts {
+        pod: &pod,
+        previous: &first,
+        host_addresses: &["192.0.2.1".parse().unwrap()],
+        runtime: "mainstay",
+        messages: &BTreeMap::new(),
+        now: at(100),
+    };
+    assert_eq!(status(&world, &facts), first, "nothing happened, so nothing is reported");
+}
+
+#[test]
+fn containers_that_went_with_their_sandbox_keep_their_last_words() {
+    let pod = one("Never");
+    let before = told(&pod, &world(&pod, vec![seen("app", 0, exited(3, false))]));
+    let mut gone = world(&pod, vec![]);
+    gone.pod.finished = true;
+    let facts = Facts {
+        pod: &pod,
+        previous: &before,
+        host_addresses: &[],
+        runtime: "mainstay",
+        messages: &BTreeMap::new(),
+        now: at(9),
+    };
+    let after = status(&gone, &facts);
+    assert_eq!(after.phase.as_deref(), Some("Failed"));
+    assert_eq!(app(&after).state, app(&before).state);
+}
