@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::{sync::watch, task::AbortHandle};
 
-use super::{Known, Lack};
 use super::changes::Changes;
+use super::{Known, Lack};
 
 /// Silence for this long counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -121,11 +121,9 @@ async fn start(tools: &Tools, on: &Subject, name: &str, attempt: u32) -> Done {
         Failure { kind, message }
     };
 
-    let image = image::resolve(tools, pod, &container)
-        .await
-        .map_err(|no| Failure { kind: no.kind, message: no.message })?;
-    let wanted =
-        spec::Wanted { pod, name, attempt, image: &image, addresses: &addresses(tools, pod, sandbox) };
+    let image =
+        image::resolve(tools, pod, &container).await.map_err(|no| Failure { kind: no.kind, message: no.message })?;
+    let wanted = spec::Wanted { pod, name, attempt, image: &image, addresses: &addresses(tools, pod, sandbox) };
     let mut made = tools.specs.container(&wanted).await.map_err(|e| failed(TroubleKind::Config, e.to_string()))?;
     made.annotations.insert(IDENTITY.into(), spec::identity(&container));
     let resources = serde_json::to_string(&tools.specs.resources(pod, &container)).unwrap_or_default();
@@ -216,7 +214,8 @@ async fn farewell(tools: &Tools, on: &Subject) -> Done {
     let (Some(name), Some(namespace)) = (&pod.metadata.name, &pod.metadata.namespace) else { return Ok(()) };
     let api: Api<Pod> = Api::namespaced(tools.client.clone(), namespace);
     let uid = pod.metadata.uid.clone();
-    let delete = DeleteParams::default().grace_period(0).preconditions(kube::api::Preconditions { uid, resource_version: None });
+    let delete =
+        DeleteParams::default().grace_period(0).preconditions(kube::api::Preconditions { uid, resource_version: None });
     match api.delete(name, &delete).await {
         Ok(_) => Ok(()),
         Err(error) if report::is_moot(&error) => Ok(()),

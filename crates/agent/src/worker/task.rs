@@ -55,7 +55,9 @@ pub async fn run(tools: &Arc<Tools>, uid: &PodUid, notify: &Notify, stop: &Cance
         };
         let pause = async {
             match wake_at {
-                Some(at) => tokio::time::sleep(at.duration_since(Timestamp::now()).try_into().unwrap_or_default()).await,
+                Some(at) => {
+                    tokio::time::sleep(at.duration_since(Timestamp::now()).try_into().unwrap_or_default()).await
+                }
                 None => std::future::pending().await,
             }
         };

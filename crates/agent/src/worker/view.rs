@@ -68,17 +68,15 @@ pub enum EndingWhy {
     /// Nobody wants it any more, and there is nobody to report to.
     Unwanted,
     /// Stopped by this machine; it stays in the API as failed.
-    Failed { reason: String, message: String },
+    Failed {
+        reason: String,
+        message: String,
+    },
 }
 
 impl PodView {
     /// `limits` are those of a container on this machine; `failed` is the machine's own reason to end the pod.
-    pub fn of(
-        pod: &Pod,
-        limits: impl Fn(&Container) -> Resources,
-        failed: Option<Eviction>,
-        now: Timestamp,
-    ) -> Self {
+    pub fn of(pod: &Pod, limits: impl Fn(&Container) -> Resources, failed: Option<Eviction>, now: Timestamp) -> Self {
         let spec = pod.spec.clone().unwrap_or_default();
         let grace = grace(&spec);
         let view = |c: &Container, role| ContainerView::of(pod, c, role, limits(c));
@@ -86,12 +84,7 @@ impl PodView {
             restart: RestartPolicy::of(&spec),
             init: spec.init_containers.iter().flatten().map(|c| view(c, init_role(c))).collect(),
             main: spec.containers.iter().map(|c| view(c, Role::Main)).collect(),
-            ephemeral: spec
-                .ephemeral_containers
-                .iter()
-                .flatten()
-                .map(|c| view(&plain(c), Role::Ephemeral))
-                .collect(),
+            ephemeral: spec.ephemeral_containers.iter().flatten().map(|c| view(&plain(c), Role::Ephemeral)).collect(),
             ending: ending(pod, &spec, failed, grace, now),
             finished: is_finished(pod),
             grace,
@@ -168,13 +161,7 @@ pub fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-fn ending(
-    pod: &Pod,
-    spec: &PodSpec,
-    failed: Option<Eviction>,
-    grace: Duration,
-    now: Timestamp,
-) -> Option<Ending> {
+fn ending(pod: &Pod, spec: &PodSpec, failed: Option<Eviction>, grace: Duration, now: Timestamp) -> Option<Ending> {
     if let Some(deadline) = &pod.metadata.deletion_timestamp {
         return Some(Ending { why: EndingWhy::Deleted, deadline: deadline.0 });
     }

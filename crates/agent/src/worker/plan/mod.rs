@@ -24,19 +24,39 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     PrepareVolumes,
-    CreateSandbox { attempt: u32 },
+    CreateSandbox {
+        attempt: u32,
+    },
     /// Fetch the image, make the container, start it, run its first hook.
-    Start { container: String, attempt: u32 },
-    Stop { container: String, id: ContainerId, grace: Duration, why: StopWhy },
-    Resize { container: String, id: ContainerId },
+    Start {
+        container: String,
+        attempt: u32,
+    },
+    Stop {
+        container: String,
+        id: ContainerId,
+        grace: Duration,
+        why: StopWhy,
+    },
+    Resize {
+        container: String,
+        id: ContainerId,
+    },
     /// Containers that have ended and are not the last of their name, or were made and never started.
-    Remove { ids: Vec<ContainerId> },
-    RemoveSandboxes { ids: Vec<SandboxId>, why: &'static str },
+    Remove {
+        ids: Vec<ContainerId>,
+    },
+    RemoveSandboxes {
+        ids: Vec<SandboxId>,
+        why: &'static str,
+    },
     ReleaseVolumes,
     /// Nothing is left: take the pod out of the API if it is to go.
     Farewell,
     /// Have the pod's owner make another elsewhere.
-    Move { why: String },
+    Move {
+        why: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +95,9 @@ enum Life {
     Wanted,
     Ending(Ending),
     /// Ends here and begins again here.
-    Recreated { why: String },
+    Recreated {
+        why: String,
+    },
     /// All its work is done, one way or the other.
     Finished,
 }

@@ -1,10 +1,6 @@
 use std::collections::BTreeMap;
 
-use mainstay_runtime::{
-    ContainerStatus, PodUid, SandboxStatus,
-    observed::PodRef,
-    spec::Resources,
-};
+use mainstay_runtime::{ContainerStatus, PodUid, SandboxStatus, observed::PodRef, spec::Resources};
 use proptest::prelude::*;
 
 use super::*;
@@ -172,10 +168,7 @@ fn init_containers_run_one_after_the_other_and_sidecars_stay() {
     assert_eq!(plan(&world, T0).actions, [start("side", 0)]);
     let mut world = world.with(container("side", 0, running()));
     assert_eq!(plan(&world, T0).actions, [start("two", 0)]);
-    world.probes.insert(
-        ContainerId("side-0".into()),
-        probe::Results { started: false, ready: false, failed: None },
-    );
+    world.probes.insert(ContainerId("side-0".into()), probe::Results { started: false, ready: false, failed: None });
     assert_eq!(plan(&world, T0).actions, [], "a sidecar that has not started holds up what comes after it");
     world.probes.insert(ContainerId("side-0".into()), probe::Results { started: true, ready: true, failed: None });
     let world = world.with(container("two", 0, exited(0, 2)));
@@ -235,12 +228,8 @@ fn a_changed_container_is_replaced_in_place() {
 #[test]
 fn an_unhealthy_container_is_stopped_only_with_leave() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 2, running()));
-    let failed = probe::Failed {
-        probe: probe::ProbeKind::Liveness,
-        why: "503".into(),
-        since: T0,
-        grace_seconds: Some(5),
-    };
+    let failed =
+        probe::Failed { probe: probe::ProbeKind::Liveness, why: "503".into(), since: T0, grace_seconds: Some(5) };
     let results = probe::Results { started: true, ready: false, failed: Some(failed) };
     world.probes.insert(ContainerId("a-2".into()), results);
     assert_eq!(plan(&world, T0).actions, []);
@@ -314,8 +303,8 @@ fn a_deleted_pod_stops_its_containers_together_and_its_sidecars_last_and_in_reve
 
 #[test]
 fn grace_is_what_is_left_of_it_and_a_stop_is_hurried_when_time_is_cut_short() {
-    let mut world = ending(world(RestartPolicy::Always, &[], &["a"]), EndingWhy::Deleted, 30)
-        .with(container("a", 0, running()));
+    let mut world =
+        ending(world(RestartPolicy::Always, &[], &["a"]), EndingWhy::Deleted, 30).with(container("a", 0, running()));
     let grace = |plan: &Plan| match &plan.actions[..] {
         [Action::Stop { grace, .. }] => Some(grace.as_secs()),
         _ => None,
@@ -332,9 +321,11 @@ fn grace_is_what_is_left_of_it_and_a_stop_is_hurried_when_time_is_cut_short() {
 #[test]
 fn a_finished_pod_gives_everything_back_once_the_api_knows() {
     let inits = [("side", Role::Sidecar)];
-    let mut world = world(RestartPolicy::Never, &inits, &["a"])
-        .with(container("a", 0, exited(0, 1)))
-        .with(container("side", 0, running()));
+    let mut world = world(RestartPolicy::Never, &inits, &["a"]).with(container("a", 0, exited(0, 1))).with(container(
+        "side",
+        0,
+        running(),
+    ));
     assert_eq!(stopped(&plan(&world, T0)), ["side"]);
     world.containers.insert("side".into(), vec![container("side", 0, exited(0, 1))]);
     assert_eq!(plan(&world, T0).actions, []);

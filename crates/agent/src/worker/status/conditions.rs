@@ -77,14 +77,8 @@ fn initialized(world: &World, status: &PodStatus, succeeded: bool) -> Finding {
         Role::Init | Role::Main | Role::Ephemeral => status.ready,
     };
     let statuses = status.init_container_statuses.as_deref().unwrap_or_default();
-    let missing: Vec<&str> = world
-        .pod
-        .init
-        .iter()
-        .zip(statuses)
-        .filter(|pair| !done(*pair))
-        .map(|(view, _)| view.name.as_str())
-        .collect();
+    let missing: Vec<&str> =
+        world.pod.init.iter().zip(statuses).filter(|pair| !done(*pair)).map(|(view, _)| view.name.as_str()).collect();
     if missing.is_empty() || succeeded || world.is_initialized() {
         return Finding::plain("Initialized", true);
     }
