@@ -10,6 +10,7 @@ pub fn settings() -> Settings {
         addresses: vec!["10.0.0.5".parse().unwrap()],
         port: 10250,
         directory: "/var/lib/mainstay/agent".into(),
+        runtime_directory: "/var/lib/mainstay/runtime".into(),
         log_directory: "/var/lib/mainstay/logs".into(),
         instance: "mainstay".into(),
         static_pods: None,
