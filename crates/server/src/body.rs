@@ -1,7 +1,7 @@
-//! Response bodies: whole, a list copied out piece by piece, or an endless stream.
+//! Response bodies: whole, a list copied out piece by piece, an endless stream, or what somebody else sends.
 
 use std::{
-    convert::Infallible,
+    io,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -22,6 +22,8 @@ pub enum Body {
     Stream(BoxStream<'static, Bytes>),
     /// A stream that has no end of its own and may be cut at any time: a watch.
     Endless(BoxStream<'static, Bytes>),
+    /// What an agent or a pod sends, for as long as it does. If it breaks off, so does the response.
+    Relayed(BoxStream<'static, io::Result<Bytes>>),
 }
 
 impl Body {
@@ -36,9 +38,9 @@ impl Body {
 
 impl http_body::Body for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let next = match &mut *self {
             Self::Full(bytes) => bytes.take(),
             Self::Pieces { length, pieces } => {
@@ -50,6 +52,7 @@ impl http_body::Body for Body {
                 Poll::Ready(next) => next,
                 Poll::Pending => return Poll::Pending,
             },
+            Self::Relayed(stream) => return stream.poll_next_unpin(cx).map(|next| next.map(|p| p.map(Frame::data))),
         };
         Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
     }
@@ -58,7 +61,7 @@ impl http_body::Body for Body {
         match self {
             Self::Full(bytes) => bytes.is_none(),
             Self::Pieces { length, .. } => *length == 0,
-            Self::Stream(_) | Self::Endless(_) => false,
+            Self::Stream(_) | Self::Endless(_) | Self::Relayed(_) => false,
         }
     }
 
@@ -66,7 +69,7 @@ impl http_body::Body for Body {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
             Self::Pieces { length, .. } => SizeHint::with_exact(*length),
-            Self::Stream(_) | Self::Endless(_) => SizeHint::default(),
+            Self::Stream(_) | Self::Endless(_) | Self::Relayed(_) => SizeHint::default(),
         }
     }
 }

@@ -89,7 +89,7 @@ pub async fn run(stream: TcpStream, shared: Arc<Shared>) {
         let (handler, caller, busy) = (shared.handler.clone(), caller.clone(), activity.clone().begin());
         async move {
             let answer = handler.handle(request, caller).await;
-            if matches!(answer.body(), Body::Endless(_)) {
+            if matches!(answer.body(), Body::Endless(_) | Body::Relayed(_)) {
                 busy.endlessly();
             }
             Ok::<_, Infallible>(answer.map(|body| Tracked { body, _busy: busy }))
@@ -194,9 +194,9 @@ struct Tracked {
 
 impl http_body::Body for Tracked {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 

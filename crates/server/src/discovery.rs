@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     body::Response,
+    relay::metrics,
     reply,
     route::Route,
     status::{ApiError, ApiResult},
@@ -29,6 +30,9 @@ pub fn answer(registry: &Registry, headers: &HeaderMap, route: &Route<'_>) -> Ap
         Route::Group(name) => {
             let group = group(registry, name).filter(|_| !name.is_empty()).ok_or_else(ApiError::no_such_path)?;
             with_type(group, "APIGroup")
+        }
+        Route::GroupVersion { group, version } if group == metrics::GROUP && version == metrics::VERSION => {
+            measured_list()
         }
         Route::GroupVersion { group, version } if registry.has_group_version(group, version) => {
             resource_list(registry, group, version)
@@ -75,6 +79,7 @@ fn group_list(registry: &Registry) -> Value {
 fn groups(registry: &Registry) -> Vec<&str> {
     let mut names: Vec<&str> = registry.iter().map(|d| &*d.group).filter(|name| !name.is_empty()).collect();
     names.dedup();
+    names.push(metrics::GROUP);
     names
 }
 
@@ -83,6 +88,9 @@ fn versions<'r>(registry: &'r Registry, group: &str) -> Vec<&'r str> {
     let mut versions: Vec<&str> = registry.iter().filter(|d| d.group == group).map(|d| &*d.version).collect();
     versions.sort_by_key(|version| Reverse(rank(version)));
     versions.dedup();
+    if group == metrics::GROUP {
+        versions.push(metrics::VERSION);
+    }
     versions
 }
 
@@ -142,7 +150,56 @@ fn subresources(d: &Descriptor) -> Vec<Subresource> {
     if d.status != StatusRule::Absent {
         found.push(Subresource { name: "status", kind: None, verbs: READ_WRITE });
     }
+    found.extend(relayed(d));
+    found.sort_by_key(|sub| sub.name);
     found
+}
+
+/// What machines answer.
+fn relayed(d: &Descriptor) -> Vec<Subresource> {
+    const STREAM: &[&str] = &["create", "get"];
+    const HTTP: &[&str] = &["create", "delete", "get", "patch", "update"];
+    let of = |name, kind, verbs| Subresource { name, kind: Some(("", "v1", kind)), verbs };
+    if !d.group.is_empty() {
+        return Vec::new();
+    }
+    match &*d.kind {
+        "Pod" => vec![
+            of("attach", "PodAttachOptions", STREAM),
+            of("exec", "PodExecOptions", STREAM),
+            Subresource { name: "log", kind: None, verbs: &["get"] },
+            of("portforward", "PodPortForwardOptions", STREAM),
+            of("proxy", "PodProxyOptions", HTTP),
+        ],
+        "Service" => vec![of("proxy", "ServiceProxyOptions", HTTP)],
+        "Node" => vec![of("proxy", "NodeProxyOptions", HTTP)],
+        _ => Vec::new(),
+    }
+}
+
+/// The resources that are measured and not stored.
+fn measured_list() -> Value {
+    let resource = |r: &metrics::Resource| {
+        json!({
+            "name": r.plural, "singularName": "", "namespaced": r.namespaced, "kind": r.kind, "verbs": ["get", "list"],
+        })
+    };
+    let resources: Vec<Value> = metrics::RESOURCES.iter().map(resource).collect();
+    let version = format!("{}/{}", metrics::GROUP, metrics::VERSION);
+    json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources })
+}
+
+fn measured_aggregated() -> Vec<Value> {
+    let resource = |r: &metrics::Resource| {
+        json!({
+            "resource": r.plural,
+            "responseKind": { "group": metrics::GROUP, "version": metrics::VERSION, "kind": r.kind },
+            "scope": if r.namespaced { "Namespaced" } else { "Cluster" },
+            "singularResource": "",
+            "verbs": ["get", "list"],
+        })
+    };
+    metrics::RESOURCES.iter().map(resource).collect()
 }
 
 fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
@@ -164,7 +221,7 @@ fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
                 "name": format!("{}/{}", d.plural, sub.name), "singularName": "", "namespaced": d.namespaced(),
                 "kind": sub.kind.map_or(&*d.kind, |(_, _, kind)| kind), "verbs": sub.verbs,
             });
-            if let Some((group, version, _)) = sub.kind {
+            if let Some((group, version, _)) = sub.kind.filter(|(g, v, _)| (*g, *v) != (&*d.group, &*d.version)) {
                 entry["group"] = json!(group);
                 entry["version"] = json!(version);
             }
@@ -185,7 +242,10 @@ fn aggregated_answer(registry: &Registry, legacy: bool, api_version: &'static st
                 json!({
                     "version": version,
                     "freshness": "Current",
-                    "resources": resources.map(|d| aggregated_resource(d)).collect::<Vec<_>>(),
+                    "resources": match group {
+                        metrics::GROUP => measured_aggregated(),
+                        _ => resources.map(|d| aggregated_resource(d)).collect(),
+                    },
                 })
             };
             let versions: Vec<_> = versions(registry, group).into_iter().map(version).collect();
@@ -249,6 +309,19 @@ mod tests {
         let mut versions = vec!["v1beta1", "v1", "v1alpha3", "v2", "v1beta2", "v10"];
         versions.sort_by_key(|v| Reverse(rank(v)));
         assert_eq!(versions, ["v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha3"]);
+    }
+
+    #[test]
+    fn what_machines_answer_is_listed_with_its_kinds() {
+        let registry = Registry::builtin();
+        let listed = resource_list(&registry, "", "v1")["resources"].clone();
+        let exec = listed.as_array().unwrap().iter().find(|r| r["name"] == "pods/exec").cloned().unwrap();
+        assert_eq!((&exec["kind"], &exec["verbs"]), (&json!("PodExecOptions"), &json!(["create", "get"])));
+        assert!(exec.get("group").is_none());
+        assert!(groups(&registry).contains(&metrics::GROUP));
+        assert_eq!(versions(&registry, metrics::GROUP), [metrics::VERSION]);
+        let pods = measured_list()["resources"][1].clone();
+        assert_eq!((&pods["name"], &pods["kind"]), (&json!("pods"), &json!("PodMetrics")));
     }
 
     #[test]

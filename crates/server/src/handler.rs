@@ -29,6 +29,7 @@ use crate::{
     negotiate, node_restriction,
     openapi::OpenApi,
     query::Query,
+    relay::{self, Agents},
     reply::RowObject,
     reviews,
     route::{ResourceRoute, Route},
@@ -47,12 +48,14 @@ pub struct Handler {
     pub(crate) api: Api,
     reads: Arc<Semaphore>,
     writes: Arc<Semaphore>,
-    /// Ends watches when the server stops.
-    stop: CancellationToken,
+    /// Ends watches and streams when the server stops.
+    pub(crate) stop: CancellationToken,
     /// Writes a copy of the store to a file, where the store can.
     pub(crate) backup: Option<Backup>,
     /// The certificate by which clients recognise the server, as PEM.
     pub(crate) ca: Option<Arc<str>>,
+    /// The machines, where there are any to pass requests on to.
+    pub(crate) agents: Option<Arc<Agents>>,
     pub(crate) openapi: Arc<OpenApi>,
     pub(crate) metrics: Metrics,
 }
@@ -74,7 +77,7 @@ impl Handler {
         let reads = Arc::new(Semaphore::new(api.settings.max_reads.min(Semaphore::MAX_PERMITS)));
         let writes = Arc::new(Semaphore::new(api.settings.max_writes.min(Semaphore::MAX_PERMITS)));
         let openapi = OpenApi::new(api.registry.clone());
-        Self { api, reads, writes, stop, backup: None, ca: None, openapi, metrics: Metrics::default() }
+        Self { api, reads, writes, stop, backup: None, ca: None, agents: None, openapi, metrics: Metrics::default() }
     }
 
     pub fn with_backup(self, backup: Option<Backup>) -> Self {
@@ -83,6 +86,10 @@ impl Handler {
 
     pub fn with_ca(self, ca: &str) -> Self {
         Self { ca: Some(ca.into()), ..self }
+    }
+
+    pub fn with_agents(self, agents: impl Into<Arc<Agents>>) -> Self {
+        Self { agents: Some(agents.into()), ..self }
     }
 
     pub fn store(&self) -> &Arc<dyn Store> {
@@ -119,7 +126,10 @@ impl Handler {
         }
         let user = self.user(parts, caller).await?;
         let route = Route::parse(path).ok_or_else(|| ApiError::bad_request("the path is not valid UTF-8"))?;
-        let query = Query::parse(parts.uri.query().unwrap_or_default())?;
+        // What is passed on has options of its own, and no limit in time.
+        let relayed = matches!(&route, Route::Resource(r) if relay::concerns(r));
+        let query = if relayed { "" } else { parts.uri.query().unwrap_or_default() };
+        let query = Query::parse(query)?;
         let watch = parts.method == Method::GET
             && matches!(&route, Route::Resource(r) if r.watch || (query.watch && r.subresource.is_none()));
         if let Route::Resource(r) = &route {
@@ -131,6 +141,7 @@ impl Handler {
         let work = self.route(parts, body, &user, route, query, watch);
         match caller {
             Caller::Network(_) if watch => self.within_time(work).await,
+            Caller::Network(_) if relayed => work.await,
             Caller::Network(_) => self.bounded(parts.method == Method::GET, work).await,
             Caller::Internal(_) => work.await,
         }
@@ -178,6 +189,10 @@ impl Handler {
             return Err(self.refusal(&user, &asked, &route, &why));
         }
         match route {
+            Route::Resource(resource) if relay::concerns(&resource) => self.relayed(parts, body, &resource).await,
+            Route::Resource(resource) if resource.group == relay::metrics::GROUP => {
+                relay::metrics::answer(&self.api, self.agents()?, parts, &resource, &query).await
+            }
             Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch).await,
             Route::Other => documents::answer(self, parts).await,
             discovery => {
@@ -268,7 +283,7 @@ impl Handler {
         }
     }
 
-    fn target(&self, route: &ResourceRoute<'_>) -> ApiResult<Target> {
+    pub(crate) fn target(&self, route: &ResourceRoute<'_>) -> ApiResult<Target> {
         let found = self.api.registry.find(&route.group, &route.version, &route.plural);
         let d = found.ok_or_else(ApiError::no_such_path)?.clone();
         if !d.namespaced() && route.namespace.is_some() {

@@ -8,7 +8,7 @@
 //! * [`object`]: objects between store and wire; [`keys`]: where they are stored
 //! * [`reply`] and, for every refusal, [`status`]
 //!
-//! Beside the resources: [`discovery`], [`openapi`], [`documents`] (version, backup), [`health`],
+//! Beside the resources: [`relay`] (what machines answer), [`discovery`], [`openapi`], [`documents`] (version, backup), [`health`],
 //! [`bootstrap`] (what every cluster has), [`expire`] (events), [`pki`] (certificates) and
 //! [`client`] (a `kube::Client` within the process).
 
@@ -41,6 +41,7 @@ mod openapi;
 pub mod pki;
 mod pod_ranges;
 mod query;
+pub mod relay;
 mod reply;
 mod reviews;
 mod route;

@@ -33,6 +33,8 @@ pub struct ResourceRoute<'a> {
     pub subresource: Option<Cow<'a, str>>,
     /// The old `/watch/` form of the path.
     pub watch: bool,
+    /// What follows the subresource `proxy`, as it came, with its slash.
+    pub rest: &'a str,
 }
 
 /// Subresources of namespaces themselves, as opposed to resources inside one.
@@ -59,8 +61,16 @@ impl<'a> Route<'a> {
         let Some(first) = rest.next() else {
             return Some(if watch { Self::Other } else { Self::GroupVersion { group, version } });
         };
-        let mut route =
-            ResourceRoute { group, version, plural: first, namespace: None, name: None, subresource: None, watch };
+        let mut route = ResourceRoute {
+            group,
+            version,
+            plural: first,
+            namespace: None,
+            name: None,
+            subresource: None,
+            watch,
+            rest: "",
+        };
         if route.plural == "namespaces" && route.group.is_empty() {
             route.name = rest.next();
             match rest.next() {
@@ -79,11 +89,27 @@ impl<'a> Route<'a> {
             route.name = rest.next();
             route.subresource = rest.next();
         }
+        if route.subresource.as_deref() == Some("proxy") {
+            let before =
+                if legacy { 2 } else { 3 } + usize::from(watch) + if route.namespace.is_some() { 2 } else { 0 };
+            route.rest = behind(path, before + 3);
+            return Some(Self::Resource(route));
+        }
         match rest.next() {
             None => Some(Self::Resource(route)),
             Some(_) => Some(Self::Other),
         }
     }
+}
+
+/// What follows the first so many segments of a path, from the slash on.
+fn behind(path: &str, segments: usize) -> &str {
+    let mut rest = path;
+    for _ in 0..segments {
+        rest = rest.trim_start_matches('/');
+        rest = &rest[rest.find('/').unwrap_or(rest.len())..];
+    }
+    rest
 }
 
 fn decode(segment: &str) -> Option<Cow<'_, str>> {
@@ -128,6 +154,15 @@ mod tests {
         assert_eq!(resource("/api/v1/pods").namespace, None);
         assert!(resource("/api/v1/watch/namespaces/shop/pods").watch);
         assert_eq!(resource("/api/v1/nodes/a%2Fb").name.as_deref(), Some("a/b"));
+    }
+
+    #[test]
+    fn what_is_proxied_keeps_its_path_as_it_came() {
+        let route = resource("/api/v1/namespaces/shop/pods/https:web:8443/proxy/a%2Fb//c/");
+        assert_eq!((route.name.as_deref(), route.rest), (Some("https:web:8443"), "/a%2Fb//c/"));
+        assert_eq!(resource("/api/v1/nodes/a/proxy").rest, "");
+        assert_eq!(resource("/api/v1/nodes/a/proxy/").rest, "/");
+        assert_eq!(resource("/api/v1/nodes/a/proxy/stats/summary").rest, "/stats/summary");
     }
 
     #[test]

@@ -248,6 +248,31 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message).retry_after(1)
     }
 
+    /// A machine that has to answer cannot be reached.
+    pub fn unreachable(message: impl Into<String>) -> Box<Self> {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+    }
+
+    /// What an agent refused, in its words.
+    pub fn of_agent(code: StatusCode, message: String) -> Box<Self> {
+        match code {
+            StatusCode::BAD_REQUEST => Self::bad_request(message),
+            StatusCode::FORBIDDEN => Self::new(code, "Forbidden", message),
+            StatusCode::NOT_FOUND => Self::new(code, "NotFound", message),
+            StatusCode::SERVICE_UNAVAILABLE => Self::unavailable(message),
+            StatusCode::INTERNAL_SERVER_ERROR => Self::internal(message),
+            other if other.is_client_error() || other.is_server_error() => Self::new(other, "", message),
+            other => Self::internal(format!("unexpected answer of an agent ({other}): {message}")),
+        }
+    }
+
+    /// As [`ApiError::not_found`], of a kind that has no descriptor.
+    pub fn not_found_kind(group: &str, resource: &str, name: &str) -> Box<Self> {
+        let mut error = Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{resource}.{group} {name:?} not found"));
+        error.details = Some(json!({ "name": name, "group": group, "kind": resource }));
+        error
+    }
+
     pub fn not_implemented(message: impl Into<String>) -> Box<Self> {
         Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
     }

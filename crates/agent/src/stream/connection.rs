@@ -1,15 +1,13 @@
-//! One connection: who is there, and from each request to its answer.
+//! One connection, and from each request on it to its answer.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Method, Request, StatusCode};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls::pki_types::CertificateDer;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{
     answer::{self, Answer, Refusal, Response},
@@ -22,7 +20,6 @@ use super::{
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection may stay silent between requests.
 const IDLE: Duration = Duration::from_secs(120);
-const MASTERS: &str = "system:masters";
 
 pub async fn run(stream: TcpStream, tls: TlsAcceptor, parts: Arc<Parts>, stop: CancellationToken) {
     let _ = stream.set_nodelay(true);
@@ -31,15 +28,10 @@ pub async fn run(stream: TcpStream, tls: TlsAcceptor, parts: Arc<Parts>, stop: C
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return tracing::debug!("TLS handshake took too long"),
     };
-    let presented = stream.get_ref().1.peer_certificates();
-    let admitted = presented.and_then(|chain| chain.first()).is_some_and(is_server);
     let service = service_fn(move |request| {
         let (parts, stop) = (parts.clone(), stop.clone());
         async move {
-            let answer = match admitted {
-                true => respond(request, &parts, stop).await,
-                false => Err(Refusal::new(StatusCode::FORBIDDEN, "Forbidden")),
-            };
+            let answer = respond(request, &parts, stop).await;
             Ok::<Response, Infallible>(answer.unwrap_or_else(Refusal::into_response))
         }
     });
@@ -52,12 +44,6 @@ pub async fn run(stream: TcpStream, tls: TlsAcceptor, parts: Arc<Parts>, stop: C
     if let Err(error) = connection.await {
         tracing::debug!(%error, "connection ended badly");
     }
-}
-
-/// The CA signs for nodes and users too; only servers come here.
-fn is_server(certificate: &CertificateDer<'_>) -> bool {
-    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
-    certificate.subject().iter_organization().any(|o| o.as_str() == Ok(MASTERS))
 }
 
 async fn respond(request: Request<Incoming>, parts: &Arc<Parts>, stop: CancellationToken) -> Answer {

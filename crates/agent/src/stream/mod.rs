@@ -1,7 +1,6 @@
 //! The agent's own HTTPS server: logs, exec, attach, port-forward, statistics, at the paths a kubelet has.
 //!
-//! Only servers of the cluster may ask: the connection's certificate is of the cluster's CA, and names
-//! a member of `system:masters`. They pass on what clients of the API send, upgraded connections included, so
+//! Only servers of the cluster and administrators get through the handshake (see [`crate::tls`]). Servers pass on what clients of the API send, upgraded connections included, so
 //! the protocols of those are spoken here: [`channels`] (WebSocket) and [`spdy`]. Both become a [`remote::Remote`],
 //! which is what a process in a container is connected to.
 

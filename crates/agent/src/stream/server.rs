@@ -39,7 +39,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// `tls` must ask for certificates and take only those of the cluster's CA.
+    /// `tls` must let in nobody but servers and administrators: nothing is asked of them here.
     pub async fn bind(address: SocketAddr, tls: Arc<rustls::ServerConfig>, parts: Parts) -> io::Result<Self> {
         let tcp = TcpListener::bind(address).await?;
         Ok(Self { tcp, tls: TlsAcceptor::from(tls), parts: Arc::new(parts) })

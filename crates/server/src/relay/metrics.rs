@@ -1,0 +1,241 @@
+//! `metrics.k8s.io/v1beta1`: what nodes and pods use, asked of the agents when someone asks us.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, stream};
+use http::{Method, Request, StatusCode, header, request::Parts};
+use http_body_util::{BodyExt, Limited};
+use mainstay_api::descriptor::Descriptor;
+use mainstay_store::Entry;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{Agents, pipe, pod::nothing, table};
+use crate::{
+    api::{Api, Target},
+    body::Response,
+    filter::Filter,
+    negotiate::{self, Shape},
+    object,
+    query::Query,
+    reply::{self, RowObject},
+    route::ResourceRoute,
+    status::{ApiError, ApiResult},
+    verbs::list,
+};
+
+pub const GROUP: &str = "metrics.k8s.io";
+pub const VERSION: &str = "v1beta1";
+const API_VERSION: &str = "metrics.k8s.io/v1beta1";
+
+/// What an agent said is good for this long.
+const FRESH: Duration = Duration::from_secs(2);
+/// An agent that takes longer is left out.
+const PATIENCE: Duration = Duration::from_secs(8);
+const LONGEST: usize = 16 << 20;
+/// Agents asked at the same time.
+const AT_ONCE: usize = 64;
+
+/// The resources of the group, as discovery lists them.
+pub struct Resource {
+    pub plural: &'static str,
+    pub kind: &'static str,
+    pub namespaced: bool,
+}
+
+pub const RESOURCES: [Resource; 2] = [
+    Resource { plural: "nodes", kind: "NodeMetrics", namespaced: false },
+    Resource { plural: "pods", kind: "PodMetrics", namespaced: true },
+];
+
+/// What agents said, by node.
+#[derive(Default)]
+pub struct Cache(Mutex<HashMap<String, (Instant, Arc<Value>)>>);
+
+impl Agents {
+    /// What runs on a node and what it uses, or `None` if its agent cannot be asked.
+    async fn summary(&self, api: &Api, node: &str) -> Option<Arc<Value>> {
+        if let Some((at, summary)) = self.usage.0.lock().get(node)
+            && at.elapsed() < FRESH
+        {
+            return Some(summary.clone());
+        }
+        let asked = tokio::time::timeout(PATIENCE, self.ask(api, node)).await;
+        let summary = match asked {
+            Ok(Ok(summary)) => Arc::new(summary),
+            Ok(Err(error)) => {
+                tracing::debug!(node, error = %error.status()["message"], "an agent does not say what it uses");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        let mut cache = self.usage.0.lock();
+        cache.retain(|_, (at, _)| at.elapsed() < FRESH);
+        cache.insert(node.to_owned(), (Instant::now(), summary.clone()));
+        Some(summary)
+    }
+
+    async fn ask(&self, api: &Api, node: &str) -> ApiResult<Value> {
+        let agent = self.find(api, node).await?;
+        let request = Request::get("/stats/summary").header(header::HOST, "agent").body(nothing());
+        let request = request.map_err(|e| ApiError::internal(e.to_string()))?;
+        let response = self.send(&agent, request).await?;
+        if !response.status().is_success() {
+            return Err(pipe::refusal(response).await);
+        }
+        let body = Limited::new(response.into_body(), LONGEST).collect().await;
+        let body = body.map_err(|e| ApiError::internal(e.to_string()))?;
+        serde_json::from_slice(&body.to_bytes()).map_err(|e| ApiError::internal(e.to_string()))
+    }
+
+    async fn summaries(&self, api: &Api, nodes: Vec<String>) -> Vec<Arc<Value>> {
+        let asked = stream::iter(nodes).map(|node| async move { self.summary(api, &node).await });
+        asked.buffer_unordered(AT_ONCE).filter_map(|summary| async { summary }).collect().await
+    }
+}
+
+pub async fn answer(
+    api: &Api,
+    agents: &Agents,
+    parts: &Parts,
+    route: &ResourceRoute<'_>,
+    query: &Query,
+) -> ApiResult<Response> {
+    let resource = RESOURCES.iter().find(|r| r.plural == route.plural && route.version == VERSION);
+    let resource = resource.ok_or_else(ApiError::no_such_path)?;
+    if route.subresource.is_some() || (!resource.namespaced && route.namespace.is_some()) {
+        return Err(ApiError::no_such_path());
+    }
+    if parts.method != Method::GET || query.watch || route.watch {
+        return Err(ApiError::method_not_allowed());
+    }
+    let d = api.registry.find("", "v1", resource.plural).ok_or_else(ApiError::no_such_path)?.clone();
+    let target = Target { d: d.clone(), namespace: route.namespace.as_deref().map(str::to_owned), name: String::new() };
+    let by_name;
+    let query = match &route.name {
+        Some(name) => {
+            by_name = Query { field_selector: format!("metadata.name={name}"), ..Query::default() };
+            &by_name
+        }
+        None => query,
+    };
+    let page = list::page(api, &target, query, &Filter::parse(&d, query)?).await?;
+    let mut items = match resource.plural {
+        "nodes" => nodes(api, agents, &d, &page.entries).await,
+        _ => pods(api, agents, &d, &page.entries).await,
+    };
+    let accepted = negotiate::accepted(&parts.headers)?;
+    let shown = match &route.name {
+        Some(name) => {
+            let full = target.namespace.as_ref().map_or_else(|| name.to_string(), |ns| format!("{ns}/{name}"));
+            let missing = || ApiError::not_found_kind(GROUP, &resource.kind.to_lowercase(), &full);
+            let item = items.pop().ok_or_else(missing)?;
+            match accepted.shape {
+                Shape::Table(_) => return Ok(as_table(accepted, resource, query, &[item])?),
+                Shape::Object | Shape::Partial(_) => item,
+            }
+        }
+        None if matches!(accepted.shape, Shape::Table(_)) => return as_table(accepted, resource, query, &items),
+        None => json!({
+            "kind": format!("{}List", resource.kind), "apiVersion": API_VERSION, "metadata": {}, "items": items,
+        }),
+    };
+    Ok(reply::encoded(StatusCode::OK, accepted.encoding, &shown))
+}
+
+fn as_table(accepted: negotiate::Accepted, resource: &Resource, query: &Query, items: &[Value]) -> ApiResult<Response> {
+    let Shape::Table(version) = accepted.shape else { return Err(ApiError::no_such_path()) };
+    let columns = if resource.plural == "nodes" { &table::NODES } else { &table::PODS };
+    let row = RowObject::parse(query.include_object.as_deref())?;
+    let table = reply::table(version, columns, row, json!({}), true, items);
+    Ok(reply::encoded(StatusCode::OK, accepted.encoding, &table))
+}
+
+async fn nodes(api: &Api, agents: &Agents, d: &Descriptor, entries: &[Arc<Entry>]) -> Vec<Value> {
+    let objects: Vec<Value> = entries.iter().map(|entry| object::value_of(d, entry)).collect();
+    let names = objects.iter().filter_map(|node| node["metadata"]["name"].as_str()).map(str::to_owned).collect();
+    let summaries = agents.summaries(api, names).await;
+    let of = |node: &Value| {
+        let summary = summaries.iter().find(|s| s["node"]["nodeName"] == node["metadata"]["name"])?;
+        Some(node_metrics(node, &summary["node"]))
+    };
+    objects.iter().filter_map(of).collect()
+}
+
+async fn pods(api: &Api, agents: &Agents, d: &Descriptor, entries: &[Arc<Entry>]) -> Vec<Value> {
+    let objects: Vec<Value> = entries.iter().map(|entry| object::value_of(d, entry)).collect();
+    let mut names: Vec<String> =
+        objects.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).map(str::to_owned).collect();
+    names.sort();
+    names.dedup();
+    let summaries = agents.summaries(api, names).await;
+    let measured: HashMap<(&str, &str), &Value> = summaries
+        .iter()
+        .flat_map(|summary| summary["pods"].as_array().into_iter().flatten())
+        .filter_map(|pod| Some(((pod["podRef"]["namespace"].as_str()?, pod["podRef"]["name"].as_str()?), pod)))
+        .collect();
+    let of = |pod: &Value| {
+        let metadata = &pod["metadata"];
+        let stats = measured.get(&(metadata["namespace"].as_str()?, metadata["name"].as_str()?))?;
+        Some(pod_metrics(pod, stats))
+    };
+    objects.iter().filter_map(of).collect()
+}
+
+fn usage(stats: &Value) -> Value {
+    let cpu = stats["cpu"]["usageNanoCores"].as_u64().unwrap_or(0);
+    let memory = stats["memory"]["workingSetBytes"].as_u64().unwrap_or(0);
+    json!({ "cpu": format!("{cpu}n"), "memory": format!("{}Ki", memory / 1024) })
+}
+
+fn described(kind: &str, object: &Value, stats: &Value) -> Value {
+    let mut metadata = json!({ "name": object["metadata"]["name"], "creationTimestamp": stats["cpu"]["time"] });
+    for field in ["namespace", "labels"] {
+        if let Some(value) = object["metadata"].get(field) {
+            metadata[field] = value.clone();
+        }
+    }
+    json!({
+        "kind": kind, "apiVersion": API_VERSION, "metadata": metadata,
+        "timestamp": stats["cpu"]["time"], "window": "10s",
+    })
+}
+
+fn node_metrics(node: &Value, stats: &Value) -> Value {
+    let mut metrics = described("NodeMetrics", node, stats);
+    metrics["usage"] = usage(stats);
+    metrics
+}
+
+fn pod_metrics(pod: &Value, stats: &Value) -> Value {
+    let containers = stats["containers"].as_array().into_iter().flatten();
+    let containers: Vec<Value> = containers.map(|c| json!({ "name": c["name"], "usage": usage(c) })).collect();
+    let mut metrics = described("PodMetrics", pod, stats);
+    metrics["containers"] = json!(containers);
+    metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agents_summary_becomes_metrics_of_the_pod() {
+        let pod = json!({ "metadata": { "name": "web", "namespace": "shop", "labels": { "a": "b" }, "uid": "x" } });
+        let stats = json!({
+            "cpu": { "time": "2024-01-01T00:00:00Z", "usageNanoCores": 5 },
+            "containers": [{
+                "name": "c",
+                "cpu": { "usageNanoCores": 5_000_000 }, "memory": { "workingSetBytes": 1_048_576 },
+            }],
+        });
+        let metrics = pod_metrics(&pod, &stats);
+        assert_eq!(metrics["containers"], json!([{ "name": "c", "usage": { "cpu": "5000000n", "memory": "1024Ki" } }]));
+        assert_eq!(metrics["metadata"]["labels"], json!({ "a": "b" }));
+        assert_eq!(metrics["timestamp"], "2024-01-01T00:00:00Z");
+    }
+}

@@ -1,0 +1,86 @@
+//! What the API passes on to the machines: logs, exec, attach, port-forward, and HTTP to pods, services and nodes.
+//!
+//! The server decides who may and whom it concerns ([`pod`], [`proxy`], [`service`]), dials the agent of that machine
+//! ([`agent`]) and from then on only carries bytes ([`pipe`]): the protocols that clients upgrade to are spoken by
+//! the agent. Streams have no limit in time; they end when either side does, or when the server stops.
+
+pub mod agent;
+pub mod metrics;
+mod options;
+mod pipe;
+mod pod;
+mod proxy;
+mod service;
+mod table;
+
+use bytes::Bytes;
+use http::{Method, request::Parts};
+use http_body_util::combinators::UnsyncBoxBody;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::{Api, Target},
+    body::Response,
+    handler::Handler,
+    route::ResourceRoute,
+    status::{ApiError, ApiResult},
+};
+
+pub use agent::Agents;
+
+pub type RequestBody = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// A request to pass on.
+pub struct Relayed<'a> {
+    pub api: &'a Api,
+    pub agents: &'a Agents,
+    pub parts: &'a Parts,
+    pub body: RequestBody,
+    pub target: Target,
+    /// What follows `proxy` in the path, as it came.
+    pub rest: &'a str,
+    pub stop: CancellationToken,
+}
+
+/// Whether requests for this are passed on.
+pub fn concerns(route: &ResourceRoute<'_>) -> bool {
+    let Some(subresource) = route.subresource.as_deref().filter(|_| route.group.is_empty()) else { return false };
+    match &*route.plural {
+        "pods" => matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy"),
+        "services" | "nodes" => subresource == "proxy",
+        _ => false,
+    }
+}
+
+impl Handler {
+    pub(crate) fn agents(&self) -> ApiResult<&Agents> {
+        self.agents.as_deref().ok_or_else(|| ApiError::unavailable("this server has no machines"))
+    }
+
+    pub(crate) async fn relayed(
+        &self,
+        parts: &Parts,
+        body: RequestBody,
+        route: &ResourceRoute<'_>,
+    ) -> ApiResult<Response> {
+        let target = self.target(route)?;
+        let (api, agents, stop) = (&self.api, self.agents()?, self.stop.clone());
+        let relayed = Relayed { api, agents, parts, body, target, rest: route.rest, stop };
+        answer(relayed, route.subresource.as_deref().unwrap_or_default()).await
+    }
+}
+
+async fn answer(relayed: Relayed<'_>, subresource: &str) -> ApiResult<Response> {
+    let method = &relayed.parts.method;
+    match (&*relayed.target.d.plural, subresource) {
+        ("pods", "log") if method == Method::GET => pod::log(relayed).await,
+        ("pods", "exec" | "attach") if matches!(*method, Method::GET | Method::POST) => {
+            pod::stream(relayed, subresource).await
+        }
+        ("pods", "portforward") if matches!(*method, Method::GET | Method::POST) => pod::forward(relayed).await,
+        ("pods", "proxy") => proxy::pod(relayed).await,
+        ("services", "proxy") => proxy::service(relayed).await,
+        ("nodes", "proxy") => proxy::node(relayed).await,
+        _ => Err(ApiError::method_not_allowed()),
+    }
+}

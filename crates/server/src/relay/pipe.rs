@@ -1,0 +1,142 @@
+//! Carrying bytes: an answer as it comes, or both directions of a connection that left HTTP.
+
+use futures::StreamExt;
+use http::{HeaderMap, HeaderName, StatusCode, header, request::Parts};
+use http_body_util::{BodyExt, Limited};
+use hyper::{
+    body::Incoming,
+    upgrade::{OnUpgrade, Upgraded},
+};
+use hyper_util::rt::TokioIo;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    body::{Body, Response},
+    status::{ApiError, ApiResult},
+};
+
+/// Longest refusal of an agent that is read.
+const LONGEST: usize = 64 * 1024;
+
+/// Whether the client asks to leave HTTP on this connection.
+pub fn wants_upgrade(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::CONNECTION).iter().filter_map(|v| v.to_str().ok());
+    values.flat_map(|v| v.split(',')).any(|v| v.trim().eq_ignore_ascii_case("upgrade"))
+}
+
+/// Refuses what would need an upgrade and does not ask for one, or cannot have it.
+pub fn upgrade_required(parts: &Parts) -> ApiResult<()> {
+    if wants_upgrade(&parts.headers) && parts.extensions.get::<OnUpgrade>().is_some() {
+        Ok(())
+    } else {
+        Err(ApiError::bad_request("Upgrade request required"))
+    }
+}
+
+/// Headers of a request that go on to the next hop. Credentials were for us.
+pub fn forwarded(headers: &HeaderMap) -> HeaderMap {
+    let upgrade = wants_upgrade(headers);
+    let ours = [header::AUTHORIZATION, header::HOST, header::PROXY_AUTHORIZATION];
+    let mut kept = HeaderMap::new();
+    for (name, value) in headers {
+        let impersonation = name.as_str().starts_with("impersonate-");
+        if !ours.contains(name) && !impersonation && !is_of_one_hop(name, upgrade) {
+            kept.append(name, value.clone());
+        }
+    }
+    kept
+}
+
+/// Whether a header is about the connection and not about what it carries.
+fn is_of_one_hop(name: &HeaderName, upgrade: bool) -> bool {
+    match *name {
+        header::CONNECTION | header::UPGRADE => !upgrade,
+        header::TE | header::TRAILER | header::TRANSFER_ENCODING => true,
+        _ => name == "keep-alive" || name == "proxy-connection",
+    }
+}
+
+/// Passes an answer on: its bytes, or if it agreed to an upgrade, everything from now on.
+pub fn answer(parts: &Parts, mut response: http::Response<Incoming>, stop: CancellationToken) -> ApiResult<Response> {
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(streamed(response, &stop));
+    }
+    let client = parts.extensions.get::<OnUpgrade>().cloned();
+    let client = client.ok_or_else(|| ApiError::bad_request("Upgrade request required"))?;
+    let agent = hyper::upgrade::on(&mut response);
+    tokio::spawn(async move {
+        stop.run_until_cancelled(connect(client, agent)).await;
+    });
+    let (head, _) = response.into_parts();
+    let mut answer = http::Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    for (name, value) in &head.headers {
+        if !is_of_one_hop(name, true) && name != header::CONTENT_LENGTH {
+            answer.headers_mut().append(name, value.clone());
+        }
+    }
+    Ok(answer)
+}
+
+/// Both ways until both have ended; an end of one is passed on and leaves the other alone.
+async fn connect(client: OnUpgrade, agent: OnUpgrade) {
+    let upgraded: Result<(Upgraded, Upgraded), hyper::Error> = async { Ok((client.await?, agent.await?)) }.await;
+    match upgraded {
+        Ok((client, agent)) => {
+            let (mut client, mut agent) = (TokioIo::new(client), TokioIo::new(agent));
+            if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut agent).await {
+                tracing::debug!(%error, "a stream was cut");
+            }
+        }
+        Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
+    }
+}
+
+/// The answer as it comes. If it breaks off, so does what the client gets.
+fn streamed(response: http::Response<Incoming>, stop: &CancellationToken) -> Response {
+    let (head, body) = response.into_parts();
+    let pieces = body.into_data_stream().map(|piece| piece.map_err(std::io::Error::other));
+    let pieces = pieces.take_until(stop.clone().cancelled_owned());
+    let mut answer = http::Response::new(Body::Relayed(pieces.boxed()));
+    *answer.status_mut() = head.status;
+    for (name, value) in &head.headers {
+        if !is_of_one_hop(name, false) {
+            answer.headers_mut().append(name, value.clone());
+        }
+    }
+    answer
+}
+
+/// What an agent says when it refuses, as a refusal of ours.
+pub async fn refusal(response: http::Response<Incoming>) -> Box<ApiError> {
+    let code = response.status();
+    let text = match Limited::new(response.into_body(), LONGEST).collect().await {
+        Ok(body) => String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
+        Err(error) => format!("its answer cannot be read: {error}"),
+    };
+    ApiError::of_agent(code, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn what_concerns_one_connection_is_not_passed_on() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "keep-alive"),
+            ("upgrade", "websocket"),
+            ("authorization", "Bearer x"),
+            ("impersonate-user", "bob"),
+            ("accept", "*/*"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        assert_eq!(forwarded(&headers).keys().map(|k| k.as_str()).collect::<Vec<_>>(), ["accept"]);
+        headers.insert("connection", HeaderValue::from_static("Upgrade"));
+        assert!(forwarded(&headers).contains_key("upgrade"));
+    }
+}

@@ -1,0 +1,108 @@
+//! `pods/log`, `pods/exec`, `pods/attach`, `pods/portforward`.
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use super::{Relayed, RequestBody, options, pipe};
+use crate::{
+    api::{Api, Target},
+    body::{Body, Response},
+    object, reply,
+    status::{ApiError, ApiResult},
+};
+
+/// One segment of a path.
+pub fn segment(text: &str) -> impl std::fmt::Display + '_ {
+    utf8_percent_encode(text, NON_ALPHANUMERIC)
+}
+
+pub fn nothing() -> RequestBody {
+    Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync()
+}
+
+impl Relayed<'_> {
+    fn query(&self) -> &str {
+        self.parts.uri.query().unwrap_or_default()
+    }
+
+    /// The path of something of this pod at its agent.
+    fn path(&self, kind: &str, rest: &[&str], query: &str) -> String {
+        let namespace = self.target.namespace.as_deref().unwrap_or_default();
+        let mut path = format!("/{kind}/{}/{}", segment(namespace), segment(&self.target.name));
+        for part in rest {
+            path += &format!("/{}", segment(part));
+        }
+        if query.is_empty() { path } else { format!("{path}?{query}") }
+    }
+}
+
+/// The object that is meant.
+pub async fn object(api: &Api, target: &Target) -> ApiResult<Value> {
+    let entry = api.existing(target).await?;
+    Ok(object::value_of(&target.d, &entry))
+}
+
+/// The machine a pod is on.
+pub fn node(pod: &Value) -> Option<&str> {
+    pod["spec"]["nodeName"].as_str().filter(|node| !node.is_empty())
+}
+
+fn host(pod: &Value) -> ApiResult<&str> {
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    node(pod).ok_or_else(|| ApiError::bad_request(format!("pod {name} does not have a host assigned")))
+}
+
+fn request(method: &http::Method, path: &str, body: RequestBody) -> ApiResult<Request<RequestBody>> {
+    let request = Request::builder().method(method).uri(path).header(http::header::HOST, "agent").body(body);
+    request.map_err(|error| ApiError::bad_request(error.to_string()))
+}
+
+pub async fn log(relayed: Relayed<'_>) -> ApiResult<Response> {
+    let pod = object(relayed.api, &relayed.target).await?;
+    let (wanted, query) = options::log(&relayed.target.name, relayed.query())?;
+    let container = options::container(&pod, &wanted)?;
+    let Some(node) = node(&pod) else {
+        return Ok(reply::typed(StatusCode::OK, "text/plain", Body::empty())); // it cannot have said anything
+    };
+    let agent = relayed.agents.find(relayed.api, node).await?;
+    let request = request(&http::Method::GET, &relayed.path("containerLogs", &[&container], &query), nothing())?;
+    let response = relayed.agents.send(&agent, request).await?;
+    if !response.status().is_success() {
+        return Err(pipe::refusal(response).await);
+    }
+    pipe::answer(relayed.parts, response, relayed.stop)
+}
+
+/// Exec or attach.
+pub async fn stream(relayed: Relayed<'_>, kind: &str) -> ApiResult<Response> {
+    let pod = object(relayed.api, &relayed.target).await?;
+    let (wanted, query) = options::streams(relayed.query());
+    let container = options::container(&pod, &wanted)?;
+    let path = relayed.path(kind, &[&container], &query);
+    upgraded(relayed, host(&pod)?, &path).await
+}
+
+pub async fn forward(relayed: Relayed<'_>) -> ApiResult<Response> {
+    let pod = object(relayed.api, &relayed.target).await?;
+    let query = options::ports(relayed.query());
+    let path = relayed.path("portForward", &[], &query);
+    upgraded(relayed, host(&pod)?, &path).await
+}
+
+/// Lets client and agent agree on a protocol, and then speak it.
+async fn upgraded(relayed: Relayed<'_>, node: &str, path: &str) -> ApiResult<Response> {
+    let agent = relayed.agents.find(relayed.api, node).await?;
+    pipe::upgrade_required(relayed.parts)?;
+    let mut request = request(&relayed.parts.method, path, nothing())?;
+    let headers = pipe::forwarded(&relayed.parts.headers);
+    for (name, value) in &headers {
+        if name != http::header::CONTENT_LENGTH {
+            request.headers_mut().append(name, value.clone());
+        }
+    }
+    let response = relayed.agents.send(&agent, request).await?;
+    pipe::answer(relayed.parts, response, relayed.stop)
+}

@@ -1,0 +1,230 @@
+//! `pods/proxy`, `services/proxy`, `nodes/proxy`: HTTP to what runs in the cluster.
+//!
+//! The name may carry a scheme and a port: `web`, `web:8080`, `web:http`, `https:web:8443`. Pods are reached through
+//! their agent, so it does not matter whether the server has a route to their addresses.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, Error, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+};
+use serde_json::Value;
+use tokio_rustls::TlsConnector;
+
+use super::{
+    Relayed, RequestBody, agent, pipe,
+    pod::{node as node_of, nothing, object, segment},
+    service,
+};
+use crate::{
+    body::{Body, Response},
+    status::{ApiError, ApiResult},
+};
+
+/// Whom a name means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    pub https: bool,
+    pub name: String,
+    /// A number or a name; empty for the first there is.
+    pub port: String,
+}
+
+impl Name {
+    pub fn parse(text: &str) -> Option<Self> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let (scheme, name, port) = match parts[..] {
+            [name] => ("", name, ""),
+            [name, port] => ("", name, port),
+            [scheme, name, port] => (scheme, name, port),
+            _ => return None,
+        };
+        if name.is_empty() || !matches!(scheme, "" | "http" | "https") {
+            return None;
+        }
+        Some(Self { https: scheme == "https", name: name.to_owned(), port: port.to_owned() })
+    }
+}
+
+fn named(relayed: &mut Relayed<'_>) -> ApiResult<Name> {
+    let kind = relayed.target.d.singular.clone();
+    let text = &relayed.target.name;
+    let name = Name::parse(text);
+    let name = name.ok_or_else(|| ApiError::bad_request(format!("invalid {kind} request {text:?}")))?;
+    relayed.target.name = name.name.clone();
+    Ok(name)
+}
+
+/// As upstream: a directory has a slash at its end.
+fn redirected(relayed: &Relayed<'_>) -> Option<Response> {
+    let uri = &relayed.parts.uri;
+    let bare = relayed.rest.is_empty() && matches!(relayed.parts.method, Method::GET | Method::HEAD);
+    if !bare || pipe::wants_upgrade(&relayed.parts.headers) {
+        return None;
+    }
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let mut response = http::Response::new(Body::empty());
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    let location = HeaderValue::from_str(&format!("{}/{query}", uri.path())).ok()?;
+    response.headers_mut().insert(header::LOCATION, location);
+    Some(response)
+}
+
+pub async fn pod(mut relayed: Relayed<'_>) -> ApiResult<Response> {
+    let redirect = redirected(&relayed);
+    let name = named(&mut relayed)?;
+    let pod = object(relayed.api, &relayed.target).await?;
+    if let Some(redirect) = redirect {
+        return Ok(redirect);
+    }
+    let port = service::pod_port(&pod, &name.port)?;
+    to_pod(relayed, &pod, port, name.https).await
+}
+
+pub async fn service(mut relayed: Relayed<'_>) -> ApiResult<Response> {
+    let redirect = redirected(&relayed);
+    let name = named(&mut relayed)?;
+    let service = object(relayed.api, &relayed.target).await?;
+    if let Some(redirect) = redirect {
+        return Ok(redirect);
+    }
+    let (pod, port) = service::endpoint(relayed.api, &service, &name.port).await?;
+    to_pod(relayed, &pod, port, name.https).await
+}
+
+pub async fn node(mut relayed: Relayed<'_>) -> ApiResult<Response> {
+    let redirect = redirected(&relayed);
+    let name = named(&mut relayed)?;
+    let agent = relayed.agents.find(relayed.api, &name.name).await?;
+    if let Some(redirect) = redirect {
+        return Ok(redirect);
+    }
+    if !name.port.is_empty() && name.port != agent.port.to_string() {
+        let text = format!("only port {} of node {:?} can be reached", agent.port, name.name);
+        return Err(ApiError::bad_request(text));
+    }
+    let request = rewritten(&mut relayed, "agent")?;
+    let response = relayed.agents.send(&agent, request).await?;
+    pipe::answer(relayed.parts, response, relayed.stop)
+}
+
+/// The client's request as what it is meant for gets it.
+fn rewritten(relayed: &mut Relayed<'_>, host: &str) -> ApiResult<Request<RequestBody>> {
+    let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
+    let query = relayed.parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let rest = if relayed.rest.is_empty() { "/" } else { relayed.rest };
+    let uri: Uri = format!("{rest}{query}").parse().map_err(|e| bad(&e))?;
+    let mut request = Request::new(std::mem::replace(&mut relayed.body, nothing()));
+    *request.method_mut() = relayed.parts.method.clone();
+    *request.uri_mut() = uri;
+    *request.headers_mut() = pipe::forwarded(&relayed.parts.headers);
+    request.headers_mut().insert(header::HOST, HeaderValue::from_str(host).map_err(|e| bad(&e))?);
+    Ok(request)
+}
+
+/// Through the agent of the pod's machine, as if from within the pod.
+async fn to_pod(mut relayed: Relayed<'_>, pod: &Value, port: u16, https: bool) -> ApiResult<Response> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (namespace, name) = (text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]));
+    let node = node_of(pod);
+    let node = node.ok_or_else(|| ApiError::bad_request(format!("pod {name} does not have a host assigned")))?;
+    let agent = relayed.agents.find(relayed.api, node).await?;
+    let path = format!("/tunnel/{}/{}/{port}", segment(&namespace), segment(&name));
+    let tunnel = Request::builder()
+        .uri(path)
+        .header(header::HOST, "agent")
+        .header(header::CONNECTION, "Upgrade")
+        .header(header::UPGRADE, "tcp")
+        .body(nothing())
+        .map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let mut opened = relayed.agents.send(&agent, tunnel).await?;
+    if opened.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let refused = pipe::refusal(opened).await;
+        let why = refused.status()["message"].as_str().unwrap_or_default().to_owned();
+        return Err(ApiError::unavailable(format!("error trying to reach service: {why}")));
+    }
+    let failed = |why: &dyn std::fmt::Display| ApiError::unavailable(format!("error trying to reach service: {why}"));
+    let io = TokioIo::new(hyper::upgrade::on(&mut opened).await.map_err(|e| failed(&e))?);
+    let address = text(&pod["status"]["podIP"]);
+    let host = if address.is_empty() { format!("{name}:{port}") } else { format!("{address}:{port}") };
+    let request = rewritten(&mut relayed, &host)?;
+    let response = if https {
+        let tls = TlsConnector::from(Arc::new(trusting().map_err(|e| failed(&e))?));
+        let server = ServerName::try_from(name).map_err(|e| failed(&e))?;
+        agent::send(tls.connect(server, io).await.map_err(|e| failed(&e))?, request).await
+    } else {
+        agent::send(io, request).await
+    };
+    pipe::answer(relayed.parts, response.map_err(|e| failed(&e))?, relayed.stop)
+}
+
+/// Pods have certificates of anyone's, so theirs prove nothing; who they are, their agent vouches for.
+fn trusting() -> Result<ClientConfig, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(Anyone(provider.signature_verification_algorithms));
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Ok(config)
+}
+
+#[derive(Debug)]
+struct Anyone(rustls::crypto::WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_carry_scheme_and_port() {
+        let name = |https, name: &str, port: &str| Some(Name { https, name: name.into(), port: port.into() });
+        assert_eq!(Name::parse("web"), name(false, "web", ""));
+        assert_eq!(Name::parse("web:http"), name(false, "web", "http"));
+        assert_eq!(Name::parse("https:web:"), name(true, "web", ""));
+        assert_eq!(Name::parse("https:web:8443"), name(true, "web", "8443"));
+        assert_eq!(Name::parse("ftp:web:21"), None);
+        assert_eq!(Name::parse("a:b:c:d"), None);
+        assert_eq!(Name::parse(":80"), None);
+    }
+}
