@@ -3,10 +3,13 @@
 //! Certificates end and are renewed while they are in use, so nothing here holds one for good: every
 //! handshake takes the [`Current`] one.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::Uri;
-use hyper_util::{client::legacy::Client as HttpClient, rt::TokioExecutor};
+use hyper_util::{
+    client::legacy::{Client as HttpClient, connect::HttpConnector},
+    rt::TokioExecutor,
+};
 use kube::client::{Body, ConfigExt};
 use parking_lot::RwLock;
 use rustls::{
@@ -24,6 +27,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Whoever has one of these groups in a certificate of our CA may call an agent: servers, and administrators.
 const CALLERS: [&str; 2] = ["mainstay:servers", "system:masters"];
+
+const CONNECT: Duration = Duration::from_secs(10);
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -166,14 +172,39 @@ pub(crate) fn client_builder(ca: &str) -> Result<Builder, TlsError> {
 
 /// A client of the API that connects like this.
 pub(crate) fn client(server: &str, tls: ClientConfig) -> Result<kube::Client, TlsError> {
-    let url: Uri = server.parse().map_err(|_| TlsError::Url { url: server.to_owned() })?;
+    Ok(kube::client::ClientBuilder::new(transport(tls), "default").with_layer(&base(server)?).build())
+}
+
+/// The same, with a token in every request.
+pub(crate) fn client_with_bearer(server: &str, tls: ClientConfig, token: &str) -> Result<kube::Client, TlsError> {
+    let mut value = http::HeaderValue::from_str(&format!("Bearer {token}")).map_err(unusable("the token"))?;
+    value.set_sensitive(true);
+    let transport = tower::ServiceBuilder::new()
+        .map_request(move |mut request: http::Request<Body>| {
+            request.headers_mut().insert(http::header::AUTHORIZATION, value.clone());
+            request
+        })
+        .service(transport(tls));
+    Ok(kube::client::ClientBuilder::new(transport, "default").with_layer(&base(server)?).build())
+}
+
+fn transport(tls: ClientConfig) -> HttpClient<hyper_rustls::HttpsConnector<HttpConnector>, Body> {
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_connect_timeout(Some(CONNECT));
+    http.set_nodelay(true);
+    http.set_keepalive(Some(KEEP_ALIVE)); // a server that is gone without a word is noticed
+    let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1();
+    HttpClient::builder(TokioExecutor::new()).build(https.wrap_connector(http))
+}
+
+fn base(server: &str) -> Result<kube::client::middleware::BaseUriLayer, TlsError> {
+    let wrong = || TlsError::Url { url: server.to_owned() };
+    let url: Uri = server.parse().map_err(|_| wrong())?;
     if url.scheme_str() != Some("https") || url.host().is_none() {
-        return Err(TlsError::Url { url: server.to_owned() });
+        return Err(wrong());
     }
-    let connector = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().build();
-    let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new()).build(connector);
-    let base = kube::Config::new(url).base_uri_layer();
-    Ok(kube::client::ClientBuilder::new(http, "default").with_layer(&base).build())
+    Ok(kube::Config::new(url).base_uri_layer())
 }
 
 /// Lets those through whom our CA says to be one of [`CALLERS`].

@@ -13,7 +13,16 @@ use crate::{
 
 /// A client for a part of this process, named for the logs.
 pub fn internal(handler: Arc<Handler>, part: &str) -> kube::Client {
-    let caller = Caller::Internal(Arc::new(User::internal(part)));
+    acting(handler, User::internal(part))
+}
+
+/// A client for the agent in this process, which may do no more than one on another machine.
+pub fn node(handler: Arc<Handler>, name: &str) -> kube::Client {
+    acting(handler, User::node(name))
+}
+
+fn acting(handler: Arc<Handler>, user: User) -> kube::Client {
+    let caller = Caller::Internal(Arc::new(user));
     let service = service_fn(move |request: Request<ClientBody>| {
         let (handler, caller) = (handler.clone(), caller.clone());
         async move { Ok::<_, Infallible>(handler.handle(request, caller).await) }

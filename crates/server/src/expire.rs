@@ -1,4 +1,4 @@
-//! Events are news: they are forgotten after a while.
+//! Events are news: they are forgotten after a while. So are tokens to join with, once their time is over.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,14 +7,14 @@ use mainstay_store::{Compare, Expect, List, Op, StoreError, Txn};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::handler::Handler;
+use crate::{auth::bootstrap_token, handler::Handler};
 
 const PREFIX: &str = "/registry/events/";
 /// Keys looked at, and deleted, at a time.
 const STRIDE: usize = 500;
 const MOST_OPS: usize = 64;
 
-/// Deletes events older than their time to live until `stop`.
+/// Deletes events older than their time to live, and expired tokens, until `stop`.
 pub async fn run(handler: Arc<Handler>, stop: CancellationToken) {
     let ttl = handler.api.settings.event_ttl;
     let pause = (ttl / 20).clamp(Duration::from_millis(200), Duration::from_secs(60));
@@ -25,6 +25,9 @@ pub async fn run(handler: Arc<Handler>, stop: CancellationToken) {
         }
         if let Err(error) = sweep(&handler, Timestamp::now(), ttl).await {
             tracing::warn!(%error, "cannot clear old events; will try again");
+        }
+        if let Err(error) = bootstrap_token::sweep(handler.store(), Timestamp::now()).await {
+            tracing::warn!(%error, "cannot clear expired tokens; will try again");
         }
     }
 }

@@ -47,6 +47,7 @@ mod reviews;
 mod route;
 pub mod serve;
 pub mod settings;
+pub mod signer;
 mod status;
 mod verbs;
 mod warnings;

@@ -1,8 +1,11 @@
 //! Tokens with which a machine may ask to become a member: `<id>.<secret>`, each a Secret in
 //! `kube-system` that names its end.
 
+use std::sync::Arc;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
+use mainstay_store::{Compare, Expect, List, Op, Store, StoreError, Txn};
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
 
@@ -57,6 +60,25 @@ pub fn is_expired(object: &Value, now: Timestamp) -> bool {
         None => object["data"].get("expiration").is_some_and(|value| value != ""),
         Some(text) => text.parse::<Timestamp>().map_or(true, |end| end <= now),
     }
+}
+
+/// Deletes the tokens whose time is over.
+pub async fn sweep(store: &Arc<dyn Store>, now: Timestamp) -> Result<(), StoreError> {
+    let prefix = format!("/registry/secrets/{NAMESPACE}/{PREFIX}");
+    for entry in store.list(List { prefix: &prefix, ..List::default() }).await?.entries {
+        let object: Value = serde_json::from_slice(&entry.value).unwrap_or(Value::Null);
+        if object["type"] == TYPE && is_expired(&object, now) && metadata::finalizers(&object).next().is_none() {
+            let key = entry.key.clone();
+            tracing::info!(key = &*key, "delete expired token");
+            store
+                .commit(Txn {
+                    compares: vec![Compare { key: key.clone(), expect: Expect::ModifiedAt(entry.modified) }],
+                    ops: vec![Op::Delete { key }],
+                })
+                .await?; // a conflict means news: look again next time
+        }
+    }
+    Ok(())
 }
 
 fn decoded(object: &Value, key: &str) -> Option<String> {

@@ -1,0 +1,192 @@
+//! `mainstay token`: what a machine is given once to become a member.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::Secret,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, ListParams, PostParams},
+    config::Kubeconfig,
+};
+use mainstay_agent::join::Token;
+
+use crate::{
+    cli::{TokenCommand, TokenOptions},
+    exit::Exit,
+};
+
+const NAMESPACE: &str = "kube-system";
+const PREFIX: &str = "bootstrap-token-";
+const TYPE: &str = "bootstrap.kubernetes.io/token";
+const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+
+pub fn run(options: TokenOptions) -> Result<(), Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
+    runtime.block_on(async {
+        let cluster = Cluster::connect(&options).await?;
+        match &options.command {
+            TokenCommand::Create { ttl } => cluster.create(*ttl).await,
+            TokenCommand::List => cluster.list().await,
+            TokenCommand::Delete { id } => cluster.delete(id).await,
+        }
+    })
+}
+
+/// The API, and the authority that machines will recognise it by.
+struct Cluster {
+    secrets: Api<Secret>,
+    ca: String,
+}
+
+impl Cluster {
+    async fn connect(options: &TokenOptions) -> anyhow::Result<Self> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let path = options.data.path().join("admin.kubeconfig");
+        let kubeconfig = Kubeconfig::read_from(&path)
+            .with_context(|| format!("read {}; tokens are made on a server, with its --data-dir", path.display()))?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
+        let ca = config.root_cert.as_ref().and_then(|roots| roots.first());
+        let ca = ca.map(|der| pem(der)).ok_or_else(|| anyhow!("{} names no certificate authority", path.display()))?;
+        let secrets = Api::namespaced(Client::try_from(config)?, NAMESPACE);
+        Ok(Self { secrets, ca })
+    }
+
+    async fn create(&self, ttl: Duration) -> Result<(), Exit> {
+        let (id, secret) = (random(6)?, random(16)?);
+        let token = Token::new(&id, &secret, &self.ca).ok_or_else(|| anyhow!("the certificate authority is unreadable"))?;
+        let expires = (!ttl.is_zero()).then(|| expiry(Timestamp::now(), ttl));
+        let object = secret_of(&id, &secret, expires);
+        self.secrets.create(&PostParams::default(), &object).await.context("write the token")?;
+        println!("{token}");
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<(), Exit> {
+        let params = ListParams::default().fields(&format!("type={TYPE}"));
+        let tokens = self.secrets.list(&params).await.context("list tokens")?;
+        println!("{:<8} EXPIRES", "ID");
+        for token in tokens {
+            let text = |key: &str| {
+                let value = token.data.as_ref().and_then(|data| data.get(key));
+                value.map(|value| String::from_utf8_lossy(&value.0).into_owned())
+            };
+            let expires = text("expiration").unwrap_or_else(|| "never".to_owned());
+            println!("{:<8} {expires}", text("token-id").unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, id: &str) -> Result<(), Exit> {
+        let id = id.split('.').next().unwrap_or_default();
+        match self.secrets.delete(&format!("{PREFIX}{id}"), &DeleteParams::default()).await {
+            Ok(_) => {
+                println!("Deleted token {id}.");
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                Err(Exit::Refused(anyhow!("there is no token {id:?}; `mainstay token list` tells which there are")))
+            }
+            Err(error) => Err(Exit::Failed(anyhow!(error).context("delete the token"))),
+        }
+    }
+}
+
+fn expiry(now: Timestamp, ttl: Duration) -> Timestamp {
+    let end = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_add(ttl).ok()).unwrap_or(Timestamp::MAX);
+    Timestamp::from_second(end.as_second()).unwrap_or(end)
+}
+
+fn secret_of(id: &str, secret: &str, expires: Option<Timestamp>) -> Secret {
+    let mut data: std::collections::BTreeMap<String, ByteString> = [
+        ("token-id", id.to_owned()),
+        ("token-secret", secret.to_owned()),
+        ("description", "made by mainstay token create".to_owned()),
+        ("usage-bootstrap-authentication", "true".to_owned()),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes())))
+    .collect();
+    if let Some(expires) = expires {
+        data.insert("expiration".to_owned(), ByteString(expires.to_string().into_bytes()));
+    }
+    Secret {
+        metadata: ObjectMeta { name: Some(format!("{PREFIX}{id}")), ..ObjectMeta::default() },
+        type_: Some(TYPE.to_owned()),
+        data: Some(data),
+        ..Secret::default()
+    }
+}
+
+/// Letters and digits that nobody can guess.
+fn random(length: usize) -> anyhow::Result<String> {
+    use std::io::Read;
+    let mut source = std::fs::File::open("/dev/urandom").context("open /dev/urandom")?;
+    let mut text = String::with_capacity(length);
+    let mut byte = [0];
+    while text.len() < length {
+        source.read_exact(&mut byte).context("read /dev/urandom")?;
+        // Values beyond the last full round of the alphabet would favour its beginning.
+        if usize::from(byte[0]) < 256 / ALPHABET.len() * ALPHABET.len() {
+            text.push(char::from(ALPHABET[usize::from(byte[0]) % ALPHABET.len()]));
+        }
+    }
+    if text.len() == length { Ok(text) } else { bail!("no random letters") }
+}
+
+fn pem(der: &[u8]) -> String {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", BASE64_STANDARD.encode(der))
+}
+
+/// `90s`, `30m`, `24h`, `7d`, or `0` for no end.
+pub fn parse_ttl(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time like 30m, 24h or 7d, or 0 for no end");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let unit = match &text[digits.len()..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        "" if number == 0 => 1,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(unit).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        assert_eq!(parse_ttl("24h"), Ok(Duration::from_secs(86400)));
+        assert_eq!(parse_ttl("7d"), Ok(Duration::from_secs(7 * 86400)));
+        assert_eq!(parse_ttl("0"), Ok(Duration::ZERO));
+        for wrong in ["", "h", "5", "-1h", "1w", "1.5h", "99999999999999999d"] {
+            assert!(parse_ttl(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_two_tokens_are_alike() {
+        let (one, other) = (random(16).unwrap(), random(16).unwrap());
+        assert_ne!(one, other);
+        assert!(one.bytes().all(|byte| ALPHABET.contains(&byte)));
+    }
+
+    #[test]
+    fn a_token_is_what_the_api_expects() {
+        let secret = secret_of("abcdef", "0123456789abcdef", Some("2026-01-01T00:00:00Z".parse().unwrap()));
+        assert_eq!(secret.metadata.name.as_deref(), Some("bootstrap-token-abcdef"));
+        let data = secret.data.unwrap();
+        assert_eq!(data["expiration"].0, b"2026-01-01T00:00:00Z");
+        assert_eq!(data["usage-bootstrap-authentication"].0, b"true");
+    }
+}

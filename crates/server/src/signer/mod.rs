@@ -1,0 +1,204 @@
+//! Gives certificates to machines: approves what they may have, and signs what is approved.
+//!
+//! Level-triggered: every look reads all requests there are, so that one that was missed, or one that people
+//! approve, is answered at the next. Writes carry the version that was judged.
+
+mod plan;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, ListParams, PostParams, Preconditions},
+    runtime::{WatchStreamExt, watcher},
+};
+use mainstay_api::k8s_openapi::{
+    ByteString,
+    api::{
+        certificates::v1::{
+            CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
+        },
+        core::v1::Node,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use rcgen::ExtendedKeyUsagePurpose;
+use tokio_util::sync::CancellationToken;
+
+use self::plan::{Action, Asked, Signer, State};
+use crate::{
+    client,
+    handler::Handler,
+    pki::{Authority, Pki, Request},
+};
+
+/// How often everything is looked at even if nothing is heard.
+const SLOWLY: Duration = Duration::from_secs(60);
+
+pub struct Authorities {
+    clients: Arc<Authority>,
+    machines: Arc<Authority>,
+}
+
+impl Authorities {
+    pub fn of(pki: &Pki) -> Self {
+        Self { clients: pki.authority.clone(), machines: pki.node_authority.clone() }
+    }
+}
+
+/// Answers requests until `stop`.
+pub async fn run(handler: Arc<Handler>, authorities: Authorities, stop: CancellationToken) {
+    let client = client::internal(handler, "signer");
+    let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let mut news = watcher(requests.clone(), watcher::Config::default()).default_backoff().boxed();
+    loop {
+        let heard = tokio::time::timeout(SLOWLY, news.try_next());
+        match stop.run_until_cancelled(heard).await {
+            None => return,
+            Some(Ok(Err(error))) => tracing::debug!(%error, "cannot follow certificate signing requests"),
+            Some(Ok(Ok(_)) | Err(_)) => {}
+        }
+        if let Err(error) = look(&client, &requests, &authorities).await {
+            tracing::warn!(%error, "cannot answer certificate signing requests; will try again");
+        }
+    }
+}
+
+async fn look(
+    client: &Client,
+    requests: &Api<CertificateSigningRequest>,
+    authorities: &Authorities,
+) -> Result<(), kube::Error> {
+    let now = Timestamp::now();
+    let all = requests.list(&ListParams::default()).await?.items;
+    let mut asked: Vec<(&CertificateSigningRequest, Asked)> = Vec::new();
+    for object in &all {
+        let created = object.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+        if plan::is_old(state(object), created, now) {
+            forget(requests, object).await?;
+        } else if let Some(view) = view(object) {
+            asked.push((object, view));
+        }
+    }
+    for index in 0..asked.len() {
+        let (object, one) = &asked[index];
+        let member = match (one.state, one.node()) {
+            (State::Pending, Some(name)) => Api::<Node>::all(client.clone()).get_metadata_opt(name).await?.is_some(),
+            _ => false,
+        };
+        let others = asked.iter().map(|(_, other)| other);
+        let Some(action) = plan::plan(one, member, others) else { continue };
+        let approved = matches!(action, Action::Approve(_));
+        match apply(requests, object, one, action, authorities, now).await {
+            // The next in line must know.
+            Ok(()) if approved => asked[index].1.state = State::Approved,
+            Ok(()) => {}
+            // Somebody else was faster: the news of it brings us back.
+            Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+async fn apply(
+    requests: &Api<CertificateSigningRequest>,
+    object: &CertificateSigningRequest,
+    asked: &Asked,
+    action: Action,
+    authorities: &Authorities,
+    now: Timestamp,
+) -> Result<(), kube::Error> {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let mut next = object.clone();
+    let status = next.status.get_or_insert_default();
+    let subresource = match action {
+        Action::Approve(why) => {
+            tracing::info!(name, user = asked.user, "approve certificate");
+            add(status, "Approved", "AutoApproved", why, now);
+            "approval"
+        }
+        Action::Deny(why) => {
+            tracing::info!(name, user = asked.user, why, "deny certificate");
+            add(status, "Denied", "AutoDenied", why, now);
+            "approval"
+        }
+        Action::Fail(why) => {
+            add(status, "Failed", "SignerValidationFailure", why, now);
+            "status"
+        }
+        Action::Issue => {
+            match issue(object, asked, authorities) {
+                Ok(pem) => status.certificate = Some(ByteString(pem.into_bytes())),
+                Err(why) => add(status, "Failed", "SigningFailure", why, now),
+            }
+            "status"
+        }
+    };
+    let params = PostParams::default();
+    requests.replace_subresource(subresource, name, &params, &next).await.map(drop)
+}
+
+fn issue(object: &CertificateSigningRequest, asked: &Asked, authorities: &Authorities) -> Result<String, String> {
+    let request = asked.request.as_ref().map_err(Clone::clone)?;
+    let (authority, purpose) = match asked.signer {
+        Signer::NodeServing => (&authorities.machines, ExtendedKeyUsagePurpose::ServerAuth),
+        Signer::NodeClient | Signer::Client => (&authorities.clients, ExtendedKeyUsagePurpose::ClientAuth),
+    };
+    let life = object.spec.expiration_seconds.map(|seconds| time::Duration::seconds(i64::from(seconds)));
+    authority.sign_request(request, purpose, life).map_err(|error| error.to_string())
+}
+
+async fn forget(
+    requests: &Api<CertificateSigningRequest>,
+    object: &CertificateSigningRequest,
+) -> Result<(), kube::Error> {
+    let meta = object.meta();
+    let ours = Preconditions { uid: meta.uid.clone(), resource_version: meta.resource_version.clone() };
+    let params = DeleteParams { preconditions: Some(ours), ..DeleteParams::default() };
+    match requests.delete(meta.name.as_deref().unwrap_or_default(), &params).await {
+        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn add(status: &mut CertificateSigningRequestStatus, kind: &str, reason: &str, message: String, now: Timestamp) {
+    status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
+        type_: kind.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_update_time: Some(Time(now)),
+        last_transition_time: Some(Time(now)),
+    });
+}
+
+fn state(object: &CertificateSigningRequest) -> State {
+    let Some(status) = &object.status else { return State::Pending };
+    let has = |kind: &str| status.conditions.iter().flatten().any(|condition| condition.type_ == kind);
+    if has("Denied") || has("Failed") {
+        State::Refused
+    } else if status.certificate.as_ref().is_some_and(|certificate| !certificate.0.is_empty()) {
+        State::Issued
+    } else if has("Approved") {
+        State::Approved
+    } else {
+        State::Pending
+    }
+}
+
+/// What concerns us of a request; `None` for signers that are not ours.
+fn view(object: &CertificateSigningRequest) -> Option<Asked> {
+    let spec = &object.spec;
+    Some(Asked {
+        signer: Signer::named(&spec.signer_name)?,
+        user: spec.username.clone().unwrap_or_default(),
+        groups: spec.groups.clone().unwrap_or_default(),
+        usages: spec.usages.clone().unwrap_or_default(),
+        request: Request::parse(&spec.request.0).map_err(|error| error.to_string()),
+        state: state(object),
+        created: object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+    })
+}

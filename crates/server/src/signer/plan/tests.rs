@@ -1,0 +1,115 @@
+use rcgen::{CertificateParams, DnType, KeyPair};
+
+use super::*;
+
+const CLIENT: [&str; 2] = ["digital signature", "client auth"];
+const SERVING: [&str; 2] = ["digital signature", "server auth"];
+
+fn request(common_name: &str, organization: &str, names: &[&str]) -> Result<Request, String> {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.distinguished_name = Default::default();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.distinguished_name.push(DnType::OrganizationName, organization);
+    let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    Request::parse(pem.as_bytes()).map_err(|error| error.to_string())
+}
+
+fn asked(signer: Signer, user: &str, group: &str, request: Result<Request, String>) -> Asked {
+    let usages = if signer == Signer::NodeServing { SERVING } else { CLIENT };
+    Asked {
+        signer,
+        user: user.to_owned(),
+        groups: vec![group.to_owned(), "system:authenticated".to_owned()],
+        usages: usages.map(str::to_owned).into(),
+        request,
+        state: State::Pending,
+        created: Timestamp::from_second(1000).unwrap(),
+    }
+}
+
+fn joining(name: &str) -> Asked {
+    let request = request(&format!("system:node:{name}"), NODES, &[]);
+    asked(Signer::NodeClient, "system:bootstrap:abcdef", BOOTSTRAPPERS, request)
+}
+
+fn denied(action: Option<Action>) -> String {
+    match action {
+        Some(Action::Deny(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_machine_with_a_token_joins_under_a_free_name() {
+    assert!(matches!(plan(&joining("a"), false, &[]), Some(Action::Approve(_))));
+}
+
+#[test]
+fn a_name_that_is_taken_is_refused_with_what_to_do() {
+    let why = denied(plan(&joining("a"), true, &[]));
+    assert!(why.contains("kubectl delete node a") && why.contains("--node-name"), "{why}");
+}
+
+#[test]
+fn two_machines_joining_at_once_under_one_name_do_not_both_get_in() {
+    let given = |seconds: i64| {
+        let created = Timestamp::from_second(1000 - seconds).unwrap();
+        Asked { state: State::Issued, created, ..joining("a") }
+    };
+    assert!(denied(plan(&joining("a"), false, &[given(30)])).contains("another machine is just joining"));
+    assert!(matches!(plan(&joining("a"), false, &[given(61)]), Some(Action::Approve(_))));
+    assert!(matches!(plan(&joining("b"), false, &[given(30)]), Some(Action::Approve(_))));
+    let refused = Asked { state: State::Refused, ..joining("a") };
+    assert!(matches!(plan(&joining("a"), false, &[refused]), Some(Action::Approve(_))));
+}
+
+#[test]
+fn a_machine_renews_for_itself_alone() {
+    let node = |signer, user: &str, names: &[&str]| asked(signer, user, NODES, request("system:node:a", NODES, names));
+    for (signer, names) in [(Signer::NodeClient, &[][..]), (Signer::NodeServing, &["10.0.0.1", "a"])] {
+        assert!(matches!(plan(&node(signer, "system:node:a", names), true, &[]), Some(Action::Approve(_))));
+        assert!(denied(plan(&node(signer, "system:node:b", names), true, &[])).contains("may not ask"));
+    }
+}
+
+#[test]
+fn a_request_for_more_than_a_machine_is_refused() {
+    let of = |signer, request| asked(signer, "system:bootstrap:abcdef", BOOTSTRAPPERS, request);
+    for (wanted, words) in [
+        (of(Signer::NodeClient, request("system:node:a", MASTERS, &[])), "not those of a node"),
+        (of(Signer::NodeClient, request("admin", NODES, &[])), "not those of a node"),
+        (of(Signer::NodeClient, request("system:node:", NODES, &[])), "not those of a node"),
+        (of(Signer::NodeClient, request("system:node:a", NODES, &["kubernetes"])), "alternative names"),
+        (of(Signer::NodeClient, Err("nonsense".to_owned())), "nonsense"),
+        (Asked { usages: vec!["any".into()], ..joining("a") }, "usages did not match"),
+    ] {
+        let why = denied(plan(&wanted, false, &[]));
+        assert!(why.contains(words), "{why}");
+    }
+}
+
+#[test]
+fn what_others_ask_for_is_left_to_people_and_then_given() {
+    let wanted = |group: &str| asked(Signer::Client, "ann", "staff", request("ann", group, &[]));
+    assert_eq!(plan(&wanted("staff"), false, &[]), None);
+    let approved = |asked: Asked| Asked { state: State::Approved, ..asked };
+    assert_eq!(plan(&approved(wanted("staff")), false, &[]), Some(Action::Issue));
+    assert!(matches!(plan(&approved(wanted(MASTERS)), false, &[]), Some(Action::Fail(_))));
+    let serving =
+        asked(Signer::NodeServing, "system:bootstrap:abcdef", BOOTSTRAPPERS, request("system:node:a", NODES, &["a"]));
+    assert_eq!(plan(&serving, false, &[]), None);
+    for state in [State::Issued, State::Refused] {
+        assert_eq!(plan(&Asked { state, ..joining("a") }, false, &[]), None);
+    }
+}
+
+#[test]
+fn requests_are_kept_for_a_while() {
+    let at = |second| Timestamp::from_second(second).unwrap();
+    assert!(!is_old(State::Issued, at(0), at(3600)));
+    assert!(is_old(State::Issued, at(0), at(3601)));
+    assert!(is_old(State::Refused, at(0), at(3601)));
+    assert!(!is_old(State::Pending, at(0), at(3601)));
+    assert!(is_old(State::Pending, at(0), at(24 * 3600 + 1)));
+}
