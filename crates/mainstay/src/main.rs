@@ -11,6 +11,7 @@ mod restore;
 mod run;
 mod server;
 mod stores;
+mod token;
 mod up;
 
 use cli::Command;
@@ -30,6 +31,7 @@ fn main() -> std::process::ExitCode {
         Command::Backup(options) => backup::run(options),
         Command::Restore(options) => restore::run(&options),
         Command::Image(options) => image::run(options),
+        Command::Token(options) => token::run(&options),
     };
     done.map_or_else(Exit::report, |()| std::process::ExitCode::SUCCESS)
 }

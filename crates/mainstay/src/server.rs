@@ -17,6 +17,7 @@ use mainstay_server::{
     pki::{self, Pki},
     serve::{self, Listener},
     settings::Settings,
+    signer::{self, Authorities},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -108,6 +109,11 @@ impl Server {
         client::internal(self.handler.clone(), part)
     }
 
+    /// The same for the agent in this process, which may do no more than one on another machine.
+    pub fn node_client(&self, node: &str) -> kube::Client {
+        client::node(self.handler.clone(), node)
+    }
+
     /// Runs until asked to stop, then stops from the outside in: listener, background work, store.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let work = TaskTracker::new();
@@ -115,6 +121,8 @@ impl Server {
         work.spawn(async move { opened.upkeep(ended).await });
         work.spawn(bootstrap::keep(self.handler.clone(), self.advertised, self.stop_working.clone()));
         work.spawn(expire::run(self.handler.clone(), self.stop_working.clone()));
+        let authorities = Authorities::of(&self.pki);
+        work.spawn(signer::run(self.handler.clone(), authorities, self.stop_working.clone()));
         let client = client::internal(self.handler.clone(), "controllers");
         work.spawn(mainstay_controllers::run(client, self.controllers, self.stop_working.clone()));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));

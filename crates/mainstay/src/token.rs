@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::{
-    ByteString,
-    api::core::v1::Secret,
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, Client, Config,
     api::{DeleteParams, ListParams, PostParams},
@@ -16,24 +13,52 @@ use kube::{
 };
 use mainstay_agent::join::Token;
 
-use crate::{
-    cli::{TokenCommand, TokenOptions},
-    exit::Exit,
-};
+use crate::{cli::DataDir, exit::Exit};
+
+#[derive(Debug, Args)]
+pub struct TokenOptions {
+    #[command(subcommand)]
+    command: TokenCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TokenCommand {
+    /// Make a token and print it
+    Create {
+        #[command(flatten)]
+        data: DataDir,
+
+        /// How long machines may join with it, like 30m, 24h or 7d; 0 for no end
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_ttl)]
+        ttl: Duration,
+    },
+    /// Show which tokens there are, without their secrets
+    List {
+        #[command(flatten)]
+        data: DataDir,
+    },
+    /// Make a token worthless
+    Delete {
+        /// What the token begins with
+        id: String,
+
+        #[command(flatten)]
+        data: DataDir,
+    },
+}
 
 const NAMESPACE: &str = "kube-system";
 const PREFIX: &str = "bootstrap-token-";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
-pub fn run(options: TokenOptions) -> Result<(), Exit> {
+pub fn run(options: &TokenOptions) -> Result<(), Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {
-        let cluster = Cluster::connect(&options).await?;
         match &options.command {
-            TokenCommand::Create { ttl } => cluster.create(*ttl).await,
-            TokenCommand::List => cluster.list().await,
-            TokenCommand::Delete { id } => cluster.delete(id).await,
+            TokenCommand::Create { data, ttl } => Cluster::connect(data).await?.create(*ttl).await,
+            TokenCommand::List { data } => Cluster::connect(data).await?.list().await,
+            TokenCommand::Delete { id, data } => Cluster::connect(data).await?.delete(id).await,
         }
     })
 }
@@ -45,9 +70,9 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn connect(options: &TokenOptions) -> anyhow::Result<Self> {
+    async fn connect(data: &DataDir) -> anyhow::Result<Self> {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let path = options.data.path().join("admin.kubeconfig");
+        let path = data.path().join("admin.kubeconfig");
         let kubeconfig = Kubeconfig::read_from(&path)
             .with_context(|| format!("read {}; tokens are made on a server, with its --data-dir", path.display()))?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
@@ -59,7 +84,8 @@ impl Cluster {
 
     async fn create(&self, ttl: Duration) -> Result<(), Exit> {
         let (id, secret) = (random(6)?, random(16)?);
-        let token = Token::new(&id, &secret, &self.ca).ok_or_else(|| anyhow!("the certificate authority is unreadable"))?;
+        let token =
+            Token::new(&id, &secret, &self.ca).ok_or_else(|| anyhow!("the certificate authority is unreadable"))?;
         let expires = (!ttl.is_zero()).then(|| expiry(Timestamp::now(), ttl));
         let object = secret_of(&id, &secret, expires);
         self.secrets.create(&PostParams::default(), &object).await.context("write the token")?;
@@ -136,7 +162,7 @@ fn random(length: usize) -> anyhow::Result<String> {
             text.push(char::from(ALPHABET[usize::from(byte[0]) % ALPHABET.len()]));
         }
     }
-    if text.len() == length { Ok(text) } else { bail!("no random letters") }
+    Ok(text)
 }
 
 fn pem(der: &[u8]) -> String {

@@ -8,7 +8,7 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use self::{machine::MachineOptions, server::ServerOptions};
-use crate::{config_file, exit::Exit, image::ImageOptions};
+use crate::{config_file, exit::Exit, image::ImageOptions, token::TokenOptions};
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ pub enum Command {
     Restore(RestoreOptions),
     /// The images of this machine
     Image(ImageOptions),
+    /// What machines join with
+    Token(TokenOptions),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -156,7 +158,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     match &mut cli.command {
         Command::Up(options) => options.server.listen_by_default([127, 0, 0, 1]),
         Command::Server(options) => options.listen_by_default([0, 0, 0, 0]),
-        Command::Backup(_) | Command::Restore(_) | Command::Image(_) => {}
+        Command::Backup(_) | Command::Restore(_) | Command::Image(_) | Command::Token(_) => {}
     }
     Ok(cli.command)
 }
