@@ -1,3 +1,203 @@
 //! The built-in runtime: containers from nothing but the kernel.
+//!
+//! One [`shim`] process per pod holds its namespaces, is the parent of its containers and writes down what becomes of
+//! them; it outlives the agent. This side makes records and asks shims. What it knows is in memory ([`world`]), read
+//! from disk at the start and kept true by the shims, so that looking costs nothing.
 
-pub mod rootfs;
+use std::{collections::HashMap, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use caps::CapsHashSet;
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+mod capabilities;
+mod cgroup;
+mod client;
+mod containers;
+mod mounts;
+mod oci;
+mod paths;
+mod record;
+mod rooted;
+mod sandboxes;
+mod seccomp;
+mod sessions;
+pub mod shim;
+mod signals;
+mod stats;
+mod sys;
+mod users;
+mod wire;
+mod world;
+
+use crate::{
+    error::RuntimeError,
+    images::{ImageStore, Images},
+    observed::{ContainerId, ContainerStats, Observed, PodUid, SandboxId},
+    port::{About, PodNetwork, Result, Runtime},
+    session::{Attach, Exec, ExecOutput, Session, Tunnel},
+    spec::{ContainerSpec, Resources, SandboxSpec},
+};
+use cgroup::Cgroup;
+use paths::Paths;
+use wire::Request;
+use world::World;
+
+pub struct BuiltinSettings {
+    /// What outlives a restart of the machine: `<data>/runtime`.
+    pub directory: PathBuf,
+    /// What does not: `/run/<instance>`.
+    pub run_dir: PathBuf,
+    /// The cgroup above all pods.
+    pub cgroup_parent: String,
+    /// The program, and its first arguments, that calls [`shim::main`] with those that follow.
+    pub shim: Vec<OsString>,
+    pub network: Arc<dyn PodNetwork>,
+    pub images: Arc<ImageStore>,
+}
+
+#[derive(Clone)]
+pub struct Builtin(Arc<Inner>);
+
+struct Inner {
+    paths: Paths,
+    cgroup_parent: String,
+    shim: Vec<OsString>,
+    network: Arc<dyn PodNetwork>,
+    images: Arc<ImageStore>,
+    boot: String,
+    capabilities: CapsHashSet,
+    world: World,
+    making: Keyed,
+}
+
+/// A lock for each pod.
+#[derive(Default)]
+struct Keyed(Mutex<HashMap<PodUid, Arc<tokio::sync::Mutex<()>>>>);
+
+impl Keyed {
+    async fn lock(&self, key: &PodUid) -> tokio::sync::OwnedMutexGuard<()> {
+        let lock = {
+            let mut all = self.0.lock();
+            all.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(all.entry(key.clone()).or_default())
+        };
+        lock.lock_owned().await
+    }
+}
+
+impl Builtin {
+    /// Finds everything that an earlier one made.
+    pub async fn open(settings: BuiltinSettings) -> Result<Self> {
+        let failed = |error: std::io::Error| RuntimeError::failed("open the runtime's directory", error);
+        let paths = Paths { directory: settings.directory, run_dir: settings.run_dir };
+        for dir in [paths.sandboxes(), paths.sockets()] {
+            std::fs::create_dir_all(dir).map_err(failed)?;
+        }
+        let inner = Arc::new(Inner {
+            paths,
+            cgroup_parent: settings.cgroup_parent,
+            shim: settings.shim,
+            network: settings.network,
+            images: settings.images,
+            boot: record::boot_id(),
+            capabilities: capabilities::available(),
+            world: World::default(),
+            making: Keyed::default(),
+        });
+        inner.find_all().await?;
+        inner.network.retain(&inner.world.ids().into_iter().collect()).await?;
+        Ok(Self(inner))
+    }
+
+    /// Gives back what is left once the last sandbox is removed: for the end of the whole instance.
+    pub async fn remove_leftovers(&self) -> Result<()> {
+        if !self.0.world.ids().is_empty() {
+            return Err(RuntimeError::Invalid { why: "there are still sandboxes".into() });
+        }
+        let inner = Arc::clone(&self.0);
+        let swept = sandboxes::blocking(move || {
+            Cgroup::at(inner.cgroup_parent.clone()).remove()?;
+            mounts::remove_tree(&inner.paths.run_dir)
+        });
+        swept.await?.map_err(|error| RuntimeError::failed("remove what is left of the runtime", error))
+    }
+}
+
+#[async_trait]
+impl Runtime for Builtin {
+    async fn about(&self) -> Result<About> {
+        Ok(About { name: "mainstay".into(), version: env!("CARGO_PKG_VERSION").into() })
+    }
+
+    async fn observe(&self, pod: Option<&PodUid>) -> Result<Observed> {
+        Ok(self.0.world.observe(pod))
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<PodUid> {
+        self.0.world.wakeups()
+    }
+
+    async fn create_sandbox(&self, spec: &SandboxSpec) -> Result<SandboxId> {
+        self.0.create_sandbox(spec).await
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<()> {
+        self.0.remove_sandbox(id).await
+    }
+
+    async fn create_container(&self, sandbox: &SandboxId, spec: &ContainerSpec) -> Result<ContainerId> {
+        self.0.create_container(sandbox, spec).await
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<()> {
+        self.0.start_container(id).await
+    }
+
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()> {
+        self.0.stop_container(id, grace).await
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<()> {
+        self.0.remove_container(id).await
+    }
+
+    async fn update_container(&self, id: &ContainerId, resources: &Resources) -> Result<()> {
+        self.0.update_container(id, resources).await
+    }
+
+    async fn update_sandbox(&self, id: &SandboxId, resources: &Resources) -> Result<()> {
+        self.0.update_sandbox(id, resources).await
+    }
+
+    async fn reopen_log(&self, id: &ContainerId) -> Result<()> {
+        let sandbox = self.0.world.sandbox_of(id)?;
+        let request = Request::Reopen { container: id.clone() };
+        client::ask(&self.0.paths.socket(&sandbox), &request, client::SOON).await.map(drop)
+    }
+
+    async fn exec(&self, id: &ContainerId, command: &[String], timeout: Duration, limit: usize) -> Result<ExecOutput> {
+        self.0.exec(id, command, timeout, limit).await
+    }
+
+    async fn open_exec(&self, id: &ContainerId, exec: &Exec) -> Result<Session> {
+        self.0.open_exec(id, exec).await
+    }
+
+    async fn attach(&self, id: &ContainerId, attach: &Attach) -> Result<Session> {
+        self.0.attach(id, attach).await
+    }
+
+    async fn connect(&self, sandbox: &SandboxId, port: u16) -> Result<Tunnel> {
+        self.0.connect(sandbox, port).await
+    }
+
+    async fn stats(&self) -> Result<Vec<ContainerStats>> {
+        self.0.stats().await
+    }
+
+    fn images(&self) -> &dyn Images {
+        &*self.0.images
+    }
+}

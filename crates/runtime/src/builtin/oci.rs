@@ -1,0 +1,315 @@
+//! From what was asked for to the OCI configuration that libcontainer reads. Pure, but for the numbers of devices.
+
+use std::{
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use super::users::User;
+use crate::{
+    images::ImageConfig,
+    spec::{ContainerSpec, Mount, PidMode, Propagation},
+};
+
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+const MASKED: [&str; 11] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Everything a configuration is made from.
+pub struct Wanted<'a> {
+    pub spec: &'a ContainerSpec,
+    pub image: &'a ImageConfig,
+    pub user: &'a User,
+    pub root: &'a Path,
+    pub hostname: &'a str,
+    pub cgroup: &'a Path,
+    pub pids: Pids,
+    /// The pod's shared memory.
+    pub shm: &'a Path,
+    /// Where a mount that propagates back is found, in the order of such mounts.
+    pub stages: &'a [PathBuf],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pids {
+    Own,
+    Host,
+    /// Those of this process.
+    Of(i32),
+}
+
+impl Pids {
+    pub fn of(mode: PidMode, reaper: Option<i32>, target: Option<i32>) -> Self {
+        match (target, mode, reaper) {
+            (Some(pid), _, _) => Self::Of(pid),
+            (None, PidMode::Host, _) => Self::Host,
+            (None, PidMode::Pod, Some(pid)) => Self::Of(pid),
+            (None, PidMode::Pod | PidMode::Container, _) => Self::Own,
+        }
+    }
+}
+
+/// The command line: the pod's command replaces the image's entrypoint and arguments, its arguments the image's.
+pub fn command(spec: &ContainerSpec, image: &ImageConfig) -> Result<Vec<String>, String> {
+    let (first, rest) = match (spec.command.is_empty(), spec.args.is_empty()) {
+        (true, true) => (&image.entrypoint, &image.cmd),
+        (true, false) => (&image.entrypoint, &spec.args),
+        (false, _) => (&spec.command, &spec.args),
+    };
+    let all: Vec<String> = first.iter().chain(rest).cloned().collect();
+    if all.is_empty() { Err("no command specified".into()) } else { Ok(all) }
+}
+
+pub fn working_dir<'a>(spec: &'a ContainerSpec, image: &'a ImageConfig) -> &'a str {
+    [&spec.working_dir, &image.working_dir].into_iter().find(|dir| !dir.is_empty()).map_or("/", String::as_str)
+}
+
+fn environment(wanted: &Wanted<'_>) -> Vec<String> {
+    let mut all = vec![PATH.to_owned()];
+    let mut set = |entry: String| {
+        let name = entry.split('=').next().unwrap_or_default().to_owned();
+        all.retain(|have| have.split('=').next() != Some(&name));
+        all.push(entry);
+    };
+    wanted.image.env.iter().cloned().for_each(&mut set);
+    set(format!("HOSTNAME={}", wanted.hostname));
+    if wanted.spec.tty {
+        set("TERM=xterm".into());
+    }
+    wanted.spec.env.iter().for_each(|(name, value)| set(format!("{name}={value}")));
+    all
+}
+
+pub fn config(wanted: &Wanted<'_>) -> Result<Value, String> {
+    let spec = wanted.spec;
+    let security = &spec.security;
+    let unmasked = security.privileged || security.unmasked_proc;
+    let mut namespaces = vec![json!({"type": "mount"}), json!({"type": "cgroup"})];
+    match wanted.pids {
+        Pids::Own => namespaces.push(json!({"type": "pid"})),
+        Pids::Of(pid) => namespaces.push(json!({"type": "pid", "path": format!("/proc/{pid}/ns/pid")})),
+        Pids::Host => {}
+    }
+    let (devices, rules) = devices(spec)?;
+    let propagates = spec.mounts.iter().any(|mount| mount.propagation == Propagation::Bidirectional);
+    Ok(json!({
+        "ociVersion": "1.0.2",
+        "root": {"path": wanted.root, "readonly": security.read_only_root},
+        "process": {
+            "terminal": spec.tty,
+            "user": {"uid": wanted.user.uid, "gid": wanted.user.gid, "additionalGids": wanted.user.groups},
+            "args": command(spec, wanted.image)?,
+            "env": environment(wanted),
+            "cwd": working_dir(spec, wanted.image),
+            "noNewPrivileges": security.no_new_privileges,
+        },
+        "mounts": mounts(wanted),
+        "linux": {
+            "namespaces": namespaces,
+            "cgroupsPath": Path::new("/").join(wanted.cgroup),
+            "resources": {"devices": rules},
+            "devices": devices,
+            "rootfsPropagation": if propagates { "shared" } else { "slave" },
+            "maskedPaths": if unmasked { &[][..] } else { &MASKED[..] },
+            "readonlyPaths": if unmasked { &[][..] } else { &READ_ONLY[..] },
+        },
+    }))
+}
+
+fn mounts(wanted: &Wanted<'_>) -> Vec<Value> {
+    let privileged = wanted.spec.security.privileged;
+    let access = if privileged { "rw" } else { "ro" };
+    let mut all = vec![
+        json!({"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}),
+        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+               "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]}),
+        json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+               "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]}),
+        json!({"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": ["nosuid", "noexec", "nodev"]}),
+        json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", access]}),
+        json!({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup",
+               "options": ["nosuid", "noexec", "nodev", "relatime", access]}),
+    ];
+    // One that the pod mounts itself takes the place of ours.
+    let own = |path: &str| wanted.spec.mounts.iter().any(|mount| mount.target == Path::new(path));
+    all.retain(|mount| !mount["destination"].as_str().is_some_and(own));
+    if !own("/dev/shm") {
+        all.push(json!({"destination": "/dev/shm", "type": "bind", "source": wanted.shm, "options": ["rbind", "rw"]}));
+    }
+    let mut stages = wanted.stages.iter();
+    let mut asked: Vec<(&Mount, &Path)> = wanted
+        .spec
+        .mounts
+        .iter()
+        .map(|mount| {
+            let stage = (mount.propagation == Propagation::Bidirectional).then(|| stages.next()).flatten();
+            (mount, stage.map_or(mount.source.as_path(), PathBuf::as_path))
+        })
+        .collect();
+    // What lies above comes first.
+    asked.sort_by_key(|(mount, _)| mount.target.components().count());
+    all.extend(asked.into_iter().map(|(mount, source)| {
+        let access = if mount.read_only { "ro" } else { "rw" };
+        json!({"destination": mount.target, "type": "bind", "source": source, "options": ["rbind", access]})
+    }));
+    all
+}
+
+/// The device nodes to make, and which may be used.
+fn devices(spec: &ContainerSpec) -> Result<(Vec<Value>, Vec<Value>), String> {
+    if spec.security.privileged {
+        let all = host_devices(Path::new("/dev"), 0)
+            .iter()
+            .filter_map(|path| node(path).ok())
+            .map(|(node, _)| node)
+            .collect();
+        return Ok((all, vec![json!({"allow": true, "access": "rwm"})]));
+    }
+    let mut rules = vec![json!({"allow": false, "access": "rwm"})];
+    let mut nodes = Vec::new();
+    for path in &spec.devices {
+        let (node, rule) = node(path)?;
+        nodes.push(node);
+        rules.push(rule);
+    }
+    Ok((nodes, rules))
+}
+
+fn node(path: &Path) -> Result<(Value, Value), String> {
+    let meta = std::fs::metadata(path).map_err(|error| format!("device {}: {error}", path.display()))?;
+    let kind = if meta.file_type().is_block_device() {
+        "b"
+    } else if meta.file_type().is_char_device() {
+        "c"
+    } else {
+        return Err(format!("{} is not a device", path.display()));
+    };
+    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+    let node = json!({"path": path, "type": kind, "major": major, "minor": minor,
+                      "fileMode": meta.mode() & 0o7777, "uid": meta.uid(), "gid": meta.gid()});
+    Ok((node, json!({"allow": true, "type": kind, "major": major, "minor": minor, "access": "rwm"})))
+}
+
+/// Without those that a container has of its own.
+fn host_devices(dir: &Path, depth: usize) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut found = Vec::new();
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let Ok(kind) = entry.file_type() else { continue };
+        let own = ["pts", "shm", "mqueue", "fd", "console", "ptmx", ".lxc", ".lxd-mounts", ".udev"];
+        if own.iter().any(|name| entry.file_name() == *name) {
+            continue;
+        }
+        if kind.is_dir() && depth < 4 {
+            found.extend(host_devices(&path, depth + 1));
+        } else if kind.is_char_device() || kind.is_block_device() {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(all: &[&str]) -> Vec<String> {
+        all.iter().map(|each| (*each).to_owned()).collect()
+    }
+
+    fn image() -> ImageConfig {
+        ImageConfig {
+            entrypoint: strings(&["/entry"]),
+            cmd: strings(&["arg"]),
+            env: strings(&["A=image", "PATH=/image"]),
+            working_dir: "/srv".into(),
+            ..Default::default()
+        }
+    }
+
+    fn made(spec: &ContainerSpec) -> Value {
+        let (image, user) = (image(), User { uid: 1, gid: 2, groups: vec![2, 3] });
+        let wanted = Wanted {
+            spec,
+            image: &image,
+            user: &user,
+            root: Path::new("/root"),
+            hostname: "web-0",
+            cgroup: Path::new("m/p/c"),
+            pids: Pids::Own,
+            shm: Path::new("/run/shm"),
+            stages: &[],
+        };
+        config(&wanted).unwrap()
+    }
+
+    #[test]
+    fn commands_follow_the_four_rules() {
+        let spec = |command: &[&str], args: &[&str]| ContainerSpec {
+            command: strings(command),
+            args: strings(args),
+            ..Default::default()
+        };
+        let of = |command: &[&str], args: &[&str]| self::command(&spec(command, args), &image()).unwrap();
+        assert_eq!(of(&[], &[]), ["/entry", "arg"]);
+        assert_eq!(of(&[], &["mine"]), ["/entry", "mine"]);
+        assert_eq!(of(&["run"], &[]), ["run"]);
+        assert_eq!(of(&["run"], &["mine"]), ["run", "mine"]);
+        assert!(self::command(&spec(&[], &[]), &ImageConfig::default()).is_err());
+    }
+
+    #[test]
+    fn the_pods_variables_win_over_the_images() {
+        let spec = ContainerSpec {
+            env: vec![("A".into(), "pod".into()), ("HOSTNAME".into(), "x=y".into())],
+            ..Default::default()
+        };
+        assert_eq!(made(&spec)["process"]["env"], json!(["PATH=/image", "A=pod", "HOSTNAME=x=y"]));
+    }
+
+    #[test]
+    fn privileged_is_neither_masked_nor_kept_from_devices() {
+        let mut spec = ContainerSpec::default();
+        assert!(made(&spec)["linux"]["maskedPaths"].as_array().unwrap().len() > 5);
+        assert_eq!(made(&spec)["linux"]["resources"]["devices"], json!([{"allow": false, "access": "rwm"}]));
+        spec.security.privileged = true;
+        let config = made(&spec);
+        assert_eq!(config["linux"]["maskedPaths"], json!([]));
+        assert_eq!(config["linux"]["resources"]["devices"], json!([{"allow": true, "access": "rwm"}]));
+        let sys = config["mounts"].as_array().unwrap().iter().find(|mount| mount["destination"] == "/sys").unwrap();
+        assert_eq!(sys["options"][3], "rw");
+    }
+
+    #[test]
+    fn mounts_go_from_the_top_down_and_replace_ours() {
+        let mount = |target: &str| Mount {
+            source: "/source".into(),
+            target: target.into(),
+            read_only: true,
+            propagation: Propagation::Private,
+        };
+        let spec = ContainerSpec { mounts: vec![mount("/a/b"), mount("/a"), mount("/dev/shm")], ..Default::default() };
+        let config = made(&spec);
+        let targets: Vec<_> =
+            config["mounts"].as_array().unwrap().iter().map(|mount| mount["destination"].as_str().unwrap()).collect();
+        assert_eq!(targets[targets.len() - 3..], ["/a", "/a/b", "/dev/shm"]);
+        assert_eq!(targets.iter().filter(|target| **target == "/dev/shm").count(), 1);
+    }
+}

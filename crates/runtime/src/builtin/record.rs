@@ -1,0 +1,226 @@
+//! What is kept on disk, so that whoever comes next finds the truth: written whole or not at all.
+//!
+//! Nothing is synced: a record must outlive processes, not the machine's power. After a restart of the machine no
+//! container runs, and the boot id in each record says so.
+
+use std::{
+    fs,
+    io::{self, Write},
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    observed::{ContainerId, ContainerState, PodRef, SandboxId},
+    spec::{ContainerSpec, LogLimit, Resources, SandboxSpec, Seccomp},
+};
+
+/// `sandbox.json`: written by the agent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SandboxRecord {
+    pub id: SandboxId,
+    pub spec: SandboxSpec,
+    pub created_at: Timestamp,
+    pub boot: String,
+    /// The pod's cgroup, below each hierarchy's mount point.
+    pub pod_cgroup: PathBuf,
+    /// Complete, and not being removed.
+    pub ready: bool,
+    pub addresses: Vec<IpAddr>,
+    pub shim: Option<Process>,
+    /// The first process of all, if containers share theirs.
+    pub reaper: Option<i32>,
+}
+
+impl SandboxRecord {
+    /// What lives in this sandbox, and in no other of the same pod.
+    pub fn cgroup(&self) -> PathBuf {
+        self.pod_cgroup.join(&self.id.0)
+    }
+}
+
+/// A process, told from a later one of the same number by when it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    pub pid: i32,
+    pub begun: u64,
+}
+
+impl Process {
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in parentheses may hold anything, blanks and parentheses included.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        (*fields.first()? != "Z").then_some(())?;
+        Some(Self { pid, begun: fields.get(19)?.parse().ok()? })
+    }
+
+    pub fn is_alive(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+}
+
+/// `container.json`: written by the agent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    pub id: ContainerId,
+    pub sandbox: SandboxId,
+    pub pod: PodRef,
+    pub spec: ContainerSpec,
+    pub created_at: Timestamp,
+    pub stop_signal: i32,
+}
+
+/// `launch.json`: written by the agent for the shim, beside the `config.json` that libcontainer reads.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Launch {
+    pub log_path: PathBuf,
+    pub log_limit: LogLimit,
+    pub tty: bool,
+    pub stdin: bool,
+    pub stdin_once: bool,
+    pub cgroup: PathBuf,
+    pub resources: Resources,
+    /// `CAP_…` names; what the process may ever have.
+    pub capabilities: Vec<String>,
+    pub no_new_privileges: bool,
+    pub seccomp: Seccomp,
+    /// Its own pid namespace: when its first process ends, the kernel ends the others.
+    pub own_pids: bool,
+    /// Mounts whose propagation is not the default, by target.
+    pub private: Vec<PathBuf>,
+    pub shared: Vec<SharedMount>,
+}
+
+/// A mount that propagates to the machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SharedMount {
+    pub source: PathBuf,
+    /// Where the container's mount looks for it.
+    pub stage: PathBuf,
+}
+
+/// `run.json`: written by the shim, and by the agent once the shim is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    pub container: ContainerId,
+    /// Grows with every change.
+    pub version: u64,
+    pub process: Option<Process>,
+    pub phase: Phase,
+    /// Bytes of output that could not be written.
+    #[serde(default)]
+    pub log_lost: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    Starting,
+    Running { started_at: Timestamp },
+    Exited(Exit),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Timestamp,
+    pub exit_code: i32,
+    pub signal: Option<i32>,
+    pub oom: bool,
+    pub message: String,
+}
+
+impl Run {
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Exited(_))
+    }
+
+    pub fn state(run: Option<&Self>) -> ContainerState {
+        match run.map(|run| &run.phase) {
+            None | Some(Phase::Starting) => ContainerState::Created,
+            Some(Phase::Running { started_at }) => ContainerState::Running { started_at: *started_at },
+            Some(Phase::Exited(exit)) => ContainerState::Exited {
+                started_at: exit.started_at,
+                finished_at: exit.finished_at,
+                exit_code: exit.exit_code,
+                signal: exit.signal,
+                oom: exit.oom,
+                message: exit.message.clone(),
+            },
+        }
+    }
+
+    /// Its shim is gone, and did not say how it ended.
+    pub fn lost(self, rebooted: bool, now: Timestamp) -> Self {
+        let started_at = match self.phase {
+            Phase::Exited(_) => return self,
+            Phase::Running { started_at } => Some(started_at),
+            Phase::Starting => None,
+        };
+        let (exit_code, signal, message) = match rebooted {
+            true => (255, None, "the machine was restarted"),
+            false => (137, Some(9), "its shim ended, and the container with it"),
+        };
+        let exit = Exit { started_at, finished_at: now, exit_code, signal, oom: false, message: message.to_owned() };
+        Self { version: self.version + 1, process: None, phase: Phase::Exited(exit), ..self }
+    }
+}
+
+pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
+    Ok(serde_json::from_slice(&fs::read(path)?)?)
+}
+
+pub fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
+    write_bytes(path, &serde_json::to_vec(value)?)
+}
+
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = fs::File::create(&new)?;
+    file.write_all(bytes)?;
+    fs::rename(&new, path)
+}
+
+/// Changes with every start of the machine.
+pub fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(phase: Phase) -> Run {
+        Run { container: ContainerId("c".into()), version: 3, process: None, phase, log_lost: 0 }
+    }
+
+    #[test]
+    fn this_process_is_alive_and_an_earlier_one_of_its_number_is_not() {
+        let me = Process::of(std::process::id() as i32).unwrap();
+        assert!(me.is_alive());
+        assert!(!Process { begun: me.begun - 1, ..me }.is_alive());
+    }
+
+    #[test]
+    fn a_run_without_its_shim_has_ended_and_an_ended_one_stays_as_it_was() {
+        let now = Timestamp::UNIX_EPOCH;
+        let lost = run(Phase::Running { started_at: now }).lost(false, now);
+        assert!(matches!(&lost.phase, Phase::Exited(exit) if exit.exit_code == 137 && exit.started_at == Some(now)));
+        assert_eq!(lost.clone().lost(true, now), lost);
+        let rebooted = run(Phase::Starting).lost(true, now);
+        assert!(matches!(&rebooted.phase, Phase::Exited(exit) if exit.exit_code == 255 && exit.started_at.is_none()));
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.json");
+        let run = run(Phase::Running { started_at: Timestamp::UNIX_EPOCH });
+        write(&path, &run).unwrap();
+        assert_eq!(read::<Run>(&path).unwrap(), run);
+    }
+}

@@ -1,0 +1,307 @@
+//! Sandboxes: made, found again, removed.
+//!
+//! A sandbox is its directory. It is made not ready, and only made ready when everything is there; it is made not ready
+//! again before anything is taken away, and its record is the last that goes. So whatever interrupts, what is found is
+//! either whole or good for removal, and removal can be repeated from any point.
+
+use std::{fs, io, path::Path, process::Stdio, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use nix::{
+    mount::{MsFlags, mount},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+    time::timeout,
+};
+
+use super::{
+    Inner,
+    cgroup::Cgroup,
+    client::{self, Client},
+    mounts,
+    record::{self, ContainerRecord, Process, Run, SandboxRecord},
+    shim::Hello,
+    wire::{Answer, Request},
+    world::{Known, Sandbox},
+};
+use crate::{
+    error::RuntimeError,
+    observed::{ContainerId, SandboxId},
+    port::Result,
+    spec::SandboxSpec,
+};
+
+/// For a shim to make the pod's namespaces. Long, because a machine can be very busy.
+const SHIM_BEGINS: Duration = Duration::from_secs(30);
+/// For all that is left in a sandbox to end once killed.
+const ALL_ENDS: Duration = Duration::from_secs(10);
+/// The pod's shared memory, as others have it.
+const SHM: &str = "mode=1777,size=65536k";
+
+impl Inner {
+    pub async fn create_sandbox(self: &Arc<Self>, spec: &SandboxSpec) -> Result<SandboxId> {
+        // Two calls for one pod make one sandbox.
+        let _making = self.making.lock(&spec.pod.uid).await;
+        if let Some(id) = self.world.made_for(&spec.pod.uid, spec.attempt) {
+            if self.world.of(&id, Sandbox::is_ready)? {
+                return Ok(id);
+            }
+            self.remove_sandbox(&id).await?;
+        }
+        let id = SandboxId(uuid::Uuid::new_v4().simple().to_string());
+        match self.make_sandbox(&id, spec).await {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                if let Err(left) = self.remove_sandbox(&id).await {
+                    tracing::warn!(sandbox = %id, error = %left, "a sandbox that could not be made could not be removed either");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn make_sandbox(self: &Arc<Self>, id: &SandboxId, spec: &SandboxSpec) -> Result<()> {
+        let mut record = SandboxRecord {
+            id: id.clone(),
+            spec: spec.clone(),
+            created_at: Timestamp::now(),
+            boot: self.boot.clone(),
+            pod_cgroup: Path::new(&self.cgroup_parent).join(spec.cgroup.trim_start_matches('/')),
+            ready: false,
+            addresses: Vec::new(),
+            shim: None,
+            reaper: None,
+        };
+        self.world.insert(Sandbox::new(record.clone()));
+        let made = record.clone();
+        let inner = Arc::clone(self);
+        blocking(move || inner.lay_out(&made)).await?.map_err(|error| RuntimeError::failed("make a sandbox", error))?;
+        (record.shim, record.reaper) = self.spawn_shim(id).await?;
+        self.save(&record)?;
+        let shim = record.shim.ok_or_else(|| RuntimeError::failed("start the pod's shim", "it ended at once"))?;
+        self.watch(id).await?;
+        if !spec.host_network {
+            let netns = format!("/proc/{}/ns/net", shim.pid);
+            record.addresses = self.network.attach(id, Path::new(&netns), spec).await?;
+        }
+        record.ready = true;
+        self.save(&record)
+    }
+
+    fn lay_out(&self, record: &SandboxRecord) -> io::Result<()> {
+        let dir = self.paths.sandbox(&record.id);
+        fs::create_dir_all(dir.containers())?;
+        record::write(&dir.record(), record)?;
+        let pod = Cgroup::at(record.pod_cgroup.clone());
+        pod.create()?;
+        pod.limit(&record.spec.resources)?;
+        if !record.spec.host_ipc {
+            let shm = self.paths.shm(&record.id);
+            fs::create_dir_all(&shm)?;
+            mount(
+                Some("shm"),
+                &shm,
+                Some("tmpfs"),
+                MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
+                Some(SHM),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn save(&self, record: &SandboxRecord) -> Result<()> {
+        record::write(&self.paths.sandbox(&record.id).record(), record)
+            .map_err(|error| RuntimeError::failed("record a sandbox", error))?;
+        self.world.change(&record.id, |sandbox| sandbox.record = record.clone())
+    }
+
+    async fn spawn_shim(&self, id: &SandboxId) -> Result<(Option<Process>, Option<i32>)> {
+        let failed = |error: io::Error| RuntimeError::failed("start the pod's shim", error);
+        let (program, arguments) =
+            self.shim.split_first().ok_or_else(|| failed(io::Error::other("no shim was named")))?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .arg(&self.paths.sandbox(id).0)
+            .arg(self.paths.socket(id))
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        let process = child.id().and_then(|pid| Process::of(pid as i32));
+        let stdout = child.stdout.take().ok_or_else(|| failed(io::Error::other("it has no output")))?;
+        // As long as we live it is our child, and ours to bury.
+        tokio::spawn(async move { child.wait().await });
+        let mut line = String::new();
+        let read = timeout(SHIM_BEGINS, BufReader::new(stdout).read_line(&mut line)).await;
+        let hello = match read {
+            Ok(read) => {
+                read.map_err(failed)?;
+                serde_json::from_str(&line).unwrap_or_else(|_| Hello::Failed("it ended without a word".into()))
+            }
+            Err(_) => {
+                if let Some(process) = process.filter(|process| process.is_alive()) {
+                    let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+                }
+                return Err(RuntimeError::Timeout { doing: "start the pod's shim".into(), after: SHIM_BEGINS });
+            }
+        };
+        match hello {
+            Hello::Ready { reaper } => Ok((process, reaper)),
+            Hello::Failed(why) => Err(RuntimeError::failed("start the pod's shim", why)),
+        }
+    }
+
+    /// Connects to the shim; from then on its sandbox is as it says.
+    pub async fn watch(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
+        let unreachable = |error: io::Error| RuntimeError::failed("reach the pod's shim", error);
+        let mut client = Client::connect(&self.paths.socket(id)).await.map_err(unreachable)?;
+        let (first, _) = client.ask(&Request::Watch, &[], client::SOON).await?;
+        self.world.change(id, |sandbox| sandbox.alive = true)?;
+        if let Answer::Runs(runs) = first {
+            self.world.update(id, runs);
+        }
+        let (inner, id) = (Arc::downgrade(self), id.clone());
+        tokio::spawn(async move {
+            while let Ok(Some((answer, _))) = client.receive().await {
+                let Some(inner) = inner.upgrade() else { return };
+                if let Answer::Runs(runs) = answer {
+                    inner.world.update(&id, runs);
+                }
+            }
+            if let Some(inner) = inner.upgrade() {
+                inner.shim_is_gone(&id).await;
+            }
+        });
+        Ok(())
+    }
+
+    /// Without its shim a sandbox is not ready, and nothing in it may go on unwatched.
+    async fn shim_is_gone(self: &Arc<Self>, id: &SandboxId) {
+        let Ok(record) = self.world.change(id, |sandbox| {
+            sandbox.alive = false;
+            sandbox.record.clone()
+        }) else {
+            return; // removed: as it should be
+        };
+        if let Some(shim) = record.shim.filter(|shim| shim.is_alive()) {
+            let _ = kill(Pid::from_raw(shim.pid), Signal::SIGKILL);
+        }
+        let group = Cgroup::at(record.cgroup());
+        let _ = blocking(move || group.kill_all(ALL_ENDS)).await;
+        let rebooted = record.boot != self.boot;
+        let lost = self.world.change(id, |sandbox| {
+            let now = Timestamp::now();
+            let unfinished =
+                sandbox.containers.values_mut().filter(|known| known.run.as_ref().is_some_and(|run| !run.has_ended()));
+            let lost = unfinished.filter_map(|known| {
+                // It may have written down how it ended before it could say so.
+                let path = self.paths.sandbox(id).container(&known.record.id).run();
+                let written = record::read::<Run>(&path).ok().or(known.run.take())?;
+                known.run = Some(written.lost(rebooted, now));
+                known.run.clone()
+            });
+            lost.collect::<Vec<_>>()
+        });
+        for run in lost.unwrap_or_default() {
+            let _ = record::write(&self.paths.sandbox(id).container(&run.container).run(), &run);
+        }
+    }
+
+    pub async fn remove_sandbox(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
+        let Ok((mut record, lock)) = self.world.of(id, |sandbox| (sandbox.record.clone(), Arc::clone(&sandbox.lock)))
+        else {
+            return Ok(());
+        };
+        let _changing = lock.lock().await;
+        if record.ready {
+            record.ready = false;
+            self.save(&record)?;
+        }
+        let _ = client::ask(&self.paths.socket(id), &Request::Shutdown, client::SOON).await;
+        let group = Cgroup::at(record.cgroup());
+        let shim = record.shim.filter(|shim| record.boot == self.boot && shim.is_alive());
+        let ended = blocking(move || {
+            if let Some(shim) = shim {
+                let _ = kill(Pid::from_raw(shim.pid), Signal::SIGKILL);
+            }
+            group.kill_all(ALL_ENDS)
+        });
+        if !ended.await? {
+            return Err(RuntimeError::Timeout { doing: format!("kill what is left in sandbox {id}"), after: ALL_ENDS });
+        }
+        self.network.detach(id).await?;
+        for container in self.world.of(id, |sandbox| sandbox.containers.keys().cloned().collect::<Vec<_>>())? {
+            self.release_rootfs(container).await?;
+        }
+        let inner = Arc::clone(self);
+        let swept = blocking(move || inner.sweep(&record)).await?;
+        swept.map_err(|error| RuntimeError::failed(format!("remove sandbox {id}"), error))?;
+        self.world.remove(id);
+        Ok(())
+    }
+
+    /// Everything that is on disk or in the kernel, the record last.
+    fn sweep(&self, record: &SandboxRecord) -> io::Result<()> {
+        let dir = self.paths.sandbox(&record.id);
+        mounts::unmount(&self.paths.shm(&record.id))?;
+        Cgroup::at(record.cgroup()).remove()?;
+        Cgroup::at(record.pod_cgroup.clone()).remove_if_empty();
+        let _ = fs::remove_file(self.paths.socket(&record.id));
+        mounts::remove_tree(&dir.containers())?;
+        mounts::remove_tree(&dir.0)
+    }
+
+    /// Reads what is on disk, and connects to the shims that still live.
+    pub async fn find_all(self: &Arc<Self>) -> Result<()> {
+        let failed = |error: io::Error| RuntimeError::failed("read the runtime's directory", error);
+        let found = self.read_all().map_err(failed)?;
+        for sandbox in found {
+            let (id, lost) = (sandbox.record.id.clone(), sandbox.record.boot != self.boot);
+            self.world.insert(sandbox);
+            if lost || self.watch(&id).await.is_err() {
+                self.shim_is_gone(&id).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_all(&self) -> io::Result<Vec<Sandbox>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.paths.sandboxes())? {
+            let id = SandboxId(entry?.file_name().to_string_lossy().into_owned());
+            let dir = self.paths.sandbox(&id);
+            let Ok(record) = record::read::<SandboxRecord>(&dir.record()) else {
+                // Removal got as far as the record, or making it not as far as that: there is nothing else of it.
+                mounts::unmount(&self.paths.shm(&id))?;
+                mounts::remove_tree(&dir.0)?;
+                continue;
+            };
+            let mut sandbox = Sandbox::new(record);
+            for entry in fs::read_dir(dir.containers())?.flatten() {
+                let container = ContainerId(entry.file_name().to_string_lossy().into_owned());
+                let paths = dir.container(&container);
+                let Ok(record) = record::read::<ContainerRecord>(&paths.record()) else {
+                    // Never finished: nobody was told of it.
+                    mounts::remove_tree(paths.path())?;
+                    continue;
+                };
+                let run = record::read::<Run>(&paths.run()).ok();
+                sandbox.containers.insert(container, Known { record, run });
+            }
+            found.push(sandbox);
+        }
+        Ok(found)
+    }
+}
+
+/// For what waits for the kernel or the disk.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| RuntimeError::failed("run in the background", error))
+}

@@ -1,0 +1,322 @@
+//! Streams into containers. Their ends are pipes and terminals that the process itself holds at the other side; the shim
+//! passes them on and is no part of what flows through them.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, unix::AsyncFd},
+    net::unix::pipe,
+    sync::mpsc,
+    time::timeout,
+};
+
+use super::{
+    Inner,
+    client::{self, Client},
+    sys,
+    wire::{Answer, Request, Streams},
+};
+use crate::{
+    error::RuntimeError,
+    observed::{ContainerId, SandboxId},
+    port::Result,
+    session::{Attach, Exec, ExecOutput, Input, Output, Session, TerminalSize, Tunnel},
+};
+
+/// For a process to begin; the shim gives up itself before.
+const BEGIN: Duration = Duration::from_secs(70);
+/// For what a process left behind to let go of its output, after it has ended.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Our ends of the pipes, and those that go to the other side.
+struct Pipes {
+    stdin: Option<Input>,
+    stdout: Option<Output>,
+    stderr: Option<Output>,
+    theirs: Vec<OwnedFd>,
+}
+
+fn pipes(streams: Streams) -> io::Result<Pipes> {
+    let mut theirs = Vec::new();
+    let mut stdin: Option<Input> = None;
+    if streams.stdin {
+        let (write, read) = pipe::pipe()?;
+        theirs.push(read.into_blocking_fd()?);
+        stdin = Some(Box::pin(write));
+    }
+    let mut output = |wanted: bool| -> io::Result<Option<Output>> {
+        if !wanted {
+            return Ok(None);
+        }
+        let (write, read) = pipe::pipe()?;
+        theirs.push(write.into_blocking_fd()?);
+        Ok(Some(Box::pin(read)))
+    };
+    let (stdout, stderr) = (output(streams.stdout)?, output(streams.stderr)?);
+    Ok(Pipes { stdin, stdout, stderr, theirs })
+}
+
+impl Inner {
+    async fn client(&self, id: &ContainerId) -> Result<Client> {
+        let (sandbox, running) =
+            self.world.container(id, |sandbox, known| (sandbox.record.id.clone(), known.is_running()))?;
+        if !running {
+            return Err(RuntimeError::Invalid { why: format!("container {id} is not running") });
+        }
+        let connected = Client::connect(&self.paths.socket(&sandbox)).await;
+        connected.map_err(|error| RuntimeError::failed("reach the pod's shim", error))
+    }
+
+    pub async fn exec(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        patience: Duration,
+        limit: usize,
+    ) -> Result<ExecOutput> {
+        let doing = || format!("exec in container {id}");
+        let mut client = self.client(id).await?;
+        let streams = Streams { stdin: false, stdout: true, stderr: true };
+        let pipes = pipes(streams).map_err(|error| RuntimeError::failed(doing(), error))?;
+        let timeout_ms = Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+        let request =
+            Request::Exec { container: id.clone(), command: command.to_vec(), tty: false, streams, timeout_ms };
+        client.ask(&request, &pipes.theirs, BEGIN).await?;
+        drop(pipes.theirs);
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let ended = {
+            let reading = async {
+                tokio::join!(keep(pipes.stdout, limit, &mut stdout), keep(pipes.stderr, limit, &mut stderr));
+            };
+            tokio::pin!(reading);
+            let mut read = false;
+            let ended = loop {
+                tokio::select! {
+                    () = &mut reading, if !read => read = true,
+                    ended = timeout(patience + client::SOON, client.receive()) => break ended,
+                }
+            };
+            if !read {
+                let _ = timeout(LINGER, reading).await;
+            }
+            ended
+        };
+        match ended {
+            Ok(Ok(Some((Answer::Ended { exit_code, timed_out: false }, _)))) => {
+                Ok(ExecOutput { exit_code, stdout, stderr })
+            }
+            Ok(Ok(Some((Answer::Ended { .. }, _)))) | Err(_) => {
+                Err(RuntimeError::Timeout { doing: doing(), after: patience })
+            }
+            Ok(Ok(_)) => Err(RuntimeError::failed(doing(), "the pod's shim went away")),
+            Ok(Err(error)) => Err(RuntimeError::failed(doing(), error)),
+        }
+    }
+
+    pub async fn open_exec(&self, id: &ContainerId, exec: &Exec) -> Result<Session> {
+        let doing = || format!("exec in container {id}");
+        let mut client = self.client(id).await?;
+        let streams = match exec.tty {
+            true => Streams::default(),
+            false => Streams { stdin: exec.stdin, stdout: exec.stdout, stderr: exec.stderr },
+        };
+        let pipes = pipes(streams).map_err(|error| RuntimeError::failed(doing(), error))?;
+        let request = Request::Exec {
+            container: id.clone(),
+            command: exec.command.clone(),
+            tty: exec.tty,
+            streams,
+            timeout_ms: None,
+        };
+        let (_, terminal) = client.ask(&request, &pipes.theirs, BEGIN).await?;
+        drop(pipes.theirs);
+        let (resize, mut sizes) = mpsc::channel::<TerminalSize>(4);
+        let (mut stdin, mut stdout) = (pipes.stdin, pipes.stdout);
+        let mut sized = None;
+        if let Some(terminal) = terminal {
+            let failed = |error: io::Error| RuntimeError::failed(doing(), error);
+            if exec.stdin {
+                stdin = Some(Box::pin(Terminal::new(terminal.try_clone().map_err(failed)?).map_err(failed)?));
+            }
+            if exec.stdout {
+                stdout = Some(Box::pin(Terminal::new(terminal.try_clone().map_err(failed)?).map_err(failed)?));
+            }
+            sized = Some(terminal);
+        }
+        let exit = async move {
+            loop {
+                tokio::select! {
+                    Some(size) = sizes.recv() => {
+                        if let Some(terminal) = &sized {
+                            set_size(terminal, size);
+                        }
+                    }
+                    answer = client.receive() => return ended(answer),
+                }
+            }
+        };
+        // In a task of its own: sizes are set whether or not somebody waits for the end.
+        let exit = tokio::spawn(exit);
+        Ok(Session { stdin, stdout, stderr: pipes.stderr, resize, exit: Box::pin(async move { joined(exit.await) }) })
+    }
+
+    pub async fn attach(&self, id: &ContainerId, attach: &Attach) -> Result<Session> {
+        let mut client = self.client(id).await?;
+        let streams = Streams { stdin: attach.stdin, stdout: attach.stdout, stderr: attach.stderr && !attach.tty };
+        let pipes = pipes(streams).map_err(|error| RuntimeError::failed(format!("attach to container {id}"), error))?;
+        client.ask(&Request::Attach { container: id.clone(), streams }, &pipes.theirs, client::SOON).await?;
+        drop(pipes.theirs);
+        let (resize, mut sizes) = mpsc::channel::<TerminalSize>(4);
+        let exit = Box::pin(async move {
+            let mut open = true;
+            loop {
+                tokio::select! {
+                    size = sizes.recv(), if open => match size {
+                        Some(TerminalSize { width, height }) => {
+                            let _ = client.send(&Request::Resize { width, height }, &[]).await;
+                        }
+                        None => open = false,
+                    },
+                    answer = client.receive() => return ended(answer),
+                }
+            }
+        });
+        let mut exit = crate::builtin::sessions::Driven(tokio::spawn(exit));
+        Ok(Session {
+            stdin: pipes.stdin,
+            stdout: pipes.stdout,
+            stderr: pipes.stderr,
+            resize,
+            exit: Box::pin(async move { joined((&mut exit.0).await) }),
+        })
+    }
+
+    pub async fn connect(&self, id: &SandboxId, port: u16) -> Result<Tunnel> {
+        let (shim, ready) = self.world.of(id, |sandbox| (sandbox.record.shim, sandbox.is_ready()))?;
+        let Some(shim) = shim.filter(|_| ready) else {
+            return Err(RuntimeError::Invalid { why: format!("sandbox {id} is not ready") });
+        };
+        let (tell, told) = tokio::sync::oneshot::channel();
+        // A thread of its own: entering a namespace is for good.
+        std::thread::spawn(move || {
+            let _ = tell.send(connect_in(shim.pid, port));
+        });
+        let failed = |error: io::Error| RuntimeError::failed(format!("connect to port {port} of sandbox {id}"), error);
+        let stream = match timeout(client::SOON, told).await {
+            Ok(Ok(stream)) => stream.map_err(failed)?,
+            Ok(Err(_)) => return Err(failed(io::ErrorKind::BrokenPipe.into())),
+            Err(_) => {
+                return Err(RuntimeError::Timeout {
+                    doing: format!("connect to port {port} of sandbox {id}"),
+                    after: client::SOON,
+                });
+            }
+        };
+        stream.set_nonblocking(true).map_err(failed)?;
+        Ok(Box::new(tokio::net::TcpStream::from_std(stream).map_err(failed)?))
+    }
+}
+
+/// Ends with whoever holds it.
+struct Driven(tokio::task::JoinHandle<Result<i32>>);
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn connect_in(pid: i32, port: u16) -> io::Result<std::net::TcpStream> {
+    use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+    let namespace = std::fs::File::open(format!("/proc/{pid}/ns/net"))?;
+    nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)?;
+    let patience = Duration::from_secs(5);
+    let v4 = std::net::TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), patience);
+    v4.or_else(|error| {
+        let v6 = std::net::TcpStream::connect_timeout(&SocketAddr::from((Ipv6Addr::LOCALHOST, port)), patience);
+        v6.map_err(|_| error)
+    })
+}
+
+fn ended(answer: io::Result<Option<(Answer, Option<OwnedFd>)>>) -> Result<i32> {
+    match answer {
+        Ok(Some((Answer::Ended { exit_code, .. }, _))) => Ok(exit_code),
+        Ok(_) => Err(RuntimeError::failed("wait for the process", "the pod's shim went away")),
+        Err(error) => Err(RuntimeError::failed("wait for the process", error)),
+    }
+}
+
+fn joined(done: std::result::Result<Result<i32>, tokio::task::JoinError>) -> Result<i32> {
+    done.unwrap_or_else(|error| Err(RuntimeError::failed("wait for the process", error)))
+}
+
+fn set_size(terminal: &OwnedFd, size: TerminalSize) {
+    let size = rustix::termios::Winsize { ws_row: size.height, ws_col: size.width, ws_xpixel: 0, ws_ypixel: 0 };
+    let _ = rustix::termios::tcsetwinsize(terminal.as_fd(), size);
+}
+
+/// Reads all, keeps some.
+async fn keep(from: Option<Output>, limit: usize, kept: &mut Vec<u8>) {
+    let Some(mut from) = from else { return };
+    let mut buffer = [0; 8192];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let room = limit.saturating_sub(kept.len());
+        kept.extend_from_slice(&buffer[..count.min(room)]);
+    }
+}
+
+/// The controlling side of a terminal.
+struct Terminal(AsyncFd<OwnedFd>);
+
+impl Terminal {
+    fn new(fd: OwnedFd) -> io::Result<Self> {
+        let flags = rustix::fs::fcntl_getfl(&fd)?;
+        rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK)?;
+        Ok(Self(sys::watch(fd)?))
+    }
+}
+
+impl AsyncRead for Terminal {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = std::task::ready!(self.0.poll_read_ready(cx))?;
+            let space = buffer.initialize_unfilled();
+            match guard.try_io(|fd| Ok(nix::unistd::read(fd.get_ref(), space)?)) {
+                Ok(Ok(count)) => {
+                    buffer.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                // How a terminal says that nobody has it open any more.
+                Ok(Err(error)) if error.raw_os_error() == Some(nix::libc::EIO) => return Poll::Ready(Ok(())),
+                Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Terminal {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = std::task::ready!(self.0.poll_write_ready(cx))?;
+            if let Ok(done) = guard.try_io(|fd| Ok(nix::unistd::write(fd.get_ref(), bytes)?)) {
+                return Poll::Ready(done);
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// A terminal has no end of its input but the character that means it.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_write(cx, &[4]).map_ok(drop)
+    }
+}

@@ -1,0 +1,361 @@
+//! The shim's loop: wait for something to happen, do what follows, tell who asked.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::{fd::AsFd, unix::net::UnixListener},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{SigSet, Signal, kill},
+        signalfd::{SfdFlags, SignalFd},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
+
+use super::{container::Container, log::Stream, reaper::Reaper};
+use crate::builtin::{
+    paths::SandboxDir,
+    record::Run,
+    wire::{Answer, Received, Request},
+};
+
+mod connection;
+mod launching;
+mod requests;
+
+use connection::{Connection, Role};
+use launching::Launching;
+
+/// How long containers have to end once killed.
+const LAST_GRACE: Duration = Duration::from_secs(5);
+const BUFFER: usize = 64 << 10;
+
+pub struct Shim {
+    dir: SandboxDir,
+    listener: UnixListener,
+    signals: SignalFd,
+    _reaper: Option<Reaper>,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    containers: BTreeMap<u64, Container>,
+    launches: Vec<Launching>,
+    execs: Vec<Exec>,
+    /// Ended before we knew whose they are.
+    unclaimed: Vec<(i32, i32, Option<i32>)>,
+    /// Who asked us to go, and until when we wait for the containers.
+    ending: Option<(u64, Instant)>,
+    buffer: Vec<u8>,
+}
+
+/// A process that joined a container.
+struct Exec {
+    pid: i32,
+    connection: u64,
+    deadline: Option<Instant>,
+    timed_out: bool,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Listener,
+    Signals,
+    Connection(u64),
+    Launch(usize),
+    Output(u64, Stream),
+    Typed(u64, u64),
+    Watcher(u64, u64, Stream),
+    Stdin(u64),
+}
+
+impl Shim {
+    pub fn new(dir: SandboxDir, listener: UnixListener, reaper: Option<Reaper>) -> io::Result<Self> {
+        let mask: SigSet = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
+        mask.thread_block()?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        Ok(Self {
+            dir,
+            listener,
+            signals,
+            _reaper: reaper,
+            connections: BTreeMap::new(),
+            next: 1,
+            containers: BTreeMap::new(),
+            launches: Vec::new(),
+            execs: Vec::new(),
+            unclaimed: Vec::new(),
+            ending: None,
+            buffer: vec![0; BUFFER],
+        })
+    }
+
+    pub fn run(mut self) -> io::Result<()> {
+        loop {
+            let ready = self.wait()?;
+            for (what, flags) in ready {
+                self.handle(what, flags);
+            }
+            self.keep_time(Instant::now());
+            if let Some((connection, until)) = self.ending
+                && (self.containers.values().all(|container| !container.is_running()) || Instant::now() > until)
+            {
+                self.answer(connection, &Answer::Done);
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait(&mut self) -> io::Result<Vec<(What, PollFlags)>> {
+        let now = Instant::now();
+        let mut wake = self.next_deadline();
+        let mut readable = Vec::new();
+        for (key, container) in &mut self.containers {
+            match container.may_read(now) {
+                Ok(()) => readable.push(*key),
+                Err(Some(at)) => wake = Some(wake.map_or(at, |wake| wake.min(at))),
+                Err(None) => {}
+            }
+        }
+        let mut watched = Vec::new();
+        let mut fds = Vec::new();
+        let mut add = |what, fd, flags| {
+            watched.push(what);
+            fds.push(PollFd::new(fd, flags));
+        };
+        let (input, output) = (PollFlags::POLLIN, PollFlags::POLLOUT);
+        add(What::Listener, self.listener.as_fd(), input);
+        add(What::Signals, self.signals.as_fd(), input);
+        for (key, connection) in &self.connections {
+            let flags = if connection.has_unsent() { input | output } else { input };
+            add(What::Connection(*key), connection.stream.as_fd(), flags);
+        }
+        for (index, launch) in self.launches.iter().enumerate() {
+            add(What::Launch(index), launch.channel.as_fd(), input);
+        }
+        for (key, container) in &self.containers {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                if let (Some(file), true) = (&container.outputs[stream as usize], readable.contains(key)) {
+                    add(What::Output(*key, stream), file.as_fd(), input);
+                }
+                for attached in &container.attached {
+                    if let Some(fd) = attached.waits_for(stream) {
+                        add(What::Watcher(*key, attached.connection, stream), fd.as_fd(), output);
+                    }
+                }
+            }
+            match &container.stdin {
+                Some(stdin) if !container.typed.is_empty() => add(What::Stdin(*key), stdin.as_fd(), output),
+                Some(_) => {
+                    for attached in &container.attached {
+                        if let Some(fd) = &attached.stdin {
+                            add(What::Typed(*key, attached.connection), fd.as_fd(), input);
+                        }
+                    }
+                }
+                None => {}
+            }
+        }
+        let timeout = wake.map_or(PollTimeout::NONE, |at| {
+            let left = at.saturating_duration_since(now) + Duration::from_millis(1);
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let happened = fds.iter().map(|fd| fd.revents().unwrap_or(PollFlags::empty()));
+        // Launches go by their place, so the last comes first: removing one must not move another.
+        let mut ready: Vec<_> = watched.into_iter().zip(happened).filter(|(_, flags)| !flags.is_empty()).collect();
+        ready.reverse();
+        Ok(ready)
+    }
+
+    fn handle(&mut self, what: What, flags: PollFlags) {
+        match what {
+            What::Listener => self.accept(),
+            What::Signals => {
+                // Asked to end by anything but a request, the shim stays: its containers would end with it.
+                while let Ok(Some(_)) = self.signals.read_signal() {}
+                self.reap();
+            }
+            What::Connection(key) => self.on_connection(key, flags),
+            What::Launch(index) => self.on_launch(index),
+            What::Output(key, stream) => {
+                if let Some(container) = self.containers.get_mut(&key) {
+                    container.take(stream, &mut self.buffer);
+                }
+            }
+            What::Watcher(key, connection, stream) => {
+                if let Some(container) = self.containers.get_mut(&key)
+                    && let Some(attached) = container.attached.iter_mut().find(|one| one.connection == connection)
+                {
+                    attached.push(stream, Instant::now());
+                }
+            }
+            What::Typed(key, connection) => {
+                if let Some(container) = self.containers.get_mut(&key) {
+                    container.read_typed(connection, &mut self.buffer[..4096]);
+                }
+            }
+            What::Stdin(key) => {
+                if let Some(container) = self.containers.get_mut(&key) {
+                    container.type_in();
+                }
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let launches = self.launches.iter().map(|launch| launch.deadline);
+        let execs = self.execs.iter().filter_map(|exec| exec.deadline);
+        let attached = self.containers.values().flat_map(|container| &container.attached);
+        let stuck = attached.filter_map(|attached| attached.gives_up_at());
+        launches.chain(execs).chain(stuck).chain(self.ending.map(|(_, until)| until)).min()
+    }
+
+    fn keep_time(&mut self, now: Instant) {
+        self.end_slow_launches(now);
+        for exec in &mut self.execs {
+            if exec.deadline.is_some_and(|deadline| deadline <= now) {
+                exec.deadline = None;
+                exec.timed_out = true;
+                let pid = Pid::from_raw(exec.pid);
+                let _ = kill(Pid::from_raw(-exec.pid), Signal::SIGKILL);
+                let _ = kill(pid, Signal::SIGKILL);
+            }
+        }
+        let stuck: Vec<u64> = self
+            .containers
+            .values()
+            .flat_map(|container| &container.attached)
+            .filter(|attached| attached.gives_up_at().is_some_and(|at| at <= now))
+            .map(|attached| attached.connection)
+            .collect();
+        for connection in stuck {
+            self.close(connection);
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            if stream.set_nonblocking(true).is_ok() {
+                self.connections.insert(self.next, Connection::new(stream));
+                self.next += 1;
+            }
+        }
+    }
+
+    fn on_connection(&mut self, key: u64, flags: PollFlags) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        if flags.contains(PollFlags::POLLOUT) && connection.flush().is_err() {
+            return self.close(key);
+        }
+        if !flags.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+            return;
+        }
+        match connection.inbox.fill(&connection.stream) {
+            Ok(Received::Nothing) => return,
+            Ok(Received::Some) => {}
+            Ok(Received::Closed) | Err(_) => return self.close(key),
+        }
+        loop {
+            let Some(connection) = self.connections.get_mut(&key) else { return };
+            match connection.inbox.take::<Request>() {
+                Ok(Some((request, fds))) => self.request(key, request, fds),
+                Ok(None) => return,
+                Err(_) => return self.close(key),
+            }
+        }
+    }
+
+    fn close(&mut self, key: u64) {
+        let Some(connection) = self.connections.remove(&key) else { return };
+        if let Role::Attached(container) = connection.role
+            && let Some(container) = self.containers.get_mut(&container)
+        {
+            container.detach(key);
+        }
+    }
+
+    fn answer(&mut self, key: u64, answer: &Answer) {
+        if let Some(connection) = self.connections.get_mut(&key)
+            && connection.say(answer, None).is_err()
+        {
+            self.close(key);
+        }
+    }
+
+    /// Tells all who watch how things are now.
+    fn tell(&mut self) {
+        let runs = Answer::Runs(self.runs());
+        let watching: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.role == Role::Watching)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in watching {
+            self.answer(key, &runs);
+        }
+    }
+
+    fn runs(&self) -> Vec<Run> {
+        self.containers.values().map(|container| container.run.clone()).collect()
+    }
+
+    fn reap(&mut self) {
+        loop {
+            let (pid, code, signal) = match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) => (pid.as_raw(), code, None),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), 128 + signal as i32, Some(signal as i32)),
+                Ok(WaitStatus::StillAlive) | Err(_) => return,
+                Ok(_) => continue,
+            };
+            if !self.claim(pid, code, signal) && !self.launches.is_empty() {
+                self.unclaimed.push((pid, code, signal));
+            }
+        }
+    }
+
+    /// Whose end is this? False if nobody's that we know.
+    fn claim(&mut self, pid: i32, code: i32, signal: Option<i32>) -> bool {
+        let ended =
+            self.containers.iter_mut().find(|(_, container)| container.is_running() && container.pid() == Some(pid));
+        if let Some((key, container)) = ended {
+            let key = *key;
+            container.ended(code, signal);
+            let attached: Vec<u64> = container.attached.iter().map(|attached| attached.connection).collect();
+            for connection in attached {
+                self.answer(connection, &Answer::Ended { exit_code: code, timed_out: false });
+            }
+            if let Some(container) = self.containers.get_mut(&key) {
+                container.attached.clear();
+            }
+            self.tell();
+            return true;
+        }
+        let Some(index) = self.execs.iter().position(|exec| exec.pid == pid) else { return false };
+        let exec = self.execs.swap_remove(index);
+        self.answer(exec.connection, &Answer::Ended { exit_code: code, timed_out: exec.timed_out });
+        true
+    }
+
+    fn key_of(&self, id: &crate::observed::ContainerId) -> Option<u64> {
+        self.containers.iter().find(|(_, container)| container.id == *id).map(|(key, _)| *key)
+    }
+}
+
+impl Drop for Shim {
+    fn drop(&mut self) {
+        if let Ok(address) = self.listener.local_addr()
+            && let Some(path) = address.as_pathname()
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Starting a process in a container, in a copy of the shim that lives no longer than that.
+//!
+//! libcontainer clones and then allocates, so it must run in a process of one thread, and it waits for its children without
+//! a limit. The copy reports through a socket; when that closes, the program runs, or everybody who could
+//! have reported is gone. The container's first process is made a child of the shim, not of the copy.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+use libcontainer::{
+    container::{Container, builder::ContainerBuilder},
+    error::LibcontainerError,
+    syscall::syscall::SyscallType,
+};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::executor::Program;
+use crate::{
+    builtin::{
+        cgroup::Cgroup,
+        paths::ContainerDir,
+        record::{self, Launch},
+        seccomp, sys, wire,
+    },
+    observed::ContainerId,
+};
+
+/// What the copy, or the process that becomes the program, has to say.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Report {
+    Pid(i32),
+    /// With the terminal's descriptor.
+    Terminal,
+    /// `start` if it is the program that cannot begin.
+    Failed {
+        start: bool,
+        text: String,
+    },
+}
+
+pub fn report(channel: &OwnedFd, report: &Report) {
+    if let Ok(frame) = wire::encode(report) {
+        let _ = wire::send(channel, &frame, &[]);
+    }
+}
+
+/// The streams of a process; what is `None` is a terminal or nothing.
+#[derive(Default)]
+pub struct Stdio {
+    pub stdin: Option<OwnedFd>,
+    pub stdout: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
+}
+
+pub struct Job {
+    pub id: ContainerId,
+    pub dir: ContainerDir,
+    pub launch: Launch,
+    pub stdio: Stdio,
+    pub what: What,
+}
+
+pub enum What {
+    Container,
+    Exec { command: Vec<String>, tty: bool },
+}
+
+/// Runs in the copy, and ends it.
+pub fn run(job: Job, channel: OwnedFd) -> i32 {
+    sys::default_signals();
+    let channel = Rc::new(channel);
+    let done = match job.what {
+        What::Container => container(job, &channel),
+        What::Exec { .. } => exec(job, &channel),
+    };
+    match done {
+        Ok(()) => 0,
+        Err(text) => {
+            report(&channel, &Report::Failed { start: false, text });
+            1
+        }
+    }
+}
+
+fn container(job: Job, channel: &Rc<OwnedFd>) -> Result<(), String> {
+    let launch = &job.launch;
+    let group = Cgroup::at(launch.cgroup.clone());
+    group.create().map_err(|error| format!("make the container's cgroup: {error}"))?;
+    group.limit(&launch.resources).map_err(|error| format!("limit the container: {error}"))?;
+    if let Some(adjust) = launch.resources.oom_score_adj {
+        // Lowering it takes CAP_SYS_RESOURCE, which a machine may lack; no reason to run nothing.
+        let _ = fs::write("/proc/self/oom_score_adj", adjust.to_string());
+    }
+    part_mounts(launch).map_err(|error| format!("make the container's mounts: {error}"))?;
+
+    let console = Console::listen(&job, launch.tty)?;
+    let program = program(launch, channel, launch.private.clone())?;
+    let builder = with_stdio(ContainerBuilder::new(job.id.0.clone(), SyscallType::Linux), job.stdio)
+        .with_executor(program)
+        .with_console_socket(console.as_ref().map(|console| console.path.clone()))
+        .with_root_path(job.dir.oci())
+        .map_err(told)?;
+    let mut container: Container =
+        builder.as_init(job.dir.path()).with_systemd(false).as_sibling(true).build().map_err(told)?;
+    let pid = container.pid().ok_or("the container has no process")?;
+    report(channel, &Report::Pid(pid.as_raw()));
+    if let Some(console) = console {
+        console.forward(channel)?;
+    }
+    container.start().map_err(told)
+}
+
+fn exec(job: Job, channel: &Rc<OwnedFd>) -> Result<(), String> {
+    let What::Exec { command, tty } = &job.what else { return Err("not an exec".into()) };
+    let mut spec: Value = record::read(&job.dir.config()).map_err(|error| error.to_string())?;
+    let mut process = spec["process"].take();
+    process["args"] = json!(command);
+    process["terminal"] = json!(tty);
+    let file = job.dir.path().join(format!("exec-{}.json", std::process::id()));
+    record::write(&file, &process).map_err(|error| error.to_string())?;
+    let _remove = Remove(file.clone());
+
+    let console = Console::listen(&job, *tty)?;
+    let program = program(&job.launch, channel, Vec::new())?;
+    let builder = with_stdio(ContainerBuilder::new(job.id.0.clone(), SyscallType::Linux), job.stdio)
+        .with_executor(program)
+        .with_console_socket(console.as_ref().map(|console| console.path.clone()))
+        .with_root_path(job.dir.oci())
+        .map_err(told)?;
+    let tenant = builder.as_tenant().with_detach(true).as_sibling(true).with_process(Some(file));
+    let pid = tenant.build().map_err(told)?;
+    report(channel, &Report::Pid(pid.as_raw()));
+    match console {
+        Some(console) => console.forward(channel),
+        None => Ok(()),
+    }
+}
+
+fn program(launch: &Launch, channel: &Rc<OwnedFd>, private: Vec<PathBuf>) -> Result<Program, String> {
+    Ok(Program {
+        channel: Rc::clone(channel),
+        capabilities: launch.capabilities.clone(),
+        no_new_privileges: launch.no_new_privileges,
+        seccomp: Rc::new(seccomp::compile(&launch.seccomp, &launch.capabilities)?),
+        private,
+    })
+}
+
+fn with_stdio(mut builder: ContainerBuilder, stdio: Stdio) -> ContainerBuilder {
+    if let Some(fd) = stdio.stdin {
+        builder = builder.with_stdin(fd);
+    }
+    if let Some(fd) = stdio.stdout {
+        builder = builder.with_stdout(fd);
+    }
+    if let Some(fd) = stdio.stderr {
+        builder = builder.with_stderr(fd);
+    }
+    builder
+}
+
+/// Into a mount namespace of its own, which the container's is made from.
+fn part_mounts(launch: &Launch) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // These stay tied to the machine: taken before anything else is cut off from it.
+    let shared: Vec<OwnedFd> = launch
+        .shared
+        .iter()
+        .map(|mount| {
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+            open_tree(rustix::fs::CWD, &mount.source, flags)
+        })
+        .collect::<Result<_, _>>()?;
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
+    for (tree, to) in shared.iter().zip(&launch.shared) {
+        fs::create_dir_all(&to.stage)?;
+        move_mount(tree.as_fd(), "", rustix::fs::CWD, &to.stage, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+/// Where libcontainer hands over the terminal it made inside the container.
+struct Console {
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+impl Console {
+    fn listen(job: &Job, wanted: bool) -> Result<Option<Self>, String> {
+        if !wanted {
+            return Ok(None);
+        }
+        // A socket's address must be short, whatever the directories are called; libcontainer goes by the whole path.
+        let path = Path::new("/proc/self/cwd").join(format!("tty-{}", std::process::id()));
+        std::env::set_current_dir(job.dir.path()).map_err(|error| error.to_string())?;
+        let listener = UnixListener::bind(&path).map_err(|error| format!("listen for the terminal: {error}"))?;
+        let path = job.dir.path().join(path.file_name().unwrap_or_default());
+        Ok(Some(Self { path, listener }))
+    }
+
+    fn forward(self, channel: &OwnedFd) -> Result<(), String> {
+        let (stream, _): (UnixStream, _) = self.listener.accept().map_err(|error| error.to_string())?;
+        let mut buffer = [0; 256];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = rustix::net::RecvAncillaryBuffer::new(&mut space);
+        rustix::net::recvmsg(
+            &stream,
+            &mut [io::IoSliceMut::new(&mut buffer)],
+            &mut control,
+            rustix::net::RecvFlags::CMSG_CLOEXEC,
+        )
+        .map_err(|error| error.to_string())?;
+        for message in control.drain() {
+            if let rustix::net::RecvAncillaryMessage::ScmRights(mut fds) = message
+                && let Some(terminal) = fds.next()
+            {
+                let frame = wire::encode(&Report::Terminal).map_err(|error| error.to_string())?;
+                wire::send(channel, &frame, &[terminal.as_fd()]).map_err(|error| error.to_string())?;
+                return Ok(());
+            }
+        }
+        Err("no terminal came".into())
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+struct Remove(PathBuf);
+
+impl Drop for Remove {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// An error with everything behind it, in one line.
+fn told(error: LibcontainerError) -> String {
+    let mut text = error.to_string();
+    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(&error);
+    while let Some(each) = cause {
+        let more = each.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = each.source();
+    }
+    text
+}

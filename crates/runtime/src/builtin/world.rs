@@ -1,0 +1,211 @@
+//! Everything this runtime holds, in memory: read from disk when it is opened, kept true by what the shims say.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::sync::{broadcast, watch};
+
+use super::{
+    cgroup::Cgroup,
+    record::{ContainerRecord, Run, SandboxRecord},
+    stats::Running,
+};
+use crate::{
+    error::RuntimeError,
+    observed::{ContainerId, ContainerStats, ContainerStatus, Observed, PodUid, SandboxId, SandboxStatus},
+    port::Result,
+};
+
+/// Wake-ups are worth nothing once missed: who lags looks at everything anyway.
+const WAKEUPS: usize = 1024;
+
+pub struct World {
+    sandboxes: Mutex<BTreeMap<SandboxId, Sandbox>>,
+    wake: broadcast::Sender<PodUid>,
+}
+
+pub struct Sandbox {
+    pub record: SandboxRecord,
+    /// Its shim answers.
+    pub alive: bool,
+    pub containers: BTreeMap<ContainerId, Known>,
+    /// Held by whoever changes what is in it.
+    pub lock: Arc<tokio::sync::Mutex<()>>,
+    pub changed: watch::Sender<()>,
+}
+
+pub struct Known {
+    pub record: ContainerRecord,
+    pub run: Option<Run>,
+}
+
+impl Sandbox {
+    pub fn new(record: SandboxRecord) -> Self {
+        Self {
+            record,
+            alive: false,
+            containers: BTreeMap::new(),
+            lock: Arc::default(),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.alive && self.record.ready
+    }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self { sandboxes: Mutex::default(), wake: broadcast::Sender::new(WAKEUPS) }
+    }
+}
+
+impl World {
+    pub fn wakeups(&self) -> broadcast::Receiver<PodUid> {
+        self.wake.subscribe()
+    }
+
+    pub fn insert(&self, sandbox: Sandbox) {
+        self.sandboxes.lock().insert(sandbox.record.id.clone(), sandbox);
+    }
+
+    pub fn remove(&self, id: &SandboxId) {
+        let removed = self.sandboxes.lock().remove(id);
+        if let Some(sandbox) = removed {
+            self.woken(&sandbox);
+        }
+    }
+
+    pub fn ids(&self) -> Vec<SandboxId> {
+        self.sandboxes.lock().keys().cloned().collect()
+    }
+
+    /// Reads a sandbox.
+    pub fn of<T>(&self, id: &SandboxId, read: impl FnOnce(&Sandbox) -> T) -> Result<T> {
+        let sandboxes = self.sandboxes.lock();
+        let sandbox = sandboxes.get(id).ok_or_else(|| RuntimeError::NotFound { what: "sandbox", id: id.0.clone() })?;
+        Ok(read(sandbox))
+    }
+
+    /// Changes a sandbox, and wakes whoever waits for it.
+    pub fn change<T>(&self, id: &SandboxId, change: impl FnOnce(&mut Sandbox) -> T) -> Result<T> {
+        let mut sandboxes = self.sandboxes.lock();
+        let sandbox =
+            sandboxes.get_mut(id).ok_or_else(|| RuntimeError::NotFound { what: "sandbox", id: id.0.clone() })?;
+        let result = change(sandbox);
+        self.woken(sandbox);
+        Ok(result)
+    }
+
+    fn woken(&self, sandbox: &Sandbox) {
+        sandbox.changed.send_replace(());
+        let _ = self.wake.send(sandbox.record.spec.pod.uid.clone());
+    }
+
+    /// What a shim says. Older than what is known is no news.
+    pub fn update(&self, id: &SandboxId, runs: Vec<Run>) {
+        let _ = self.change(id, |sandbox| {
+            for run in runs {
+                if let Some(known) = sandbox.containers.get_mut(&run.container)
+                    && known.run.as_ref().is_none_or(|have| have.version < run.version)
+                {
+                    known.run = Some(run);
+                }
+            }
+        });
+    }
+
+    pub fn sandbox_of(&self, id: &ContainerId) -> Result<SandboxId> {
+        let sandboxes = self.sandboxes.lock();
+        let found = sandboxes.iter().find(|(_, sandbox)| sandbox.containers.contains_key(id));
+        found.map(|(id, _)| id.clone()).ok_or_else(|| RuntimeError::NotFound { what: "container", id: id.0.clone() })
+    }
+
+    /// Reads a container, in its sandbox.
+    pub fn container<T>(&self, id: &ContainerId, read: impl FnOnce(&Sandbox, &Known) -> T) -> Result<T> {
+        let sandboxes = self.sandboxes.lock();
+        let found = sandboxes.values().find_map(|sandbox| Some((sandbox, sandbox.containers.get(id)?)));
+        let (sandbox, known) = found.ok_or_else(|| RuntimeError::NotFound { what: "container", id: id.0.clone() })?;
+        Ok(read(sandbox, known))
+    }
+
+    /// The sandbox made for this attempt of this pod.
+    pub fn made_for(&self, pod: &PodUid, attempt: u32) -> Option<SandboxId> {
+        let sandboxes = self.sandboxes.lock();
+        let made =
+            sandboxes.values().find(|made| made.record.spec.pod.uid == *pod && made.record.spec.attempt == attempt);
+        made.map(|sandbox| sandbox.record.id.clone())
+    }
+
+    /// Where to measure what runs.
+    pub fn running(&self) -> Vec<Running> {
+        let sandboxes = self.sandboxes.lock();
+        let of = |sandbox: &Sandbox| {
+            let group = sandbox.record.cgroup();
+            let running = sandbox.containers.values().filter(|known| known.is_running());
+            running.map(|known| known.running(&group)).collect::<Vec<_>>()
+        };
+        sandboxes.values().flat_map(of).collect()
+    }
+
+    pub fn observe(&self, pod: Option<&PodUid>) -> Observed {
+        let mut observed = Observed::default();
+        for sandbox in self.sandboxes.lock().values() {
+            let record = &sandbox.record;
+            if pod.is_some_and(|pod| *pod != record.spec.pod.uid) {
+                continue;
+            }
+            observed.sandboxes.push(SandboxStatus {
+                id: record.id.clone(),
+                pod: record.spec.pod.clone(),
+                attempt: record.spec.attempt,
+                ready: sandbox.is_ready(),
+                created_at: record.created_at,
+                host_network: record.spec.host_network,
+                addresses: record.addresses.clone(),
+                annotations: record.spec.annotations.clone(),
+            });
+            observed.containers.extend(sandbox.containers.values().map(Known::status));
+        }
+        observed
+    }
+}
+
+impl Known {
+    fn status(&self) -> ContainerStatus {
+        let record = &self.record;
+        ContainerStatus {
+            id: record.id.clone(),
+            sandbox: record.sandbox.clone(),
+            pod: record.pod.clone(),
+            name: record.spec.name.clone(),
+            attempt: record.spec.attempt,
+            image: record.spec.image.clone(),
+            image_id: record.spec.image_id.clone(),
+            created_at: record.created_at,
+            state: Run::state(self.run.as_ref()),
+            annotations: record.spec.annotations.clone(),
+            log_path: record.spec.log_path.clone(),
+            pid: self.run.as_ref().and_then(|run| run.process).map(|process| process.pid as u32),
+        }
+    }
+
+    fn running(&self, group: &Path) -> Running {
+        let record = &self.record;
+        Running {
+            id: record.id.clone(),
+            group: Cgroup::at(group.join(&record.id.0)),
+            stats: ContainerStats {
+                pod: Some(record.pod.clone()),
+                name: record.spec.name.clone(),
+                ..Default::default()
+            },
+            log: record.spec.log_path.clone(),
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        Run::state(self.run.as_ref()).is_running()
+    }
+}

@@ -1,0 +1,8 @@
+//! The built-in runtime, held to what every runtime must do and to what only it promises. Needs root.
+
+#[path = "builtin/subject.rs"]
+mod subject;
+
+mod suite {
+    mainstay_runtime::runtime_suite!(async || crate::subject::Subject::new().await);
+}
