@@ -21,6 +21,10 @@ use exit::Exit;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> std::process::ExitCode {
+    // One small process per pod, started by the agent: before anything that allocates or starts a thread.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == "shim") {
+        return mainstay_runtime::builtin::shim::main(std::env::args_os().skip(2));
+    }
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(exit) => return exit.report(),
