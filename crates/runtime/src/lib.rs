@@ -5,6 +5,7 @@
 //! a model in memory for tests of what stands above.
 
 pub mod builtin;
+pub mod cgroup;
 pub mod cri;
 pub mod error;
 pub mod fake;

@@ -16,6 +16,9 @@ pub const PLAIN: &str = "mainstay.test/plain:1";
 /// `/srv/work`, user `worker` (1234:1234, also in group `extra` 2345), stop signal `SIGUSR1`.
 pub const CONFIGURED: &str = "mainstay.test/configured:1";
 
+/// The same files; only waits, for runtimes that keep a pod's namespaces by a process of their own.
+pub const PAUSE: &str = "mainstay.test/pause:1";
+
 /// The static busybox that `tools/test-deps` fetches.
 pub fn busybox() -> PathBuf {
     let path = tools().join("busybox/bin/busybox");
@@ -30,7 +33,7 @@ pub fn tools() -> PathBuf {
     tools.canonicalize().unwrap_or(tools)
 }
 
-/// Writes both as one docker archive (`docker save`).
+/// Writes them as one docker archive (`docker save`).
 pub fn write(to: &Path) -> io::Result<()> {
     let layer = layer()?;
     let diff = hex(&layer);
@@ -46,7 +49,8 @@ pub fn write(to: &Path) -> io::Result<()> {
     let mut archive = tar::Builder::new(fs::File::create(to)?);
     append(&mut archive, "layer.tar", &layer, 0o644)?;
     let mut manifest = Vec::new();
-    for (name, config) in [(PLAIN, plain), (CONFIGURED, configured)] {
+    let pause = json!({"Env": ["PATH=/bin"], "Entrypoint": ["/bin/sleep", "2147483647"]});
+    for (name, config) in [(PLAIN, plain), (CONFIGURED, configured), (PAUSE, pause)] {
         let config = configuration(config, &diff).to_string();
         let file = format!("{}.json", hex(config.as_bytes()));
         append(&mut archive, &file, config.as_bytes(), 0o644)?;

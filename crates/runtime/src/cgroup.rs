@@ -1,0 +1,298 @@
+//! Control groups, version 1 and 2: made, limited, counted, emptied and removed.
+//!
+//! A machine that has both kinds mounted is treated as version 1, as its controllers are there. A group is a path that
+//! is the same in every hierarchy.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::spec::Resources;
+
+mod limits;
+mod usage;
+
+pub use usage::Usage;
+
+/// What the machine has.
+#[derive(Debug)]
+pub enum Layout {
+    /// Each with the names of its controllers.
+    V1(Vec<(Vec<String>, PathBuf)>),
+    V2(PathBuf),
+}
+
+pub fn layout() -> &'static Layout {
+    static LAYOUT: OnceLock<Layout> = OnceLock::new();
+    LAYOUT.get_or_init(|| parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()))
+}
+
+/// From the text of `mountinfo`.
+fn parse(mounts: &str) -> Layout {
+    let mut v1: Vec<(Vec<String>, PathBuf)> = Vec::new();
+    let mut v2 = PathBuf::from("/sys/fs/cgroup");
+    for line in mounts.lines() {
+        let Some((left, right)) = line.split_once(" - ") else { continue };
+        let Some(point) = left.split(' ').nth(4) else { continue };
+        let mut right = right.split(' ');
+        match (right.next(), right.nth(1)) {
+            (Some("cgroup"), Some(options)) if !options.contains("name=") => {
+                let names: Vec<_> = options
+                    .split(',')
+                    .filter(|name| !matches!(*name, "rw" | "ro" | "clone_children" | "xattr"))
+                    .map(str::to_owned)
+                    .collect();
+                if v1.iter().all(|(have, _)| *have != names) {
+                    v1.push((names, PathBuf::from(point)));
+                }
+            }
+            (Some("cgroup2"), _) => v2 = PathBuf::from(point),
+            _ => {}
+        }
+    }
+    if v1.is_empty() { Layout::V2(v2) } else { Layout::V1(v1) }
+}
+
+/// A group, by its path below each hierarchy's mount point.
+#[derive(Clone, Debug)]
+pub struct Cgroup<'a> {
+    layout: &'a Layout,
+    path: PathBuf,
+}
+
+impl Cgroup<'static> {
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        let path: PathBuf = path.into();
+        let path = path.strip_prefix("/").map_or_else(|_| path.clone(), Path::to_path_buf);
+        Self { layout: layout(), path }
+    }
+}
+
+impl Cgroup<'_> {
+    /// The directory of the hierarchy that has this controller.
+    fn dir(&self, controller: &str) -> Option<PathBuf> {
+        match self.layout {
+            Layout::V2(root) => Some(root.join(&self.path)),
+            Layout::V1(all) => {
+                let (_, root) = all.iter().find(|(names, _)| names.iter().any(|name| name == controller))?;
+                Some(root.join(&self.path))
+            }
+        }
+    }
+
+    fn dirs(&self) -> Vec<PathBuf> {
+        match self.layout {
+            Layout::V2(root) => vec![root.join(&self.path)],
+            Layout::V1(all) => all.iter().map(|(_, root)| root.join(&self.path)).collect(),
+        }
+    }
+
+    /// A directory in which to look for processes: they are in the same group of every hierarchy.
+    fn main_dir(&self) -> Option<PathBuf> {
+        ["pids", "memory", "cpu"].iter().find_map(|name| self.dir(name)).or_else(|| self.dirs().pop())
+    }
+
+    pub fn exists(&self) -> bool {
+        self.main_dir().is_some_and(|dir| dir.is_dir())
+    }
+
+    /// Makes it and what lies above it.
+    pub fn create(&self) -> io::Result<()> {
+        match self.layout {
+            Layout::V2(root) => create_v2(root, &self.path),
+            Layout::V1(all) => {
+                for (names, root) in all {
+                    if names.iter().any(|name| name == "cpuset") {
+                        create_cpuset(root, &self.path)?;
+                    } else {
+                        fs::create_dir_all(root.join(&self.path))?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves a process into it.
+    pub fn add(&self, pid: i32) -> io::Result<()> {
+        for dir in self.dirs() {
+            fs::write(dir.join("cgroup.procs"), pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    pub fn limit(&self, resources: &Resources) -> io::Result<()> {
+        limits::apply(self, resources)
+    }
+
+    pub fn usage(&self) -> Usage {
+        usage::read(self)
+    }
+
+    /// How often the kernel killed something in it for want of memory.
+    pub fn oom_kills(&self) -> u64 {
+        let Some(dir) = self.dir("memory") else { return 0 };
+        let file = match self.layout {
+            Layout::V1(_) => "memory.oom_control",
+            Layout::V2(_) => "memory.events",
+        };
+        usage::field(&fs::read_to_string(dir.join(file)).unwrap_or_default(), "oom_kill").unwrap_or(0)
+    }
+
+    /// All processes in it and below.
+    pub fn processes(&self) -> BTreeSet<i32> {
+        let mut found = BTreeSet::new();
+        // On version 1 a process that is being moved may be in one hierarchy and not yet in another.
+        for dir in self.dirs() {
+            collect(&dir, &mut found);
+        }
+        found
+    }
+
+    /// Sends a signal to all of them.
+    pub fn signal(&self, signal: Signal) {
+        let own = std::process::id() as i32;
+        for pid in self.processes() {
+            if pid != own {
+                let _ = kill(Pid::from_raw(pid), signal);
+            }
+        }
+    }
+
+    /// Kills all in it, whatever they fork meanwhile. False if something still lives after `patience`.
+    pub fn kill_all(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut pause = Duration::from_micros(200);
+        loop {
+            if let Layout::V2(_) = self.layout
+                && let Some(dir) = self.main_dir()
+            {
+                let _ = fs::write(dir.join("cgroup.kill"), "1");
+            }
+            let left = self.processes();
+            if left.is_empty() {
+                return true;
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+            self.signal(Signal::SIGKILL);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    /// Removes it and all below. Its processes must have ended; the kernel may take a moment to notice.
+    pub fn remove(&self) -> io::Result<()> {
+        self.dirs().iter().try_for_each(|dir| remove_tree(dir))
+    }
+
+    /// Removes it if nothing is in it.
+    pub fn remove_if_empty(&self) {
+        for dir in self.dirs() {
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+fn create_v2(root: &Path, path: &Path) -> io::Result<()> {
+    let mut dir = root.to_path_buf();
+    for part in path.components() {
+        let available = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
+        for name in available.split_whitespace() {
+            // One that cannot be passed on (the rt part of cpu, say) must not keep the others from it.
+            let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{name}"));
+        }
+        dir.push(part);
+        make_dir(&dir)?;
+    }
+    Ok(())
+}
+
+/// A cpuset takes no process until it is told which processors and memory nodes are its own.
+fn create_cpuset(root: &Path, path: &Path) -> io::Result<()> {
+    let mut dir = root.to_path_buf();
+    for part in path.components() {
+        let parent = dir.clone();
+        dir.push(part);
+        make_dir(&dir)?;
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            if fs::read_to_string(dir.join(file))?.trim().is_empty() {
+                fs::write(dir.join(file), fs::read_to_string(parent.join(file))?.trim())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn make_dir(dir: &Path) -> io::Result<()> {
+    match fs::create_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn collect(dir: &Path, found: &mut BTreeSet<i32>) {
+    let Ok(text) = fs::read_to_string(dir.join("cgroup.procs")) else { return };
+    found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
+    for child in children(dir) {
+        collect(&child, found);
+    }
+}
+
+fn children(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let dirs = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    dirs.map(|entry| entry.path()).collect()
+}
+
+fn remove_tree(dir: &Path) -> io::Result<()> {
+    for child in children(dir) {
+        remove_tree(&child)?;
+    }
+    let mut tries = 0;
+    loop {
+        match fs::remove_dir(dir) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY) && tries < 100 => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+        30 29 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+        31 29 0:28 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+        32 29 0:29 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd\n\
+        33 29 0:30 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn a_machine_with_both_kinds_is_of_the_first() {
+        let Layout::V1(all) = parse(HYBRID) else { panic!("not version 1") };
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[0], (vec!["cpu".to_owned(), "cpuacct".to_owned()], PathBuf::from("/sys/fs/cgroup/cpu,cpuacct")));
+    }
+
+    #[test]
+    fn a_machine_with_one_tree_is_of_the_second() {
+        let layout = parse("30 29 0:27 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+        assert!(matches!(layout, Layout::V2(root) if root == Path::new("/sys/fs/cgroup")));
+    }
+}

@@ -1,0 +1,44 @@
+//! Commands that are waited for.
+
+use std::time::Duration;
+
+use super::{
+    Inner,
+    call::{ACT, About, within},
+    container::begins_processes,
+    proto,
+};
+use crate::{error::RuntimeError, observed::ContainerId, port::Result, session::ExecOutput};
+
+impl Inner {
+    pub(super) async fn exec(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+        limit: usize,
+    ) -> Result<ExecOutput> {
+        // CRI counts whole seconds, and none of them means for ever.
+        let seconds = (timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0)).max(1);
+        let request = proto::ExecSyncRequest {
+            container_id: id.0.clone(),
+            cmd: command.to_vec(),
+            timeout: seconds.try_into().unwrap_or(i64::MAX),
+        };
+        let about = About { doing: "run a command", what: "container", id: &id.0 };
+        // The runtime ends the command; only if it does not answer at all do we.
+        let patience = timeout.saturating_add(ACT);
+        match within(patience, about, self.client.runtime().exec_sync(request)).await {
+            Ok(mut done) => {
+                done.stdout.truncate(limit);
+                done.stderr.truncate(limit);
+                Ok(ExecOutput { exit_code: done.exit_code, stdout: done.stdout, stderr: done.stderr })
+            }
+            Err(RuntimeError::Timeout { .. }) => {
+                Err(RuntimeError::Timeout { doing: format!("command {command:?}"), after: timeout })
+            }
+            Err(RuntimeError::Failed { why, .. }) if begins_processes(&why) => Err(RuntimeError::Start { why }),
+            Err(error) => Err(error),
+        }
+    }
+}

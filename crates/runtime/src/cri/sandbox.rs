@@ -1,0 +1,177 @@
+//! Sandboxes: made, completed, removed; their cgroups with them.
+
+use std::{io, path::Path};
+
+use super::{
+    Inner,
+    call::{ACT, About, until, within},
+    config, label, proto,
+};
+use crate::{
+    cgroup::Cgroup,
+    error::RuntimeError,
+    observed::SandboxId,
+    port::Result,
+    spec::{Resources, SandboxSpec},
+};
+
+impl Inner {
+    pub(super) async fn create_sandbox(&self, spec: &SandboxSpec) -> Result<SandboxId> {
+        let of_pod = self.client.sandboxes(label::selector(&self.settings.instance, Some(&spec.pod.uid))).await?;
+        for there in of_pod.into_iter().filter(|s| attempt(s) == spec.attempt) {
+            let id = SandboxId(there.id);
+            if there.state == proto::PodSandboxState::SandboxReady as i32 {
+                return Ok(id);
+            }
+            // Its name is taken as long as it is there.
+            self.remove_sandbox(&id).await?;
+        }
+        let _making = self.making.read().await;
+        let cgroup = config::cgroup(&self.settings.instance, spec);
+        let resources = spec.resources.clone();
+        on_cgroup("make the pod's cgroup", cgroup.clone(), move |group| {
+            group.create()?;
+            group.limit(&resources)
+        })
+        .await?;
+        let config = config::sandbox(&self.settings.instance, spec);
+        let request = until(ACT, proto::RunPodSandboxRequest { config: Some(config) });
+        let about = About { doing: "create a sandbox", what: "sandbox", id: &spec.pod.uid.0 };
+        match within(ACT, about, self.client.runtime().run_pod_sandbox(request)).await {
+            Ok(made) => Ok(SandboxId(made.pod_sandbox_id)),
+            Err(error) => {
+                self.clear_failed(spec, cgroup).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// What a failed attempt left, as far as the runtime can be asked: the rest is seen as not ready later.
+    async fn clear_failed(&self, spec: &SandboxSpec, cgroup: String) {
+        let labels = label::selector(&self.settings.instance, Some(&spec.pod.uid));
+        let Ok(left) = self.client.sandboxes(labels).await else { return };
+        for sandbox in left.into_iter().filter(|s| attempt(s) == spec.attempt) {
+            let id = SandboxId(sandbox.id);
+            let removed = async {
+                self.client.stop_sandbox(&id).await?;
+                self.client.remove_sandbox(&id).await
+            };
+            if let Err(error) = removed.await {
+                tracing::warn!(%id, %error, "a failed sandbox could not be removed");
+                return;
+            }
+        }
+        if let Err(error) = on_cgroup("remove a pod's cgroup", cgroup, |group| group.remove()).await {
+            tracing::warn!(%error, "the cgroup of a failed sandbox stays");
+        }
+    }
+
+    pub(super) async fn remove_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let spec = match self.sandbox_spec(id).await {
+            Err(RuntimeError::NotFound { .. }) => return Ok(()),
+            spec => spec?,
+        };
+        gone_is_fine(self.client.stop_sandbox(id).await)?;
+        // Before the record goes: whoever finds the sandbox can still find its cgroup.
+        let cgroup = config::cgroup(&self.settings.instance, &spec);
+        on_cgroup("remove the pod's cgroup", cgroup.clone(), |group| {
+            group.kill_all(std::time::Duration::from_secs(5));
+            group.remove()
+        })
+        .await?;
+        gone_is_fine(self.client.remove_sandbox(id).await)?;
+        if let Ok(_nobody) = self.making.try_write() {
+            remove_empty_above(&cgroup);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn update_sandbox(&self, id: &SandboxId, resources: &Resources) -> Result<()> {
+        let spec = self.sandbox_spec(id).await?;
+        let resources = resources.clone();
+        let cgroup = config::cgroup(&self.settings.instance, &spec);
+        on_cgroup("change the pod's limits", cgroup, move |group| group.limit(&resources)).await
+    }
+
+    pub(super) async fn sandbox_spec(&self, id: &SandboxId) -> Result<SandboxSpec> {
+        let filter = proto::PodSandboxFilter { id: id.0.clone(), ..Default::default() };
+        let request = proto::ListPodSandboxRequest { filter: Some(filter) };
+        let about = About { doing: "look for a sandbox", what: "sandbox", id: &id.0 };
+        let found = within(super::call::ASK, about, self.client.runtime().list_pod_sandbox(request)).await?.items;
+        let spec = found.iter().find(|s| s.id == id.0).and_then(|s| label::sandbox_spec(&s.annotations));
+        spec.ok_or_else(|| RuntimeError::NotFound { what: "sandbox", id: id.0.clone() })
+    }
+
+    /// Removes cgroups of pods that have no sandbox: an agent ended between making the one and the other.
+    pub(super) async fn sweep_cgroups(&self) -> Result<()> {
+        let _nobody = self.making.write().await;
+        let sandboxes = self.client.sandboxes(label::selector(&self.settings.instance, None)).await?;
+        let live: Vec<String> = sandboxes
+            .iter()
+            .filter_map(|s| label::sandbox_spec(&s.annotations))
+            .map(|spec| config::cgroup(&self.settings.instance, &spec))
+            .collect();
+        let instance = self.settings.instance.clone();
+        let swept = tokio::task::spawn_blocking(move || {
+            for path in pod_cgroups(&instance).into_iter().filter(|path| !live.contains(path)) {
+                match Cgroup::at(&path).remove() {
+                    Ok(()) => tracing::info!(path, "removed a cgroup left behind"),
+                    Err(error) => tracing::warn!(path, %error, "a cgroup left behind stays"),
+                }
+            }
+        });
+        swept.await.map_err(|error| RuntimeError::failed("remove cgroups left behind", error))
+    }
+}
+
+fn attempt(sandbox: &proto::PodSandbox) -> u32 {
+    sandbox.metadata.as_ref().map_or(0, |m| m.attempt)
+}
+
+fn gone_is_fine<T>(answer: Result<T>) -> Result<()> {
+    match answer {
+        Ok(_) | Err(RuntimeError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn on_cgroup(
+    doing: &'static str,
+    path: String,
+    act: impl FnOnce(Cgroup<'static>) -> io::Result<()> + Send + 'static,
+) -> Result<()> {
+    let acted = tokio::task::spawn_blocking(move || act(Cgroup::at(path))).await;
+    acted.map_err(|error| RuntimeError::failed(doing, error))?.map_err(|error| RuntimeError::failed(doing, error))
+}
+
+fn remove_empty_above(cgroup: &str) {
+    for above in Path::new(cgroup).ancestors().skip(1).filter(|path| path.parent().is_some()) {
+        Cgroup::at(above).remove_if_empty();
+    }
+}
+
+/// `/instance/…/pod<uid>` of all pods that have a cgroup in some hierarchy.
+fn pod_cgroups(instance: &str) -> Vec<String> {
+    fn walk(directory: &Path, depth: u32, found: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            if entry.file_name().to_string_lossy().starts_with("pod") {
+                found.push(entry.path());
+            } else if depth > 0 {
+                walk(&entry.path(), depth - 1, found);
+            }
+        }
+    }
+    let mut paths = Vec::new();
+    for root in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup/memory", "/sys/fs/cgroup"] {
+        let mut found = Vec::new();
+        walk(&Path::new(root).join(instance), 2, &mut found);
+        let below = found.iter().filter_map(|path| path.strip_prefix(root).ok());
+        paths.extend(below.map(|path| format!("/{}", path.display())));
+    }
+    paths.sort();
+    paths.dedup();
+    paths
+}

@@ -1,0 +1,187 @@
+//! Commands and containers with their streams connected, through the runtime's streaming server.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use tokio::{
+    io::{AsyncReadExt, DuplexStream},
+    sync::mpsc,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Inner,
+    call::{ASK, About, within},
+    container::begins_processes,
+    proto,
+    streams::{Connection, Writer},
+};
+use crate::{
+    error::RuntimeError,
+    observed::ContainerId,
+    port::Result,
+    session::{Attach, Exec, Session, TerminalSize},
+};
+
+/// Which streams there are.
+#[derive(Clone, Copy)]
+struct Wanted {
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+    tty: bool,
+}
+
+/// How it went, once it is over.
+type Verdict = futures::future::BoxFuture<'static, std::result::Result<i32, RuntimeError>>;
+
+impl Inner {
+    pub(super) async fn open_exec(&self, id: &ContainerId, exec: &Exec) -> Result<Session> {
+        let request = proto::ExecRequest {
+            container_id: id.0.clone(),
+            cmd: exec.command.clone(),
+            tty: exec.tty,
+            stdin: exec.stdin,
+            stdout: exec.stdout,
+            stderr: exec.stderr && !exec.tty,
+        };
+        let about = About { doing: "run a command", what: "container", id: &id.0 };
+        let url = within(ASK, about, self.client.runtime().exec(request)).await?.url;
+        let wanted = Wanted { stdin: exec.stdin, stdout: exec.stdout, stderr: exec.stderr && !exec.tty, tty: exec.tty };
+        open(&url, wanted).await
+    }
+
+    pub(super) async fn attach(self: Arc<Self>, id: &ContainerId, attach: &Attach) -> Result<Session> {
+        let request = proto::AttachRequest {
+            container_id: id.0.clone(),
+            stdin: attach.stdin,
+            tty: attach.tty,
+            stdout: attach.stdout,
+            stderr: attach.stderr && !attach.tty,
+        };
+        let about = About { doing: "attach to a container", what: "container", id: &id.0 };
+        let url = within(ASK, about, self.client.runtime().attach(request)).await?.url;
+        let wanted = Wanted {
+            stdin: attach.stdin,
+            stdout: attach.stdout,
+            stderr: attach.stderr && !attach.tty,
+            tty: attach.tty,
+        };
+        let mut session = open(&url, wanted).await?;
+        // The verdict is about the connection; the code is the container's.
+        let (inner, id, verdict) = (self, id.clone(), session.exit);
+        session.exit = async move {
+            verdict.await?;
+            let status = inner.client.container_status(&id.0, false).await?.status.unwrap_or_default();
+            match status.state() {
+                proto::ContainerState::ContainerExited => Ok(status.exit_code),
+                _ => Err(RuntimeError::failed("stay attached", "the runtime ended the connection")),
+            }
+        }
+        .boxed();
+        Ok(session)
+    }
+}
+
+async fn open(url: &str, wanted: Wanted) -> Result<Session> {
+    let over = CancellationToken::new();
+    let failed = |error| RuntimeError::failed("connect to the runtime's streams", error);
+    let mut connection = Connection::open(url, over.clone()).await.map_err(failed)?;
+    // In upstream's order; the server waits for all of them.
+    let (_, verdict) = connection.stream("error").await.map_err(failed)?;
+    let mut stdin = None;
+    if wanted.stdin {
+        let (writer, _) = connection.stream("stdin").await.map_err(failed)?;
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        tokio::spawn(over.clone().run_until_cancelled_owned(feed(ours, writer)));
+        stdin = Some(Box::pin(theirs) as _);
+    }
+    let mut stdout = None;
+    if wanted.stdout {
+        stdout = Some(Box::pin(connection.stream("stdout").await.map_err(failed)?.1) as _);
+    }
+    let mut stderr = None;
+    if wanted.stderr {
+        stderr = Some(Box::pin(connection.stream("stderr").await.map_err(failed)?.1) as _);
+    }
+    let (resize, sizes) = mpsc::channel(4);
+    if wanted.tty {
+        let (writer, _) = connection.stream("resize").await.map_err(failed)?;
+        tokio::spawn(over.clone().run_until_cancelled_owned(tell_sizes(sizes, writer)));
+    }
+    connection.run();
+    let guard = over.drop_guard();
+    let exit: Verdict = async move {
+        let _guard = guard;
+        judge(verdict).await
+    }
+    .boxed();
+    Ok(Session { stdin, stdout, stderr, resize, exit })
+}
+
+/// Copies input until it ends, and says so.
+async fn feed(mut from: DuplexStream, to: Writer) {
+    let mut buffer = vec![0; 32 << 10];
+    loop {
+        match from.read(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(length) => {
+                if to.send(Bytes::copy_from_slice(&buffer[..length])).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+    let _ = to.finish().await;
+}
+
+async fn tell_sizes(mut sizes: mpsc::Receiver<TerminalSize>, to: Writer) {
+    while let Some(TerminalSize { width, height }) = sizes.recv().await {
+        let line = format!("{{\"Width\":{width},\"Height\":{height}}}\n");
+        if to.send(line.into()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn judge(mut verdict: DuplexStream) -> std::result::Result<i32, RuntimeError> {
+    let mut text = Vec::new();
+    let _ = verdict.read_to_end(&mut text).await;
+    read_verdict(&text)
+}
+
+/// A `Status` of the Kubernetes API.
+fn read_verdict(text: &[u8]) -> std::result::Result<i32, RuntimeError> {
+    let doing = "run a command";
+    let Ok(status) = serde_json::from_slice::<serde_json::Value>(text) else {
+        let said = String::from_utf8_lossy(text);
+        let why = if said.is_empty() { "the runtime ended the connection".into() } else { said };
+        return Err(RuntimeError::failed(doing, why));
+    };
+    if status["status"] == "Success" {
+        return Ok(0);
+    }
+    let causes = status["details"]["causes"].as_array();
+    let code = causes.into_iter().flatten().find(|cause| cause["reason"] == "ExitCode");
+    if let Some(code) = code.and_then(|cause| cause["message"].as_str()?.parse().ok()) {
+        return Ok(code);
+    }
+    let why = status["message"].as_str().unwrap_or("failed without a reason").to_owned();
+    Err(if begins_processes(&why) { RuntimeError::Start { why } } else { RuntimeError::failed(doing, why) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_are_codes_or_reasons() {
+        let code = r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"5"}]}}"#;
+        assert!(matches!(read_verdict(code.as_bytes()), Ok(5)));
+        assert!(matches!(read_verdict(br#"{"status":"Success"}"#), Ok(0)));
+        let missing = r#"{"status":"Failure","message":"OCI runtime exec failed: no such file"}"#;
+        assert!(matches!(read_verdict(missing.as_bytes()), Err(RuntimeError::Start { .. })));
+        assert!(matches!(read_verdict(b""), Err(RuntimeError::Failed { why, .. }) if why.contains("ended")));
+    }
+}
