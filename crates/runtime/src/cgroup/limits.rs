@@ -1,6 +1,6 @@
 //! Limits as each version writes them.
 
-use std::{fs, io, path::PathBuf};
+use std::{fs, io};
 
 use super::{Cgroup, Layout};
 use crate::spec::Resources;
@@ -22,7 +22,7 @@ pub fn apply(group: &Cgroup<'_>, resources: &Resources) -> io::Result<()> {
     Ok(())
 }
 
-fn told(path: &PathBuf, value: &str, error: &io::Error) -> String {
+fn told(path: &std::path::Path, value: &str, error: &io::Error) -> String {
     format!("write {value} to {}: {error}", path.display())
 }
 

@@ -92,7 +92,7 @@ fn namespaces(spec: &SandboxSpec) -> proto::NamespaceOption {
     }
 }
 
-/// Who runs it when the spec names only a group: the image's user.
+/// Who runs it when the spec does not say. Runtimes know themselves, but not which groups this user is in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageUser {
     pub uid: Option<i64>,
@@ -185,10 +185,7 @@ fn security(
     let value = |value| proto::Int64Value { value };
     let hidden = !security.unmasked_proc && !security.privileged;
     let paths = |paths: &[&str]| paths.iter().filter(|_| hidden).map(|path| (*path).to_owned()).collect();
-    // A group without a user is refused, so the image's user is said.
-    let needs_user = security.run_as_user.is_none() && security.run_as_group.is_some();
-    let user = security.run_as_user.or(image.uid.filter(|_| needs_user));
-    let root = needs_user && user.is_none() && image.name.is_empty();
+    let user = security.run_as_user.or(image.uid).or(image.name.is_empty().then_some(0));
     proto::LinuxContainerSecurityContext {
         capabilities: Some(proto::Capability {
             add_capabilities: security.add_capabilities.clone(),
@@ -196,9 +193,9 @@ fn security(
         }),
         privileged: security.privileged,
         namespace_options: Some(namespace_options),
-        run_as_user: user.or(root.then_some(0)).map(value),
+        run_as_user: user.map(value),
         run_as_group: security.run_as_group.map(value),
-        run_as_username: if needs_user && user.is_none() { image.name.clone() } else { String::new() },
+        run_as_username: if user.is_none() { image.name.clone() } else { String::new() },
         readonly_rootfs: security.read_only_root,
         supplemental_groups: security.supplemental_groups.clone(),
         no_new_privs: security.no_new_privileges,
@@ -232,15 +229,16 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_a_user_goes_with_the_images_user() {
-        let group = || Security { run_as_group: Some(7), ..Security::default() };
-        let named = of(group(), ImageUser { uid: None, name: "worker".to_owned() });
-        assert_eq!((named.run_as_user, named.run_as_username.as_str()), (None, "worker"));
-        let numbered = of(group(), ImageUser { uid: Some(5), name: String::new() });
-        assert_eq!(numbered.run_as_user, Some(proto::Int64Value { value: 5 }));
-        assert_eq!(of(group(), ImageUser::default()).run_as_user, Some(proto::Int64Value { value: 0 }));
-        let neither = of(Security::default(), ImageUser { uid: Some(5), name: String::new() });
-        assert_eq!(neither.run_as_user, None, "the runtime knows the image's user itself");
+    fn the_user_is_the_specs_or_the_images_or_root() {
+        let user = |asked, uid, name: &str| {
+            let security = Security { run_as_user: asked, ..Security::default() };
+            let context = of(security, ImageUser { uid, name: name.to_owned() });
+            (context.run_as_user.map(|v| v.value), context.run_as_username)
+        };
+        assert_eq!(user(Some(7), Some(5), "worker"), (Some(7), String::new()));
+        assert_eq!(user(None, Some(5), ""), (Some(5), String::new()));
+        assert_eq!(user(None, None, "worker"), (None, "worker".to_owned()));
+        assert_eq!(user(None, None, ""), (Some(0), String::new()));
     }
 
     #[test]

@@ -36,10 +36,9 @@ impl Inner {
             return Ok(ContainerId(there.id.clone()));
         }
         let pod = self.sandbox_spec(sandbox).await?;
-        let user = if spec.security.run_as_user.is_none() && spec.security.run_as_group.is_some() {
-            self.image_user(config::image(spec)).await?
-        } else {
-            config::ImageUser::default()
+        let user = match spec.security.run_as_user {
+            None => self.image_user(spec).await?,
+            Some(_) => config::ImageUser::default(),
         };
         let target = spec.pid_of.as_deref().map(|name| newest(&of_sandbox, name)).transpose()?;
         let config = config::container(&self.settings.instance, &pod, spec, &user, target)?;
@@ -70,9 +69,9 @@ impl Inner {
         Ok(found.is_none().then(|| RuntimeError::ImageMissing { image: spec.image.clone() }))
     }
 
-    async fn image_user(&self, image: &str) -> Result<config::ImageUser> {
-        let found = super::images::find(&self.client, image).await?;
-        let found = found.ok_or_else(|| RuntimeError::ImageMissing { image: image.to_owned() })?;
+    async fn image_user(&self, spec: &ContainerSpec) -> Result<config::ImageUser> {
+        let found = super::images::find(&self.client, config::image(spec)).await?;
+        let found = found.ok_or_else(|| RuntimeError::ImageMissing { image: spec.image.clone() })?;
         Ok(config::ImageUser { uid: found.uid.map(|uid| uid.value), name: found.username })
     }
 

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use super::{
     Inner,
-    call::{ACT, About, within},
+    call::{About, within},
     container::begins_processes,
     proto,
 };
 use crate::{error::RuntimeError, observed::ContainerId, port::Result, session::ExecOutput};
+
+/// What a runtime may take to notice that time is up.
+const LENIENCE: Duration = Duration::from_secs(5);
 
 impl Inner {
     pub(super) async fn exec(
@@ -26,8 +29,8 @@ impl Inner {
             timeout: seconds.try_into().unwrap_or(i64::MAX),
         };
         let about = About { doing: "run a command", what: "container", id: &id.0 };
-        // The runtime ends the command; only if it does not answer at all do we.
-        let patience = timeout.saturating_add(ACT);
+        // The runtime ends the command, but may wait for ever for what the command has begun and left behind.
+        let patience = timeout.saturating_add(LENIENCE);
         match within(patience, about, self.client.runtime().exec_sync(request)).await {
             Ok(mut done) => {
                 done.stdout.truncate(limit);

@@ -157,7 +157,8 @@ fn state(status: &proto::ContainerStatus) -> ContainerState {
         proto::ContainerState::ContainerRunning => ContainerState::Running { started_at: time(status.started_at) },
         proto::ContainerState::ContainerUnknown => ContainerState::Unknown,
         proto::ContainerState::ContainerExited => ContainerState::Exited {
-            started_at: (status.started_at > 0).then(|| time(status.started_at)),
+            // A short-lived one may be noted to have ended before it was noted to have begun.
+            started_at: (status.started_at > 0).then(|| time(status.started_at.min(status.finished_at))),
             finished_at: time(status.finished_at),
             exit_code: status.exit_code,
             // CRI knows codes only: these are what shells and runtimes make of signals.
@@ -169,7 +170,8 @@ fn state(status: &proto::ContainerStatus) -> ContainerState {
 }
 
 fn time(nanoseconds: i64) -> Timestamp {
-    Timestamp::from_nanosecond(nanoseconds.into()).unwrap_or(Timestamp::UNIX_EPOCH)
+    // What never happened is told as a time long before computers.
+    Timestamp::from_nanosecond(nanoseconds.max(0).into()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 #[cfg(test)]

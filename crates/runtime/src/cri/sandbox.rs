@@ -61,7 +61,12 @@ impl Inner {
                 return;
             }
         }
-        if let Err(error) = on_cgroup("remove a pod's cgroup", cgroup, |group| group.remove()).await {
+        let path = cgroup.clone();
+        let remove = move |group: Cgroup<'static>| {
+            group.remove()?;
+            remove_others(&path)
+        };
+        if let Err(error) = on_cgroup("remove a pod's cgroup", cgroup, remove).await {
             tracing::warn!(%error, "the cgroup of a failed sandbox stays");
         }
     }
@@ -74,9 +79,11 @@ impl Inner {
         gone_is_fine(self.client.stop_sandbox(id).await)?;
         // Before the record goes: whoever finds the sandbox can still find its cgroup.
         let cgroup = config::cgroup(&self.settings.instance, &spec);
-        on_cgroup("remove the pod's cgroup", cgroup.clone(), |group| {
+        let path = cgroup.clone();
+        on_cgroup("remove the pod's cgroup", cgroup.clone(), move |group| {
             group.kill_all(std::time::Duration::from_secs(5));
-            group.remove()
+            group.remove()?;
+            remove_others(&path)
         })
         .await?;
         gone_is_fine(self.client.remove_sandbox(id).await)?;
@@ -114,7 +121,7 @@ impl Inner {
         let instance = self.settings.instance.clone();
         let swept = tokio::task::spawn_blocking(move || {
             for path in pod_cgroups(&instance).into_iter().filter(|path| !live.contains(path)) {
-                match Cgroup::at(&path).remove() {
+                match Cgroup::at(&path).remove().and_then(|()| remove_others(&path)) {
                     Ok(()) => tracing::info!(path, "removed a cgroup left behind"),
                     Err(error) => tracing::warn!(path, %error, "a cgroup left behind stays"),
                 }
@@ -147,7 +154,26 @@ async fn on_cgroup(
 fn remove_empty_above(cgroup: &str) {
     for above in Path::new(cgroup).ancestors().skip(1).filter(|path| path.parent().is_some()) {
         Cgroup::at(above).remove_if_empty();
+        for directory in others(above) {
+            let _ = std::fs::remove_dir(directory);
+        }
     }
+}
+
+/// Low-level runtimes make the same path in hierarchies that limit nothing, and remove only their own part of it.
+fn remove_others(cgroup: &str) -> io::Result<()> {
+    for directory in others(Path::new(cgroup)) {
+        match std::fs::remove_dir(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn others(cgroup: &Path) -> impl Iterator<Item = std::path::PathBuf> {
+    let below = cgroup.strip_prefix("/").unwrap_or(cgroup);
+    ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"].map(|root| Path::new(root).join(below)).into_iter()
 }
 
 /// `/instance/…/pod<uid>` of all pods that have a cgroup in some hierarchy.

@@ -1,6 +1,6 @@
 //! Commands and containers with their streams connected, through the runtime's streaming server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -73,11 +73,15 @@ impl Inner {
         let (inner, id, verdict) = (self, id.clone(), session.exit);
         session.exit = async move {
             verdict.await?;
-            let status = inner.client.container_status(&id.0, false).await?.status.unwrap_or_default();
-            match status.state() {
-                proto::ContainerState::ContainerExited => Ok(status.exit_code),
-                _ => Err(RuntimeError::failed("stay attached", "the runtime ended the connection")),
+            // The streams end a little before the container does.
+            for _ in 0..100 {
+                let status = inner.client.container_status(&id.0, false).await?.status.unwrap_or_default();
+                if status.state() == proto::ContainerState::ContainerExited {
+                    return Ok(status.exit_code);
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
+            Err(RuntimeError::failed("stay attached", "the runtime ended the connection"))
         }
         .boxed();
         Ok(session)

@@ -34,7 +34,7 @@ pub async fn containers_share_network_and_host_name(b: Arc<Bench>) {
 
 pub async fn containers_share_loopback(b: Arc<Bench>) {
     let pod = b.pod().await;
-    pod.start(pod.shell("server", "echo hello | nc -l -p 7777 -s 127.0.0.1")).await;
+    pod.start(pod.shell("server", "echo hello | nc -l -p 7777")).await;
     let client = pod.shell("client", "until nc 127.0.0.1 7777 </dev/null; do sleep 0.05; done");
     assert_eq!(pod.print(client).await.lines().last(), Some("hello"));
 }

@@ -115,12 +115,12 @@ pub async fn system_calls_are_filtered_unless_unconfined(b: Arc<Bench>) {
 
 pub async fn kernel_files_are_masked_and_read_only(b: Arc<Bench>) {
     let pod = b.pod().await;
-    let script = "head -c 1 /proc/kcore | wc -c; echo > /proc/sys/kernel/domainname || echo refused; \
-        mkdir /sys/fs/cgroup/new || echo refused; grep -c ' /proc/kcore ' /proc/self/mountinfo";
+    let script = "cat /proc/timer_list /proc/keys | wc -c; echo > /proc/sys/kernel/domainname || echo refused; \
+        grep -c ' /sys ro' /proc/self/mountinfo; grep -c ' /proc/keys ' /proc/self/mountinfo";
     let printed = pod.print(shell_ok(pod.shell("c", script))).await;
     let lines: Vec<_> = printed.lines().filter(|line| !line.contains(':')).collect();
-    assert_eq!(lines, ["0", "refused", "refused", "1"], "{printed}");
-    let mut spec = shell_ok(pod.shell("d", "grep -c -e ' /proc/kcore ' -e ' /proc/sys ' /proc/self/mountinfo"));
+    assert_eq!(lines, ["0", "refused", "1", "1"], "{printed}");
+    let mut spec = shell_ok(pod.shell("d", "grep -c -e ' /proc/keys ' -e ' /proc/sys ' /proc/self/mountinfo"));
     spec.security.unmasked_proc = true;
     assert_eq!(pod.print(spec).await, "0\n");
 }

@@ -26,7 +26,8 @@ pub async fn a_terminal_is_one(b: Arc<Bench>) {
 pub async fn a_terminal_is_resized(b: Arc<Bench>) {
     let pod = b.pod().await;
     let id = pod.start(pod.sleeper("c")).await;
-    let mut exec = shell("echo begun; until [ \"$(stty size)\" = '33 101' ]; do sleep 0.05; done; echo resized; cat");
+    let mut exec =
+        shell("echo begun; until [ \"$(stty size 2>/dev/null)\" = '33 101' ]; do sleep 0.05; done; echo resized; cat");
     (exec.tty, exec.stderr) = (true, false);
     let mut session = b.runtime.open_exec(&id, &exec).await.expect("open");
     let mut lines = BufReader::new(session.stdout.take().expect("asked for")).lines();
@@ -40,7 +41,7 @@ pub async fn a_terminal_is_resized(b: Arc<Bench>) {
 
 pub async fn a_container_can_have_a_terminal(b: Arc<Bench>) {
     let pod = b.pod().await;
-    let mut spec = pod.shell("c", "test -t 0 && test -t 1 && echo it is; read l; echo got $l; exit 5");
+    let mut spec = pod.shell("c", "test -t 0 && test -t 1 && echo it is; read l; echo got $l; sleep 1; exit 5");
     (spec.tty, spec.stdin) = (true, true);
     let id = pod.start(spec).await;
     pod.says("c", "it is").await;

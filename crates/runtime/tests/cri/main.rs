@@ -1,6 +1,8 @@
 //! The CRI client against Debian's containerd, runc and CNI plugins, as `tools/test-deps` fetches them. Wants root.
 
 mod containerd;
+mod faults;
+mod pods;
 
 use mainstay_runtime::suite;
 
