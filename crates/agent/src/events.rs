@@ -1,5 +1,10 @@
 //! Events: what happened to a pod or to the machine, and why, for `kubectl describe`.
 
+mod tally;
+mod writer;
+
+pub use writer::Writer;
+
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use kube::Resource;
 use tokio::sync::mpsc;

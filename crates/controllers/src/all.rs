@@ -12,6 +12,8 @@ use crate::{
     meta,
     monitor::{Monitor, Seen, Sink},
     namespace::Namespaces,
+    nodes::Nodes,
+    place::Place,
     runner::{self, Limits},
 };
 
@@ -47,6 +49,13 @@ pub async fn run(client: Client, settings: Settings, stop: CancellationToken) {
         stop.clone(),
     ));
     tasks.spawn(runner::run(furnish.clone(), furnish.queue.clone(), Limits::default(), stop.clone()));
+    let nodes = Arc::new(Nodes::new(client.clone()));
+    tasks.spawn(nodes.clone().follow(stop.clone()));
+    tasks.spawn(runner::run(nodes.clone(), nodes.queue.clone(), Limits::default(), stop.clone()));
+    let place = Arc::new(Place::new(client.clone()));
+    tasks.spawn(place.clone().follow(stop.clone()));
+    let wide = Limits { width: 32, longest_pause: Duration::from_secs(5) };
+    tasks.spawn(runner::run(place.clone(), place.queue.clone(), wide, stop.clone()));
     let (own, ended) = (collector.clone(), stop.clone());
     tasks.spawn(async move {
         let complete = tokio::time::timeout(PATIENCE, complete.wait_for(|complete| *complete));

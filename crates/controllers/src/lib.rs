@@ -9,6 +9,7 @@
 //! * [`namespace`]: empties a namespace that is being deleted
 //! * [`gc`]: deletes what its owners left behind
 //! * [`furnish`]: what every namespace contains
+//! * [`nodes`]: machines that fell silent; [`place`]: pods get machines
 //!
 //! With a store that several servers share, each of them runs these controllers. All may run
 //! twice: creates collide by name, deletes carry the uid (and the version that was judged), and
@@ -22,6 +23,8 @@ mod gc;
 mod meta;
 mod monitor;
 mod namespace;
+mod nodes;
+mod place;
 mod runner;
 mod shell;
 

@@ -168,7 +168,12 @@ impl Keeper {
                     let _ = tokio::time::timeout(LOOK, self.look.notified()).await;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, ?pause, "cannot keep the node current; will try again");
+                    match &error {
+                        KeepError::Api { source, .. } if matches!(**source, kube::Error::Api(_)) => {
+                            tracing::warn!(%error, ?pause, "cannot keep the node current; will try again");
+                        }
+                        _ => tracing::debug!(%error, ?pause, "cannot keep the node current; will try again"),
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -231,7 +236,13 @@ impl Keeper {
             return Ok(node);
         }
         let patch = Patch::Merge(json!({ "metadata": { "labels": ours } }));
-        nodes.patch(self.name(), &PatchParams::default(), &patch).await.map_err(api("label the node"))
+        match nodes.patch(self.name(), &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if status.code == 403 || status.code == 422 => {
+                tracing::warn!(why = status.message, "the node cannot have all its labels");
+                Ok(node)
+            }
+            labelled => labelled.map_err(api("label the node")),
+        }
     }
 
     fn node_wanted(&self) -> Node {

@@ -2,4 +2,5 @@
 
 mod cluster;
 mod garbage;
+mod machines;
 mod namespaces;
