@@ -105,7 +105,7 @@ fn open(data: &DataDir) -> Result<ImageStore, Exit> {
 fn import(options: &ImportOptions) -> Result<(), Exit> {
     let store = open(&options.data)?;
     let imported = store.import(&options.file, options.name.as_deref());
-    let imported = imported.map_err(|e| Exit::Refused(anyhow!(e).context("nothing more was imported")))?;
+    let imported = imported.map_err(|e| Exit::Refused(anyhow!(e)))?;
     for image in imported {
         match image.tags.as_slice() {
             [] => println!("{} (no name; --name gives it one)", image.id),
