@@ -1,8 +1,8 @@
 //! Root filesystems of containers: an image's layers below, a directory of the container's own above.
 //!
 //! The image `host` has the machine's `/` below. Other filesystems mounted there (`/proc`, `/run`, often `/home` and
-//! `/tmp`) are no part of it: their mount points are empty directories. Neither is the data directory, which holds the
-//! cluster's keys: it is hidden.
+//! `/tmp`) are no part of it: their mount points are empty directories. So are `/run` and `/tmp` in any case, whose content
+//! belongs to what runs on the machine, and the data directory, which holds the cluster's keys.
 //!
 //! Layers are named to the kernel by open file descriptors (`/proc/self/fd/7`), because the names of a hundred layers would not
 //! fit into the page that mount options may take, and because no character in them needs escaping then.
@@ -57,7 +57,8 @@ pub fn prepare(
     let lower = lower(files, image_id, layers)?;
     look_like(&dir.join("upper"), &lower[0]).map_err(failed)?;
     if image_id == HOST_IMAGE {
-        for path in hidden {
+        let within = |path: &PathBuf| hidden.iter().any(|other| other != path && path.starts_with(other));
+        for path in hidden.iter().filter(|path| !within(path)) {
             hide(&dir.join("upper"), path).map_err(failed)?;
         }
     }

@@ -29,7 +29,7 @@ const ORPHANS_KEPT: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Directories of the machine that the image `host` does not show.
+    /// Directories of the machine that are empty in the image `host`.
     pub hidden: Vec<PathBuf>,
     /// Registries spoken to without TLS, as `host` or `host:port`. Those on this machine are anyway.
     pub insecure: Vec<String>,
@@ -42,7 +42,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            hidden: Vec::new(),
+            hidden: vec!["/run".into(), "/tmp".into()],
             insecure: Vec::new(),
             stall: Duration::from_secs(60),
             young: Duration::from_secs(120),
@@ -67,22 +67,18 @@ pub(super) struct Inner {
 }
 
 impl ImageStore {
-    /// Hides the data directory from the image `host` if `directory` is `<data>/runtime/images`.
     pub fn open(directory: &Path) -> Result<Self> {
-        let mut options = Options::default();
-        if directory.ends_with("runtime/images")
-            && let Some(data) = directory.ancestors().nth(2)
-        {
-            fs::create_dir_all(data).map_err(|e| RuntimeError::failed(format!("create {}", data.display()), e))?;
-            options.hidden.extend(data.canonicalize());
-        }
-        Self::open_with(directory, options)
+        Self::open_with(directory, Options::default())
     }
 
-    pub fn open_with(directory: &Path, options: Options) -> Result<Self> {
+    /// The image `host` does not show the data directory either, if `directory` is `<data>/runtime/images`.
+    pub fn open_with(directory: &Path, mut options: Options) -> Result<Self> {
         let failed = |e| RuntimeError::failed(format!("open the image store {}", directory.display()), e);
         let files = Files::open(directory).map_err(failed)?;
         files.tidy().map_err(failed)?;
+        if files.root().ends_with("runtime/images") {
+            options.hidden.extend(files.root().ancestors().nth(2).map(Path::to_path_buf));
+        }
         let inner = Inner { files, options, cached: Mutex::default(), busy: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -66,9 +66,24 @@ async fn the_image_host_is_the_machine_without_the_data_directory() {
     }
     let inside = path.join(test.path().strip_prefix("/").unwrap());
     assert!(!inside.join("secret").exists(), "the data directory shows");
+    assert_eq!(fs::read_dir(path.join("tmp")).unwrap().count(), 0, "others' files show");
+    assert_eq!(fs::metadata(path.join("tmp")).unwrap().mode(), fs::metadata("/tmp").unwrap().mode());
     fs::write(path.join("mainstay-test-of-the-host-image"), "x").unwrap();
     assert!(!Path::new("/mainstay-test-of-the-host-image").exists());
     test.store.release_rootfs("c1").unwrap();
+}
+
+#[tokio::test]
+async fn the_data_directory_is_hidden_wherever_it_lies() {
+    let here = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let store = ImageStore::open(&here.path().join("runtime/images")).unwrap();
+    fs::write(here.path().join("secret"), "key").unwrap();
+    let path = store.prepare_rootfs("host", "c1").unwrap().path;
+    let inside = path.join(here.path().strip_prefix("/").unwrap());
+    let (there, beside) = (inside.exists(), inside.parent().unwrap().join("Cargo.toml").exists());
+    let shows = inside.join("secret").exists();
+    store.release_rootfs("c1").unwrap();
+    assert!(there && beside && !shows, "{there} {beside} {shows}");
 }
 
 #[tokio::test]
