@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 mod capabilities;
-mod cgroup;
 mod client;
 mod containers;
 mod mounts;
@@ -32,6 +31,7 @@ mod wire;
 mod world;
 
 use crate::{
+    cgroup::{self, Cgroup},
     error::RuntimeError,
     images::{ImageStore, Images},
     observed::{ContainerId, ContainerStats, Observed, PodUid, SandboxId},
@@ -39,7 +39,6 @@ use crate::{
     session::{Attach, Exec, ExecOutput, Session, Tunnel},
     spec::{ContainerSpec, Resources, SandboxSpec},
 };
-use cgroup::Cgroup;
 use paths::Paths;
 use wire::Request;
 use world::World;

@@ -29,9 +29,6 @@ impl Inner {
     async fn rotate(&self, id: &ContainerId, path: &Path, limit: LogLimit) -> Result<(), String> {
         let told = |error: io::Error| error.to_string();
         let aside = aside(path, Timestamp::now());
-        if aside.exists() {
-            return Ok(()); // twice in one second
-        }
         tokio::fs::rename(path, &aside).await.map_err(told)?;
         if let Err(error) = self.client.reopen_log(id).await {
             // What is written meanwhile still goes to the file: it gets its name back, and later is another try.
@@ -45,10 +42,10 @@ impl Inner {
     }
 }
 
-/// Upstream's name for it: sorts by time.
+/// Names sort as their times do.
 fn aside(path: &Path, now: Timestamp) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(now.strftime(".%Y%m%d-%H%M%S").to_string());
+    name.push(now.strftime(".%Y%m%d-%H%M%S-%9f").to_string());
     name.into()
 }
 
@@ -74,7 +71,7 @@ mod tests {
     #[test]
     fn the_name_tells_the_time() {
         let now = "2024-05-06T07:08:09.5Z".parse().expect("a time");
-        assert_eq!(aside(Path::new("/l/0.log"), now), Path::new("/l/0.log.20240506-070809"));
+        assert_eq!(aside(Path::new("/l/0.log"), now), Path::new("/l/0.log.20240506-070809-500000000"));
     }
 
     #[test]
