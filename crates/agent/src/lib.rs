@@ -5,6 +5,7 @@
 //! a pure `plan`, and acts. Everything else either tells it to look again ([`wake`]) or does one thing
 //! for it.
 
+pub mod agent;
 pub mod events;
 pub mod heal;
 pub mod hook;
@@ -20,6 +21,7 @@ pub mod sources;
 pub mod spec;
 pub mod standalone;
 pub mod stream;
+pub mod teardown;
 #[cfg(test)]
 mod testing;
 pub mod tls;

@@ -1,11 +1,14 @@
 //! Mainstay: pods on your own machines, kept up, behind the Kubernetes API.
 
+mod agent;
 mod backup;
 mod cli;
 mod config_file;
+mod down;
 mod exit;
 mod image;
 mod log;
+mod machine;
 mod process;
 mod restore;
 mod run;
@@ -32,6 +35,9 @@ fn main() -> std::process::ExitCode {
     let done = match command {
         Command::Up(options) => up::run(&options),
         Command::Server(options) => up::run_server(&options),
+        Command::Agent(options) => agent::run(&options),
+        Command::Stop(options) => down::stop(&options),
+        Command::Down(options) => down::down(&options),
         Command::Backup(options) => backup::run(options),
         Command::Restore(options) => restore::run(&options),
         Command::Image(options) => image::run(options),

@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context, anyhow};
 use mainstay_api::registry::Registry;
 use mainstay_server::{
+    agent_tls::AgentTls,
     api::Api,
     bootstrap, client, expire,
     handler::Handler,
@@ -76,7 +77,9 @@ impl Server {
 
         let stop_serving = CancellationToken::new();
         let api = Api::new(Registry::builtin(), opened.store(), settings);
-        let handler = Arc::new(Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca));
+        let agents = AgentTls::new(&pki).map_err(|e| Exit::Failed(anyhow!(e).context("prepare to reach machines")))?;
+        let handler = Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca);
+        let handler = Arc::new(handler.with_agents(agents));
         let advertised = SocketAddr::new(advertised, bound.port());
         bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
         let stop_working = CancellationToken::new();
@@ -104,12 +107,7 @@ impl Server {
         }
     }
 
-    /// A client of this server that needs no socket.
-    pub fn client(&self, part: &str) -> kube::Client {
-        client::internal(self.handler.clone(), part)
-    }
-
-    /// The same for the agent in this process, which may do no more than one on another machine.
+    /// A client for the agent in this process: it needs no socket, and may do no more than one on another machine.
     pub fn node_client(&self, node: &str) -> kube::Client {
         client::node(self.handler.clone(), node)
     }

@@ -2,16 +2,31 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
+use mainstay_agent::tls::{Identity, Pair};
+use tokio_util::sync::CancellationToken;
+
 use crate::{
-    cli::{ServerOptions, UpOptions},
+    cli::{MachineOptions, ServerOptions, UpOptions},
     exit::Exit,
+    machine::{self, Machine},
     process::Claim,
     run::until_told,
     server::Server,
 };
 
 pub fn run(options: &UpOptions) -> Result<(), Exit> {
-    run_server(&options.server)
+    let started = Instant::now();
+    until_told(&options.server.common, async |stop| {
+        let server = Server::build(&options.server).await?;
+        let _claim = Claim::take(&server.data_dir)?;
+        let machine = match machine::what_is_missing(&options.machine) {
+            missing if missing.is_empty() => Ok(local_machine(&server, &options.machine).await?),
+            missing => Err(missing),
+        };
+        announce(&server, machine.as_ref().map_err(Vec::as_slice), started.elapsed());
+        run_both(server, machine.ok(), stop).await
+    })
 }
 
 pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
@@ -19,19 +34,63 @@ pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
     until_told(&options.common, async |stop| {
         let server = Server::build(options).await?;
         let _claim = Claim::take(&server.data_dir)?;
-        announce(&server, started.elapsed());
-        Ok(server.run(stop).await?)
+        announce(&server, Err(&[]), started.elapsed());
+        run_both(server, None, stop).await
     })
 }
 
-fn announce(server: &Server, took: Duration) {
+/// The agent of the server's own process: it needs no token, and speaks to the API without a socket.
+async fn local_machine(server: &Server, options: &MachineOptions) -> Result<Machine, Exit> {
+    let settings = machine::settings(options, &server.data_dir)?;
+    let issued = server.pki.issue_node(&settings.node_name, &settings.addresses).map_err(|e| Exit::Failed(anyhow!(e)))?;
+    let pair = |identity: &mainstay_server::pki::Identity| Pair {
+        certificate: identity.certificate.clone(),
+        key: identity.key.clone(),
+    };
+    let identity = Identity::new(&server.pki.ca, &pair(&issued.client), &pair(&issued.serving))
+        .map_err(|e| Exit::Failed(anyhow!(e)))?;
+    let client = server.node_client(&settings.node_name);
+    Machine::build(options, settings, client, identity).await
+}
+
+/// The agent stops first: while it ends, there is still somebody to tell.
+async fn run_both(server: Server, machine: Option<Machine>, stop: CancellationToken) -> Result<(), Exit> {
+    let stop_server = CancellationToken::new();
+    let serving = tokio::spawn(server.run(stop_server.clone()));
+    match machine {
+        Some(machine) => machine.run(stop).await,
+        None => stop.cancelled().await,
+    }
+    stop_server.cancel();
+    match serving.await {
+        Ok(result) => Ok(result?),
+        Err(error) => Err(Exit::Failed(anyhow!(error).context("the server ended badly"))),
+    }
+}
+
+fn announce(server: &Server, machine: Result<&Machine, &[String]>, took: Duration) {
     println!("Mainstay {} is up after {:.2} s.", env!("CARGO_PKG_VERSION"), took.as_secs_f64());
     println!("  API    {}", server.url);
     println!("  store  {}", server.store());
+    match machine {
+        Ok(machine) => println!("  node   {}", machine.describe()),
+        Err([]) => {}
+        Err(missing) => {
+            println!("  node   none: this machine cannot run pods, only the API works. What is missing:");
+            for what in missing {
+                println!("         - {what}");
+            }
+        }
+    }
     println!();
     println!("Try, in another terminal:");
     println!("  export KUBECONFIG={}", server.kubeconfig.display());
-    println!("  kubectl get namespaces");
+    if machine.is_ok() {
+        println!("  kubectl run hello --image=host --command -- sleep 1000");
+        println!("  kubectl get pods");
+    } else {
+        println!("  kubectl get namespaces");
+    }
     println!();
     println!("Ctrl-C stops it; the next start continues where it was.");
 }

@@ -7,13 +7,7 @@ use kube::{
 };
 use serde_json::{Map, Value, json};
 
-/// The pod in the API that stands for the one running here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-}
+use crate::sources::mirror::Identity;
 
 /// Writes the whole status; conditions that are not ours stay as they are. What is absent now and was there
 /// before is removed.

@@ -19,7 +19,7 @@ use super::{
     memory::{Busy, Memory, Step, Trouble, TroubleKind},
     message,
     plan::{self, Action, Plan, StopWhy},
-    report::{self, Identity},
+    report,
     status::{self, Facts},
     view::{EndingWhy, PodView},
     world::World,
@@ -340,7 +340,7 @@ impl Worker<'_> {
             return None;
         }
         self.remember_messages(world);
-        let (pod, source) = self.last.clone()?;
+        let (pod, _) = self.last.clone()?;
         let api = pod.status.clone().unwrap_or_default();
         let previous = self.known.clone().unwrap_or_else(|| api.clone());
         let facts = Facts {
@@ -362,7 +362,7 @@ impl Worker<'_> {
         if let Err(Some(at)) = self.memory.report.due(now) {
             return Some(at);
         }
-        let identity = self.identity(&pod, source)?;
+        let identity = self.tools.mirrors.api_identity(&pod)?;
         self.memory.busy.insert(Busy::Report);
         let (tools, known) = (self.tools.clone(), self.known.clone().unwrap_or(api));
         self.tasks.spawn(async move {
@@ -375,15 +375,6 @@ impl Worker<'_> {
             Finished { what: Busy::Report, action: None, result, reported, took: since.elapsed() }
         });
         None
-    }
-
-    fn identity(&self, pod: &Pod, source: Source) -> Option<Identity> {
-        let (namespace, name) = (pod.metadata.namespace.clone()?, pod.metadata.name.clone()?);
-        let uid = match source {
-            Source::Api => pod.metadata.uid.clone()?,
-            Source::File => return None,
-        };
-        Some(Identity { namespace, name, uid })
     }
 
     fn remember_messages(&mut self, world: &World) {

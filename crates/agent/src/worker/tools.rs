@@ -7,7 +7,7 @@ use mainstay_runtime::Runtime;
 
 use crate::{
     events::Events, heal::Healer, hook::Hooks, node::Evictions, objects::Objects, pods::Pods, probe::Probes,
-    settings::Settings, spec::Specs, volumes::Volumes, wake::Wake,
+    settings::Settings, sources::mirror::Mirrors, spec::Specs, volumes::Volumes, wake::Wake,
 };
 
 pub struct Tools {
@@ -25,5 +25,6 @@ pub struct Tools {
     pub probes: Probes,
     pub hooks: Hooks,
     pub healer: Arc<Healer>,
-    pub evictions: Arc<Evictions>,
+    pub evictions: Evictions,
+    pub mirrors: Arc<Mirrors>,
 }

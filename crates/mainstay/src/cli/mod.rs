@@ -7,7 +7,10 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-pub use self::{machine::MachineOptions, server::ServerOptions};
+pub use self::{
+    machine::{MachineOptions, RuntimeChoice},
+    server::ServerOptions,
+};
 use crate::{config_file, exit::Exit, image::ImageOptions, token::TokenOptions};
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
@@ -24,6 +27,12 @@ pub enum Command {
     Up(UpOptions),
     /// Start a server that other machines can reach
     Server(ServerOptions),
+    /// Run pods on this machine for a server elsewhere
+    Agent(AgentOptions),
+    /// Stop what runs on this machine; its containers run on
+    Stop(StopOptions),
+    /// Stop what runs on this machine, end its pods, and leave nothing behind but the data directory
+    Down(StopOptions),
     /// Write a consistent copy of the store to FILE, while the server runs or not
     Backup(BackupOptions),
     /// Make the store what it was when the backup FILE was written
@@ -158,7 +167,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     match &mut cli.command {
         Command::Up(options) => options.server.listen_by_default([127, 0, 0, 1]),
         Command::Server(options) => options.listen_by_default([0, 0, 0, 0]),
-        Command::Backup(_) | Command::Restore(_) | Command::Image(_) | Command::Token(_) => {}
+        Command::Agent(_)
+        | Command::Stop(_)
+        | Command::Down(_)
+        | Command::Backup(_)
+        | Command::Restore(_)
+        | Command::Image(_)
+        | Command::Token(_) => {}
     }
     Ok(cli.command)
 }

@@ -1,0 +1,267 @@
+//! All parts of an agent, built and run together.
+
+use std::{
+    ffi::OsString,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use kube::Client;
+use mainstay_network::Bridge;
+use mainstay_runtime::{
+    Runtime, RuntimeError,
+    builtin::{Builtin, BuiltinSettings},
+    cri::{Cri, CriSettings},
+    images::{ImageStore, Options as ImageOptions},
+    spec::LogLimit,
+};
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    events::{Events, Said, Writer},
+    heal::{Healer, Policies},
+    hook::Hooks,
+    logs::rotate::Rotation,
+    network::BridgeNetwork,
+    node::{Keeper, Parts},
+    objects::Objects,
+    pods::{Pods, Source},
+    probe::Probes,
+    settings::Settings,
+    sources::{api::FromApi, directory::Directory, mirror::Mirrors},
+    spec::Specs,
+    stream,
+    volumes::Volumes,
+    wake::Wake,
+    worker::{Tools, Workers},
+};
+
+/// What runs containers.
+#[derive(Clone, Debug)]
+pub enum Engine {
+    Builtin {
+        /// The program and its arguments that become a shim.
+        shim: Vec<OsString>,
+        /// Registries spoken to without TLS.
+        insecure: Vec<String>,
+    },
+    Cri {
+        socket: PathBuf,
+    },
+}
+
+pub struct Config {
+    pub settings: Settings,
+    pub engine: Engine,
+    pub client: Client,
+    /// There is a server; without one, only static pods run.
+    pub has_server: bool,
+    pub tls: Arc<rustls::ServerConfig>,
+    /// All machines' pods.
+    pub cluster_range: mainstay_network::Range,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("prepare {path}")]
+    Directory {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("listen on port {port} for servers")]
+    Listen {
+        port: u16,
+        #[source]
+        source: io::Error,
+    },
+    #[error("start the container runtime")]
+    Runtime(#[from] RuntimeError),
+    #[error("set up the pod network: {0}")]
+    Network(String),
+}
+
+/// Everything built and bound, nothing running yet.
+pub struct Agent {
+    settings: Arc<Settings>,
+    runtime: Arc<dyn Runtime>,
+    tools: Arc<Tools>,
+    keeper: Arc<Keeper>,
+    from_api: Option<FromApi>,
+    from_directory: Option<Directory>,
+    said: mpsc::Receiver<Said>,
+    server: stream::Server,
+    rotates_by_size: bool,
+    bridge: Option<Arc<Bridge>>,
+    has_server: bool,
+}
+
+impl Agent {
+    pub async fn build(config: Config) -> Result<Self, AgentError> {
+        let Config { mut settings, engine, client, has_server, tls, cluster_range } = config;
+        for directory in [&settings.directory, &settings.log_directory] {
+            make_directory(directory)?;
+        }
+        let (runtime, bridge) = start_engine(&settings, &engine, cluster_range).await?;
+        let about = runtime.about().await?;
+        let wake = Wake::default();
+        let pods = Arc::new(Pods::new(wake.clone()));
+        let listener = stream::Parts::new(
+            settings.node_name.clone(),
+            pods.clone(),
+            runtime.clone(),
+            settings.log_directory.clone(),
+        );
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, settings.port));
+        let port = settings.port;
+        let listen = |source| AgentError::Listen { port, source };
+        let server = stream::Server::bind(address, tls, listener).await.map_err(listen)?;
+        settings.port = server.address().map_err(listen)?.port();
+
+        let settings = Arc::new(settings);
+        let (events, said) = Events::channel();
+        let reachable = has_server.then(|| client.clone());
+        let policies = Arc::new(Policies::new(reachable.clone()));
+        let directory = settings.directory.clone();
+        let healer = Arc::new(Healer::new(reachable, policies.clone(), pods.clone(), events.clone(), directory));
+        let objects = Arc::new(Objects::new(client.clone(), wake.clone()));
+        let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
+        let suspicion = healer.clone();
+        let keeper = Keeper::new(Parts {
+            client: client.clone(),
+            settings: settings.clone(),
+            runtime: runtime.clone(),
+            pods: pods.clone(),
+            events: events.clone(),
+            wake: wake.clone(),
+            suspect: Box::new(move || suspicion.suspect()),
+        });
+        let node_name = settings.node_name.clone();
+        let mirrors = Mirrors::new(client.clone(), node_name.clone(), pods.clone(), wake.clone(), keeper.node());
+        let from_api = if has_server {
+            let kept = |source| AgentError::Directory { path: settings.directory.clone(), source };
+            let node_name = node_name.clone();
+            Some(FromApi::new(client.clone(), node_name, pods.clone(), &settings.directory).map_err(kept)?)
+        } else {
+            pods.replace(Source::Api, vec![]);
+            None
+        };
+        let from_directory = match &settings.static_pods {
+            Some(path) => Some(Directory::new(path.clone(), node_name, pods.clone(), mirrors.changed.clone())),
+            None => {
+                pods.replace(Source::File, vec![]);
+                None
+            }
+        };
+        let tools = Arc::new(Tools {
+            runtime_name: about.name,
+            specs: Specs::new(settings.clone(), objects.clone(), volumes.clone(), events.clone()),
+            probes: Probes::new(runtime.clone(), events.clone(), wake.clone(), policies),
+            hooks: Hooks::new(runtime.clone()),
+            settings: settings.clone(),
+            client,
+            runtime: runtime.clone(),
+            pods,
+            wake,
+            events,
+            objects,
+            volumes,
+            healer,
+            evictions: keeper.evictions(),
+            mirrors,
+        });
+        Ok(Self {
+            from_directory,
+            rotates_by_size: matches!(engine, Engine::Cri { .. }),
+            settings,
+            runtime,
+            tools,
+            keeper,
+            from_api,
+            said,
+            server,
+            bridge,
+            has_server,
+        })
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Works until asked to stop. Containers run on.
+    pub async fn run(self, stop: CancellationToken) {
+        let tasks = TaskTracker::new();
+        // The last things said are about stopping.
+        let quiet = CancellationToken::new();
+        let writer = Writer::new(self.tools.client.clone(), &self.settings.node_name, self.said);
+        let speaking = tokio::spawn(writer.run(quiet.clone()));
+        tasks.spawn(self.server.run(stop.clone()));
+        if let Some(source) = self.from_directory {
+            tasks.spawn(source.run(stop.clone()));
+        }
+        if let Some(source) = self.from_api {
+            tasks.spawn(source.run(stop.clone()));
+            tasks.spawn(self.tools.mirrors.clone().run(stop.clone()));
+            tasks.spawn(self.keeper.clone().run(stop.clone()));
+        }
+        if let Some(bridge) = self.bridge {
+            let (client, node_name) = (self.tools.client.clone(), self.settings.node_name.clone());
+            tasks.spawn(crate::network::follow(bridge, client, node_name, stop.clone()));
+        }
+        let rotation =
+            Rotation { runtime: self.runtime, limit: LogLimit::default(), by_size: self.rotates_by_size };
+        tasks.spawn(rotation.run(stop.clone()));
+        tasks.spawn(Workers::new(self.tools).run(stop.clone()));
+        tasks.close();
+        stop.cancelled().await;
+        tasks.wait().await;
+        if self.has_server {
+            self.keeper.retire().await;
+        }
+        quiet.cancel();
+        let _ = speaking.await;
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), AgentError> {
+    std::fs::create_dir_all(path).map_err(|source| AgentError::Directory { path: path.to_owned(), source })
+}
+
+/// The runtime, and the pod network if it is ours.
+pub async fn start_engine(
+    settings: &Settings,
+    engine: &Engine,
+    cluster: mainstay_network::Range,
+) -> Result<(Arc<dyn Runtime>, Option<Arc<Bridge>>), AgentError> {
+    match engine {
+        Engine::Builtin { shim, insecure } => {
+            let bridge = Bridge::new(mainstay_network::Settings {
+                instance: settings.instance.clone(),
+                directory: settings.directory.join("network"),
+                cluster,
+            })
+            .map_err(|error| AgentError::Network(error.chain()))?;
+            let directory = settings.runtime_directory.clone();
+            let options = ImageOptions { insecure: insecure.clone(), ..ImageOptions::default() };
+            let images = ImageStore::open_with(&directory.join("images"), options)?;
+            let builtin = Builtin::open(BuiltinSettings {
+                directory,
+                run_dir: Path::new("/run").join(&settings.instance),
+                cgroup_parent: settings.instance.clone(),
+                shim: shim.clone(),
+                network: Arc::new(BridgeNetwork(bridge.clone())),
+                images: Arc::new(images),
+            })
+            .await?;
+            Ok((Arc::new(builtin), Some(bridge)))
+        }
+        Engine::Cri { socket } => {
+            let cri = Cri::connect(&socket.display().to_string(), CriSettings::new(&settings.instance))?;
+            Ok((Arc::new(cri), None))
+        }
+    }
+}

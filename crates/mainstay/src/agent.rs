@@ -1,0 +1,96 @@
+//! `mainstay agent`: this machine runs pods for a server elsewhere, or by itself.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use mainstay_agent::{
+    join::{self, Token},
+    settings::Settings,
+    tls::Identity,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cli::AgentOptions,
+    exit::Exit,
+    machine::{self, Machine},
+    process::Claim,
+    run::until_told,
+};
+
+/// How soon a server that could not be reached is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+pub fn run(options: &AgentOptions) -> Result<(), Exit> {
+    let data_dir = options.data.path();
+    until_told(&options.common, async |stop| {
+        let missing = machine::what_is_missing(&options.machine);
+        if !missing.is_empty() {
+            return Err(Exit::Refused(anyhow!("this machine cannot run pods:\n  - {}", missing.join("\n  - "))));
+        }
+        let _claim = Claim::take(&data_dir)?;
+        let settings = machine::settings(&options.machine, &data_dir)?;
+        match &options.server {
+            Some(server) => serve(options, settings, server, stop).await,
+            None if options.machine.static_pods.is_some() => {
+                run_announced(Machine::alone(&options.machine, settings).await?, stop).await;
+                Ok(())
+            }
+            None => Err(Exit::Refused(anyhow!(
+                "--server is missing: name the API's URL, or pods to run by themselves with --static-pods"
+            ))),
+        }
+    })
+}
+
+async fn serve(
+    options: &AgentOptions,
+    settings: Settings,
+    server: &str,
+    stop: CancellationToken,
+) -> Result<(), Exit> {
+    let token = options.token.as_deref().map(str::parse::<Token>).transpose();
+    let token = token.map_err(|error| Exit::Refused(anyhow!(error).context("--token")))?;
+    let directory = settings.directory.join("identity");
+    let Some(identity) = stop.run_until_cancelled(joined(server, token.as_ref(), &settings)).await else {
+        return Ok(());
+    };
+    let identity = identity?;
+    let client = identity.client(server).map_err(|e| Exit::Refused(anyhow!(e).context("--server")))?;
+    let renewal = join::renew(
+        identity.clone(),
+        client.clone(),
+        settings.node_name.clone(),
+        settings.addresses.clone(),
+        directory,
+        stop.clone(),
+    );
+    let renewing = tokio::spawn(renewal);
+    run_announced(Machine::build(&options.machine, settings, client, identity).await?, stop).await;
+    let _ = renewing.await;
+    Ok(())
+}
+
+/// Waits for a server that is not there yet; gives up only when waiting cannot help.
+async fn joined(server: &str, token: Option<&Token>, settings: &Settings) -> Result<Identity, Exit> {
+    let directory = settings.directory.join("identity");
+    let mut said = false;
+    loop {
+        match join::join(server, token, &settings.node_name, &settings.addresses, &directory).await {
+            Ok(identity) => return Ok(identity),
+            Err(error) if error.may_pass() => {
+                if !std::mem::replace(&mut said, true) {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, server, "cannot join yet; will try again");
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) => return Err(Exit::Refused(anyhow!(error))),
+        }
+    }
+}
+
+async fn run_announced(machine: Machine, stop: CancellationToken) {
+    println!("Mainstay {} runs pods here: {}.", env!("CARGO_PKG_VERSION"), machine.describe());
+    machine.run(stop).await;
+}

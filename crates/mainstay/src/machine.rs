@@ -1,0 +1,249 @@
+//! This machine as one that runs pods: what it lacks, its settings, its agent.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+    path::Path,
+    time::Duration,
+};
+
+use anyhow::{Context, anyhow};
+use mainstay_agent::{
+    agent::{Agent, Config, Engine},
+    settings::{Eviction, Reserved, Settings},
+    tls::Identity,
+};
+use tokio_util::sync::CancellationToken;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{
+    cli::{MachineOptions, RuntimeChoice, is_root},
+    exit::Exit,
+    server::reachable,
+};
+
+const STOCK_DATA_DIR: &str = "/var/lib/mainstay";
+/// All machines' pods.
+const CLUSTER_RANGE: &str = "10.244.0.0/16";
+const HEARTBEAT: Duration = Duration::from_secs(10);
+const STATUS_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Capabilities that running containers takes, with their numbers.
+const CAPABILITIES: [(&str, u32); 6] = [
+    ("CAP_SYS_ADMIN", 21),
+    ("CAP_NET_ADMIN", 12),
+    ("CAP_MKNOD", 27),
+    ("CAP_CHOWN", 0),
+    ("CAP_SETUID", 7),
+    ("CAP_KILL", 5),
+];
+
+pub struct Machine {
+    agent: Agent,
+}
+
+impl Machine {
+    pub async fn build(
+        options: &MachineOptions,
+        settings: Settings,
+        client: kube::Client,
+        identity: Identity,
+    ) -> Result<Self, Exit> {
+        Self::with(options, settings, client, &identity, true).await
+    }
+
+    /// Without any server.
+    pub async fn alone(options: &MachineOptions, settings: Settings) -> Result<Self, Exit> {
+        let client = mainstay_agent::standalone::client();
+        let identity =
+            mainstay_agent::standalone::identity(&settings.node_name).map_err(|e| Exit::Failed(anyhow!(e)))?;
+        Self::with(options, settings, client, &identity, false).await
+    }
+
+    async fn with(
+        options: &MachineOptions,
+        settings: Settings,
+        client: kube::Client,
+        identity: &Identity,
+        has_server: bool,
+    ) -> Result<Self, Exit> {
+        let config = Config {
+            engine: engine(options)?,
+            client,
+            has_server,
+            tls: identity.server_config().map_err(|e| Exit::Failed(anyhow!(e)))?.into(),
+            cluster_range: cluster_range()?,
+            settings,
+        };
+        remember_engine(&config.settings, &config.engine)?;
+        Ok(Self { agent: Agent::build(config).await.map_err(|e| Exit::Refused(anyhow!(e)))? })
+    }
+
+    /// For people.
+    pub fn describe(&self) -> String {
+        let settings = self.agent.settings();
+        let address = settings.addresses.first().map(IpAddr::to_string).unwrap_or_default();
+        format!("{} at {address}", settings.node_name)
+    }
+
+    pub async fn run(self, stop: CancellationToken) {
+        self.agent.run(stop).await;
+    }
+}
+
+pub fn engine(options: &MachineOptions) -> Result<Engine, Exit> {
+    Ok(match &options.runtime {
+        RuntimeChoice::Builtin => {
+            let program = std::env::current_exe().context("find our own program")?;
+            Engine::Builtin { shim: vec![program.into(), "shim".into()], insecure: options.insecure_registry.clone() }
+        }
+        RuntimeChoice::Cri(socket) => Engine::Cri { socket: socket.clone() },
+    })
+}
+
+/// Which runtime holds this machine's pods, for the command that ends them all.
+fn remember_engine(settings: &Settings, engine: &Engine) -> Result<(), Exit> {
+    let text = match engine {
+        Engine::Builtin { .. } => "builtin".to_owned(),
+        Engine::Cri { socket } => format!("cri://{}", socket.display()),
+    };
+    let file = settings.directory.join("runtime");
+    fs::create_dir_all(&settings.directory)
+        .and_then(|()| fs::write(&file, text))
+        .with_context(|| format!("write {}", file.display()))?;
+    Ok(())
+}
+
+/// Everything that keeps this machine from running pods; empty if nothing does.
+pub fn what_is_missing(options: &MachineOptions) -> Vec<String> {
+    let mut missing = Vec::new();
+    if !is_root() {
+        missing.push("root: namespaces, mounts and cgroups of containers take it; run it with sudo".to_owned());
+        return missing;
+    }
+    let held = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let held = held.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
+    let held = held.and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(u64::MAX);
+    for (name, bit) in CAPABILITIES {
+        if held & (1 << bit) == 0 {
+            missing.push(format!("the capability {name}, which this process does not have"));
+        }
+    }
+    match &options.runtime {
+        RuntimeChoice::Builtin => {
+            let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+            if !filesystems.contains("overlay") {
+                missing.push("overlayfs in the kernel (modprobe overlay)".to_owned());
+            }
+            if !Path::new("/sys/fs/cgroup").is_dir() {
+                missing.push("cgroups, mounted at /sys/fs/cgroup".to_owned());
+            }
+        }
+        RuntimeChoice::Cri(socket) if !socket.exists() => {
+            missing.push(format!("a container runtime at {} (--runtime)", socket.display()));
+        }
+        RuntimeChoice::Cri(_) => {}
+    }
+    missing
+}
+
+pub fn cluster_range() -> anyhow::Result<mainstay_network::Range> {
+    CLUSTER_RANGE.parse().context("read the pods' range")
+}
+
+/// Names what belongs to the agent of this data directory on a machine with several.
+pub fn instance(data_dir: &Path) -> String {
+    let whole = fs::canonicalize(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+    if whole == Path::new(STOCK_DATA_DIR) {
+        return "mainstay".to_owned();
+    }
+    format!("mainstay-{:08x}", xxh3_64(whole.as_os_str().as_encoded_bytes()) >> 32)
+}
+
+pub fn settings(options: &MachineOptions, data_dir: &Path) -> Result<Settings, Exit> {
+    let addresses = match &options.node_ip[..] {
+        [] => vec![reachable(Ipv4Addr::UNSPECIFIED.into())],
+        named => named.to_vec(),
+    };
+    fs::create_dir_all(data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
+    Ok(Settings {
+        node_name: node_name(options)?,
+        addresses,
+        port: options.agent_port,
+        static_pods: options.static_pods.clone(),
+        labels: options.node_label.clone(),
+        taints: options.node_taint.clone(),
+        max_pods: options.max_pods,
+        reserved: Reserved {
+            cpu_millis: options.reserve_cpu.0,
+            memory: options.reserve_memory,
+            ephemeral_storage: options.reserve_storage,
+        },
+        eviction: Eviction {
+            memory_available: options.evict_memory,
+            disk_available: options.evict_disk,
+            image_gc_high: options.image_gc,
+            image_gc_low: options.image_gc.saturating_sub(5),
+            ..Eviction::default()
+        },
+        cluster_domain: options.cluster_domain.clone(),
+        ..places(data_dir)
+    })
+}
+
+/// Where everything lies below a data directory, and otherwise nothing.
+pub fn places(data_dir: &Path) -> Settings {
+    Settings {
+        node_name: String::new(),
+        addresses: vec![],
+        port: 0,
+        directory: data_dir.join("agent"),
+        runtime_directory: data_dir.join("runtime"),
+        log_directory: data_dir.join("logs"),
+        instance: instance(data_dir),
+        static_pods: None,
+        labels: vec![],
+        taints: vec![],
+        max_pods: 0,
+        reserved: Reserved { cpu_millis: 0, memory: 0, ephemeral_storage: 0 },
+        eviction: Eviction::default(),
+        cluster_dns: vec![],
+        cluster_domain: String::new(),
+        heartbeat: HEARTBEAT,
+        status_interval: STATUS_INTERVAL,
+    }
+}
+
+fn node_name(options: &MachineOptions) -> Result<String, Exit> {
+    let name = match &options.node_name {
+        Some(name) => name.clone(),
+        None => {
+            let host = nix::unistd::gethostname().context("ask for the host name; or name the machine with --node-name")?;
+            host.to_string_lossy().to_lowercase()
+        }
+    };
+    let part = |part: &str| {
+        let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !part.is_empty() && part.chars().all(inside) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    if name.len() > 253 || !name.split('.').all(part) {
+        return Err(Exit::Refused(anyhow!(
+            "--node-name {name:?}: must be lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+        )));
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_differ_by_data_directory_and_stay_the_same() {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        assert_eq!(instance(a.path()), instance(a.path()));
+        assert_ne!(instance(a.path()), instance(b.path()));
+        assert_eq!(instance(a.path()).len(), "mainstay-01234567".len());
+        assert_eq!(instance(Path::new(STOCK_DATA_DIR)), "mainstay");
+    }
+}
