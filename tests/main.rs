@@ -7,6 +7,7 @@ mod harness;
 
 mod columns;
 mod faults;
+mod joining;
 mod kube_rs;
 mod kubectl_apply;
 mod kubectl_change;
@@ -16,4 +17,5 @@ mod kubectl_errors;
 mod kubectl_get;
 mod outages;
 mod python_client;
+mod tokens;
 mod watch_resume;

@@ -11,7 +11,7 @@ use crate::{
     allocation,
     api::{Api, Target},
     auth::User,
-    keys, object, pod_ranges,
+    keys, object, pod_ranges, service_accounts,
     status::{ApiError, ApiResult},
 };
 
@@ -56,6 +56,9 @@ pub async fn create(api: &Api, target: &Target, name: &str, object: &mut Value) 
     }
     if allocation::concerns(&target.d) {
         allocation::on_create(api, object, &mut admitted).await?;
+    }
+    if service_accounts::concerns(&target.d) {
+        service_accounts::on_create(api, target, object, &mut admitted).await?;
     }
     if pod_ranges::concerns(&target.d) {
         pod_ranges::settle(api, object, None, &mut admitted).await?;

@@ -46,6 +46,7 @@ mod reply;
 mod reviews;
 mod route;
 pub mod serve;
+mod service_accounts;
 pub mod settings;
 pub mod signer;
 mod status;

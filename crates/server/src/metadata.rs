@@ -79,7 +79,7 @@ pub fn begin(d: &Descriptor, object: &mut Value, now: Timestamp) {
     }
 }
 
-fn generate_name(prefix: &str) -> String {
+pub fn generate_name(prefix: &str) -> String {
     let room = LONGEST_GENERATED - SUFFIX_LENGTH;
     let end = prefix.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= room).last().unwrap_or(0);
     let suffix = (0..SUFFIX_LENGTH).map(|_| SUFFIX_ALPHABET[fastrand::usize(..SUFFIX_ALPHABET.len())] as char);

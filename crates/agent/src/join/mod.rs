@@ -17,7 +17,7 @@ use x509_parser::prelude::{FromDer, GeneralName, Pem, X509Certificate};
 
 pub use self::{
     files::FileError,
-    renew::renew,
+    renew::{renew, renew_now},
     token::{NotAToken, Token},
 };
 use self::{files::Files, request::Purpose};

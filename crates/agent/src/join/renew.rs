@@ -1,6 +1,10 @@
 //! Renewing a machine's certificates before they end, by the machine itself and without a token.
 
-use std::{path::Path, time::Duration};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use kube::Client;
@@ -23,8 +27,8 @@ pub async fn renew(
     identity: Identity,
     client: Client,
     node: String,
-    addresses: Vec<std::net::IpAddr>,
-    directory: std::path::PathBuf,
+    addresses: Vec<IpAddr>,
+    directory: PathBuf,
     stop: CancellationToken,
 ) {
     // Not all machines that joined together renew together.
@@ -49,6 +53,17 @@ pub async fn renew(
     }
 }
 
+/// Renews both certificates, however long they are good for yet.
+pub async fn renew_now(
+    identity: &Identity,
+    client: &Client,
+    node: &str,
+    addresses: &[IpAddr],
+    directory: &Path,
+) -> Result<(), JoinError> {
+    look(identity, client, node, addresses, directory, 0.0).await
+}
+
 /// When a certificate is to be renewed: when this share of its life is over.
 fn due(validity: Option<(i64, i64)>, share: f64) -> i64 {
     let Some((from, until)) = validity else { return 0 };
@@ -59,7 +74,7 @@ async fn look(
     identity: &Identity,
     client: &Client,
     node: &str,
-    addresses: &[std::net::IpAddr],
+    addresses: &[IpAddr],
     directory: &Path,
     share: f64,
 ) -> Result<(), JoinError> {
