@@ -212,8 +212,7 @@ impl Agent {
             let (client, node_name) = (self.tools.client.clone(), self.settings.node_name.clone());
             tasks.spawn(crate::network::follow(bridge, client, node_name, stop.clone()));
         }
-        let rotation =
-            Rotation { runtime: self.runtime, limit: LogLimit::default(), by_size: self.rotates_by_size };
+        let rotation = Rotation { runtime: self.runtime, limit: LogLimit::default(), by_size: self.rotates_by_size };
         tasks.spawn(rotation.run(stop.clone()));
         tasks.spawn(Workers::new(self.tools).run(stop.clone()));
         tasks.close();

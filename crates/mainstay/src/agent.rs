@@ -43,12 +43,7 @@ pub fn run(options: &AgentOptions) -> Result<(), Exit> {
     })
 }
 
-async fn serve(
-    options: &AgentOptions,
-    settings: Settings,
-    server: &str,
-    stop: CancellationToken,
-) -> Result<(), Exit> {
+async fn serve(options: &AgentOptions, settings: Settings, server: &str, stop: CancellationToken) -> Result<(), Exit> {
     let token = options.token.as_deref().map(str::parse::<Token>).transpose();
     let token = token.map_err(|error| Exit::Refused(anyhow!(error).context("--token")))?;
     let directory = settings.directory.join("identity");

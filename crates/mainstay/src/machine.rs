@@ -218,7 +218,8 @@ fn node_name(options: &MachineOptions) -> Result<String, Exit> {
     let name = match &options.node_name {
         Some(name) => name.clone(),
         None => {
-            let host = nix::unistd::gethostname().context("ask for the host name; or name the machine with --node-name")?;
+            let host =
+                nix::unistd::gethostname().context("ask for the host name; or name the machine with --node-name")?;
             host.to_string_lossy().to_lowercase()
         }
     };

@@ -42,7 +42,8 @@ pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
 /// The agent of the server's own process: it needs no token, and speaks to the API without a socket.
 async fn local_machine(server: &Server, options: &MachineOptions) -> Result<Machine, Exit> {
     let settings = machine::settings(options, &server.data_dir)?;
-    let issued = server.pki.issue_node(&settings.node_name, &settings.addresses).map_err(|e| Exit::Failed(anyhow!(e)))?;
+    let issued =
+        server.pki.issue_node(&settings.node_name, &settings.addresses).map_err(|e| Exit::Failed(anyhow!(e)))?;
     let pair = |identity: &mainstay_server::pki::Identity| Pair {
         certificate: identity.certificate.clone(),
         key: identity.key.clone(),
