@@ -148,6 +148,38 @@ impl Cluster {
         self.threads.block_on(self.start_container(&status.id, &spec.log_directory, container, attempt));
     }
 
+    /// A pod that is nowhere, or on a machine of this name.
+    pub fn placed(&self, name: &str, node: Option<&str>) {
+        let mut pod = json!({
+            "metadata": { "name": name }, "spec": { "containers": [{ "name": "a", "image": "busybox" }] },
+        });
+        if let Some(node) = node {
+            pod["spec"]["nodeName"] = json!(node);
+        }
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), "default");
+        let pod = serde_json::from_value(pod).unwrap();
+        self.threads.block_on(api.create(&PostParams::default(), &pod)).unwrap();
+    }
+
+    /// A machine whose agent would listen here.
+    pub fn node(&self, name: &str, port: u16) {
+        let node = json!({
+            "metadata": { "name": name },
+            "status": {
+                "addresses": [{ "type": "InternalIP", "address": "127.0.0.1" }],
+                "daemonEndpoints": { "kubeletEndpoint": { "Port": port } },
+            },
+        });
+        let api: Api<Node> = Api::all(self.client.clone());
+        let node = serde_json::from_value(node).unwrap();
+        self.threads.block_on(api.create(&PostParams::default(), &node)).unwrap();
+    }
+
+    /// Everything stops, as at a signal.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
     pub fn create(&self, service: serde_json::Value) {
         let api: Api<Service> = Api::namespaced(self.client.clone(), "default");
         let service = serde_json::from_value(service).unwrap();

@@ -17,3 +17,4 @@ mod measure;
 mod processes;
 mod proxy;
 mod python;
+mod refusals;

@@ -11,12 +11,16 @@ use std::{
     convert::Infallible,
     io,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
+use http::StatusCode;
 use http_body::{Frame, SizeHint};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -24,6 +28,7 @@ use hyper_util::{
     server::conn::auto::Builder,
 };
 use parking_lot::Mutex;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -41,6 +46,10 @@ use crate::{
 
 /// How long a connection without business may take to agree that it is over.
 const FAREWELL: Duration = Duration::from_millis(500);
+
+/// A client that vanished without a word, while nothing is sent to it, is noticed within about two minutes.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
 
 /// What all connections share.
 pub struct Shared {
@@ -72,7 +81,9 @@ pub fn http(settings: &Settings) -> Builder<TokioExecutor> {
 pub async fn run(stream: TcpStream, shared: Arc<Shared>) {
     let settings = &shared.handler.api.settings;
     let _ = stream.set_nodelay(true);
-    let stream = Impatient::new(stream, settings.stall_timeout);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
+    let patient = Arc::new(AtomicBool::new(false));
+    let stream = Impatient::new(stream, settings.stall_timeout, patient.clone());
     let handshake = tokio::time::timeout(settings.handshake_timeout, shared.tls.accept(stream));
     let stream = tokio::select! {
         () = shared.stop.cancelled() => return,
@@ -87,10 +98,14 @@ pub async fn run(stream: TcpStream, shared: Arc<Shared>) {
     let activity = Arc::new(Activity::default());
     let service = service_fn(|request: http::Request<Incoming>| {
         let (handler, caller, busy) = (shared.handler.clone(), caller.clone(), activity.clone().begin());
+        let patient = patient.clone();
         async move {
             let answer = handler.handle(request, caller).await;
             if matches!(answer.body(), Body::Endless(_) | Body::Relayed(_)) {
                 busy.endlessly();
+            }
+            if answer.status() == StatusCode::SWITCHING_PROTOCOLS || matches!(answer.body(), Body::Relayed(_)) {
+                patient.store(true, Ordering::Relaxed);
             }
             Ok::<_, Infallible>(answer.map(|body| Tracked { body, _busy: busy }))
         }
@@ -213,17 +228,19 @@ impl http_body::Body for Tracked {
 struct Impatient<S> {
     stream: S,
     patience: Duration,
+    /// Set once it carries what people look at: they may pause for as long as they like.
+    patient: Arc<AtomicBool>,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Impatient<S> {
-    fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, waiting: None }
+    fn new(stream: S, patience: Duration, patient: Arc<AtomicBool>) -> Self {
+        Self { stream, patience, patient, waiting: None }
     }
 
     fn judge<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+        if written.is_ready() || self.patient.load(Ordering::Relaxed) {
             self.waiting = None;
             return written;
         }
@@ -292,7 +309,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stops_fails_the_writer_and_a_slow_one_does_not() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let mut ours = Impatient::new(ours, Duration::from_secs(5));
+        let mut ours = Impatient::new(ours, Duration::from_secs(5), Arc::default());
         let slow = tokio::spawn(async move {
             let mut got = [0; 16];
             for _ in 0..4 {

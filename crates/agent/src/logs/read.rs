@@ -75,6 +75,16 @@ async fn deliver(
     let mut files = files.into_iter().skip(begin);
     let mut current: Option<Source> = None;
     for path in files.by_ref() {
+        // Set aside since it was listed: what was in it comes first.
+        if path == log
+            && let Some(last) = &mut current
+        {
+            while let Some(next) = last.successor(log).await.map_err(at(log))?.filter(|next| next != log) {
+                let Some(source) = Source::open(next.clone(), 0).await.map_err(at(&next))? else { break };
+                *last = source;
+                last.drain(printer).await?;
+            }
+        }
         if let Some(source) = Source::open(path.clone(), offset).await.map_err(at(&path))? {
             let source = current.insert(source);
             source.drain(printer).await?;
@@ -123,7 +133,7 @@ async fn begin(log: &Path, options: &Options) -> io::Result<(Vec<PathBuf>, usize
             None => (0, 0),
         };
         // What was last written before `since` holds nothing after it.
-        let since = since.and_then(|since| SystemTime::try_from(since).ok());
+        let since = since.map(SystemTime::from);
         while let (Some(since), Some(file)) = (since, files.get(index).filter(|_| index + 1 < files.len()))
             && std::fs::metadata(file).and_then(|m| m.modified()).is_ok_and(|modified| modified < since)
         {

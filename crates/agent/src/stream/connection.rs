@@ -5,6 +5,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use http::{Method, Request, StatusCode};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -17,12 +18,16 @@ use super::{
     stats, tunnel,
 };
 
+/// A server that vanished without a word is noticed within about a minute.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection may stay silent between requests.
 const IDLE: Duration = Duration::from_secs(120);
 
 pub async fn run(stream: TcpStream, tls: TlsAcceptor, parts: Arc<Parts>, stop: CancellationToken) {
     let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
     let stream = match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),

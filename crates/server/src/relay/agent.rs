@@ -6,6 +6,7 @@ use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -22,6 +23,9 @@ use crate::{
 
 /// Where agents listen that do not say otherwise.
 const PORT: u16 = 10_250;
+/// A machine that vanished without a word is noticed within about a minute.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// All agents, as the server reaches them.
@@ -82,6 +86,7 @@ impl Agents {
             let tcp = TcpStream::connect((agent.host, agent.port)).await;
             let tcp = tcp.map_err(|e| format!("dial tcp {address}: connect: {}", plain(&e)))?;
             let _ = tcp.set_nodelay(true);
+            let _ = SockRef::from(&tcp).set_tcp_keepalive(&KEEPALIVE);
             let connected = TlsConnector::from(tls).connect(ServerName::IpAddress(agent.host.into()), tcp).await;
             connected.map_err(|e| format!("tls: {address} (node {}): {e}", agent.node))
         });

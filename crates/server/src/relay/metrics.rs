@@ -135,7 +135,7 @@ pub async fn answer(
             let missing = || ApiError::not_found_kind(GROUP, &resource.kind.to_lowercase(), &full);
             let item = items.pop().ok_or_else(missing)?;
             match accepted.shape {
-                Shape::Table(_) => return Ok(as_table(accepted, resource, query, &[item])?),
+                Shape::Table(_) => return as_table(accepted, resource, query, &[item]),
                 Shape::Object | Shape::Partial(_) => item,
             }
         }
