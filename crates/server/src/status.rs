@@ -245,7 +245,12 @@ impl ApiError {
     }
 
     pub fn unavailable(message: impl Into<String>) -> Box<Self> {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message).retry_after(1)
+        Self::not_served(message).retry_after(1)
+    }
+
+    /// Something else than this server does not answer; clients need not hurry to try again.
+    pub fn not_served(message: impl Into<String>) -> Box<Self> {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
     }
 
     /// A machine that has to answer cannot be reached.

@@ -54,7 +54,7 @@ pub fn concerns(route: &ResourceRoute<'_>) -> bool {
 
 impl Handler {
     pub(crate) fn agents(&self) -> ApiResult<&Agents> {
-        self.agents.as_deref().ok_or_else(|| ApiError::unavailable("this server has no machines"))
+        self.agents.as_deref().ok_or_else(|| ApiError::not_served("this server has no machines"))
     }
 
     pub(crate) async fn relayed(

@@ -145,9 +145,9 @@ async fn to_pod(mut relayed: Relayed<'_>, pod: &Value, port: u16, https: bool) -
     if opened.status() != StatusCode::SWITCHING_PROTOCOLS {
         let refused = pipe::refusal(opened).await;
         let why = refused.status()["message"].as_str().unwrap_or_default().to_owned();
-        return Err(ApiError::unavailable(format!("error trying to reach service: {why}")));
+        return Err(ApiError::not_served(format!("error trying to reach service: {why}")));
     }
-    let failed = |why: &dyn std::fmt::Display| ApiError::unavailable(format!("error trying to reach service: {why}"));
+    let failed = |why: &dyn std::fmt::Display| ApiError::not_served(format!("error trying to reach service: {why}"));
     let io = TokioIo::new(hyper::upgrade::on(&mut opened).await.map_err(|e| failed(&e))?);
     let address = text(&pod["status"]["podIP"]);
     let host = if address.is_empty() { format!("{name}:{port}") } else { format!("{address}:{port}") };

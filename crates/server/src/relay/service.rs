@@ -58,8 +58,8 @@ fn is_ready(pod: &Value) -> bool {
 pub async fn endpoint(api: &Api, service: &Value, wanted: &str) -> ApiResult<(Value, u16)> {
     let name = service["metadata"]["name"].as_str().unwrap_or_default();
     let port = service_port(service, wanted)
-        .ok_or_else(|| ApiError::unavailable(format!("no service port {wanted:?} found for service {name:?}")))?;
-    let nobody = || ApiError::unavailable(format!("no endpoints available for service {name:?}"));
+        .ok_or_else(|| ApiError::not_served(format!("no service port {wanted:?} found for service {name:?}")))?;
+    let nobody = || ApiError::not_served(format!("no endpoints available for service {name:?}"));
     let selector = &service["spec"]["selector"];
     if selector.as_object().is_none_or(serde_json::Map::is_empty) {
         return Err(nobody());
