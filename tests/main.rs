@@ -15,6 +15,7 @@ mod kubectl_create;
 mod kubectl_describe;
 mod kubectl_errors;
 mod kubectl_get;
+mod kubectl_pods;
 mod outages;
 mod python_client;
 mod tokens;

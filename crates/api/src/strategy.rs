@@ -13,6 +13,15 @@ use crate::{
     rules::meta,
 };
 
+/// Parts of a pod's spec that have subresources of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecPart {
+    /// `/ephemeralcontainers`.
+    EphemeralContainers,
+    /// `/resize`.
+    Resources,
+}
+
 /// What the generic verbs ask of a kind. Metadata is not its business; `object` has already been
 /// checked against the schema.
 pub trait Strategy: Send + Sync {
@@ -25,6 +34,12 @@ pub trait Strategy: Send + Sync {
     /// The same for a write through `/status`; spec is already that of `old`.
     fn update_status(&self, object: &mut Value, old: &Value) -> Errors {
         let _ = (object, old);
+        Errors::new()
+    }
+
+    /// The same for a write through a subresource that may change one part of what is desired.
+    fn update_part(&self, part: SpecPart, object: &mut Value, old: &Value) -> Errors {
+        let _ = (part, object, old);
         Errors::new()
     }
 
@@ -79,6 +94,16 @@ pub trait Rules: Send + Sync + 'static {
 
     fn validate_status(object: &Self::Object, old: &Self::Object, errors: &mut Errors) {
         let _ = (object, old, errors);
+    }
+
+    /// What a write through a subresource makes of the object: the old one but for that part.
+    fn prepare_part(part: SpecPart, object: &mut Self::Object, old: &Self::Object) {
+        let _ = (part, object, old);
+    }
+
+    /// What may not change about that part. [`Rules::validate`] runs as well.
+    fn validate_part(part: SpecPart, object: &Self::Object, old: &Self::Object, errors: &mut Errors) {
+        let _ = (part, object, old, errors);
     }
 
     fn warnings(object: &Self::Object) -> Vec<String> {
@@ -140,6 +165,18 @@ impl<R: Rules> Typed<R> {
         encode(&typed, object)?;
         Ok(errors)
     }
+
+    fn try_update_part(part: SpecPart, object: &mut Value, old: &Value) -> Result<Errors, Errors> {
+        let (mut typed, mut old): (R::Object, R::Object) = (decode(object)?, decode(old)?);
+        let mut errors = Errors::new();
+        R::default(&mut old);
+        R::prepare_part(part, &mut typed, &old);
+        R::default(&mut typed);
+        R::validate(&typed, &mut errors);
+        R::validate_part(part, &typed, &old, &mut errors);
+        encode(&typed, object)?;
+        Ok(errors)
+    }
 }
 
 impl<R: Rules> Strategy for Typed<R> {
@@ -153,6 +190,10 @@ impl<R: Rules> Strategy for Typed<R> {
 
     fn update_status(&self, object: &mut Value, old: &Value) -> Errors {
         Self::try_update_status(object, old).unwrap_or_else(|errors| errors)
+    }
+
+    fn update_part(&self, part: SpecPart, object: &mut Value, old: &Value) -> Errors {
+        Self::try_update_part(part, object, old).unwrap_or_else(|errors| errors)
     }
 
     fn warnings(&self, object: &Value) -> Vec<String> {

@@ -6,6 +6,7 @@ use mainstay_api::{
     descriptor::{Descriptor, StatusRule},
     field::Errors,
     rules::meta,
+    strategy::SpecPart,
 };
 use mainstay_store::{Compare, Entry, Expect, Op, Outcome, Revision, Txn};
 use serde_json::Value;
@@ -31,6 +32,10 @@ pub enum Part {
     Approval,
     /// `spec.finalizers` of a namespace.
     Finalize,
+    /// One part of a pod's spec.
+    Spec(SpecPart),
+    /// Where a pod runs, with the condition that says so. Whoever makes the new object has judged it.
+    Placement,
 }
 
 pub struct Changed {
@@ -145,6 +150,12 @@ fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str
             set(&mut object["status"], "conditions", conditions);
             errors.extend(d.strategy.update_status(object, old));
         }
+        Part::Spec(part) => {
+            errors.extend(d.strategy.update_part(part, object, old));
+            replace(object, old, "status");
+            metadata::count_generation(d, object, old);
+        }
+        Part::Placement => return Ok(()), // not what anyone desires: no new generation
         Part::Finalize => {
             let finalizers = object["spec"].get("finalizers").cloned();
             *object = old.clone();

@@ -137,6 +137,13 @@ fn subresources(d: &Descriptor) -> Vec<Subresource> {
     if d.kind == "Namespace" && d.group.is_empty() {
         found.push(Subresource { name: "finalize", kind: None, verbs: &["update"] });
     }
+    if d.kind == "Pod" && d.group.is_empty() {
+        let eviction = Some(("policy", "v1", "Eviction"));
+        found.push(Subresource { name: "binding", kind: Some(("", "v1", "Binding")), verbs: &["create"] });
+        found.push(Subresource { name: "ephemeralcontainers", kind: None, verbs: READ_WRITE });
+        found.push(Subresource { name: "eviction", kind: eviction, verbs: &["create"] });
+        found.push(Subresource { name: "resize", kind: None, verbs: READ_WRITE });
+    }
     if d.scale.is_some() {
         found.push(Subresource { name: "scale", kind: Some(("autoscaling", "v1", "Scale")), verbs: READ_WRITE });
     }
@@ -202,8 +209,18 @@ fn measured_aggregated() -> Vec<Value> {
     metrics::RESOURCES.iter().map(resource).collect()
 }
 
+/// Whether a group has Bindings, which can be posted but are nowhere kept.
+fn has_bindings(group: &str, version: &str) -> bool {
+    (group, version) == ("", "v1")
+}
+
 fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
+    if has_bindings(group, version) {
+        resources.push(json!({
+            "name": "bindings", "singularName": "binding", "namespaced": true, "kind": "Binding", "verbs": ["create"],
+        }));
+    }
     for d in registry.iter().filter(|d| d.group == group && d.version == version) {
         let mut resource = json!({
             "name": d.plural, "singularName": d.singular, "namespaced": d.namespaced(), "kind": d.kind,
@@ -239,12 +256,18 @@ fn aggregated_answer(registry: &Registry, legacy: bool, api_version: &'static st
         .map(|group| {
             let version = |version: &str| {
                 let resources = registry.iter().filter(|d| d.group == group && d.version == version);
+                let bindings = has_bindings(group, version).then(|| {
+                    json!({
+                        "resource": "bindings", "singularResource": "binding", "scope": "Namespaced",
+                        "responseKind": { "group": "", "version": "v1", "kind": "Binding" }, "verbs": ["create"],
+                    })
+                });
                 json!({
                     "version": version,
                     "freshness": "Current",
                     "resources": match group {
                         metrics::GROUP => measured_aggregated(),
-                        _ => resources.map(|d| aggregated_resource(d)).collect(),
+                        _ => bindings.into_iter().chain(resources.map(|d| aggregated_resource(d))).collect(),
                     },
                 })
             };

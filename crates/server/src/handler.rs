@@ -13,7 +13,7 @@ use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderMap, Method, Request, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited, combinators::UnsyncBoxBody};
 use jiff::Timestamp;
-use mainstay_api::descriptor::StatusRule;
+use mainstay_api::{descriptor::StatusRule, strategy::SpecPart};
 use mainstay_store::Store;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -229,6 +229,12 @@ impl Handler {
         if let Some(name) = route.subresource.as_deref() {
             return self.subresource(&parts.method, &call, name).await;
         }
+        if is_binding(&route) {
+            return match parts.method {
+                Method::POST if call.target.namespace.is_some() => verbs::binding::bind(&call).await,
+                _ => Err(ApiError::method_not_allowed()),
+            };
+        }
         let d = &call.target.d;
         let named = !call.target.name.is_empty();
         if d.answered {
@@ -257,6 +263,7 @@ impl Handler {
 
     async fn subresource(&self, method: &Method, call: &Call<'_>, name: &str) -> ApiResult<Response> {
         let d = &call.target.d;
+        let is_pod = d.kind == "Pod" && d.group.is_empty();
         let part = match name {
             "scale" if d.scale.is_some() => {
                 return match *method {
@@ -273,6 +280,11 @@ impl Handler {
             "approval" if d.kind == "CertificateSigningRequest" => Part::Approval,
             "status" if d.status != StatusRule::Absent => Part::Status,
             "finalize" if d.kind == "Namespace" => Part::Finalize,
+            "binding" if is_pod && *method == Method::POST => return verbs::binding::bind(call).await,
+            "eviction" if is_pod && *method == Method::POST => return verbs::eviction::evict(call).await,
+            "binding" | "eviction" if is_pod => return Err(ApiError::method_not_allowed()),
+            "ephemeralcontainers" if is_pod => Part::Spec(SpecPart::EphemeralContainers),
+            "resize" if is_pod => Part::Spec(SpecPart::Resources),
             _ => return Err(ApiError::no_such_path()),
         };
         match *method {
@@ -284,7 +296,9 @@ impl Handler {
     }
 
     pub(crate) fn target(&self, route: &ResourceRoute<'_>) -> ApiResult<Target> {
-        let found = self.api.registry.find(&route.group, &route.version, &route.plural);
+        // The oldest clients post Bindings to a collection of their own.
+        let plural = if is_binding(route) { "pods" } else { &route.plural };
+        let found = self.api.registry.find(&route.group, &route.version, plural);
         let d = found.ok_or_else(ApiError::no_such_path)?.clone();
         if !d.namespaced() && route.namespace.is_some() {
             return Err(ApiError::no_such_path());
@@ -318,6 +332,11 @@ impl Handler {
         }
         ApiError::forbidden(&target.d, resource.name(), &words)
     }
+}
+
+/// `/api/v1/namespaces/<namespace>/bindings`.
+fn is_binding(route: &ResourceRoute<'_>) -> bool {
+    route.group.is_empty() && route.plural == "bindings" && route.name.is_none()
 }
 
 /// A watch of one object is a watch of its collection that looks at one name.

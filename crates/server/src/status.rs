@@ -88,6 +88,14 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(d, name)
     }
 
+    /// A conflict over a subresource, named as upstream names it.
+    pub fn conflict_on(what: &str, name: &str, why: &str) -> Box<Self> {
+        let message = format!("Operation cannot be fulfilled on {what} {name:?}: {why}");
+        let mut error = Self::new(StatusCode::CONFLICT, "Conflict", message);
+        error.details = Some(json!({ "name": name, "kind": what }));
+        error
+    }
+
     /// The object changed since the client read it.
     pub fn modified(d: &Descriptor, name: &str) -> Box<Self> {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
@@ -201,6 +209,22 @@ impl ApiError {
     pub fn too_many_requests() -> Box<Self> {
         let message = "too many requests in flight, please try again later";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(1)
+    }
+
+    /// A PodDisruptionBudget does not let a pod go now.
+    pub fn budget_refuses(why: &str, retry_after: Option<u32>) -> Box<Self> {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+            .caused_by(json!([{ "reason": "DisruptionBudget", "message": why }]));
+        match retry_after {
+            Some(seconds) => error.retry_after(seconds),
+            None => error,
+        }
+    }
+
+    pub fn too_many_budgets() -> Box<Self> {
+        let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
 
     pub fn timeout(message: impl Into<String>) -> Box<Self> {

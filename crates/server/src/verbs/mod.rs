@@ -1,8 +1,10 @@
 //! The verbs, each once, for every kind.
 
+pub mod binding;
 pub mod create;
 pub mod delete;
 pub mod delete_collection;
+pub mod eviction;
 pub mod get;
 pub mod list;
 pub mod patch;

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
 use super::{heal, labels};
 use crate::{
     field::{Errors, FieldError, Path},
-    strategy::Rules,
+    strategy::{Rules, SpecPart},
 };
 
 mod admission;
@@ -123,6 +123,22 @@ impl Rules for PodRules {
     fn validate_update(pod: &Pod, old: &Pod, errors: &mut Errors) {
         annotations::validate_update(pod, old, errors);
         update::validate(pod, old, errors);
+    }
+
+    fn prepare_part(part: SpecPart, pod: &mut Pod, old: &Pod) {
+        let given = std::mem::replace(pod, old.clone());
+        let (Some(spec), Some(given)) = (pod.spec.as_mut(), given.spec) else { return };
+        match part {
+            SpecPart::EphemeralContainers => spec.ephemeral_containers = given.ephemeral_containers,
+            SpecPart::Resources => update::take_resources(spec, given),
+        }
+    }
+
+    fn validate_part(part: SpecPart, pod: &Pod, old: &Pod, errors: &mut Errors) {
+        match part {
+            SpecPart::EphemeralContainers => validate_ephemeral_containers_update(pod, old, errors),
+            SpecPart::Resources => validate_resize(pod, old, errors),
+        }
     }
 
     fn validate_status(pod: &Pod, old: &Pod, errors: &mut Errors) {

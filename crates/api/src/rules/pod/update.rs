@@ -192,6 +192,20 @@ pub fn validate_ephemeral_containers_update(pod: &Pod, old: &Pod, errors: &mut E
     }
 }
 
+/// What a write through `/resize` may say: how much each container gets, and how it takes a change.
+pub(super) fn take_resources(spec: &mut PodSpec, given: PodSpec) {
+    let take = |containers: &mut [Container], given: Vec<Container>| {
+        for given in given {
+            if let Some(container) = containers.iter_mut().find(|container| container.name == given.name) {
+                container.resources = given.resources;
+                container.resize_policy = given.resize_policy;
+            }
+        }
+    };
+    take(&mut spec.containers, given.containers);
+    take(spec.init_containers.as_deref_mut().unwrap_or_default(), given.init_containers.unwrap_or_default());
+}
+
 /// Judges a write through `/resize`: cpu and memory of containers, and nothing else.
 pub fn validate_resize(pod: &Pod, old: &Pod, errors: &mut Errors) {
     let (Some(new), Some(before)) = (&pod.spec, &old.spec) else { return };

@@ -1,0 +1,235 @@
+//! POST of an Eviction: a delete that a PodDisruptionBudget may refuse.
+//!
+//! The budget's allowance is counted down by compare-and-set before the pod is deleted, so evictions that race
+//! cannot take more than there is.
+
+use http::StatusCode;
+use mainstay_api::selector::Labels;
+use mainstay_store::List;
+use serde_json::{Value, json};
+
+use super::{
+    Call,
+    delete::{self, Options},
+};
+use crate::{
+    api::{self, Api, Target},
+    body::Response,
+    change::{Part, change},
+    incoming, keys, metadata, object, query, reply,
+    status::{ApiError, ApiResult},
+};
+
+const DEFINITION: &str = "io.k8s.api.policy.v1.Eviction";
+
+/// So many evicted pods may wait to be seen gone.
+const MOST_DISRUPTED: usize = 2000;
+
+/// A pod whose eviction hurts nobody need not ask.
+#[derive(Debug, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    /// Nothing, as long as the pod stays as it was seen.
+    Unchanged,
+    Budget,
+}
+
+pub async fn evict(call: &Call<'_>) -> ApiResult<Response> {
+    let Call { api, target, query, accepted, headers, body, .. } = call;
+    let mut eviction = incoming::decode(headers, body)?.value;
+    let cannot = |why: String| {
+        ApiError::bad_request(format!("Eviction in version \"v1\" cannot be handled as a Eviction: {why}"))
+    };
+    api.schema.conform(DEFINITION, &mut eviction).map_err(|error| cannot(error.to_string()))?;
+    if metadata::text(&eviction, "name").is_some_and(|name| !name.is_empty() && name != target.name) {
+        return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let mut options = Options::of(query, &eviction["deleteOptions"])?;
+    options.dry_run |= query.dry_run;
+
+    let entry = api.existing(target).await?;
+    let pod = object::value_of(&target.d, &entry);
+    match needs(&pod) {
+        Needs::Nothing => {}
+        Needs::Unchanged => {
+            options.version.get_or_insert_with(|| entry.modified.to_string());
+        }
+        Needs::Budget => {
+            let mut budgets = budgets(api, target, &pod).await?;
+            if budgets.len() > 1 {
+                return Err(ApiError::too_many_budgets());
+            }
+            if let Some((name, budget)) = budgets.pop() {
+                ask(api, target, &name, &budget, &pod, options.dry_run).await?;
+            }
+        }
+    }
+    delete::delete_one(api, target, &options).await?;
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+    Ok(reply::encoded(StatusCode::CREATED, accepted.encoding, &status))
+}
+
+fn needs(pod: &Value) -> Needs {
+    match pod["status"]["phase"].as_str() {
+        _ if metadata::text(pod, "deletionTimestamp").is_some() => Needs::Nothing,
+        Some("Succeeded" | "Failed") => Needs::Nothing,
+        Some("Pending") => Needs::Unchanged,
+        _ => Needs::Budget,
+    }
+}
+
+/// The budgets that cover the pod, by name.
+async fn budgets(api: &Api, target: &Target, pod: &Value) -> ApiResult<Vec<(String, Value)>> {
+    let Some(d) = api.registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(Vec::new()) };
+    let prefix = keys::prefix(d, target.namespace.as_deref());
+    let listing = api.store.list(List { prefix: &prefix, ..List::default() }).await?;
+    let labels = pod["metadata"].get("labels");
+    let all = listing.entries.iter().map(|entry| object::value_of(d, entry));
+    let covering = all.filter(|budget| {
+        let selector = &budget["spec"]["selector"];
+        !selector.is_null() && Labels::from_selector(selector).is_ok_and(|selector| selector.matches_map(labels))
+    });
+    Ok(covering.filter_map(|budget| Some((metadata::text(&budget, "name")?.to_owned(), budget))).collect())
+}
+
+/// Takes one from the budget's allowance, unless the pod's loss would not be felt.
+async fn ask(api: &Api, target: &Target, name: &str, seen: &Value, pod: &Value, dry_run: bool) -> ApiResult<()> {
+    if is_free(seen, pod) {
+        return Ok(());
+    }
+    let Some(d) = api.registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
+    let budget = Target { d: d.clone(), namespace: target.namespace.clone(), name: name.to_owned() };
+    let now = api::now().to_string();
+    let taken = change(api, &budget, Part::Status, dry_run, |budget| {
+        charged(budget, &target.name, &now).map_err(|refusal| match refusal {
+            Refusal::Behind => ApiError::budget_refuses(
+                &format!("The disruption budget {name} is still being processed by the server."),
+                Some(10),
+            ),
+            Refusal::Exhausted { needs, has } => ApiError::budget_refuses(
+                &format!("The disruption budget {name} needs {needs} healthy pods and has {has} currently"),
+                None,
+            ),
+            Refusal::Broken(why) => ApiError::forbidden(d, name, why),
+        })
+    });
+    taken.await.map(drop)
+}
+
+/// An ill pod of a set that is whole without it, or one whose budget does not count ill pods.
+fn is_free(budget: &Value, pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let ready = conditions.into_iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
+    let count = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
+    !ready
+        && match budget["spec"]["unhealthyPodEvictionPolicy"].as_str() {
+            Some("AlwaysAllow") => true,
+            _ => count("desiredHealthy") > 0 && count("currentHealthy") >= count("desiredHealthy"),
+        }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    /// Nobody has looked at the budget since it changed.
+    Behind,
+    Exhausted {
+        needs: i64,
+        has: i64,
+    },
+    Broken(&'static str),
+}
+
+/// The budget after one more eviction.
+fn charged(budget: &Value, pod: &str, now: &str) -> Result<Value, Refusal> {
+    let status = &budget["status"];
+    let count = |field: &str| status[field].as_i64().unwrap_or(0);
+    if count("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
+        return Err(Refusal::Behind);
+    }
+    let allowed = count("disruptionsAllowed");
+    if allowed < 0 {
+        return Err(Refusal::Broken("pdb disruptions allowed is negative"));
+    }
+    if status["disruptedPods"].as_object().is_some_and(|pods| pods.len() > MOST_DISRUPTED) {
+        return Err(Refusal::Broken("DisruptedPods map too big - too many evictions not confirmed by PDB controller"));
+    }
+    if allowed == 0 {
+        return Err(Refusal::Exhausted { needs: count("desiredHealthy"), has: count("currentHealthy") });
+    }
+    let mut budget = budget.clone();
+    budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
+    budget["status"]["disruptedPods"][pod] = json!(now);
+    if allowed == 1 {
+        let conditions = budget["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let others = conditions.into_iter().filter(|condition| condition["type"] != "DisruptionAllowed");
+        let none_left = json!({
+            "type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
+            "lastTransitionTime": now, "observedGeneration": budget["status"]["observedGeneration"],
+        });
+        budget["status"]["conditions"] = others.chain([none_left]).collect();
+    }
+    Ok(budget)
+}
+
+impl Options {
+    /// From the query and the options that an Eviction carries.
+    fn of(query: &query::Query, options: &Value) -> ApiResult<Self> {
+        let body = if options.is_null() { bytes::Bytes::new() } else { options.to_string().into() };
+        Self::parse(query, &http::HeaderMap::new(), &body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(allowed: i64) -> Value {
+        json!({
+            "metadata": {"name": "b", "generation": 2},
+            "spec": {},
+            "status": {
+                "observedGeneration": 2, "disruptionsAllowed": allowed, "desiredHealthy": 2, "currentHealthy": 2,
+            },
+        })
+    }
+
+    #[test]
+    fn each_eviction_takes_one_until_there_is_none() {
+        let once = charged(&budget(2), "p", "now").unwrap();
+        assert_eq!(once["status"]["disruptionsAllowed"], 1);
+        assert_eq!(once["status"]["disruptedPods"], json!({"p": "now"}));
+        let twice = charged(&once, "q", "now").unwrap();
+        assert_eq!(twice["status"]["conditions"][0]["reason"], "InsufficientPods");
+        assert_eq!(charged(&twice, "r", "now"), Err(Refusal::Exhausted { needs: 2, has: 2 }));
+    }
+
+    #[test]
+    fn a_budget_nobody_looked_at_allows_nothing() {
+        let mut stale = budget(5);
+        stale["metadata"]["generation"] = json!(3);
+        assert_eq!(charged(&stale, "p", "now"), Err(Refusal::Behind));
+        assert!(matches!(charged(&budget(-1), "p", "now"), Err(Refusal::Broken(_))));
+    }
+
+    #[test]
+    fn pods_that_do_not_serve_need_no_budget() {
+        let pod = |phase: &str| json!({"metadata": {}, "status": {"phase": phase}});
+        assert_eq!(needs(&pod("Pending")), Needs::Unchanged);
+        assert_eq!(needs(&pod("Failed")), Needs::Nothing);
+        assert_eq!(needs(&pod("Running")), Needs::Budget);
+        assert_eq!(needs(&json!({"metadata": {"deletionTimestamp": "t"}, "status": {"phase": "Running"}})), Needs::Nothing);
+    }
+
+    #[test]
+    fn an_ill_pod_may_go_when_the_rest_suffices() {
+        let ill = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+        let well = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        assert!(is_free(&budget(0), &ill));
+        assert!(!is_free(&budget(0), &well));
+        let mut short = budget(0);
+        short["status"]["currentHealthy"] = json!(1);
+        assert!(!is_free(&short, &ill));
+        short["spec"]["unhealthyPodEvictionPolicy"] = json!("AlwaysAllow");
+        assert!(is_free(&short, &ill));
+    }
+}
