@@ -110,3 +110,6 @@ fn shown(pod: &Pod) -> String {
     let meta = &pod.metadata;
     format!("{}_{}({})", text(&meta.name), text(&meta.namespace), text(&meta.uid))
 }
+
+#[cfg(test)]
+mod tests;

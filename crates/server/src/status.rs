@@ -223,7 +223,8 @@ impl ApiError {
     }
 
     pub fn too_many_budgets() -> Box<Self> {
-        let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        let message =
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
 

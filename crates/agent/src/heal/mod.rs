@@ -175,28 +175,32 @@ impl Healer {
         leave
     }
 
-    /// All containers of the pod are ready.
+    /// All containers of the pod are ready. Costs nothing for a pod that always was.
     pub async fn healthy(&self, pod: &Pod) {
         let Some(uid) = uid(pod) else { return };
-        let policy = self.policies.of(pod).await;
-        let now = Timestamp::now();
-        let written = {
+        self.slots.release(&uid).await;
+        let was_ill = {
             let mut records = self.records.lock();
             let record = records.entry(uid.clone()).or_insert_with(|| self.files.read(&uid));
             record.kept = false;
-            if record.history.is_empty() {
-                None
-            } else {
-                let before = record.history.clone();
-                record.history.well(now);
-                record.history.settle(&policy, now);
-                (record.history != before).then(|| record.clone())
-            }
+            !record.history.is_empty()
         };
-        if let Some(record) = written {
+        if !was_ill {
+            return;
+        }
+        let policy = self.policies.of(pod).await;
+        let now = Timestamp::now();
+        let changed = {
+            let mut records = self.records.lock();
+            let Some(record) = records.get_mut(&uid) else { return };
+            let before = record.history.clone();
+            record.history.well(now);
+            record.history.settle(&policy, now);
+            (record.history != before).then(|| record.clone())
+        };
+        if let Some(record) = changed {
             self.files.write(&uid, &record);
         }
-        self.slots.release(&uid).await;
     }
 
     pub fn forget(&self, pod: &PodUid) {
@@ -231,3 +235,6 @@ impl Healer {
 fn uid(pod: &Pod) -> Option<PodUid> {
     pod.metadata.uid.clone().map(PodUid)
 }
+
+#[cfg(test)]
+mod tests;

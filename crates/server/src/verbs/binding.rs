@@ -98,7 +98,7 @@ mod tests {
             "spec": {},
             "status": {"conditions": [{"type": "PodScheduled", "status": "False"}, {"type": "Ready", "status": "False"}]},
         });
-        json_patch::merge(&mut pod, &extra);
+        mainstay_api::patch::merge(&mut pod, &extra);
         pod
     }
 
@@ -131,11 +131,13 @@ mod tests {
     #[test]
     fn a_binding_names_a_node() {
         assert!(validate(&json!({"target": {"kind": "Node", "name": "n"}})).is_empty());
-        let said: Vec<String> =
-            validate(&json!({"target": {"kind": "Pod"}})).iter().map(ToString::to_string).collect();
-        assert_eq!(said, [
-            "target.kind: Unsupported value: \"Pod\": supported values: \"Node\", \"<empty>\"",
-            "target.name: Required value"
-        ]);
+        let said: Vec<String> = validate(&json!({"target": {"kind": "Pod"}})).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "target.kind: Unsupported value: \"Pod\": supported values: \"Node\", \"<empty>\"",
+                "target.name: Required value"
+            ]
+        );
     }
 }

@@ -217,7 +217,10 @@ mod tests {
         assert_eq!(needs(&pod("Pending")), Needs::Unchanged);
         assert_eq!(needs(&pod("Failed")), Needs::Nothing);
         assert_eq!(needs(&pod("Running")), Needs::Budget);
-        assert_eq!(needs(&json!({"metadata": {"deletionTimestamp": "t"}, "status": {"phase": "Running"}})), Needs::Nothing);
+        assert_eq!(
+            needs(&json!({"metadata": {"deletionTimestamp": "t"}, "status": {"phase": "Running"}})),
+            Needs::Nothing
+        );
     }
 
     #[test]

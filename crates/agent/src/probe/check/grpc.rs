@@ -88,3 +88,75 @@ async fn check(channel: Channel, service: &str) -> Result<ServingStatus, tonic::
     let codec = ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
     Ok(client.unary(request, path, codec).await?.into_inner().status())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use bytes::Bytes;
+    use futures::stream;
+    use http::{HeaderMap, HeaderValue, Response};
+    use http_body_util::{BodyExt, StreamBody};
+    use hyper::body::Frame;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use prost::Message;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// A server that says this of the service `known`, and that it does not know any other.
+    async fn serve(status: ServingStatus) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let answer = move |request: http::Request<hyper::body::Incoming>| async move {
+            assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+            assert!(request.headers()["user-agent"].to_str().unwrap().starts_with(USER_AGENT));
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let asked = HealthCheckRequest::decode(&body[5..]).unwrap();
+            let mut trailers = HeaderMap::new();
+            let mut frames: Vec<Result<Frame<Bytes>, Infallible>> = Vec::new();
+            if asked.service == "known" {
+                let message = HealthCheckResponse { status: status.into() }.encode_to_vec();
+                let framed = [&[0, 0, 0, 0, message.len() as u8], &message[..]].concat();
+                frames.push(Ok(Frame::data(framed.into())));
+                trailers.insert("grpc-status", HeaderValue::from_static("0"));
+            } else {
+                trailers.insert("grpc-status", HeaderValue::from_static("12"));
+                trailers.insert("grpc-message", HeaderValue::from_static("unknown"));
+            }
+            frames.push(Ok(Frame::trailers(trailers)));
+            let body = StreamBody::new(stream::iter(frames));
+            Ok::<_, Infallible>(Response::builder().header("content-type", "application/grpc").body(body).unwrap())
+        };
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = hyper::service::service_fn(answer);
+                let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn only_serving_is_good() {
+        let port = serve(ServingStatus::Serving).await;
+        assert_eq!(attempt("127.0.0.1", port, "known", PATIENCE).await, Outcome::Success);
+        let port = serve(ServingStatus::NotServing).await;
+        let said = Outcome::Failure("service unhealthy (responded with \"NOT_SERVING\")".into());
+        assert_eq!(attempt("127.0.0.1", port, "known", PATIENCE).await, said);
+    }
+
+    #[tokio::test]
+    async fn a_server_without_the_protocol_or_none_at_all_has_failed() {
+        let port = serve(ServingStatus::Serving).await;
+        let Outcome::Failure(said) = attempt("127.0.0.1", port, "", PATIENCE).await else { panic!("it answered") };
+        assert!(said.starts_with("error: this server does not implement the grpc health protocol"), "{said}");
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        let said =
+            format!("timeout: failed to connect service \"127.0.0.1:{free}\" within 10s: context deadline exceeded");
+        assert_eq!(attempt("127.0.0.1", free, "", PATIENCE).await, Outcome::Failure(said));
+    }
+}
