@@ -65,7 +65,8 @@ pub enum Claim {
     Full { taken: u32 },
 }
 
-pub fn claim(places: &[Place], allowed: u32, pod: &str, now: Timestamp) -> Claim {
+/// `first` is where to begin to look, so that those who come at once do not all want the same.
+pub fn claim(places: &[Place], allowed: u32, pod: &str, first: u32, now: Timestamp) -> Claim {
     let live = |place: &Place| !place.holder.is_empty() && now < place.until;
     if let Some(place) = places.iter().find(|place| place.holder == pod && live(place)) {
         return Claim::Held(place.number);
@@ -75,7 +76,7 @@ pub fn claim(places: &[Place], allowed: u32, pod: &str, now: Timestamp) -> Claim
     if taken >= allowed {
         return Claim::Full { taken };
     }
-    for number in 0..allowed {
+    for number in (0..allowed).map(|n| first.wrapping_add(n) % allowed) {
         match places.iter().find(|place| place.number == number) {
             None => return Claim::Create(number),
             Some(place) if !live(place) => return Claim::TakeOver(place.clone()),

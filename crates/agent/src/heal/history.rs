@@ -14,9 +14,6 @@ pub struct Record {
     /// By container: the last attempt that failed, and what was answered.
     #[serde(default)]
     pub told: BTreeMap<String, (u32, Rung)>,
-    /// It is known that this pod is kept running although it fails.
-    #[serde(skip)]
-    pub kept: bool,
 }
 
 /// `<directory>/pods/<uid>/heal.json`. A record that cannot be read or written costs memory of past failures,

@@ -12,7 +12,7 @@ mod policies;
 mod slots;
 mod suspect;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -124,6 +124,7 @@ impl Healer {
             (step, record.clone())
         };
         self.files.write(&uid, &record);
+        self.slots.used(&uid);
         if matches!(cause, Cause::Unhealthy { .. }) {
             self.count(pod);
         }
@@ -141,7 +142,7 @@ impl Healer {
 
     /// Asks the budget of the pod's set for leave to kill a container whose liveness failed. Held until `healthy`
     /// or until a time has passed.
-    pub async fn may_kill(&self, pod: &Pod, container: &str, _attempt: u32) -> Leave {
+    pub async fn may_kill(&self, pod: &Pod, _container: &str, _attempt: u32) -> Leave {
         let Some(controller) = owner::controller(pod) else { return Leave::Granted };
         let Some(uid) = uid(pod) else { return Leave::Granted };
         let policy = self.policies.of(pod).await;
@@ -159,30 +160,16 @@ impl Healer {
             size: self.policies.set(pod).await.size,
             here: u32::try_from(here).unwrap_or(u32::MAX).max(1),
         };
-        let leave = self.slots.take(&asked).await;
-        let newly = {
-            let mut records = self.records.lock();
-            let record = records.entry(uid.clone()).or_insert_with(|| self.files.read(&uid));
-            let kept = leave != Leave::Granted;
-            !std::mem::replace(&mut record.kept, kept) && kept
-        };
-        if let Leave::Kept { why } = &leave
-            && newly
-        {
-            let said = format!("Container {container} failed liveness but is kept running: {why}");
-            self.events.container(pod, container, Kind::Warning, "Degraded", said);
-        }
-        leave
+        self.slots.take(&asked).await
     }
 
     /// All containers of the pod are ready. Costs nothing for a pod that always was.
     pub async fn healthy(&self, pod: &Pod) {
         let Some(uid) = uid(pod) else { return };
-        self.slots.release(&uid).await;
+        self.slots.release(&uid, proof(pod)).await;
         let was_ill = {
             let mut records = self.records.lock();
             let record = records.entry(uid.clone()).or_insert_with(|| self.files.read(&uid));
-            record.kept = false;
             !record.history.is_empty()
         };
         if !was_ill {
@@ -230,6 +217,18 @@ impl Healer {
         };
         tracing::info!(namespace, owner, total, "liveness restart");
     }
+}
+
+/// How long it would take liveness to fail again, had the restart not helped.
+fn proof(pod: &Pod) -> Duration {
+    let spec = pod.spec.as_ref();
+    let all = spec.into_iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    let seconds = all.filter_map(|container| container.liveness_probe.as_ref()).map(|probe| {
+        let count = |given: Option<i32>, stock: u64| given.and_then(|n| u64::try_from(n).ok()).unwrap_or(stock);
+        let failing = count(probe.period_seconds, 10) * count(probe.failure_threshold, 3);
+        count(probe.initial_delay_seconds, 0) + failing + count(probe.timeout_seconds, 1)
+    });
+    Duration::from_secs(seconds.max().unwrap_or(0))
 }
 
 fn uid(pod: &Pod) -> Option<PodUid> {

@@ -2,10 +2,11 @@
 //!
 //! Place `n` of a set is the Lease `heal-<owner uid>-<n>`: created or taken over by compare-and-set, so two agents
 //! cannot have the same one, and there are only as many as the budget. It is deleted when its pod is well
-//! again and free for others when its time is over; the owner's end takes it along. While the API cannot be reached,
+//! again, and has been for as long as its probe would take to condemn it anew: a restart that cured nothing must
+//! not let the next pod be restarted just as vainly. It is free for others when its time is over; the owner's end takes it along. While the API cannot be reached,
 //! the budget is a share of this machine's pods of the set, counted here.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -49,7 +50,7 @@ pub struct Asked<'a> {
 
 pub struct Slots {
     client: Option<Client>,
-    held: Mutex<BTreeMap<PodUid, Held>>,
+    held: Arc<Mutex<BTreeMap<PodUid, Held>>>,
 }
 
 /// What a pod of this machine has.
@@ -58,6 +59,10 @@ struct Held {
     set: String,
     until: Timestamp,
     lease: Option<Named>,
+    /// The container for which it was taken has ended since. Before that, a pod that looks well is only not dead yet.
+    used: bool,
+    /// Since when it is well again.
+    well: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug)]
@@ -96,7 +101,7 @@ impl Slots {
         match answer {
             Answer::Taken(lease) => {
                 let until = budget::until(now, asked.policy.settle);
-                let held = Held { set: asked.controller.uid.clone(), until, lease };
+                let held = Held { set: asked.controller.uid.clone(), until, lease, used: false, well: None };
                 self.held.lock().insert(asked.uid.clone(), held);
                 Leave::Granted
             }
@@ -120,11 +125,36 @@ impl Slots {
         if taken < allowed { Answer::Taken(None) } else { Answer::Full { taken, allowed } }
     }
 
-    /// The pod is well again.
-    pub async fn release(&self, pod: &PodUid) {
-        let held = self.held.lock().remove(pod);
-        if let (Some(Held { lease: Some(lease), .. }), Some(client)) = (held, &self.client) {
-            give_back(client.clone(), lease).await;
+    /// A container of the pod has ended.
+    pub fn used(&self, pod: &PodUid) {
+        if let Some(held) = self.held.lock().get_mut(pod) {
+            (held.used, held.well) = (true, None);
+        }
+    }
+
+    /// The pod is well, or looks so: its place goes back once it has been restarted and has proved itself that long.
+    pub async fn release(&self, pod: &PodUid, proof: Duration) {
+        let now = Timestamp::now();
+        match self.held.lock().get_mut(pod) {
+            Some(held) if held.used && held.well.is_none() => held.well = Some(now),
+            Some(_) | None => return,
+        }
+        let (held, client, pod) = (self.held.clone(), self.client.clone(), pod.clone());
+        let proved = async move {
+            tokio::time::sleep(proof).await;
+            let place = {
+                let mut held = held.lock();
+                let still_well = held.get(&pod).is_some_and(|held| held.well == Some(now));
+                if still_well { held.remove(&pod) } else { None }
+            };
+            if let (Some(Held { lease: Some(lease), .. }), Some(client)) = (place, client) {
+                give_back(client, lease).await;
+            }
+        };
+        if proof.is_zero() {
+            proved.await;
+        } else {
+            tokio::spawn(proved);
         }
     }
 
@@ -161,7 +191,7 @@ async fn shared(client: &Client, asked: &Asked<'_>, now: Timestamp) -> Result<An
     for _ in 0..ATTEMPTS {
         let list = leases.list(&of_set).await?;
         let places: Vec<Place> = list.items.iter().filter_map(place).collect();
-        let written = match budget::claim(&places, allowed, &asked.uid.0, now) {
+        let written = match budget::claim(&places, allowed, &asked.uid.0, fastrand::u32(..allowed), now) {
             Claim::Full { taken } => return Ok(Answer::Full { taken, allowed }),
             Claim::Held(number) => {
                 let found = list.items.into_iter().find(|lease| place(lease).is_some_and(|p| p.number == number));

@@ -94,13 +94,17 @@ async fn leases(client: &Client) -> usize {
 async fn fifty_pods_that_fail_together_are_not_all_restarted() {
     let client = api().await;
     let owner = set(&client, 50, None).await;
-    let mut machines: Vec<_> = (0..5).map(|_| machine(Some(client.clone()))).collect();
+    let machines: Vec<_> = (0..5).map(|_| machine(Some(client.clone()))).collect();
     let pods: Vec<_> = (0..50).map(|n| pod(n, Some(&owner))).collect();
-    assert_eq!(granted(&machines, &pods).await, 12);
+    // Where so many come at once, some are sent away although there is room, and come again.
+    let mut at_once = granted(&machines, &pods).await;
+    for _ in 0..20 {
+        assert!(at_once <= 12, "{at_once} of 50");
+        at_once = granted(&machines, &pods).await;
+    }
+    assert_eq!(at_once, 12);
     assert_eq!(leases(&client).await, 12);
     assert_eq!(granted(&machines, &pods).await, 12, "those that have leave keep it, others get none");
-    let degraded: usize = machines.iter_mut().map(|m| m.events().iter().filter(|r| **r == "Degraded").count()).sum();
-    assert_eq!(degraded, 38, "each is told of once");
 
     // One that is well again makes room for one other.
     let mut held = None;
@@ -111,6 +115,11 @@ async fn fifty_pods_that_fail_together_are_not_all_restarted() {
         }
     }
     let (n, healed) = held.unwrap();
+    machines[n % 5].healer.healthy(healed).await;
+    assert_eq!(leases(&client).await, 12, "it still looks well, but has not been restarted yet");
+    let unhealthy = Cause::Unhealthy { why: "no answer".into() };
+    assert_eq!(machines[n % 5].healer.failed(healed, "c", 0, &unhealthy).await, Rung::Restart);
+    assert_eq!(leases(&client).await, 12);
     machines[n % 5].healer.healthy(healed).await;
     assert_eq!(leases(&client).await, 11);
     let others: Vec<_> = pods.iter().filter(|pod| pod.metadata.uid != healed.metadata.uid).cloned().collect();
@@ -153,11 +162,12 @@ async fn a_place_whose_time_is_over_goes_to_another() {
     let kept = other.healer.may_kill(&pod(1, Some(&owner)), "c", 0).await;
     let why = "1 pods of ReplicaSet web are being restarted already, and its restart budget is 1".to_owned();
     assert_eq!(kept, Leave::Kept { why });
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while other.healer.may_kill(&pod(1, Some(&owner)), "c", 0).await != Leave::Granted {
         assert!(tokio::time::Instant::now() < deadline, "the place was never given on");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    one.healer.failed(&pod(0, Some(&owner)), "c", 0, &Cause::Unhealthy { why: "no answer".into() }).await;
     one.healer.healthy(&pod(0, Some(&owner))).await;
     assert_eq!(leases(&client).await, 1, "what another has now is not taken away");
 }

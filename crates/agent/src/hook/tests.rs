@@ -9,7 +9,10 @@ use mainstay_runtime::{
     fake::{Executed, Fake},
     observed::PodRef,
 };
-use tokio::{io::AsyncWriteExt, net::TcpListener};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 use super::*;
 
@@ -93,6 +96,8 @@ async fn http_and_tcp_reach_the_pods_own_port_by_name() {
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
+            let mut asked = [0; 1024];
+            let _ = stream.read(&mut asked).await;
             let _ = stream.write_all(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n").await;
         }
     });

@@ -135,7 +135,7 @@ async fn the_first_attempt_waits_and_the_third_failure_in_a_row_counts() {
     pass(20).await; // at 20 and 30
     assert_eq!(world.execs("liveness"), 2);
     assert_eq!(world.results(), Results { started: true, ready: true, failed: None });
-    pass(10).await;
+    pass(4).await;
     let failed = world.results().failed.expect("failed three times");
     assert_eq!((failed.probe, failed.why.as_str()), (ProbeKind::Liveness, "not well"));
     assert!(world.wake.due().await.contains(&PodUid("u".into())));

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     events::Kind,
     heal::{Cause, Leave, Rung},
+    probe::ProbeKind,
 };
 
 /// Brings the memory up to date with what is seen. Returns whether somebody waits for leave.
@@ -89,7 +90,11 @@ async fn condemned(
         Some((attempt, Leave::Granted)) if *attempt == seen.attempt => return false,
         Some(_) | None => {}
     }
-    let leave = tools.healer.may_kill(pod, &view.name, seen.attempt).await;
+    // One that never came up serves nobody, so nobody misses it: only liveness draws on the set's budget.
+    let leave = match failed.probe {
+        ProbeKind::Liveness => tools.healer.may_kill(pod, &view.name, seen.attempt).await,
+        ProbeKind::Startup | ProbeKind::Readiness => Leave::Granted,
+    };
     let kept = matches!(leave, Leave::Kept { .. });
     let own = memory.containers.entry(view.name.clone()).or_default();
     if let Leave::Kept { why } = &leave

@@ -43,12 +43,12 @@ fn place(number: u32, holder: &str, until: i64) -> Place {
 #[test]
 fn a_place_is_kept_found_again_and_taken_over_when_its_time_is_over() {
     let places = [place(0, "a", 10), place(1, "b", 20)];
-    assert_eq!(claim(&places, 2, "a", at(5)), Claim::Held(0));
-    assert_eq!(claim(&places, 2, "c", at(5)), Claim::Full { taken: 2 });
-    assert_eq!(claim(&places, 3, "c", at(5)), Claim::Create(2));
-    assert_eq!(claim(&places, 2, "c", at(15)), Claim::TakeOver(places[0].clone()));
-    assert_eq!(claim(&places, 1, "c", at(15)), Claim::Full { taken: 1 }, "the set shrank while b had its place");
-    assert_eq!(claim(&[place(0, "", 99)], 1, "c", at(15)), Claim::TakeOver(place(0, "", 99)));
+    assert_eq!(claim(&places, 2, "a", 0, at(5)), Claim::Held(0));
+    assert_eq!(claim(&places, 2, "c", 0, at(5)), Claim::Full { taken: 2 });
+    assert_eq!(claim(&places, 3, "c", 0, at(5)), Claim::Create(2));
+    assert_eq!(claim(&places, 2, "c", 0, at(15)), Claim::TakeOver(places[0].clone()));
+    assert_eq!(claim(&places, 1, "c", 0, at(15)), Claim::Full { taken: 1 }, "the set shrank while b had its place");
+    assert_eq!(claim(&[place(0, "", 99)], 1, "c", 0, at(15)), Claim::TakeOver(place(0, "", 99)));
 }
 
 /// The API as agents see it: objects with versions, created once and updated by compare-and-set.
@@ -109,7 +109,7 @@ proptest! {
                 Act::Claim(agent) => {
                     let Some(view) = views[agent].take() else { continue };
                     let pod = format!("pod-{agent}");
-                    match claim(&view, allowed, &pod, at(now)) {
+                    match claim(&view, allowed, &pod, agent as u32, at(now)) {
                         Claim::Create(n) => drop(model.write(n, None, &pod, at(now + SETTLE))),
                         Claim::TakeOver(p) => drop(model.write(p.number, Some(&p.version), &pod, at(now + SETTLE))),
                         Claim::Held(_) | Claim::Full { .. } => {}
@@ -131,7 +131,7 @@ proptest! {
     fn a_free_place_is_always_found(holders in proptest::collection::vec(any::<bool>(), 0..6), allowed in 1u32..6) {
         let places: Vec<_> = holders.iter().enumerate().map(|(n, live)| place(n as u32, "x", if *live { 10 } else { 0 })).collect();
         let taken = holders.iter().filter(|live| **live).count() as u32;
-        let full = matches!(claim(&places, allowed, "me", at(5)), Claim::Full { .. });
+        let full = matches!(claim(&places, allowed, "me", 3, at(5)), Claim::Full { .. });
         prop_assert!(!full || taken >= allowed);
     }
 }
