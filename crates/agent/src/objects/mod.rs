@@ -6,7 +6,11 @@
 //! [`Lack::Unreachable`], which is not the same as [`Lack::Missing`]: nothing may be concluded from it.
 
 mod changes;
+#[cfg(test)]
+pub(crate) mod fake;
 mod follow;
+#[cfg(test)]
+mod tests;
 mod tokens;
 
 use std::{collections::BTreeMap, sync::Arc};

@@ -19,6 +19,8 @@ pub mod mounts;
 pub mod resources;
 pub mod sandbox;
 pub mod security;
+#[cfg(test)]
+mod tests;
 
 use std::{net::IpAddr, path::PathBuf, sync::Arc};
 

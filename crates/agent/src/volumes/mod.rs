@@ -20,6 +20,8 @@ mod owner;
 pub mod remove;
 pub mod subpath;
 mod table;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

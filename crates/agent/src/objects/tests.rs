@@ -1,0 +1,103 @@
+use std::{collections::BTreeSet, time::Duration};
+
+use serde_json::json;
+
+use super::{fake::FakeApi, *};
+
+const MAPS: &str = "/api/v1/namespaces/ns/configmaps";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn pod(name: &str) -> PodUid {
+    PodUid(name.to_owned())
+}
+
+async fn woken(wake: &Wake) -> BTreeSet<PodUid> {
+    tokio::time::timeout(PATIENCE, wake.due()).await.expect("someone is woken")
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+#[tokio::test]
+async fn who_asked_for_a_missing_object_is_woken_when_it_appears_changes_and_goes() {
+    let (api, wake) = (FakeApi::default(), Wake::default());
+    let objects = Objects::new(api.client(), wake.clone());
+    assert_eq!(objects.config_map(&pod("a"), "ns", "web").await.unwrap_err(), Lack::Missing);
+    until("the watch is open", async || api.watches() == 1).await;
+    api.put(MAPS, "other", json!({}));
+    api.put(MAPS, "web", json!({"data": {"k": "1"}}));
+    assert_eq!(woken(&wake).await, [pod("a")].into());
+    let value = |map: Known<ConfigMap>| map.unwrap().data.clone().unwrap()["k"].clone();
+    assert_eq!(value(objects.config_map(&pod("a"), "ns", "web").await), "1");
+    // A second pod shares the watch, and hears of the next change as well.
+    assert_eq!(value(objects.config_map(&pod("b"), "ns", "web").await), "1");
+    assert_eq!(api.watches(), 1);
+    api.put(MAPS, "web", json!({"data": {"k": "2"}}));
+    assert_eq!(woken(&wake).await, [pod("a"), pod("b")].into());
+    assert_eq!(value(objects.config_map(&pod("a"), "ns", "web").await), "2");
+    api.delete(MAPS, "web");
+    woken(&wake).await;
+    assert_eq!(objects.config_map(&pod("a"), "ns", "web").await.unwrap_err(), Lack::Missing);
+}
+
+#[tokio::test]
+async fn what_nobody_refers_to_is_not_followed() {
+    let (api, wake) = (FakeApi::default(), Wake::default());
+    let objects = Objects::new(api.client(), wake);
+    _ = objects.config_map(&pod("a"), "ns", "web").await;
+    _ = objects.config_map(&pod("b"), "ns", "web").await;
+    until("the watch is open", async || api.watches() == 1).await;
+    objects.forget(&pod("a"));
+    tokio::task::yield_now().await;
+    assert_eq!(api.watches(), 1);
+    objects.forget(&pod("b"));
+    until("the watch is closed", async || api.watches() == 0).await;
+}
+
+#[tokio::test]
+async fn unreachable_is_not_missing_and_what_was_known_stays_known() {
+    let (api, wake) = (FakeApi::default(), Wake::default());
+    api.put(MAPS, "web", json!({"data": {"k": "1"}}));
+    let objects = Objects::new(api.client(), wake.clone());
+    objects.config_map(&pod("a"), "ns", "web").await.unwrap();
+    api.set_down(true);
+    let unknown = objects.config_map(&pod("a"), "ns", "other").await.unwrap_err();
+    assert!(matches!(unknown, Lack::Unreachable(_)), "{unknown}");
+    assert_eq!(objects.config_map(&pod("a"), "ns", "web").await.unwrap().data.as_ref().unwrap()["k"], "1");
+    api.put(MAPS, "web", json!({"data": {"k": "2"}}));
+    api.set_down(false);
+    until("the change is heard after all", async || {
+        let now = objects.config_map(&pod("a"), "ns", "web").await;
+        now.unwrap().data.as_ref().unwrap()["k"] == "2"
+    })
+    .await;
+    assert!(woken(&wake).await.contains(&pod("a")));
+}
+
+#[tokio::test]
+async fn a_token_is_kept_until_it_is_due_and_then_renewed() {
+    let (api, wake) = (FakeApi::default(), Wake::default());
+    let objects = Objects::new(api.client(), wake.clone());
+    let asking: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "ns", "uid": "a"}, "spec": {"containers": []},
+    }))
+    .unwrap();
+    let first = objects.token(&asking, "", 3600).await.unwrap();
+    assert_eq!(objects.token(&asking, "", 3600).await.unwrap(), first);
+    assert_ne!(objects.token(&asking, "vault", 3600).await.unwrap(), first);
+    // One that lives for a second is due at once.
+    api.set_token_life(1);
+    let short = objects.token(&asking, "short", 600).await.unwrap();
+    assert_eq!(woken(&wake).await, [pod("a")].into());
+    api.set_down(true);
+    let kept = objects.token(&asking, "short", 600).await;
+    assert!(kept.is_err() || kept.is_ok_and(|kept| kept == short), "an old token serves while it lasts");
+    api.set_down(false);
+    until("a new one", async || objects.token(&asking, "short", 600).await.unwrap() != short).await;
+}

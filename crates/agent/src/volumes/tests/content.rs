@@ -1,0 +1,195 @@
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use k8s_openapi::ByteString;
+use serde_json::json;
+
+use super::*;
+
+#[tokio::test]
+async fn a_config_map_appears_with_its_modes_and_follows_changes() {
+    let bench = Bench::new();
+    bench.api.put(MAPS, "web", json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": ByteString(vec![0, 255])}}));
+    let pod = pod(json!([
+        {"name": "all", "configMap": {"name": "web", "defaultMode": 0o400}},
+        {"name": "some", "configMap": {"name": "web", "items": [{"key": "a", "path": "deep/er/a", "mode": 0o755}]}},
+    ]));
+    bench.volumes.ready(&pod).await.unwrap();
+    assert_eq!((bench.read("all", "a"), bench.read("all", "b")), ("1".to_owned(), "2".to_owned()));
+    assert_eq!(fs::read(bench.volume("all").join("c")).unwrap(), [0, 255]);
+    assert_eq!(mode(bench.volume("all").join("..data/a")), 0o400);
+    assert_eq!(mode(bench.volume("some").join("..data/deep/er/a")), 0o755);
+    assert_eq!(fs::read_link(bench.volume("some").join("deep")).unwrap(), Path::new("..data/deep"));
+    assert!(!bench.volume("some").join("b").exists());
+    let before = fs::read_link(bench.volume("all").join("..data")).unwrap();
+
+    // Nothing new: nothing is touched, also by an agent that knows nothing of the last one.
+    bench.volumes.ready(&pod).await.unwrap();
+    bench.restarted().ready(&pod).await.unwrap();
+    assert_eq!(fs::read_link(bench.volume("all").join("..data")).unwrap(), before);
+
+    bench.api.put(MAPS, "web", json!({"data": {"a": "new", "d": "4"}}));
+    bench.wake.due().await;
+    bench.volumes.ready(&pod).await.unwrap();
+    assert_eq!((bench.read("all", "a"), bench.read("all", "d")), ("new".to_owned(), "4".to_owned()));
+    assert!(!bench.volume("all").join("b").is_symlink());
+    assert_eq!(bench.read("some", "deep/er/a"), "new");
+    let left: Vec<_> = fs::read_dir(bench.volume("all")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left.iter().filter(|name| name.to_string_lossy().starts_with("..2")).count(), 1, "{left:?}");
+}
+
+#[tokio::test]
+async fn readers_never_see_half_of_an_update() {
+    let bench = Bench::new();
+    let pod = pod(json!([{"name": "v", "configMap": {"name": "web"}}]));
+    let put = |n: u32| bench.api.put(MAPS, "web", json!({"data": {"a": n.to_string(), "b": n.to_string()}}));
+    put(0);
+    bench.volumes.ready(&pod).await.unwrap();
+    let (done, volume) = (Arc::new(AtomicBool::new(false)), bench.volume("v"));
+    let reader = std::thread::spawn({
+        let done = done.clone();
+        move || {
+            let mut seen = 0;
+            while !done.load(Ordering::Relaxed) {
+                // One look at the link, as a program would open the directory it names.
+                let now = volume.join(fs::read_link(volume.join("..data")).unwrap());
+                let pair = (fs::read_to_string(now.join("a")), fs::read_to_string(now.join("b")));
+                if let (Ok(a), Ok(b)) = pair {
+                    assert_eq!(a, b);
+                    seen += 1;
+                }
+            }
+            seen
+        }
+    });
+    for n in 1..100 {
+        put(n);
+        bench.wake.due().await;
+        bench.volumes.ready(&pod).await.unwrap();
+    }
+    done.store(true, Ordering::Relaxed);
+    assert!(reader.join().unwrap() > 0);
+    assert_eq!(bench.read("v", "a"), "99");
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named_and_ends_when_it_appears() {
+    let bench = Bench::new();
+    let cases = [
+        (json!({"configMap": {"name": "no"}}), "configmap \"no\" not found"),
+        (json!({"secret": {"secretName": "no"}}), "secret \"no\" not found"),
+        (
+            json!({"projected": {"sources": [{"configMap": {"name": "no"}}, {"secret": {"name": "no"}}]}}),
+            "[configmap \"no\" not found, secret \"no\" not found]",
+        ),
+        (json!({"nfs": {"server": "x", "path": "/"}}), "volumes of type nfs are not supported here"),
+        (
+            json!({"configMap": {"name": "there", "items": [{"key": "no", "path": "p"}]}}),
+            "references non-existent config key: no",
+        ),
+    ];
+    bench.api.put(MAPS, "there", json!({"data": {"k": "v"}}));
+    for (source, expected) in cases {
+        let mut volume = source.clone();
+        volume["name"] = "v".into();
+        let error = bench.volumes.ready(&pod(json!([volume]))).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("MountVolume.SetUp failed for volume \"v\" : {expected}"));
+    }
+    let optional = pod(json!([
+        {"name": "o", "configMap": {"name": "no", "optional": true}},
+        {"name": "k", "configMap": {"name": "there", "optional": true, "items": [{"key": "no", "path": "p"}]}},
+    ]));
+    bench.volumes.ready(&optional).await.unwrap();
+    bench.api.put(MAPS, "no", json!({"data": {"late": "yes"}}));
+    bench.wake.due().await;
+    bench.volumes.ready(&optional).await.unwrap();
+    assert_eq!(bench.read("o", "late"), "yes");
+}
+
+#[tokio::test]
+async fn one_volume_that_fails_does_not_keep_the_others_from_being_current() {
+    let bench = Bench::new();
+    bench.api.put(MAPS, "web", json!({"data": {"a": "1"}}));
+    let pod = pod(json!([
+        {"name": "bad", "configMap": {"name": "no"}},
+        {"name": "file", "hostPath": {"path": "/etc/hostname", "type": "Directory"}},
+        {"name": "good", "configMap": {"name": "web"}},
+    ]));
+    bench.volumes.ready(&pod).await.unwrap_err();
+    assert_eq!(bench.read("good", "a"), "1");
+}
+
+#[tokio::test]
+async fn secrets_stay_in_memory_and_belong_to_the_group() {
+    let bench = Bench::new();
+    bench.api.put(SECRETS, "key", json!({"data": {"k": ByteString(b"s3cret".to_vec())}}));
+    let pod = with_spec(json!({
+        "containers": [{"name": "main"}], "securityContext": {"fsGroup": 4242},
+        "volumes": [{"name": "s", "secret": {"secretName": "key", "defaultMode": 0o400}}],
+    }));
+    bench.volumes.ready(&pod).await.unwrap();
+    let volume = bench.volume("s");
+    assert_eq!(bench.read("s", "k"), "s3cret");
+    let filesystem = nix::sys::statfs::statfs(&volume).unwrap().filesystem_type();
+    assert_eq!(filesystem, nix::sys::statfs::TMPFS_MAGIC);
+    assert_eq!((mode(volume.join("..data/k")), fs::metadata(volume.join("k")).unwrap().gid()), (0o440, 4242));
+    assert_eq!(fs::metadata(&volume).unwrap().gid(), 4242);
+    assert_eq!(mode(&volume) & 0o2000, 0o2000);
+    let before = fs::read_link(volume.join("..data")).unwrap();
+    bench.restarted().ready(&pod).await.unwrap();
+    assert_eq!(fs::read_link(volume.join("..data")).unwrap(), before);
+}
+
+#[tokio::test]
+async fn everything_can_be_projected_together() {
+    let bench = Bench::new();
+    bench.api.put(MAPS, "kube-root-ca.crt", json!({"data": {"ca.crt": "PEM"}}));
+    let mut pod = with_spec(json!({
+        "serviceAccountName": "robot",
+        "containers": [{"name": "main", "resources": {"limits": {"cpu": "1500m"}, "requests": {"memory": "1Mi"}}}],
+        "securityContext": {"runAsUser": 1000},
+        "volumes": [{"name": "p", "projected": {"defaultMode": 0o644, "sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [
+                {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}},
+                {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+                {"path": "cpu", "resourceFieldRef": {"containerName": "main", "resource": "limits.cpu"}},
+                {"path": "mem", "mode": 0o600, "resourceFieldRef":
+                    {"containerName": "main", "resource": "requests.memory", "divisor": "1Ki"}},
+            ]}},
+        ]}}],
+    }));
+    bench.volumes.ready(&pod).await.unwrap();
+    assert_eq!(bench.read("p", "token"), "token-1");
+    let token = fs::metadata(bench.volume("p").join("token")).unwrap();
+    assert_eq!((token.mode() & 0o777, token.uid()), (0o600, 1000));
+    assert_eq!((bench.read("p", "ca.crt"), bench.read("p", "namespace")), ("PEM".to_owned(), "ns".to_owned()));
+    assert_eq!(bench.read("p", "labels"), "app=\"web\"\nb=\"a\\\"\\n\"");
+    assert_eq!((bench.read("p", "cpu"), bench.read("p", "mem")), ("2".to_owned(), "1024".to_owned()));
+    assert_eq!(mode(bench.volume("p").join("..data/mem")), 0o600);
+    pod.metadata.labels.as_mut().unwrap().insert("app".to_owned(), "new".to_owned());
+    bench.volumes.ready(&pod).await.unwrap();
+    assert!(bench.read("p", "labels").starts_with("app=\"new\""));
+}
+
+#[tokio::test]
+async fn files_that_are_there_serve_while_the_api_is_away() {
+    let bench = Bench::new();
+    bench.api.put(MAPS, "web", json!({"data": {"a": "1"}}));
+    let pod = pod(json!([{"name": "v", "configMap": {"name": "web"}}]));
+    bench.volumes.ready(&pod).await.unwrap();
+    bench.api.set_down(true);
+    bench.restarted().ready(&pod).await.unwrap();
+    assert_eq!(bench.read("v", "a"), "1");
+    let other = super::pod(json!([{"name": "w", "configMap": {"name": "other"}}]));
+    let error = bench.restarted().ready(&other).await.unwrap_err();
+    assert!(!error.why.contains("not found"), "{error}");
+}
