@@ -15,6 +15,7 @@ use crate::{
     nodes::Nodes,
     place::Place,
     runner::{self, Limits},
+    volumes::{Desk, claims::Claims, ephemeral::Ephemeral, lives::Volumes},
 };
 
 /// How often everything is looked at even if nothing is heard.
@@ -36,10 +37,11 @@ pub async fn run(client: Client, settings: Settings, stop: CancellationToken) {
         namespaces: Arc::new(Namespaces::new(client.clone())),
         furnish: Arc::new(Furnish::new(client.clone(), settings.root_ca.into())),
         collector: Arc::new(Collector::new(client.clone(), catalogue.clone())),
+        desk: Desk::new(),
     });
     let monitor = Monitor::new(client.clone(), catalogue, switchboard.clone());
     let mut complete = monitor.complete();
-    let Switchboard { namespaces, furnish, collector, .. } = &*switchboard;
+    let Switchboard { namespaces, furnish, collector, desk, .. } = &*switchboard;
     let tasks = TaskTracker::new();
     tasks.spawn(monitor.run(stop.clone()));
     tasks.spawn(runner::run(
@@ -56,6 +58,12 @@ pub async fn run(client: Client, settings: Settings, stop: CancellationToken) {
     tasks.spawn(place.clone().follow(stop.clone()));
     let wide = Limits { width: 32, longest_pause: Duration::from_secs(5) };
     tasks.spawn(runner::run(place.clone(), place.queue.clone(), wide, stop.clone()));
+    let claims = Arc::new(Claims::new(client.clone(), desk.clone()));
+    tasks.spawn(runner::run(claims, desk.claims.clone(), Limits::default(), stop.clone()));
+    let volumes = Arc::new(Volumes::new(client.clone(), desk.clone()));
+    tasks.spawn(runner::run(volumes, desk.volumes.clone(), Limits::default(), stop.clone()));
+    let ephemeral = Arc::new(Ephemeral::new(client.clone()));
+    tasks.spawn(runner::run(ephemeral, desk.pods.clone(), Limits::default(), stop.clone()));
     let (own, ended) = (collector.clone(), stop.clone());
     tasks.spawn(async move {
         let complete = tokio::time::timeout(PATIENCE, complete.wait_for(|complete| *complete));
@@ -76,6 +84,7 @@ struct Switchboard {
     namespaces: Arc<Namespaces>,
     furnish: Arc<Furnish>,
     collector: Arc<Collector>,
+    desk: Arc<Desk>,
 }
 
 impl Switchboard {
@@ -120,6 +129,7 @@ impl Sink for Switchboard {
                 self.catalogue.missed.notify_one();
             }
         }
+        self.desk.seen(resource, &seen);
         self.collector.seen(resource, &seen);
     }
 

@@ -10,6 +10,7 @@
 //! * [`gc`]: deletes what its owners left behind
 //! * [`furnish`]: what every namespace contains
 //! * [`nodes`]: machines that fell silent; [`place`]: pods get machines
+//! * [`volumes`]: binds claims to volumes, and makes volumes on machines
 //!
 //! With a store that several servers share, each of them runs these controllers. All may run
 //! twice: creates collide by name, deletes carry the uid (and the version that was judged), and
@@ -27,6 +28,7 @@ mod nodes;
 mod place;
 mod runner;
 mod shell;
+mod volumes;
 
 pub use all::{Settings, run};
 pub use failure::Failure;

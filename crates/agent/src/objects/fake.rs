@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, request::Parts};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
 use kube::Client;
@@ -42,7 +42,11 @@ impl FakeApi {
         let own = self.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let own = own.clone();
-            async move { own.answer(&request).ok_or_else(|| std::io::Error::other("connection refused")) }
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                own.answer(&parts, &body).ok_or_else(|| std::io::Error::other("connection refused"))
+            }
         });
         Client::new(service, "default")
     }
@@ -85,13 +89,28 @@ impl FakeApi {
         inner.watchers.len()
     }
 
-    fn answer(&self, request: &Request<kube::client::Body>) -> Option<Answer> {
+    /// An object as it is now.
+    pub(crate) fn get(&self, collection: &str, name: &str) -> Option<Value> {
+        self.inner.lock().objects.get(&(collection.to_owned(), name.to_owned())).cloned()
+    }
+
+    fn answer(&self, request: &Parts, body: &[u8]) -> Option<Answer> {
+        let (collection, name) = request.uri.path().rsplit_once('/').unwrap_or_default();
+        if !self.inner.lock().down
+            && let Some(mut object) = self.get(collection, name)
+        {
+            if request.method == Method::PATCH {
+                merge(&mut object, &serde_json::from_slice(body).unwrap());
+                self.put(collection, name, object.clone());
+            }
+            return Some(whole(&object));
+        }
         let mut inner = self.inner.lock();
         if inner.down {
             return None;
         }
-        let path = request.uri().path().to_owned();
-        if request.method() == Method::POST && path.ends_with("/token") {
+        let path = request.uri.path().to_owned();
+        if request.method == Method::POST && path.ends_with("/token") {
             inner.tokens += 1;
             let life = if inner.token_life == 0 { 3600 } else { inner.token_life };
             let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(life);
@@ -101,7 +120,7 @@ impl FakeApi {
             })));
         }
         let query: BTreeMap<_, _> =
-            form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes()).into_owned().collect();
+            form_urlencoded::parse(request.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
         let name =
             query.get("fieldSelector").and_then(|selector| selector.strip_prefix("metadata.name=")).map(str::to_owned);
         if query.contains_key("watch") {
@@ -141,6 +160,17 @@ impl Inner {
 
 fn line(event: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{}\n", json!({"type": event, "object": object})))
+}
+
+fn merge(to: &mut Value, from: &Value) {
+    match (to, from) {
+        (Value::Object(to), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(to.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (to, from) => *to = from.clone(),
+    }
 }
 
 fn whole(value: &Value) -> Answer {

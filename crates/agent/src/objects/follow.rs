@@ -15,11 +15,10 @@ use kube::{
 };
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, task::AbortHandle};
 
-use super::changes::Changes;
-use super::{Known, Lack};
+use super::{Known, Lack, changes::Changes, kept::Kept};
 
 /// Silence for this long counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,6 +39,12 @@ impl Selection {
 
     pub(super) fn all(namespace: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: None }
+    }
+
+    /// Names of the API hold no slash and no underscore.
+    fn file(&self) -> String {
+        let name = self.name.as_deref().unwrap_or_default();
+        format!("{}_{name}", self.namespace).replace('/', "_")
     }
 }
 
@@ -68,15 +73,21 @@ pub(super) struct Followed<K> {
     client: Client,
     api: fn(Client, &str) -> Api<K>,
     changes: Option<Changes>,
+    kept: Kept,
     entries: Mutex<BTreeMap<Selection, Entry<K>>>,
 }
 
 impl<K> Followed<K>
 where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     pub(super) fn new(client: Client, api: fn(Client, &str) -> Api<K>, changes: Option<Changes>) -> Self {
-        Self { client, api, changes, entries: Mutex::default() }
+        Self { client, api, changes, kept: Kept::nowhere(), entries: Mutex::default() }
+    }
+
+    /// What is told is kept there as well, for an agent that starts while the API is away.
+    pub(super) fn keep_in(&mut self, kept: Kept) {
+        self.kept = kept;
     }
 
     pub(super) async fn one(&self, pod: &PodUid, namespace: &str, name: &str) -> Known<K> {
@@ -95,9 +106,12 @@ where
     }
 
     pub(super) fn forget(&self, pod: &PodUid) {
-        self.entries.lock().retain(|_, entry| {
+        self.entries.lock().retain(|which, entry| {
             let mut pods = entry.pods.lock();
             pods.remove(pod);
+            if pods.is_empty() {
+                self.kept.forget(&which.file());
+            }
             !pods.is_empty()
         });
     }
@@ -107,7 +121,8 @@ where
         let entry = entries.entry(which.clone()).or_insert_with(|| {
             let (told, state) = watch::channel(State::Asking);
             let pods = Arc::new(Mutex::new(BTreeSet::new()));
-            let listener = Listener { told, pods: pods.clone(), changes: self.changes.clone() };
+            let kept = (self.kept.clone(), which.file());
+            let listener = Listener { told, pods: pods.clone(), changes: self.changes.clone(), kept };
             let api = (self.api)(self.client.clone(), &which.namespace);
             let task = tokio::spawn(listener.run(api, which.name.clone())).abort_handle();
             Entry { pods, state, task }
@@ -122,11 +137,12 @@ struct Listener<K> {
     told: watch::Sender<State<K>>,
     pods: Arc<Mutex<BTreeSet<PodUid>>>,
     changes: Option<Changes>,
+    kept: (Kept, String),
 }
 
 impl<K> Listener<K>
 where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     async fn run(self, api: Api<K>, name: Option<String>) {
         let config = match name {
@@ -141,7 +157,7 @@ where
                 match tokio::time::timeout(PATIENCE, events.next()).await {
                     Ok(event) => event,
                     Err(_) => {
-                        self.told.send_replace(State::Unreachable("the API does not answer".to_owned()));
+                        self.fall_back(&mut known, "the API does not answer");
                         continue;
                     }
                 }
@@ -169,17 +185,25 @@ where
                 }
                 Err(error) => {
                     tracing::debug!(%error, kind = std::any::type_name::<K>(), "cannot follow");
-                    self.told.send_if_modified(|state| {
-                        let unknown = !matches!(state, State::Told(_));
-                        if unknown {
-                            *state = State::Unreachable(error.to_string());
-                        }
-                        unknown
-                    });
+                    if !matches!(*self.told.borrow(), State::Told(_)) {
+                        self.fall_back(&mut known, &error.to_string());
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
+        }
+    }
+
+    /// Without an answer: what an earlier agent was told, or nothing.
+    fn fall_back(&self, known: &mut Found<K>, why: &str) {
+        let (kept, file) = &self.kept;
+        match kept.read::<K>(file) {
+            Some(found) => {
+                *known = found.into_iter().map(|object| (object.name_any(), Arc::new(object))).collect();
+                self.told.send_replace(State::Told(known.clone()));
+            }
+            None => drop(self.told.send_replace(State::Unreachable(why.to_owned()))),
         }
     }
 
@@ -191,6 +215,10 @@ where
             State::Unreachable(_) => true,
             State::Told(before) => versions(before).ne(versions(known)),
         };
+        if news || matches!(before, State::Asking) {
+            let (kept, file) = &self.kept;
+            kept.write(file, known.values().map(|object| &**object));
+        }
         if let (true, Some(changes)) = (news, &self.changes) {
             for pod in self.pods.lock().iter() {
                 changes.tell(pod);

@@ -9,11 +9,12 @@ mod changes;
 #[cfg(test)]
 pub(crate) mod fake;
 mod follow;
+mod kept;
 #[cfg(test)]
 mod tests;
 mod tokens;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service};
 use kube::{Api, Client};
@@ -22,9 +23,12 @@ use mainstay_runtime::PodUid;
 use self::{
     changes::Changes,
     follow::{Followed, Selection},
+    kept::Kept,
     tokens::Tokens,
 };
-use crate::wake::Wake;
+use crate::{volumes::local_path, wake::Wake};
+
+const ANSWER: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lack {
@@ -37,6 +41,7 @@ pub enum Lack {
 pub type Known<K> = Result<Arc<K>, Lack>;
 
 pub struct Objects {
+    client: Client,
     config_maps: Followed<ConfigMap>,
     secrets: Followed<Secret>,
     claims: Followed<PersistentVolumeClaim>,
@@ -51,6 +56,7 @@ impl Objects {
     pub fn new(client: Client, wake: Wake) -> Self {
         let changes = Changes::new(wake.clone());
         Self {
+            client: client.clone(),
             config_maps: Followed::new(client.clone(), Api::namespaced, Some(changes.clone())),
             secrets: Followed::new(client.clone(), Api::namespaced, Some(changes.clone())),
             claims: Followed::new(client.clone(), Api::namespaced, Some(changes.clone())),
@@ -59,6 +65,18 @@ impl Objects {
             tokens: Tokens::new(client, wake),
             changes,
         }
+    }
+
+    /// Keeps what is told in a directory that nothing outlives a boot in, so that an agent that is started while
+    /// the API is away knows it.
+    pub fn keeping(mut self, directory: &Path) -> Self {
+        let within = |kind: &str| Kept::within(directory.join(kind));
+        self.config_maps.keep_in(within("configmaps"));
+        self.secrets.keep_in(within("secrets"));
+        self.claims.keep_in(within("claims"));
+        self.volumes.keep_in(within("volumes"));
+        self.services.keep_in(within("services"));
+        self
     }
 
     pub async fn config_map(&self, pod: &PodUid, namespace: &str, name: &str) -> Known<ConfigMap> {
@@ -75,6 +93,18 @@ impl Objects {
 
     pub async fn volume(&self, pod: &PodUid, name: &str) -> Known<PersistentVolume> {
         self.volumes.one(pod, "", name).await
+    }
+
+    /// Says of a volume that its directory on this machine exists, so that it does not go without it.
+    pub async fn mark_on_disk(&self, volume: &PersistentVolume) -> Result<(), String> {
+        if local_path::is_on_disk(volume) {
+            return Ok(());
+        }
+        let marked = tokio::time::timeout(ANSWER, local_path::mark(&self.client, volume, true)).await;
+        match marked {
+            Ok(result) => result.map_err(|error| error.to_string()),
+            Err(_) => Err("the API does not answer".to_owned()),
+        }
     }
 
     /// All Services of a namespace.

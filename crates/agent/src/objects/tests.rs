@@ -101,3 +101,29 @@ async fn a_token_is_kept_until_it_is_due_and_then_renewed() {
     api.set_down(false);
     until("a new one", async || objects.token(&asking, "short", 600).await.unwrap() != short).await;
 }
+
+#[tokio::test]
+async fn an_agent_that_starts_while_the_api_is_away_knows_what_the_last_one_knew() {
+    let (api, wake) = (FakeApi::default(), Wake::default());
+    let directory = tempfile::tempdir().unwrap();
+    api.put(MAPS, "web", json!({"data": {"k": "1"}}));
+    let first = Objects::new(api.client(), wake.clone()).keeping(directory.path());
+    first.config_map(&pod("a"), "ns", "web").await.unwrap();
+    assert_eq!(first.config_map(&pod("a"), "ns", "none").await.unwrap_err(), Lack::Missing);
+    drop(first);
+    api.set_down(true);
+    let second = Objects::new(api.client(), wake.clone()).keeping(directory.path());
+    assert_eq!(second.config_map(&pod("a"), "ns", "web").await.unwrap().data.as_ref().unwrap()["k"], "1");
+    assert_eq!(second.config_map(&pod("a"), "ns", "none").await.unwrap_err(), Lack::Missing);
+    let unknown = second.config_map(&pod("a"), "ns", "other").await.unwrap_err();
+    assert!(matches!(unknown, Lack::Unreachable(_)));
+    // The API returns with something newer.
+    api.put(MAPS, "web", json!({"data": {"k": "2"}}));
+    api.set_down(false);
+    until("the change is heard", async || {
+        second.config_map(&pod("a"), "ns", "web").await.unwrap().data.as_ref().unwrap()["k"] == "2"
+    })
+    .await;
+    second.forget(&pod("a"));
+    assert_eq!(std::fs::read_dir(directory.path().join("configmaps")).unwrap().count(), 0);
+}

@@ -1,8 +1,10 @@
 //! Volumes that outlive their pods: a claim, bound to a directory of this machine.
 
+use std::path::Path;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 
-use super::{Trouble, What};
+use super::{Trouble, What, local_path};
 use crate::{objects::Objects, spec::pod_ref};
 
 /// The claim behind a volume. One that is part of the pod is named after both.
@@ -13,7 +15,14 @@ pub fn name(pod: &Pod, volume: &Volume) -> Option<String> {
     volume.ephemeral.as_ref().map(|_| format!("{}-{}", pod_ref(pod).name, volume.name))
 }
 
-pub(super) async fn resolve(objects: &Objects, pod: &Pod, volume: &Volume, name: &str) -> Result<What, Trouble> {
+/// Where the claim's files are. `within` is where this machine keeps volumes that are made for claims.
+pub(super) async fn resolve(
+    objects: &Objects,
+    pod: &Pod,
+    volume: &Volume,
+    name: &str,
+    within: &Path,
+) -> Result<What, Trouble> {
     let whose = pod_ref(pod);
     let claim = objects.claim(&whose.uid, &whose.namespace, name).await;
     let claim = claim.map_err(|lack| Trouble::of(lack, || format!("persistentvolumeclaim {name:?}")))?;
@@ -21,8 +30,16 @@ pub(super) async fn resolve(objects: &Objects, pod: &Pod, volume: &Volume, name:
         .map_err(|why| Trouble::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace)))?;
     let found = objects.volume(&whose.uid, &bound).await;
     let found = found.map_err(|lack| Trouble::of(lack, || format!("persistentvolume {bound:?}")))?;
-    place(&found, &claim)
-        .map_err(|why| Trouble::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace)))
+    let refused = |why: String| Trouble::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace));
+    let what = place(&found, &claim).map_err(refused)?;
+    if let What::Claimed { path, .. } = &what
+        && local_path::is_ours(&found)
+        && !(local_path::is_on_disk(&found) && path.is_dir())
+    {
+        local_path::make(within, path).map_err(|error| refused(error.to_string()))?;
+        objects.mark_on_disk(&found).await.map_err(refused)?;
+    }
+    Ok(what)
 }
 
 /// The volume that the claim is bound to.

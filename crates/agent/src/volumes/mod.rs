@@ -2,7 +2,7 @@
 //!
 //! * [`layout`]: where everything lies
 //! * [`content`]: files that come from the API's objects; [`atomic`]: how they are exchanged all at once
-//! * [`empty_dir`], [`host_path`], [`claim`]: the other kinds
+//! * [`empty_dir`], [`host_path`], [`claim`]: the other kinds; [`local_path`]: directories made for claims
 //! * [`owner`]: `fsGroup`; [`subpath`]: a part of a volume, however its inside tries to lead outside
 //! * [`table`]: what is mounted; [`remove`]: giving everything back without ever reaching through a mount
 //!
@@ -16,6 +16,7 @@ mod content;
 mod empty_dir;
 mod host_path;
 pub mod layout;
+pub mod local_path;
 mod owner;
 pub mod remove;
 pub mod subpath;
@@ -49,6 +50,8 @@ pub struct Volumes {
     layout: Layout,
     objects: Arc<Objects>,
     machine: Machine,
+    /// Of volumes that are made for claims.
+    local_path: PathBuf,
     state: Arc<Mutex<State>>,
 }
 
@@ -56,8 +59,8 @@ pub struct Volumes {
 struct State {
     /// What is in place, as of this process; saves looking at the disk whenever a pod is woken.
     in_place: BTreeMap<PodUid, BTreeMap<String, u64>>,
-    /// Pods with work on the disk that has not come back.
-    busy: BTreeSet<PodUid>,
+    /// Work on the disk that has not come back, at most one of each pod.
+    busy: BTreeMap<PodUid, Arc<tokio::sync::Mutex<()>>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -109,7 +112,8 @@ enum What {
 impl Volumes {
     pub fn new(settings: &Settings, objects: Arc<Objects>) -> Self {
         let layout = Layout::new(&settings.directory);
-        Self { layout, objects, machine: Machine::this(settings), state: Arc::default() }
+        let (machine, local_path) = (Machine::this(settings), local_path::directory(settings));
+        Self { layout, objects, machine, local_path, state: Arc::default() }
     }
 
     /// Makes every volume of the pod present and current. Harmless when repeated; called before the pod's
@@ -149,7 +153,9 @@ impl Volumes {
     pub async fn release(&self, pod: &PodUid) -> Result<(), VolumeError> {
         self.state.lock().in_place.remove(pod);
         let directory = self.layout.pod(pod);
-        self.on_disk(pod, pod.0.clone(), move || release(&directory)).await
+        self.on_disk(pod, pod.0.clone(), move || release(&directory)).await?;
+        self.state.lock().busy.remove(pod);
+        Ok(())
     }
 
     /// Pods that have something on disk.
@@ -209,7 +215,7 @@ impl Volumes {
                 let files = content::files(&self.objects, pod, volume, &self.machine).await;
                 files.map(|payload| What::Files { payload, in_memory })
             } else if let Some(claim) = claim::name(pod, volume) {
-                claim::resolve(&self.objects, pod, volume, &claim).await
+                claim::resolve(&self.objects, pod, volume, &claim, &self.local_path).await
             } else {
                 Err(Trouble::Refused(unsupported(volume)))
             };
@@ -229,11 +235,12 @@ impl Volumes {
         volume: String,
         work: impl FnOnce() -> Result<(), VolumeError> + Send + 'static,
     ) -> Result<(), VolumeError> {
-        let Some(busy) = Busy::begin(&self.state, pod) else {
+        let turn = self.state.lock().busy.entry(pod.clone()).or_default().clone();
+        let Ok(turn) = tokio::time::timeout(PATIENCE, turn.lock_owned()).await else {
             return Err(VolumeError { volume, why: "an earlier attempt still waits for the disk".to_owned() });
         };
         let work = tokio::task::spawn_blocking(move || {
-            let _busy = busy;
+            let _turn = turn;
             work()
         });
         match tokio::time::timeout(PATIENCE, work).await {
@@ -317,23 +324,6 @@ impl State {
         if let Some(print) = task.print() {
             self.in_place.entry(pod.clone()).or_default().insert(task.name.clone(), print);
         }
-    }
-}
-
-struct Busy {
-    state: Arc<Mutex<State>>,
-    pod: PodUid,
-}
-
-impl Busy {
-    fn begin(state: &Arc<Mutex<State>>, pod: &PodUid) -> Option<Self> {
-        state.lock().busy.insert(pod.clone()).then(|| Self { state: state.clone(), pod: pod.clone() })
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.state.lock().busy.remove(&self.pod);
     }
 }
 

@@ -4,3 +4,4 @@ mod cluster;
 mod garbage;
 mod machines;
 mod namespaces;
+mod volumes;

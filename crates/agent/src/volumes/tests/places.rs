@@ -3,7 +3,7 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 use serde_json::json;
 
 use super::*;
-use crate::volumes::subpath::Place;
+use crate::volumes::{local_path, subpath::Place};
 
 #[tokio::test]
 async fn an_empty_dir_is_open_to_all_and_keeps_what_containers_did_to_it() {
@@ -159,4 +159,63 @@ async fn a_claim_waits_until_it_is_bound_and_then_is_the_volumes_directory() {
     assert_eq!(mode(disk.join("inner")) & 0o2070, 0o2070);
     bench.volumes.release(&uid()).await.unwrap();
     assert_eq!(fs::read_to_string(disk.join("inner/f")).unwrap(), "kept");
+}
+
+#[tokio::test]
+async fn a_volume_made_for_a_claim_is_a_directory_from_its_first_use_until_it_is_deleted() {
+    let bench = Bench::new();
+    let (claims, volumes) = ("/api/v1/namespaces/ns/persistentvolumeclaims", "/api/v1/persistentvolumes");
+    bench.api.put("/api/v1/nodes", "here", json!({"metadata": {}}));
+    let keeper = local_path::LocalPath::new(bench.api.client(), &bench.settings);
+    let stop = tokio_util::sync::CancellationToken::new();
+    let keeper = tokio::spawn(keeper.run(stop.clone()));
+    let within = local_path::directory(&bench.settings);
+    until("the machine says where volumes lie", || {
+        let node = bench.api.get("/api/v1/nodes", "here").unwrap();
+        node["metadata"]["annotations"][local_path::DIRECTORY] == within.display().to_string()
+    })
+    .await;
+    let path = within.join("pvc-1");
+    bench.api.put(
+        volumes,
+        "pvc-1",
+        json!({
+            "metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": local_path::PROVISIONER},
+                         "finalizers": ["kubernetes.io/pv-protection"]},
+            "spec": {"claimRef": {"uid": "c1"}, "local": {"path": path}},
+        }),
+    );
+    bench.api.put(
+        claims,
+        "data",
+        json!({
+            "metadata": {"uid": "c1", "namespace": "ns"}, "spec": {"volumeName": "pvc-1"}, "status": {"phase": "Bound"},
+        }),
+    );
+    let pod = pod(json!([{"name": "c", "persistentVolumeClaim": {"claimName": "data"}}]));
+    bench.volumes.ready(&pod).await.unwrap();
+    fs::write(bench.volumes.source(&pod, "c").unwrap().path.join("f"), "data").unwrap();
+    assert_eq!(mode(&path), 0o777);
+    let finalizers = || bench.api.get(volumes, "pvc-1").unwrap()["metadata"]["finalizers"].clone();
+    assert_eq!(finalizers(), json!(["kubernetes.io/pv-protection", local_path::ON_DISK]));
+    bench.volumes.release(&uid()).await.unwrap();
+    assert!(path.join("f").exists());
+
+    // Deleted and no longer protected: now its directory goes, and then the volume can.
+    let mut going = bench.api.get(volumes, "pvc-1").unwrap();
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    going["metadata"]["finalizers"] = json!([local_path::ON_DISK]);
+    bench.api.put(volumes, "pvc-1", going);
+    until("the directory is gone", || !path.exists() && finalizers() == json!([])).await;
+    stop.cancel();
+    keeper.await.unwrap();
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), wait).await.unwrap_or_else(|_| panic!("{what}"));
 }

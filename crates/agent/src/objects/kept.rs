@@ -1,0 +1,49 @@
+//! The last known values, for an agent that is started while the API is away: containers of pods that run here can
+//! then be started again as they were. Secrets are among them, so they are kept where only root reads and
+//! where nothing outlives a boot.
+
+use std::{io, os::unix::fs::DirBuilderExt, path::PathBuf};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// A directory of files, or nothing.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    directory: Option<PathBuf>,
+}
+
+impl Kept {
+    pub(super) fn nowhere() -> Self {
+        Self { directory: None }
+    }
+
+    pub(super) fn within(directory: PathBuf) -> Self {
+        Self { directory: Some(directory) }
+    }
+
+    pub(super) fn read<K: DeserializeOwned>(&self, file: &str) -> Option<Vec<K>> {
+        let text = std::fs::read(self.directory.as_ref()?.join(file)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    pub(super) fn write<'a, K: Serialize + 'a>(&self, file: &str, objects: impl Iterator<Item = &'a K>) {
+        let Some(directory) = &self.directory else { return };
+        let write = || -> io::Result<()> {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            let text = serde_json::to_vec(&objects.collect::<Vec<_>>())?;
+            // Whole or not at all: a half of it would be read as nothing, and the old one is better than that.
+            let new = directory.join(format!("{file}.new"));
+            std::fs::write(&new, text)?;
+            std::fs::rename(new, directory.join(file))
+        };
+        if let Err(error) = write() {
+            tracing::debug!(%error, file, "cannot keep what the API told");
+        }
+    }
+
+    pub(super) fn forget(&self, file: &str) {
+        if let Some(directory) = &self.directory {
+            _ = std::fs::remove_file(directory.join(file));
+        }
+    }
+}
