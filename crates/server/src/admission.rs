@@ -13,6 +13,7 @@ use crate::{
     auth::User,
     keys, object, pod_ranges, service_accounts,
     status::{ApiError, ApiResult},
+    storage_class,
 };
 
 /// Namespaces that are part of the furniture.
@@ -62,6 +63,9 @@ pub async fn create(api: &Api, target: &Target, name: &str, object: &mut Value) 
     }
     if pod_ranges::concerns(&target.d) {
         pod_ranges::settle(api, object, None, &mut admitted).await?;
+    }
+    if storage_class::concerns(&target.d) {
+        storage_class::on_create(api, object).await?;
     }
     Ok(admitted)
 }

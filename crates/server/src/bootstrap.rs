@@ -1,4 +1,5 @@
-//! What every cluster has from its first moment: four namespaces and the API's own Service.
+//! What every cluster has from its first moment: four namespaces, the API's own Service, and a class of storage
+//! that needs nothing but the machines. The class may be deleted while the server runs, or lose its mark.
 //!
 //! Made directly in the store's terms, through the same verbs as any client would use, before the
 //! listener answers, so that nobody ever sees a cluster without them.
@@ -28,6 +29,7 @@ pub struct BootstrapError {
 /// Makes what is missing, and says where this server is.
 pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
     furnish(handler, advertise).await?;
+    Own::new(handler).ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
     if advertise.ip().is_loopback() {
         return Ok(()); // an endpoint that every pod would find in itself is none
     }
@@ -52,6 +54,18 @@ async fn furnish(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), Bo
         },
     });
     own.ensure("/api/v1/namespaces/default/services", "kubernetes", &service).await
+}
+
+/// Volumes are directories of the machine on which the first pod that uses them is placed.
+fn local_path() -> Value {
+    json!({
+        "kind": "StorageClass", "apiVersion": "storage.k8s.io/v1",
+        "metadata": {
+            "name": "local-path", "annotations": { "storageclass.kubernetes.io/is-default-class": "true" },
+        },
+        "provisioner": "mainstay.dev/local-path",
+        "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer",
+    })
 }
 
 /// Looks again from time to time, so that what someone deletes comes back. Endpoints are left alone:

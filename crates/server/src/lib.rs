@@ -50,5 +50,6 @@ mod service_accounts;
 pub mod settings;
 pub mod signer;
 mod status;
+mod storage_class;
 mod verbs;
 mod warnings;

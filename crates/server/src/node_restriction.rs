@@ -17,6 +17,8 @@ use crate::{
     verbs::Call,
 };
 
+/// On a volume: its directory on the machine exists.
+const ON_DISK: &str = "mainstay.dev/local-path";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
 /// Labels in Kubernetes' own name spaces that a machine may give itself.
@@ -128,12 +130,30 @@ pub fn update(user: &User, target: &Target, part: Part, object: &Value, old: &Va
                 Err(format!("is not allowed to modify labels: {}", labels.join(", ")))
             }
         }
+        ("", "persistentvolumes", _) if !only_marks(object, old) => {
+            Err(format!("node {node:?} can only change the finalizer {ON_DISK:?} of persistent volumes"))
+        }
         ("", "pods", Part::Status) if object["metadata"]["labels"] != old["metadata"]["labels"] => {
             Err(format!("node {node:?} cannot update labels through pod status"))
         }
         _ => Ok(()),
     };
     verdict.map_err(|why| ApiError::forbidden(&target.d, &target.name, &why))
+}
+
+/// Whether nothing but our finalizer changes.
+fn only_marks(object: &Value, old: &Value) -> bool {
+    let rest = |value: &Value| {
+        let mut value = value.clone();
+        if let Some(meta) = value["metadata"].as_object_mut() {
+            meta.retain(|field, _| !["managedFields", "resourceVersion", "generation"].contains(&field.as_str()));
+            let finalizers = meta.remove("finalizers").unwrap_or_default();
+            let others = finalizers.as_array().into_iter().flatten().filter(|own| **own != ON_DISK).cloned();
+            meta.insert("finalizers".to_owned(), others.collect());
+        }
+        value
+    };
+    rest(object) == rest(old)
 }
 
 type Verdict = Result<(), String>;
@@ -300,6 +320,17 @@ mod tests {
         assert_eq!(forbidden_labels(&labels, &Value::Null), ["node-role.kubernetes.io/x"]);
         assert_eq!(forbidden_labels(&labels, &labels), Vec::<String>::new());
         assert_eq!(forbidden_labels(&Value::Null, &labels), ["node-role.kubernetes.io/x"]);
+    }
+
+    #[test]
+    fn of_a_volume_a_machine_says_no_more_than_that_it_is_there() {
+        let volume = |finalizers: &[&str], version: &str, path: &str| json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}, "spec": {"local": {"path": path}}});
+        let old = volume(&["kubernetes.io/pv-protection"], "1", "/a");
+        assert!(only_marks(&volume(&["kubernetes.io/pv-protection", ON_DISK], "2", "/a"), &old));
+        assert!(!only_marks(&volume(&["kubernetes.io/pv-protection"], "2", "/b"), &old));
+        assert!(!only_marks(&volume(&[], "2", "/a"), &old));
+        let bare = json!({"metadata": {}, "spec": {}});
+        assert!(only_marks(&bare, &json!({"metadata": {"finalizers": [ON_DISK]}, "spec": {}})));
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub fn authorize(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Deci
         ("", "persistentvolumeclaims") => read_related(node, verb, RelationKind::Claim, asked),
         ("", "persistentvolumes") if subresource.is_some() => Decision::no("cannot get subresource"),
         ("", "persistentvolumes") => match verb {
-            "get" | "list" | "watch" => related(node, RelationKind::Volume, asked),
+            // It says of volumes that are directories of its own whether those are there.
+            "get" | "list" | "watch" | "patch" => related(node, RelationKind::Volume, asked),
             _ => Decision::no("can only get individual resources of this type"),
         },
         ("", "serviceaccounts") => service_account(node, verb, asked),

@@ -30,11 +30,28 @@ pub async fn holds(api: &Api, relation: &Relation) -> ApiResult<bool> {
     if relation.kind != RelationKind::Volume {
         return any_pod(api, &relation.node, &relation.namespace, relation.kind, &relation.name).await;
     }
-    // A volume belongs to whoever its claim belongs to; one without a claim may be meant for this machine.
+    // A volume belongs to whoever its claim belongs to, and to the one machine that has it.
     let Some(volume) = api.core_object("persistentvolumes", None, &relation.name).await? else { return Ok(false) };
+    if is_only_on(&volume, &relation.node) {
+        return Ok(true);
+    }
     let claim = &volume["spec"]["claimRef"];
     let (Some(namespace), Some(name)) = (claim["namespace"].as_str(), claim["name"].as_str()) else { return Ok(false) };
     any_pod(api, &relation.node, namespace, RelationKind::Claim, name).await
+}
+
+/// Whether a volume names this machine as the only one it can be reached from.
+fn is_only_on(volume: &Value, node: &str) -> bool {
+    let terms = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"].as_array();
+    let named = |requirement: &Value| {
+        requirement["key"] == "metadata.name"
+            && requirement["operator"] == "In"
+            && requirement["values"].as_array().is_some_and(|names| names.len() == 1 && names[0] == node)
+    };
+    terms.is_some_and(|terms| {
+        !terms.is_empty()
+            && terms.iter().all(|term| term["matchFields"].as_array().is_some_and(|fields| fields.iter().any(named)))
+    })
 }
 
 async fn any_pod(api: &Api, node: &str, namespace: &str, kind: RelationKind, name: &str) -> ApiResult<bool> {
@@ -99,6 +116,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_volume_on_one_machine_is_that_machines() {
+        let on = |terms: Value| {
+            let volume = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}});
+            is_only_on(&volume, "a")
+        };
+        let named =
+            |names: Value| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": names}]});
+        assert!(on(json!([named(json!(["a"]))])));
+        assert!(!on(json!([named(json!(["b"]))])));
+        assert!(!on(json!([named(json!(["a", "b"]))])));
+        assert!(!on(json!([named(json!(["a"])), named(json!(["b"]))])));
+        assert!(!on(json!([])) && !on(Value::Null));
+    }
 
     #[test]
     fn a_pod_refers_to_what_its_volumes_containers_and_account_name() {
