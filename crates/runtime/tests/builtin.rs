@@ -1,5 +1,9 @@
 //! The built-in runtime, held to what every runtime must do and to what only it promises. Needs root.
 
+#[path = "builtin/outliving.rs"]
+mod outliving;
+#[path = "builtin/pod.rs"]
+mod pod;
 #[path = "builtin/subject.rs"]
 mod subject;
 

@@ -56,8 +56,12 @@ impl Inner {
             let (inner, spec, id) = (Arc::clone(self), spec.clone(), id.clone());
             move || -> Result<ContainerRecord> {
                 let invalid = |why: String| RuntimeError::Invalid { why };
-                let image = inner.images.config(&spec.image_id)?;
-                let rootfs = inner.images.prepare_rootfs(&spec.image_id, &id.0)?;
+                let missing = |error| match error {
+                    RuntimeError::ImageMissing { .. } => RuntimeError::ImageMissing { image: spec.image.clone() },
+                    other => other,
+                };
+                let image = inner.images.config(&spec.image_id).map_err(missing)?;
+                let rootfs = inner.images.prepare_rootfs(&spec.image_id, &id.0).map_err(missing)?;
                 let dir = inner.paths.sandbox(&record.id).container(&id);
                 let user =
                     users::resolve(&spec.security, &image.user, &Accounts::read(&rootfs.path)).map_err(invalid)?;
@@ -160,8 +164,11 @@ impl Inner {
     }
 
     pub async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()> {
-        let (sandbox, signal) =
-            self.world.container(id, |sandbox, known| (sandbox.record.id.clone(), known.record.stop_signal))?;
+        let Ok((sandbox, signal)) =
+            self.world.container(id, |sandbox, known| (sandbox.record.id.clone(), known.record.stop_signal))
+        else {
+            return Ok(()); // what is gone has stopped
+        };
         if !self.is_under_way(id)? {
             return Ok(());
         }

@@ -48,7 +48,7 @@ fn pipes(streams: Streams) -> io::Result<Pipes> {
     if streams.stdin {
         let (write, read) = pipe::pipe()?;
         theirs.push(read.into_blocking_fd()?);
-        stdin = Some(Box::pin(write));
+        stdin = Some(Box::pin(Closing(Some(write))));
     }
     let mut output = |wanted: bool| -> io::Result<Option<Output>> {
         if !wanted {
@@ -187,7 +187,7 @@ impl Inner {
                 }
             }
         });
-        let mut exit = crate::builtin::sessions::Driven(tokio::spawn(exit));
+        let mut exit = Driven(tokio::spawn(exit));
         Ok(Session {
             stdin: pipes.stdin,
             stdout: pipes.stdout,
@@ -220,6 +220,27 @@ impl Inner {
         };
         stream.set_nonblocking(true).map_err(failed)?;
         Ok(Box::new(tokio::net::TcpStream::from_std(stream).map_err(failed)?))
+    }
+}
+
+/// The end of a pipe is told by closing it.
+struct Closing(Option<pipe::Sender>);
+
+impl AsyncWrite for Closing {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Some(pipe) => Pin::new(pipe).poll_write(cx, bytes),
+            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0 = None;
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -12,6 +12,8 @@ use std::{
     rc::Rc,
 };
 
+use super::launch::{Report, report};
+use crate::builtin::{seccomp::Filters, sys};
 use caps::{CapSet, Capability, CapsHashSet};
 use libcontainer::{
     oci_spec::runtime::Spec,
@@ -23,17 +25,13 @@ use nix::{
     sys::{prctl, signal::Signal},
     unistd::execv,
 };
-use seccompiler::BpfProgram;
-
-use super::launch::{Report, report};
-use crate::builtin::sys;
 
 #[derive(Clone)]
 pub struct Program {
     pub channel: Rc<OwnedFd>,
     pub capabilities: Vec<String>,
     pub no_new_privileges: bool,
-    pub seccomp: Rc<Vec<BpfProgram>>,
+    pub seccomp: Rc<Filters>,
     /// Mounts that the machine shall not reach any more; empty for a process that joins.
     pub private: Vec<PathBuf>,
 }
