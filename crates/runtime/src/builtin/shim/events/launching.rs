@@ -83,9 +83,13 @@ impl Shim {
             Ok(Received::Closed) | Err(_) => true,
         };
         while let Ok(Some((report, mut fds))) = launch.inbox.take::<Report>() {
+            // Descriptors come with the first of several reports that were read at once, whosever they are.
+            if let Some(terminal) = fds.pop() {
+                launch.terminal = Some(terminal);
+            }
             match report {
                 Report::Pid(pid) => launch.pid = Some(pid),
-                Report::Terminal => launch.terminal = fds.pop(),
+                Report::Terminal => {}
                 // The first to say what went wrong is nearest to it.
                 Report::Failed { start, text } => drop(launch.failed.get_or_insert((start, text))),
             }
