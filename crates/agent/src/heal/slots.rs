@@ -79,7 +79,7 @@ enum Answer {
 
 impl Slots {
     pub fn new(client: Option<Client>) -> Self {
-        Self { client, held: Mutex::default() }
+        Self { client, held: Arc::default() }
     }
 
     pub async fn take(&self, asked: &Asked<'_>) -> Leave {
