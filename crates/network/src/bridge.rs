@@ -112,7 +112,10 @@ impl Bridge {
         told.unwrap_or_else(|| {
             let cluster = self.settings.cluster;
             let last = u32::from(cluster.base()) | !u32::from(cluster.mask());
-            Range::around(Ipv4Addr::from(last), cluster.bits().max(24)).unwrap_or(cluster)
+            let last = Range::around(Ipv4Addr::from(last), cluster.bits().max(24)).unwrap_or(cluster);
+            // Nobody waits a second time; what the API says later still counts.
+            self.range.send_if_modified(|known| known.is_none() && known.replace(last).is_none());
+            last
         })
     }
 
@@ -232,6 +235,9 @@ impl Bridge {
             && link.index == ready.index
         {
             return Ok(*ready);
+        }
+        for other in links::with_address_in(handle, range).await?.iter().filter(|other| **other != self.name) {
+            tracing::warn!(interface = other, %range, "pods cannot all be reached: another interface has their range");
         }
         let mtu = links::uplink_mtu(handle).await?;
         let ready = Ready { index: links::bridge(handle, &self.name, range, mtu).await?, mtu };

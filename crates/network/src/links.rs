@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use rtnetlink::{
     Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::{
+        address::AddressAttribute,
         link::{InfoData, InfoVeth, LinkAttribute, LinkMessage},
         route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol},
     },
@@ -96,6 +97,25 @@ pub async fn ports(handle: &Handle, bridge: u32) -> Result<Vec<String>> {
             _ => None,
         });
         found.extend(name.filter(|_| of_bridge));
+    }
+    Ok(found)
+}
+
+/// The interfaces that have an address in a range.
+pub async fn with_address_in(handle: &Handle, range: Range) -> Result<Vec<String>> {
+    let mut addresses = handle.address().get().execute();
+    let mut found = Vec::new();
+    while let Some(message) = addresses.next().await {
+        let message = message.map_err(NetworkError::netlink("list addresses"))?;
+        let (mut inside, mut name) = (false, None);
+        for attribute in message.attributes {
+            match attribute {
+                AddressAttribute::Local(IpAddr::V4(address)) => inside = range.contains(address),
+                AddressAttribute::Label(label) => name = Some(label),
+                _ => {}
+            }
+        }
+        found.extend(name.filter(|_| inside));
     }
     Ok(found)
 }

@@ -308,3 +308,20 @@ fn machines_route_to_each_others_pods() {
     let routes = machine.run(|| std::fs::read_to_string("/proc/thread-self/net/route").unwrap());
     assert!(!routes.contains("0001F40A") && routes.contains("0000F40A"), "the route is gone: {routes}");
 }
+
+#[test]
+fn a_machine_that_is_never_told_its_range_makes_do_with_the_last_one() {
+    let (machine, a, b) = (Place::new(), Place::new(), Place::new());
+    let directory = tempfile::tempdir().unwrap();
+    let (own, paths) = (settings(directory.path()), [a.path.clone(), b.path.clone()]);
+    let addresses = machine.run_async(move || async move {
+        let bridge = Bridge::new(own).unwrap();
+        let first = bridge.attach("a", &paths[0], &[]).await.unwrap();
+        bridge.set_range(range("10.244.7.0/24")).await.unwrap();
+        (first, bridge.attach("b", &paths[1], &[]).await.unwrap(), bridge.attach("a", &paths[0], &[]).await.unwrap())
+    });
+    let texts = [addresses.0.to_string(), addresses.1.to_string(), addresses.2.to_string()];
+    assert_eq!(texts, ["10.244.255.2", "10.244.7.2", "10.244.255.2"]);
+    b.serve(80);
+    assert_eq!(a.ask((addresses.1, 80)).unwrap(), "10.244.255.2", "between old and new range");
+}

@@ -171,7 +171,7 @@ pub fn message(shortage: &Shortage, pod: &Candidate) -> String {
 
 /// Why a pod that uses more disk than it may has to go.
 pub fn exceeds_own_limit(pod: &Candidate) -> Option<String> {
-    if pod.critical && pod.volumes.iter().all(|(_, _, limit)| limit.is_none()) {
+    if pod.critical {
         return None;
     }
     for (name, used, limit) in &pod.volumes {
