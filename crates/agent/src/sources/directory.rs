@@ -108,7 +108,7 @@ impl Directory {
     }
 
     fn tell(&self) {
-        let mut all: BTreeMap<(&Option<String>, &Option<String>), (&str, &Pod)> = BTreeMap::new();
+        let mut all = BTreeMap::<_, (&str, &Pod)>::new();
         for (file, pod) in self.files.iter().flat_map(|(name, file)| file.pods.iter().map(move |pod| (name, pod))) {
             let key = (&pod.metadata.namespace, &pod.metadata.name);
             match all.get(&key) {

@@ -136,7 +136,9 @@ impl Mirrors {
                     }
                     Some(Ok(watcher::Event::Apply(pod))) => self.seen(&pod),
                     Some(Ok(watcher::Event::Delete(pod))) => {
-                        entry(&pod).map(|(key, gone)| self.gone(&key, &gone.uid));
+                        if let Some((key, gone)) = entry(&pod) {
+                            self.gone(&key, &gone.uid);
+                        }
                     }
                     Some(Err(error)) => tracing::debug!(%error, "cannot watch mirror pods; will watch again"),
                     None => return,
