@@ -7,8 +7,8 @@ mod harness;
 
 mod columns;
 mod faults;
-mod joining;
 mod healing;
+mod joining;
 mod kube_rs;
 mod kubectl_apply;
 mod kubectl_change;
@@ -19,6 +19,6 @@ mod kubectl_get;
 mod kubectl_pods;
 mod outages;
 mod python_client;
-mod tokens;
 mod restarts;
+mod tokens;
 mod watch_resume;

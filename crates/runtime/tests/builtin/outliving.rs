@@ -22,7 +22,8 @@ fn shims(subject: &Subject) -> Vec<i32> {
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         // Not the first process of a pod, which is a copy of it.
         let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-        let mine = comm.trim() == "mainstay-shim" && String::from_utf8_lossy(&line).contains(&*subject.directory.path().to_string_lossy());
+        let mine = comm.trim() == "mainstay-shim"
+            && String::from_utf8_lossy(&line).contains(&*subject.directory.path().to_string_lossy());
         mine.then_some(pid)
     };
     let entries = fs::read_dir("/proc").expect("read /proc").flatten();
