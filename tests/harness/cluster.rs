@@ -53,7 +53,10 @@ impl Cluster {
     /// A cluster in which pods really run. Everything they leave on the machine goes with it.
     #[track_caller]
     pub fn with_pods(flags: &[&str]) -> Self {
-        let own = ["--agent-port", "0", "--node-name", "here"];
+        // Clusters side by side on one machine must not share addresses.
+        let id = std::process::id();
+        let range = format!("10.{}.{}.0/22", 128 + (id >> 6) % 100, (id % 64) * 4);
+        let own = ["--agent-port", "0", "--node-name", "here", "--evict-disk", "1", "--pod-range", &range];
         Self::of(Parts::ServerAndAgent, &[&own, flags].concat())
     }
 

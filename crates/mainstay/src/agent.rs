@@ -33,7 +33,7 @@ pub fn run(options: &AgentOptions) -> Result<(), Exit> {
         match &options.server {
             Some(server) => serve(options, settings, server, stop).await,
             None if options.machine.static_pods.is_some() => {
-                run_announced(Machine::alone(&options.machine, settings).await?, stop).await;
+                run_announced(Machine::alone(&options.machine, settings, options.common.pod_range).await?, stop).await;
                 Ok(())
             }
             None => Err(Exit::Refused(anyhow!(
@@ -61,7 +61,8 @@ async fn serve(options: &AgentOptions, settings: Settings, server: &str, stop: C
         stop.clone(),
     );
     let renewing = tokio::spawn(renewal);
-    run_announced(Machine::build(&options.machine, settings, client, identity).await?, stop).await;
+    let range = options.common.pod_range;
+    run_announced(Machine::build(&options.machine, settings, range, client, identity).await?, stop).await;
     let _ = renewing.await;
     Ok(())
 }

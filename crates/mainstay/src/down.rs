@@ -49,7 +49,7 @@ pub fn down(options: &StopOptions) -> Result<(), Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let ended = runtime.block_on(async {
         let settings = machine::places(&data_dir);
-        let (runtime, bridge) = start_engine(&settings, &engine, machine::cluster_range()?).await?;
+        let (runtime, bridge) = start_engine(&settings, &engine, machine::any_range()?).await?;
         anyhow::Ok(teardown(&*runtime, bridge.as_deref(), &settings).await?)
     })?;
     let Ended { pods, containers } = ended;

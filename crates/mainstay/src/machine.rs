@@ -13,6 +13,7 @@ use mainstay_agent::{
     settings::{Eviction, Reserved, Settings},
     tls::Identity,
 };
+use mainstay_network::Range;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -23,8 +24,6 @@ use crate::{
 };
 
 const STOCK_DATA_DIR: &str = "/var/lib/mainstay";
-/// All machines' pods.
-const CLUSTER_RANGE: &str = "10.244.0.0/16";
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const STATUS_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -46,33 +45,33 @@ impl Machine {
     pub async fn build(
         options: &MachineOptions,
         settings: Settings,
+        pod_range: Range,
         client: kube::Client,
         identity: Identity,
     ) -> Result<Self, Exit> {
-        Self::with(options, settings, client, &identity, true).await
+        Self::with(options, settings, pod_range, Some(client), &identity).await
     }
 
     /// Without any server.
-    pub async fn alone(options: &MachineOptions, settings: Settings) -> Result<Self, Exit> {
-        let client = mainstay_agent::standalone::client();
+    pub async fn alone(options: &MachineOptions, settings: Settings, pod_range: Range) -> Result<Self, Exit> {
         let identity =
             mainstay_agent::standalone::identity(&settings.node_name).map_err(|e| Exit::Failed(anyhow!(e)))?;
-        Self::with(options, settings, client, &identity, false).await
+        Self::with(options, settings, pod_range, None, &identity).await
     }
 
     async fn with(
         options: &MachineOptions,
         settings: Settings,
-        client: kube::Client,
+        pod_range: Range,
+        server: Option<kube::Client>,
         identity: &Identity,
-        has_server: bool,
     ) -> Result<Self, Exit> {
         let config = Config {
             engine: engine(options)?,
-            client,
-            has_server,
+            has_server: server.is_some(),
+            client: server.unwrap_or_else(mainstay_agent::standalone::client),
             tls: identity.server_config().map_err(|e| Exit::Failed(anyhow!(e)))?.into(),
-            cluster_range: cluster_range()?,
+            cluster_range: pod_range,
             settings,
         };
         remember_engine(&config.settings, &config.engine)?;
@@ -147,8 +146,9 @@ pub fn what_is_missing(options: &MachineOptions) -> Vec<String> {
     missing
 }
 
-pub fn cluster_range() -> anyhow::Result<mainstay_network::Range> {
-    CLUSTER_RANGE.parse().context("read the pods' range")
+/// For ending pods, where no address is given any more.
+pub fn any_range() -> anyhow::Result<Range> {
+    "10.244.0.0/16".parse().context("read a range")
 }
 
 /// Names what belongs to the agent of this data directory on a machine with several.

@@ -146,6 +146,7 @@ fn settings(options: &ServerOptions) -> Settings {
         idle_timeout: Duration::from_secs(options.idle_timeout),
         stall_timeout: Duration::from_secs(options.stall_timeout),
         event_ttl: Duration::from_secs(options.event_ttl),
+        pod_range: (options.common.pod_range.base(), options.common.pod_range.bits()),
         ..Settings::default()
     }
 }

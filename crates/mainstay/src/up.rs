@@ -7,7 +7,7 @@ use mainstay_agent::tls::{Identity, Pair};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    cli::{MachineOptions, ServerOptions, UpOptions},
+    cli::{ServerOptions, UpOptions},
     exit::Exit,
     machine::{self, Machine},
     process::Claim,
@@ -21,7 +21,7 @@ pub fn run(options: &UpOptions) -> Result<(), Exit> {
         let server = Server::build(&options.server).await?;
         let _claim = Claim::take(&server.data_dir)?;
         let machine = match machine::what_is_missing(&options.machine) {
-            missing if missing.is_empty() => Ok(local_machine(&server, &options.machine).await?),
+            missing if missing.is_empty() => Ok(local_machine(&server, options).await?),
             missing => Err(missing),
         };
         announce(&server, machine.as_ref().map_err(Vec::as_slice), started.elapsed());
@@ -40,8 +40,8 @@ pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
 }
 
 /// The agent of the server's own process: it needs no token, and speaks to the API without a socket.
-async fn local_machine(server: &Server, options: &MachineOptions) -> Result<Machine, Exit> {
-    let settings = machine::settings(options, &server.data_dir)?;
+async fn local_machine(server: &Server, options: &UpOptions) -> Result<Machine, Exit> {
+    let settings = machine::settings(&options.machine, &server.data_dir)?;
     let issued =
         server.pki.issue_node(&settings.node_name, &settings.addresses).map_err(|e| Exit::Failed(anyhow!(e)))?;
     let pair = |identity: &mainstay_server::pki::Identity| Pair {
@@ -51,7 +51,7 @@ async fn local_machine(server: &Server, options: &MachineOptions) -> Result<Mach
     let identity = Identity::new(&server.pki.ca, &pair(&issued.client), &pair(&issued.serving))
         .map_err(|e| Exit::Failed(anyhow!(e)))?;
     let client = server.node_client(&settings.node_name);
-    Machine::build(options, settings, client, identity).await
+    Machine::build(&options.machine, settings, options.server.common.pod_range, client, identity).await
 }
 
 /// The agent stops first: while it ends, there is still somebody to tell.

@@ -93,6 +93,10 @@ pub struct AgentOptions {
 /// What every command that keeps running understands.
 #[derive(Debug, Args)]
 pub struct CommonOptions {
+    /// Addresses of all machines' pods; each machine gets a /24 of it. The same on all machines
+    #[arg(long, env = "MAINSTAY_POD_RANGE", value_name = "RANGE", default_value = "10.244.0.0/16")]
+    pub pod_range: mainstay_network::Range,
+
     /// Read flags from this TOML file; the command line and the environment win
     #[arg(long, env = "MAINSTAY_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
