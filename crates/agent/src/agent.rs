@@ -27,14 +27,14 @@ use crate::{
     logs::rotate::Rotation,
     network::BridgeNetwork,
     node::{Keeper, Parts},
-    objects::Objects,
+    objects::{self, Objects},
     pods::{Pods, Source},
     probe::Probes,
     settings::Settings,
     sources::{api::FromApi, directory::Directory, mirror::Mirrors},
     spec::Specs,
     stream,
-    volumes::Volumes,
+    volumes::{Volumes, local_path::LocalPath},
     wake::Wake,
     worker::{Tools, Workers},
 };
@@ -127,7 +127,8 @@ impl Agent {
         let policies = Arc::new(Policies::new(reachable.clone()));
         let directory = settings.directory.clone();
         let healer = Arc::new(Healer::new(reachable, policies.clone(), pods.clone(), events.clone(), directory));
-        let objects = Arc::new(Objects::new(client.clone(), wake.clone()));
+        let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings.instance));
+        let objects = Arc::new(objects);
         let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
         let suspicion = healer.clone();
         let keeper = Keeper::new(Parts {
@@ -207,6 +208,8 @@ impl Agent {
             tasks.spawn(source.run(stop.clone()));
             tasks.spawn(self.tools.mirrors.clone().run(stop.clone()));
             tasks.spawn(self.keeper.clone().run(stop.clone()));
+            let volumes = LocalPath::new(self.tools.client.clone(), &self.settings);
+            tasks.spawn(volumes.run(stop.clone()));
         }
         if let Some(bridge) = self.bridge {
             let (client, node_name) = (self.tools.client.clone(), self.settings.node_name.clone());

@@ -8,10 +8,10 @@ use mainstay_network::Bridge;
 use mainstay_runtime::{ContainerStatus, Runtime, RuntimeError};
 
 use crate::{
-    objects::Objects,
+    objects::{self, Objects},
     settings::Settings,
     standalone,
-    volumes::{VolumeError, Volumes},
+    volumes::{VolumeError, Volumes, remove},
     wake::Wake,
 };
 
@@ -63,6 +63,9 @@ pub async fn teardown(
     let volumes = Volumes::new(settings, objects);
     for uid in volumes.held() {
         volumes.release(&uid).await?;
+    }
+    if let Err(error) = remove::tree(&objects::kept_in(&settings.instance)) {
+        tracing::warn!(%error, "something of what the API told is left");
     }
     if let Some(bridge) = bridge {
         bridge.down().await.map_err(|error| TeardownError::Network(error.chain()))?;

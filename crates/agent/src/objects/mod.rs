@@ -14,7 +14,12 @@ mod kept;
 mod tests;
 mod tokens;
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service};
 use kube::{Api, Client};
@@ -39,6 +44,11 @@ pub enum Lack {
 }
 
 pub type Known<K> = Result<Arc<K>, Lack>;
+
+/// Where an agent keeps what it was told, until the machine is started again.
+pub fn kept_in(instance: &str) -> PathBuf {
+    Path::new("/run").join(instance).join("objects")
+}
 
 pub struct Objects {
     client: Client,
