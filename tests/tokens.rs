@@ -186,6 +186,12 @@ fn a_machine_is_confined_to_itself_and_its_pods() {
         let said = k.refused(&format!("{line} {node}"));
         assert!(said.contains(words), "{line}: {said}");
     }
+    // Who insists on a pod that is gone is told so, even if another has its name by now.
+    let gone = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "gone"}});
+    let raw = format!("delete --raw /api/v1/namespaces/default/pods/theirs {node} -f -");
+    let said = k.run_with(&raw, &gone.to_string()).refused();
+    assert!(said.contains("Precondition failed"), "{said}");
+    k.ok("get pod theirs");
     let uid = k.value("pod mine", "{.metadata.uid}");
     let bound = format!("--bound-object-kind=Pod --bound-object-name=mine --bound-object-uid={uid}");
     let token = k.ok(&format!("create token default {bound} {node}"));

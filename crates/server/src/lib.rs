@@ -1,8 +1,8 @@
 //! The Kubernetes HTTP API over a store.
 //!
 //! A request passes, in this order:
-//! * [`serve`]: TLS, connection limits; [`auth`]: whose certificate it is
-//! * [`handler`]: who may, what is asked ([`route`], [`query`], [`negotiate`])
+//! * [`serve`]: TLS, connection limits; [`auth`]: who asks, by certificate or token
+//! * [`handler`]: who may ([`authorize`], [`node_restriction`]), what is asked ([`route`], [`query`], [`negotiate`])
 //! * [`verbs`]: one file per verb, for every kind; they share [`incoming`] (bodies), [`change`]
 //!   (read-change-compare-and-set), [`admission`] (what a write depends on), [`metadata`]
 //! * [`object`]: objects between store and wire; [`keys`]: where they are stored

@@ -14,7 +14,7 @@ use crate::{
     change::Part,
     incoming, metadata,
     status::{ApiError, ApiResult},
-    verbs::Call,
+    verbs::{Call, delete::Options},
 };
 
 /// On a volume: its directory on the machine exists.
@@ -47,16 +47,17 @@ pub async fn before(call: &Call<'_>, method: &Method, subresource: Option<&str>)
     let pod_elsewhere = async || {
         let pod = call.api.core_object("pods", target.namespace.as_deref(), &target.name).await?;
         let pod = pod.ok_or_else(|| ApiError::not_found(&target.d, &target.name))?;
-        ApiResult::Ok(pod["spec"]["nodeName"] != node)
+        ApiResult::Ok(if pod["spec"]["nodeName"] == node { None } else { Some(pod) })
     };
     match (&*target.d.group, &*target.d.plural, subresource) {
-        ("", "pods", None) if *method == Method::DELETE && pod_elsewhere().await? => {
-            forbid(format!("node {node:?} can only delete pods with spec.nodeName set to itself"))
-        }
-        ("", "pods", Some("status")) if pod_elsewhere().await? => {
-            forbid(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"))
-        }
-        ("", "pods", Some("eviction")) if pod_elsewhere().await? => {
+        ("", "pods", None) if *method == Method::DELETE => match pod_elsewhere().await? {
+            // Who insists on another pod of that name is about to be told that it is gone.
+            Some(pod) if !insists_on_another(call, &pod)? => {
+                forbid(format!("node {node:?} can only delete pods with spec.nodeName set to itself"))
+            }
+            _ => Ok(()),
+        },
+        ("", "pods", Some("eviction")) if pod_elsewhere().await?.is_some() => {
             forbid(format!("node {node} can only evict pods with spec.nodeName set to itself"))
         }
         ("", "nodes", _) if *method != Method::GET && *method != Method::POST && target.name != node => {
@@ -65,6 +66,11 @@ pub async fn before(call: &Call<'_>, method: &Method, subresource: Option<&str>)
         ("", "serviceaccounts", Some("token")) => token(call, node).await,
         _ => Ok(()),
     }
+}
+
+fn insists_on_another(call: &Call<'_>, pod: &Value) -> ApiResult<bool> {
+    let options = Options::parse(&call.query, call.headers, &call.body)?;
+    Ok(options.uid.is_some_and(|uid| metadata::text(pod, "uid") != Some(uid.as_str())))
 }
 
 /// A token for a machine is one of a pod that runs there.
@@ -133,6 +139,11 @@ pub fn update(user: &User, target: &Target, part: Part, object: &Value, old: &Va
         ("", "persistentvolumes", _) if !only_marks(object, old) => {
             Err(format!("node {node:?} can only change the finalizer {ON_DISK:?} of persistent volumes"))
         }
+        // Who means another pod of that name is about to be told that it is gone.
+        ("", "pods", Part::Status) if is_another(object, old) => Ok(()),
+        ("", "pods", Part::Status) if old["spec"]["nodeName"] != node => {
+            Err(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"))
+        }
         ("", "pods", Part::Status) if object["metadata"]["labels"] != old["metadata"]["labels"] => {
             Err(format!("node {node:?} cannot update labels through pod status"))
         }
@@ -154,6 +165,12 @@ fn only_marks(object: &Value, old: &Value) -> bool {
         value
     };
     rest(object) == rest(old)
+}
+
+/// Whether a change names another uid than the stored object has; such a change is a conflict.
+fn is_another(object: &Value, old: &Value) -> bool {
+    let uid = |object| metadata::text(object, "uid").unwrap_or_default();
+    !uid(object).is_empty() && uid(object) != uid(old)
 }
 
 type Verdict = Result<(), String>;
@@ -344,6 +361,13 @@ mod tests {
         let refused = update(&node, &target, Part::Main, &new, &old).unwrap_err().status();
         assert_eq!(refused["message"], r#"nodes "a" is forbidden: node "a" is not allowed to modify taints"#);
         assert!(update(&User::internal("x"), &target, Part::Main, &new, &old).is_ok());
+        let target = Target { d: registry.find("", "v1", "pods").unwrap().clone(), namespace: None, name: "p".into() };
+        let pod = |uid: &str, on: &str| json!({"metadata": {"name": "p", "uid": uid}, "spec": {"nodeName": on}});
+        let status = |new: Value, old: Value| update(&node, &target, Part::Status, &new, &old);
+        assert!(status(pod("u", "a"), pod("u", "a")).is_ok());
+        assert!(status(pod("u", "b"), pod("u", "b")).is_err());
+        assert!(status(pod("", "b"), pod("u", "b")).is_err());
+        assert!(status(pod("gone", "a"), pod("u", "b")).is_ok(), "a conflict follows");
         assert!(new_node("a", "b", &json!({})).is_err());
         assert!(lease("a", Some("kube-node-lease"), "b").is_err());
         assert!(lease("a", Some("kube-node-lease"), "a").is_ok());
