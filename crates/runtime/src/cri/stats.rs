@@ -5,7 +5,7 @@ use super::{
     call::{ASK, About, within},
     config, label, proto,
 };
-use crate::{cgroup::Cgroup, observed::ContainerStats, port::Result};
+use crate::{cgroup::Cgroup, error::RuntimeError, observed::ContainerStats, port::Result};
 
 impl Inner {
     pub(super) async fn stats(&self) -> Result<Vec<ContainerStats>> {
@@ -13,31 +13,38 @@ impl Inner {
         let filter = proto::ContainerStatsFilter { label_selector: labels.clone() };
         let request = proto::ListContainerStatsRequest { filter: Some(filter) };
         let about = About { doing: "ask for stats", what: "runtime", id: "" };
-        let stats = within(ASK, about, self.client.runtime().list_container_stats(request)).await?.stats;
+        let stats = match within(ASK, about, self.client.runtime().list_container_stats(request)).await {
+            // One container that goes meanwhile spoils containerd's answer for all: the cgroups have to do.
+            Err(RuntimeError::NotFound { .. }) => Vec::new(),
+            answer => answer?.stats,
+        };
+        let containers = self.client.containers(labels.clone()).await?;
         let specs: Vec<_> =
             self.client.sandboxes(labels).await?.iter().filter_map(|s| label::sandbox_spec(&s.annotations)).collect();
         let cgroup = |pod: &crate::observed::PodRef, id: &str| {
             let spec = specs.iter().find(|spec| spec.pod.uid == pod.uid)?;
             Some(Cgroup::at(format!("{}/{id}", config::cgroup(&self.settings.instance, spec))))
         };
-        Ok(stats.into_iter().map(|stats| read(stats, cgroup)).collect())
+        let running = containers.into_iter().filter(|c| c.state() == proto::ContainerState::ContainerRunning);
+        let said = |id: &str| stats.iter().find(|s| s.attributes.as_ref().is_some_and(|a| a.id == id));
+        Ok(running.map(|c| read(&c, said(&c.id).cloned().unwrap_or_default(), cgroup)).collect())
     }
 }
 
 fn read(
+    container: &proto::Container,
     stats: proto::ContainerStats,
     cgroup: impl Fn(&crate::observed::PodRef, &str) -> Option<Cgroup<'static>>,
 ) -> ContainerStats {
-    let attributes = stats.attributes.unwrap_or_default();
-    let pod = label::pod(&attributes.labels);
+    let pod = label::pod(&container.labels);
     let counted =
-        pod.as_ref().and_then(|pod| cgroup(pod, &attributes.id)).map(|group| group.usage()).unwrap_or_default();
+        pod.as_ref().and_then(|pod| cgroup(pod, &container.id)).map(|group| group.usage()).unwrap_or_default();
     let memory = stats.memory.unwrap_or_default();
     let or = |said: Option<proto::UInt64Value>, counted: u64| said.map_or(0, |v| v.value).max(counted);
     let disk = stats.writable_layer.and_then(|layer| layer.used_bytes).map_or(0, |v| v.value);
     ContainerStats {
         pod,
-        name: attributes.metadata.unwrap_or_default().name,
+        name: container.metadata.clone().unwrap_or_default().name,
         cpu_nanos: or(stats.cpu.and_then(|cpu| cpu.usage_core_nano_seconds), counted.cpu_nanos),
         working_set: memory.working_set_bytes.map_or(counted.working_set, |v| v.value),
         memory_usage: or(memory.usage_bytes, counted.memory),
