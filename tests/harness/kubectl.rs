@@ -25,7 +25,18 @@ pub struct Kubectl {
 impl Kubectl {
     #[track_caller]
     pub fn start(version: Version) -> Self {
-        let kubectl = Self { version, cluster: Cluster::start() };
+        Self::of(version, Cluster::start())
+    }
+
+    /// Of a cluster in which pods really run.
+    #[track_caller]
+    pub fn with_pods(version: Version) -> Self {
+        Self::of(version, Cluster::with_pods(&[]))
+    }
+
+    #[track_caller]
+    fn of(version: Version, cluster: Cluster) -> Self {
+        let kubectl = Self { version, cluster };
         kubectl.program(); // missing? then say so first
         kubectl
     }
