@@ -39,6 +39,8 @@ use crate::{
 const SHIM_BEGINS: Duration = Duration::from_secs(30);
 /// For all that is left in a sandbox to end once killed.
 const ALL_ENDS: Duration = Duration::from_secs(10);
+/// Between attempts to reach a shim that does not answer.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// The pod's shared memory, as others have it.
 const SHM: &str = "mode=1777,size=65536k";
 
@@ -263,13 +265,36 @@ impl Inner {
         let failed = |error: io::Error| RuntimeError::failed("read the runtime's directory", error);
         let found = self.read_all().map_err(failed)?;
         for sandbox in found {
-            let (id, lost) = (sandbox.record.id.clone(), sandbox.record.boot != self.boot);
+            let (id, shim) = (sandbox.record.id.clone(), sandbox.record.shim);
+            let same_boot = sandbox.record.boot == self.boot;
             self.world.insert(sandbox);
-            if lost || self.watch(&id).await.is_err() {
-                self.shim_is_gone(&id).await;
+            if same_boot && self.watch(&id).await.is_ok() {
+                continue;
+            }
+            match shim.filter(|shim| same_boot && shim.is_alive()) {
+                Some(shim) => self.reach_later(id, shim),
+                None => self.shim_is_gone(&id).await,
             }
         }
         Ok(())
+    }
+
+    /// A shim that lives and does not answer may be slow, on a machine that is busy. Its pod is not ready until it does,
+    /// but its containers are not killed for that.
+    fn reach_later(self: &Arc<Self>, id: SandboxId, shim: Process) {
+        let inner = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(TRY_AGAIN).await;
+                let Some(inner) = inner.upgrade() else { return };
+                if inner.world.of(&id, |_| ()).is_err() || inner.watch(&id).await.is_ok() {
+                    return;
+                }
+                if !shim.is_alive() {
+                    return inner.shim_is_gone(&id).await;
+                }
+            }
+        });
     }
 
     fn read_all(&self) -> io::Result<Vec<Sandbox>> {

@@ -1,4 +1,4 @@
-//! The few things for which there is no safe wrapper. All but the last run in the shim, which has one thread.
+//! The few things for which there is no safe wrapper. All but one run in the shim, which has one thread.
 
 #![expect(
     unsafe_code,
@@ -33,6 +33,12 @@ pub fn default_signals() {
         let _ = unsafe { signal(each, SigHandler::SigDfl) };
     }
     let _ = SigSet::empty().thread_set_mask();
+}
+
+/// Any signal, those without a name included.
+pub fn kill(pid: i32, signal: i32) -> nix::Result<()> {
+    // SAFETY: takes two numbers, and touches no memory.
+    nix::errno::Errno::result(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
 /// Readiness of a descriptor, in the agent.

@@ -8,11 +8,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use nix::{
-    errno::Errno,
-    sys::signal::{Signal, kill},
-    unistd::{Pid, write},
-};
+use nix::{errno::Errno, sys::signal::Signal, unistd::write};
 
 use super::{
     attached::Attached,
@@ -23,6 +19,7 @@ use crate::{
         cgroup::Cgroup,
         paths::ContainerDir,
         record::{self, Exit, Launch, Phase, Process, Run},
+        sys,
     },
     observed::ContainerId,
 };
@@ -98,14 +95,13 @@ impl Container {
         let _ = record::write(&self.dir.run(), &self.run);
     }
 
-    pub fn signal(&self, signal: Signal, all: bool) -> nix::Result<()> {
-        if all {
+    pub fn signal(&self, signal: i32, all: bool) -> nix::Result<()> {
+        if all && let Ok(signal) = Signal::try_from(signal) {
             self.cgroup().signal(signal);
         }
-        match self.pid() {
-            Some(pid) => kill(Pid::from_raw(pid), signal)
-                .or_else(|error| if error == Errno::ESRCH { Ok(()) } else { Err(error) }),
-            None => Ok(()),
+        match self.pid().map(|pid| sys::kill(pid, signal)) {
+            None | Some(Ok(()) | Err(Errno::ESRCH)) => Ok(()),
+            Some(Err(error)) => Err(error),
         }
     }
 

@@ -21,7 +21,7 @@ use nix::{
 use super::{container::Container, log::Stream, reaper::Reaper};
 use crate::builtin::{
     paths::SandboxDir,
-    record::Run,
+    record::{Phase, Run},
     wire::{Answer, Received, Request},
 };
 
@@ -196,6 +196,7 @@ impl Shim {
                 {
                     attached.push(stream, Instant::now());
                 }
+                self.release_attached(key);
             }
             What::Typed(key, connection) => {
                 if let Some(container) = self.containers.get_mut(&key) {
@@ -329,13 +330,7 @@ impl Shim {
         if let Some((key, container)) = ended {
             let key = *key;
             container.ended(code, signal);
-            let attached: Vec<u64> = container.attached.iter().map(|attached| attached.connection).collect();
-            for connection in attached {
-                self.answer(connection, &Answer::Ended { exit_code: code, timed_out: false });
-            }
-            if let Some(container) = self.containers.get_mut(&key) {
-                container.attached.clear();
-            }
+            self.release_attached(key);
             self.tell();
             return true;
         }
@@ -343,6 +338,19 @@ impl Shim {
         let exec = self.execs.swap_remove(index);
         self.answer(exec.connection, &Answer::Ended { exit_code: code, timed_out: exec.timed_out });
         true
+    }
+
+    /// Of a container that has ended: those who have seen all of it.
+    fn release_attached(&mut self, key: u64) {
+        let Some(container) = self.containers.get_mut(&key) else { return };
+        let Phase::Exited(exit) = &container.run.phase else { return };
+        let exit_code = exit.exit_code;
+        let done: Vec<u64> =
+            container.attached.iter().filter(|one| !one.is_behind()).map(|one| one.connection).collect();
+        container.attached.retain(|one| !done.contains(&one.connection));
+        for connection in done {
+            self.answer(connection, &Answer::Ended { exit_code, timed_out: false });
+        }
     }
 
     fn key_of(&self, id: &crate::observed::ContainerId) -> Option<u64> {

@@ -52,8 +52,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     match begin(SandboxDir(directory.clone()), &socket) {
         Ok((listener, reaper)) => {
-            say(&Hello::Ready { reaper: reaper.as_ref().map(|reaper| reaper.pid) });
-            if silence().is_err() {
+            // An agent that is gone will never know of us: then there must be nothing to know.
+            let said = say(&Hello::Ready { reaper: reaper.as_ref().map(|reaper| reaper.pid) });
+            if said.and_then(|()| silence()).is_err() {
+                let _ = std::fs::remove_file(&socket);
                 return ExitCode::FAILURE;
             }
             match events::Shim::new(SandboxDir(directory), listener, reaper).and_then(events::Shim::run) {
@@ -62,18 +64,17 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
         }
         Err(error) => {
-            say(&Hello::Failed(error.to_string()));
+            let _ = say(&Hello::Failed(error.to_string()));
             ExitCode::FAILURE
         }
     }
 }
 
-fn say(hello: &Hello) {
-    if let Ok(mut line) = serde_json::to_vec(hello) {
-        line.push(b'\n');
-        let _ = io::stdout().write_all(&line);
-        let _ = io::stdout().flush();
-    }
+fn say(hello: &Hello) -> io::Result<()> {
+    let mut line = serde_json::to_vec(hello)?;
+    line.push(b'\n');
+    io::stdout().write_all(&line)?;
+    io::stdout().flush()
 }
 
 fn begin(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, Option<reaper::Reaper>)> {

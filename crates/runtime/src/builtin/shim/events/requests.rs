@@ -65,7 +65,7 @@ impl Shim {
             }
             Request::Shutdown => {
                 for container in self.containers.values() {
-                    let _ = container.signal(Signal::SIGKILL, true);
+                    let _ = container.signal(Signal::SIGKILL as i32, true);
                 }
                 self.ending = Some((from, Instant::now() + LAST_GRACE));
                 None
@@ -111,9 +111,6 @@ impl Shim {
     }
 
     fn kill(&mut self, id: &ContainerId, signal: i32, all: bool) -> Answer {
-        let Ok(signal) = Signal::try_from(signal) else {
-            return Answer::Failed { why: Failure::Other, text: format!("there is no signal {signal}") };
-        };
         self.of(id, |container| match container.signal(signal, all) {
             Ok(()) => Answer::Done,
             Err(error) => Answer::Failed { why: Failure::Other, text: format!("signal: {error}") },
