@@ -19,7 +19,7 @@ fn annotated(manifest: &str, heal: &str) -> String {
 
 #[test]
 fn the_third_failure_in_a_row_restarts_and_one_in_between_does_not() {
-    let k = Kubectl::start(Version::V1_32);
+    let k = Kubectl::with_pods(Version::V1_32);
     let probe = |command: &str| {
         format!(
             "livenessProbe: {{exec: {{command: [sh, -c, {command:?}]}}, periodSeconds: 1, timeoutSeconds: 1, initialDelaySeconds: 2}}"
@@ -50,7 +50,7 @@ fn the_third_failure_in_a_row_restarts_and_one_in_between_does_not() {
 
 #[test]
 fn fifteen_seconds_of_reconfiguration_restart_nothing() {
-    let k = Kubectl::start(Version::V1_32);
+    let k = Kubectl::with_pods(Version::V1_32);
     let script = "touch /ok; sleep 12; rm /ok; sleep 15; touch /ok; exec sleep 1000";
     let check = "exec: {command: [test, -e, /ok]}";
     let probes =
@@ -70,7 +70,7 @@ fn fifteen_seconds_of_reconfiguration_restart_nothing() {
 
 #[test]
 fn pods_that_fail_together_are_not_all_restarted() {
-    let k = Kubectl::start(Version::V1_32);
+    let k = Kubectl::with_pods(Version::V1_32);
     let shared = tempfile::tempdir().expect("a directory");
     std::fs::write(shared.path().join("up"), "").expect("the dependency");
     let set = "
@@ -128,7 +128,7 @@ spec:
 
 #[test]
 fn a_pod_climbs_the_ladder_as_its_annotation_says() {
-    let k = Kubectl::start(Version::V1_32);
+    let k = Kubectl::with_pods(Version::V1_32);
     let manifest = pod("p", "sleep 0.2; exit 1", "", "");
     k.create(&annotated(&manifest, "restarts=1/10m, recreate=1/1h, move=off"));
     let said = |reason: &str| {

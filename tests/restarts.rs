@@ -32,7 +32,7 @@ const LAST: &str = "{.status.containerStatuses[0].lastState.terminated.exitCode}
 
 #[test]
 fn an_end_is_success_or_failure_by_its_code() {
-    let k = Kubectl::start(Version::V1_32);
+    let k = Kubectl::with_pods(Version::V1_32);
     k.create(&pod("well", "exit 0", "restartPolicy: OnFailure", ""));
     k.create(&pod("ill", "exit 1", "restartPolicy: OnFailure", ""));
     k.create(&pod("once", "exit 3", "restartPolicy: Never", ""));
@@ -48,7 +48,7 @@ fn an_end_is_success_or_failure_by_its_code() {
 
 #[test]
 fn stopping_is_asked_for_first_and_enforced_after_the_grace() {
-    let k = Kubectl::start(Version::V1_32);
+    let k = Kubectl::with_pods(Version::V1_32);
     // Finalizers hold what would otherwise be gone before one can look.
     let held = |manifest: String| manifest.replace("metadata: {", "metadata: {finalizers: [example.org/look], ");
     let grace =
@@ -79,7 +79,7 @@ fn process(arguments: &[&str]) -> Option<i32> {
 
 #[test]
 fn a_killed_process_has_failed_and_is_started_again_until_the_pod_is_deleted() {
-    let k = Kubectl::start(Version::V1_32);
+    let k = Kubectl::with_pods(Version::V1_32);
     let time = format!("{}", 100_000 + std::process::id());
     k.create(&pod("p", &format!("exec sleep {time}"), "", ""));
     until(&k, "pod p", "{.status.phase}", "Running");
@@ -100,7 +100,7 @@ fn a_killed_process_has_failed_and_is_started_again_until_the_pod_is_deleted() {
 
 #[test]
 fn a_restart_begins_from_the_image_and_keeps_the_volumes() {
-    let k = Kubectl::start(Version::V1_32);
+    let k = Kubectl::with_pods(Version::V1_32);
     let script = "ls /marker /data/marker 2>/dev/null; test -e /data/marker && exec sleep 1000; touch /marker /data/marker; exit 1";
     let volume = "volumes: [{name: d, emptyDir: {}}]";
     k.create(&pod("p", script, volume, "volumeMounts: [{name: d, mountPath: /data}]"));
@@ -111,7 +111,7 @@ fn a_restart_begins_from_the_image_and_keeps_the_volumes() {
 
 #[test]
 fn restarts_wait_longer_and_longer_each_with_a_container_of_its_own() {
-    let k = Kubectl::start(Version::V1_32);
+    let k = Kubectl::with_pods(Version::V1_32);
     k.create(&pod("p", "date +%s.%N; exit 1", "", ""));
     let mut ids = std::collections::BTreeSet::new();
     let id = "{.status.containerStatuses[0].lastState.terminated.containerID}";
