@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_network::Bridge;
-use mainstay_runtime::{ContainerStatus, Runtime, RuntimeError};
+use mainstay_runtime::{ContainerStatus, Runtime, RuntimeError, cgroup::Cgroup};
 
 use crate::{
     objects::{self, Objects},
@@ -26,6 +26,12 @@ pub enum TeardownError {
     Volume(#[from] VolumeError),
     #[error("remove the pod network: {0}")]
     Network(String),
+    #[error("remove the {what} of all pods")]
+    Left {
+        what: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,10 +73,26 @@ pub async fn teardown(
     if let Err(error) = remove::tree(&objects::kept_in(&settings.instance)) {
         tracing::warn!(%error, "something of what the API told is left");
     }
+    // Empty by now; whatever still holds on to them keeps them.
+    Cgroup::at(&settings.instance).remove().map_err(|source| TeardownError::Left { what: "cgroup", source })?;
+    let run = Path::new("/run").join(&settings.instance);
+    remove_empty(&run).map_err(|source| TeardownError::Left { what: "directory", source })?;
     if let Some(bridge) = bridge {
         bridge.down().await.map_err(|error| TeardownError::Network(error.chain()))?;
     }
     Ok(Ended { pods: observed.sandboxes.len(), containers: alive.len() })
+}
+
+/// Directories only: files, and with them what is mounted, are never touched.
+fn remove_empty(directory: &Path) -> std::io::Result<()> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove_empty(&entry.path())?;
+    }
+    std::fs::remove_dir(directory)
 }
 
 /// How long each pod may take to stop, as far as it was kept.
