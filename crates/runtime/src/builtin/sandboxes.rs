@@ -309,7 +309,12 @@ impl Inner {
                 continue;
             };
             let mut sandbox = Sandbox::new(record);
-            for entry in fs::read_dir(dir.containers())?.flatten() {
+            // Removal takes them before the sandbox itself, so they may be gone already.
+            let containers = match fs::read_dir(dir.containers()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                containers => containers.into_iter().flatten().flatten(),
+            };
+            for entry in containers {
                 let container = ContainerId(entry.file_name().to_string_lossy().into_owned());
                 let paths = dir.container(&container);
                 let Ok(record) = record::read::<ContainerRecord>(&paths.record()) else {
