@@ -4,6 +4,7 @@ mod agent;
 mod backup;
 mod cli;
 mod config_file;
+mod demo;
 mod down;
 mod exit;
 mod image;
@@ -42,6 +43,7 @@ fn main() -> std::process::ExitCode {
         Command::Restore(options) => restore::run(&options),
         Command::Image(options) => image::run(options),
         Command::Token(options) => token::run(&options),
+        Command::DemoWeb(options) => demo::web::run(&options),
     };
     done.map_or_else(Exit::report, |()| std::process::ExitCode::SUCCESS)
 }

@@ -107,6 +107,11 @@ impl Server {
         }
     }
 
+    /// A client of this server, for a part of this program, that needs no socket.
+    pub fn client(&self, part: &str) -> kube::Client {
+        client::internal(self.handler.clone(), part)
+    }
+
     /// A client for the agent in this process: it needs no socket, and may do no more than one on another machine.
     pub fn node_client(&self, node: &str) -> kube::Client {
         client::node(self.handler.clone(), node)

@@ -1,6 +1,9 @@
 //! `mainstay up` and `mainstay server`: build everything, say what was built, run, stop in order.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::anyhow;
 use mainstay_agent::tls::{Identity, Pair};
@@ -8,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cli::{ServerOptions, UpOptions},
+    demo,
     exit::Exit,
     machine::{self, Machine},
     process::Claim,
@@ -25,8 +29,26 @@ pub fn run(options: &UpOptions) -> Result<(), Exit> {
             missing => Err(missing),
         };
         announce(&server, machine.as_ref().map_err(Vec::as_slice), started.elapsed());
-        run_both(server, machine.ok(), stop).await
+        let kubeconfig = server.kubeconfig.clone();
+        let demo = show(options.demo, machine.is_ok(), server.client("demo"), &kubeconfig, stop.clone());
+        tokio::join!(run_both(server, machine.ok(), stop), demo).0
     })
+}
+
+/// The demo, beside what it shows; it ends with it.
+async fn show(wanted: bool, pods_can_run: bool, client: kube::Client, kubeconfig: &Path, stop: CancellationToken) {
+    if wanted && pods_can_run {
+        tokio::select! {
+            told = demo::run(client, kubeconfig) => if let Err(error) = told {
+                println!("The demo ends here: {error:#}");
+            },
+            () = stop.cancelled() => {}
+        }
+    } else if wanted {
+        println!();
+        println!("There is no demo without pods: start as root (sudo mainstay up --demo) to see it.");
+        println!("What works without: kubectl creates, reads, watches and deletes objects.");
+    }
 }
 
 pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {

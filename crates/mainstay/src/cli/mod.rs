@@ -11,7 +11,7 @@ pub use self::{
     machine::{MachineOptions, RuntimeChoice},
     server::ServerOptions,
 };
-use crate::{config_file, exit::Exit, image::ImageOptions, token::TokenOptions};
+use crate::{config_file, demo::web::WebOptions, exit::Exit, image::ImageOptions, token::TokenOptions};
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
 #[derive(Debug, Parser)]
@@ -41,6 +41,9 @@ pub enum Command {
     Image(ImageOptions),
     /// What machines join with
     Token(TokenOptions),
+    /// What the pods of the demo run
+    #[command(hide = true)]
+    DemoWeb(WebOptions),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -68,6 +71,10 @@ pub struct UpOptions {
 
     #[command(flatten)]
     pub machine: MachineOptions,
+
+    /// Show three web servers, one of them killed and healed
+    #[arg(long, env = "MAINSTAY_DEMO")]
+    pub demo: bool,
 }
 
 #[derive(Debug, Args)]
@@ -177,7 +184,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         | Command::Backup(_)
         | Command::Restore(_)
         | Command::Image(_)
-        | Command::Token(_) => {}
+        | Command::Token(_)
+        | Command::DemoWeb(_) => {}
     }
     Ok(cli.command)
 }
