@@ -134,7 +134,7 @@ fn a_pod_climbs_the_ladder_as_its_annotation_says() {
     let said = |reason: &str| {
         eventually(&format!("an event {reason}"), || {
             let path = format!("events --field-selector involvedObject.name=p,reason={reason}");
-            let message = k.value(&path, "{.items[0].message}");
+            let message = k.value(&path, "{.items[*].message}");
             (!message.is_empty()).then_some(message)
         })
     };
