@@ -100,8 +100,8 @@ impl Hooks {
 /// The container whose hook it is, for the names of its ports.
 fn container(at: &Place<'_>) -> Container {
     let spec = at.pod.spec.as_ref();
-    let all = spec.into_iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
-    all.filter(|container| container.name == at.container).cloned().next().unwrap_or_default()
+    let mut all = spec.into_iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    all.find(|container| container.name == at.container).cloned().unwrap_or_default()
 }
 
 /// `name_namespace(uid)`, as upstream writes pods.

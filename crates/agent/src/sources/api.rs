@@ -117,16 +117,12 @@ impl Kept {
         pods
     }
 
-    /// Written anew only when something other than the status has changed.
+    /// With its status: it tells how often its containers have been made, and since when it runs.
     fn keep(&self, pod: &Pod) {
         let Some(uid) = pod.metadata.uid.clone().map(PodUid) else { return };
         let mut pod = pod.clone();
         pod.metadata.managed_fields = None;
         pod.metadata.resource_version = None;
-        let phase = pod.status.take().and_then(|status| status.phase);
-        pod.status = phase
-            .filter(|phase| matches!(phase.as_str(), "Succeeded" | "Failed"))
-            .map(|phase| k8s_openapi::api::core::v1::PodStatus { phase: Some(phase), ..Default::default() });
         let path = self.path(&uid);
         let Ok(text) = serde_json::to_vec(&pod) else { return };
         if fs::read(&path).is_ok_and(|kept| kept == text) {

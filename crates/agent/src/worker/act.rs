@@ -106,8 +106,8 @@ async fn create_sandbox(tools: &Tools, on: &Subject, attempt: u32) -> Done {
 /// The container of this name, of whatever kind.
 pub fn container_of(pod: &Pod, name: &str) -> Option<Container> {
     let spec = pod.spec.as_ref()?;
-    let plain_ones = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let found = plain_ones.filter(|c| c.name == name).cloned().next();
+    let mut plain_ones = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let found = plain_ones.find(|c| c.name == name).cloned();
     found.or_else(|| spec.ephemeral_containers.iter().flatten().find(|c| c.name == name).map(plain))
 }
 
@@ -226,7 +226,7 @@ async fn farewell(tools: &Tools, on: &Subject) -> Done {
 async fn move_away(tools: &Tools, on: &Subject, why: &str) -> Done {
     let pod = pod(on)?;
     let (Some(name), Some(namespace)) = (&pod.metadata.name, &pod.metadata.namespace) else { return Ok(()) };
-    tools.events.pod(pod, Kind::Warning, "Moving", why.to_owned());
+    tracing::info!(pod = name, why, "delete, so that its owner makes another elsewhere");
     let api: Api<Pod> = Api::namespaced(tools.client.clone(), namespace);
     let uid = pod.metadata.uid.clone();
     let delete = DeleteParams::default().preconditions(kube::api::Preconditions { uid, resource_version: None });

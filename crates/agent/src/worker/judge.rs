@@ -63,10 +63,7 @@ async fn ended(
     let rung = tools.healer.failed(pod, &view.name, seen.attempt, &cause).await;
     match &rung {
         Rung::Restart => {}
-        Rung::Recreate { why } => {
-            tools.events.pod(pod, Kind::Warning, "Recreating", why.clone());
-            memory.recreate = Some(why.clone());
-        }
+        Rung::Recreate { why } => memory.recreate = Some(why.clone()),
         Rung::Move { why } => memory.moving = Some(why.clone()),
     }
     let own = memory.containers.entry(view.name.clone()).or_default();

@@ -43,11 +43,21 @@ fn body(status: &PodStatus, previous: Option<&PodStatus>) -> Value {
             new.entry(key.clone()).or_insert(Value::Null);
         }
     }
+    // Conditions are merged by their type: what one no longer says must be taken back.
+    for condition in new.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        for key in ["reason", "message"] {
+            if let Some(condition) = condition.as_object_mut() {
+                condition.entry(key).or_insert(Value::Null);
+            }
+        }
+    }
     Value::Object(new)
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::PodCondition;
+
     use super::*;
 
     #[test]
@@ -57,5 +67,13 @@ mod tests {
         before.nominated_node_name = Some("n".into());
         assert_eq!(body(&status(None), Some(&before)), json!({ "podIP": null }));
         assert_eq!(body(&status(Some("10.0.0.2")), None), json!({ "podIP": "10.0.0.2" }));
+    }
+
+    #[test]
+    fn a_condition_that_gives_no_reason_takes_back_the_one_it_gave() {
+        let condition = PodCondition { type_: "Ready".into(), status: "True".into(), ..PodCondition::default() };
+        let status = PodStatus { conditions: Some(vec![condition]), ..PodStatus::default() };
+        let told = json!({ "type": "Ready", "status": "True", "reason": null, "message": null });
+        assert_eq!(body(&status, None), json!({ "conditions": [told] }));
     }
 }

@@ -24,7 +24,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Start a cluster on this machine
-    Up(UpOptions),
+    Up(Box<UpOptions>),
     /// Start a server that other machines can reach
     Server(ServerOptions),
     /// Run pods on this machine for a server elsewhere

@@ -48,7 +48,9 @@ fn one(
     container: &Container,
     previous: Option<ContainerStatus>,
 ) -> ContainerStatus {
-    let Some(seen) = world.newest(&view.name) else { return absent(world, view, container, previous) };
+    // One that was made and never started does not count.
+    let seen = world.newest(&view.name).filter(|seen| seen.state != runtime::ContainerState::Created);
+    let Some(seen) = seen else { return absent(world, view, container, previous) };
     let memory = world.memory.container(&view.name);
     let results = world.results(&seen.id);
     let running = seen.state.is_running();
