@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use super::{at_rest, create, host, mark, phase, pods, restarts, sleeper};
+use super::{Marks, at_rest, create, host, phase, pods, restarts, sleeper};
 use crate::harness::{Cluster, PATIENCE, command, eventually};
 
 fn mainstay(verb: &str, data_dir: &Path) -> String {
@@ -74,22 +74,23 @@ async fn an_end_while_the_agent_is_dead_is_reported_and_logs_go_on() {
 async fn stop_leaves_containers_running_and_down_ends_them_gracefully() {
     let mut cluster = Cluster::with_pods(&[]);
     let shared = tempfile::tempdir().expect("make a directory");
-    create(&cluster, &sleeper("p", &mark(0))).await;
+    let marks = Marks::new();
+    create(&cluster, &sleeper("p", &marks.of(0))).await;
     let script = "trap 'touch /shared/asked; exit 0' TERM; touch /shared/begun; while :; do sleep 0.05; done";
     create(&cluster, &once("polite", shared.path(), script)).await;
     eventually("it has begun", || shared.path().join("begun").exists().then_some(()));
     until(&cluster, "p", |pod| phase(pod) == "Running").await;
-    let before = host::pids(&mark(0));
+    let before = host::pids(&marks.of(0));
     assert_eq!(before.len(), 1);
     let data_dir = cluster.data_dir();
     mainstay("stop", &data_dir);
     mainstay("stop", &data_dir);
-    assert_eq!(host::pids(&mark(0)), before, "it runs on");
+    assert_eq!(host::pids(&marks.of(0)), before, "it runs on");
     assert!(!shared.path().join("asked").exists());
     cluster.kill(); // gone already; the harness has to know
     cluster.start_again();
     let pod = until(&cluster, "p", |pod| phase(pod) == "Running").await;
-    assert_eq!((restarts(&pod), host::pids(&mark(0))), (0, before));
+    assert_eq!((restarts(&pod), host::pids(&marks.of(0))), (0, before));
     down(&data_dir);
     assert!(shared.path().join("asked").exists(), "ended by its stop signal");
     assert_eq!(host::traces(&data_dir), Vec::<String>::new());
@@ -99,5 +100,5 @@ async fn stop_leaves_containers_running_and_down_ends_them_gracefully() {
     cluster.start_again();
     until(&cluster, "p", |pod| phase(pod) == "Running").await;
     super::delete_all(&cluster).await;
-    assert!(at_rest(&cluster).await.is_empty());
+    assert!(at_rest(&cluster, &marks).await.is_empty());
 }

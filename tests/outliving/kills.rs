@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::api::{DeleteParams, PostParams};
 
-use super::{at_rest, create, delete_all, host, mark, pods, restarts, sleeper};
+use super::{Marks, at_rest, create, delete_all, host, pods, restarts, sleeper};
 use crate::harness::Cluster;
 
 const KILLS: usize = 100;
@@ -14,20 +14,21 @@ const CALM: usize = 3;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_kills_leave_no_orphan_no_duplicate_and_nothing_behind() {
     let mut cluster = Cluster::with_pods(&[]);
+    let marks = Marks::new();
     let mut random = fastrand::Rng::new();
     println!("seed {}", random.get_seed());
     for number in 0..CALM {
-        create(&cluster, &sleeper(&format!("calm-{number}"), &mark(number))).await;
+        create(&cluster, &sleeper(&format!("calm-{number}"), &marks.of(number))).await;
     }
-    at_rest(&cluster).await;
-    let calm: Vec<_> = (0..CALM).map(|number| host::pids(&mark(number))).collect();
+    at_rest(&cluster, &marks).await;
+    let calm: Vec<_> = (0..CALM).map(|number| host::pids(&marks.of(number))).collect();
     let mut alive: Vec<String> = Vec::new();
     for round in 0..KILLS {
         let api = pods(&cluster).await;
         let name = format!("busy-{round}");
         // Whatever the kill cuts off may or may not have happened.
         let storm = async {
-            if api.create(&PostParams::default(), &sleeper(&name, &mark(CALM + round))).await.is_ok() {
+            if api.create(&PostParams::default(), &sleeper(&name, &marks.of(CALM + round))).await.is_ok() {
                 alive.push(name.clone());
             }
             while alive.len() > 4 {
@@ -41,14 +42,14 @@ async fn a_hundred_kills_leave_no_orphan_no_duplicate_and_nothing_behind() {
         cluster.kill();
         cluster.start_again();
     }
-    let list = at_rest(&cluster).await;
+    let list = at_rest(&cluster, &marks).await;
     for pod in &list {
         assert_eq!(restarts(pod), 0, "no container notices: {pod:?}");
     }
-    let after: Vec<_> = (0..CALM).map(|number| host::pids(&mark(number))).collect();
+    let after: Vec<_> = (0..CALM).map(|number| host::pids(&marks.of(number))).collect();
     assert_eq!(calm, after, "the same processes, from before the first kill");
     delete_all(&cluster).await;
-    assert!(at_rest(&cluster).await.is_empty());
+    assert!(at_rest(&cluster, &marks).await.is_empty());
     let data_dir = cluster.data_dir();
     let left: Vec<_> =
         host::traces(&data_dir).into_iter().filter(|t| t.contains("/pod") || t.contains("shim")).collect();

@@ -22,9 +22,17 @@ use host::running;
 /// Longest wait for a cluster to come to rest after a storm.
 const REST: Duration = Duration::from_secs(90);
 
-/// An argument of `sleep` that is this test's and this pod's alone.
-fn mark(number: usize) -> String {
-    format!("{}.{number:05}", 1_000_000_000 + u64::from(std::process::id()))
+/// Arguments of `sleep` that are this test's, and each one pod's, alone.
+struct Marks(String);
+
+impl Marks {
+    fn new() -> Self {
+        Self(format!("{}.", fastrand::u64(1_000_000_000..9_999_999_999)))
+    }
+
+    fn of(&self, number: usize) -> String {
+        format!("{}{number:05}", self.0)
+    }
 }
 
 fn sleeper(name: &str, mark: &str) -> Pod {
@@ -65,7 +73,7 @@ fn phase(pod: &Pod) -> &str {
 }
 
 /// Waits until every pod of the API runs exactly once, and nothing else of this test does.
-async fn at_rest(cluster: &Cluster) -> Vec<Pod> {
+async fn at_rest(cluster: &Cluster, marks: &Marks) -> Vec<Pod> {
     let deadline = std::time::Instant::now() + REST;
     loop {
         let list = match pods(cluster).await.list(&ListParams::default()).await {
@@ -73,7 +81,7 @@ async fn at_rest(cluster: &Cluster) -> Vec<Pod> {
             Err(error) => panic!("list pods: {error}"),
         };
         let wanted = wanted(&list);
-        let counts = running(&mark(0)[..11]);
+        let counts = running(&marks.0);
         let expected: BTreeMap<_, _> = wanted.values().map(|mark| (mark.clone(), 1)).collect();
         let settled =
             list.len() == wanted.len() && list.iter().all(|pod| phase(pod) == "Running") && counts == expected;
