@@ -68,6 +68,12 @@ fn restarts(pod: &Pod) -> i32 {
     statuses.into_iter().flatten().map(|s| s.restart_count).sum()
 }
 
+/// Whether a container of it is known to have run and ended before.
+fn has_ended(pod: &Pod) -> bool {
+    let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
+    statuses.into_iter().flatten().any(|s| s.last_state.as_ref().is_some_and(|state| state.terminated.is_some()))
+}
+
 fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
 }
