@@ -264,6 +264,7 @@ impl Inner {
     pub async fn find_all(self: &Arc<Self>) -> Result<()> {
         let failed = |error: io::Error| RuntimeError::failed("read the runtime's directory", error);
         let found = self.read_all().map_err(failed)?;
+        self.release_unknown(&found);
         for sandbox in found {
             let (id, shim) = (sandbox.record.id.clone(), sandbox.record.shim);
             let same_boot = sandbox.record.boot == self.boot;
@@ -295,6 +296,16 @@ impl Inner {
                 }
             }
         });
+    }
+
+    /// An agent that ended between mounting a container's root and writing the container down left a mount that nothing names.
+    fn release_unknown(&self, found: &[Sandbox]) {
+        let known = |id: &String| found.iter().any(|sandbox| sandbox.containers.contains_key(&ContainerId(id.clone())));
+        for id in self.images.prepared().unwrap_or_default().into_iter().filter(|id| !known(id)) {
+            if let Err(error) = self.images.release_rootfs(&id) {
+                tracing::warn!(id, %error, "the root filesystem of a container that was never made stays");
+            }
+        }
     }
 
     fn read_all(&self) -> io::Result<Vec<Sandbox>> {
