@@ -16,6 +16,9 @@ use nix::{
 
 use crate::exit::Exit;
 
+/// A process that was killed while it started another leaves the lock with its child, until that becomes its own program.
+const INHERITED: Duration = Duration::from_secs(5);
+
 /// Held as long as the process runs; the kernel gives it back whatever happens.
 pub struct Claim {
     _lock: File,
@@ -34,19 +37,26 @@ impl Claim {
         fs::create_dir_all(data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         let path = path(data_dir);
         let mut lock = open(&path).with_context(|| format!("open {}", path.display()))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                let _ = lock.read_to_string(&mut text);
-                return Err(Exit::Refused(anyhow!(
-                    "--data-dir {}: process {} runs here already; stop it with `mainstay stop`, or name another directory",
-                    data_dir.display(),
-                    text.trim()
-                )));
-            }
-            Err(TryLockError::Error(error)) => {
-                return Err(Exit::Failed(anyhow!(error).context(format!("lock {}", path.display()))));
+        let since = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => {
+                    let mut text = String::new();
+                    let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut text));
+                    let holder = text.trim();
+                    let gone = !holder.is_empty() && !Path::new("/proc").join(holder).exists();
+                    if !gone || since.elapsed() > INHERITED {
+                        return Err(Exit::Refused(anyhow!(
+                            "--data-dir {}: process {holder} runs here already; stop it with `mainstay stop`, or name another directory",
+                            data_dir.display(),
+                        )));
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(TryLockError::Error(error)) => {
+                    return Err(Exit::Failed(anyhow!(error).context(format!("lock {}", path.display()))));
+                }
             }
         }
         // A full disk must not keep us from starting: the lock is what counts.

@@ -4,9 +4,13 @@ use std::{
     fs::{File, TryLockError},
     io::{Read, Seek, Write},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use super::{error::OpenError, paths};
+
+/// A process that was killed while it started another leaves the lock with its child, until that becomes its own program.
+const INHERITED: Duration = Duration::from_secs(5);
 
 /// Held while the process lives; the kernel lets go of it however the process ends.
 pub(super) struct DirLock {
@@ -18,14 +22,20 @@ impl DirLock {
         let path = paths::lock(dir);
         let io = |source| OpenError::Io { path: path.clone(), source };
         let mut file = File::options().create(true).truncate(false).read(true).write(true).open(&path).map_err(io)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = file.read_to_string(&mut holder);
-                return Err(OpenError::Locked { dir: dir.to_path_buf(), holder: holder.trim().parse().ok() });
+        let deadline = Instant::now() + INHERITED;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => {
+                    let holder = noted(&mut file);
+                    let gone = holder.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists());
+                    if !gone || Instant::now() > deadline {
+                        return Err(OpenError::Locked { dir: dir.to_path_buf(), holder });
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(TryLockError::Error(source)) => return Err(io(source)),
             }
-            Err(TryLockError::Error(source)) => return Err(io(source)),
         }
         // The number is a courtesy to whoever is refused: a full disk must not keep us from starting.
         let note = |file: &mut File| {
@@ -38,4 +48,11 @@ impl DirLock {
         }
         Ok(DirLock { _file: file })
     }
+}
+
+fn noted(file: &mut File) -> Option<u32> {
+    let mut holder = String::new();
+    file.rewind().ok()?;
+    file.read_to_string(&mut holder).ok()?;
+    holder.trim().parse().ok()
 }
