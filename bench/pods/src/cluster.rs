@@ -43,6 +43,7 @@ impl Cluster {
         let started = Instant::now();
         let mut child = Command::new(&binary)
             .args(["up", "--log", "warn", "--agent-port", "0", "--node-name", "bench", "--runtime", runtime])
+            .args(["--evict-disk", "0", "--pod-range", "10.232.0.0/16"]) // a full disk and a neighbour are not the point
             .args(["--listen", &format!("127.0.0.1:{port}"), "--data-dir"])
             .arg(&data)
             .stdout(Stdio::null())
@@ -144,6 +145,7 @@ impl Cluster {
 
     /// Leaves nothing behind.
     pub async fn end(mut self) -> anyhow::Result<()> {
+        self.seen.stop();
         process::send(self.pid()?, Signal::SIGTERM)?;
         let ended = tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await;
         if ended.is_err() {

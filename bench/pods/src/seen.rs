@@ -11,7 +11,10 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    runtime::watcher::{self, Event, watcher},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
 };
 use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle};
@@ -39,7 +42,7 @@ impl Seen {
         let (changes, changed) = watch::channel(());
         let seen = state.clone();
         let task = tokio::spawn(async move {
-            let mut events = watcher(pods, watcher::Config::default()).boxed();
+            let mut events = watcher(pods, watcher::Config::default()).default_backoff().boxed();
             while let Some(event) = events.next().await {
                 match event {
                     Ok(Event::Apply(pod) | Event::InitApply(pod)) => seen.lock().note(&pod),
@@ -76,6 +79,10 @@ impl Seen {
         }
     }
 
+    pub fn stop(&self) {
+        self.task.abort();
+    }
+
     /// Waits until no pod is left.
     pub async fn none(&self) -> anyhow::Result<()> {
         let mut changed = self.changed.clone();
@@ -93,7 +100,7 @@ impl Seen {
 
 impl Drop for Seen {
     fn drop(&mut self) {
-        self.task.abort();
+        self.stop();
     }
 }
 

@@ -328,9 +328,10 @@ fn attributes<R: Read>(entry: &mut Entry<'_, R>, path: &Path) -> Result<Attribut
     let refused = |why| ExtractError::Refused { path: path.into(), why };
     let header = entry.header();
     let id = |id: io::Result<u64>| id.ok().and_then(|id| u32::try_from(id).ok()).filter(|id| *id != u32::MAX);
-    let uid = id(header.uid()).ok_or_else(|| refused("belongs to no possible user"))?;
-    let gid = id(header.gid()).ok_or_else(|| refused("belongs to no possible group"))?;
-    let mode = header.mode().map_err(|_| refused("has no readable mode"))?;
+    let old = header.as_old();
+    let uid = id(unless_blank(&old.uid, header.uid())).ok_or_else(|| refused("belongs to no possible user"))?;
+    let gid = id(unless_blank(&old.gid, header.gid())).ok_or_else(|| refused("belongs to no possible group"))?;
+    let mode = unless_blank(&old.mode, header.mode()).map_err(|_| refused("has no readable mode"))?;
     let seconds = header.mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
     let mut time = Timespec { tv_sec: seconds, tv_nsec: 0 };
     let mut extended = Vec::new();
@@ -349,6 +350,11 @@ fn attributes<R: Read>(entry: &mut Entry<'_, R>, path: &Path) -> Result<Attribut
     }
     let owner = (Uid::from_raw(uid), Gid::from_raw(gid));
     Ok(Attributes { owner, mode: Mode::from_raw_mode(mode & 0o7777), time, extended })
+}
+
+/// A field that was left empty is zero, as for every other reader of archives.
+fn unless_blank<T: Default>(field: &[u8], value: io::Result<T>) -> io::Result<T> {
+    if field.iter().all(|byte| matches!(byte, 0 | b' ')) { value.or_else(|_| Ok(T::default())) } else { value }
 }
 
 /// `1700000000.25`

@@ -232,3 +232,16 @@ fn linked_files_count_once() {
     assert_eq!(usage.inodes, 2);
     assert_eq!(made.stat("a").nlink(), 3);
 }
+
+#[test]
+fn fields_left_empty_are_zero() {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu(); // owner and time stay blank
+    header.set_size(1);
+    header.set_mode(0o600);
+    builder.append_data(&mut header, "a", &b"x"[..]).unwrap();
+    let made = made_of(&builder.into_inner().unwrap(), &[]);
+    made.result.as_ref().unwrap();
+    let a = made.stat("a");
+    assert_eq!((a.uid(), a.gid(), a.mtime(), a.mode() & 0o777), (0, 0, 0, 0o600));
+}
