@@ -17,6 +17,7 @@ mod kubectl_describe;
 mod kubectl_errors;
 mod kubectl_get;
 mod kubectl_pods;
+mod machines;
 mod outages;
 mod outliving;
 mod python_client;

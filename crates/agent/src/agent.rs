@@ -94,7 +94,6 @@ pub struct Agent {
     from_directory: Option<Directory>,
     said: mpsc::Receiver<Said>,
     server: stream::Server,
-    rotates_by_size: bool,
     bridge: Option<Arc<Bridge>>,
     has_server: bool,
 }
@@ -174,19 +173,7 @@ impl Agent {
             evictions: keeper.evictions(),
             mirrors,
         });
-        Ok(Self {
-            from_directory,
-            rotates_by_size: matches!(engine, Engine::Cri { .. }),
-            settings,
-            runtime,
-            tools,
-            keeper,
-            from_api,
-            said,
-            server,
-            bridge,
-            has_server,
-        })
+        Ok(Self { from_directory, settings, runtime, tools, keeper, from_api, said, server, bridge, has_server })
     }
 
     pub fn settings(&self) -> &Settings {
@@ -215,7 +202,7 @@ impl Agent {
             let (client, node_name) = (self.tools.client.clone(), self.settings.node_name.clone());
             tasks.spawn(crate::network::follow(bridge, client, node_name, stop.clone()));
         }
-        let rotation = Rotation { runtime: self.runtime, limit: LogLimit::default(), by_size: self.rotates_by_size };
+        let rotation = Rotation { runtime: self.runtime, limit: LogLimit::default() };
         tasks.spawn(rotation.run(stop.clone()));
         tasks.spawn(Workers::new(self.tools).run(stop.clone()));
         tasks.close();

@@ -1,7 +1,4 @@
-//! Keeps logs small: full files are set aside, and of those the oldest go.
-//!
-//! The built-in runtime's shims rotate their own files by size. Files of other runtimes are renamed here
-//! and the runtime asked to begin a new one. What was set aside goes by number and by age for both.
+//! Keeps logs small: of the files that a runtime has set aside, the oldest go, by number and by age.
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 
@@ -11,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::path;
 
-/// How often sizes are looked at. A container that floods its log gets over its limit by what it writes meanwhile.
+/// How often old files are looked for.
 const LOOK: Duration = Duration::from_secs(10);
 /// Files set aside are kept no longer.
 const KEEP: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -19,8 +16,6 @@ const KEEP: SignedDuration = SignedDuration::from_hours(7 * 24);
 pub struct Rotation {
     pub runtime: Arc<dyn Runtime>,
     pub limit: LogLimit,
-    /// Whether full files are ours to set aside.
-    pub by_size: bool,
 }
 
 impl Rotation {
@@ -29,7 +24,7 @@ impl Rotation {
             match self.runtime.observe(None).await {
                 Ok(observed) => {
                     for container in &observed.containers {
-                        self.container(container).await;
+                        self.container(container);
                     }
                 }
                 Err(error) => tracing::debug!(%error, "cannot look at logs"),
@@ -37,34 +32,13 @@ impl Rotation {
         }
     }
 
-    async fn container(&self, container: &ContainerStatus) {
+    fn container(&self, container: &ContainerStatus) {
         let log = &container.log_path;
         if log.as_os_str().is_empty() {
             return;
         }
-        if self.by_size && container.state.is_running() && self.is_full(log) {
-            self.begin_new(container).await;
-        }
         if let Err(error) = clean(log, &self.limit, Timestamp::now()) {
             tracing::warn!(%error, log = %log.display(), uid = %container.pod.uid, "cannot remove old log files");
-        }
-    }
-
-    fn is_full(&self, log: &Path) -> bool {
-        std::fs::metadata(log).is_ok_and(|metadata| metadata.len() >= self.limit.bytes)
-    }
-
-    async fn begin_new(&self, container: &ContainerStatus) {
-        let log = &container.log_path;
-        let aside = path::aside(log, Timestamp::now());
-        if let Err(error) = std::fs::rename(log, &aside) {
-            return tracing::warn!(%error, log = %log.display(), "cannot set a log file aside");
-        }
-        if let Err(error) = self.runtime.reopen_log(&container.id).await {
-            tracing::warn!(%error, uid = %container.pod.uid, container = container.name, "cannot begin a new log file");
-            if !log.exists() {
-                let _ = std::fs::rename(&aside, log); // it writes to that one still
-            }
         }
     }
 }
