@@ -18,6 +18,7 @@ pub mod descriptor;
 pub mod field;
 pub mod heal;
 pub mod kinds;
+pub mod offer;
 pub mod openapi;
 pub mod patch;
 pub mod protobuf;

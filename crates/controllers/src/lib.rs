@@ -4,6 +4,7 @@
 //! of its own, and against any Kubernetes API server.
 //!
 //! * [`shell`]: what a controller is, and one turn of it; [`runner`]: turns, one at a time per key
+//! * [`cache`]: the objects of one kind, in memory, never older than what we wrote
 //! * [`catalogue`]: which resources the server has; [`monitor`]: what happens to their objects,
 //!   seen once for everybody; [`all`]: which news wakes whom, and starting and stopping it all
 //! * [`namespace`]: empties a namespace that is being deleted
@@ -11,12 +12,14 @@
 //! * [`furnish`]: what every namespace contains
 //! * [`nodes`]: machines that fell silent; [`place`]: pods get machines
 //! * [`volumes`]: binds claims to volumes, and makes volumes on machines
+//! * [`workloads`]: what runs, how many of it, and for how long
 //!
 //! With a store that several servers share, each of them runs these controllers. All may run
 //! twice: creates collide by name, deletes carry the uid (and the version that was judged), and
 //! every other write carries a version. Whoever comes second is refused and looks again.
 
 mod all;
+pub mod cache;
 mod catalogue;
 mod failure;
 mod furnish;
@@ -29,6 +32,7 @@ mod place;
 mod runner;
 mod shell;
 mod volumes;
+pub mod workloads;
 
 pub use all::{Settings, run};
 pub use failure::Failure;

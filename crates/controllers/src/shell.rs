@@ -15,6 +15,9 @@ use crate::failure::Failure;
 pub trait Controller: Send + Sync + 'static {
     /// For logs.
     const NAME: &'static str;
+    /// How many actions of one plan may be under way at once. More than one only where they do not depend on
+    /// each other.
+    const ABREAST: usize = 1;
 
     /// What is looked after: one key, one runner.
     type Key: Clone + Ord + Hash + Debug + Send + Sync;
@@ -70,15 +73,20 @@ pub async fn turn<C: Controller>(
     let plan = C::plan(&world, now);
     drop(world);
     let mut result = Ok(plan.wake_at);
-    for action in plan.actions {
+    let mut actions = plan.actions.into_iter().peekable();
+    let mut abreast = 1;
+    while result.is_ok() && actions.peek().is_some() {
         if stop.is_cancelled() {
             return Ok(None); // between actions, never inside one
         }
-        tracing::debug!(controller = C::NAME, ?key, ?action, "apply");
-        if let Err(error) = controller.apply(key, action).await {
-            result = Err(error);
-            break;
-        }
+        let some = actions.by_ref().take(abreast).map(|action| {
+            tracing::debug!(controller = C::NAME, ?key, ?action, "apply");
+            controller.apply(key, action)
+        });
+        let done = futures::future::join_all(some).await;
+        result = done.into_iter().collect::<Result<(), Failure>>().and(result);
+        // Once they are known to succeed: what is refused (a quota, say) is not asked for a hundred times.
+        abreast = (abreast * 2).min(C::ABREAST.max(1));
     }
     if let Some(status) = plan.status {
         controller.report(key, status).await?; // what was seen stands even when acting failed

@@ -1,0 +1,3 @@
+//! How fast pods get machines.
+
+fn main() {}

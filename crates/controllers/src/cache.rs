@@ -1,0 +1,337 @@
+//! The objects of one kind, kept in memory for all controllers that look at them.
+//!
+//! One watch feeds it, and so does every write of our own: what the API answered to a write is
+//! taken in at once ([`Cache::wrote`], [`Cache::removed`]), and news older than that is dropped.
+//! A turn therefore never sees a world older than what earlier turns did to it, which is what
+//! keeps a controller from deleting, scaling or replacing twice. Versions are compared as the
+//! numbers they are.
+//!
+//! What this cannot rule out is a second writer with a cache of its own. Creates are safe in any
+//! case, because names follow from owner and slot and collide; everything else is fenced by uid
+//! and version.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt::Debug,
+    sync::Arc,
+};
+
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{
+    Api, Client, Resource,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event},
+    },
+};
+use parking_lot::{Mutex, RwLock};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Namespace (empty for kinds without) and name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Key {
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+    }
+}
+
+impl Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What a kind must be to be kept. Narrow types of our own do as well as generated ones.
+pub trait Kept: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
+impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static> Kept for K {}
+
+/// Something happened to an object: what it was before, and what it is now.
+pub struct Change<'a, K> {
+    pub key: &'a Key,
+    pub before: Option<&'a K>,
+    pub after: Option<&'a K>,
+}
+
+impl<K> Change<'_, K> {
+    /// The newest there is.
+    pub fn latest(&self) -> Option<&K> {
+        self.after.or(self.before)
+    }
+}
+
+type Listener<K> = Box<dyn Fn(Change<'_, K>) + Send + Sync>;
+
+pub struct Cache<K> {
+    state: RwLock<State<K>>,
+    listeners: Mutex<Arc<Vec<Listener<K>>>>,
+    complete: watch::Sender<bool>,
+}
+
+struct State<K> {
+    objects: HashMap<Key, Arc<K>>,
+    by_controller: HashMap<String, BTreeSet<Key>>,
+    by_namespace: HashMap<String, BTreeSet<Key>>,
+    /// Objects whose removal we know of before the watch does, by uid.
+    removed: HashMap<String, Key>,
+}
+
+impl<K: Kept> Cache<K> {
+    #[expect(clippy::new_ret_no_self, reason = "always shared")]
+    pub fn new() -> Arc<Self> {
+        let state = State {
+            objects: HashMap::new(),
+            by_controller: HashMap::new(),
+            by_namespace: HashMap::new(),
+            removed: HashMap::new(),
+        };
+        Arc::new(Self { state: RwLock::new(state), listeners: Mutex::default(), complete: watch::Sender::new(false) })
+    }
+
+    /// Calls `listener` after every change. Listeners wake queues; they do no work.
+    pub fn on_change(&self, listener: impl Fn(Change<'_, K>) + Send + Sync + 'static) {
+        let mut listeners = self.listeners.lock();
+        let all = Arc::get_mut(&mut listeners).expect("listeners come before the watch begins");
+        all.push(Box::new(listener));
+    }
+
+    /// Returns once everything there was has been taken in.
+    pub async fn ready(&self) {
+        let _ = self.complete.subscribe().wait_for(|complete| *complete).await;
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.state.read().objects.get(key).cloned()
+    }
+
+    /// What an object controls, by the controller's uid, in the order of keys.
+    pub fn controlled_by(&self, uid: &str) -> Vec<Arc<K>> {
+        let state = self.state.read();
+        state.several(state.by_controller.get(uid))
+    }
+
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        let state = self.state.read();
+        state.several(state.by_namespace.get(namespace))
+    }
+
+    pub fn all(&self) -> Vec<Arc<K>> {
+        self.state.read().objects.values().cloned().collect()
+    }
+
+    /// Takes in what the API answered to a write of ours.
+    pub fn wrote(&self, object: K) {
+        self.put(object);
+    }
+
+    /// Takes in that a delete of ours took effect at once.
+    pub fn removed(&self, key: &Key, uid: &str) {
+        let before = {
+            let mut state = self.state.write();
+            if state.objects.get(key).is_none_or(|known| known.meta().uid.as_deref() != Some(uid)) {
+                return;
+            }
+            state.removed.insert(uid.to_owned(), key.clone());
+            state.take(key)
+        };
+        self.tell(key, before.as_deref(), None);
+    }
+
+    /// Follows the API until asked to stop.
+    pub async fn run(self: Arc<Self>, client: Client, stop: CancellationToken) {
+        let config = watcher::Config::default();
+        let events = watcher::watcher(Api::<K>::all(client), config).default_backoff();
+        let mut events = std::pin::pin!(events);
+        let mut listed = BTreeSet::new();
+        while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(object)) => {
+                    listed.insert(Key::of(object.meta()));
+                    self.put(object);
+                }
+                Ok(Event::InitDone) => {
+                    self.keep_only(&std::mem::take(&mut listed));
+                    self.complete.send_replace(true);
+                }
+                Ok(Event::Apply(object)) => self.put(object),
+                Ok(Event::Delete(object)) => self.gone(&object),
+                Err(error) => {
+                    tracing::debug!(kind = %K::kind(&()), %error, "cannot follow; will follow again");
+                }
+            }
+        }
+    }
+
+    fn put(&self, object: K) {
+        let key = Key::of(object.meta());
+        let (object, before) = {
+            let mut state = self.state.write();
+            let uid = object.meta().uid.as_deref().unwrap_or_default();
+            if state.removed.contains_key(uid) {
+                return;
+            }
+            let known = state.objects.get(&key);
+            if known.is_some_and(|known| version(known.meta()) >= version(object.meta())) {
+                return;
+            }
+            let before = state.take(&key);
+            let object = Arc::new(object);
+            state.add(key.clone(), object.clone());
+            (object, before)
+        };
+        self.tell(&key, before.as_deref(), Some(&object));
+    }
+
+    fn gone(&self, object: &K) {
+        let key = Key::of(object.meta());
+        let before = {
+            let mut state = self.state.write();
+            state.removed.remove(object.meta().uid.as_deref().unwrap_or_default());
+            let known = state.objects.get(&key);
+            if known.is_none_or(|known| known.meta().uid != object.meta().uid) {
+                return; // its name belongs to another already
+            }
+            state.take(&key)
+        };
+        self.tell(&key, before.as_deref(), None);
+    }
+
+    fn keep_only(&self, listed: &BTreeSet<Key>) {
+        let lost: Vec<(Key, Option<Arc<K>>)> = {
+            let mut state = self.state.write();
+            state.removed.clear();
+            let lost: Vec<Key> = state.objects.keys().filter(|key| !listed.contains(key)).cloned().collect();
+            lost.into_iter().map(|key| (key.clone(), state.take(&key))).collect()
+        };
+        for (key, before) in lost {
+            self.tell(&key, before.as_deref(), None);
+        }
+    }
+
+    fn tell(&self, key: &Key, before: Option<&K>, after: Option<&K>) {
+        let listeners = self.listeners.lock().clone();
+        listeners.iter().for_each(|listener| listener(Change { key, before, after }));
+    }
+}
+
+impl<K: Kept> State<K> {
+    fn several(&self, keys: Option<&BTreeSet<Key>>) -> Vec<Arc<K>> {
+        keys.into_iter().flatten().filter_map(|key| self.objects.get(key).cloned()).collect()
+    }
+
+    fn add(&mut self, key: Key, object: Arc<K>) {
+        if let Some(uid) = controller(object.meta()) {
+            self.by_controller.entry(uid.to_owned()).or_default().insert(key.clone());
+        }
+        self.by_namespace.entry(key.namespace.clone()).or_default().insert(key.clone());
+        self.objects.insert(key, object);
+    }
+
+    fn take(&mut self, key: &Key) -> Option<Arc<K>> {
+        let object = self.objects.remove(key)?;
+        if let Some(uid) = controller(object.meta()) {
+            forget(&mut self.by_controller, uid, key);
+        }
+        forget(&mut self.by_namespace, &key.namespace, key);
+        Some(object)
+    }
+}
+
+fn forget(index: &mut HashMap<String, BTreeSet<Key>>, at: &str, key: &Key) {
+    if let Some(keys) = index.get_mut(at) {
+        keys.remove(key);
+        if keys.is_empty() {
+            index.remove(at);
+        }
+    }
+}
+
+/// The uid of the one owner that controls an object.
+pub fn controller(meta: &ObjectMeta) -> Option<&str> {
+    let mut owners = meta.owner_references.iter().flatten();
+    owners.find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+}
+
+pub fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(name: &str, uid: &str, version: u64, controller: Option<&str>) -> ConfigMap {
+        let owners = controller
+            .map(|uid| json!([{ "apiVersion": "v1", "kind": "X", "name": "x", "uid": uid, "controller": true }]));
+        let object = json!({ "metadata": {
+            "name": name, "namespace": "ns", "uid": uid, "resourceVersion": version.to_string(), "ownerReferences": owners,
+        } });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn versions(cache: &Cache<ConfigMap>) -> Vec<u64> {
+        cache.in_namespace("ns").iter().map(|object| version(&object.metadata)).collect()
+    }
+
+    #[test]
+    fn news_older_than_our_own_write_is_dropped() {
+        let cache = Cache::new();
+        cache.put(object("a", "1", 5, None));
+        cache.wrote(object("a", "1", 9, None));
+        cache.put(object("a", "1", 7, None));
+        assert_eq!(versions(&cache), [9]);
+    }
+
+    #[test]
+    fn what_we_removed_does_not_come_back_by_old_news() {
+        let cache = Cache::new();
+        cache.put(object("a", "1", 5, None));
+        cache.removed(&Key::new("ns", "a"), "1");
+        cache.put(object("a", "1", 6, None));
+        assert!(versions(&cache).is_empty());
+        cache.put(object("a", "2", 8, None));
+        cache.gone(&object("a", "1", 7, None));
+        assert_eq!(versions(&cache), [8], "another object of that name");
+    }
+
+    #[test]
+    fn what_is_controlled_is_found_until_it_is_released() {
+        let cache = Cache::new();
+        cache.put(object("a", "1", 5, Some("boss")));
+        cache.put(object("b", "2", 6, Some("boss")));
+        cache.put(object("a", "1", 7, None));
+        let names =
+            |objects: Vec<Arc<ConfigMap>>| objects.iter().map(|o| o.metadata.name.clone().unwrap()).collect::<Vec<_>>();
+        assert_eq!(names(cache.controlled_by("boss")), ["b"]);
+        assert_eq!(names(cache.in_namespace("ns")), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_new_account_drops_what_it_does_not_mention() {
+        let cache = Cache::new();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let told = heard.clone();
+        cache.on_change(move |change| told.lock().push((change.key.name.clone(), change.after.is_some())));
+        cache.put(object("a", "1", 5, None));
+        cache.put(object("b", "2", 6, None));
+        cache.keep_only(&[Key::new("ns", "b")].into());
+        assert_eq!(versions(&cache), [6]);
+        let expected = [("a", true), ("b", true), ("a", false)].map(|(name, there)| (name.to_owned(), there));
+        assert_eq!(*heard.lock(), expected);
+    }
+}

@@ -1,0 +1,131 @@
+//! Pods as far as the controllers of workloads look at them.
+//!
+//! Read straight from the API's bytes: what is not named here is neither parsed nor kept.
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, PodCondition},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use serde::Deserialize;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Pod {
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: Spec,
+    #[serde(default)]
+    pub status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    /// Empty while it is not placed.
+    #[serde(default)]
+    pub node_name: String,
+    #[serde(default)]
+    pub restart_policy: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    #[serde(default)]
+    pub phase: String,
+    #[serde(default)]
+    pub reason: String,
+    #[serde(default)]
+    pub conditions: Vec<PodCondition>,
+    #[serde(default)]
+    pub init_container_statuses: Vec<ContainerStatus>,
+    #[serde(default)]
+    pub container_statuses: Vec<ContainerStatus>,
+    pub start_time: Option<Time>,
+}
+
+impl Pod {
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// Being deleted.
+    pub fn is_leaving(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Ended, well or badly.
+    pub fn is_over(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Neither ended nor being deleted.
+    pub fn is_active(&self) -> bool {
+        !self.is_leaving() && !self.is_over()
+    }
+
+    pub fn condition(&self, type_: &str) -> Option<&PodCondition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.condition("Ready").is_some_and(|ready| ready.status == "True")
+    }
+
+    /// Since when it is ready, if it is.
+    pub fn ready_since(&self) -> Option<Timestamp> {
+        let ready = self.condition("Ready").filter(|ready| ready.status == "True")?;
+        ready.last_transition_time.as_ref().map(|Time(at)| *at)
+    }
+
+    /// When it will have been ready for `min_ready` seconds; nothing if it is not ready.
+    pub fn available_at(&self, min_ready: i32) -> Option<Timestamp> {
+        if min_ready <= 0 {
+            return self.is_ready().then_some(Timestamp::MIN);
+        }
+        Some(self.ready_since()? + jiff::SignedDuration::from_secs(min_ready.into()))
+    }
+
+    pub fn created(&self) -> Timestamp {
+        self.metadata.creation_timestamp.as_ref().map_or(Timestamp::MIN, |Time(at)| *at)
+    }
+}
+
+impl kube::Resource for Pod {
+    type DynamicType = ();
+    type Scope = k8s_openapi::NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Pod".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "pods".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

@@ -1,0 +1,1 @@
+//! Hollow machines: everything of a cluster but the containers, in one process.
