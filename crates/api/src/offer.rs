@@ -5,7 +5,9 @@
 //! *from when it was received*, so that clocks need not agree, and subtracts from it what was bound
 //! to the machine after [`OfferSpec::seen`].
 
-use std::collections::BTreeMap;
+mod ports;
+
+use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::{
     ClusterResourceScope, ListableResource, Metadata, Resource,
@@ -13,7 +15,9 @@ use k8s_openapi::{
         api::resource::Quantity,
         apis::meta::v1::{MicroTime, ObjectMeta},
     },
+    schemars::{JsonSchema, Schema, SchemaGenerator, json_schema},
 };
+pub use ports::{PortRangeError, Ports};
 use serde::{Deserialize, Serialize};
 
 /// The ports a machine gives to pods that ask for any, unless it says otherwise.
@@ -29,6 +33,7 @@ pub struct Offer {
     #[serde(default = "Offer::kind")]
     pub kind: String,
     pub metadata: ObjectMeta,
+    #[serde(default)]
     pub spec: OfferSpec,
 }
 
@@ -88,4 +93,75 @@ impl Metadata for Offer {
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
+}
+
+/// The words that `kubectl explain` shows. The facts are those of the schema table.
+impl JsonSchema for Offer {
+    fn schema_name() -> Cow<'static, str> {
+        "dev.mainstay.v1.Offer".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Offer is what a machine can take right now, in its own words. The agent of the machine \
+                publishes it under the name of the Node and renews it before its time is over and whenever it changes.",
+            "type": "object",
+            "properties": {
+                "apiVersion": {
+                    "description": "The version of this representation of an object.",
+                    "type": "string",
+                },
+                "kind": {"description": "What the object is.", "type": "string"},
+                "metadata": described(generator.subschema_for::<ObjectMeta>(), "Standard object's metadata."),
+                "spec": described(generator.subschema_for::<OfferSpec>(), "What is offered, and for how long."),
+            },
+        })
+    }
+}
+
+impl JsonSchema for OfferSpec {
+    fn schema_name() -> Cow<'static, str> {
+        "dev.mainstay.v1.OfferSpec".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "OfferSpec says what is free on a machine.",
+            "type": "object",
+            "properties": {
+                "automaticPorts": {
+                    "description": "Ranges of host ports that are free for pods that ask for any port: 31000-31999.",
+                    "type": "array",
+                },
+                "explicitPorts": {
+                    "description": "Ranges in which host ports that pods ask for by number may lie, taken or not.",
+                    "type": "array",
+                },
+                "free": {
+                    "description": "What is free: cpu, memory, ephemeral-storage, pods and extended resources. It is \
+                        what the machine has for pods less what the pods it holds ask for.",
+                    "type": "object",
+                },
+                "renewTime": {
+                    "description": "When the machine made the offer, by its own clock.",
+                    "type": "string",
+                },
+                "seen": {
+                    "description": "The newest resourceVersion of the machine's pods that the offer takes into \
+                        account. What was placed there later is to be subtracted from what is free.",
+                    "type": "string",
+                },
+                "ttlSeconds": {
+                    "description": "How long the offer is good for, counted from when it is received. A machine \
+                        without a good offer gets no new pods.",
+                    "type": "integer",
+                },
+            },
+        })
+    }
+}
+
+fn described(mut schema: Schema, words: &str) -> Schema {
+    schema.insert("description".to_owned(), words.into());
+    schema
 }

@@ -106,8 +106,10 @@ impl Monitor {
     /// is not gone.
     fn follow(self: &Arc<Self>, kinds: &Kinds, tasks: &TaskTracker, stop: &CancellationToken) {
         let wanted = |resource: &Resource| {
+            // Many and short-lived, and neither owns nor is owned.
+            let fleeting = [("", "events"), ("events.k8s.io", "events"), ("mainstay.dev", "offers")];
             let verbs = ["list", "watch", "get", "delete"].iter().all(|verb| resource.can(verb));
-            verbs && !resource.is("", "events") && !resource.is("events.k8s.io", "events")
+            verbs && !fleeting.iter().any(|(group, plural)| resource.is(group, plural))
         };
         let mut added = false;
         {

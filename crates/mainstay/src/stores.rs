@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{cli::ServerOptions, exit::Exit, server::store_dir};
 
-/// Node heartbeats are not worth an fsync.
-const VOLATILE: &str = "/registry/leases/kube-node-lease/";
+/// What machines say every few seconds is not worth an fsync: that they live, and what they offer.
+const VOLATILE: [&str; 2] = ["/registry/leases/kube-node-lease/", "/registry/mainstay.dev/offers/"];
 
 /// A store that is open, and what is particular to its kind.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ pub async fn open(options: &ServerOptions, data_dir: &Path) -> Result<Opened, Ex
             let settings = embedded::Options {
                 history: Duration::from_secs(options.history_seconds),
                 history_events: options.history_events,
-                volatile: vec![VOLATILE.into()],
+                volatile: VOLATILE.map(Into::into).to_vec(),
                 ..embedded::Options::default()
             };
             let opened = tokio::task::spawn_blocking(move || Embedded::open(dir, settings)).await;

@@ -112,6 +112,9 @@ pub async fn create(api: &Api, user: &User, target: &Target, object: &Value) -> 
             None => return Err(ApiError::not_found(nodes(api, &target.d), node)),
         },
         ("coordination.k8s.io", "leases") => lease(node, target.namespace.as_deref(), name),
+        ("mainstay.dev", "offers") if name != node => {
+            Err(format!("node {node:?} is not allowed to offer what node {name:?} has"))
+        }
         _ => Ok(()),
     };
     verdict.map_err(|why| ApiError::forbidden(&target.d, name, &why))

@@ -12,6 +12,7 @@ mod coordination;
 mod core;
 mod discovery;
 mod events;
+mod mainstay;
 mod networking;
 mod node;
 mod policy;
@@ -42,6 +43,7 @@ pub fn all() -> Vec<Descriptor> {
         authorization::kinds(),
         admissionregistration::kinds(),
         node::kinds(),
+        mainstay::kinds(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -1,4 +1,4 @@
-//! The descriptions of the built-in types, from k8s-openapi.
+//! The descriptions of the built-in types, from k8s-openapi, and of our own.
 //!
 //! A type can only be asked for its schema together with all it refers to. To keep the peak low
 //! the roots are asked one after the other, and each answer is dropped before the next.
@@ -16,6 +16,8 @@ use k8s_openapi::{
     schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings},
 };
 use serde_json::{Map, Value};
+
+use crate::offer::Offer;
 
 type Root = fn(&mut SchemaGenerator);
 
@@ -124,6 +126,7 @@ const ROOTS: &[(&str, &[Root])] = &[
             root::<networking::ServiceCIDR>,
         ],
     ),
+    ("mainstay.dev", &[root::<Offer>]),
     ("node.k8s.io", &[root::<node::RuntimeClass>]),
     ("policy", &[root::<policy::PodDisruptionBudget>, root::<policy::Eviction>]),
     (

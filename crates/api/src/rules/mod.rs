@@ -20,6 +20,7 @@ pub mod labels;
 pub mod meta;
 pub mod names;
 pub mod networking;
+pub mod offer;
 pub mod pod;
 pub mod policy;
 pub mod rbac;

@@ -17,6 +17,7 @@ pub mod duration;
 pub mod events;
 pub mod generic;
 mod labels;
+pub mod mainstay;
 pub mod networking;
 pub mod node;
 pub mod policy;

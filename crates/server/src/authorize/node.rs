@@ -58,6 +58,7 @@ pub fn authorize(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Deci
         },
         ("", "serviceaccounts") => service_account(node, verb, asked),
         ("coordination.k8s.io", "leases") => lease(node, verb, asked),
+        ("mainstay.dev", "offers") => offer(node, verb, asked),
         ("", "nodes") => match (subresource, verb) {
             (None, "create" | "update" | "patch" | "get" | "list" | "watch") => Decision::Allow,
             (Some("status"), "update" | "patch") => Decision::Allow,
@@ -122,6 +123,15 @@ fn lease(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
         Decision::no(format!("can only access leases in the {LEASES:?} system namespace"))
     } else {
         Decision::of(asked.subresource.is_none() && !asked.namespace().is_empty())
+    }
+}
+
+/// What it offers, and nobody else.
+fn offer(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
+    match verb {
+        "create" => Decision::of(asked.subresource.is_none()), // the name is in the object: see `node_restriction`
+        "get" | "update" | "patch" | "delete" if asked.name() == node => Decision::of(asked.subresource.is_none()),
+        _ => Decision::no("can only get, create, update, patch, or delete the offer with the same name as the node"),
     }
 }
 

@@ -1,0 +1,9 @@
+//! `mainstay.dev/v1`: kinds of our own.
+
+use super::builder::of;
+use crate::{descriptor::Descriptor, offer::Offer, rules::offer::OfferRules, table::mainstay as table};
+
+/// Kinds of groups outside Kubernetes are stored below their group's name, as upstream stores them.
+pub fn kinds() -> Vec<Descriptor> {
+    vec![of::<Offer>().rules::<OfferRules>().columns(&table::OFFERS).short("of").stored_below("mainstay.dev/offers")]
+}
