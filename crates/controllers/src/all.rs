@@ -16,6 +16,7 @@ use crate::{
     place::Place,
     runner::{self, Limits},
     volumes::{Desk, claims::Claims, ephemeral::Ephemeral, lives::Volumes},
+    workloads,
 };
 
 /// How often everything is looked at even if nothing is heard.
@@ -64,6 +65,7 @@ pub async fn run(client: Client, settings: Settings, stop: CancellationToken) {
     tasks.spawn(runner::run(volumes, desk.volumes.clone(), Limits::default(), stop.clone()));
     let ephemeral = Arc::new(Ephemeral::new(client.clone()));
     tasks.spawn(runner::run(ephemeral, desk.pods.clone(), Limits::default(), stop.clone()));
+    tasks.spawn(workloads::run(client.clone(), stop.clone()));
     let (own, ended) = (collector.clone(), stop.clone());
     tasks.spawn(async move {
         let complete = tokio::time::timeout(PATIENCE, complete.wait_for(|complete| *complete));

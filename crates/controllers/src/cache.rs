@@ -83,17 +83,19 @@ struct State<K> {
     objects: HashMap<Key, Arc<K>>,
     by_controller: HashMap<String, BTreeSet<Key>>,
     by_namespace: HashMap<String, BTreeSet<Key>>,
+    /// What nobody controls, by namespace.
+    orphans: HashMap<String, BTreeSet<Key>>,
     /// Objects whose removal we know of before the watch does, by uid.
     removed: HashMap<String, Key>,
 }
 
 impl<K: Kept> Cache<K> {
-    #[expect(clippy::new_ret_no_self, reason = "always shared")]
     pub fn new() -> Arc<Self> {
         let state = State {
             objects: HashMap::new(),
             by_controller: HashMap::new(),
             by_namespace: HashMap::new(),
+            orphans: HashMap::new(),
             removed: HashMap::new(),
         };
         Arc::new(Self { state: RwLock::new(state), listeners: Mutex::default(), complete: watch::Sender::new(false) })
@@ -119,6 +121,12 @@ impl<K: Kept> Cache<K> {
     pub fn controlled_by(&self, uid: &str) -> Vec<Arc<K>> {
         let state = self.state.read();
         state.several(state.by_controller.get(uid))
+    }
+
+    /// What nobody controls in a namespace, in the order of keys.
+    pub fn orphans_in(&self, namespace: &str) -> Vec<Arc<K>> {
+        let state = self.state.read();
+        state.several(state.orphans.get(namespace))
     }
 
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
@@ -234,6 +242,8 @@ impl<K: Kept> State<K> {
     fn add(&mut self, key: Key, object: Arc<K>) {
         if let Some(uid) = controller(object.meta()) {
             self.by_controller.entry(uid.to_owned()).or_default().insert(key.clone());
+        } else {
+            self.orphans.entry(key.namespace.clone()).or_default().insert(key.clone());
         }
         self.by_namespace.entry(key.namespace.clone()).or_default().insert(key.clone());
         self.objects.insert(key, object);
@@ -243,6 +253,8 @@ impl<K: Kept> State<K> {
         let object = self.objects.remove(key)?;
         if let Some(uid) = controller(object.meta()) {
             forget(&mut self.by_controller, uid, key);
+        } else {
+            forget(&mut self.orphans, &key.namespace, key);
         }
         forget(&mut self.by_namespace, &key.namespace, key);
         Some(object)
@@ -318,6 +330,7 @@ mod tests {
         let names =
             |objects: Vec<Arc<ConfigMap>>| objects.iter().map(|o| o.metadata.name.clone().unwrap()).collect::<Vec<_>>();
         assert_eq!(names(cache.controlled_by("boss")), ["b"]);
+        assert_eq!(names(cache.orphans_in("ns")), ["a"]);
         assert_eq!(names(cache.in_namespace("ns")), ["a", "b"]);
     }
 

@@ -24,6 +24,16 @@ impl Failure {
         is(&self.source, 409)
     }
 
+    /// Whether the API refused it for good reasons of its own: a quota, a rule, a namespace that goes.
+    pub fn is_refused(&self) -> bool {
+        matches!(&self.source, kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 422))
+    }
+
+    /// What the API said, alone.
+    pub fn answer(&self) -> String {
+        text(&self.source)
+    }
+
     /// The whole chain, for a log or a condition.
     pub fn chain(&self) -> String {
         format!("{}: {}", self.doing, text(&self.source))
@@ -44,6 +54,13 @@ pub fn no_such_object(error: &kube::Error, name: &str) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether the namespace is being deleted, so that nothing can be made in it.
+pub fn namespace_goes(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| details.causes.iter());
+    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 /// The API's own words where there are any.

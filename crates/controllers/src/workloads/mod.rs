@@ -1,3 +1,107 @@
 //! What runs, how many of it, and for how long.
+//!
+//! One cache per kind serves all controllers here ([`Caches`]); nobody takes a turn before all of
+//! them are complete, so that nothing is judged by half a world.
+//!
+//! * [`pod`]: pods as far as these controllers look at them
+//! * [`owner`]: whose objects are whose; [`template`]: pods made from a template
+//! * [`act`]: making and deleting pods; [`events`]: saying so
 
+pub mod act;
+pub mod events;
+pub mod owner;
 pub mod pod;
+pub mod template;
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
+    batch::v1::{CronJob, Job},
+    core::v1::{Node, ReplicationController},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::Client;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    cache::Cache,
+    runner::{self, Limits, Queue},
+    shell::Controller,
+};
+use events::Events;
+use pod::Pod;
+
+macro_rules! caches {
+    ($($name:ident: $kind:ty,)*) => {
+        /// The kinds that several controllers look at, each followed once.
+        pub struct Caches { $(pub $name: Arc<Cache<$kind>>,)* }
+
+        impl Default for Caches {
+            fn default() -> Self {
+                Self { $($name: Cache::new(),)* }
+            }
+        }
+
+        impl Caches {
+            fn follow(&self, client: &Client, tasks: &TaskTracker, stop: &CancellationToken) {
+                $(tasks.spawn(self.$name.clone().run(client.clone(), stop.clone()));)*
+            }
+
+            async fn ready(&self) {
+                $(self.$name.ready().await;)*
+            }
+        }
+    };
+}
+
+caches! {
+    pods: Pod,
+    nodes: Node,
+    replica_sets: ReplicaSet,
+    replication_controllers: ReplicationController,
+    deployments: Deployment,
+    stateful_sets: StatefulSet,
+    daemon_sets: DaemonSet,
+    revisions: ControllerRevision,
+    budgets: PodDisruptionBudget,
+    jobs: Job,
+    cron_jobs: CronJob,
+}
+
+/// What all controllers of workloads share.
+pub struct Workloads {
+    pub client: Client,
+    pub caches: Caches,
+    pub events: Events,
+}
+
+/// A controller that listens already, and takes turns once it is let.
+pub type Turns = Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send>;
+
+pub fn turns<C: Controller>(controller: Arc<C>, queue: Arc<Queue<C::Key>>, limits: Limits) -> Turns {
+    Box::new(move |stop| Box::pin(runner::run(controller, queue, limits, stop)))
+}
+
+/// Runs all controllers of workloads until asked to stop, and returns when they have.
+pub async fn run(client: Client, stop: CancellationToken) {
+    let shared = Arc::new(Workloads { client: client.clone(), caches: Caches::default(), events: Events::default() });
+    let everybody = everybody(&shared);
+    let tasks = TaskTracker::new();
+    shared.caches.follow(&client, &tasks, &stop);
+    let (events, written, until) = (shared.events.clone(), client.clone(), stop.clone());
+    tasks.spawn(async move { events.write(written, until).await });
+    if stop.run_until_cancelled(shared.caches.ready()).await.is_some() {
+        for turns in everybody {
+            tasks.spawn(turns(stop.clone()));
+        }
+    }
+    tasks.close();
+    tasks.wait().await;
+}
+
+/// Each begins to listen to the caches, before any of them is filled.
+fn everybody(_shared: &Arc<Workloads>) -> Vec<Turns> {
+    vec![]
+}
