@@ -1,0 +1,237 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
+const SECOND: Duration = Duration::from_secs(1);
+
+fn queue() -> Queue<&'static str, u8> {
+    Queue::new(BACKOFF, 7)
+}
+
+fn created(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn take(queue: &mut Queue<&'static str, u8>, now: Instant) -> Vec<&'static str> {
+    queue.take(usize::MAX, now).into_iter().map(|taken| taken.pod).collect()
+}
+
+#[test]
+fn the_important_come_first_and_then_the_old() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add("young", 0, created(9), 0, now);
+    queue.add("old", 0, created(1), 0, now);
+    queue.add("late", 0, created(9), 0, now);
+    queue.add("important", 5, created(99), 0, now);
+    assert_eq!(queue.take(2, now).len(), 2);
+    assert_eq!(take(&mut queue, now), ["young", "late"]);
+    assert_eq!(take(&mut queue, now), [""; 0], "all are out");
+}
+
+#[test]
+fn ceilings_double_up_to_the_longest() {
+    let seconds: Vec<u64> = (1..10).map(|n| BACKOFF.ceiling(n).as_secs()).collect();
+    assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    assert_eq!(BACKOFF.ceiling(u32::MAX), BACKOFF.longest);
+}
+
+#[test]
+fn who_fits_nowhere_sets_no_timer_while_nothing_changes() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add("a", 0, created(1), 0, now);
+    take(&mut queue, now);
+    queue.unfit(&"a", now);
+    assert_eq!(queue.next(now), None);
+    assert_eq!(take(&mut queue, now + 3600 * SECOND), [""; 0]);
+    queue.stir();
+    let due = queue.next(now).expect("a timer");
+    assert!(due <= now + SECOND);
+    assert_eq!(take(&mut queue, due), ["a"]);
+    queue.unfit(&"a", due);
+    assert_eq!(queue.next(due), None, "nothing changed since");
+}
+
+#[test]
+fn a_change_that_helps_cuts_the_back_off_short_for_its_class_alone() {
+    let (mut queue, now) = (queue(), Instant::now());
+    for (pod, class) in [("a", 1), ("b", 1), ("c", 2)] {
+        queue.add(pod, 0, created(1), class, now);
+    }
+    take(&mut queue, now);
+    for pod in ["a", "b", "c"] {
+        queue.unfit(&pod, now);
+    }
+    let mut asked = vec![];
+    let woken = queue.wake(now, |class| {
+        asked.push(*class);
+        *class == 1
+    });
+    asked.sort();
+    assert_eq!((woken, asked), (2, vec![1, 2]), "a class is judged once");
+    assert_eq!(take(&mut queue, now), ["a", "b"]);
+    assert!(queue.next(now).is_some_and(|due| due > now), "the other waits for its back-off");
+}
+
+#[test]
+fn who_failed_is_tried_again_by_itself() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add("a", 0, created(1), 0, now);
+    let mut longest = Duration::ZERO;
+    let mut at = now;
+    for failures in 1..=40 {
+        assert_eq!(take(&mut queue, at), ["a"]);
+        queue.failed(&"a", at);
+        let waiting = &queue.waiting(at)[0];
+        assert!(waiting.delay < BACKOFF.ceiling(failures), "{waiting:?}");
+        longest = longest.max(waiting.delay);
+        assert_eq!(queue.wake(at, |_| true), 0, "no news of machines heals it");
+        at = queue.next(at).unwrap();
+    }
+    assert!(longest > 30 * SECOND, "it uses the whole span: {longest:?}");
+}
+
+#[test]
+fn a_pod_that_became_another_is_tried_at_once() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add("a", 0, created(1), 1, now);
+    take(&mut queue, now);
+    queue.unfit(&"a", now);
+    queue.add("a", 0, created(1), 1, now);
+    assert_eq!(queue.next(now), None, "the same");
+    queue.add("a", 0, created(1), 2, now);
+    assert_eq!(take(&mut queue, now), ["a"]);
+    queue.add("a", 0, created(1), 3, now);
+    assert_eq!(take(&mut queue, now), [""; 0], "while out it is not taken twice");
+    queue.back(&"a", now);
+    assert_eq!(take(&mut queue, now), ["a"]);
+}
+
+#[test]
+fn whoever_leaves_leaves_no_trace() {
+    let (mut queue, now) = (queue(), Instant::now());
+    for pod in ["ready", "out", "unfit", "timed", "failed"] {
+        queue.add(pod, 0, created(1), 0, now);
+        if pod != "ready" {
+            queue.take(usize::MAX, now);
+        }
+        match pod {
+            "unfit" => queue.unfit(&pod, now),
+            "timed" => {
+                queue.unfit(&pod, now);
+                queue.stir();
+            }
+            "failed" => queue.failed(&pod, now),
+            _ => {}
+        }
+        assert!(queue.remove(&pod) && !queue.remove(&pod));
+        assert!(queue.is_empty() && queue.ready.is_empty() && queue.timers.is_empty() && queue.by_arrival.is_empty());
+        assert!(queue.unfit.is_empty() && queue.resting.is_empty());
+    }
+}
+
+#[test]
+fn people_are_told_deadlines_and_delays() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add("asleep", 0, created(1), 0, now);
+    take(&mut queue, now);
+    queue.unfit(&"asleep", now);
+    queue.add("ready", 9, created(2), 1, now);
+    let told = queue.waiting(now);
+    assert_eq!((told[0].pod, told[0].due_in, told[0].failures), ("ready", Some(Duration::ZERO), 0));
+    assert_eq!((told[1].pod, told[1].due_in, told[1].failures), ("asleep", None, 1));
+    queue.stir();
+    let told = queue.waiting(now);
+    assert_eq!(told[1].due_in, Some(told[1].delay));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Add(u8, i32, u8),
+    Remove(u8),
+    Take(usize),
+    Unfit(u8),
+    Failed(u8),
+    Back(u8),
+    Wake(u8),
+    Stir,
+    Pass(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let pod = 0..12u8;
+    let step = prop_oneof![
+        (pod.clone(), 0..3, 0..4u8).prop_map(|(pod, priority, class)| Step::Add(pod, priority, class)),
+        pod.clone().prop_map(Step::Remove),
+        (0..5usize).prop_map(Step::Take),
+        pod.clone().prop_map(Step::Unfit),
+        pod.clone().prop_map(Step::Failed),
+        pod.prop_map(Step::Back),
+        (0..4u8).prop_map(Step::Wake),
+        Just(Step::Stir),
+        (0..5_000u64).prop_map(Step::Pass),
+    ];
+    prop::collection::vec(step, 0..200)
+}
+
+proptest! {
+    /// Whatever happens: everybody is in exactly one place, nobody is lost, nobody is taken twice, and after
+    /// a change that helps everybody all but those out and those that failed are ready.
+    #[test]
+    fn nobody_is_lost_or_taken_twice(steps in steps()) {
+        let mut queue: Queue<u8, u8> = Queue::new(BACKOFF, 1);
+        let mut out = BTreeSet::new();
+        let mut known = BTreeSet::new();
+        let mut now = Instant::now();
+        for step in steps {
+            match step {
+                Step::Add(pod, priority, class) => {
+                    queue.add(pod, priority, created(i64::from(pod)), class, now);
+                    known.insert(pod);
+                }
+                Step::Remove(pod) => {
+                    prop_assert_eq!(queue.remove(&pod), known.remove(&pod));
+                    out.remove(&pod);
+                }
+                Step::Take(most) => {
+                    let taken = queue.take(most, now);
+                    prop_assert!(taken.len() <= most);
+                    for Taken { pod, .. } in taken {
+                        prop_assert!(known.contains(&pod) && out.insert(pod), "{} twice", pod);
+                    }
+                }
+                Step::Unfit(pod) => {
+                    queue.unfit(&pod, now);
+                    out.remove(&pod);
+                }
+                Step::Failed(pod) => {
+                    queue.failed(&pod, now);
+                    out.remove(&pod);
+                }
+                Step::Back(pod) => {
+                    queue.back(&pod, now);
+                    out.remove(&pod);
+                }
+                Step::Wake(class) => {
+                    queue.wake(now, |other| *other == class);
+                }
+                Step::Stir => queue.stir(),
+                Step::Pass(millis) => now += Duration::from_millis(millis),
+            }
+            let count = |wanted: fn(State) -> bool| queue.entries.values().filter(|e| wanted(e.state)).count();
+            prop_assert_eq!(queue.len(), known.len());
+            prop_assert_eq!(queue.by_arrival.len(), known.len());
+            prop_assert_eq!(queue.ready.len(), count(|state| state == State::Ready));
+            prop_assert_eq!(queue.unfit.values().map(BTreeSet::len).sum::<usize>(), count(|s| matches!(s, State::Unfit { .. })));
+            prop_assert_eq!(queue.resting.len(), count(|state| state == State::Unfit { timer: false }));
+            prop_assert_eq!(queue.timers.len(), count(|s| matches!(s, State::Failed | State::Unfit { timer: true })));
+            prop_assert_eq!(count(|state| state == State::Out), out.len());
+        }
+        queue.wake(now, |_| true);
+        now += BACKOFF.longest;
+        let taken = queue.take(usize::MAX, now);
+        prop_assert_eq!(taken.len(), known.len() - out.len());
+        let ranks: Vec<Rank> = taken.iter().map(|taken| queue.entries[&taken.pod].rank).collect();
+        prop_assert!(ranks.is_sorted());
+    }
+}
