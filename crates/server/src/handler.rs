@@ -24,6 +24,7 @@ use crate::{
     authorize::{self, Asked, Attributes},
     body::Response,
     change::Part,
+    debug::{self, Debug},
     discovery, documents, health, keys,
     metrics::{Metrics, Seen, Verb},
     negotiate, node_restriction,
@@ -56,6 +57,8 @@ pub struct Handler {
     pub(crate) ca: Option<Arc<str>>,
     /// The machines, where there are any to pass requests on to.
     pub(crate) agents: Option<Arc<Agents>>,
+    /// Who answers below `/debug`.
+    pub(crate) debug: Option<Debug>,
     pub(crate) openapi: Arc<OpenApi>,
     pub(crate) metrics: Metrics,
 }
@@ -77,7 +80,8 @@ impl Handler {
         let reads = Arc::new(Semaphore::new(api.settings.max_reads.min(Semaphore::MAX_PERMITS)));
         let writes = Arc::new(Semaphore::new(api.settings.max_writes.min(Semaphore::MAX_PERMITS)));
         let openapi = OpenApi::new(api.registry.clone());
-        Self { api, reads, writes, stop, backup: None, ca: None, agents: None, openapi, metrics: Metrics::default() }
+        let metrics = Metrics::default();
+        Self { api, reads, writes, stop, backup: None, ca: None, agents: None, debug: None, openapi, metrics }
     }
 
     pub fn with_backup(self, backup: Option<Backup>) -> Self {
@@ -90,6 +94,16 @@ impl Handler {
 
     pub fn with_agents(self, agents: impl Into<Arc<Agents>>) -> Self {
         Self { agents: Some(agents.into()), ..self }
+    }
+
+    pub fn with_debug(self, debug: Debug) -> Self {
+        Self { debug: Some(debug), ..self }
+    }
+
+    /// Shows at `/metrics` what another part of the process counts.
+    pub fn with_metrics(mut self, registry: prometheus_client::registry::Registry) -> Self {
+        self.metrics.also(registry);
+        self
     }
 
     pub fn store(&self) -> &Arc<dyn Store> {
@@ -194,6 +208,7 @@ impl Handler {
                 relay::metrics::answer(&self.api, self.agents()?, parts, &resource, &query).await
             }
             Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch).await,
+            Route::Other if debug::concerns(parts.uri.path()) => debug::answer(self, parts).await,
             Route::Other => documents::answer(self, parts).await,
             discovery => {
                 if parts.method != Method::GET {

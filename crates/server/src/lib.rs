@@ -8,7 +8,7 @@
 //! * [`object`]: objects between store and wire; [`keys`]: where they are stored
 //! * [`reply`] and, for every refusal, [`status`]
 //!
-//! Beside the resources: [`relay`] (what machines answer), [`discovery`], [`openapi`], [`documents`] (version, backup), [`health`],
+//! Beside the resources: [`relay`] (what machines answer), [`discovery`], [`openapi`], [`documents`] (version, backup), [`health`], [`debug`],
 //! [`bootstrap`] (what every cluster has), [`expire`] (events), [`pki`] (certificates) and
 //! [`client`] (a `kube::Client` within the process).
 
@@ -23,6 +23,7 @@ pub mod bootstrap;
 mod change;
 pub mod client;
 mod connection;
+pub mod debug;
 mod discovery;
 mod documents;
 pub mod expire;

@@ -8,7 +8,10 @@ use std::{borrow::Cow, sync::Arc};
 use http::{Method, StatusCode};
 use mainstay_api::descriptor::Descriptor;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeLabelValue, text::encode},
+    encoding::{
+        EncodeLabelSet, EncodeLabelValue,
+        text::{encode_eof, encode_registry},
+    },
     metrics::{
         counter::Counter,
         family::Family,
@@ -77,6 +80,8 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     durations: Family<VerbLabel, Histogram, fn() -> Histogram>,
     watches: Gauge,
+    /// What other parts of the process count.
+    others: Vec<Registry>,
 }
 
 impl Default for Metrics {
@@ -89,7 +94,7 @@ impl Default for Metrics {
         registry.register("apiserver_request_duration_seconds", "Time to answer, watches aside", durations.clone());
         let watches = Gauge::default();
         registry.register("apiserver_longrunning_requests", "Watches open", watches.clone());
-        Self { registry, requests, durations, watches }
+        Self { registry, requests, durations, watches, others: Vec::new() }
     }
 }
 
@@ -112,9 +117,15 @@ impl Metrics {
         Watching(self.watches.clone())
     }
 
+    /// Shows what another part of the process counts as well.
+    pub fn also(&mut self, other: Registry) {
+        self.others.push(other);
+    }
+
     pub fn text(&self) -> String {
         let mut text = String::new();
-        match encode(&mut text, &self.registry) {
+        let mut all = std::iter::once(&self.registry).chain(&self.others);
+        match all.try_for_each(|registry| encode_registry(&mut text, registry)).and_then(|()| encode_eof(&mut text)) {
             Ok(()) => text,
             Err(error) => format!("# cannot encode: {error}\n"),
         }
@@ -147,5 +158,17 @@ mod tests {
         assert!(metrics.text().contains("apiserver_longrunning_requests 1"));
         drop(open);
         assert!(metrics.text().contains("apiserver_longrunning_requests 0"));
+    }
+
+    #[test]
+    fn what_others_count_is_shown_before_the_end() {
+        let mut metrics = Metrics::default();
+        let (mut other, counter) = (Registry::default(), Counter::<u64>::default());
+        other.register("other", "Counted elsewhere", counter.clone());
+        metrics.also(other);
+        counter.inc();
+        let text = metrics.text();
+        assert!(text.contains("other_total 1") && text.ends_with("# EOF\n"), "{text}");
+        assert_eq!(text.matches("# EOF").count(), 1);
     }
 }
