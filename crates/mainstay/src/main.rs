@@ -17,6 +17,7 @@ mod server;
 mod stores;
 mod token;
 mod up;
+mod why;
 
 use cli::Command;
 use exit::Exit;
@@ -43,6 +44,7 @@ fn main() -> std::process::ExitCode {
         Command::Restore(options) => restore::run(&options),
         Command::Image(options) => image::run(options),
         Command::Token(options) => token::run(&options),
+        Command::Why(options) => why::run(&options),
         Command::DemoWeb(options) => demo::web::run(&options),
     };
     done.map_or_else(Exit::report, |()| std::process::ExitCode::SUCCESS)

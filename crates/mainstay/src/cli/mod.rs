@@ -11,7 +11,9 @@ pub use self::{
     machine::{MachineOptions, RuntimeChoice},
     server::ServerOptions,
 };
-use crate::{config_file, demo::web::WebOptions, exit::Exit, image::ImageOptions, token::TokenOptions};
+use crate::{
+    config_file, demo::web::WebOptions, exit::Exit, image::ImageOptions, token::TokenOptions, why::WhyOptions,
+};
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
 #[derive(Debug, Parser)]
@@ -41,6 +43,8 @@ pub enum Command {
     Image(ImageOptions),
     /// What machines join with
     Token(TokenOptions),
+    /// Say where a pod is or why it is nowhere, and what happened to it
+    Why(WhyOptions),
     /// What the pods of the demo run
     #[command(hide = true)]
     DemoWeb(WebOptions),
@@ -185,6 +189,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         | Command::Restore(_)
         | Command::Image(_)
         | Command::Token(_)
+        | Command::Why(_)
         | Command::DemoWeb(_) => {}
     }
     Ok(cli.command)
