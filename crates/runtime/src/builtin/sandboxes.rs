@@ -130,6 +130,8 @@ impl Inner {
             .arg(&self.paths.sandbox(id).0)
             .arg(self.paths.socket(id))
             .env_clear()
+            // Huge pages would make a process of a few hundred KiB one of several MiB.
+            .env("MIMALLOC_ALLOW_THP", "0")
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

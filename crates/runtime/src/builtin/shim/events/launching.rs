@@ -54,9 +54,13 @@ impl Shim {
     ) -> std::io::Result<()> {
         let (channel, other) = UnixStream::pair()?;
         let mut parts = Some((job, OwnedFd::from(other)));
-        let helper = fork_into(|| match parts.take() {
-            Some((job, channel)) => run(job, channel),
-            None => 1,
+        let helper = fork_into(|| {
+            // The shim does without huge pages; what it starts decides for itself.
+            let _ = nix::sys::prctl::set_thp_disable(false);
+            match parts.take() {
+                Some((job, channel)) => run(job, channel),
+                None => 1,
+            }
         })?;
         // Our copies of the descriptors close here; only those who may report have them open.
         drop(parts);
