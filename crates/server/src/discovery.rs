@@ -142,6 +142,7 @@ fn subresources(d: &Descriptor) -> Vec<Subresource> {
         found.push(Subresource { name: "binding", kind: Some(("", "v1", "Binding")), verbs: &["create"] });
         found.push(Subresource { name: "ephemeralcontainers", kind: None, verbs: READ_WRITE });
         found.push(Subresource { name: "eviction", kind: eviction, verbs: &["create"] });
+        found.push(Subresource { name: "refusal", kind: None, verbs: &["create"] });
         found.push(Subresource { name: "resize", kind: None, verbs: READ_WRITE });
     }
     if d.scale.is_some() {

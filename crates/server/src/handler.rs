@@ -207,6 +207,13 @@ impl Handler {
             Route::Resource(resource) if resource.group == relay::metrics::GROUP => {
                 relay::metrics::answer(&self.api, self.agents()?, parts, &resource, &query).await
             }
+            Route::Resource(resource) if verbs::placements::concerns(&resource) => {
+                if parts.method != Method::POST {
+                    return Err(ApiError::method_not_allowed());
+                }
+                let body = collect(&parts.headers, body, self.api.settings.max_body).await?;
+                verbs::placements::place(&self.api, &body, query.dry_run).await
+            }
             Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch).await,
             Route::Other if debug::concerns(parts.uri.path()) => debug::answer(self, parts).await,
             Route::Other => documents::answer(self, parts).await,
@@ -297,7 +304,8 @@ impl Handler {
             "finalize" if d.kind == "Namespace" => Part::Finalize,
             "binding" if is_pod && *method == Method::POST => return verbs::binding::bind(call).await,
             "eviction" if is_pod && *method == Method::POST => return verbs::eviction::evict(call).await,
-            "binding" | "eviction" if is_pod => return Err(ApiError::method_not_allowed()),
+            "refusal" if is_pod && *method == Method::POST => return verbs::refusal::refuse(call).await,
+            "binding" | "eviction" | "refusal" if is_pod => return Err(ApiError::method_not_allowed()),
             "ephemeralcontainers" if is_pod => Part::Spec(SpecPart::EphemeralContainers),
             "resize" if is_pod => Part::Spec(SpecPart::Resources),
             _ => return Err(ApiError::no_such_path()),
@@ -335,7 +343,15 @@ impl Handler {
             let path = if let Asked::Path(path) = &asked.asked { path } else { "/apis" };
             return ApiError::forbidden_path(&user.name, asked.verb, path);
         };
-        let Ok(target) = self.target(route) else { return ApiError::no_such_path() };
+        let Ok(target) = self.target(route) else {
+            let path = "/apis/mainstay.dev/v1/placements";
+            let posted = verbs::placements::concerns(route);
+            return if posted {
+                ApiError::forbidden_path(&user.name, asked.verb, path)
+            } else {
+                ApiError::no_such_path()
+            };
+        };
         let place = match &target.namespace {
             Some(namespace) => format!("in the namespace {namespace:?}"),
             None => "at the cluster scope".to_owned(),

@@ -311,6 +311,14 @@ impl ApiError {
         self.code
     }
 
+    pub fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     pub fn status(&self) -> Value {
         let mut metadata = json!({});
         if let Some(token) = &self.resume {

@@ -143,7 +143,7 @@ fn pod(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
         (None, "watch") if !asked.name().is_empty() => related(node, RelationKind::Pod, asked),
         (None, "list" | "watch") => Decision::no("can only list/watch pods with spec.nodeName field selector"),
         (None, "create" | "delete") => Decision::Allow,
-        (Some("status"), "update" | "patch") | (Some("eviction"), "create") => Decision::Allow,
+        (Some("status"), "update" | "patch") | (Some("eviction" | "refusal"), "create") => Decision::Allow,
         _ => Decision::NO,
     }
 }

@@ -36,6 +36,7 @@ fn a_machine_may_what_it_needs() {
         "GET /api/v1/namespaces/shop/pods/web",
         "PATCH /api/v1/namespaces/shop/pods/web/status",
         "POST /api/v1/namespaces/shop/pods/web/eviction",
+        "POST /api/v1/namespaces/shop/pods/web/refusal",
         "DELETE /api/v1/namespaces/shop/pods/web",
         "POST /api/v1/namespaces/shop/pods",
         "POST /api/v1/namespaces/shop/events",

@@ -12,7 +12,9 @@ use crate::{
     api::{self, Target},
     body::Response,
     change::{Part, change},
-    incoming, metadata, reply,
+    incoming, metadata,
+    placement::{self, NotPlaced, Placement},
+    reply,
     status::{ApiError, ApiResult},
 };
 
@@ -37,7 +39,7 @@ pub async fn bind(call: &Call<'_>) -> ApiResult<Response> {
     let pod = Target { d: target.d.clone(), namespace: target.namespace.clone(), name };
     let now = api::now().to_string();
     change(api, &pod, Part::Placement, query.dry_run, |old| {
-        placed(old, &binding, &now).map_err(|why| ApiError::conflict_on("pods/binding", &pod.name, &why))
+        placed(old, &binding, &now).map_err(|why| ApiError::conflict_on("pods/binding", &pod.name, &why.to_string()))
     })
     .await?;
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
@@ -57,34 +59,21 @@ fn validate(binding: &Value) -> Errors {
     errors
 }
 
-/// The pod on its machine, or why it cannot be put there.
-fn placed(old: &Value, binding: &Value, now: &str) -> Result<Value, String> {
-    let name = metadata::text(old, "name").unwrap_or_default();
-    if metadata::text(old, "deletionTimestamp").is_some() {
-        return Err(format!("pod {name} is being deleted, cannot be assigned to a host"));
-    }
-    if let Some(node) = old["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
-        return Err(format!("pod {name} is already assigned to node {node:?}"));
-    }
-    if old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
-        return Err(format!("pod {name} has non-empty .spec.schedulingGates"));
-    }
-    let mut pod = old.clone();
-    pod["spec"]["nodeName"] = binding["target"]["name"].clone();
-    for (key, value) in binding["metadata"]["annotations"].as_object().into_iter().flatten() {
-        pod["metadata"]["annotations"][key] = value.clone();
-    }
+/// The pod on its machine. Which version of it is meant is judged where every change is.
+fn placed(old: &Value, binding: &Value, now: &str) -> Result<Value, NotPlaced> {
+    let annotations = binding["metadata"]["annotations"].as_object();
+    let annotations: Vec<(&str, &str)> = annotations
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
+        .collect();
+    let node = binding["target"]["name"].as_str().unwrap_or_default();
+    let mut pod = placement::placed(old, &Placement { uid: "", node, annotations: &annotations }, now)?;
     for field in ["uid", "resourceVersion"] {
         if let Some(given) = metadata::text(binding, field).filter(|given| !given.is_empty()) {
             pod["metadata"][field] = json!(given);
         }
     }
-    let scheduled = json!({
-        "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now,
-    });
-    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let others = conditions.into_iter().filter(|condition| condition["type"] != "PodScheduled");
-    pod["status"]["conditions"] = others.chain([scheduled]).collect();
     Ok(pod)
 }
 
@@ -92,40 +81,16 @@ fn placed(old: &Value, binding: &Value, now: &str) -> Result<Value, String> {
 mod tests {
     use super::*;
 
-    fn pod(extra: Value) -> Value {
-        let mut pod = json!({
-            "metadata": {"name": "p", "uid": "u", "resourceVersion": "7"},
-            "spec": {},
-            "status": {"conditions": [{"type": "PodScheduled", "status": "False"}, {"type": "Ready", "status": "False"}]},
+    #[test]
+    fn a_binding_may_insist_on_a_pod_and_a_version() {
+        let pod = json!({"metadata": {"name": "p", "uid": "u", "resourceVersion": "7"}, "spec": {}});
+        let binding = json!({
+            "metadata": {"uid": "v", "resourceVersion": "6", "annotations": {"a": "b"}}, "target": {"name": "n"},
         });
-        mainstay_api::patch::merge(&mut pod, &extra);
-        pod
-    }
-
-    #[test]
-    fn a_pod_gets_its_machine_and_the_condition_that_says_so() {
-        let binding = json!({"metadata": {"uid": "u", "annotations": {"a": "b"}}, "target": {"name": "n"}});
-        let bound = placed(&pod(json!({})), &binding, "now").unwrap();
-        assert_eq!(bound["spec"]["nodeName"], "n");
+        let bound = placed(&pod, &binding, "now").unwrap();
+        assert_eq!((&bound["metadata"]["uid"], &bound["metadata"]["resourceVersion"]), (&json!("v"), &json!("6")));
         assert_eq!(bound["metadata"]["annotations"], json!({"a": "b"}));
-        let types: Vec<_> = bound["status"]["conditions"].as_array().unwrap().iter().map(|c| &c["type"]).collect();
-        assert_eq!(types, ["Ready", "PodScheduled"]);
-        assert_eq!(bound["status"]["conditions"][1]["status"], "True");
-    }
-
-    #[test]
-    fn a_pod_that_has_a_machine_is_gated_or_going_gets_none() {
-        let binding = json!({"target": {"name": "n"}});
-        let refused = |extra| placed(&pod(extra), &binding, "now").unwrap_err();
-        assert_eq!(refused(json!({"spec": {"nodeName": "m"}})), "pod p is already assigned to node \"m\"");
-        assert_eq!(
-            refused(json!({"metadata": {"deletionTimestamp": "t"}})),
-            "pod p is being deleted, cannot be assigned to a host"
-        );
-        assert_eq!(
-            refused(json!({"spec": {"schedulingGates": [{"name": "g"}]}})),
-            "pod p has non-empty .spec.schedulingGates"
-        );
+        assert_eq!(bound["spec"]["nodeName"], "n");
     }
 
     #[test]

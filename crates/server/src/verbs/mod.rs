@@ -8,6 +8,8 @@ pub mod eviction;
 pub mod get;
 pub mod list;
 pub mod patch;
+pub mod placements;
+pub mod refusal;
 pub mod scale;
 pub mod token;
 pub mod update;

@@ -1,0 +1,217 @@
+//! A pod gets its machine, and loses it again if the machine refuses: what that makes of the pod, and when it may not be.
+//!
+//! Placing is the busiest write there is, so it is done on the stored bytes: what stays is copied. Pods that are laid
+//! out in a way this does not know are taken apart and put together again, with the same result.
+
+pub mod event;
+mod refusal;
+#[cfg(test)]
+mod tests;
+
+pub use refusal::{NotRefused, Refusal, refused};
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    members::{self, Member},
+    metadata,
+    object::Wire,
+};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement<'a> {
+    /// Empty if any pod of that name will do.
+    pub uid: &'a str,
+    pub node: &'a str,
+    /// Put on the pod, over what it has.
+    pub annotations: &'a [(&'a str, &'a str)],
+}
+
+/// Why a pod does not get its machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotPlaced {
+    #[error("Precondition failed: UID in precondition: {given}, UID in object meta: {stored}")]
+    Another { given: String, stored: String },
+    #[error("pod {name} is being deleted, cannot be assigned to a host")]
+    Going { name: String },
+    #[error("pod {name} is already assigned to node {node:?}")]
+    Placed { name: String, node: String },
+    #[error("pod {name} has non-empty .spec.schedulingGates")]
+    Gated { name: String },
+}
+
+/// What placing looks at.
+struct Looked<'a> {
+    name: &'a str,
+    uid: &'a str,
+    going: bool,
+    node: &'a str,
+    gated: bool,
+}
+
+impl Looked<'_> {
+    fn judge(&self, placement: &Placement<'_>) -> Result<(), NotPlaced> {
+        let name = || self.name.to_owned();
+        if !placement.uid.is_empty() && placement.uid != self.uid {
+            return Err(NotPlaced::Another { given: placement.uid.to_owned(), stored: self.uid.to_owned() });
+        }
+        if self.going {
+            return Err(NotPlaced::Going { name: name() });
+        }
+        if !self.node.is_empty() {
+            return Err(NotPlaced::Placed { name: name(), node: self.node.to_owned() });
+        }
+        if self.gated {
+            return Err(NotPlaced::Gated { name: name() });
+        }
+        Ok(())
+    }
+}
+
+/// The stored bytes of the pod on its machine.
+pub fn placed_bytes(pod: &Bytes, placement: &Placement<'_>, now: &str) -> Result<Bytes, NotPlaced> {
+    match spliced(pod, placement, now) {
+        Some(done) => done,
+        None => {
+            let pod = serde_json::from_slice(pod).unwrap_or(Value::Null);
+            placed(&pod, placement, now).map(|pod| Wire::encode(&pod).json().clone())
+        }
+    }
+}
+
+/// The pod on its machine.
+pub fn placed(old: &Value, placement: &Placement<'_>, now: &str) -> Result<Value, NotPlaced> {
+    let looked = Looked {
+        name: metadata::text(old, "name").unwrap_or_default(),
+        uid: metadata::text(old, "uid").unwrap_or_default(),
+        going: metadata::text(old, "deletionTimestamp").is_some(),
+        node: old["spec"]["nodeName"].as_str().unwrap_or_default(),
+        gated: old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()),
+    };
+    looked.judge(placement)?;
+    let mut pod = old.clone();
+    pod["spec"]["nodeName"] = json!(placement.node);
+    for (key, value) in placement.annotations {
+        pod["metadata"]["annotations"][*key] = json!(value);
+    }
+    set_condition(&mut pod["status"], scheduled(now));
+    Ok(pod)
+}
+
+fn scheduled(now: &str) -> Value {
+    json!({ "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now })
+}
+
+/// Puts a condition last, in place of any of its type.
+fn set_condition(status: &mut Value, condition: Value) {
+    let conditions = match &mut status["conditions"] {
+        Value::Array(conditions) => std::mem::take(conditions),
+        _ => Vec::new(),
+    };
+    let others = conditions.into_iter().filter(|other| other["type"] != condition["type"]);
+    status["conditions"] = others.chain([condition.clone()]).collect();
+}
+
+/// [`placed_bytes`] without taking the pod apart. `None` if it is laid out in an unknown way.
+fn spliced(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Result<Bytes, NotPlaced>> {
+    let top = members::of(pod)?;
+    if top.iter().any(|(name, _)| !["kind", "apiVersion", "metadata", "spec", "status"].contains(name)) {
+        return None;
+    }
+    let meta = members::of(members::find(&top, "metadata")?)?;
+    let spec = members::of(members::find(&top, "spec")?)?;
+    let text_of = |name: &str| members::text(members::find(&meta, name)?);
+    let (name, uid) = (text_of("name")?, text_of("uid")?);
+    let node = match members::find(&spec, "nodeName") {
+        None => "",
+        Some(node) => members::text(node).filter(|node| !node.is_empty())?,
+    };
+    let gates = present(&spec, "schedulingGates");
+    if meta.iter().any(|(name, _)| *name == "resourceVersion") {
+        return None;
+    }
+    let looked = Looked {
+        name,
+        uid,
+        going: present(&meta, "deletionTimestamp").is_some(),
+        node,
+        gated: gates.is_some_and(|gates| gates != b"[]"),
+    };
+    if let Err(why) = looked.judge(placement) {
+        return Some(Err(why));
+    }
+    let status = members::find(&top, "status").unwrap_or(b"{}");
+    let mut status: Value = serde_json::from_slice(status).ok()?;
+    set_condition(&mut status, scheduled(now));
+    let annotations = annotated(members::find(&meta, "annotations"), placement.annotations)?;
+
+    let mut out = Vec::with_capacity(pod.len() + 256);
+    out.push(b'{');
+    for name in ["kind", "apiVersion"] {
+        if let Some(value) = members::find(&top, name) {
+            write_member(&mut out, name, value);
+            out.push(b',');
+        }
+    }
+    out.extend_from_slice(b"\"metadata\":");
+    write_with(&mut out, &meta, "annotations", annotations.as_deref());
+    out.extend_from_slice(b",\"spec\":");
+    write_with(&mut out, &spec, "nodeName", Some(json!(placement.node).to_string().as_bytes()));
+    out.extend_from_slice(b",\"status\":");
+    serde_json::to_writer(&mut out, &status).ok()?;
+    out.push(b'}');
+    Some(Ok(out.into()))
+}
+
+fn present<'a>(members: &[Member<'a>], name: &str) -> Option<&'a [u8]> {
+    members::find(members, name).filter(|value| *value != b"null")
+}
+
+/// The annotations with these put over them, as bytes; `None` inside if nothing changes.
+#[expect(clippy::option_option, reason = "unknown layout, or nothing to change")]
+fn annotated(old: Option<&[u8]>, added: &[(&str, &str)]) -> Option<Option<Vec<u8>>> {
+    if added.is_empty() {
+        return Some(None);
+    }
+    let mut all: Map<String, Value> = match old {
+        None => Map::new(),
+        Some(old) => serde_json::from_slice(old).ok()?,
+    };
+    all.extend(added.iter().map(|(key, value)| ((*key).to_owned(), json!(value))));
+    Some(Some(serde_json::to_vec(&all).ok()?))
+}
+
+/// Writes an object with one member set, at its place in the order of names.
+fn write_with(out: &mut Vec<u8>, members: &[Member<'_>], name: &str, value: Option<&[u8]>) {
+    out.push(b'{');
+    let mut value = value;
+    let others = members.iter().filter(|(own, _)| value.is_none() || *own != name).collect::<Vec<_>>();
+    let mut first = true;
+    let mut write = |out: &mut Vec<u8>, name: &str, value: &[u8]| {
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        write_member(out, name, value);
+    };
+    for (own, kept) in others {
+        if *own > name
+            && let Some(value) = value.take()
+        {
+            write(out, name, value);
+        }
+        write(out, own, kept);
+    }
+    if let Some(value) = value {
+        write(out, name, value);
+    }
+    out.push(b'}');
+}
+
+fn write_member(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.push(b'"');
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":");
+    out.extend_from_slice(value);
+}

@@ -1,0 +1,86 @@
+//! A machine gives back a pod that it cannot take.
+//!
+//! Only what never started can be given back: from then on, the pod is the machine's own to report on.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::set_condition;
+use crate::metadata;
+
+/// The annotation that says who refused last, for whoever places the pod again.
+pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
+/// Annotations about host ports, which were those of that machine.
+const PORTS: [&str; 2] = ["k8s.mesosphere.io/port_", "k8s.mesosphere.io/portName_"];
+
+/// What a machine says.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Refusal {
+    pub uid: String,
+    /// `OutOfcpu`, `NodePorts`.
+    #[serde(default)]
+    pub reason: String,
+    #[serde(default)]
+    pub message: String,
+}
+
+/// Why a pod stays where it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRefused {
+    #[error("Precondition failed: UID in precondition: {given}, UID in object meta: {stored}")]
+    Another { given: String, stored: String },
+    #[error("pod {name} is not on node {node:?}")]
+    Elsewhere { name: String, node: String },
+    #[error("pod {name} has started already")]
+    Started { name: String },
+    #[error("pod {name} is being deleted")]
+    Going { name: String },
+}
+
+impl Refusal {
+    /// As the pod's condition and event say it.
+    pub fn words(&self, node: &str) -> String {
+        match (self.reason.as_str(), self.message.as_str()) {
+            ("", "") => format!("machine {node} refused"),
+            ("", why) | (why, "") => format!("machine {node} refused: {why}"),
+            (reason, message) => format!("machine {node} refused: {reason}: {message}"),
+        }
+    }
+}
+
+/// The pod without its machine. `node` is who refuses; `None` stands for whichever machine it is on.
+pub fn refused(old: &Value, refusal: &Refusal, node: Option<&str>, now: &str) -> Result<Value, NotRefused> {
+    let name = metadata::text(old, "name").unwrap_or_default().to_owned();
+    let stored = metadata::text(old, "uid").unwrap_or_default();
+    if refusal.uid != stored {
+        return Err(NotRefused::Another { given: refusal.uid.clone(), stored: stored.to_owned() });
+    }
+    let on = old["spec"]["nodeName"].as_str().unwrap_or_default();
+    let node = node.unwrap_or(on);
+    if on.is_empty() || on != node {
+        return Err(NotRefused::Elsewhere { name, node: node.to_owned() });
+    }
+    if metadata::text(old, "deletionTimestamp").is_some() {
+        return Err(NotRefused::Going { name });
+    }
+    let status = &old["status"];
+    let containers = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+    let any = |field: &str| status[field].as_array().is_some_and(|statuses| !statuses.is_empty());
+    if status["startTime"].is_string() || containers.into_iter().any(any) {
+        return Err(NotRefused::Started { name });
+    }
+    let mut pod = old.clone();
+    if let Some(spec) = pod["spec"].as_object_mut() {
+        spec.remove("nodeName");
+    }
+    if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
+        annotations.retain(|key, _| !PORTS.iter().any(|prefix| key.starts_with(prefix)));
+    }
+    pod["metadata"]["annotations"][REFUSED_BY] = json!(node);
+    let condition = json!({
+        "type": "PodScheduled", "status": "False", "reason": "Refused", "message": refusal.words(node),
+        "lastProbeTime": null, "lastTransitionTime": now,
+    });
+    set_condition(&mut pod["status"], condition);
+    Ok(pod)
+}

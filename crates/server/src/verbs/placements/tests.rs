@@ -1,0 +1,303 @@
+use std::time::Duration;
+
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use mainstay_api::registry::Registry;
+use mainstay_store::{Embedded, List, Memory, Store, embedded};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    auth::User,
+    handler::{Caller, Handler},
+    settings::Settings,
+};
+
+struct Server(Arc<Handler>);
+
+impl Server {
+    fn on(store: Arc<dyn Store>) -> Self {
+        let api = Api::new(Registry::builtin(), store, Settings::default());
+        Self(Arc::new(Handler::new(api, CancellationToken::new())))
+    }
+
+    async fn furnished(store: Arc<dyn Store>) -> Self {
+        let server = Self::on(store);
+        server.post("/api/v1/namespaces", json!({"metadata": {"name": "default"}})).await;
+        for node in ["n1", "n2"] {
+            server.post("/api/v1/nodes", json!({"metadata": {"name": node}})).await;
+        }
+        server
+    }
+
+    async fn ask(&self, user: User, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let request = Request::builder().method(method).uri(path).body(Full::from(body.to_string())).unwrap();
+        let response = self.0.clone().handle(request, Caller::Internal(Arc::new(user))).await;
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (code, serde_json::from_slice(&bytes).unwrap())
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        self.ask(User::internal("test"), method, path, &body).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Value {
+        let (code, answer) = self.send(Method::POST, path, body).await;
+        assert_eq!(code, 201, "{answer:#}");
+        answer
+    }
+
+    /// A pod's uid.
+    async fn pod(&self, name: &str, extra: Value) -> String {
+        let mut pod = json!({
+            "metadata": {"name": name, "annotations": {"was": "there"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}], "serviceAccountName": ""},
+        });
+        mainstay_api::patch::merge(&mut pod, &extra);
+        let made = self.post("/api/v1/namespaces/default/pods", pod).await;
+        made["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    async fn get_pod(&self, name: &str) -> Value {
+        self.send(Method::GET, &format!("/api/v1/namespaces/default/pods/{name}"), json!(null)).await.1
+    }
+
+    async fn place(&self, items: Vec<Value>) -> Vec<Value> {
+        let list = json!({"apiVersion": "mainstay.dev/v1", "kind": "PlacementList", "items": items});
+        let (code, answer) = self.send(Method::POST, "/apis/mainstay.dev/v1/placements", list).await;
+        assert_eq!((code, &answer["kind"]), (200, &json!("PlacementResultList")), "{answer:#}");
+        answer["items"].as_array().unwrap().clone()
+    }
+
+    async fn events(&self) -> Vec<Value> {
+        let answer = self.send(Method::GET, "/api/v1/namespaces/default/events", json!(null)).await.1;
+        answer["items"].as_array().unwrap().clone()
+    }
+}
+
+fn item(name: &str, uid: &str, node: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "default", "name": name, "uid": uid}, "node": node,
+        "message": format!("Successfully assigned default/{name} to {node}"),
+    })
+}
+
+fn codes(results: &[Value]) -> Vec<u64> {
+    results.iter().map(|result| result["code"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn each_pod_is_placed_or_refused_for_itself() {
+    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let plain = server.pod("plain", json!({})).await;
+    let ported = server.pod("ported", json!({})).await;
+    let bound = server.pod("bound", json!({"spec": {"nodeName": "n2"}})).await;
+    let gated = server.pod("gated", json!({"spec": {"schedulingGates": [{"name": "g"}]}})).await;
+    let going = server.pod("going", json!({"metadata": {"finalizers": ["a.example/f"]}})).await;
+    server.send(Method::DELETE, "/api/v1/namespaces/default/pods/going", json!(null)).await;
+    let other = server.pod("other", json!({})).await;
+    let lost = server.pod("lost", json!({})).await;
+    let mut with_port = item("ported", &ported, "n2");
+    with_port["metadata"]["annotations"] = json!({"k8s.mesosphere.io/port_TCP_80": "31000"});
+    let results = server
+        .place(vec![
+            item("plain", &plain, "n1"),
+            item("gone", "u", "n1"),
+            item("bound", &bound, "n1"),
+            item("gated", &gated, "n1"),
+            item("going", &going, "n1"),
+            item("other", "another-uid", "n1"),
+            item("lost", &lost, "n3"),
+            item("plain", &plain, "n2"),
+            item("../../x", "u", "n1"),
+            with_port,
+        ])
+        .await;
+    assert_eq!(codes(&results), [201, 404, 409, 409, 409, 409, 404, 409, 404, 201], "{results:#?}");
+    assert_eq!(results[1]["reason"], "NotFound");
+    assert_eq!(
+        results[2]["message"],
+        "Operation cannot be fulfilled on pods/binding \"bound\": pod bound is already assigned to node \"n2\""
+    );
+    assert_eq!(results[6]["message"], "nodes \"n3\" not found");
+    assert_eq!(results[7]["reason"], "Conflict", "the same pod twice in one list is placed once");
+
+    let pod = server.get_pod("plain").await;
+    assert_eq!(pod["spec"]["nodeName"], "n1");
+    assert_eq!(pod["metadata"]["resourceVersion"], results[0]["resourceVersion"]);
+    assert_eq!(pod["metadata"]["generation"], 1);
+    let condition = &pod["status"]["conditions"].as_array().unwrap()[0];
+    assert_eq!((&condition["type"], &condition["status"]), (&json!("PodScheduled"), &json!("True")));
+    let annotations = &server.get_pod("ported").await["metadata"]["annotations"];
+    assert_eq!(*annotations, json!({"was": "there", "k8s.mesosphere.io/port_TCP_80": "31000"}));
+    assert_eq!(server.get_pod("other").await["spec"].get("nodeName"), None);
+    assert_ne!(server.get_pod("other").await["metadata"]["uid"], json!("another-uid"), "{other}");
+
+    let events = server.events().await;
+    assert_eq!(events.len(), 2, "{events:#?}");
+    let event = events.iter().find(|event| event["involvedObject"]["name"] == "plain").unwrap();
+    assert_eq!((&event["reason"], &event["type"]), (&json!("Scheduled"), &json!("Normal")));
+    assert_eq!(event["message"], "Successfully assigned default/plain to n1");
+    assert_eq!(event["involvedObject"]["uid"], json!(plain));
+    assert_eq!(
+        (&event["source"]["component"], &event["reportingComponent"]),
+        (&json!("default-scheduler"), &json!("default-scheduler"))
+    );
+    let mut again = event.clone();
+    let conformed = mainstay_api::schema::Schema::builtin().conform("io.k8s.api.core.v1.Event", &mut again);
+    assert_eq!(conformed.map_err(|error| error.to_string()), Ok(Vec::new()), "a valid Event");
+}
+
+#[tokio::test]
+async fn a_dry_run_and_a_broken_body_place_nothing() {
+    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let uid = server.pod("p", json!({})).await;
+    let list = json!({"items": [item("p", &uid, "n1")]});
+    let (code, answer) = server.send(Method::POST, "/apis/mainstay.dev/v1/placements?dryRun=All", list).await;
+    assert_eq!((code, &answer["items"][0]["code"]), (200, &json!(201)));
+    let (code, answer) =
+        server.send(Method::POST, "/apis/mainstay.dev/v1/placements", json!({"items": [{"node": 1}]})).await;
+    assert_eq!(code, 400, "{answer}");
+    assert_eq!(server.send(Method::GET, "/apis/mainstay.dev/v1/placements", json!(null)).await.0, 405);
+    assert_eq!(server.get_pod("p").await["spec"].get("nodeName"), None);
+    assert!(server.events().await.is_empty());
+}
+
+#[tokio::test]
+async fn only_the_servers_own_and_administrators_place() {
+    let server = Server::furnished(Arc::new(Memory::new())).await;
+    for user in [User::node("n1"), User::authenticated("ann".into(), vec![])] {
+        let answer = server.ask(user, Method::POST, "/apis/mainstay.dev/v1/placements", &json!({"items": []})).await;
+        assert_eq!(answer.0, 403, "{answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_who_place_the_same_pods_while_others_change_them_one_wins_each() {
+    const PODS: usize = 60;
+    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let mut pods = Vec::new();
+    for i in 0..PODS {
+        let name = format!("p{i}");
+        let uid = server.pod(&name, json!({})).await;
+        pods.push((name, uid));
+    }
+    let all_on = |node: &str| pods.iter().map(|(name, uid)| item(name, uid, node)).collect::<Vec<_>>();
+    let change = async {
+        for (name, _) in &pods {
+            let path = format!("/api/v1/namespaces/default/pods/{name}");
+            let mut pod = server.get_pod(name).await;
+            pod["metadata"]["labels"] = json!({"touched": "yes"});
+            pod["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+            pod["spec"].as_object_mut().unwrap().remove("nodeName");
+            server.send(Method::PUT, &path, pod).await;
+        }
+    };
+    let (one, two, ()) = tokio::join!(server.place(all_on("n1")), server.place(all_on("n2")), change);
+    for (i, (name, _)) in pods.iter().enumerate() {
+        let mut both = [codes(&one)[i], codes(&two)[i]];
+        both.sort_unstable();
+        assert_eq!(both, [201, 409], "{name}");
+        let winner = if codes(&one)[i] == 201 { "n1" } else { "n2" };
+        assert_eq!(server.get_pod(name).await["spec"]["nodeName"], winner);
+    }
+    assert_eq!(server.events().await.len(), PODS);
+}
+
+/// A request that is cut off, and a store that is opened again: each pod has its machine and its event, or neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_off_half_way_each_pod_is_placed_whole_or_not_at_all() {
+    const PODS: usize = 200;
+    let mut placed_somewhere = false;
+    for cut_after in [0, 300, 1_000, 3_000, 10_000_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Embedded::open(dir.path().to_owned(), embedded::Options::default()).unwrap();
+        let store = Arc::new(open());
+        let server = Server::furnished(store.clone()).await;
+        let mut items = Vec::new();
+        for i in 0..PODS {
+            let name = format!("p{i}");
+            let uid = server.pod(&name, json!({})).await;
+            items.push(item(&name, &uid, "n1"));
+        }
+        let _ = tokio::time::timeout(Duration::from_micros(cut_after), server.place(items)).await;
+        store.close().await.unwrap();
+        drop((server, store));
+
+        let store: Arc<dyn Store> = Arc::new(open());
+        let values = async |prefix: &str| {
+            let listing = store.list(List { prefix, ..List::default() }).await.unwrap();
+            listing.entries.iter().map(|entry| serde_json::from_slice(&entry.value).unwrap()).collect::<Vec<Value>>()
+        };
+        let pods = values("/registry/pods/default/").await;
+        assert_eq!(pods.len(), PODS);
+        let bound = pods.iter().filter(|pod| pod["spec"]["nodeName"] == "n1");
+        let bound: std::collections::BTreeSet<String> = bound.map(|pod| pod["metadata"]["name"].to_string()).collect();
+        let told: Vec<String> =
+            values("/registry/events/default/").await.iter().map(|e| e["involvedObject"]["name"].to_string()).collect();
+        assert_eq!(told.len(), bound.len(), "cut after {cut_after} µs");
+        assert_eq!(told.into_iter().collect::<std::collections::BTreeSet<_>>(), bound);
+        placed_somewhere |= !bound.is_empty();
+    }
+    assert!(placed_somewhere);
+}
+
+#[tokio::test]
+async fn a_machine_gives_back_what_is_its_own_and_never_started() {
+    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let uid = server.pod("p", json!({})).await;
+    server.place(vec![item("p", &uid, "n1")]).await;
+    let path = "/api/v1/namespaces/default/pods/p/refusal";
+    let said = json!({"uid": uid, "reason": "OutOfcpu", "message": "wants 4 cpu, has 2"});
+    let refuse = async |node: &str, said: &Value| server.ask(User::node(node), Method::POST, path, said).await;
+    assert_eq!(refuse("n2", &said).await.0, 403);
+    assert_eq!(refuse("n1", &json!({"uid": "another"})).await.0, 409);
+    assert_eq!(refuse("n1", &json!({})).await.0, 400);
+    assert_eq!(refuse("n1", &said).await.0, 201);
+    let pod = server.get_pod("p").await;
+    assert_eq!(pod["spec"].get("nodeName"), None);
+    assert_eq!(pod["metadata"]["annotations"]["mainstay.dev/refused-by"], "n1");
+    let condition = &pod["status"]["conditions"][0];
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("Refused")));
+    assert_eq!(condition["message"], "machine n1 refused: OutOfcpu: wants 4 cpu, has 2");
+    let events = server.events().await;
+    assert!(events.iter().any(|e| e["reason"] == "Refused" && e["type"] == "Warning"), "{events:#?}");
+    assert_eq!(refuse("n1", &said).await.0, 403, "it is no longer there");
+
+    assert_eq!(codes(&server.place(vec![item("p", &uid, "n2")]).await), [201]);
+    let started = json!({"status": {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}});
+    let mut pod = server.get_pod("p").await;
+    mainstay_api::patch::merge(&mut pod, &started);
+    let status = "/api/v1/namespaces/default/pods/p/status";
+    assert_eq!(server.ask(User::node("n2"), Method::PUT, status, &pod).await.0, 200);
+    assert_eq!(refuse("n2", &said).await.0, 409);
+    assert_eq!(server.get_pod("p").await["spec"]["nodeName"], "n2");
+}
+
+/// How fast it is. Run by hand: `cargo nextest run --release -p mainstay-server --run-ignored only placements_per_second`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn placements_per_second() {
+    const PODS: usize = 10_000;
+    let dir = tempfile::tempdir().unwrap();
+    let server =
+        Server::furnished(Arc::new(Embedded::open(dir.path().to_owned(), embedded::Options::default()).unwrap())).await;
+    let server = &server;
+    let uids = join_all((0..PODS).map(async |i| server.pod(&format!("p{i}"), json!({})).await)).await;
+    for size in [1, 100, 1000] {
+        let (begin, count) = match size {
+            1 => (0, 500),
+            100 => (500, 4_500),
+            _ => (5_000, 5_000),
+        };
+        let started = std::time::Instant::now();
+        for at in (begin..begin + count).step_by(size) {
+            let items = (at..at + size).map(|i| item(&format!("p{i}"), &uids[i], "n1")).collect();
+            assert!(codes(&server.place(items).await).iter().all(|code| *code == 201));
+        }
+        let elapsed = started.elapsed();
+        println!("{size} at once: {:.0}/s", count as f64 / elapsed.as_secs_f64());
+    }
+}

@@ -1,0 +1,54 @@
+//! POST of a refusal: a machine gives back a pod that it cannot take.
+
+use http::StatusCode;
+use jiff::Timestamp;
+use mainstay_store::Txn;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::Call;
+use crate::{
+    api,
+    body::Response,
+    change::{Part, change},
+    incoming,
+    placement::{self, NotRefused, Refusal, event},
+    reply,
+    status::{ApiError, ApiResult},
+};
+
+pub async fn refuse(call: &Call<'_>) -> ApiResult<Response> {
+    let Call { api, user, target, query, accepted, headers, body, .. } = call;
+    let said = incoming::decode(headers, body)?.value;
+    let refusal = Refusal::deserialize(&said)
+        .map_err(|error| ApiError::bad_request(format!("the body cannot be handled as a refusal: {error}")))?;
+    let (now, mut node) = (api::now().to_string(), String::new());
+    change(api, target, Part::Placement, query.dry_run, |old| {
+        node = old["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+        placement::refused(old, &refusal, user.node_name(), &now).map_err(|why| match &why {
+            NotRefused::Elsewhere { .. } if user.node_name().is_some() => {
+                ApiError::forbidden(&target.d, &target.name, &why.to_string())
+            }
+            _ => ApiError::conflict_on("pods/refusal", &target.name, &why.to_string()),
+        })
+    })
+    .await?;
+    if let Some(events) = api.registry.find("", "v1", "events").filter(|_| !query.dry_run) {
+        let told = event::Told {
+            namespace: target.namespace.as_deref().unwrap_or_default(),
+            pod: &target.name,
+            uid: &refusal.uid,
+            kind: "Warning",
+            reason: "Refused",
+            message: &refusal.words(&node),
+            component: "mainstay-agent",
+        };
+        let op = event::written(events, &told, Timestamp::now(), &now);
+        // Nothing depends on events: one that cannot be written is not written.
+        if let Err(error) = api.store.commit(Txn { compares: Vec::new(), ops: vec![op] }).await {
+            tracing::debug!(%error, "an event was not written");
+        }
+    }
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+    Ok(reply::encoded(StatusCode::CREATED, accepted.encoding, &status))
+}
