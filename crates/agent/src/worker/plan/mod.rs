@@ -20,6 +20,7 @@ use super::{
     view::{Ending, EndingWhy, RestartPolicy, Role},
     world::World,
 };
+use crate::heal::Rung;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -104,7 +105,7 @@ enum Life {
 
 pub fn plan(world: &World, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    match life(world) {
+    match life(world, now) {
         Life::Wanted => start::plan(world, now, &mut plan),
         Life::Ending(ending) => stop::plan(world, &ending, now, &mut plan),
         Life::Recreated { why } => stop::recreate(world, &why, now, &mut plan),
@@ -114,20 +115,31 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
     plan
 }
 
-fn life(world: &World) -> Life {
+fn life(world: &World, now: Timestamp) -> Life {
     if let Some(ending) = &world.pod.ending {
         return Life::Ending(ending.clone());
     }
     if world.pod.finished || outcome(world).is_some() {
         return Life::Finished;
     }
-    if let Some(why) = &world.memory.recreate {
+    if let Some(why) = &world.memory.recreate
+        && pause_is_over(world, now)
+    {
         return Life::Recreated { why: why.clone() };
     }
     if world.sandbox().is_some_and(|sandbox| !sandbox.ready) && !world.memory.busy.contains(&Busy::Sandbox) {
         return Life::Recreated { why: "Pod sandbox changed, it will be killed and re-created.".into() };
     }
     Life::Wanted
+}
+
+/// Beginning anew is no way around the pause that a restart would have to wait for.
+fn pause_is_over(world: &World, now: Timestamp) -> bool {
+    world.pod.containers().all(|wanted| {
+        let gave_up = matches!(world.memory.container(&wanted.name).judged, Some((_, Rung::Recreate { .. })));
+        let ended = world.newest(&wanted.name).filter(|_| gave_up);
+        ended.and_then(|seen| start::restart_at(world, wanted, seen)).is_none_or(|at| at <= now)
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

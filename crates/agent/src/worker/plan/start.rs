@@ -181,7 +181,9 @@ fn restart(world: &World, wanted: &ContainerView, seen: &ContainerStatus, now: T
         && *attempt == seen.attempt
         && *rung != Rung::Restart
     {
-        return; // the pod as a whole is being cured
+        // The pod as a whole is being cured, once the pause is over.
+        restart_at(world, wanted, seen).filter(|at| now < *at).into_iter().for_each(|at| plan.wake(at));
+        return;
     }
     match restart_at(world, wanted, seen) {
         Some(at) if now < at && !changed => plan.wake(at),

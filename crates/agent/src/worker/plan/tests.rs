@@ -206,6 +206,18 @@ fn the_first_restart_is_immediate_and_later_ones_back_off() {
 }
 
 #[test]
+fn beginning_anew_waits_as_long_as_a_restart_would() {
+    let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 3, exited(1, 10)));
+    let why = "crashes".to_owned();
+    world.memory.recreate = Some(why.clone());
+    world.memory.containers.entry("a".into()).or_default().judged = Some((3, Rung::Recreate { why }));
+    let early = plan(&world, at(10));
+    assert_eq!((early.actions, early.wake_at), (vec![], Some(at(14))));
+    let due = plan(&world, at(14)).actions;
+    assert!(matches!(&due[..], [Action::RemoveSandboxes { .. }]), "{due:?}");
+}
+
+#[test]
 fn ten_minutes_of_health_and_changes_made_on_purpose_end_the_back_off() {
     let healthy = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 9, exited(1, 600)));
     assert_eq!(plan(&healthy, at(600)).actions, [start("a", 10)]);
