@@ -5,21 +5,24 @@
 //!
 //! * [`pod`]: pods as far as these controllers look at them
 //! * [`owner`]: whose objects are whose; [`template`]: pods made from a template
-//! * [`act`]: making and deleting pods; [`events`]: saying so
+//! * [`act`]: making and deleting pods; [`events`]: saying so; [`narrow`]: kinds read narrowly
+//! * [`replicas`]: so many pods of a kind
 
 pub mod act;
 pub mod events;
+pub mod narrow;
 pub mod owner;
 pub mod pod;
+pub mod replicas;
 pub mod template;
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, StatefulSet},
     batch::v1::{CronJob, Job},
-    core::v1::{Node, ReplicationController},
+    core::v1::Node,
     policy::v1::PodDisruptionBudget,
 };
 use kube::Client;
@@ -32,6 +35,7 @@ use crate::{
 };
 use events::Events;
 use pod::Pod;
+use replicas::object::{ReplicaSet, ReplicationController};
 
 macro_rules! caches {
     ($($name:ident: $kind:ty,)*) => {
@@ -102,6 +106,8 @@ pub async fn run(client: Client, stop: CancellationToken) {
 }
 
 /// Each begins to listen to the caches, before any of them is filled.
-fn everybody(_shared: &Arc<Workloads>) -> Vec<Turns> {
-    vec![]
+fn everybody(shared: &Arc<Workloads>) -> Vec<Turns> {
+    let mut all: Vec<Turns> = Vec::new();
+    all.extend(replicas::controllers(shared));
+    all
 }

@@ -4,4 +4,5 @@ mod cluster;
 mod garbage;
 mod machines;
 mod namespaces;
+mod replicas;
 mod volumes;

@@ -1,0 +1,142 @@
+//! ReplicaSets and ReplicationControllers: two spellings of one thing.
+
+use std::sync::Arc;
+
+use k8s_openapi::{api::apps::v1::ReplicaSetCondition, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    cache::{Cache, Kept},
+    workloads::{
+        Caches,
+        narrow::{Selector, by_map, narrow},
+    },
+};
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ReplicaSet {
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: Spec,
+    #[serde(default)]
+    pub status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    pub replicas: Option<i32>,
+    #[serde(default)]
+    pub min_ready_seconds: i32,
+    #[serde(default)]
+    pub selector: Selector,
+    #[serde(default)]
+    pub template: Value,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ReplicationController {
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: MapSpec,
+    #[serde(default)]
+    pub status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MapSpec {
+    pub replicas: Option<i32>,
+    #[serde(default)]
+    pub min_ready_seconds: i32,
+    #[serde(default, deserialize_with = "by_map")]
+    pub selector: Selector,
+    #[serde(default)]
+    pub template: Value,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Status {
+    pub replicas: i32,
+    pub fully_labeled_replicas: i32,
+    pub ready_replicas: i32,
+    pub available_replicas: i32,
+    /// Only ReplicaSets tell.
+    pub terminating_replicas: Option<i32>,
+    pub observed_generation: i64,
+    pub conditions: Vec<ReplicaSetCondition>,
+}
+
+impl Status {
+    /// As a merge patch: what is nothing is not there.
+    pub fn written(&self) -> Value {
+        let some = |count: i32| (count != 0).then_some(count);
+        json!({
+            "replicas": self.replicas,
+            "fullyLabeledReplicas": some(self.fully_labeled_replicas),
+            "readyReplicas": some(self.ready_replicas),
+            "availableReplicas": some(self.available_replicas),
+            "terminatingReplicas": self.terminating_replicas,
+            "observedGeneration": self.observed_generation,
+            "conditions": (!self.conditions.is_empty()).then_some(&self.conditions),
+        })
+    }
+}
+
+narrow!(ReplicaSet, "apps", "v1", "ReplicaSet", "replicasets");
+narrow!(ReplicationController, "", "v1", "ReplicationController", "replicationcontrollers");
+
+/// What both are.
+pub trait Set: Kept + kube::Resource<Scope = k8s_openapi::NamespaceResourceScope> {
+    const NAME: &'static str;
+    /// The name under which events are recorded.
+    const COMPONENT: &'static str;
+    /// Whether its status counts pods that are being deleted.
+    const COUNTS_LEAVING: bool;
+
+    fn cache(caches: &Caches) -> &Arc<Cache<Self>>;
+    fn replicas(&self) -> i32;
+    fn min_ready_seconds(&self) -> i32;
+    fn selector(&self) -> &Selector;
+    fn template(&self) -> &Value;
+    fn status(&self) -> &Status;
+}
+
+macro_rules! set {
+    ($type:ty, $cache:ident, $name:literal, $component:literal, $counts_leaving:literal) => {
+        impl Set for $type {
+            const NAME: &'static str = $name;
+            const COMPONENT: &'static str = $component;
+            const COUNTS_LEAVING: bool = $counts_leaving;
+
+            fn cache(caches: &Caches) -> &Arc<Cache<Self>> {
+                &caches.$cache
+            }
+
+            fn replicas(&self) -> i32 {
+                self.spec.replicas.unwrap_or(1)
+            }
+
+            fn min_ready_seconds(&self) -> i32 {
+                self.spec.min_ready_seconds
+            }
+
+            fn selector(&self) -> &Selector {
+                &self.spec.selector
+            }
+
+            fn template(&self) -> &Value {
+                &self.spec.template
+            }
+
+            fn status(&self) -> &Status {
+                &self.status
+            }
+        }
+    };
+}
+
+set!(ReplicaSet, replica_sets, "replicasets", "replicaset-controller", true);
+set!(ReplicationController, replication_controllers, "replicationcontrollers", "replication-controller", false);
