@@ -14,6 +14,7 @@ mod process;
 mod restore;
 mod run;
 mod server;
+mod sim;
 mod stores;
 mod token;
 mod up;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
         Command::Image(options) => image::run(options),
         Command::Token(options) => token::run(&options),
         Command::Why(options) => why::run(&options),
+        Command::Sim(options) => sim::run(&options),
         Command::DemoWeb(options) => demo::web::run(&options),
     };
     done.map_or_else(Exit::report, |()| std::process::ExitCode::SUCCESS)

@@ -117,6 +117,12 @@ impl Server {
         client::node(self.handler.clone(), node)
     }
 
+    /// Such clients for any number of machines.
+    pub fn node_clients(&self) -> impl Fn(&str) -> kube::Client + Send + Sync + use<> {
+        let handler = self.handler.clone();
+        move |node| client::node(handler.clone(), node)
+    }
+
     /// Runs until asked to stop, then stops from the outside in: listener, background work, store.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let work = TaskTracker::new();

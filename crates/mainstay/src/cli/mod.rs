@@ -2,6 +2,7 @@
 
 mod machine;
 mod server;
+mod sim;
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -10,6 +11,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 pub use self::{
     machine::{MachineOptions, RuntimeChoice},
     server::ServerOptions,
+    sim::SimOptions,
 };
 use crate::{
     config_file, demo::web::WebOptions, exit::Exit, image::ImageOptions, token::TokenOptions, why::WhyOptions,
@@ -45,6 +47,8 @@ pub enum Command {
     Token(TokenOptions),
     /// Say where a pod is or why it is nowhere, and what happened to it
     Why(WhyOptions),
+    /// Try a cluster's size: a real server with machines that only pretend
+    Sim(Box<SimOptions>),
     /// What the pods of the demo run
     #[command(hide = true)]
     DemoWeb(WebOptions),
@@ -190,6 +194,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         | Command::Image(_)
         | Command::Token(_)
         | Command::Why(_)
+        | Command::Sim(_)
         | Command::DemoWeb(_) => {}
     }
     Ok(cli.command)

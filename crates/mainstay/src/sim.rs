@@ -1,0 +1,149 @@
+//! `mainstay sim`: a whole cluster of hollow machines in this process, to try its size.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context, anyhow};
+use clap::Parser;
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use mainstay_sim::{
+    conduct::Faults,
+    fleet::{self, Access, Watching},
+    machine::Shape,
+    process::Process,
+    progress::{Progress, grouped},
+    scenario::{self, Plan, World},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cli::{CommonOptions, ServerOptions, SimOptions},
+    exit::Exit,
+    run::until_told,
+    server::Server,
+};
+
+/// Machines that fall silent do so within this time.
+const SILENCE: Duration = Duration::from_secs(10);
+
+pub fn run(options: &SimOptions) -> Result<(), Exit> {
+    let directory = Directory::make(options.dir.clone())?;
+    let server = stock_server(options, &directory)?;
+    until_told(&server.common, async |stop| {
+        let server = Server::build(&server).await?;
+        let world = world(&server, options).await?;
+        let ended = CancellationToken::new();
+        let serving = tokio::spawn(server.run(ended.clone()));
+        let measured = measure(&world, options, stop).await;
+        ended.cancel();
+        serving.await.map_err(|error| Exit::Failed(anyhow!(error).context("the server ended badly")))??;
+        measured
+    })
+}
+
+async fn measure(world: &World, options: &SimOptions, stop: CancellationToken) -> Result<(), Exit> {
+    let plan = plan(options);
+    if !options.json {
+        let (nodes, pods) = (grouped(options.nodes), grouped(options.pods));
+        println!("{nodes} hollow machines, {pods} pods, {} clients:", options.clients);
+    }
+    let say = |figure: &mainstay_sim::figures::Figure| {
+        if !options.json {
+            println!("{figure}");
+        }
+    };
+    let told = stop.clone();
+    let figures = match scenario::run(world, &plan, Progress::fitting(), stop, say).await {
+        Err(_) if told.is_cancelled() => return Ok(()), // asked to, by Ctrl-C
+        figures => figures?,
+    };
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&figures).context("write the figures")?);
+    }
+    Ok(())
+}
+
+fn plan(options: &SimOptions) -> Plan {
+    let faults = Faults {
+        seed: options.seed,
+        silent: options.silent,
+        lying: options.lying,
+        refusing: options.refusing,
+        within: SILENCE,
+    };
+    let machines = fleet::Settings {
+        shape: Shape {
+            cpu: options.cpu,
+            memory: options.memory << 20,
+            pods: options.max_pods,
+            zones: options.zones,
+            labels: options.labels.iter().cloned().collect::<BTreeMap<_, _>>(),
+            ..Shape::default()
+        },
+        start_delay: options.start_delay(),
+        faults,
+        watching: if options.watch_each { Watching::Each } else { Watching::Together },
+        ..fleet::Settings::new(options.nodes)
+    };
+    Plan {
+        machines,
+        pods: options.pods,
+        backlog: !options.no_backlog,
+        deployment: options.deployment,
+        idle: Duration::from_secs(options.idle),
+    }
+}
+
+/// Machines need no socket; those who create pods come over TLS, as anybody would.
+async fn world(server: &Server, options: &SimOptions) -> Result<World, Exit> {
+    let config = Kubeconfig::read_from(&server.kubeconfig).context("read the kubeconfig just written")?;
+    let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
+    let config = config.context("use the kubeconfig just written")?;
+    let clients = (0..options.clients).map(|_| Client::try_from(config.clone()));
+    let clients = clients.collect::<Result<Vec<_>, _>>().context("make clients")?;
+    let access = Access { admin: server.client("sim"), machine: Arc::new(server.node_clients()) };
+    Ok(World { access, clients, server: Some(Process::own()) })
+}
+
+/// A server as `mainstay server` would start it, on a free port, with room for the addresses of all machines' pods.
+fn stock_server(options: &SimOptions, directory: &Directory) -> Result<ServerOptions, Exit> {
+    #[derive(Parser)]
+    struct Stock {
+        #[command(flatten)]
+        server: ServerOptions,
+    }
+    let mut stock = Stock::try_parse_from(["sim"]).map_err(Exit::Usage)?.server;
+    stock.data.data_dir = Some(directory.0.clone());
+    stock.listen = Some(([127, 0, 0, 1], 0).into());
+    stock.common = CommonOptions {
+        pod_range: "10.128.0.0/10".parse().map_err(|error| Exit::Failed(anyhow!("the pods' range: {error}")))?,
+        config: None,
+        log_format: options.log_format,
+        log: options.log.clone(),
+    };
+    Ok(stock)
+}
+
+/// A directory that is gone when it is no longer used.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn make(below: Option<PathBuf>) -> Result<Self, Exit> {
+        let below = below.unwrap_or_else(std::env::temp_dir);
+        let path = below.join(format!("mainstay-sim-{}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .with_context(|| format!("make a directory for the store in {}", below.display()))
+            .map_err(Exit::Refused)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("mainstay: cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
