@@ -1,10 +1,12 @@
 //! Label and field selectors of one request, resolved against one kind.
 
+use std::sync::Arc;
+
 use mainstay_api::{
     descriptor::Descriptor,
     selector::{Fields, Labels, Operator},
 };
-use mainstay_store::Entry;
+use mainstay_store::{Entry, Facet, Interest};
 
 use crate::{
     keys, object,
@@ -52,6 +54,17 @@ impl Filter {
         pinned.next().map(|test| test.value.as_str())
     }
 
+    /// The part of a collection that holds all that can match, if a field's value makes one.
+    pub fn part(&self, d: &Arc<Descriptor>) -> Option<Interest> {
+        let pinned = self.fields.iter().find_map(|test| match (test.subject, test.operator) {
+            (Subject::Field(index), Operator::Equals) => Some((index, test.value.as_str())),
+            _ => None,
+        });
+        // Where objects are stored in another form, looking at one means converting it.
+        let (index, value) = pinned.filter(|_| d.conversion.is_none())?;
+        Some(Interest { facet: Arc::new(Field { d: d.clone(), index }), value: value.into() })
+    }
+
     pub fn matches(&self, d: &Descriptor, entry: &Entry) -> bool {
         if self.is_empty() {
             return true;
@@ -76,6 +89,22 @@ impl Filter {
             };
             self.labels.matches(|key| picked.label(key)) && self.fields.iter().all(by_field)
         })
+    }
+}
+
+/// A selectable field of a kind that is stored as it is served.
+struct Field {
+    d: Arc<Descriptor>,
+    index: usize,
+}
+
+impl Facet for Field {
+    fn name(&self) -> &str {
+        self.d.selectable[self.index].label
+    }
+
+    fn of<'a>(&self, entry: &'a Entry) -> &'a str {
+        object::picked(&self.d, entry).fields.get(self.index).map_or("", |value| value)
     }
 }
 

@@ -5,7 +5,7 @@
 //! * [`handler`]: who may ([`authorize`], [`node_restriction`]), what is asked ([`route`], [`query`], [`negotiate`])
 //! * [`verbs`]: one file per verb, for every kind; they share [`incoming`] (bodies), [`change`]
 //!   (read-change-compare-and-set), [`admission`] (what a write depends on), [`metadata`]
-//! * [`object`]: objects between store and wire; [`keys`]: where they are stored
+//! * [`object`]: objects between store and wire; [`keys`]: where they are stored; [`prune`]: some of their fields
 //! * [`reply`] and, for every refusal, [`status`]
 //!
 //! Beside the resources: [`relay`] (what machines answer), [`discovery`], [`openapi`], [`documents`] (version, backup), [`health`], [`debug`],
@@ -43,6 +43,7 @@ mod openapi;
 pub mod pki;
 mod placement;
 mod pod_ranges;
+mod prune;
 mod query;
 pub mod relay;
 mod reply;

@@ -13,6 +13,8 @@ use mainstay_store::{Entry, Revision};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::prune::{self, Way};
+
 const METADATA: &[u8] = b"\"metadata\":{";
 const VERSION_OPEN: &[u8] = b"\"resourceVersion\":\"";
 const VERSION_CLOSE: &[u8] = b"\",";
@@ -43,6 +45,16 @@ impl Picked {
         let labels = labels.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str().into(), v.as_str()?.into())));
         let fields = d.selectable.iter().map(|field| Box::from(&*field.of(object)));
         Self { labels: labels.collect(), fields: fields.collect() }
+    }
+
+    /// The same, from stored bytes that need no conversion.
+    fn of_stored(d: &Descriptor, json: &[u8]) -> Self {
+        let mut ways: Vec<Way<'_>> = Vec::with_capacity(1 + 2 * d.selectable.len());
+        ways.push(&["metadata", "labels"]);
+        for field in d.selectable {
+            ways.extend([field.path, field.or].into_iter().filter(|way| !way.is_empty()));
+        }
+        Self::of(d, &prune::pruned(json, &ways))
     }
 }
 
@@ -164,7 +176,12 @@ pub fn with_picked<T>(d: &Descriptor, entry: &Entry, look: impl FnOnce(&Picked) 
     if d.conversion.is_some() {
         return look(&Picked::of(d, &value_of(d, entry)));
     }
-    look(kept(entry).picked.get_or_init(|| Picked::of(d, &value_of(d, entry))))
+    look(picked(d, entry))
+}
+
+/// What selectors see of an entry that is stored as it is served.
+pub fn picked<'a>(d: &Descriptor, entry: &'a Entry) -> &'a Picked {
+    kept(entry).picked.get_or_init(|| Picked::of_stored(d, &entry.value))
 }
 
 pub fn set_version(object: &mut Value, revision: Revision) {

@@ -20,5 +20,6 @@ pub use embedded::Embedded;
 pub use etcd::{Etcd, EtcdConfig, EtcdConfigError, EtcdConnectError};
 pub use memory::Memory;
 pub use types::{
-    Change, Compare, Entry, Expect, List, Listing, Memo, Notice, Op, Outcome, Revision, Store, StoreError, Txn, Watch,
+    Change, Compare, Entry, Expect, Facet, Interest, List, Listing, Memo, Notice, Op, Outcome, Revision, Store,
+    StoreError, Txn, Watch,
 };

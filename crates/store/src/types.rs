@@ -134,6 +134,21 @@ pub trait Watch: Send {
     fn request_progress(&mut self);
 }
 
+/// Something that entries can be told apart by, such as a field of theirs.
+pub trait Facet: Send + Sync {
+    /// Facets of one prefix that have the same name give the same values.
+    fn name(&self) -> &str;
+
+    fn of<'a>(&self, entry: &'a Entry) -> &'a str;
+}
+
+/// Of all changes below a prefix, those of entries with this value, before or after the change.
+#[derive(Clone)]
+pub struct Interest {
+    pub facet: Arc<dyn Facet>,
+    pub value: Box<str>,
+}
+
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// The newest committed version of a key, and the revision at which that was so.
@@ -145,6 +160,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Every change below `prefix` after (not at) `after`, in order, without gaps.
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, StoreError>;
+
+    /// The same for somebody who is interested in a part of it. Changes outside of it may be left out, or not:
+    /// whoever watches looks for himself. A backend that leaves them out saves a thousand watches of a thousand
+    /// parts from being woken for each other's changes.
+    async fn watch_part(&self, prefix: &str, after: Revision, part: Interest) -> Result<Box<dyn Watch>, StoreError> {
+        drop(part);
+        self.watch(prefix, after).await
+    }
 
     /// Forgets history at and before `at`, except what is still current there.
     async fn compact(&self, at: Revision) -> Result<(), StoreError>;

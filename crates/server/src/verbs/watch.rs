@@ -49,7 +49,12 @@ pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: metrics::Watc
         }
     };
     // History that is gone is told inside the stream: by then clients know how to start over.
-    let source = match api.store.watch(&target.prefix(), after).await {
+    let (prefix, part) = (target.prefix(), filter.part(&target.d));
+    let source = match part {
+        Some(part) => api.store.watch_part(&prefix, after, part).await,
+        None => api.store.watch(&prefix, after).await,
+    };
+    let source = match source {
         Ok(source) => Ok(source),
         Err(error @ StoreError::Compacted { .. }) => Err(error),
         Err(error) => return Err(error.into()),

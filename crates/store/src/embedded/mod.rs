@@ -49,7 +49,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::{Entry, List, Listing, Outcome, Revision, Store, StoreError, Txn, Watch, check, mvcc::Mvcc};
+use crate::{Entry, Interest, List, Listing, Outcome, Revision, Store, StoreError, Txn, Watch, check, mvcc::Mvcc};
 use disk::{Disk, Meta};
 use error::Fault;
 use lock::DirLock;
@@ -247,7 +247,12 @@ impl Store for Embedded {
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, StoreError> {
         drop(self.open_state()?);
-        Ok(Box::new(self.mvcc.watch(prefix, after, self.options.watch_queue)?))
+        Ok(Box::new(self.mvcc.watch(prefix, None, after, self.options.watch_queue)?))
+    }
+
+    async fn watch_part(&self, prefix: &str, after: Revision, part: Interest) -> Result<Box<dyn Watch>, StoreError> {
+        drop(self.open_state()?);
+        Ok(Box::new(self.mvcc.watch(prefix, Some(part), after, self.options.watch_queue)?))
     }
 
     async fn compact(&self, at: Revision) -> Result<(), StoreError> {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::{Change, Revision, StoreError};
+use crate::{Change, Interest, Revision, StoreError};
 
 pub(crate) use state::{Garbage, State};
 pub(crate) use subscription::Subscription;
@@ -47,16 +47,17 @@ impl Mvcc {
         }
     }
 
-    /// Follows `prefix` from `after`, holding at most `queue` undelivered changes in memory.
+    /// Follows `prefix`, or a part of it, from `after`, holding at most `queue` undelivered changes in memory.
     pub(crate) fn watch(
         self: &Arc<Self>,
         prefix: &str,
+        part: Option<Interest>,
         after: Revision,
         queue: usize,
     ) -> Result<Subscription, StoreError> {
         let state = self.state.read();
         state.check_watch(prefix, after)?;
-        let inbox = self.watchers.register(prefix, after, state.revision(), queue);
+        let inbox = self.watchers.register(prefix, part, after, state.revision(), queue);
         drop(state);
         Ok(Subscription::new(self.clone(), inbox))
     }

@@ -1,7 +1,7 @@
 use std::{future::Future, pin::pin, sync::Arc, task::Poll, time::Instant};
 
 use super::*;
-use crate::{Entry, List, Notice, Watch};
+use crate::{Entry, Facet, Interest, List, Notice, Watch};
 
 fn mvcc() -> Arc<Mvcc> {
     Mvcc::new(State::new(Revision(0), Revision(0)))
@@ -66,7 +66,7 @@ fn a_write_wakes_its_watchers_and_no_others() {
     let mvcc = mvcc();
     let wait = |prefix: &str| {
         let woken = Arc::new(Count(Default::default()));
-        let mut watch = mvcc.watch(prefix, Revision(0), 10).expect("watch");
+        let mut watch = mvcc.watch(prefix, None, Revision(0), 10).expect("watch");
         let waker = woken.clone().into();
         let mut next = Box::pin(async move { watch.next().await.map(drop) });
         assert!(next.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
@@ -84,7 +84,7 @@ fn a_write_wakes_its_watchers_and_no_others() {
 #[test]
 fn a_thousand_watchers_of_one_prefix_share_what_they_are_sent() {
     let mvcc = mvcc();
-    let mut watches: Vec<_> = (0..1000).map(|_| mvcc.watch("/p/", Revision(0), 1000).expect("watch")).collect();
+    let mut watches: Vec<_> = (0..1000).map(|_| mvcc.watch("/p/", None, Revision(0), 1000).expect("watch")).collect();
     let started = Instant::now();
     for n in 0..100 {
         put(&mvcc, &[&format!("/p/{n}")]);
@@ -98,7 +98,8 @@ fn a_thousand_watchers_of_one_prefix_share_what_they_are_sent() {
 #[test]
 fn a_dropped_watch_leaves_nothing_behind() {
     let mvcc = mvcc();
-    let watches = ["", "/p", "/p/", "/p", "/q/"].map(|prefix| mvcc.watch(prefix, Revision(0), 10).expect("watch"));
+    let watches =
+        ["", "/p", "/p/", "/p", "/q/"].map(|prefix| mvcc.watch(prefix, None, Revision(0), 10).expect("watch"));
     assert!(!mvcc.watchers.is_empty());
     drop(watches);
     assert!(mvcc.watchers.is_empty());
@@ -107,7 +108,7 @@ fn a_dropped_watch_leaves_nothing_behind() {
 #[test]
 fn a_watch_that_falls_behind_reads_on_from_history() {
     let mvcc = mvcc();
-    let mut watch = mvcc.watch("/p/", Revision(0), 5).expect("watch");
+    let mut watch = mvcc.watch("/p/", None, Revision(0), 5).expect("watch");
     put(&mvcc, &["/p/a"]);
     assert_eq!(revisions(&mut watch), [1]);
     for _ in 0..3000 {
@@ -123,7 +124,7 @@ fn a_watch_that_falls_behind_reads_on_from_history() {
 #[test]
 fn a_watch_that_was_quiet_survives_compaction_and_then_a_burst() {
     let mvcc = mvcc();
-    let mut watch = mvcc.watch("/p/", Revision(0), 2).expect("watch");
+    let mut watch = mvcc.watch("/p/", None, Revision(0), 2).expect("watch");
     for _ in 0..10 {
         put(&mvcc, &["/q/a"]);
     }
@@ -140,7 +141,7 @@ fn a_watch_that_was_quiet_survives_compaction_and_then_a_burst() {
 #[test]
 fn a_watch_that_fell_behind_compacted_history_fails() {
     let mvcc = mvcc();
-    let mut watch = mvcc.watch("/p/", Revision(0), 2).expect("watch");
+    let mut watch = mvcc.watch("/p/", None, Revision(0), 2).expect("watch");
     for _ in 0..5 {
         put(&mvcc, &["/p/a"]);
     }
@@ -155,7 +156,7 @@ fn a_watch_that_fell_behind_compacted_history_fails() {
 #[test]
 fn progress_waits_for_what_is_queued() {
     let mvcc = mvcc();
-    let mut watch = mvcc.watch("/p/", Revision(0), 10).expect("watch");
+    let mut watch = mvcc.watch("/p/", None, Revision(0), 10).expect("watch");
     put(&mvcc, &["/p/a"]);
     put(&mvcc, &["/q/a"]);
     watch.request_progress();
@@ -204,4 +205,88 @@ fn retention_counts_changes_and_time() {
     assert_eq!(state.retention_target(4, None), Some(Revision(8)));
     assert_eq!(state.retention_target(100, state.oldest()), None);
     assert_eq!(state.retention_target(100, Some(Instant::now())), Some(Revision(10)));
+}
+
+/// What stands before the colon of a value.
+struct Owner;
+
+impl Facet for Owner {
+    fn name(&self) -> &str {
+        "owner"
+    }
+
+    fn of<'a>(&self, entry: &'a Entry) -> &'a str {
+        std::str::from_utf8(&entry.value).ok().and_then(|text| text.split(':').next()).unwrap_or_default()
+    }
+}
+
+fn owned_by(value: &str) -> Option<Interest> {
+    Some(Interest { facet: Arc::new(Owner), value: value.into() })
+}
+
+/// Puts each key with its value, in one transaction.
+fn give(mvcc: &Mvcc, pairs: &[(&str, &str)]) -> Revision {
+    let revision = Revision(mvcc.state.read().revision().0 + 1);
+    let change = |(key, value): &(&str, &str)| {
+        let previous = mvcc.state.read().get(key).cloned();
+        let current = Entry {
+            key: (*key).into(),
+            value: value.as_bytes().to_vec().into(),
+            created: previous.as_ref().map_or(revision, |p| p.created),
+            modified: revision,
+            memo: Default::default(),
+        };
+        Change { key: (*key).into(), revision, current: Some(Arc::new(current)), previous }
+    };
+    let batch: Batch = pairs.iter().map(change).collect();
+    mvcc.apply([batch]);
+    revision
+}
+
+#[test]
+fn a_watch_of_a_part_hears_of_what_enters_changes_within_and_leaves_it() {
+    let mvcc = mvcc();
+    let mut all = mvcc.watch("/p/", None, Revision(0), 100).expect("watch");
+    let [mut n1, mut n2] = ["n1", "n2"].map(|own| mvcc.watch("/p/", owned_by(own), Revision(0), 100).expect("watch"));
+    let nobody = give(&mvcc, &[("/p/a", ":1")]).0;
+    let entered = give(&mvcc, &[("/p/a", "n1:2")]).0;
+    let within = give(&mvcc, &[("/p/a", "n1:3")]).0;
+    let moved = give(&mvcc, &[("/p/a", "n2:4")]).0;
+    let both = give(&mvcc, &[("/p/b", "n1:5"), ("/p/c", "n2:5"), ("/p/d", ":5"), ("/q/e", "n1:5")]).0;
+    let deleted = delete(&mvcc, "/p/b").0;
+    assert_eq!(revisions(&mut n1), [entered, within, moved, both, deleted]);
+    assert_eq!(revisions(&mut n2), [moved, both]);
+    assert_eq!(revisions(&mut all), [nobody, entered, within, moved, both, both, both, deleted]);
+}
+
+#[test]
+fn watches_of_parts_leave_nothing_behind_and_end_with_the_store() {
+    let mvcc = mvcc();
+    let watches = ["a", "a", "b"].map(|own| mvcc.watch("/p/", owned_by(own), Revision(0), 10).expect("watch"));
+    let mut whole = mvcc.watch("/p/", None, Revision(0), 10).expect("watch");
+    drop(watches);
+    give(&mvcc, &[("/p/x", "a:1")]);
+    assert_eq!(revisions(&mut whole), [1]);
+    let mut late = mvcc.watch("/p/", owned_by("a"), Revision(1), 10).expect("watch");
+    mvcc.close();
+    assert!(matches!(ready(&mut late), Some(Err(StoreError::Closing))));
+    drop((whole, late));
+    assert!(mvcc.watchers.is_empty());
+}
+
+#[test]
+fn a_watch_of_a_part_that_falls_behind_misses_nothing_of_it() {
+    let mvcc = mvcc();
+    let mut own = mvcc.watch("/p/", owned_by("n1"), Revision(0), 3).expect("watch");
+    let mut expected = Vec::new();
+    for n in 0..20 {
+        let value = if n % 2 == 0 { "n1:x" } else { "n2:x" };
+        let revision = give(&mvcc, &[(&format!("/p/{n}"), value)]).0;
+        if n % 2 == 0 {
+            expected.push(revision);
+        }
+    }
+    let seen = revisions(&mut own);
+    assert!(expected.iter().all(|revision| seen.contains(revision)), "{seen:?}");
+    assert!(seen.is_sorted());
 }
