@@ -1,0 +1,4 @@
+//! What the decision promises, rule by rule, and as properties of random clusters.
+
+mod build;
+mod rules;
