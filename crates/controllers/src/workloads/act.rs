@@ -85,7 +85,7 @@ pub async fn delete<K: Kept>(api: &Api<K>, cache: &Cache<K>, key: &Key, uid: &st
 }
 
 /// Whether an object that was deleted is still there: in its grace, or held by a finalizer.
-fn lingers(meta: &kube::api::ObjectMeta) -> bool {
+pub fn lingers(meta: &kube::api::ObjectMeta) -> bool {
     let grace = meta.deletion_grace_period_seconds.unwrap_or(0) > 0;
     let held = meta.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty());
     meta.deletion_timestamp.is_some() && (grace || held)

@@ -7,9 +7,11 @@
 //! * [`owner`]: whose objects are whose; [`template`]: pods made from a template
 //! * [`act`]: making and deleting pods; [`events`]: saying so; [`narrow`]: kinds read narrowly
 //! * [`replicas`]: so many pods of a kind
+//! * [`job`]: pods that run to an end
 
 pub mod act;
 pub mod events;
+pub mod job;
 pub mod narrow;
 pub mod owner;
 pub mod pod;
@@ -109,5 +111,6 @@ pub async fn run(client: Client, stop: CancellationToken) {
 fn everybody(shared: &Arc<Workloads>) -> Vec<Turns> {
     let mut all: Vec<Turns> = Vec::new();
     all.extend(replicas::controllers(shared));
+    all.extend([job::start(shared), job::orphan::start(shared)]);
     all
 }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod garbage;
+mod jobs;
 mod machines;
 mod namespaces;
 mod replicas;
