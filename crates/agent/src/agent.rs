@@ -28,6 +28,7 @@ use crate::{
     network::BridgeNetwork,
     node::{Keeper, Parts},
     objects::{self, Objects},
+    offers::{Gate, Publisher},
     pods::{Pods, Source},
     probe::Probes,
     settings::Settings,
@@ -143,8 +144,11 @@ impl Agent {
         let mirrors = Mirrors::new(client.clone(), node_name.clone(), pods.clone(), wake.clone(), keeper.node());
         let from_api = if has_server {
             let kept = |source| AgentError::Directory { path: settings.directory.clone(), source };
+            let ports = (settings.offering.automatic.clone(), settings.offering.explicit.clone());
+            let (node, evictions) = (keeper.node(), keeper.evictions());
+            let gate = Gate::new(client.clone(), pods.clone(), node, evictions, events.clone(), ports);
             let node_name = node_name.clone();
-            Some(FromApi::new(client.clone(), node_name, pods.clone(), &settings.directory).map_err(kept)?)
+            Some(FromApi::new(client.clone(), node_name, pods.clone(), gate, &settings.directory).map_err(kept)?)
         } else {
             pods.replace(Source::Api, vec![]);
             None
@@ -195,6 +199,10 @@ impl Agent {
             tasks.spawn(source.run(stop.clone()));
             tasks.spawn(self.tools.mirrors.clone().run(stop.clone()));
             tasks.spawn(self.keeper.clone().run(stop.clone()));
+            let (client, node_name) = (self.tools.client.clone(), self.settings.node_name.clone());
+            let (pods, node) = (self.tools.pods.clone(), self.keeper.node());
+            let publisher = Publisher::new(client, node_name, pods, node, &self.settings.offering);
+            tasks.spawn(publisher.run(stop.clone()));
             let volumes = LocalPath::new(self.tools.client.clone(), &self.settings);
             tasks.spawn(volumes.run(stop.clone()));
         }

@@ -14,6 +14,7 @@ pub mod logs;
 pub mod network;
 pub mod node;
 pub mod objects;
+pub mod offers;
 pub mod pods;
 pub mod probe;
 pub mod settings;

@@ -1,6 +1,12 @@
 //! The pods that ought to run on this machine, from all sources.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_runtime::PodUid;
@@ -31,13 +37,19 @@ pub struct Told {
 
 pub struct Pods {
     wanted: RwLock<BTreeMap<PodUid, Wanted>>,
+    /// What is wanted, and what was until it has really ended.
+    held: RwLock<BTreeMap<PodUid, Arc<Pod>>>,
+    /// The newest version of a pod in the API that is taken into account here.
+    seen: AtomicU64,
+    changed: watch::Sender<()>,
     told: watch::Sender<Told>,
     wake: Wake,
 }
 
 impl Pods {
     pub fn new(wake: Wake) -> Self {
-        Self { wanted: RwLock::default(), told: watch::Sender::default(), wake }
+        let (wanted, held, seen, changed, told) = Default::default();
+        Self { wanted, held, seen, changed, told, wake }
     }
 
     pub fn get(&self, uid: &PodUid) -> Option<Wanted> {
@@ -63,7 +75,10 @@ impl Pods {
 
     pub fn put(&self, source: Source, pod: Pod) {
         let Some(uid) = pod.metadata.uid.clone().map(PodUid) else { return };
-        self.wanted.write().insert(uid.clone(), Wanted { pod: Arc::new(pod), source });
+        let pod = Arc::new(pod);
+        self.held.write().insert(uid.clone(), pod.clone());
+        self.wanted.write().insert(uid.clone(), Wanted { pod, source });
+        self.changed.send_replace(());
         self.wake.pod(&uid);
     }
 
@@ -93,6 +108,39 @@ impl Pods {
             Source::Api => told.api = true,
             Source::File => told.file = true,
         });
+    }
+
+    /// The pods that take something of this machine. Those that ended by themselves take nothing.
+    pub fn held(&self) -> Vec<(PodUid, Arc<Pod>)> {
+        let ended = |pod: &Pod| {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            matches!(phase, Some("Succeeded" | "Failed"))
+        };
+        let held = self.held.read();
+        held.iter().filter(|(_, pod)| !ended(pod)).map(|(uid, pod)| (uid.clone(), pod.clone())).collect()
+    }
+
+    /// Nothing of a pod is left on this machine. What is wanted stays held.
+    pub fn release(&self, uid: &PodUid) {
+        let wanted = self.wanted.read();
+        if !wanted.contains_key(uid) && self.held.write().remove(uid).is_some() {
+            self.changed.send_replace(());
+        }
+    }
+
+    /// Everything that the API has said up to this version is taken into account.
+    pub fn saw(&self, version: u64) {
+        self.seen.store(version, Ordering::Release);
+        self.changed.send_replace(());
+    }
+
+    pub fn seen(&self) -> u64 {
+        self.seen.load(Ordering::Acquire)
+    }
+
+    /// Tells when something is held that was not, or no longer, or has changed.
+    pub fn changed(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     pub fn told(&self) -> watch::Receiver<Told> {

@@ -2,6 +2,8 @@
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
+use mainstay_api::offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, Ports};
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,
@@ -27,12 +29,31 @@ pub struct Settings {
     /// Kept back from pods: what the system and Mainstay itself need.
     pub reserved: Reserved,
     pub eviction: Eviction,
+    pub offering: Offering,
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,
     /// How often the node's Lease is renewed.
     pub heartbeat: Duration,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
+}
+
+/// How the machine offers what it has left.
+#[derive(Clone, Debug)]
+pub struct Offering {
+    /// How long an offer is good for.
+    pub ttl: Duration,
+    /// Host ports for pods that ask for any.
+    pub automatic: Ports,
+    /// Where host ports that pods ask for by number may lie.
+    pub explicit: Ports,
+}
+
+impl Default for Offering {
+    fn default() -> Self {
+        let stock = |range| Ports::parse([range]).unwrap_or_default();
+        Self { ttl: Duration::from_secs(5), automatic: stock(AUTOMATIC_PORTS), explicit: stock(EXPLICIT_PORTS) }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, anyhow};
 use mainstay_agent::{
     agent::{Agent, Config, Engine},
-    settings::{Eviction, Reserved, Settings},
+    settings::{Eviction, Offering, Reserved, Settings},
     tls::Identity,
 };
 use mainstay_network::Range;
@@ -186,6 +186,11 @@ pub fn settings(options: &MachineOptions, data_dir: &Path) -> Result<Settings, E
             image_gc_low: options.image_gc.saturating_sub(5),
             ..Eviction::default()
         },
+        offering: Offering {
+            ttl: Duration::from_secs(options.offer_ttl),
+            automatic: options.host_ports.clone(),
+            explicit: options.explicit_host_ports.clone(),
+        },
         cluster_domain: options.cluster_domain.clone(),
         ..places(data_dir)
     })
@@ -207,6 +212,7 @@ pub fn places(data_dir: &Path) -> Settings {
         max_pods: 0,
         reserved: Reserved { cpu_millis: 0, memory: 0, ephemeral_storage: 0 },
         eviction: Eviction::default(),
+        offering: Offering::default(),
         cluster_dns: vec![],
         cluster_domain: String::new(),
         heartbeat: HEARTBEAT,

@@ -1,7 +1,7 @@
 //! Which pod has to go when the machine runs out of something, or a pod of what it was given. Pure but for the
 //! list of those that have to.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use mainstay_api::quantity::Quantity;
@@ -17,7 +17,7 @@ const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 /// Why a pod has to end: it becomes `Failed` with this reason and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     pub message: String,
 }
 
@@ -42,11 +42,18 @@ impl Evictions {
         let mut list = self.list.write();
         let new = !list.contains_key(uid);
         if new {
-            list.insert(uid.clone(), Eviction { reason: "Evicted", message });
+            list.insert(uid.clone(), Eviction { reason: "Evicted".into(), message });
         }
         drop(list);
         self.wake.pod(uid);
         new
+    }
+
+    /// A pod that may not be here, whatever the machine has left: `OutOfcpu`.
+    pub fn reject(&self, uid: &PodUid, reason: String, message: String) {
+        let rejection = Eviction { reason: reason.into(), message };
+        self.list.write().entry(uid.clone()).or_insert(rejection);
+        self.wake.pod(uid);
     }
 
     /// The pods that are still there.

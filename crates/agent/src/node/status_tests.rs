@@ -19,6 +19,7 @@ pub fn settings() -> Settings {
         max_pods: 110,
         reserved: Reserved { cpu_millis: 100, memory: 256 << 20, ephemeral_storage: 1 << 30 },
         eviction: Eviction::default(),
+        offering: Default::default(),
         cluster_dns: vec![],
         cluster_domain: "cluster.local".into(),
         heartbeat: std::time::Duration::from_secs(10),

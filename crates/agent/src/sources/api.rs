@@ -20,7 +20,10 @@ use kube::{
 use mainstay_runtime::PodUid;
 use tokio_util::sync::CancellationToken;
 
-use crate::pods::{Pods, Source};
+use crate::{
+    offers::{Gate, Verdict, is_fresh},
+    pods::{Pods, Source},
+};
 
 /// How long a failing watch waits before it is tried again.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
@@ -30,14 +33,21 @@ pub struct FromApi {
     client: Client,
     node_name: String,
     pods: Arc<Pods>,
+    gate: Arc<Gate>,
     kept: Kept,
 }
 
 impl FromApi {
-    pub fn new(client: Client, node_name: String, pods: Arc<Pods>, directory: &Path) -> io::Result<Self> {
+    pub fn new(
+        client: Client,
+        node_name: String,
+        pods: Arc<Pods>,
+        gate: Arc<Gate>,
+        directory: &Path,
+    ) -> io::Result<Self> {
         let directory = directory.join("checkpoints");
         fs::create_dir_all(&directory)?;
-        Ok(Self { client, node_name, pods, kept: Kept { directory } })
+        Ok(Self { client, node_name, pods, gate, kept: Kept { directory } })
     }
 
     /// Takes up the pods of an earlier life, then follows the API until asked to stop.
@@ -54,23 +64,49 @@ impl FromApi {
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(pod)) => listed.push(pod),
                 Ok(watcher::Event::InitDone) => {
-                    let all = std::mem::take(&mut listed);
-                    self.kept.only(&all);
-                    self.pods.replace(Source::Api, all);
+                    self.listed(std::mem::take(&mut listed), &stop).await;
                 }
                 Ok(watcher::Event::Apply(pod)) => {
-                    self.kept.keep(&pod);
-                    self.pods.put(Source::Api, pod);
+                    let seen = version(&pod);
+                    if self.gate.arrives(&pod, &stop).await == Verdict::Taken {
+                        self.kept.keep(&pod);
+                        self.pods.put(Source::Api, pod);
+                    }
+                    self.pods.saw(seen);
                 }
                 Ok(watcher::Event::Delete(pod)) => {
+                    let seen = version(&pod);
                     let uid = PodUid(pod.metadata.uid.unwrap_or_default());
+                    self.gate.left(&uid);
                     self.kept.forget(&uid);
                     self.pods.remove(Source::Api, &uid);
+                    self.pods.saw(seen);
                 }
                 Err(error) => tracing::warn!(%error, "cannot follow the pods of this machine"),
             }
         }
+        self.gate.close().await;
     }
+
+    /// Everything that is here by now. What has begun comes first: it is not for what is new to take its room.
+    async fn listed(&self, mut all: Vec<Pod>, stop: &CancellationToken) {
+        all.sort_by_key(|pod| (is_fresh(pod), version(pod)));
+        let seen = all.iter().map(version).max().unwrap_or(0);
+        let mut taken = Vec::new();
+        for pod in all {
+            if self.gate.arrives(&pod, stop).await == Verdict::Taken {
+                self.pods.put(Source::Api, pod.clone());
+                taken.push(pod);
+            }
+        }
+        self.kept.only(&taken);
+        self.pods.replace(Source::Api, taken);
+        self.pods.saw(seen);
+    }
+}
+
+fn version(pod: &Pod) -> u64 {
+    pod.metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 /// Doubles from one failure to the next.

@@ -9,6 +9,7 @@ use mainstay_runtime::{
 };
 
 use super::{ConfigError, container, hostname, machine::Machine, pod_ref, resources};
+use crate::offers::host_ports;
 
 /// Settings of the kernel that belong to a pod's namespaces and hurt nobody else.
 const SAFE: &[&str] = &[
@@ -51,7 +52,7 @@ pub fn sandbox(pod: &Pod, attempt: u32, about: About<'_>) -> Result<SandboxSpec,
         cgroup: resources::cgroup(pod),
         resources: resources::pod(pod),
         sysctls: sysctls(spec)?,
-        ports: ports(spec),
+        ports: ports(pod, spec),
         dns: about.dns,
         labels: {
             let mut labels = pod.metadata.labels.clone().unwrap_or_default();
@@ -88,24 +89,31 @@ fn sysctls(spec: &PodSpec) -> Result<BTreeMap<String, String>, ConfigError> {
 }
 
 /// Ports of the machine that lead into the pod; on its own network every port is one already.
-fn ports(spec: &PodSpec) -> Vec<HostPort> {
+fn ports(pod: &Pod, spec: &PodSpec) -> Vec<HostPort> {
     if spec.host_network.unwrap_or_default() {
         return Vec::new();
     }
+    let protocol = |name: Option<&str>| match name {
+        Some("UDP") => Protocol::Udp,
+        Some("SCTP") => Protocol::Sctp,
+        _ => Protocol::Tcp,
+    };
     let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
     let sidecars = spec.init_containers.iter().flatten().filter(|container| container::is_sidecar(container));
     let all = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
-    all.filter_map(|port| {
+    let explicit = all.filter_map(|port| {
         Some(HostPort {
-            protocol: match port.protocol.as_deref() {
-                Some("UDP") => Protocol::Udp,
-                Some("SCTP") => Protocol::Sctp,
-                _ => Protocol::Tcp,
-            },
+            protocol: protocol(port.protocol.as_deref()),
             container_port: number(port.container_port)?,
             host_port: number(port.host_port?)?,
             host_ip: port.host_ip.clone().unwrap_or_default(),
         })
-    })
-    .collect()
+    });
+    let chosen = host_ports::chosen(pod).into_iter().map(|port| HostPort {
+        protocol: protocol(Some(&port.protocol)),
+        container_port: port.container_port,
+        host_port: port.host_port,
+        host_ip: String::new(),
+    });
+    explicit.chain(chosen).collect()
 }

@@ -80,6 +80,8 @@ impl Workers {
             task.notify_one();
         } else if self.tools.pods.get(&uid).is_some() {
             self.spawn(&mut tasks, uid, stop);
+        } else {
+            self.tools.pods.release(&uid);
         }
     }
 
@@ -91,6 +93,9 @@ impl Workers {
         let work = async move {
             let unwanted = task::run(&workers.tools, &uid, &notify, &stop).await;
             workers.tasks.lock().remove(&uid);
+            if !stop.is_cancelled() {
+                workers.tools.pods.release(&uid);
+            }
             if unwanted {
                 // It may be wanted again by now: nobody else would look.
                 workers.tools.wake.pod(&uid);

@@ -3,7 +3,10 @@
 use std::{net::IpAddr, path::PathBuf, str::FromStr};
 
 use clap::Args;
-use mainstay_api::quantity::Quantity;
+use mainstay_api::{
+    offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, Ports},
+    quantity::Quantity,
+};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This machine")]
@@ -64,6 +67,18 @@ pub struct MachineOptions {
     #[arg(long, env = "MAINSTAY_IMAGE_GC", value_name = "PERCENT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub image_gc: u8,
 
+    /// How long what this machine offers is good for, in seconds; without a good offer it gets no new pods
+    #[arg(long, env = "MAINSTAY_OFFER_TTL", value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub offer_ttl: u64,
+
+    /// Host ports for pods that ask for any; `none` for none
+    #[arg(long, env = "MAINSTAY_HOST_PORTS", value_name = "RANGES", default_value = AUTOMATIC_PORTS, value_parser = ports)]
+    pub host_ports: Ports,
+
+    /// Host ports that pods may ask for by number; `none` for none
+    #[arg(long, env = "MAINSTAY_EXPLICIT_HOST_PORTS", value_name = "RANGES", default_value = EXPLICIT_PORTS, value_parser = ports)]
+    pub explicit_host_ports: Ports,
+
     /// Domain of the cluster's names
     #[arg(long, env = "MAINSTAY_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
@@ -101,6 +116,17 @@ fn label(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
+/// `31000-31999,33000`.
+fn ports(text: &str) -> Result<Ports, String> {
+    if text == "none" {
+        return Ok(Ports::NONE);
+    }
+    let ranges = text.split(',').map(str::trim);
+    let read = |range: &str| Ports::parse([range]).map_err(|error| format!("{range:?} {error}"));
+    ranges.clone().try_for_each(|range| read(range).map(drop))?;
+    Ports::parse(ranges).map_err(|error| error.to_string())
+}
+
 fn bytes(text: &str) -> Result<u64, String> {
     let quantity = Quantity::parse(text).map_err(|_| "must be a quantity such as 256Mi or 2Gi")?;
     u64::try_from(quantity.value()).map_err(|_| "must not be negative".to_owned())
@@ -122,6 +148,11 @@ mod tests {
         assert!("cri://run/c.sock".parse::<RuntimeChoice>().is_err());
         assert_eq!(bytes("256Mi"), Ok(256 << 20));
         assert_eq!(millis("1.5"), Ok(Millis(1500)));
+        assert_eq!(ports("31000-31009, 80").unwrap().to_string(), "80,31000-31009");
+        assert_eq!(ports("none"), Ok(Ports::NONE));
+        let words = "\"9-8\" must be a port or a range of ports, such as 31000-32000, between 1 and 65535";
+        assert_eq!(ports("80,9-8").unwrap_err(), words);
+        assert!(ports("").is_err() && ports("0").is_err() && ports("1-70000").is_err());
         assert!(bytes("-1").is_err() && bytes("lots").is_err() && label("x").is_err());
     }
 }

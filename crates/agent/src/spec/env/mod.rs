@@ -1,7 +1,7 @@
 //! The environment of a container.
 //!
 //! In order of precedence: `env` in its own order (each may refer to those before it), `envFrom` (the later
-//! source wins), and the addresses of Services. [`gather`] reads what the container refers to;
+//! source wins), and what the pod is given: host ports that were chosen for it, and the addresses of Services. [`gather`] reads what the container refers to;
 //! [`variables`] decides from that alone.
 
 mod expand;
@@ -16,7 +16,10 @@ use mainstay_api::rules::names;
 
 pub use self::expand::expand;
 use super::{ConfigError, container, machine::Machine, pod_ref};
-use crate::objects::{Lack, Objects};
+use crate::{
+    objects::{Lack, Objects},
+    offers::host_ports,
+};
 
 pub struct About<'a> {
     pub pod: &'a Pod,
@@ -108,12 +111,13 @@ pub fn variables(
     about: &About<'_>,
     sources: &Sources,
 ) -> Result<(Variables, Vec<Skipped>), ConfigError> {
-    let from_services = services::variables(&sources.services);
+    let mut given = services::variables(&sources.services);
+    given.extend(host_ports::variables(about.pod));
     let (mut variables, skipped) = from(container, about.pod, sources)?;
     for variable in container.env.iter().flatten() {
         let value = match variable.value.as_deref() {
             Some(value) if !value.is_empty() => {
-                expand(value, |name| variables.get(name).or_else(|| from_services.get(name)).map(String::as_str))
+                expand(value, |name| variables.get(name).or_else(|| given.get(name)).map(String::as_str))
             }
             _ => match value_from(variable, container, about, sources)? {
                 Some(value) => value,
@@ -122,7 +126,7 @@ pub fn variables(
         };
         variables.insert(variable.name.clone(), value);
     }
-    for (name, value) in from_services {
+    for (name, value) in given {
         variables.entry(name).or_insert(value);
     }
     Ok((variables, skipped))

@@ -36,6 +36,7 @@ pub(crate) fn settings(directory: PathBuf) -> Settings {
         max_pods: 110,
         reserved: Reserved { cpu_millis: 0, memory: 0, ephemeral_storage: 0 },
         eviction: Eviction::default(),
+        offering: Default::default(),
         cluster_dns: vec!["10.96.0.10".parse().unwrap()],
         cluster_domain: "cluster.local".to_owned(),
         heartbeat: std::time::Duration::from_secs(10),

@@ -1,0 +1,173 @@
+//! Tells the API what is left here, while it is true.
+//!
+//! An offer is renewed well before its time is over and soon after it changes; a burst of changes is one. A machine that
+//! is not ready, or whose agent does not yet know what it holds, offers nothing, and one that stops takes its offer back:
+//! it gets nothing new. If the agent dies the offer runs out by itself.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::MicroTime};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams},
+};
+use mainstay_api::offer::{Offer, OfferSpec, Ports};
+use mainstay_runtime::PodUid;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{Claim, Room};
+use crate::{pods::Pods, settings::Offering};
+
+/// Changes within this are one.
+const BURST: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How often a server that knows no offers is asked again.
+const FOREIGN: Duration = Duration::from_secs(60);
+/// No call may hold up the next one longer.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+pub struct Publisher {
+    offers: Api<Offer>,
+    node_name: String,
+    pods: Arc<Pods>,
+    node: watch::Receiver<Option<Node>>,
+    ttl: Duration,
+    automatic: Ports,
+    explicit: Ports,
+}
+
+/// An offer, and the pods it takes into account.
+struct Known {
+    spec: OfferSpec,
+    pods: Vec<PodUid>,
+}
+
+enum Failed {
+    /// The server knows no offers.
+    Foreign,
+    Other(String),
+}
+
+impl Publisher {
+    pub fn new(
+        client: Client,
+        node_name: String,
+        pods: Arc<Pods>,
+        node: watch::Receiver<Option<Node>>,
+        offering: &Offering,
+    ) -> Self {
+        let Offering { ttl, automatic, explicit } = offering.clone();
+        Self { offers: Api::all(client), node_name, pods, node, ttl, automatic, explicit }
+    }
+
+    pub async fn run(self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.offer()).await;
+        let taken_back = tokio::time::timeout(DEADLINE, self.withdraw()).await;
+        if !matches!(taken_back, Ok(Ok(()))) {
+            tracing::warn!("cannot take back what this machine offers; the offer runs out by itself");
+        }
+    }
+
+    async fn offer(&self) {
+        let (mut node, mut changed, mut told) = (self.node.clone(), self.pods.changed(), self.pods.told());
+        let renewal = self.ttl.mul_f64(0.6);
+        let mut published: Option<(Known, Instant)> = None;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            node.mark_unchanged();
+            changed.mark_unchanged();
+            told.mark_unchanged();
+            let due = published.as_ref().map_or(Duration::ZERO, |(_, at)| renewal.saturating_sub(at.elapsed()));
+            let mut wait = due;
+            match (self.known(), &published) {
+                (None, None) => wait = LONGEST_PAUSE,
+                (None, Some(_)) => match self.withdraw().await {
+                    Ok(()) => published = None,
+                    Err(_) => wait = pause,
+                },
+                (Some(known), Some((last, _))) if !due.is_zero() && known.says_what(last) => {}
+                (Some(known), _) => match self.publish(&known.spec).await {
+                    Ok(()) => {
+                        (pause, wait) = (FIRST_PAUSE, renewal);
+                        published = Some((known, Instant::now()));
+                    }
+                    Err(Failed::Foreign) => {
+                        tracing::debug!("this server knows no offers; whoever places pods has to look at nodes");
+                        wait = FOREIGN;
+                    }
+                    Err(Failed::Other(error)) => {
+                        tracing::debug!(%error, ?pause, "cannot offer what is free here; will try again");
+                        wait = pause;
+                        pause = (pause * 2).min(LONGEST_PAUSE);
+                    }
+                },
+            }
+            tokio::select! {
+                () = tokio::time::sleep(wait) => continue,
+                Ok(()) = node.changed() => {}
+                Ok(()) = changed.changed() => {}
+                Ok(()) = told.changed() => {}
+            }
+            tokio::time::sleep(BURST).await;
+        }
+    }
+
+    /// What is offered now, if anything is.
+    fn known(&self) -> Option<Known> {
+        let told = *self.pods.told().borrow();
+        let node = self.node.borrow().clone().filter(is_ready)?;
+        if !(told.api && told.file) {
+            return None;
+        }
+        // First up to where was looked, then at what is there: so that nothing counts as seen that is not.
+        let seen = self.pods.seen();
+        let held = self.pods.held();
+        let claims: Vec<Claim> = held.iter().map(|(_, pod)| Claim::of(pod)).collect();
+        let room = Room::of(&node, self.automatic.clone(), self.explicit.clone());
+        let ttl_seconds = i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX).max(1);
+        let spec = OfferSpec { ttl_seconds, seen: seen.to_string(), ..room.offered(&claims) };
+        Some(Known { spec, pods: held.into_iter().map(|(uid, _)| uid).collect() })
+    }
+
+    async fn publish(&self, spec: &OfferSpec) -> Result<(), Failed> {
+        let spec = OfferSpec { renew_time: Some(MicroTime(Timestamp::now())), ..spec.clone() };
+        let offer = Offer::new(&self.node_name, spec);
+        let written = async {
+            match self.offers.replace(&self.node_name, &PostParams::default(), &offer).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => {
+                    self.offers.create(&PostParams::default(), &offer).await.map(drop)
+                }
+                answer => answer.map(drop),
+            }
+        };
+        match tokio::time::timeout(DEADLINE, written).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failed::Foreign),
+            Ok(Err(error)) => Err(Failed::Other(error.to_string())),
+            Err(_) => Err(Failed::Other("the API does not answer".to_owned())),
+        }
+    }
+
+    async fn withdraw(&self) -> Result<(), kube::Error> {
+        match self.offers.delete(&self.node_name, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+}
+
+impl Known {
+    /// How far was looked alone is no news while the pods are the same: it can wait for the renewal.
+    fn says_what(&self, other: &Self) -> bool {
+        let rest = |spec: &OfferSpec| OfferSpec { seen: String::new(), ..spec.clone() };
+        self.pods == other.pods && rest(&self.spec) == rest(&other.spec)
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}

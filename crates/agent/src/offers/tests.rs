@@ -1,0 +1,363 @@
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use mainstay_api::offer::{Offer, Ports};
+use mainstay_runtime::PodUid;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    claim::Claim,
+    host_ports::{self, Chosen},
+    preempt::{self, Held},
+    *,
+};
+use crate::{
+    events::Events,
+    node::Evictions,
+    pods::{Pods, Source},
+    settings::Offering,
+    testing::{api, until},
+    wake::Wake,
+};
+
+fn pod(name: &str, spec: Value) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "default", "uid": format!("{name}-uid")}, "spec": spec,
+    }))
+    .unwrap()
+}
+
+fn asking(name: &str, cpu: &str, memory: &str) -> Pod {
+    let resources = json!({"requests": {"cpu": cpu, "memory": memory}});
+    pod(name, json!({"containers": [{"name": "c", "image": "i", "resources": resources}]}))
+}
+
+fn with_port(name: &str, port: Value) -> Pod {
+    pod(name, json!({"containers": [{"name": "c", "image": "i", "ports": [port]}]}))
+}
+
+fn node() -> Node {
+    serde_json::from_value(json!({
+        "metadata": {"name": "n1", "labels": {"disk": "ssd", "cores": "8"}},
+        "status": {
+            "allocatable": {"cpu": "2", "memory": "4Gi", "pods": "3", "example.com/gpu": "1"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }))
+    .unwrap()
+}
+
+fn room() -> Room {
+    Room::of(&node(), Ports::parse(["31000-31004"]).unwrap(), Ports::parse(["1-40000"]).unwrap())
+}
+
+fn refused(pod: &Pod, held: &[Pod]) -> Rejection {
+    let held: Vec<Claim> = held.iter().map(Claim::of).collect();
+    judge(pod, &node(), &room(), &held).unwrap_err()
+}
+
+#[test]
+fn a_pod_takes_what_its_containers_need_at_once() {
+    let container = |cpu: &str, extra: Value| {
+        let mut container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}});
+        mainstay_api::patch::merge(&mut container, &extra);
+        container
+    };
+    let always = json!({"restartPolicy": "Always"});
+    for (spec, millis) in [
+        (json!({"containers": [container("1", json!({})), container("500m", json!({}))]}), 1500),
+        (json!({"initContainers": [container("2", json!({}))], "containers": [container("1", json!({}))]}), 2000),
+        (json!({"initContainers": [container("1", always.clone())], "containers": [container("1", json!({}))]}), 2000),
+        (
+            json!({
+                "initContainers": [container("1", always), container("2", json!({}))],
+                "containers": [container("1", json!({}))],
+            }),
+            3000,
+        ),
+        (json!({"containers": [container("1", json!({}))], "overhead": {"cpu": "250m"}}), 1250),
+        (json!({"containers": [container("1", json!({}))], "resources": {"requests": {"cpu": "4"}}}), 4000),
+    ] {
+        let claim = Claim::of(&pod("p", spec.clone()));
+        assert_eq!((claim.amounts["cpu"], claim.amounts["pods"]), (millis, 1), "{spec}");
+    }
+}
+
+#[test]
+fn an_offer_is_what_is_left() {
+    let mut chosen = with_port("q", json!({"containerPort": 80}));
+    chosen.metadata.annotations = Some([("k8s.mesosphere.io/port_TCP_80".into(), "31001".into())].into());
+    let offered = room().offered(&[Claim::of(&asking("p", "500m", "1Gi")), Claim::of(&chosen)]);
+    let free: Value = serde_json::to_value(&offered.free).unwrap();
+    assert_eq!(free, json!({"cpu": "1500m", "memory": "3145728Ki", "pods": "1", "example.com/gpu": "1"}));
+    assert_eq!(offered.automatic_ports, ["31000", "31002-31004"]);
+    assert_eq!(offered.explicit_ports, ["1-40000"]);
+    let over = room().offered(&[Claim::of(&asking("p", "5", "9Gi"))]);
+    assert_eq!((over.free["cpu"].0.as_str(), over.free["memory"].0.as_str()), ("0", "0"), "never less than nothing");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_in_upstreams_words() {
+    let reason = |pod: &Pod, held: &[Pod]| refused(pod, held).reason;
+    let held = [asking("held", "1500m", "1Gi")];
+    let cpu = refused(&asking("p", "1", "1Gi"), &held);
+    assert_eq!(cpu.reason, "OutOfcpu");
+    assert_eq!(cpu.message, "Node didn't have enough resource: cpu, requested: 1000, used: 1500, capacity: 2000");
+    assert_eq!(reason(&asking("p", "100m", "4Gi"), &held), "OutOfmemory");
+    let three = [asking("a", "0", "0"), asking("b", "0", "0"), asking("c", "0", "0")];
+    assert_eq!(reason(&asking("p", "3", "0"), &three), "OutOfpods");
+    let mut gpu = asking("p", "0", "0");
+    let containers = &mut gpu.spec.as_mut().unwrap().containers;
+    containers[0].resources = serde_json::from_value(json!({"requests": {"example.com/gpu": "2"}})).unwrap();
+    assert_eq!(reason(&gpu, &[]), "OutOfexample.com/gpu");
+    containers_of(&mut gpu, json!({"requests": {"example.com/unknown": "2"}}));
+    assert_eq!(judge(&gpu, &node(), &room(), &[]), Ok(()), "upstream leaves that to others");
+
+    let selecting = |extra: Value| {
+        let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
+        mainstay_api::patch::merge(&mut spec, &extra);
+        pod("p", spec)
+    };
+    assert_eq!(reason(&selecting(json!({"nodeSelector": {"disk": "hdd"}})), &[]), "NodeAffinity");
+    let affinity = |requirement: Value| {
+        let terms = json!([{"matchExpressions": [requirement]}]);
+        selecting(json!({"affinity": {"nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
+        }}}))
+    };
+    let fits = |pod: &Pod| judge(pod, &node(), &room(), &[]).is_ok();
+    assert!(fits(&affinity(json!({"key": "cores", "operator": "Gt", "values": ["4"]}))));
+    assert!(!fits(&affinity(json!({"key": "cores", "operator": "Lt", "values": ["4"]}))));
+    assert!(!fits(&affinity(json!({"key": "disk", "operator": "NotIn", "values": ["ssd"]}))));
+
+    let mut tainted = node();
+    tainted.spec = serde_json::from_value(json!({"taints": [
+        {"key": "gone", "effect": "NoExecute"}, {"key": "soft", "effect": "NoSchedule"},
+    ]}))
+    .unwrap();
+    let plain = selecting(json!({}));
+    assert_eq!(judge(&plain, &tainted, &room(), &[]).unwrap_err().reason, "TaintToleration");
+    let tolerant = selecting(json!({"tolerations": [{"key": "gone", "operator": "Exists"}]}));
+    assert_eq!(judge(&tolerant, &tainted, &room(), &[]), Ok(()));
+}
+
+fn containers_of(pod: &mut Pod, resources: Value) {
+    pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
+}
+
+#[test]
+fn ports_are_taken_once_and_lie_where_the_machine_says() {
+    let explicit = |name: &str, port: u16| with_port(name, json!({"containerPort": 80, "hostPort": port}));
+    let taken = refused(&explicit("p", 8080), &[explicit("q", 8080)]);
+    assert_eq!(taken.reason, "NodePorts");
+    assert!(taken.message.ends_with("didn't have free ports for the requested pod ports: TCP 8080"), "{taken:?}");
+    let outside = refused(&explicit("p", 50_000), &[]);
+    assert!(outside.message.contains("host port 50000 is not among those of this machine (1-40000)"), "{outside:?}");
+    let udp = with_port("p", json!({"containerPort": 80, "hostPort": 8080, "protocol": "UDP"}));
+    let held = [Claim::of(&explicit("q", 8080))];
+    assert_eq!(judge(&udp, &node(), &room(), &held), Ok(()));
+    let one = with_port("p", json!({"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.1"}));
+    let other = with_port("q", json!({"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.2"}));
+    assert_eq!(judge(&one, &node(), &room(), &[Claim::of(&other)]), Ok(()));
+    assert!(judge(&one, &node(), &room(), &held).is_err(), "all addresses include that one");
+    let mut automatic = with_port("p", json!({"containerPort": 80}));
+    automatic.metadata.annotations = Some([("k8s.mesosphere.io/port_TCP_80".into(), "31007".into())].into());
+    assert!(refused(&automatic, &[]).message.contains("31007 is not among"), "outside of the automatic ones");
+}
+
+#[test]
+fn chosen_ports_become_mappings_and_variables() {
+    let mut pod = pod(
+        "p",
+        json!({"containers": [
+            {"name": "a", "image": "i", "ports": [
+                {"containerPort": 80, "name": "web-ui"}, {"containerPort": 81, "hostPort": 8081},
+                {"containerPort": 53, "protocol": "UDP"},
+            ]},
+            {"name": "b", "image": "i", "ports": [{"containerPort": 90}]},
+        ]}),
+    );
+    let said = [("TCP_80", "31000"), ("TCP_81", "31001"), ("UDP_53", "31002"), ("TCP_70", "31003"), ("TCP_90", "x")];
+    let said = said.map(|(what, port)| (format!("k8s.mesosphere.io/port_{what}"), port.to_owned()));
+    pod.metadata.annotations = Some(said.into());
+    let chosen = |protocol: &str, container_port, name: &str, host_port| Chosen {
+        protocol: protocol.into(),
+        container_port,
+        name: name.into(),
+        host_port,
+    };
+    assert_eq!(host_ports::chosen(&pod), [chosen("TCP", 80, "web-ui", 31_000), chosen("UDP", 53, "", 31_002)]);
+    let variables: Vec<(String, String)> = host_ports::variables(&pod).into_iter().collect();
+    let expected = [("HOST_PORT_TCP_80", "31000"), ("HOST_PORT_UDP_53", "31002"), ("HOST_PORT_WEB_UI", "31000")];
+    assert_eq!(variables, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    pod.spec.as_mut().unwrap().host_network = Some(true);
+    assert!(host_ports::chosen(&pod).is_empty(), "on the machine's network every port is one already");
+}
+
+#[test]
+fn the_least_important_make_room_and_no_more_than_needed() {
+    let held = |name: &str, priority, stays, cpu: &str| Held {
+        uid: PodUid(name.into()),
+        priority,
+        stays,
+        claim: Claim::of(&asking(name, cpu, "0")),
+    };
+    let claim = Claim::of(&asking("p", "1", "0"));
+    let made = |all: &[Held]| {
+        let victims = preempt::make_room(&claim, &room(), all)?;
+        Some(victims.into_iter().map(|uid| uid.0).collect::<Vec<_>>())
+    };
+    let all = [held("low", 1, false, "200m"), held("mid", 5, false, "1"), held("high", 9, false, "800m")];
+    assert_eq!(made(&all).unwrap(), ["mid"], "the small one need not go as well");
+    assert_eq!(made(&all[..1]).unwrap(), Vec::<String>::new());
+    assert_eq!(made(&[held("static", 0, true, "2")]), None);
+}
+
+struct Machine {
+    client: Client,
+    pods: Arc<Pods>,
+    evictions: Evictions,
+    gate: Arc<Gate>,
+    node: watch::Sender<Option<Node>>,
+}
+
+async fn machine() -> Machine {
+    let client = api(&["default"]).await;
+    Api::<Node>::all(client.clone()).create(&PostParams::default(), &node()).await.unwrap();
+    let wake = Wake::default();
+    let (pods, evictions) = (Arc::new(Pods::new(wake.clone())), Evictions::new(wake));
+    let node = watch::Sender::new(Some(node()));
+    let (events, _) = Events::channel();
+    let ports = (Ports::parse(["31000-31004"]).unwrap(), Ports::parse(["1-40000"]).unwrap());
+    let gate = Gate::new(client.clone(), pods.clone(), node.subscribe(), evictions.clone(), events, ports);
+    Machine { client, pods, evictions, gate, node }
+}
+
+impl Machine {
+    /// A pod of the API, on this machine by its own wish or by somebody's placement.
+    async fn placed(&self, mut pod: Pod, by_binding: bool) -> Pod {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "default");
+        let name = pod.metadata.name.clone().unwrap();
+        pod.metadata.uid = None;
+        if !by_binding {
+            pod.spec.as_mut().unwrap().node_name = Some("n1".into());
+        }
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+        if by_binding {
+            let binding = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": "n1"}});
+            let _: Value = pods.create_subresource("binding", &name, &PostParams::default(), &binding).await.unwrap();
+        }
+        pods.get(&name).await.unwrap()
+    }
+
+    async fn now(&self, name: &str) -> Pod {
+        Api::<Pod>::namespaced(self.client.clone(), "default").get(name).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn what_fits_is_taken_and_what_does_not_is_given_back() {
+    let machine = machine().await;
+    let stop = CancellationToken::new();
+    let small = machine.placed(asking("small", "1500m", "1Gi"), true).await;
+    assert_eq!(machine.gate.arrives(&small, &stop).await, Verdict::Taken);
+    machine.pods.put(Source::Api, small.clone());
+    let large = machine.placed(asking("large", "1", "1Gi"), true).await;
+    assert_eq!(machine.gate.arrives(&large, &stop).await, Verdict::NotOurs);
+    machine.gate.close().await;
+    let back = machine.now("large").await;
+    assert_eq!(back.spec.unwrap().node_name, None);
+    let conditions = back.status.unwrap().conditions.unwrap();
+    let words = conditions.iter().find(|c| c.type_ == "PodScheduled").unwrap().message.clone().unwrap();
+    assert_eq!(
+        words,
+        "machine n1 refused: OutOfcpu: Node didn't have enough resource: cpu, requested: 1000, used: 1500, capacity: 2000"
+    );
+    assert!(machine.evictions.evicted(&PodUid(large.metadata.uid.unwrap())).is_none());
+}
+
+#[tokio::test]
+async fn what_has_begun_is_never_refused_and_who_named_the_machine_fails_there() {
+    let machine = machine().await;
+    let stop = CancellationToken::new();
+    let mut begun = machine.placed(asking("begun", "64", "1Gi"), true).await;
+    begun.status.as_mut().unwrap().start_time = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    assert_eq!(machine.gate.arrives(&begun, &stop).await, Verdict::Taken, "an agent that starts again");
+    let known = machine.placed(asking("known", "64", "1Gi"), true).await;
+    machine.pods.put(Source::Api, known.clone());
+    assert_eq!(machine.gate.arrives(&known, &stop).await, Verdict::Taken);
+    let own = machine.placed(asking("own", "64", "1Gi"), false).await;
+    assert_eq!(machine.gate.arrives(&own, &stop).await, Verdict::Taken);
+    let why = machine.evictions.evicted(&PodUid(own.metadata.uid.unwrap())).unwrap();
+    assert_eq!(why.reason, "OutOfcpu");
+    assert!(why.message.starts_with("Pod was rejected: Node didn't have enough resource: cpu"), "{why:?}");
+    let mut shown = asking("shown", "64", "0");
+    shown.metadata.annotations = Some([("kubernetes.io/config.mirror".into(), "x".into())].into());
+    assert_eq!(machine.gate.arrives(&shown, &stop).await, Verdict::NotOurs);
+}
+
+#[tokio::test]
+async fn a_critical_pod_drives_others_out() {
+    let machine = machine().await;
+    let stop = CancellationToken::new();
+    let plain = machine.placed(asking("plain", "2", "0"), true).await;
+    machine.pods.put(Source::Api, plain.clone());
+    let mut critical = machine.placed(asking("critical", "1", "0"), true).await;
+    critical.spec.as_mut().unwrap().priority = Some(preempt::CRITICAL);
+    assert_eq!(machine.gate.arrives(&critical, &stop).await, Verdict::Taken);
+    let why = machine.evictions.evicted(&PodUid(plain.metadata.uid.unwrap())).unwrap();
+    assert_eq!((why.reason.as_ref(), why.message.as_str()), ("Preempting", "Preempted in order to admit critical pod"));
+}
+
+#[tokio::test]
+async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
+    let machine = machine().await;
+    let offering = Offering { ttl: Duration::from_secs(600), ..Offering::default() };
+    let publisher =
+        Publisher::new(machine.client.clone(), "n1".into(), machine.pods.clone(), machine.node.subscribe(), &offering);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(publisher.run(stop.clone()));
+    let offers: Api<Offer> = Api::all(machine.client.clone());
+    let free = async || {
+        let offer = offers.get_opt("n1").await.unwrap()?;
+        Some((offer.spec.free["cpu"].0.clone(), offer.spec.free["pods"].0.clone(), offer.spec.seen))
+    };
+    let offered = async |cpu: &str, pods: &str, seen: &str| {
+        let wanted = Some((cpu.to_owned(), pods.to_owned(), seen.to_owned()));
+        until(&format!("{wanted:?} is offered"), async || free().await == wanted).await;
+    };
+    machine.pods.replace(Source::File, vec![]);
+    assert!(free().await.is_none(), "nothing before all sources have spoken");
+    machine.pods.replace(Source::Api, vec![]);
+    offered("2", "3", "0").await;
+    machine.pods.put(Source::Api, asking("p", "500m", "1Gi"));
+    machine.pods.saw(17);
+    offered("1500m", "2", "17").await;
+
+    // Somebody lies in its name: the next news is the truth again.
+    let lie = json!({"spec": {"free": {"cpu": "64"}}});
+    offers.patch("n1", &PatchParams::default(), &Patch::Merge(lie)).await.unwrap();
+    let uid = PodUid("p-uid".into());
+    machine.pods.remove(Source::Api, &uid);
+    machine.pods.put(Source::File, asking("static", "250m", "0"));
+    offered("1250m", "1", "17").await;
+    machine.pods.release(&uid);
+    offered("1750m", "2", "17").await;
+
+    machine.node.send_modify(|node| {
+        let status = node.as_mut().unwrap().status.as_mut().unwrap();
+        status.conditions.as_mut().unwrap()[0].status = "False".into();
+    });
+    until("a machine that is not ready offers nothing", async || free().await.is_none()).await;
+    machine.node.send_replace(Some(node()));
+    offered("1750m", "2", "17").await;
+    stop.cancel();
+    running.await.unwrap();
+    assert!(free().await.is_none(), "who stops takes the offer back");
+}
