@@ -2,11 +2,12 @@
 //! learns of it at once, and an event tells.
 
 use kube::{
-    Api, Resource,
+    Api, Client, Resource,
     api::{DeleteParams, PostParams, Preconditions},
-    core::Request,
+    core::{NamespaceResourceScope, Request},
 };
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{Workloads, owner::Owner, pod::Pod};
 use crate::{
@@ -38,7 +39,7 @@ impl Workloads {
         }
     }
 
-    async fn post_pod(&self, namespace: &str, pod: &Value) -> Result<Pod, kube::Error> {
+    pub async fn post_pod(&self, namespace: &str, pod: &Value) -> Result<Pod, kube::Error> {
         let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
         let requests = Request::new(Pod::url_path(&(), Some(namespace)));
         let request = requests.create(&PostParams::default(), body).map_err(kube::Error::BuildRequest)?;
@@ -47,8 +48,19 @@ impl Workloads {
 
     /// Deletes a pod, this very one. That it is gone already is as good; another under its name means to look again.
     pub async fn delete_pod(&self, owner: &Owner, name: &str, uid: &str) -> Result<(), Failure> {
+        self.delete_pod_seen(owner, name, uid, None).await
+    }
+
+    /// The same, but only as long as it is as it was seen, if a version says so.
+    pub async fn delete_pod_seen(
+        &self,
+        owner: &Owner,
+        name: &str,
+        uid: &str,
+        version: Option<String>,
+    ) -> Result<(), Failure> {
         let key = Key::new(owner.key.namespace.clone(), name);
-        let result = delete(&self.pods_in(&key.namespace), &self.caches.pods, &key, uid).await;
+        let result = delete_seen(&self.pods_in(&key.namespace), &self.caches.pods, &key, uid, version).await;
         match &result {
             Ok(true) => self.events.normal(owner, "SuccessfulDelete", format!("Deleted pod: {name}")),
             Ok(false) => {}
@@ -64,8 +76,19 @@ impl Workloads {
 /// Deletes an object by name and uid, in the background, and lets the cache know. Says whether there was anything
 /// to delete.
 pub async fn delete<K: Kept>(api: &Api<K>, cache: &Cache<K>, key: &Key, uid: &str) -> Result<bool, Failure> {
+    delete_seen(api, cache, key, uid, None).await
+}
+
+/// The same, but only as long as it is as it was seen, if a version says so.
+pub async fn delete_seen<K: Kept>(
+    api: &Api<K>,
+    cache: &Cache<K>,
+    key: &Key,
+    uid: &str,
+    version: Option<String>,
+) -> Result<bool, Failure> {
     let params = DeleteParams {
-        preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+        preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: version }),
         ..DeleteParams::background()
     };
     match api.delete(&key.name, &params).await {
@@ -82,6 +105,26 @@ pub async fn delete<K: Kept>(api: &Api<K>, cache: &Cache<K>, key: &Key, uid: &st
         }
         Err(error) => Err(Failure::new(format!("delete {} {key:?}", K::kind(&()).to_lowercase()), error)),
     }
+}
+
+/// Writes the status of an object as a whole, unless the object has changed since it was judged.
+pub async fn report<K, S>(client: &Client, cache: &Cache<K>, key: &Key, status: &S) -> Result<(), Failure>
+where
+    K: Kept + Resource<Scope = NamespaceResourceScope> + Serialize,
+    S: Serialize,
+{
+    let Some(judged) = cache.get(key) else { return Ok(()) };
+    let failed = |error| Failure::new(format!("write the status of {} {key:?}", K::kind(&()).to_lowercase()), error);
+    let mut object = serde_json::to_value(&*judged).map_err(|error| failed(kube::Error::SerdeError(error)))?;
+    object["status"] = json!(status);
+    let object: K = serde_json::from_value(object).map_err(|error| failed(kube::Error::SerdeError(error)))?;
+    let objects: Api<K> = Api::namespaced(client.clone(), &key.namespace);
+    match objects.replace_status(&key.name, &PostParams::default(), &object).await {
+        Ok(written) => cache.wrote(written),
+        Err(error) if failure::no_such_object(&error, &key.name) => {}
+        Err(error) => return Err(failed(error)),
+    }
+    Ok(())
 }
 
 /// Whether an object that was deleted is still there: in its grace, or held by a finalizer.

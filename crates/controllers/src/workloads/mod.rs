@@ -5,18 +5,28 @@
 //!
 //! * [`pod`]: pods as far as these controllers look at them
 //! * [`owner`]: whose objects are whose; [`template`]: pods made from a template
-//! * [`act`]: making and deleting pods; [`events`]: saying so; [`narrow`]: kinds read narrowly
+//! * [`act`]: making and deleting pods; [`events`]: saying so; [`wake`]: who wants to know
+//! * [`narrow`]: kinds read narrowly
 //! * [`replicas`]: so many pods of a kind
 //! * [`job`]: pods that run to an end
+//! * [`stateful`], [`daemon`]: StatefulSets and DaemonSets; [`history`]: their revisions
+//! * [`disruption`]: how many pods may be taken away; [`garbage`]: pods that nobody else removes
 
 pub mod act;
+mod daemon;
+mod disruption;
 pub mod events;
+mod garbage;
+mod history;
 pub mod job;
 pub mod narrow;
 pub mod owner;
 pub mod pod;
 pub mod replicas;
+mod share;
+mod stateful;
 pub mod template;
+mod wake;
 
 use std::sync::Arc;
 
@@ -24,7 +34,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, StatefulSet},
     batch::v1::{CronJob, Job},
-    core::v1::Node,
+    core::v1::{Node, PersistentVolumeClaim},
     policy::v1::PodDisruptionBudget,
 };
 use kube::Client;
@@ -72,6 +82,7 @@ caches! {
     daemon_sets: DaemonSet,
     revisions: ControllerRevision,
     budgets: PodDisruptionBudget,
+    claims: PersistentVolumeClaim,
     jobs: Job,
     cron_jobs: CronJob,
 }
@@ -112,5 +123,9 @@ fn everybody(shared: &Arc<Workloads>) -> Vec<Turns> {
     let mut all: Vec<Turns> = Vec::new();
     all.extend(replicas::controllers(shared));
     all.extend([job::start(shared), job::orphan::start(shared)]);
+    all.push(stateful::listen(shared));
+    all.push(daemon::listen(shared));
+    all.push(disruption::listen(shared));
+    all.push(garbage::listen(shared));
     all
 }

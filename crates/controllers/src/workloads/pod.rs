@@ -6,10 +6,10 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{ContainerStatus, PodCondition},
+    api::core::v1::{Affinity, ContainerStatus, PodCondition},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Pod {
@@ -28,6 +28,9 @@ pub struct Spec {
     pub node_name: String,
     #[serde(default)]
     pub restart_policy: String,
+    /// The machine it is meant for before it is placed, if its affinity names exactly one.
+    #[serde(default, rename = "affinity", deserialize_with = "pinned_to")]
+    pub pinned_to: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -44,6 +47,17 @@ pub struct Status {
     #[serde(default)]
     pub container_statuses: Vec<ContainerStatus>,
     pub start_time: Option<Time>,
+}
+
+/// The one machine that an affinity names. Whatever else it says is passed over.
+fn pinned_to<'de, D: Deserializer<'de>>(affinity: D) -> Result<Option<String>, D::Error> {
+    let Some(affinity) = Option::<Affinity>::deserialize(affinity)? else { return Ok(None) };
+    let required = affinity.node_affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution);
+    let mut fields = required.into_iter().flat_map(|required| required.node_selector_terms).filter_map(|term| {
+        let mut fields = term.match_fields?.into_iter().filter(|field| field.key == "metadata.name");
+        fields.next()?.values?.into_iter().next()
+    });
+    Ok(fields.next())
 }
 
 impl Pod {

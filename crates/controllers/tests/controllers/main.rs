@@ -1,9 +1,11 @@
 //! The controllers with the server they are made for, driven through `kube::Client`.
 
+mod budgets;
 mod cluster;
 mod garbage;
 mod jobs;
 mod machines;
 mod namespaces;
 mod replicas;
+mod sets;
 mod volumes;

@@ -1,0 +1,215 @@
+//! How many of a budget's pods may be taken away.
+//!
+//! Whoever evicts a pod counts the allowance down and writes the pod's name into the status, in one write that
+//! carries the version. Here the truth is counted: pods that were named and are still there
+//! do not count as healthy, so that news that comes late allows nothing twice. A name is dropped when
+//! its pod is seen to go, or when nothing came of it for two minutes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus},
+    apimachinery::pkg::{
+        apis::meta::v1::{Condition, Time},
+        util::intstr::IntOrString,
+    },
+};
+
+use crate::{
+    shell,
+    workloads::{
+        pod::Pod,
+        share::{self, Round},
+    },
+};
+
+/// A pod that was to be evicted and is still there after this was not.
+const EVICTED_WITHIN: SignedDuration = SignedDuration::from_secs(120);
+/// When to try again what failed, even if nothing is heard.
+const RETRY: SignedDuration = SignedDuration::from_secs(30);
+
+const CONDITION: &str = "DisruptionAllowed";
+
+pub struct World {
+    pub budget: Arc<PodDisruptionBudget>,
+    /// What it selects.
+    pub pods: Vec<Arc<Pod>>,
+    /// How many pods their owners want in all, if that matters, or why that cannot be known.
+    pub scale: Result<i64, String>,
+    /// Selected pods without an owner, if owners matter.
+    pub unmanaged: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Say {
+    pub warning: bool,
+    pub reason: &'static str,
+    pub message: String,
+    /// A pod it is about; else the budget itself.
+    pub about: Option<String>,
+}
+
+/// Whether it matters how many pods owners want.
+pub fn asks_owners(budget: &PodDisruptionBudget) -> bool {
+    let Some(spec) = &budget.spec else { return false };
+    spec.max_unavailable.is_some() || matches!(spec.min_available, Some(IntOrString::String(_)))
+}
+
+pub fn plan(world: &World, now: Timestamp) -> shell::Plan<Say, PodDisruptionBudgetStatus> {
+    let before = world.budget.status.clone().unwrap_or_default();
+    let (expected, desired) = match expectation(world) {
+        Ok(expectation) => expectation,
+        Err(why) => return failed(world, before, why, now),
+    };
+    let mut says = Vec::new();
+    let (disrupted, next) = disrupted(world, &before, now, &mut says);
+    let is_healthy = |pod: &&Arc<Pod>| !pod.is_leaving() && !disrupted.contains_key(pod.name()) && pod.is_ready();
+    let healthy = i64::try_from(world.pods.iter().filter(is_healthy).count()).unwrap_or(i64::MAX);
+    let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
+    let generation = world.budget.metadata.generation;
+    let verdict = if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
+    let count = |number: i64| i32::try_from(number).unwrap_or(i32::MAX);
+    let status = PodDisruptionBudgetStatus {
+        conditions: Some(conditions(&before, verdict, String::new(), generation, now)),
+        current_healthy: count(healthy),
+        desired_healthy: count(desired),
+        disrupted_pods: (!disrupted.is_empty()).then_some(disrupted),
+        disruptions_allowed: count(allowed),
+        expected_pods: count(expected),
+        observed_generation: generation,
+    };
+    let changed = status != before;
+    if changed && world.pods.is_empty() {
+        says.push(Say::warning_free("NoPods", "No matching pods found".to_owned()));
+    }
+    if changed && world.unmanaged > 0 {
+        says.push(Say::unmanaged(world.unmanaged));
+    }
+    shell::Plan { actions: says, status: changed.then_some(status), wake_at: next }
+}
+
+/// How many pods there should be, and how many of them healthy.
+fn expectation(world: &World) -> Result<(i64, i64), String> {
+    let there = i64::try_from(world.pods.len()).unwrap_or(i64::MAX);
+    let Some(spec) = &world.budget.spec else { return Ok((there, 0)) };
+    if let Some(most) = &spec.max_unavailable {
+        let expected = world.scale.clone()?;
+        return Ok((expected, (expected - share::of(most, expected, Round::Up)).max(0)));
+    }
+    match &spec.min_available {
+        Some(IntOrString::Int(least)) => Ok((there, (*least).into())),
+        Some(least) => {
+            let expected = world.scale.clone()?;
+            Ok((expected, share::of(least, expected, Round::Up)))
+        }
+        None => Ok((there, 0)),
+    }
+}
+
+/// Evicted pods that are not seen to go yet, and when the first of them is given up.
+fn disrupted(
+    world: &World,
+    before: &PodDisruptionBudgetStatus,
+    now: Timestamp,
+    says: &mut Vec<Say>,
+) -> (BTreeMap<String, Time>, Option<Timestamp>) {
+    let (mut kept, mut next) = (BTreeMap::new(), None::<Timestamp>);
+    for (name, Time(at)) in before.disrupted_pods.iter().flatten() {
+        let Some(pod) = world.pods.iter().find(|pod| pod.name() == name) else { continue };
+        // Times have whole seconds: one made later bears the name of one that went.
+        if pod.is_leaving() || pod.created() > *at {
+            continue;
+        }
+        let until = *at + EVICTED_WITHIN;
+        if until <= now {
+            let meta = &world.budget.metadata;
+            let text = |field: &Option<String>| field.clone().unwrap_or_default();
+            let budget = format!("{}/{}", text(&meta.namespace), text(&meta.name));
+            says.push(Say {
+                about: Some(name.clone()),
+                ..Say::warning("NotDeleted", format!("Pod was expected by PDB {budget} to be deleted but it wasn't"))
+            });
+            continue;
+        }
+        next = Some(next.map_or(until, |next| next.min(until)));
+        kept.insert(name.clone(), Time(*at));
+    }
+    (kept, next)
+}
+
+/// Nothing is allowed as long as it is not known what there should be.
+fn failed(
+    world: &World,
+    before: PodDisruptionBudgetStatus,
+    why: String,
+    now: Timestamp,
+) -> shell::Plan<Say, PodDisruptionBudgetStatus> {
+    let verdict = ("False", "SyncFailed");
+    let status = PodDisruptionBudgetStatus {
+        disruptions_allowed: 0,
+        conditions: Some(conditions(&before, verdict, why.clone(), before.observed_generation, now)),
+        ..before.clone()
+    };
+    let changed = status != before;
+    let message = format!("Failed to calculate the number of expected pods: {why}");
+    let say = changed.then(|| Say::warning("CalculateExpectedPodCountFailed", message));
+    let unmanaged = (changed && world.unmanaged > 0).then(|| Say::unmanaged(world.unmanaged));
+    shell::Plan {
+        actions: say.into_iter().chain(unmanaged).collect(),
+        status: changed.then_some(status),
+        wake_at: Some(now + RETRY),
+    }
+}
+
+/// The conditions with ours as it is now. What stays the same keeps its time.
+fn conditions(
+    before: &PodDisruptionBudgetStatus,
+    (status, reason): (&str, &str),
+    message: String,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let mut conditions = before.conditions.clone().unwrap_or_default();
+    let since = conditions.iter().find(|condition| condition.type_ == CONDITION && condition.status == status);
+    let ours = Condition {
+        type_: CONDITION.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        observed_generation: generation,
+        last_transition_time: since.map_or(Time(seconds(now)), |since| since.last_transition_time.clone()),
+    };
+    match conditions.iter_mut().find(|condition| condition.type_ == CONDITION) {
+        Some(condition) => *condition = ours,
+        None => conditions.push(ours),
+    }
+    conditions
+}
+
+/// As the API keeps times.
+fn seconds(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+impl Say {
+    fn warning(reason: &'static str, message: String) -> Self {
+        Self { warning: true, reason, message, about: None }
+    }
+
+    fn warning_free(reason: &'static str, message: String) -> Self {
+        Self { warning: false, ..Self::warning(reason, message) }
+    }
+
+    fn unmanaged(count: usize) -> Self {
+        let message = format!(
+            "Pods selected by this PodDisruptionBudget were found to be unmanaged ({count}). As a result, the status of \
+             the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods \
+             please set \".spec.minAvailable\" field of the PDB to an integer value."
+        );
+        Self::warning("UnmanagedPods", message)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! How many pods the owners of some pods want in all.
+//!
+//! Of a ReplicaSet that a Deployment controls the Deployment is asked, so that a rollout does not make
+//! the number change. Kinds that are not known here are asked by their `scale`.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::{api::autoscaling::v1::Scale, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use kube::{Api, Client, api::DynamicObject, core::GroupVersionKind, discovery};
+
+use crate::{
+    cache::{Key, controller},
+    failure::{self, Failure},
+    workloads::{Caches, Workloads, pod::Pod},
+};
+
+/// The sum over distinct owners, or why it cannot be known; and how many pods have no owner.
+pub async fn wanted(
+    shared: &Workloads,
+    namespace: &str,
+    pods: &[Arc<Pod>],
+) -> Result<(Result<i64, String>, usize), Failure> {
+    let (mut wanted, mut unmanaged) = (BTreeMap::<String, i64>::new(), 0);
+    for pod in pods {
+        let owners = pod.metadata.owner_references.iter().flatten();
+        let Some(owner) = owners.into_iter().find(|owner| owner.controller == Some(true)) else {
+            unmanaged += 1;
+            continue;
+        };
+        if wanted.contains_key(&owner.uid) {
+            continue;
+        }
+        let found = match known(&shared.caches, namespace, owner) {
+            Found::Wants(uid, count) => Ok((uid, count)),
+            Found::Nowhere => Err(format!("found no controllers for pod {:?}", pod.name())),
+            Found::Unknown => by_scale(&shared.client, namespace, owner, pod).await?,
+        };
+        match found {
+            // Under its own uid too: the next pod of the same owner need not ask again.
+            Ok((uid, count)) if uid != owner.uid => {
+                wanted.insert(owner.uid.clone(), 0);
+                wanted.insert(uid, count);
+            }
+            Ok((uid, count)) => drop(wanted.insert(uid, count)),
+            Err(why) => return Ok((Err(why), unmanaged)),
+        }
+    }
+    Ok((Ok(wanted.values().sum()), unmanaged))
+}
+
+enum Found {
+    /// Who it really is, and how many it wants.
+    Wants(String, i64),
+    Nowhere,
+    /// Of a kind that is not known here.
+    Unknown,
+}
+
+fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> Found {
+    let key = Key::new(namespace, &owner.name);
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    let wants = |replicas: Option<i32>| Found::Wants(owner.uid.clone(), replicas.unwrap_or(1).into());
+    let same = |meta: &kube::api::ObjectMeta| meta.uid.as_deref() == Some(owner.uid.as_str());
+    match (group, owner.kind.as_str()) {
+        ("apps", "ReplicaSet") => {
+            let Some(set) = caches.replica_sets.get(&key).filter(|set| same(&set.metadata)) else {
+                return Found::Nowhere;
+            };
+            let Some(above) = controller(&set.metadata) else {
+                return wants(set.spec.replicas);
+            };
+            let owners = set.metadata.owner_references.iter().flatten();
+            let Some(named) = owners.into_iter().find(|owner| owner.uid == above && owner.kind == "Deployment") else {
+                return wants(set.spec.replicas);
+            };
+            let deployment = caches.deployments.get(&Key::new(namespace, &named.name));
+            let deployment = deployment.filter(|it| it.metadata.uid.as_deref() == Some(above));
+            deployment.map_or(Found::Nowhere, |deployment| {
+                let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+                Found::Wants(above.to_owned(), replicas.unwrap_or(1).into())
+            })
+        }
+        ("apps", "StatefulSet") => {
+            let set = caches.stateful_sets.get(&key).filter(|set| same(&set.metadata));
+            set.map_or(Found::Nowhere, |set| wants(set.spec.as_ref().and_then(|spec| spec.replicas)))
+        }
+        ("", "ReplicationController") => {
+            let set = caches.replication_controllers.get(&key).filter(|set| same(&set.metadata));
+            set.map_or(Found::Nowhere, |set| wants(set.spec.replicas))
+        }
+        _ => Found::Unknown,
+    }
+}
+
+/// Asks the API for the owner's `scale`.
+async fn by_scale(
+    client: &Client,
+    namespace: &str,
+    owner: &OwnerReference,
+    pod: &Pod,
+) -> Result<Result<(String, i64), String>, Failure> {
+    let nobody = || format!("found no controllers for pod {:?}", pod.name());
+    let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
+    let kind = GroupVersionKind::gvk(group, version, &owner.kind);
+    let Ok((resource, abilities)) = discovery::pinned_kind(client, &kind).await else { return Ok(Err(nobody())) };
+    if !abilities.subresources.iter().any(|(sub, _)| sub.plural == "scale") {
+        let name = match group {
+            "" => resource.plural,
+            group => format!("{}.{group}", resource.plural),
+        };
+        return Ok(Err(format!("{name} does not implement the scale subresource")));
+    }
+    let path = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
+    let request = kube::core::Request::new(path.resource_url()).get_subresource("scale", &owner.name);
+    let doing = || format!("get the scale of {} {namespace}/{}", owner.kind, owner.name);
+    let request = request.map_err(|error| Failure::new(doing(), kube::Error::BuildRequest(error)))?;
+    match client.request::<Scale>(request).await {
+        Ok(scale) if scale.metadata.uid.as_deref() == Some(owner.uid.as_str()) => {
+            let replicas = scale.spec.and_then(|spec| spec.replicas).unwrap_or(0);
+            Ok(Ok((owner.uid.clone(), replicas.into())))
+        }
+        Ok(_) => Ok(Err(nobody())),
+        Err(error) if failure::is(&error, 404) => Ok(Err(nobody())),
+        Err(error) => Err(Failure::new(doing(), error)),
+    }
+}
