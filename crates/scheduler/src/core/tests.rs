@@ -1,4 +1,7 @@
 //! What the decision promises, rule by rule, and as properties of random clusters.
 
 mod build;
+mod naive;
+mod preemption;
+mod properties;
 mod rules;

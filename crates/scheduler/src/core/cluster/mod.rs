@@ -11,8 +11,6 @@ mod intern;
 mod log;
 mod machine;
 mod nominees;
-#[cfg(test)]
-mod tests;
 mod tidy;
 mod topology;
 
@@ -302,6 +300,11 @@ impl Cluster {
         let at = self.by_name.get(machine);
         let ids = at.into_iter().flat_map(|at| &self.machines[*at].pods);
         ids.map(|id| &*self.held(*id).view)
+    }
+
+    /// The version at which a pod was bound to where it is; `None` while that is only assumed.
+    pub fn bound_at(&self, key: &PodKey) -> Option<u64> {
+        self.held(*self.by_key.get(key)?).bound_at
     }
 
     /// Where a pod is taken to be.
