@@ -40,10 +40,7 @@ impl Workloads {
     }
 
     pub async fn post_pod(&self, namespace: &str, pod: &Value) -> Result<Pod, kube::Error> {
-        let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
-        let requests = Request::new(Pod::url_path(&(), Some(namespace)));
-        let request = requests.create(&PostParams::default(), body).map_err(kube::Error::BuildRequest)?;
-        self.client.request(request).await
+        post(&self.client, namespace, pod).await
     }
 
     /// Deletes a pod, this very one. That it is gone already is as good; another under its name means to look again.
@@ -71,6 +68,14 @@ impl Workloads {
         }
         result.map(drop)
     }
+}
+
+/// Makes an object of what is more than our narrow view of it.
+pub async fn post<K: Kept>(client: &Client, namespace: &str, object: &Value) -> Result<K, kube::Error> {
+    let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
+    let requests = Request::new(K::url_path(&(), Some(namespace)));
+    let request = requests.create(&PostParams::default(), body).map_err(kube::Error::BuildRequest)?;
+    client.request(request).await
 }
 
 /// Deletes an object by name and uid, in the background, and lets the cache know. Says whether there was anything

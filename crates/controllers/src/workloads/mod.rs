@@ -7,13 +7,14 @@
 //! * [`owner`]: whose objects are whose; [`template`]: pods made from a template
 //! * [`act`]: making and deleting pods; [`events`]: saying so; [`wake`]: who wants to know
 //! * [`narrow`]: kinds read narrowly
-//! * [`replicas`]: so many pods of a kind
+//! * [`replicas`]: so many pods of a kind; [`deployment`]: which template they have
 //! * [`job`]: pods that run to an end
 //! * [`stateful`], [`daemon`]: StatefulSets and DaemonSets; [`history`]: their revisions
 //! * [`disruption`]: how many pods may be taken away; [`garbage`]: pods that nobody else removes
 
 pub mod act;
 mod daemon;
+pub mod deployment;
 mod disruption;
 pub mod events;
 mod garbage;
@@ -32,7 +33,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, DaemonSet, Deployment, StatefulSet},
+    apps::v1::{ControllerRevision, DaemonSet, StatefulSet},
     batch::v1::{CronJob, Job},
     core::v1::{Node, PersistentVolumeClaim},
     policy::v1::PodDisruptionBudget,
@@ -45,6 +46,7 @@ use crate::{
     runner::{self, Limits, Queue},
     shell::Controller,
 };
+use deployment::object::Deployment;
 use events::Events;
 use pod::Pod;
 use replicas::object::{ReplicaSet, ReplicationController};
@@ -127,5 +129,6 @@ fn everybody(shared: &Arc<Workloads>) -> Vec<Turns> {
     all.push(daemon::listen(shared));
     all.push(disruption::listen(shared));
     all.push(garbage::listen(shared));
+    all.push(deployment::controller_of_deployments(shared));
     all
 }

@@ -2,6 +2,7 @@
 
 mod budgets;
 mod cluster;
+mod deployments;
 mod garbage;
 mod jobs;
 mod machines;

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    apps::v1::{Deployment, StatefulSet},
+    apps::v1::StatefulSet,
     core::v1::ObjectReference,
     policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus},
 };
@@ -18,6 +18,7 @@ use kube::Resource;
 use self::plan::{Say, World};
 use super::{
     Turns, Workloads, act,
+    deployment::object::Deployment,
     events::Said,
     owner::{self, Kind, Owner},
     replicas::object::{ReplicaSet, ReplicationController},
@@ -55,7 +56,7 @@ pub fn listen(shared: &Arc<Workloads>) -> Turns {
         }
     });
     caches.replica_sets.on_change(scaled(&queue, &caches.budgets, |set: &ReplicaSet| set.spec.replicas));
-    caches.deployments.on_change(scaled(&queue, &caches.budgets, |set: &Deployment| set.spec.as_ref()?.replicas));
+    caches.deployments.on_change(scaled(&queue, &caches.budgets, |set: &Deployment| set.spec.replicas));
     caches.stateful_sets.on_change(scaled(&queue, &caches.budgets, |set: &StatefulSet| set.spec.as_ref()?.replicas));
     caches
         .replication_controllers

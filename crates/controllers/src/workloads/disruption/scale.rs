@@ -76,8 +76,7 @@ fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> Found {
             let deployment = caches.deployments.get(&Key::new(namespace, &named.name));
             let deployment = deployment.filter(|it| it.metadata.uid.as_deref() == Some(above));
             deployment.map_or(Found::Nowhere, |deployment| {
-                let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
-                Found::Wants(above.to_owned(), replicas.unwrap_or(1).into())
+                Found::Wants(above.to_owned(), deployment.spec.replicas.unwrap_or(1).into())
             })
         }
         ("apps", "StatefulSet") => {

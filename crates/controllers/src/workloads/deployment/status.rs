@@ -1,0 +1,214 @@
+//! What a Deployment says of itself: counts, and the conditions in upstream's own words.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{api::apps::v1::DeploymentCondition, apimachinery::pkg::apis::meta::v1::Time};
+
+use super::{
+    object::Status,
+    view::{Desired, Set, World},
+};
+
+const PROGRESSING: &str = "Progressing";
+const AVAILABLE: &str = "Available";
+const REPLICA_FAILURE: &str = "ReplicaFailure";
+
+const NEW_AVAILABLE: &str = "NewReplicaSetAvailable";
+const TIMED_OUT: &str = "ProgressDeadlineExceeded";
+pub const NOT_MADE: &str = "ReplicaSetCreateError";
+const PAUSED: &str = "DeploymentPaused";
+
+/// What is seen.
+pub fn counts(world: &World, new: Option<&Set>) -> Status {
+    let sum = |count: fn(&Set) -> i32| world.sets.iter().map(count).sum::<i32>();
+    let available = sum(|set| set.seen.available);
+    Status {
+        observed_generation: world.want.generation,
+        replicas: sum(|set| set.seen.replicas),
+        updated_replicas: new.map_or(0, |new| new.seen.replicas),
+        ready_replicas: sum(|set| set.seen.ready),
+        available_replicas: available,
+        unavailable_replicas: (sum(|set| set.replicas) - available).max(0),
+        terminating_replicas: Some(sum(|set| set.seen.leaving)),
+        collision_count: world.standing.collision_count,
+        conditions: world.standing.conditions.clone(),
+    }
+}
+
+/// Everything wanted is there, and nothing else.
+pub fn is_complete(want: &Desired, status: &Status) -> bool {
+    let all = [status.updated_replicas, status.replicas, status.available_replicas];
+    all.iter().all(|count| *count == want.replicas) && status.observed_generation >= want.generation
+}
+
+fn is_moving(before: &Status, now: &Status) -> bool {
+    now.updated_replicas > before.updated_replicas
+        || now.replicas - now.updated_replicas < before.replicas - before.updated_replicas
+        || now.ready_replicas > before.ready_replicas
+        || now.available_replicas > before.available_replicas
+}
+
+/// Sets all conditions; says when the deadline for progress will have passed, if it runs.
+/// `rolling` is whether an update may go on: not while paused or being scaled.
+pub fn judge(
+    world: &World,
+    new: Option<&Set>,
+    rolling: bool,
+    status: &mut Status,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let want = &world.want;
+    let conditions = Conditions { all: &mut status.conditions, now };
+    available(want, status.available_replicas, conditions);
+    replica_failure(world, new, Conditions { all: &mut status.conditions, now });
+    let Some(deadline) = want.deadline else {
+        status.conditions.retain(|condition| condition.type_ != PROGRESSING);
+        return None;
+    };
+    if !want.leaving {
+        pausing(want, Conditions { all: &mut status.conditions, now });
+        beginning(new, Conditions { all: &mut status.conditions, now });
+    }
+    if rolling && !want.leaving {
+        progress(world, new, deadline, status, now);
+    }
+    let progressing = status.condition(PROGRESSING)?;
+    let waits = !matches!(progressing.reason.as_deref(), Some(NEW_AVAILABLE | TIMED_OUT | PAUSED));
+    let Time(since) = progressing.last_update_time.as_ref().filter(|_| waits && rolling)?;
+    Some(*since + SignedDuration::from_secs(i64::from(deadline) + 1))
+}
+
+fn available(want: &Desired, available: i32, mut conditions: Conditions<'_>) {
+    if available >= want.min_available() {
+        conditions.set(AVAILABLE, "True", "MinimumReplicasAvailable", "Deployment has minimum availability.");
+    } else {
+        let message = "Deployment does not have minimum availability.";
+        conditions.set(AVAILABLE, "False", "MinimumReplicasUnavailable", message);
+    }
+}
+
+/// The failure of the new set, or of any other.
+fn replica_failure(world: &World, new: Option<&Set>, mut conditions: Conditions<'_>) {
+    let failures = new.into_iter().chain(&world.sets).find_map(|set| set.failure.as_ref());
+    match failures {
+        Some(failure) => {
+            let text = |field: &Option<String>| field.clone().unwrap_or_default();
+            conditions.set(REPLICA_FAILURE, &failure.status, &text(&failure.reason), &text(&failure.message));
+        }
+        None => conditions.all.retain(|condition| condition.type_ != REPLICA_FAILURE),
+    }
+}
+
+fn pausing(want: &Desired, mut conditions: Conditions<'_>) {
+    let reason = conditions.reason(PROGRESSING).map(str::to_owned);
+    match reason.as_deref() {
+        Some(TIMED_OUT) => {} // who pauses does not undo that
+        Some(PAUSED) if !want.paused => {
+            conditions.set(PROGRESSING, "Unknown", "DeploymentResumed", "Deployment is resumed");
+        }
+        _ if want.paused => conditions.set(PROGRESSING, "Unknown", PAUSED, "Deployment is paused"),
+        _ => {}
+    }
+}
+
+/// A set that was there already, and nothing was said yet.
+fn beginning(new: Option<&Set>, mut conditions: Conditions<'_>) {
+    if let Some(new) = new.filter(|_| conditions.reason(PROGRESSING).is_none()) {
+        conditions.set(PROGRESSING, "True", "FoundNewReplicaSet", &format!("Found new replica set {:?}", new.name));
+    }
+}
+
+fn progress(world: &World, new: Option<&Set>, deadline: i32, status: &mut Status, now: Timestamp) {
+    let want = &world.want;
+    let before = status.condition(PROGRESSING).cloned();
+    let reason = before.as_ref().and_then(|condition| condition.reason.as_deref());
+    if status.replicas == status.updated_replicas && reason == Some(NEW_AVAILABLE) {
+        return;
+    }
+    let who = match new {
+        Some(new) => format!("ReplicaSet {:?}", new.name),
+        None => format!("Deployment {:?}", want.name),
+    };
+    let (complete, moving) = (is_complete(want, status), is_moving(&world.standing, status));
+    let mut conditions = Conditions { all: &mut status.conditions, now };
+    if complete {
+        conditions.set(PROGRESSING, "True", NEW_AVAILABLE, &format!("{who} has successfully progressed."));
+    } else if moving {
+        // Said anew each time: the deadline runs from the last progress.
+        let since = before.filter(|before| before.status == "True").and_then(|before| before.last_transition_time);
+        conditions.all.retain(|condition| condition.type_ != PROGRESSING);
+        conditions.set(PROGRESSING, "True", "ReplicaSetUpdated", &format!("{who} is progressing."));
+        if let (Some(since), Some(condition)) = (since, conditions.all.last_mut()) {
+            condition.last_transition_time = Some(since);
+        }
+    } else if has_timed_out(before.as_ref(), deadline, now) {
+        conditions.set(PROGRESSING, "False", TIMED_OUT, &format!("{who} has timed out progressing."));
+    }
+}
+
+fn has_timed_out(progressing: Option<&DeploymentCondition>, deadline: i32, now: Timestamp) -> bool {
+    let Some(progressing) = progressing else { return false };
+    match progressing.reason.as_deref() {
+        Some(NEW_AVAILABLE) => false,
+        Some(TIMED_OUT) => true,
+        _ => progressing
+            .last_update_time
+            .as_ref()
+            .is_some_and(|Time(since)| now > *since + SignedDuration::from_secs(deadline.into())),
+    }
+}
+
+/// What became of making a new ReplicaSet, which is known only afterwards.
+#[derive(Clone, Debug)]
+pub enum Made {
+    Yes { name: String },
+    Refused { name: String, why: String },
+}
+
+impl Made {
+    pub fn tell(&self, mut conditions: Conditions<'_>) {
+        match self {
+            Self::Yes { name } => {
+                let message = format!("Created new replica set {name:?}");
+                conditions.set(PROGRESSING, "True", "NewReplicaSetCreated", &message);
+            }
+            Self::Refused { name, why } => {
+                let message = format!("Failed to create new replica set {name:?}: {why}");
+                conditions.set(PROGRESSING, "False", NOT_MADE, &message);
+            }
+        }
+    }
+}
+
+/// Conditions, and the time at which they are judged.
+pub struct Conditions<'s> {
+    pub all: &'s mut Vec<DeploymentCondition>,
+    pub now: Timestamp,
+}
+
+impl Conditions<'_> {
+    fn reason(&self, type_: &str) -> Option<&str> {
+        self.all.iter().find(|condition| condition.type_ == type_)?.reason.as_deref()
+    }
+
+    /// One that stands with the same status and reason is left as it is.
+    pub fn set(&mut self, type_: &str, status: &str, reason: &str, message: &str) {
+        let at = self.all.iter().position(|condition| condition.type_ == type_);
+        let before = at.map(|at| &self.all[at]);
+        if before.is_some_and(|before| before.status == status && before.reason.as_deref() == Some(reason)) {
+            return;
+        }
+        let since = before.filter(|before| before.status == status).and_then(|b| b.last_transition_time.clone());
+        let condition = DeploymentCondition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message.to_owned()),
+            last_update_time: Some(Time(self.now)),
+            last_transition_time: Some(since.unwrap_or(Time(self.now))),
+        };
+        match at {
+            Some(at) => self.all[at] = condition,
+            None => self.all.push(condition),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What a Deployment's decisions depend on, and the steps they lead to.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{api::apps::v1::ReplicaSetCondition, apimachinery::pkg::apis::meta::v1::Time};
+use serde_json::Value;
+
+use super::{
+    alike,
+    object::{Deployment, Leeway, Status},
+};
+use crate::workloads::{
+    owner::Claim,
+    replicas::object::{ReplicaSet, Set as _},
+};
+
+pub const REVISION: &str = "deployment.kubernetes.io/revision";
+pub const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
+pub const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
+pub const MAX: &str = "deployment.kubernetes.io/max-replicas";
+
+pub struct World {
+    pub want: Desired,
+    /// Its own ReplicaSets, oldest first.
+    pub sets: Vec<Set>,
+    pub claims: Vec<Claim>,
+    /// The names of all ReplicaSets of the namespace that begin like its own would.
+    pub taken: BTreeSet<String>,
+    /// Whether pods of other templates have not ended yet. Only known where it matters.
+    pub old_pods: bool,
+    pub standing: Status,
+}
+
+#[derive(Clone, Debug)]
+pub struct Desired {
+    pub name: String,
+    pub version: String,
+    pub generation: i64,
+    pub annotations: BTreeMap<String, String>,
+    pub replicas: i32,
+    pub min_ready_seconds: i32,
+    pub leeway: Leeway,
+    pub recreate: bool,
+    pub paused: bool,
+    /// Being deleted: what is there is only reported.
+    pub leaving: bool,
+    /// How many old ReplicaSets are kept; nothing keeps all.
+    pub history_limit: Option<usize>,
+    pub deadline: Option<i32>,
+    pub template: Arc<Value>,
+    pub hash: String,
+}
+
+impl From<&Deployment> for Desired {
+    fn from(deployment: &Deployment) -> Self {
+        let (meta, spec) = (&deployment.metadata, &deployment.spec);
+        // The largest number stands for none.
+        let limited = |number: &i32| *number != i32::MAX;
+        Self {
+            name: meta.name.clone().unwrap_or_default(),
+            version: meta.resource_version.clone().unwrap_or_default(),
+            generation: meta.generation.unwrap_or(0),
+            annotations: deployment.annotations(),
+            replicas: spec.replicas.unwrap_or(1).max(0),
+            min_ready_seconds: spec.min_ready_seconds,
+            leeway: deployment.leeway(),
+            recreate: deployment.is_recreate(),
+            paused: spec.paused,
+            leaving: meta.deletion_timestamp.is_some(),
+            history_limit: spec.revision_history_limit.filter(limited).map(|n| usize::try_from(n).unwrap_or(0)),
+            deadline: spec.progress_deadline_seconds.filter(limited),
+            template: Arc::new(spec.template.clone()),
+            hash: alike::template_hash(&spec.template, deployment.status.collision_count),
+        }
+    }
+}
+
+impl Desired {
+    /// The most pods there may be.
+    pub fn max_replicas(&self) -> i32 {
+        self.replicas.saturating_add(self.leeway.surge)
+    }
+
+    /// The fewest pods that must be available.
+    pub fn min_available(&self) -> i32 {
+        self.replicas - self.leeway.unavailable
+    }
+
+    /// What a ReplicaSet must say to have been scaled by the current wish.
+    pub fn marks(&self) -> [(&'static str, String); 2] {
+        [(DESIRED, self.replicas.to_string()), (MAX, self.max_replicas().to_string())]
+    }
+
+    pub fn set_name(&self) -> String {
+        format!("{}-{}", self.name, self.hash)
+    }
+}
+
+/// A ReplicaSet as far as its Deployment looks at it.
+#[derive(Clone, Debug)]
+pub struct Set {
+    pub name: String,
+    pub uid: String,
+    pub version: String,
+    pub born: Timestamp,
+    /// Being deleted.
+    pub leaving: bool,
+    pub annotations: BTreeMap<String, String>,
+    /// It has the current template.
+    pub current: bool,
+    pub replicas: i32,
+    pub min_ready_seconds: i32,
+    pub seen: Counts,
+    /// Its status is about its current spec.
+    pub observed: bool,
+    pub failure: Option<ReplicaSetCondition>,
+}
+
+/// What a ReplicaSet reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub replicas: i32,
+    pub ready: i32,
+    pub available: i32,
+    pub leaving: i32,
+}
+
+impl Set {
+    /// `template` is the Deployment's, in plain form.
+    pub fn new(set: &ReplicaSet, template: &Value) -> Self {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let ReplicaSet { metadata: meta, spec, status } = set;
+        Self {
+            name: text(&meta.name),
+            uid: text(&meta.uid),
+            version: text(&meta.resource_version),
+            born: meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |Time(at)| *at),
+            leaving: meta.deletion_timestamp.is_some(),
+            annotations: meta.annotations.clone().unwrap_or_default(),
+            current: alike::plain(&spec.template) == *template,
+            replicas: set.replicas(),
+            min_ready_seconds: spec.min_ready_seconds,
+            seen: Counts {
+                replicas: status.replicas,
+                ready: status.ready_replicas,
+                available: status.available_replicas,
+                leaving: status.terminating_replicas.unwrap_or(0),
+            },
+            observed: status.observed_generation >= meta.generation.unwrap_or(0),
+            failure: status.conditions.iter().find(|condition| condition.type_ == "ReplicaFailure").cloned(),
+        }
+    }
+
+    pub fn revision(&self) -> i64 {
+        self.number(REVISION).unwrap_or(0)
+    }
+
+    pub fn number<N: std::str::FromStr>(&self, annotation: &str) -> Option<N> {
+        self.annotations.get(annotation)?.parse().ok()
+    }
+}
+
+/// Complete and fenced by the version that was judged.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    Claim(Claim),
+    /// The ReplicaSet of the current template learns what its Deployment says.
+    Annotate {
+        set: Judged,
+        annotations: BTreeMap<String, String>,
+        min_ready_seconds: i32,
+    },
+    /// The Deployment learns which revision it is.
+    Revise {
+        version: String,
+        revision: i64,
+    },
+    Create(Create),
+    Scale {
+        set: Judged,
+        from: i32,
+        to: i32,
+        marks: [(&'static str, String); 2],
+    },
+    /// An old one that nobody needs any more.
+    Forget(Judged),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    pub name: String,
+    pub uid: String,
+    pub version: String,
+}
+
+impl From<&Set> for Judged {
+    fn from(set: &Set) -> Self {
+        Self { name: set.name.clone(), uid: set.uid.clone(), version: set.version.clone() }
+    }
+}
+
+#[derive(Clone, PartialEq)]
+pub struct Create {
+    pub name: String,
+    pub hash: String,
+    pub replicas: i32,
+    pub min_ready_seconds: i32,
+    pub annotations: BTreeMap<String, String>,
+    pub template: Arc<Value>,
+}
+
+impl std::fmt::Debug for Create {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} with {}", self.name, self.replicas)
+    }
+}
