@@ -8,15 +8,17 @@
 //! * [`act`]: making and deleting pods; [`events`]: saying so; [`wake`]: who wants to know
 //! * [`narrow`]: kinds read narrowly
 //! * [`replicas`]: so many pods of a kind; [`deployment`]: which template they have
-//! * [`job`]: pods that run to an end
+//! * [`job`]: pods that run to an end; [`cron`]: again and again; [`finished`]: not kept for ever
 //! * [`stateful`], [`daemon`]: StatefulSets and DaemonSets; [`history`]: their revisions
 //! * [`disruption`]: how many pods may be taken away; [`garbage`]: pods that nobody else removes
 
 pub mod act;
+pub mod cron;
 mod daemon;
 pub mod deployment;
 mod disruption;
 pub mod events;
+pub mod finished;
 mod garbage;
 mod history;
 pub mod job;
@@ -124,7 +126,7 @@ pub async fn run(client: Client, stop: CancellationToken) {
 fn everybody(shared: &Arc<Workloads>) -> Vec<Turns> {
     let mut all: Vec<Turns> = Vec::new();
     all.extend(replicas::controllers(shared));
-    all.extend([job::start(shared), job::orphan::start(shared)]);
+    all.extend([job::start(shared), job::orphan::start(shared), cron::start(shared), finished::start(shared)]);
     all.push(stateful::listen(shared));
     all.push(daemon::listen(shared));
     all.push(disruption::listen(shared));

@@ -87,7 +87,7 @@ impl Cluster {
         self.jobs().patch(name, &PatchParams::default(), &Patch::Merge(change)).await.expect("change a job");
     }
 
-    async fn has_event(&self, about: &str, reason: &str) {
+    pub async fn has_event(&self, about: &str, reason: &str) {
         let events: Api<Event> = Api::namespaced(self.client.clone(), "default");
         until(&format!("an event {reason} about {about}"), async || {
             let all = events.list(&ListParams::default()).await.unwrap().items;

