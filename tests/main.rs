@@ -18,6 +18,7 @@ mod kubectl_errors;
 mod kubectl_get;
 mod kubectl_pods;
 mod machines;
+mod offers;
 mod outages;
 mod outliving;
 mod python_client;
