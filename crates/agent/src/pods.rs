@@ -1,7 +1,7 @@
 //! The pods that ought to run on this machine, from all sources.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -39,6 +39,8 @@ pub struct Pods {
     wanted: RwLock<BTreeMap<PodUid, Wanted>>,
     /// What is wanted, and what was until it has really ended.
     held: RwLock<BTreeMap<PodUid, Arc<Pod>>>,
+    /// Those that are to end before anything is done for them.
+    rejected: RwLock<BTreeSet<PodUid>>,
     /// The newest version of a pod in the API that is taken into account here.
     seen: AtomicU64,
     changed: watch::Sender<()>,
@@ -48,8 +50,8 @@ pub struct Pods {
 
 impl Pods {
     pub fn new(wake: Wake) -> Self {
-        let (wanted, held, seen, changed, told) = Default::default();
-        Self { wanted, held, seen, changed, told, wake }
+        let (wanted, held, rejected, seen, changed, told) = Default::default();
+        Self { wanted, held, rejected, seen, changed, told, wake }
     }
 
     pub fn get(&self, uid: &PodUid) -> Option<Wanted> {
@@ -110,21 +112,30 @@ impl Pods {
         });
     }
 
+    /// A pod that comes only to be reported as failed takes nothing.
+    pub fn reject(&self, uid: &PodUid) {
+        self.rejected.write().insert(uid.clone());
+    }
+
     /// The pods that take something of this machine. Those that ended by themselves take nothing.
     pub fn held(&self) -> Vec<(PodUid, Arc<Pod>)> {
         let ended = |pod: &Pod| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             matches!(phase, Some("Succeeded" | "Failed"))
         };
-        let held = self.held.read();
-        held.iter().filter(|(_, pod)| !ended(pod)).map(|(uid, pod)| (uid.clone(), pod.clone())).collect()
+        let (held, rejected) = (self.held.read(), self.rejected.read());
+        let takers = held.iter().filter(|(uid, pod)| !ended(pod) && !rejected.contains(*uid));
+        takers.map(|(uid, pod)| (uid.clone(), pod.clone())).collect()
     }
 
     /// Nothing of a pod is left on this machine. What is wanted stays held.
     pub fn release(&self, uid: &PodUid) {
         let wanted = self.wanted.read();
-        if !wanted.contains_key(uid) && self.held.write().remove(uid).is_some() {
-            self.changed.send_replace(());
+        if !wanted.contains_key(uid) {
+            self.rejected.write().remove(uid);
+            if self.held.write().remove(uid).is_some() {
+                self.changed.send_replace(());
+            }
         }
     }
 

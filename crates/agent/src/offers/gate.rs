@@ -154,6 +154,7 @@ impl Gate {
     fn fail(&self, pod: &Pod, uid: &PodUid, rejection: Rejection) {
         let message = format!("Pod was rejected: {}", rejection.message);
         self.events.pod(pod, Kind::Warning, event_reason(&rejection.reason), rejection.message.clone());
+        self.pods.reject(uid);
         self.evictions.reject(uid, rejection.reason, message);
     }
 

@@ -296,6 +296,9 @@ async fn what_has_begun_is_never_refused_and_who_named_the_machine_fails_there()
     assert_eq!(machine.gate.arrives(&own, &stop).await, Verdict::Taken);
     let why = machine.evictions.evicted(&PodUid(own.metadata.uid.unwrap())).unwrap();
     assert_eq!(why.reason, "OutOfcpu");
+    let before = machine.pods.held().len();
+    machine.pods.put(Source::Api, machine.now("own").await);
+    assert_eq!(machine.pods.held().len(), before, "it takes nothing");
     assert!(why.message.starts_with("Pod was rejected: Node didn't have enough resource: cpu"), "{why:?}");
     let mut shown = asking("shown", "64", "0");
     shown.metadata.annotations = Some([("kubernetes.io/config.mirror".into(), "x".into())].into());

@@ -213,7 +213,7 @@ async fn cut_off_half_way_each_pod_is_placed_whole_or_not_at_all() {
     let mut placed_somewhere = false;
     for cut_after in [0, 300, 1_000, 3_000, 10_000_000] {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Embedded::open(dir.path().to_owned(), embedded::Options::default()).unwrap();
+        let open = || Embedded::open(dir.path(), embedded::Options::default()).unwrap();
         let store = Arc::new(open());
         let server = Server::furnished(store.clone()).await;
         let mut items = Vec::new();
@@ -276,14 +276,33 @@ async fn a_machine_gives_back_what_is_its_own_and_never_started() {
     assert_eq!(server.get_pod("p").await["spec"]["nodeName"], "n2");
 }
 
+#[tokio::test]
+async fn a_machine_offers_what_it_has_and_not_what_others_have() {
+    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let offer = |name: &str| {
+        let spec = json!({"free": {"cpu": "1.5"}, "automaticPorts": ["31000-32000"], "ttlSeconds": 5, "seen": "7"});
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
+    let path = "/apis/mainstay.dev/v1/offers";
+    let (code, answer) = server.ask(User::node("n1"), Method::POST, path, &offer("n2")).await;
+    assert_eq!(code, 403, "{answer}");
+    assert!(answer["message"].as_str().unwrap().contains("not allowed to offer what node \"n2\" has"), "{answer}");
+    let (code, answer) = server.ask(User::node("n1"), Method::POST, path, &offer("n1")).await;
+    assert_eq!((code, &answer["spec"]["free"]["cpu"]), (201, &json!("1500m")), "{answer}");
+    let own = format!("{path}/n1");
+    assert_eq!(server.ask(User::node("n1"), Method::PUT, &own, &offer("n1")).await.0, 200, "whatever it was before");
+    assert_eq!(server.ask(User::node("n2"), Method::PUT, &own, &offer("n1")).await.0, 403);
+    assert_eq!(server.ask(User::node("n2"), Method::DELETE, &own, &json!(null)).await.0, 403);
+    assert_eq!(server.ask(User::node("n1"), Method::DELETE, &own, &json!(null)).await.0, 200);
+}
+
 /// How fast it is. Run by hand: `cargo nextest run --release -p mainstay-server --run-ignored only placements_per_second`.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn placements_per_second() {
     const PODS: usize = 10_000;
     let dir = tempfile::tempdir().unwrap();
-    let server =
-        Server::furnished(Arc::new(Embedded::open(dir.path().to_owned(), embedded::Options::default()).unwrap())).await;
+    let server = Server::furnished(Arc::new(Embedded::open(dir.path(), embedded::Options::default()).unwrap())).await;
     let server = &server;
     let uids = join_all((0..PODS).map(async |i| server.pod(&format!("p{i}"), json!({})).await)).await;
     for size in [1, 100, 1000] {
