@@ -1,12 +1,13 @@
 //! Where a pod goes.
 //!
-//! A pod that nobody's neighbourhood matters to goes to the winner of its class's tournament. For others every
-//! domain is judged once, and then the machines in one pass over plain arrays: its strength, and for each topology
-//! key the judgement of its domain.
+//! A pod that nobody's neighbourhood matters to goes to the winner of its class's tournament. If neighbours can only
+//! forbid, the strongest are asked in turn until one will have it. If they are also liked more or less, every domain
+//! is judged once, and then the machines in one pass over plain arrays: its strength, and for each topology key
+//! the judgement of its domain.
 
 use super::{
     cluster::{ClassId, Cluster, Kind, MachineId, ProfileId, TallyId},
-    index::score_of,
+    index::{First, score_of},
     near::Outlook,
     score::{FULL, NEIGHBOURS, SPREAD},
 };
@@ -35,7 +36,6 @@ struct Lane<'a> {
 #[derive(Default)]
 struct Lanes<'a> {
     all: Vec<Lane<'a>>,
-    neighbours: bool,
     crowd: bool,
 }
 
@@ -54,9 +54,31 @@ impl Cluster {
             return Some(self.machine_of(best));
         }
         let outlook = self.outlook(class, profile);
+        if !self.has_preferences(class, profile) {
+            let right = |at| !refused.contains(&at) && self.is_welcome((class, profile), at, &outlook);
+            match self.index_of(class).first(right) {
+                First::Found(machine) => return Some(machine),
+                First::None => return None,
+                First::TooFar => {}
+            }
+        }
         let lanes = self.lanes(class, profile, &outlook);
         let strengths = self.index_of(class).strengths(self.machines.len());
         best_of(strengths, &lanes, refused)
+    }
+
+    fn is_welcome(&self, kind: (ClassId, ProfileId), at: MachineId, outlook: &Outlook) -> bool {
+        let mut welcome = true;
+        self.objections(kind, at, outlook, |_| welcome = false);
+        welcome
+    }
+
+    /// Whether some neighbours are better than others.
+    fn has_preferences(&self, class: ClassId, profile: ProfileId) -> bool {
+        let rules = &self.classes[class];
+        !rules.preferred.is_empty()
+            || rules.spread.iter().any(|spread| !spread.hard)
+            || self.terms_about(profile).any(|(kind, _)| kind != Kind::Away)
     }
 
     /// Whether it matters who runs near.
@@ -110,7 +132,6 @@ impl Cluster {
                 let lane = lanes.on(self, tally);
                 let counted = lane.iter_mut().zip(&tallies[tally].pods);
                 counted.for_each(|(d, pods)| d.neighbours += weight * i64::from(*pods));
-                lanes.neighbours = true;
             }
         }
         lanes
@@ -165,33 +186,34 @@ impl Range {
         self.most = self.most.max(value);
     }
 
-    fn share(self, value: i64) -> i64 {
-        if self.most > self.least { (value - self.least) * FULL / (self.most - self.least) } else { 0 }
+    fn scale(self) -> f64 {
+        if self.most > self.least { FULL as f64 / (self.most - self.least) as f64 } else { 0.0 }
     }
 }
 
 fn best_of(strengths: &[u64], lanes: &Lanes<'_>, refused: &[MachineId]) -> Option<MachineId> {
-    let able = || {
-        let able =
-            strengths.iter().copied().enumerate().filter(|(at, strength)| *strength > 0 && !refused.contains(at));
-        able.map(|(at, strength)| (at, strength, lanes.judge(at)))
-            .filter(|(_, _, judged)| judged.neighbours > BARRED / 2)
-    };
-    if !lanes.neighbours && !lanes.crowd {
-        return able().max_by_key(|(_, strength, _)| *strength).map(|(at, _, _)| at);
-    }
     let (mut neighbours, mut crowd) = (Range::NONE, Range::NONE);
-    for (_, _, judged) in able() {
+    let mut able = Vec::with_capacity(strengths.len());
+    for (at, strength) in strengths.iter().copied().enumerate() {
+        let judged = lanes.judge(at);
+        if strength == 0 || judged.neighbours <= BARRED / 2 || refused.contains(&at) {
+            continue;
+        }
         neighbours.add(judged.neighbours);
         if judged.crowd >= 0 {
             crowd.add(judged.crowd);
         }
+        able.push((at, strength, judged));
     }
-    let total = |strength: u64, judged: Judgement| {
-        let sparse = if judged.crowd < 0 { 0 } else { FULL - crowd.share(judged.crowd) };
-        let spread = if lanes.crowd { SPREAD * sparse } else { 0 };
-        score_of(strength) + NEIGHBOURS * neighbours.share(judged.neighbours) + spread
+    // Multiplied, not divided: it is done for every machine.
+    let (near, sparse) = (neighbours.scale(), crowd.scale());
+    let key = |(_, strength, judged): &(MachineId, u64, Judgement)| {
+        let mut total = score_of(*strength);
+        total += NEIGHBOURS * ((judged.neighbours - neighbours.least) as f64 * near) as i64;
+        if lanes.crowd && judged.crowd >= 0 {
+            total += SPREAD * (FULL - ((judged.crowd - crowd.least) as f64 * sparse) as i64);
+        }
+        (total, *strength as u32)
     };
-    let key = |(_, strength, judged): &(MachineId, u64, Judgement)| (total(*strength, *judged), *strength as u32);
-    able().max_by_key(key).map(|(at, _, _)| at)
+    able.iter().max_by_key(|one| key(one)).map(|(at, _, _)| *at)
 }

@@ -129,6 +129,7 @@ impl Cluster {
     /// Whether the pod could be placed on the machine now: to tell who should be looked at again when it changed.
     pub fn could_take(&mut self, machine: &str, pod: &PodView) -> bool {
         let kind = (self.class(&pod.shape), self.profile(&pod.tags));
-        self.find_machine(machine).is_some_and(|at| self.fits(kind, at))
+        let Some(at) = self.find_machine(machine) else { return false };
+        self.as_if_not_nominated(&pod.key, |cluster| cluster.fits(kind, at))
     }
 }

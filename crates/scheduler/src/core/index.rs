@@ -4,6 +4,8 @@
 //! its way up. A machine's strength has its score above and its place by name, turned round, below, so that equal
 //! machines are taken in the order of their names whatever order they were heard of in. 0 cannot be used.
 
+use std::collections::BinaryHeap;
+
 use super::{
     cluster::{ClassId, Cluster, EXCLUDED, MachineId, Position},
     ports::HostPort,
@@ -13,6 +15,8 @@ use super::{
 
 /// So many classes are kept ready; beyond it the longest unused goes.
 const KEPT: usize = 256;
+/// So many wrong machines are looked at one by one.
+const PATIENCE: usize = 256;
 
 #[derive(Debug, Default)]
 pub struct Indexes {
@@ -54,6 +58,24 @@ impl Index {
         self.tree.get(1).copied().unwrap_or(0)
     }
 
+    /// The best machine that is `right`, looking at the strongest first.
+    pub fn first(&self, mut right: impl FnMut(MachineId) -> bool) -> First {
+        let mut open = BinaryHeap::from([(self.best(), 1)]);
+        let mut looked = 0;
+        while let Some((_, at)) = open.pop().filter(|(strength, _)| *strength > 0) {
+            if at < self.leaves {
+                open.extend([2 * at, 2 * at + 1].map(|child| (self.tree[child], child)));
+            } else if right(at - self.leaves) {
+                return First::Found(at - self.leaves);
+            } else if looked >= PATIENCE {
+                return First::TooFar;
+            } else {
+                looked += 1;
+            }
+        }
+        First::None
+    }
+
     fn set(&mut self, machine: MachineId, strength: u64) {
         let mut at = self.leaves + machine;
         if self.tree[at] == strength {
@@ -69,6 +91,15 @@ impl Index {
             self.tree[at] = winner;
         }
     }
+}
+
+/// What looking for the first right machine came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    Found(MachineId),
+    None,
+    /// So many were wrong that looking at all at once is cheaper.
+    TooFar,
 }
 
 pub fn score_of(strength: u64) -> i64 {

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 
 use super::{
     cluster::{ClassId, Cluster, EXCLUDED, MachineId, PodId, ProfileId},
-    view::BudgetView,
+    view::{BudgetView, PodKey},
 };
 
 /// Pods that leave a machine, and whether that breaks a budget. Those leaving already are not among them.
@@ -34,6 +34,9 @@ struct Harm {
 
 impl Cluster {
     pub(super) fn preempt(&mut self, kind: (ClassId, ProfileId), refused: &[MachineId]) -> Option<Sacrifice> {
+        if !self.has_less_important(kind.0) {
+            return None;
+        }
         let enough = 100.max(self.machines.len() / 10);
         let mut best: Option<Sacrifice> = None;
         let mut found = 0;
@@ -55,8 +58,7 @@ impl Cluster {
 
     pub(super) fn has_less_important(&self, class: ClassId) -> bool {
         let priority = self.classes[class].shape.priority;
-        let mut all = self.machines.iter().flat_map(|machine| &machine.pods);
-        all.any(|pod| self.held(*pod).view.shape.priority < priority)
+        self.classes.iter().any(|class| class.held > 0 && class.shape.priority < priority)
     }
 
     fn less_important(&self, class: ClassId, at: MachineId) -> Vec<PodId> {
@@ -82,7 +84,7 @@ impl Cluster {
 
     fn sacrifice(&mut self, kind: (ClassId, ProfileId), at: MachineId) -> Option<Sacrifice> {
         let mut lower = self.less_important(kind.0, at);
-        lower.sort_by_key(|pod| self.importance(*pod));
+        lower.sort_by(|a, b| self.importance(*a).cmp(&self.importance(*b)));
         lower.iter().for_each(|pod| self.count(*pod, -1));
         if !self.fits_without(kind, at, &lower) {
             lower.iter().for_each(|pod| self.count(*pod, 1));
@@ -118,10 +120,9 @@ impl Cluster {
     }
 
     /// The most important first, then those that run longest, then by name.
-    fn importance(&self, pod: PodId) -> (Reverse<i32>, i64, String, String) {
+    fn importance(&self, pod: PodId) -> (Reverse<i32>, i64, &PodKey) {
         let view = &self.held(pod).view;
-        let key = view.key.clone();
-        (Reverse(view.shape.priority), self.started(pod), key.namespace, key.name)
+        (Reverse(view.shape.priority), self.started(pod), &view.key)
     }
 
     fn started(&self, pod: PodId) -> i64 {

@@ -25,6 +25,8 @@ pub struct Class {
     pub preferred: Vec<(i64, TallyId)>,
     pub spread: Vec<Spread>,
     pub contradiction: Option<Contradiction>,
+    /// Pods of it on machines.
+    pub held: usize,
 }
 
 impl Class {
@@ -41,6 +43,7 @@ impl Class {
             preferred: vec![],
             spread: vec![],
             contradiction,
+            held: 0,
         }
     }
 }

@@ -66,6 +66,8 @@ pub struct Cluster {
     pub(super) indexes: Indexes,
     /// Raised with every machine that is new.
     pub(super) roll: u64,
+    /// The roll when machines were last counted.
+    counted: u64,
 }
 
 /// A pod on a machine.
@@ -85,6 +87,16 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// Nothing that matters here is different.
+    fn is_as_before(&self, now: &PodView) -> bool {
+        let was = &self.view;
+        was.shape.same(&now.shape)
+            && was.tags == now.tags
+            && self.given == now.given
+            && was.terminating == now.terminating
+            && !now.ended
+    }
+
     pub fn is_leaving(&self) -> bool {
         self.chosen || self.view.terminating
     }
@@ -191,6 +203,9 @@ impl Cluster {
             }
             let (bound_at, chosen) = (was.bound_at, was.chosen);
             let stays = pod.node.as_deref() == Some(&*self.machines[was.machine].name);
+            if stays && bound_at.is_some() && was.is_as_before(&pod) {
+                return self.look_anew(id, pod);
+            }
             self.drop_pod(id);
             if let Some(node) = pod.node.clone().filter(|_| !pod.ended) {
                 let bound_at = bound_at.filter(|_| stays).unwrap_or(pod.version);
@@ -353,10 +368,20 @@ impl Cluster {
         }
         at.hold_ports(id, &self.classes[class].shape.ports, &given);
         at.pods.push(id);
+        self.classes[class].held += 1;
         self.pods[id] = Some(Held { view: pod, machine, class, profile, bound_at, given, taken_off, chosen: false });
         self.count(id, 1);
         self.touch(machine);
         id
+    }
+
+    /// The same pod in the same place, with other things said of it.
+    fn look_anew(&mut self, id: PodId, pod: Arc<PodView>) {
+        self.by_key.remove(&pod.key);
+        self.by_key.insert(ByKey(Arc::clone(&pod)), id);
+        if let Some(held) = &mut self.pods[id] {
+            held.view = pod;
+        }
     }
 
     fn hold(&mut self, pod: Arc<PodView>, machine: &str, bound_at: Option<u64>, given: Vec<GivenPort>) -> PodId {
@@ -375,6 +400,7 @@ impl Cluster {
         }
         at.release_ports(id, &self.classes[held.class].shape.ports, &held.given);
         at.pods.retain(|pod| *pod != id);
+        self.classes[held.class].held -= 1;
         self.by_key.remove(&held.view.key);
         self.vacant.push(id);
         self.touch(held.machine);

@@ -23,4 +23,14 @@ impl Cluster {
         self.touch(at);
         Some(at)
     }
+
+    /// What `look` sees while nothing is kept for the pod.
+    pub(in crate::core) fn as_if_not_nominated<T>(&mut self, key: &PodKey, look: impl FnOnce(&Self) -> T) -> T {
+        let Some(at) = self.nominated.get(key).copied() else { return look(self) };
+        let all = self.machines[at].nominees.clone();
+        self.machines[at].nominees.retain(|nominee| nominee.pod.key != *key);
+        let seen = look(self);
+        self.machines[at].nominees = all;
+        seen
+    }
 }

@@ -9,11 +9,20 @@ impl Cluster {
     /// Starts over from what is held if most of what was worked out is for nothing.
     pub(in crate::core) fn tidy(&mut self) {
         let live = self.by_key.len() + self.nominated.len();
-        let classes = self.classes.len().max(self.topology.profiles.len());
-        let forgotten = self.machines.iter().filter(|machine| machine.is_forgotten()).count();
-        if classes > 2 * live + SPARE || forgotten > self.machines.len() / 2 + SPARE {
+        let kinds = self.classes.len().max(self.topology.profiles.len());
+        if kinds > 2 * live + SPARE || self.is_haunted() {
             *self = std::mem::take(self).renewed();
         }
+    }
+
+    /// Most machines left long ago. Counted only when there are more than before.
+    fn is_haunted(&mut self) -> bool {
+        if self.counted == self.roll {
+            return false;
+        }
+        self.counted = self.roll;
+        let forgotten = self.machines.iter().filter(|machine| machine.is_forgotten()).count();
+        forgotten > self.machines.len() / 2 + SPARE
     }
 
     /// The same cluster, worked out anew.
