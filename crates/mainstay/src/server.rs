@@ -55,6 +55,7 @@ impl Server {
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
         let settings = settings(options);
+        options.scheduler.settings(options.common.offer_ttl)?;
         let listen = options.listen.ok_or_else(|| anyhow!("--listen is missing"))?;
         let advertised = options.advertise.unwrap_or_else(|| reachable(listen.ip()));
         let service_address = std::net::Ipv4Addr::from(u32::from(settings.service_range.0) + 1);

@@ -1,6 +1,7 @@
 //! The command line. Every flag is also an environment variable and a key of the `--config` file.
 
 mod machine;
+mod scheduler;
 mod server;
 mod sim;
 
@@ -65,6 +66,13 @@ fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
     clap::value_parser!(u64).range(1..=7 * 24 * 3600)
 }
 
+/// Offers say in whole seconds how long they are good for.
+fn offer_ttl(text: &str) -> Result<std::time::Duration, String> {
+    let time = mainstay_scheduler::settings::duration(text)?;
+    let whole = time.subsec_nanos() == 0 && (1..=3600).contains(&time.as_secs());
+    if whole { Ok(time) } else { Err("must be whole seconds, at least 1s and at most 1h".to_owned()) }
+}
+
 #[derive(Debug, Args)]
 pub struct DataDir {
     /// Where everything is kept [default: /var/lib/mainstay as root, ~/.local/share/mainstay otherwise]
@@ -111,6 +119,10 @@ pub struct CommonOptions {
     /// Addresses of all machines' pods; each machine gets a /24 of it. The same on all machines
     #[arg(long, env = "MAINSTAY_POD_RANGE", value_name = "RANGE", default_value = "10.244.0.0/16")]
     pub pod_range: mainstay_network::Range,
+
+    /// How long a machine's offer is good for unless it is renewed. The same on all machines [default: 5s]
+    #[arg(long, env = "MAINSTAY_OFFER_TTL", value_name = "TIME", value_parser = offer_ttl)]
+    pub offer_ttl: Option<std::time::Duration>,
 
     /// Read flags from this TOML file; the command line and the environment win
     #[arg(long, env = "MAINSTAY_CONFIG", value_name = "FILE")]

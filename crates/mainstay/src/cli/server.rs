@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
-use super::{CommonOptions, DataDir, seconds};
+use super::{CommonOptions, DataDir, scheduler::SchedulerOptions, seconds};
 
 #[derive(Debug, Args)]
 pub struct ServerOptions {
@@ -40,6 +40,9 @@ pub struct ServerOptions {
 
     #[command(flatten)]
     pub etcd: EtcdOptions,
+
+    #[command(flatten)]
+    pub scheduler: SchedulerOptions,
 
     /// How long events are kept, in seconds
     #[arg(long, env = "MAINSTAY_EVENT_TTL", value_name = "SECONDS", default_value_t = 3600)]
