@@ -1,5 +1,6 @@
 //! What the scheduler counts. Labels are enums, so that the number of series is known.
 
+pub use prometheus_client::registry::Registry;
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue},
     metrics::{
@@ -8,7 +9,6 @@ use prometheus_client::{
         gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
-    registry::Registry,
 };
 
 /// Why an offer was of no use to a pod, or to anybody.

@@ -179,6 +179,14 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq + Hash> Queue<K, C> {
         self.sleep(pod, State::Failed, now);
     }
 
+    /// It fits nowhere, and is to be tried when its back-off is over even if nothing changes.
+    pub fn in_any_case(&mut self, pod: &K) {
+        if self.entries.get(pod).is_some_and(|entry| matches!(entry.state, State::Unfit { .. })) {
+            self.detach(pod);
+            self.attach(pod, State::Failed);
+        }
+    }
+
     /// It is to be tried again at once, as if it had not been.
     pub fn back(&mut self, pod: &K, now: Instant) {
         if let Some(entry) = self.entries.get_mut(pod).filter(|entry| entry.state != State::Ready) {

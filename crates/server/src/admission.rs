@@ -11,7 +11,7 @@ use crate::{
     allocation,
     api::{Api, Target},
     auth::User,
-    keys, object, pod_ranges, service_accounts,
+    keys, object, pod_ranges, priority, service_accounts,
     status::{ApiError, ApiResult},
     storage_class,
 };
@@ -60,6 +60,7 @@ pub async fn create(api: &Api, target: &Target, name: &str, object: &mut Value) 
     }
     if service_accounts::concerns(&target.d) {
         service_accounts::on_create(api, target, object, &mut admitted).await?;
+        priority::on_create(api, target, object).await?;
     }
     if pod_ranges::concerns(&target.d) {
         pod_ranges::settle(api, object, None, &mut admitted).await?;

@@ -43,6 +43,7 @@ mod openapi;
 pub mod pki;
 mod placement;
 mod pod_ranges;
+mod priority;
 mod prune;
 mod query;
 pub mod relay;

@@ -92,6 +92,20 @@ fn who_failed_is_tried_again_by_itself() {
 }
 
 #[test]
+fn what_may_have_changed_unseen_is_tried_in_any_case() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add("a", 0, created(1), 0, now);
+    take(&mut queue, now);
+    queue.unfit(&"a", now);
+    queue.in_any_case(&"a");
+    let due = queue.next(now).expect("a timer");
+    assert!(due <= now + SECOND && queue.unfit.is_empty() && queue.resting.is_empty());
+    assert_eq!(take(&mut queue, due), ["a"]);
+    queue.in_any_case(&"a");
+    assert_eq!(queue.next(due), None, "it is out");
+}
+
+#[test]
 fn a_pod_that_became_another_is_tried_at_once() {
     let (mut queue, now) = (queue(), Instant::now());
     queue.add("a", 0, created(1), 1, now);

@@ -18,7 +18,7 @@ impl State {
                 let lost = missing(self.nodes.iter(), &told);
                 lost.iter().for_each(|name| self.node_gone(name));
                 items.into_iter().for_each(|item| self.node_there(item.view));
-                self.heard_all(Source::Nodes, round, None);
+                self.heard_all(Source::Nodes, round);
             }
             Seen::There(Item { view, .. }) => self.node_there(view),
             Seen::Gone(id) => self.node_gone(&id.name),
@@ -48,7 +48,7 @@ impl State {
                 let lost = missing(self.offers.keys(), &told);
                 lost.iter().for_each(|name| self.offer_gone(name));
                 items.into_iter().for_each(|item| self.offer_there(item, now));
-                self.heard_all(Source::Offers, round, Some(now));
+                self.heard_all(Source::Offers, round);
             }
             Seen::There(item) => self.offer_there(item, now),
             Seen::Gone(id) => self.offer_gone(&id.name),
@@ -114,7 +114,7 @@ impl State {
                     self.cluster.remove_budget(namespace, name);
                 }
                 items.into_iter().for_each(|item| self.cluster.put_budget(item.view));
-                self.heard_all(Source::Budgets, round, None);
+                self.heard_all(Source::Budgets, round);
             }
             Seen::There(Item { view, .. }) => {
                 self.budgets.insert((view.namespace.clone(), view.name.clone()));
@@ -135,7 +135,7 @@ impl State {
                     self.namespace_gone(&name);
                 }
                 items.into_iter().for_each(|item| self.namespace_there(item));
-                self.heard_all(Source::Namespaces, round, None);
+                self.heard_all(Source::Namespaces, round);
             }
             Seen::There(item) => self.namespace_there(item),
             Seen::Gone(id) => self.namespace_gone(&id.name),

@@ -227,7 +227,7 @@ impl State {
                 self.volumes_changed(now);
             }
             News::Bound { orders, answers, took } => self.bound(&orders, answers, took, now),
-            News::Evicted { eviction, done } => self.evicted(&eviction, done, now),
+            News::Evicted { eviction, done } => self.evicted(&eviction, done),
             News::Said { statement, done } => {
                 self.saying = self.saying.saturating_sub(1);
                 if !done {
@@ -284,6 +284,10 @@ impl State {
     }
 
     fn reconcile(&mut self, now: Instant) {
+        let compared = self.round > 0 && NEEDED.iter().all(|source| self.heard.get(source) >= Some(&self.round));
+        if compared && let Some((kind, took)) = self.reconciler.done(now) {
+            self.metrics.reconcile_executed(kind, took.as_secs_f64());
+        }
         while let Some(turn) = self.reconciler.turn(now) {
             match turn {
                 Turn::Begin(_) => {
@@ -296,12 +300,8 @@ impl State {
     }
 
     /// Everything there is of something has been told.
-    fn heard_all(&mut self, source: Source, round: u64, now: Option<Instant>) {
+    fn heard_all(&mut self, source: Source, round: u64) {
         self.heard.insert(source, round);
-        let compared = self.round > 0 && NEEDED.iter().all(|source| self.heard.get(source) >= Some(&self.round));
-        if compared && let Some((kind, took)) = now.and_then(|now| self.reconciler.done(now)) {
-            self.metrics.reconcile_executed(kind, took.as_secs_f64());
-        }
     }
 
     /// Keeps one of the tables of volumes as it is told.
@@ -316,7 +316,7 @@ impl State {
                 for Item { id, view } in items {
                     put(&mut self.volumes, id, Some(view));
                 }
-                self.heard_all(source, round, None);
+                self.heard_all(source, round);
             }
             Seen::There(Item { id, view }) => put(&mut self.volumes, id, Some(view)),
             Seen::Gone(id) => put(&mut self.volumes, id, None),

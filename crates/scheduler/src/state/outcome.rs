@@ -147,10 +147,10 @@ impl State {
         }
     }
 
-    pub(super) fn evicted(&mut self, eviction: &Eviction, done: bool, now: Instant) {
+    pub(super) fn evicted(&mut self, eviction: &Eviction, done: bool) {
         if !done {
             eviction.victims.iter().for_each(|(victim, _)| self.cluster.stays(victim));
-            self.again(&eviction.pod, now);
+            self.queue.in_any_case(&eviction.pod);
         }
     }
 }

@@ -27,7 +27,7 @@ impl State {
                 let lost: Vec<PodKey> = lost.map(|(key, _)| key.clone()).collect();
                 lost.iter().for_each(|key| self.pod_gone(key));
                 items.into_iter().for_each(|item| self.pod_there(item.view, now));
-                self.heard_all(Source::Pods, round, Some(now));
+                self.heard_all(Source::Pods, round);
             }
             Seen::There(Item { view, .. }) => self.pod_there(view, now),
             Seen::Gone(id) => {
