@@ -13,7 +13,6 @@ use crate::{
     monitor::{Monitor, Seen, Sink},
     namespace::Namespaces,
     nodes::Nodes,
-    place::Place,
     runner::{self, Limits},
     volumes::{Desk, claims::Claims, ephemeral::Ephemeral, lives::Volumes},
     workloads,
@@ -55,10 +54,6 @@ pub async fn run(client: Client, settings: Settings, stop: CancellationToken) {
     let nodes = Arc::new(Nodes::new(client.clone()));
     tasks.spawn(nodes.clone().follow(stop.clone()));
     tasks.spawn(runner::run(nodes.clone(), nodes.queue.clone(), Limits::default(), stop.clone()));
-    let place = Arc::new(Place::new(client.clone()));
-    tasks.spawn(place.clone().follow(stop.clone()));
-    let wide = Limits { width: 32, longest_pause: Duration::from_secs(5) };
-    tasks.spawn(runner::run(place.clone(), place.queue.clone(), wide, stop.clone()));
     let claims = Arc::new(Claims::new(client.clone(), desk.clone()));
     tasks.spawn(runner::run(claims, desk.claims.clone(), Limits::default(), stop.clone()));
     let volumes = Arc::new(Volumes::new(client.clone(), desk.clone()));

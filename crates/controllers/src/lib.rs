@@ -10,7 +10,7 @@
 //! * [`namespace`]: empties a namespace that is being deleted
 //! * [`gc`]: deletes what its owners left behind
 //! * [`furnish`]: what every namespace contains
-//! * [`nodes`]: machines that fell silent; [`place`]: pods get machines
+//! * [`nodes`]: machines that fell silent
 //! * [`volumes`]: binds claims to volumes, and makes volumes on machines
 //! * [`workloads`]: what runs, how many of it, and for how long
 //!
@@ -28,7 +28,6 @@ mod meta;
 mod monitor;
 mod namespace;
 mod nodes;
-mod place;
 mod runner;
 mod shell;
 mod volumes;

@@ -29,7 +29,7 @@ pub fn run(options: &AgentOptions) -> Result<(), Exit> {
             return Err(Exit::Refused(anyhow!("this machine cannot run pods:\n  - {}", missing.join("\n  - "))));
         }
         let _claim = Claim::take(&data_dir)?;
-        let settings = machine::settings(&options.machine, &data_dir)?;
+        let settings = machine::settings(&options.machine, &options.common, &data_dir)?;
         match &options.server {
             Some(server) => serve(options, settings, server, stop).await,
             None if options.machine.static_pods.is_some() => {

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
-    cli::{MachineOptions, RuntimeChoice, is_root},
+    cli::{CommonOptions, MachineOptions, RuntimeChoice, is_root},
     exit::Exit,
     server::reachable,
 };
@@ -160,7 +160,7 @@ pub fn instance(data_dir: &Path) -> String {
     format!("mainstay-{:08x}", xxh3_64(whole.as_os_str().as_encoded_bytes()) >> 32)
 }
 
-pub fn settings(options: &MachineOptions, data_dir: &Path) -> Result<Settings, Exit> {
+pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Path) -> Result<Settings, Exit> {
     let addresses = match &options.node_ip[..] {
         [] => vec![reachable(Ipv4Addr::UNSPECIFIED.into())],
         named => named.to_vec(),
@@ -187,7 +187,7 @@ pub fn settings(options: &MachineOptions, data_dir: &Path) -> Result<Settings, E
             ..Eviction::default()
         },
         offering: Offering {
-            ttl: Duration::from_secs(options.offer_ttl),
+            ttl: common.offer_ttl.unwrap_or(Offering::default().ttl),
             automatic: options.host_ports.clone(),
             explicit: options.explicit_host_ports.clone(),
         },

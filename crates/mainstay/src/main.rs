@@ -13,6 +13,7 @@ mod machine;
 mod process;
 mod restore;
 mod run;
+mod scheduler;
 mod server;
 mod sim;
 mod stores;

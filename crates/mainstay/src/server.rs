@@ -25,6 +25,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     cli::ServerOptions,
     exit::Exit,
+    scheduler::Scheduler,
     stores::{self, Opened},
 };
 
@@ -41,6 +42,7 @@ pub struct Server {
     opened: Opened,
     handler: Arc<Handler>,
     controllers: mainstay_controllers::Settings,
+    scheduler: Scheduler,
     listener: Listener,
     /// Ends the listener and with it the watches.
     stop_serving: CancellationToken,
@@ -55,7 +57,7 @@ impl Server {
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
         let settings = settings(options);
-        options.scheduler.settings(options.common.offer_ttl)?;
+        let scheduling = options.scheduler.settings(options.common.offer_ttl)?;
         let listen = options.listen.ok_or_else(|| anyhow!("--listen is missing"))?;
         let advertised = options.advertise.unwrap_or_else(|| reachable(listen.ip()));
         let service_address = std::net::Ipv4Addr::from(u32::from(settings.service_range.0) + 1);
@@ -80,7 +82,9 @@ impl Server {
         let api = Api::new(Registry::builtin(), opened.store(), settings);
         let agents = AgentTls::new(&pki).map_err(|e| Exit::Failed(anyhow!(e).context("prepare to reach machines")))?;
         let handler = Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca);
-        let handler = Arc::new(handler.with_agents(agents));
+        let (scheduler, registry) = Scheduler::new(scheduling);
+        let handler = handler.with_agents(agents).with_metrics(registry).with_debug(scheduler.debug());
+        let handler = Arc::new(handler);
         let advertised = SocketAddr::new(advertised, bound.port());
         bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
         let stop_working = CancellationToken::new();
@@ -94,6 +98,7 @@ impl Server {
             opened,
             handler,
             controllers,
+            scheduler,
             listener,
             stop_serving,
             stop_working,
@@ -135,6 +140,9 @@ impl Server {
         work.spawn(signer::run(self.handler.clone(), authorities, self.stop_working.clone()));
         let client = client::internal(self.handler.clone(), "controllers");
         work.spawn(mainstay_controllers::run(client, self.controllers, self.stop_working.clone()));
+        let client = client::internal(self.handler.clone(), "scheduler");
+        let rivals = matches!(self.opened, Opened::Etcd(_)).then(|| self.advertised.to_string());
+        work.spawn(self.scheduler.run(client, rivals, self.stop_working.clone()));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
         stop.cancelled().await;
         self.stop_serving.cancel();

@@ -63,7 +63,7 @@ pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
 
 /// The agent of the server's own process: it needs no token, and speaks to the API without a socket.
 async fn local_machine(server: &Server, options: &UpOptions) -> Result<Machine, Exit> {
-    let settings = machine::settings(&options.machine, &server.data_dir)?;
+    let settings = machine::settings(&options.machine, &options.server.common, &server.data_dir)?;
     let issued =
         server.pki.issue_node(&settings.node_name, &settings.addresses).map_err(|e| Exit::Failed(anyhow!(e)))?;
     let pair = |identity: &mainstay_server::pki::Identity| Pair {

@@ -67,10 +67,6 @@ pub struct MachineOptions {
     #[arg(long, env = "MAINSTAY_IMAGE_GC", value_name = "PERCENT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub image_gc: u8,
 
-    /// How long what this machine offers is good for, in seconds; without a good offer it gets no new pods
-    #[arg(long, env = "MAINSTAY_OFFER_TTL", value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub offer_ttl: u64,
-
     /// Host ports for pods that ask for any; `none` for none
     #[arg(long, env = "MAINSTAY_HOST_PORTS", value_name = "RANGES", default_value = AUTOMATIC_PORTS, value_parser = ports)]
     pub host_ports: Ports,

@@ -68,7 +68,8 @@ fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
 
 /// Offers say in whole seconds how long they are good for.
 fn offer_ttl(text: &str) -> Result<std::time::Duration, String> {
-    let time = mainstay_scheduler::settings::duration(text)?;
+    let bare = text.parse().ok().map(std::time::Duration::from_secs);
+    let time = bare.map_or_else(|| mainstay_scheduler::settings::duration(text), Ok)?;
     let whole = time.subsec_nanos() == 0 && (1..=3600).contains(&time.as_secs());
     if whole { Ok(time) } else { Err("must be whole seconds, at least 1s and at most 1h".to_owned()) }
 }
@@ -120,7 +121,7 @@ pub struct CommonOptions {
     #[arg(long, env = "MAINSTAY_POD_RANGE", value_name = "RANGE", default_value = "10.244.0.0/16")]
     pub pod_range: mainstay_network::Range,
 
-    /// How long a machine's offer is good for unless it is renewed. The same on all machines [default: 5s]
+    /// How long what a machine offers is good for unless it is renewed; without a good offer it gets no new pods [default: 5s]
     #[arg(long, env = "MAINSTAY_OFFER_TTL", value_name = "TIME", value_parser = offer_ttl)]
     pub offer_ttl: Option<std::time::Duration>,
 

@@ -1,0 +1,57 @@
+//! The scheduler of a server: where it is reached, and whether it is this one's turn to run it.
+
+use std::sync::Arc;
+
+use kube::Client;
+use mainstay_leader::{Term, lead};
+use mainstay_scheduler::{Handle, Metrics, Reply, Settings, metrics::Registry};
+use mainstay_server::debug::{Debug, Told};
+use tokio_util::sync::CancellationToken;
+
+/// The lease that the server holds whose scheduler runs.
+const LEASE: &str = "mainstay-scheduler";
+
+pub struct Scheduler {
+    settings: Settings,
+    metrics: Metrics,
+    handle: Handle,
+}
+
+impl Scheduler {
+    /// With what it counts, to be shown.
+    pub fn new(settings: Settings) -> (Self, Registry) {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        (Self { settings, metrics, handle: Handle::new(settings.debug_timeout) }, registry)
+    }
+
+    /// What it tells administrators.
+    pub fn debug(&self) -> Debug {
+        let handle = self.handle.clone();
+        Arc::new(move |path| {
+            let handle = handle.clone();
+            Box::pin(async move {
+                match handle.debug(&path).await {
+                    Reply::Text(text) => Told::Text(text),
+                    Reply::Done => Told::Done,
+                    Reply::Unknown => Told::Unknown,
+                    Reply::Unavailable(why) => Told::Unavailable(why.to_owned()),
+                }
+            })
+        })
+    }
+
+    /// Places pods until asked to stop. Where several servers share a store, only one of them does at a time;
+    /// `rival` is the name by which this one is known to the others.
+    pub async fn run(self, client: Client, rival: Option<String>, stop: CancellationToken) {
+        let Self { settings, metrics, handle } = self;
+        let place = {
+            let client = client.clone();
+            move |stop| mainstay_scheduler::run(client.clone(), settings, metrics.clone(), handle.clone(), stop)
+        };
+        match rival {
+            None => place(stop).await,
+            Some(own) => lead(client, Term::new(LEASE, own), stop, place).await,
+        }
+    }
+}
