@@ -21,6 +21,7 @@ mod machines;
 mod offers;
 mod outages;
 mod outliving;
+mod placement;
 mod python_client;
 mod restarts;
 mod tokens;

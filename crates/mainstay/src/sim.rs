@@ -119,6 +119,7 @@ fn stock_server(options: &SimOptions, directory: &Directory) -> Result<ServerOpt
     stock.listen = Some(([127, 0, 0, 1], 0).into());
     stock.common = CommonOptions {
         pod_range: "10.128.0.0/10".parse().map_err(|error| Exit::Failed(anyhow!("the pods' range: {error}")))?,
+        offer_ttl: None,
         config: None,
         log_format: options.log_format,
         log: options.log.clone(),

@@ -11,11 +11,14 @@ use std::{
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, api::PostParams, runtime::events::EventType};
+use kube::{Api, Client, api::PostParams};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{core::view::PodKey, events::Events};
+use crate::{
+    core::view::PodKey,
+    events::{Events, Note, Tone},
+};
 
 const PLACEMENTS: &str = "/apis/mainstay.dev/v1/placements";
 /// Single bindings under way at once.
@@ -173,9 +176,8 @@ impl Binder {
         let body = PostParams::default();
         match pods.create_subresource::<_, Value>("binding", &order.pod.name, &body, &binding).await {
             Ok(_) => {
-                self.events
-                    .pod(&order.pod, &order.uid, EventType::Normal, "Scheduled", "Binding", order.message())
-                    .await;
+                let (pod, uid, message) = (order.pod.clone(), order.uid.clone(), order.message());
+                self.events.tell(&Note { pod, uid, tone: Tone::Normal, reason: "Scheduled", message }).await;
                 Answer::Bound { version: 0 }
             }
             Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {

@@ -257,3 +257,50 @@ impl<S: AsyncBufRead> Lines<'_, S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt, io::BufReader};
+
+    use super::*;
+
+    /// Gives what is there, then nothing, then the rest.
+    struct Halting(Vec<Option<&'static [u8]>>);
+
+    impl futures::AsyncRead for Halting {
+        fn poll_read(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+            into: &mut [u8],
+        ) -> std::task::Poll<std::io::Result<usize>> {
+            match self.0.pop() {
+                Some(Some(bytes)) => {
+                    into[..bytes.len()].copy_from_slice(bytes);
+                    std::task::Poll::Ready(Ok(bytes.len()))
+                }
+                Some(None) => std::task::Poll::Pending,
+                None => std::task::Poll::Ready(Ok(0)),
+            }
+        }
+    }
+
+    #[test]
+    fn half_a_line_is_kept_when_nobody_waits_for_the_rest() {
+        let mut stream = BufReader::new(Halting(vec![Some(b"e\nlast"), None, Some(b"one\nmor")]));
+        let mut lines = Lines { stream: std::pin::Pin::new(&mut stream), line: vec![] };
+        let mut next = || lines.next().now_or_never().map(|line| line.unwrap().map(<[u8]>::to_vec));
+        assert_eq!(next(), Some(Some(b"one\n".to_vec())));
+        assert_eq!(next(), None, "given up while waiting");
+        assert_eq!(next(), Some(Some(b"more\n".to_vec())));
+        assert_eq!(next(), Some(None), "what has no end was cut off");
+    }
+
+    #[test]
+    fn objects_are_told_by_their_heads() {
+        let line = br#"{"type":"ADDED","object":{"metadata":{"name":"n","uid":"u","resourceVersion":"7","labels":null},"x":1}}"#;
+        let Line { type_, object } = serde_json::from_slice(line).unwrap();
+        assert_eq!(type_, "ADDED");
+        let expected = Id { namespace: String::new(), name: "n".to_owned(), uid: "u".to_owned(), version: 7 };
+        assert_eq!(id(object).unwrap(), expected);
+    }
+}

@@ -8,13 +8,12 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
-    runtime::events::EventType,
 };
 use serde_json::json;
 
 use crate::{
     core::view::PodKey,
-    events::{Events, SCHEDULER},
+    events::{Events, Note, SCHEDULER, Tone},
 };
 
 /// Who comes, who goes, and where.
@@ -25,6 +24,14 @@ pub struct Eviction {
     pub node: String,
     /// With uid.
     pub victims: Vec<(PodKey, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    Done,
+    /// There is no such pod any more.
+    Gone,
+    Failed,
 }
 
 #[derive(Clone)]
@@ -42,7 +49,7 @@ impl Preemptor {
     pub async fn evict(&self, eviction: &Eviction) -> bool {
         let Eviction { pod, uid, node, victims } = eviction;
         let named = json!({ "metadata": { "uid": uid }, "status": { "nominatedNodeName": node } });
-        if !self.patch(pod, &named).await {
+        if self.patch(pod, &named).await != Written::Done {
             return false;
         }
         for (victim, victim_uid) in victims {
@@ -54,11 +61,15 @@ impl Preemptor {
                     "lastTransitionTime": Time(Timestamp::now()),
                 }] },
             });
-            if self.patch(victim, &target).await && !self.delete(victim, victim_uid).await {
-                return false;
+            match self.patch(victim, &target).await {
+                Written::Done if !self.delete(victim, victim_uid).await => return false,
+                Written::Failed => return false,
+                Written::Gone => continue,
+                Written::Done => {}
             }
-            let note = format!("Preempted by pod {uid} on node {node}");
-            self.events.pod(victim, victim_uid, EventType::Normal, "Preempted", "Preempting", note).await;
+            let (pod, uid) = (victim.clone(), victim_uid.clone());
+            let message = format!("Preempted by pod {} on node {node}", eviction.uid);
+            self.events.tell(&Note { pod, uid, tone: Tone::Normal, reason: "Preempted", message }).await;
         }
         true
     }
@@ -68,10 +79,16 @@ impl Preemptor {
         self.patch(pod, &json!({ "metadata": { "uid": uid }, "status": { "nominatedNodeName": null } })).await;
     }
 
-    async fn patch(&self, pod: &PodKey, patch: &serde_json::Value) -> bool {
+    async fn patch(&self, pod: &PodKey, patch: &serde_json::Value) -> Written {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let patched = pods.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-        patched.inspect_err(|error| tracing::debug!(%pod, %error, "cannot write a pod's status")).is_ok()
+        match pods.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+            Ok(_) => Written::Done,
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => Written::Gone,
+            Err(error) => {
+                tracing::debug!(%pod, %error, "cannot write a pod's status");
+                Written::Failed
+            }
+        }
     }
 
     async fn delete(&self, pod: &PodKey, uid: &str) -> bool {

@@ -230,6 +230,11 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq + Hash> Queue<K, C> {
         self.timers.first().map(|(until, _)| *until)
     }
 
+    /// Whether anybody fits nowhere.
+    pub fn has_unfit(&self) -> bool {
+        !self.unfit.is_empty()
+    }
+
     pub fn len(&self) -> usize {
         self.entries.len()
     }

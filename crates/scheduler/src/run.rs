@@ -122,6 +122,7 @@ struct Hands {
     binder: Binder,
     speaker: Speaker,
     preemptor: Preemptor,
+    events: Events,
     offers: Api<Offer>,
 }
 
@@ -131,7 +132,8 @@ impl Hands {
         Self {
             binder: Binder::new(client.clone(), events.clone()),
             speaker: Speaker::new(client.clone(), events.clone()),
-            preemptor: Preemptor::new(client.clone(), events),
+            preemptor: Preemptor::new(client.clone(), events.clone()),
+            events,
             offers: Api::all(client),
         }
     }
@@ -151,6 +153,7 @@ impl Hands {
                 let done = self.speaker.write(&statement).await;
                 News::Said { statement, done }
             }
+            Work::Tell(note) => return self.events.tell(&note).await,
             Work::Renounce { pod, uid } => return self.preemptor.renounce(&pod, &uid).await,
             Work::TearUp { machine, version } => return self.tear_up(&machine, version).await,
             Work::Relist { .. } => return,

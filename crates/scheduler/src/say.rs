@@ -14,11 +14,13 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
-    runtime::events::EventType,
 };
 use serde_json::json;
 
-use crate::{core::view::PodKey, events::Events};
+use crate::{
+    core::view::PodKey,
+    events::{Events, Note, Tone},
+};
 
 /// Shortest time between two things said about one pod.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -164,8 +166,8 @@ impl Speaker {
             }
         }
         if complaint.reason == "Unschedulable" {
-            let note = complaint.message.clone();
-            self.events.pod(pod, uid, EventType::Warning, "FailedScheduling", "Scheduling", note).await;
+            let (pod, uid, message) = (pod.clone(), uid.clone(), complaint.message.clone());
+            self.events.tell(&Note { pod, uid, tone: Tone::Warning, reason: "FailedScheduling", message }).await;
         }
         true
     }

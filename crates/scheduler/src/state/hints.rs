@@ -56,7 +56,7 @@ impl State {
     /// Makes ready whom the changes since the last time could help.
     pub(super) fn wake(&mut self, now: Instant) {
         let changes = std::mem::take(&mut self.changes);
-        if changes.is_empty() || self.queue.is_empty() {
+        if changes.is_empty() || !self.queue.has_unfit() {
             return;
         }
         let (cluster, models) = (&mut self.cluster, &self.models);

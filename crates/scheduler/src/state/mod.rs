@@ -30,6 +30,7 @@ use crate::{
         verdict::{self, Strategy},
         view::{BudgetView, Labels, NodeView, OfferView, PodKey, PodView},
     },
+    events::Note,
     follow::{Id, Item, Seen},
     metrics::{Kind, Metrics},
     preempt::Eviction,
@@ -110,6 +111,7 @@ pub enum Work {
         uid: String,
     },
     Say(Statement),
+    Tell(Note),
     /// An offer that is not good any more, in the version that was seen.
     TearUp {
         machine: String,

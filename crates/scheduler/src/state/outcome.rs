@@ -15,6 +15,7 @@ use crate::{
         verdict::{Verdict, Victim, Wanted},
         view::{GivenPort, PodKey, PodView},
     },
+    events::{Note, Tone},
     metrics::{Bound, Decision, Declined},
     preempt::Eviction,
     say::Complaint,
@@ -58,6 +59,13 @@ impl State {
         self.metrics.offers_used.inc();
         self.board.used(machine);
         self.desk.forget(&pod.key);
+        if let Some(odd) = &pod.odd_port_mapping {
+            let message = format!(
+                "k8s.mesosphere.io/portMapping: {odd:?} is neither \"fixed\" nor \"wildcard\"; taken as \"fixed\""
+            );
+            let (pod, uid) = (pod.key.clone(), pod.uid.clone());
+            self.work.push(Work::Tell(Note { pod, uid, tone: Tone::Warning, reason: "UnknownPortMapping", message }));
+        }
         self.changes.pods.push(pod.clone());
         if let Some(known) = self.pods.get_mut(&pod.key) {
             known.binding = Some(Binding { node: machine.to_owned(), version: None });

@@ -415,6 +415,18 @@ fn gated_foreign_and_leaving_pods_are_not_placed() {
 }
 
 #[test]
+fn a_port_mapping_nobody_knows_is_warned_of_and_taken_as_the_stock_one() {
+    let mut bench = Bench::with_machines(&[("a", "4")]);
+    let labels = json!({ "labels": { "k8s.mesosphere.io/portMapping": "sideways" } });
+    let ports = json!({ "containers": [{ "name": "c", "ports": [{ "containerPort": 80 }] }] });
+    bench.pod_with("p", labels, ports, json!({}));
+    let work = bench.turn();
+    let [Work::Tell(note), Work::Bind(orders)] = &work[..] else { panic!("{work:?}") };
+    assert!(note.message.contains("\"sideways\" is neither"), "{note:?}");
+    assert!(orders[0].annotations.is_empty());
+}
+
+#[test]
 fn a_pending_pod_that_is_deleted_leaves_at_once() {
     let mut bench = Bench::with_machines(&[("a", "1")]);
     bench.pod("p", cpu("4"));

@@ -1,0 +1,176 @@
+//! Pods that wait for a machine say why, go the moment they can, and give way to what is more important.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{Kubectl, Version, eventually};
+
+/// Far below any back-off, and enough for a busy machine to run kubectl a few times.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+fn pod(name: &str, spec: &str, container: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  {spec}
+  containers:
+  - {{name: c, image: host, command: [sh, -c, 'trap \"exit 0\" TERM; while :; do sleep 0.1; done'], {container}}}
+"
+    )
+}
+
+fn asking(name: &str, spec: &str, cpu: &str) -> String {
+    pod(name, spec, &format!("resources: {{requests: {{cpu: '{cpu}'}}}}"))
+}
+
+fn why(k: &Kubectl, name: &str, of: &str) -> String {
+    let path = "{.status.conditions[?(@.type==\"PodScheduled\")].message}";
+    eventually(&format!("{name} waits because of {of:?}"), || {
+        let said = k.value(&format!("pod {name}"), path);
+        said.contains(of).then_some(said)
+    })
+}
+
+fn runs(k: &Kubectl, name: &str) {
+    eventually(&format!("{name} runs"), || {
+        (k.value(&format!("pod {name}"), "{.status.phase}") == "Running").then_some(())
+    });
+}
+
+fn placed(k: &Kubectl, name: &str) {
+    eventually(&format!("{name} is placed"), || {
+        (k.value(&format!("pod {name}"), "{.spec.nodeName}") == "here").then_some(())
+    });
+}
+
+#[test]
+fn a_pod_that_does_not_fit_says_why_and_whether_it_ever_will() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    k.create(&asking("big", "", "640"));
+    let said = why(&k, "big", "0/1 nodes are available: 1 Insufficient cpu.");
+    assert!(said.contains("no machine has 640 cpu"), "{said}");
+    k.create(&asking("picky", "nodeSelector: {disk: ssd}", "10m"));
+    why(&k, "picky", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
+    let described = eventually("describe tells", || {
+        let described = k.ok("describe pod picky");
+        described.contains("FailedScheduling").then_some(described)
+    });
+    assert!(described.contains("default-scheduler"), "{described}");
+    assert!(described.contains("Unschedulable") || described.contains("PodScheduled"), "{described}");
+
+    // Told the same by mainstay itself, reason by reason.
+    let told = k.cluster.mainstay("why", "pod/big").ok();
+    assert!(told.starts_with("pod default/big fits on no machine"), "{told}");
+    for part in ["0/1 machines can take it:", "    1  Insufficient cpu", "no machine has 640 cpu", "FailedScheduling"] {
+        assert!(told.contains(part), "{part:?} in\n{told}");
+    }
+
+    let begun = Instant::now();
+    k.ok("label node here disk=ssd");
+    placed(&k, "picky");
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    runs(&k, "picky");
+    let told = k.cluster.mainstay("why", "picky").ok();
+    assert!(told.starts_with("pod default/picky runs on here at "), "{told}");
+    let history: Vec<&str> = told.lines().filter(|line| line.contains(" ago  ")).collect();
+    let at = |reason: &str| {
+        history.iter().position(|line| line.contains(reason)).unwrap_or_else(|| panic!("{reason} in {told}"))
+    };
+    assert!(at("FailedScheduling") < at("Scheduled: Successfully assigned"), "{told}");
+
+    let nobody = k.cluster.mainstay("why", "pod/nobody");
+    assert_eq!(nobody.code, 1, "{nobody}");
+    assert!(nobody.stderr.contains("there is no pod \"nobody\" in namespace \"default\""), "{nobody}");
+
+    k.ok("delete pod big --wait=true");
+    let queue = k.ok("get --raw /debug/scheduler/podqueue");
+    assert!(!queue.contains("default/big"), "it left the queue at once: {queue}");
+}
+
+#[test]
+fn taints_cordons_and_host_ports_keep_pods_away_until_they_are_gone() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    k.ok("taint node here team=a:NoSchedule");
+    k.create(&asking("outsider", "", "10m"));
+    why(&k, "outsider", "1 node(s) had untolerated taint {team: a}");
+    k.create(&asking("insider", "tolerations: [{key: team, operator: Exists}]", "10m"));
+    runs(&k, "insider");
+    k.ok("taint node here team-");
+    runs(&k, "outsider");
+
+    k.ok("cordon here");
+    let port = "ports: [{containerPort: 80, hostPort: 28080}]";
+    k.create(&pod("first", "", port));
+    why(&k, "first", "1 node(s) were unschedulable");
+    k.ok("uncordon here");
+    runs(&k, "first");
+    k.create(&pod("second", "", port));
+    let said = why(&k, "second", "1 node(s) didn't have free ports for the requested pod ports");
+    assert!(said.contains("host port 28080 on here is taken by default/first"), "{said}");
+    let begun = Instant::now();
+    k.ok("delete pod first --wait=true");
+    runs(&k, "second");
+    assert!(begun.elapsed() < 3 * AT_ONCE, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn the_more_important_pod_gets_the_room_of_the_less_important() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    k.create("{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}");
+    let millis = |text: &str| match text.strip_suffix('m') {
+        Some(millis) => millis.parse::<u32>().unwrap(),
+        None => text.parse::<u32>().unwrap() * 1000,
+    };
+    let most = format!("{}m", millis(&k.value("node here", "{.status.allocatable.cpu}")) * 2 / 3);
+    k.create(&asking("low", "", &most));
+    runs(&k, "low");
+    k.create(&asking("equal", "", &most));
+    why(&k, "equal", "1 Insufficient cpu");
+    k.create(&asking("high", "priorityClassName: high", &most));
+    assert_eq!(k.value("pod high", "{.spec.priority}"), "1000");
+    runs(&k, "high");
+    assert!(k.run("get pod low").refused().contains("not found"));
+    let events = k.ok("get events --field-selector involvedObject.name=low");
+    assert!(events.contains("Preempted"), "{events}");
+    why(&k, "equal", "1 Insufficient cpu");
+    k.ok("delete pod high --wait=true");
+    runs(&k, "equal");
+    let unknown = k.run_with("create -f -", &asking("odd", "priorityClassName: missing", "10m")).refused();
+    assert!(unknown.contains("no PriorityClass with name missing was found"), "{unknown}");
+}
+
+#[test]
+fn the_scheduler_can_be_asked_and_told() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    k.create(&asking("p", "", "10m"));
+    runs(&k, "p");
+    k.create(&asking("waits", "", "640"));
+    why(&k, "waits", "Insufficient cpu");
+    let raw = |path: &str| k.ok(&format!("get --raw /debug/{path}"));
+    let queue = raw("scheduler/podqueue");
+    assert_eq!(queue.split('\t').count(), 3, "pod, deadline, delay: {queue}");
+    assert!(queue.starts_with("default/waits\t"), "{queue}");
+    assert!(raw("scheduler/podstore").contains("default/p\there\tplaced\t"));
+    let tasks = raw("registry/tasks");
+    assert!(tasks.starts_with("task_count=1\n") && tasks.contains("\tdefault/p\tplaced\there"), "{tasks}");
+    assert_eq!(raw("actions/requestExplicit"), "");
+    assert_eq!(raw("actions/requestImplicit"), "");
+    eventually("everything is compared", || {
+        let metrics = k.ok("get --raw /metrics");
+        metrics.contains("mainstay_scheduler_reconciliation_executed_total{kind=\"Explicit\"} 1").then_some(())
+    });
+    assert_eq!(raw("actions/kamikaze"), "here\nOK");
+    k.create(&asking("after", "", "10m"));
+    runs(&k, "after"); // the machine offers itself again
+    assert_eq!(k.value("pod p", "{.status.containerStatuses[0].restartCount}"), "0", "what runs, runs on");
+    let metrics = k.ok("get --raw /metrics");
+    for name in ["offers_received_total", "offers_used_total", "pods_pending 1", "bind_latency_seconds_count"] {
+        assert!(metrics.contains(&format!("mainstay_scheduler_{name}")), "{name}");
+    }
+    assert!(k.refused("get --raw /debug/scheduler/nothing").contains("NotFound"));
+    let machine = k.refused("get --raw /debug/scheduler/podqueue --as system:node:here --as-group system:nodes");
+    assert!(machine.contains("Forbidden") || machine.contains("forbidden"), "{machine}");
+}
