@@ -222,7 +222,7 @@ fn who_stops_offers_nothing() {
     for (flag, value, words) in [
         ("--host-ports", "9-8", "\"9-8\" must be a port or a range of ports"),
         ("--explicit-host-ports", "0", "between 1 and 65535"),
-        ("--offer-ttl", "0", "0 is not in 1..=3600"),
+        ("--offer-ttl", "0", "must be whole seconds, at least 1s"),
     ] {
         let said = Command::new(env!("CARGO_BIN_EXE_mainstay")).args(["agent", flag, value]).output().expect("run it");
         let text = String::from_utf8_lossy(&said.stderr).into_owned();

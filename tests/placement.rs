@@ -119,7 +119,7 @@ fn taints_cordons_and_host_ports_keep_pods_away_until_they_are_gone() {
 #[test]
 fn the_more_important_pod_gets_the_room_of_the_less_important() {
     let k = Kubectl::with_pods(Version::V1_32);
-    k.create("{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}");
+    k.create("apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: high}\nvalue: 1000\n");
     let millis = |text: &str| match text.strip_suffix('m') {
         Some(millis) => millis.parse::<u32>().unwrap(),
         None => text.parse::<u32>().unwrap() * 1000,

@@ -88,11 +88,20 @@ impl Gate {
         if self.refused.lock().contains(&uid) {
             return Verdict::NotOurs;
         }
-        let Some(node) = self.own_node().await else { return Verdict::Taken };
-        let room = Room::of(&node, self.automatic.clone(), self.explicit.clone());
+        let Some(mut node) = self.own_node().await else { return Verdict::Taken };
+        let mut room = Room::of(&node, self.automatic.clone(), self.explicit.clone());
         let held = self.held();
         let claims: Vec<Claim> = held.iter().map(|held| held.claim.clone()).collect();
-        let Err(rejection) = judge(pod, &node, &room, &claims) else { return Verdict::Taken };
+        let mut judged = judge(pod, &node, &room, &claims);
+        // Whoever placed it may know of labels and taints that are newer than what was last read here.
+        if judged.is_err()
+            && let Some(now) = self.node_now(&node).await
+        {
+            node = now;
+            room = Room::of(&node, self.automatic.clone(), self.explicit.clone());
+            judged = judge(pod, &node, &room, &claims);
+        }
+        let Err(rejection) = judged else { return Verdict::Taken };
         if is_critical(pod) && rejection.reason.starts_with("OutOf") && self.makes_room(pod, &node, &room, &held) {
             return Verdict::Taken;
         }
@@ -142,6 +151,13 @@ impl Gate {
             self.evictions.reject(&victim, "Preempting".to_owned(), message.to_owned());
         }
         true
+    }
+
+    /// This machine as the API has it at this moment, if it can be asked.
+    async fn node_now(&self, known: &Node) -> Option<Node> {
+        let nodes: kube::Api<Node> = kube::Api::all(self.client.clone());
+        let now = nodes.get(known.metadata.name.as_deref()?);
+        tokio::time::timeout(LONGEST_PAUSE, now).await.ok()?.ok()
     }
 
     async fn own_node(&self) -> Option<Node> {
