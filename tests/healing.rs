@@ -73,28 +73,29 @@ fn pods_that_fail_together_are_not_all_restarted() {
     let k = Kubectl::with_pods(Version::V1_32);
     let shared = tempfile::tempdir().expect("a directory");
     std::fs::write(shared.path().join("up"), "").expect("the dependency");
-    let set = "
+    let set = format!(
+        "
 apiVersion: apps/v1
 kind: ReplicaSet
-metadata: {name: web, annotations: {mainstay.dev/heal: 'hold=0s'}}
+metadata: {{name: web, annotations: {{mainstay.dev/heal: 'hold=0s'}}}}
 spec:
   replicas: 8
-  selector: {matchLabels: {app: web}}
+  selector: {{matchLabels: {{app: web}}}}
   template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: c, image: host}]}
-";
-    k.create(set);
-    let uid = k.value("rs web", "{.metadata.uid}");
-    let owner = format!("[{{apiVersion: apps/v1, kind: ReplicaSet, name: web, uid: {uid}, controller: true}}]");
-    for n in 0..8 {
-        let volume = format!("volumes: [{{name: d, hostPath: {{path: {}}}}}]", shared.path().display());
-        let probe = "volumeMounts: [{name: d, mountPath: /dependency}]\n    livenessProbe: {exec: {command: [test, -e, \
-                     /dependency/up]}, periodSeconds: 1, failureThreshold: 2}";
-        let manifest = pod(&format!("web-{n}"), "exec sleep 1000", &volume, probe);
-        let meta = format!("metadata: {{labels: {{app: web}}, ownerReferences: {owner}, ");
-        k.create(&manifest.replace("metadata: {", &meta));
-    }
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      volumes: [{{name: d, hostPath: {{path: {}}}}}]
+      containers:
+      - name: c
+        image: host
+        command: [sh, -c, exec sleep 1000]
+        volumeMounts: [{{name: d, mountPath: /dependency}}]
+        livenessProbe: {{exec: {{command: [test, -e, /dependency/up]}}, periodSeconds: 1, failureThreshold: 2}}
+",
+        shared.path().display()
+    );
+    k.create(&set);
     let counts = || {
         let all = k.value("pods -l app=web", "{.items[*].status.containerStatuses[0].restartCount}");
         all.split_whitespace().map(|n| n.parse::<u32>().unwrap()).collect::<Vec<_>>()

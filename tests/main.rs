@@ -24,5 +24,6 @@ mod outliving;
 mod placement;
 mod python_client;
 mod restarts;
+mod rollouts;
 mod tokens;
 mod watch_resume;

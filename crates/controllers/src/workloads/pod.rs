@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Pod {
+    #[serde(deserialize_with = "lean")]
     pub metadata: ObjectMeta,
     #[serde(default)]
     pub spec: Spec,
@@ -58,6 +59,12 @@ fn pinned_to<'de, D: Deserializer<'de>>(affinity: D) -> Result<Option<String>, D
         fields.next()?.values?.into_iter().next()
     });
     Ok(fields.next())
+}
+
+/// Metadata without who wrote which field: there are many pods, and nobody here asks.
+fn lean<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let metadata = ObjectMeta::deserialize(deserializer)?;
+    Ok(ObjectMeta { managed_fields: None, ..metadata })
 }
 
 impl Pod {

@@ -241,3 +241,23 @@ async fn hundreds_come_quickly_and_are_told_in_a_few_words() {
     until("none is left", async || cluster.pods_of("web").await.is_empty()).await;
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn an_owner_deleted_half_way_leaves_nothing_behind() {
+    let cluster = Cluster::start().await;
+    for (name, policy) in [("back", PropagationPolicy::Background), ("fore", PropagationPolicy::Foreground)] {
+        cluster.replica_set(name, 200).await;
+        until("some are there", async || cluster.pods_of(name).await.len() > 10).await;
+        let params = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
+        cluster.replica_sets().delete(name, &params).await.unwrap();
+        until("all are gone", async || {
+            let set = cluster.replica_sets().get_opt(name).await.unwrap();
+            set.is_none() && cluster.pods_of(name).await.is_empty()
+        })
+        .await;
+    }
+    let pods = cluster.all_pods();
+    cluster.settled().await;
+    cluster.stop().await; // whatever was still being made is made
+    assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty());
+}

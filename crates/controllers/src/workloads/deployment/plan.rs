@@ -31,8 +31,8 @@ const HISTORY: usize = 2000;
 pub fn plan(world: &World, now: Timestamp) -> Plan<Step, Status> {
     let want = &world.want;
     let new = world.sets.iter().find(|set| set.current && !set.leaving);
-    let old: Vec<&Set> = world.sets.iter().filter(|set| new.is_none_or(|new| new.uid != set.uid)).collect();
-    let old: Vec<&Set> = old.into_iter().filter(|set| !set.leaving).collect();
+    let is_new = |set: &Set| new.is_some_and(|new| new.uid == set.uid);
+    let old: Vec<&Set> = world.sets.iter().filter(|set| !set.leaving && !is_new(set)).collect();
     let rescaling = want.paused || is_rescaled(world);
     let mut status = status::counts(world, new);
     let wake_at = status::judge(world, new, !rescaling, &mut status, now);

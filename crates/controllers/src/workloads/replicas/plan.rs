@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// How much is done in one turn.
-pub const BURST: usize = 500;
+pub const BURST: usize = 1000;
 
 /// A ReplicaSet or a ReplicationController, and the pods around it.
 pub struct World {
