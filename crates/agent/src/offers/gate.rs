@@ -121,6 +121,12 @@ impl Gate {
         self.refused.lock().remove(uid);
     }
 
+    /// Of all pods there are, these are here: what is being given back and is not among them has been.
+    pub fn only(&self, here: &[Pod]) {
+        let here: BTreeSet<PodUid> = here.iter().filter_map(|pod| pod.metadata.uid.clone().map(PodUid)).collect();
+        self.refused.lock().retain(|uid| here.contains(uid));
+    }
+
     /// Waits for what is under way, once asked to stop.
     pub async fn close(&self) {
         self.tasks.close();
@@ -218,6 +224,9 @@ impl Gate {
                 if matches!(status.code, 405 | 403) && !status.message.contains("is not on") =>
             {
                 Answer::Unknown
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 && status.message.contains("has been modified") => {
+                Answer::Again
             }
             // It is elsewhere, another, or going: the next we hear of it says so.
             Err(kube::Error::Api(status)) if matches!(status.code, 403 | 409) => Answer::Done,

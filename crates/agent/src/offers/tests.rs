@@ -279,7 +279,18 @@ async fn what_fits_is_taken_and_what_does_not_is_given_back() {
         words,
         "machine n1 refused: OutOfcpu: Node didn't have enough resource: cpu, requested: 1000, used: 1500, capacity: 2000"
     );
-    assert!(machine.evictions.evicted(&PodUid(large.metadata.uid.unwrap())).is_none());
+    let uid = PodUid(large.metadata.uid.clone().unwrap());
+    assert!(machine.evictions.evicted(&uid).is_none());
+
+    // Whatever else is heard of it before it is known to be gone, it stays given back; then it may come again.
+    assert_eq!(machine.gate.arrives(&large, &stop).await, Verdict::NotOurs);
+    machine.gate.only(&[]);
+    machine.pods.remove(Source::Api, &PodUid(small.metadata.uid.unwrap()));
+    machine.pods.release(&uid);
+    assert_eq!(machine.gate.arrives(&large, &stop).await, Verdict::NotOurs, "the small one is still ending");
+    machine.gate.left(&uid);
+    machine.pods.held().iter().for_each(|(uid, _)| machine.pods.release(uid));
+    assert_eq!(machine.gate.arrives(&large, &stop).await, Verdict::Taken);
 }
 
 #[tokio::test]

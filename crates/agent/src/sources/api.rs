@@ -90,6 +90,7 @@ impl FromApi {
 
     /// Everything that is here by now. What has begun comes first: it is not for what is new to take its room.
     async fn listed(&self, mut all: Vec<Pod>, stop: &CancellationToken) {
+        self.gate.only(&all);
         all.sort_by_key(|pod| (is_fresh(pod), version(pod)));
         let seen = all.iter().map(version).max().unwrap_or(0);
         let mut taken = Vec::new();
