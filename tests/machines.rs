@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use serde_json::json;
@@ -16,7 +17,7 @@ use crate::harness::{
 };
 
 /// Namespaces that share one wire; the first holds the bridge and the server.
-struct Machines {
+pub struct Machines {
     id: u32,
     dir: TempDir,
     running: Vec<(String, Child)>,
@@ -29,6 +30,24 @@ fn ip(arguments: &str) {
 }
 
 impl Machines {
+    /// A server, and machines that have joined it.
+    pub fn joined(names: &[&str]) -> Self {
+        let mut machines = Self::wired(names);
+        machines.start("server", &["server", "--listen", "198.51.100.1:6443"]);
+        eventually("the server is up", || machines.log("server").contains("Ctrl-C").then_some(()));
+        let made = machines.mainstay("server", &["token", "create"]);
+        let token = run(made, "mainstay token create", "", PATIENCE).ok().trim().to_owned();
+        for (number, name) in names.iter().enumerate() {
+            machines.join(name, number, &token);
+        }
+        eventually("all machines are ready", || {
+            let ready = r#"jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}"#;
+            let said = machines.kubectl(&["get", "nodes", "-o", ready], "").stdout;
+            (said.split_whitespace().filter(|status| *status == "True").count() == names.len()).then_some(())
+        });
+        machines
+    }
+
     fn wired(others: &[&str]) -> Self {
         let id = std::process::id();
         let machines = Self { id, dir: tempfile::tempdir().expect("make a directory"), running: vec![] };
@@ -89,11 +108,15 @@ impl Machines {
         fs::read_to_string(self.dir.path().join(format!("{machine}.log"))).unwrap_or_default()
     }
 
-    fn kubectl(&self, arguments: &[&str], input: &str) -> Output {
+    pub fn kubectl(&self, arguments: &[&str], input: &str) -> Output {
+        self.kubectl_within(arguments, input, PATIENCE)
+    }
+
+    pub fn kubectl_within(&self, arguments: &[&str], input: &str, patience: Duration) -> Output {
         let mut command = self.on("server", &tool("bin/kubectl-1.32"));
         command.arg("--kubeconfig").arg(self.data("server").join("admin.kubeconfig")).args(arguments);
         command.env("HOME", self.dir.path());
-        run(command, &format!("kubectl {}", arguments.join(" ")), input, PATIENCE)
+        run(command, &format!("kubectl {}", arguments.join(" ")), input, patience)
     }
 }
 

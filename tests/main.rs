@@ -25,5 +25,6 @@ mod placement;
 mod python_client;
 mod restarts;
 mod rollouts;
+mod sets;
 mod tokens;
 mod watch_resume;

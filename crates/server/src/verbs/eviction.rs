@@ -49,7 +49,8 @@ pub async fn evict(call: &Call<'_>) -> ApiResult<Response> {
 
     let entry = api.existing(target).await?;
     let pod = object::value_of(&target.d, &entry);
-    match needs(&pod) {
+    let needs = needs(&pod);
+    match needs {
         Needs::Nothing => {}
         Needs::Unchanged => {
             options.version.get_or_insert_with(|| entry.modified.to_string());
@@ -60,9 +61,16 @@ pub async fn evict(call: &Call<'_>) -> ApiResult<Response> {
                 return Err(ApiError::too_many_budgets());
             }
             if let Some((name, budget)) = budgets.pop() {
-                ask(api, target, &name, &budget, &pod, options.dry_run).await?;
+                if is_free(&budget, &pod) {
+                    options.version.get_or_insert_with(|| entry.modified.to_string()); // as long as it stays ill
+                } else {
+                    ask(api, target, &name, options.dry_run).await?;
+                }
             }
         }
+    }
+    if needs != Needs::Nothing && !options.dry_run {
+        mark(api, target, &mut options).await?;
     }
     delete::delete_one(api, target, &options).await?;
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
@@ -92,11 +100,38 @@ async fn budgets(api: &Api, target: &Target, pod: &Value) -> ApiResult<Vec<(Stri
     Ok(covering.filter_map(|budget| Some((metadata::text(&budget, "name")?.to_owned(), budget))).collect())
 }
 
-/// Takes one from the budget's allowance, unless the pod's loss would not be felt.
-async fn ask(api: &Api, target: &Target, name: &str, seen: &Value, pod: &Value, dry_run: bool) -> ApiResult<()> {
-    if is_free(seen, pod) {
-        return Ok(());
-    }
+/// Says on the pod itself that it is evicted, for those who judge why it ended. Whatever the options demand of the
+/// pod is demanded here already, and of the pod as it is now from here on.
+async fn mark(api: &Api, target: &Target, options: &mut Options) -> ApiResult<()> {
+    let now = api::now().to_string();
+    let marked = change(api, target, Part::Status, false, |pod| {
+        let mut pod = evicted(pod, &now);
+        for (field, demanded) in [("uid", &options.uid), ("resourceVersion", &options.version)] {
+            if let Some(demanded) = demanded {
+                pod["metadata"][field] = json!(demanded);
+            }
+        }
+        Ok(pod)
+    });
+    let revision = marked.await?.revision;
+    options.version = options.version.take().map(|_| revision.to_string());
+    Ok(())
+}
+
+fn evicted(pod: &Value, now: &str) -> Value {
+    let mut pod = pod.clone();
+    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let others = conditions.into_iter().filter(|condition| condition["type"] != "DisruptionTarget");
+    let target = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting", "lastTransitionTime": now,
+    });
+    pod["status"]["conditions"] = others.chain([target]).collect();
+    pod
+}
+
+/// Takes one from the budget's allowance.
+async fn ask(api: &Api, target: &Target, name: &str, dry_run: bool) -> ApiResult<()> {
     let Some(d) = api.registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
     let budget = Target { d: d.clone(), namespace: target.namespace.clone(), name: name.to_owned() };
     let now = api::now().to_string();
@@ -221,6 +256,18 @@ mod tests {
             needs(&json!({"metadata": {"deletionTimestamp": "t"}, "status": {"phase": "Running"}})),
             Needs::Nothing
         );
+    }
+
+    #[test]
+    fn an_evicted_pod_says_so_once() {
+        let pod = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        let once = evicted(&pod, "then");
+        let twice = evicted(&once, "now");
+        let conditions = twice["status"]["conditions"].as_array().unwrap();
+        assert_eq!(conditions.len(), 2);
+        assert_eq!(conditions[0]["type"], "Ready");
+        assert_eq!(conditions[1]["reason"], "EvictionByEvictionAPI");
+        assert_eq!(conditions[1]["lastTransitionTime"], "now");
     }
 
     #[test]
