@@ -78,7 +78,7 @@ fn an_eviction_asks_the_disruption_budget(k: &Kubectl) {
         let output = k.run_with(&format!("replace --raw {path}/status -f -"), &object.to_string());
         assert!(output.code == 0, "{}", output.stderr);
     };
-    k.create("{apiVersion: v1, kind: Node, metadata: {name: elsewhere}}");
+    k.create("apiVersion: v1\nkind: Node\nmetadata: {name: elsewhere}");
     for name in ["a", "b", "c"] {
         k.create(&pod(name, "nodeName: elsewhere"));
         let ready = json!([{"type": "Ready", "status": "True"}]);

@@ -18,6 +18,7 @@ metadata: {name: db}
 spec:
   serviceName: db
   replicas: 2
+  minReadySeconds: 2 # or what runs for a moment counts
   selector: {matchLabels: {app: db}}
   template:
     metadata: {labels: {app: db}}

@@ -130,6 +130,7 @@ fn everybody(shared: &Arc<Workloads>) -> Vec<Turns> {
     all.push(stateful::listen(shared));
     all.push(daemon::listen(shared));
     all.push(disruption::listen(shared));
+    all.push(disruption::stale::listen(shared));
     all.push(garbage::listen(shared));
     all.push(deployment::controller_of_deployments(shared));
     all

@@ -1,9 +1,11 @@
 //! PodDisruptionBudgets: their status says how many pods may be taken away, and evictions take from it.
 //!
 //! * [`plan`]: counting; [`scale`]: how many pods their owners want
+//! * [`stale`]: what was said of pods that then stayed
 
 mod plan;
 mod scale;
+pub mod stale;
 
 use std::{sync::Arc, time::Duration};
 

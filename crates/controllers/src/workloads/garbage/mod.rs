@@ -35,12 +35,13 @@ pub enum Key {
 pub struct Garbage {
     shared: Arc<Workloads>,
     /// Machines that pods speak of and that are not there, and since when we know.
-    gone: Mutex<HashMap<String, Timestamp>>,
+    gone: Arc<Mutex<HashMap<String, Timestamp>>>,
 }
 
 /// Begins to listen.
 pub fn listen(shared: &Arc<Workloads>) -> Turns {
     let (queue, caches) = (Queue::new(), &shared.caches);
+    let garbage = Garbage { shared: shared.clone(), gone: Arc::default() };
     caches.pods.on_change({
         let (queue, nodes) = (queue.clone(), caches.nodes.clone());
         move |change: Change<'_, Pod>| {
@@ -56,8 +57,11 @@ pub fn listen(shared: &Arc<Workloads>) -> Turns {
         }
     });
     caches.nodes.on_change({
-        let (queue, pods) = (queue.clone(), caches.pods.clone());
+        let (queue, pods, gone) = (queue.clone(), caches.pods.clone(), garbage.gone.clone());
         move |change| {
+            if change.after.is_some() {
+                gone.lock().remove(&change.key.name);
+            }
             if change.before.map(Machine::of) == change.after.map(Machine::of) {
                 return;
             }
@@ -67,7 +71,6 @@ pub fn listen(shared: &Arc<Workloads>) -> Turns {
             concerned.for_each(|pod| queue.wake(Key::Pod(Name::of(&pod.metadata))));
         }
     });
-    let garbage = Garbage { shared: shared.clone(), gone: Mutex::default() };
     turns(Arc::new(garbage), queue, Limits::default())
 }
 
@@ -77,10 +80,7 @@ impl Garbage {
             return Machine::None;
         }
         match self.shared.caches.nodes.get(&Name::new("", node)) {
-            Some(node_there) => {
-                self.gone.lock().remove(node);
-                Machine::of(&node_there)
-            }
+            Some(node) => Machine::of(&node),
             None => {
                 let since = *self.gone.lock().entry(node.to_owned()).or_insert_with(Timestamp::now);
                 Machine::Gone { since }

@@ -7,6 +7,9 @@ use k8s_openapi::{
 
 pub type Ordinal = i64;
 
+/// Pods that one turn makes.
+const BURST: Ordinal = 200;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
     pub name: String,
@@ -94,6 +97,12 @@ impl Desired {
         self.start..self.start.saturating_add(self.replicas)
     }
 
+    /// The ordinals to look at where so many pods are there: however many are wanted, a turn makes only some.
+    pub fn within_reach(&self, there: usize) -> std::ops::Range<Ordinal> {
+        let reach = self.start.saturating_add(Ordinal::try_from(there).unwrap_or(Ordinal::MAX)).saturating_add(BURST);
+        self.start..self.ordinals().end.min(reach)
+    }
+
     pub fn pod(&self, ordinal: Ordinal) -> String {
         format!("{}-{ordinal}", self.name)
     }
@@ -151,6 +160,14 @@ mod tests {
             assert_eq!(web.ordinal(name), ordinal, "{name}");
         }
         assert_eq!(web.claim("data", 3), "data-web-3");
+    }
+
+    #[test]
+    fn a_turn_looks_no_further_than_it_can_reach() {
+        let web = desired(json!({ "selector": {}, "template": {}, "replicas": i32::MAX, "ordinals": { "start": 3 } }));
+        assert_eq!(web.within_reach(7), 3..210);
+        let web = desired(json!({ "selector": {}, "template": {}, "replicas": 2 }));
+        assert_eq!(web.within_reach(7), 0..2);
     }
 
     #[test]

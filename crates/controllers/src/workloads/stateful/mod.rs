@@ -230,7 +230,7 @@ impl Controller for StatefulSets {
         let current = revisions.held.iter().find(of_status).unwrap_or(&place.revision).clone();
         let held: BTreeMap<Ordinal, _> =
             pods.held.into_iter().filter_map(|pod| Some((want.ordinal(pod.name())?, pod))).collect();
-        let ordinals = want.ordinals().chain(held.keys().copied());
+        let ordinals = want.within_reach(held.len()).chain(held.keys().copied());
         let claim = |name: String| Some((name.clone(), caches.claims.get(&Key::new(&key.namespace, name))?));
         let claims = match want.claims.is_empty() {
             true => BTreeMap::new(),

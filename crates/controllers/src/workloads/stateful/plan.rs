@@ -180,7 +180,7 @@ impl Steps<'_> {
                 .into_iter()
                 .map(Action::Revise),
         );
-        for ordinal in self.world.want.ordinals() {
+        for ordinal in self.within_reach() {
             self.keep(ordinal)?;
         }
         let beyond = self.world.pods.iter().rev().filter(|(ordinal, _)| !self.world.want.ordinals().contains(ordinal));
@@ -191,6 +191,10 @@ impl Steps<'_> {
             self.renew();
         }
         Ok(())
+    }
+
+    fn within_reach(&self) -> std::ops::Range<Ordinal> {
+        self.world.want.within_reach(self.world.pods.len())
     }
 
     /// Ends deciding in sets that go one by one.
@@ -264,7 +268,7 @@ impl Steps<'_> {
         let Update::Rolling { unavailable, .. } = &want.update else { return };
         let most = unavailable.as_ref().map_or(1, |most| share::of(most, want.replicas, share::Round::Down).max(1));
         let (mut busy, mut absent, mut broken, mut sound) = (0, 0, Vec::new(), Vec::new());
-        for ordinal in want.ordinals().rev() {
+        for ordinal in self.within_reach().rev() {
             let counts = unavailable.is_some() || !want.is_held_back(ordinal);
             let Some(pod) = self.world.pods.get(&ordinal) else {
                 (busy, absent) = (busy + i64::from(counts), absent + i64::from(counts));
