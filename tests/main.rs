@@ -8,6 +8,7 @@ mod harness;
 mod columns;
 mod faults;
 mod healing;
+mod jobs;
 mod joining;
 mod kube_rs;
 mod kubectl_apply;
