@@ -14,8 +14,8 @@ use super::{
 
 /// Weight of a required affinity of pods that are there already, in the score of one that joins them.
 const REQUIRED_BY_OTHERS: i64 = 1;
-const BARRED: i64 = i64::MIN / 4;
-const UNCOUNTED: i64 = i64::MIN / 4;
+const BARRED: i64 = i64::MIN / 1024;
+const UNCOUNTED: i64 = i64::MIN / 1024;
 
 /// What is thought of one domain.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,6 +1,7 @@
 //! What the decision promises, rule by rule, and as properties of random clusters.
 
 mod build;
+mod cluster;
 mod naive;
 mod preemption;
 mod properties;
