@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use mainstay_store::{Compare, Entry, Expect, Op};
 use serde_json::{Value, json};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::{
     allocation,
@@ -23,6 +24,8 @@ const UNDELETABLE: [&str; 3] = ["default", "kube-system", "kube-public"];
 pub struct Admitted {
     pub compares: Vec<Compare>,
     pub ops: Vec<Op>,
+    /// Held until the write is done or given up.
+    pub turn: Option<OwnedMutexGuard<()>>,
 }
 
 /// Puts in who asks, where the object says so: nobody may ask for a certificate in another's name.

@@ -22,6 +22,8 @@ pub struct Api {
     pub schema: &'static Schema,
     pub settings: Settings,
     token_key: OnceCell<Arc<jws::Key>>,
+    /// Whose turn it is to choose a range of pod addresses.
+    pub(crate) range_turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The object or collection a request is about.
@@ -34,7 +36,14 @@ pub struct Target {
 
 impl Api {
     pub fn new(registry: Registry, store: Arc<dyn Store>, settings: Settings) -> Self {
-        Self { registry, store, schema: Schema::builtin(), settings, token_key: OnceCell::new() }
+        Self {
+            registry,
+            store,
+            schema: Schema::builtin(),
+            settings,
+            token_key: OnceCell::new(),
+            range_turn: Arc::default(),
+        }
     }
 
     /// The key that signs tokens of service accounts.

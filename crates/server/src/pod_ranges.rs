@@ -4,8 +4,11 @@
 //! Nodes ever have the same and no Node is seen without. The key of a range given back stays, empty: its
 //! age says which was given back longest ago, and such ranges are used again only when there is no
 //! other, for somewhere on the network its old address may still be remembered.
+//!
+//! A thousand machines that start together all want the lowest. Within one server they take turns, from
+//! choosing to the commit; only servers that share a store can still choose the same, and then one of them chooses again.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::{collections::HashMap, net::Ipv4Addr, sync::Arc};
 
 use mainstay_api::{
     descriptor::Descriptor,
@@ -35,7 +38,9 @@ pub async fn settle(api: &Api, node: &mut Value, old: Option<&Value>, admitted: 
     if held.is_some() {
         return Ok(()); // a Node's range never changes
     }
+    admitted.turn = Some(api.range_turn.clone().lock_owned().await);
     let taken = api.store.list(List { prefix: RANGES, ..List::default() }).await?.entries;
+    let taken: Taken<'_> = taken.iter().map(|entry| (&*entry.key, entry)).collect();
     let chosen = match range_of(node).map(str::to_owned) {
         Some(range) => named(node, &range, &taken)?,
         None => free(api, &taken)?,
@@ -68,13 +73,11 @@ fn key(range: &str) -> String {
     format!("{RANGES}{}", range.replace('/', "_"))
 }
 
-fn entry_of<'a>(taken: &'a [Arc<Entry>], range: &str) -> Option<&'a Arc<Entry>> {
-    let key = key(range);
-    taken.iter().find(|entry| *entry.key == *key)
-}
+/// Ranges that are or were in use, by their keys.
+type Taken<'a> = HashMap<&'a str, &'a Arc<Entry>>;
 
-fn named(node: &Value, range: &str, taken: &[Arc<Entry>]) -> ApiResult<Chosen> {
-    let expect = match entry_of(taken, range) {
+fn named(node: &Value, range: &str, taken: &Taken<'_>) -> ApiResult<Chosen> {
+    let expect = match taken.get(&*key(range)) {
         None => Expect::Absent,
         Some(entry) if entry.value.is_empty() => Expect::ModifiedAt(entry.modified),
         Some(entry) => {
@@ -88,13 +91,13 @@ fn named(node: &Value, range: &str, taken: &[Arc<Entry>]) -> ApiResult<Chosen> {
 }
 
 /// The lowest that was never used, else the one given back longest ago.
-fn free(api: &Api, taken: &[Arc<Entry>]) -> ApiResult<Chosen> {
+fn free(api: &Api, taken: &Taken<'_>) -> ApiResult<Chosen> {
     let (base, bits) = api.settings.pod_range;
     let count = 1u32 << BITS.saturating_sub(bits).min(16);
     let ranges = (0..count).map(|n| format!("{}/{BITS}", Ipv4Addr::from(u32::from(base) + (n << (32 - BITS)))));
     let mut freed: Option<(&Arc<Entry>, String)> = None;
     for range in ranges {
-        match entry_of(taken, &range) {
+        match taken.get(&*key(&range)).copied() {
             None => return Ok(Chosen { range, expect: Expect::Absent }),
             Some(entry)
                 if entry.value.is_empty() && freed.as_ref().is_none_or(|(f, _)| entry.modified < f.modified) =>
