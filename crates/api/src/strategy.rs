@@ -28,6 +28,12 @@ pub trait Strategy: Send + Sync {
     /// Completes a new object (defaults, initial status) and says what is wrong with it.
     fn create(&self, object: &mut Value) -> Errors;
 
+    /// The same, with what [`Strategy::warnings`] would say of the result.
+    fn create_advised(&self, object: &mut Value) -> (Errors, Vec<String>) {
+        let errors = self.create(object);
+        (errors, self.warnings(object))
+    }
+
     /// The same for a change of what is desired; `old` is the stored object.
     fn update(&self, object: &mut Value, old: &Value) -> Errors;
 
@@ -133,7 +139,7 @@ fn encode<T: Serialize>(object: &T, into: &mut Value) -> Result<(), Errors> {
 }
 
 impl<R: Rules> Typed<R> {
-    fn try_create(object: &mut Value) -> Result<Errors, Errors> {
+    fn try_create(object: &mut Value) -> Result<(Errors, Vec<String>), Errors> {
         let mut typed: R::Object = decode(object)?;
         let mut errors = Errors::new();
         meta::validate_finalizer_domains(object, &mut errors);
@@ -142,7 +148,7 @@ impl<R: Rules> Typed<R> {
         R::validate(&typed, &mut errors);
         R::validate_create(&typed, &mut errors);
         encode(&typed, object)?;
-        Ok(errors)
+        Ok((errors, R::warnings(&typed)))
     }
 
     fn try_update(object: &mut Value, old: &Value) -> Result<Errors, Errors> {
@@ -181,7 +187,11 @@ impl<R: Rules> Typed<R> {
 
 impl<R: Rules> Strategy for Typed<R> {
     fn create(&self, object: &mut Value) -> Errors {
-        Self::try_create(object).unwrap_or_else(|errors| errors)
+        self.create_advised(object).0
+    }
+
+    fn create_advised(&self, object: &mut Value) -> (Errors, Vec<String>) {
+        Self::try_create(object).unwrap_or_else(|errors| (errors, Vec::new()))
     }
 
     fn update(&self, object: &mut Value, old: &Value) -> Errors {

@@ -56,10 +56,10 @@ pub async fn change(
     let d = &target.d;
     for _ in 0..ATTEMPTS {
         let entry = api.existing(target).await?;
-        let old = object::value_of(d, &entry);
-        let mut seen = old.clone();
-        object::set_version(&mut seen, entry.modified);
-        let mut object = make(&seen)?;
+        let mut old = object::value_of(d, &entry);
+        object::set_version(&mut old, entry.modified);
+        let mut object = make(&old)?;
+        object::clear_version(&mut old);
         check_preconditions(target, &object, &entry, &old)?;
         judge(d, part, &mut object, &old, &target.name)?;
         if object == old {
@@ -121,9 +121,7 @@ fn check_preconditions(target: &Target, object: &Value, entry: &Entry, old: &Val
 /// Completes the new object from the old one and says what is wrong with it.
 fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str) -> ApiResult<()> {
     metadata::carry_over(object, old);
-    if let Some(metadata) = object["metadata"].as_object_mut() {
-        metadata.remove("resourceVersion");
-    }
+    object::clear_version(object);
     let mut errors = Errors::new();
     match part {
         Part::Main => {
@@ -134,14 +132,14 @@ fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str
             metadata::count_generation(d, object, old);
         }
         Part::Status => {
-            let status = object.get("status").cloned();
-            let metadata = object["metadata"].take();
-            *object = old.clone();
-            object["metadata"] = metadata;
+            let given = object.as_object_mut().map(std::mem::take).unwrap_or_default();
+            let ours = given.into_iter().filter(|(field, _)| field == "metadata" || field == "status");
+            let theirs = old.as_object().into_iter().flatten();
+            let theirs = theirs.filter(|(field, _)| *field != "metadata" && *field != "status");
+            *object = theirs.map(|(field, value)| (field.clone(), value.clone())).chain(ours).collect();
             for field in ["labels", "ownerReferences", "finalizers"] {
                 replace(&mut object["metadata"], &old["metadata"], field);
             }
-            set(object, "status", status);
             errors.extend(d.strategy.update_status(object, old));
         }
         Part::Approval => {

@@ -190,6 +190,12 @@ pub fn set_version(object: &mut Value, revision: Revision) {
     }
 }
 
+pub fn clear_version(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("resourceVersion");
+    }
+}
+
 fn kept(entry: &Entry) -> &Kept {
     entry.memo.get_or_init(|| Kept { wire: Wire::stored(&entry.value), picked: OnceLock::new() })
 }

@@ -65,7 +65,7 @@ enum Attempt {
 async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<Attempt> {
     let Call { api, user, target, query, .. } = call;
     let d = &target.d;
-    let errors = complete(target, &mut object);
+    let (errors, warnings) = complete(target, &mut object);
     if !errors.is_empty() {
         return Err(ApiError::invalid(d, name, &errors));
     }
@@ -74,7 +74,7 @@ async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<At
     let key = keys::key(d, target.namespace.as_deref(), name);
     let stored = object::to_stored(d, &object);
     let wire = if d.conversion.is_some() { Wire::encode(&object) } else { stored.clone() };
-    let created = |revision| Attempt::Created { wire, revision, warnings: d.strategy.warnings(&object) };
+    let created = |revision| Attempt::Created { wire, revision, warnings };
     if query.dry_run {
         let taken = api.store.get(&key).await?.0.is_some();
         return Ok(if taken { Attempt::Taken } else { created(None) });
@@ -92,8 +92,8 @@ async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<At
     })
 }
 
-/// Defaults, first status and judgement of a new object.
-fn complete(target: &Target, object: &mut Value) -> Errors {
+/// Defaults, first status and judgement of a new object, with advice for its author.
+fn complete(target: &Target, object: &mut Value) -> (Errors, Vec<String>) {
     let d = &target.d;
     if d.status == StatusRule::Separate
         && let Some(fields) = object.as_object_mut()
@@ -102,9 +102,10 @@ fn complete(target: &Target, object: &mut Value) -> Errors {
     }
     let mut errors = Errors::new();
     meta::validate(object, d.namespaced(), d.name_rule, &mut errors);
-    errors.extend(d.strategy.create(object));
+    let (wrong, advice) = d.strategy.create_advised(object);
+    errors.extend(wrong);
     if d.generation {
         object["metadata"]["generation"] = json!(1);
     }
-    errors
+    (errors, advice)
 }

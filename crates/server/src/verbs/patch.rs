@@ -97,7 +97,9 @@ pub async fn patch(call: &Call<'_>, part: Part) -> ApiResult<Response> {
         Ok(object)
     })
     .await?;
-    warnings.extend(d.strategy.warnings(&changed.object));
+    if part != Part::Status {
+        warnings.extend(d.strategy.warnings(&changed.object)); // machines and controllers take no advice
+    }
     let mut response = reply::object(d, *accepted, *row, &changed.wire, Some(changed.revision));
     warnings.write(response.headers_mut());
     Ok(response)
