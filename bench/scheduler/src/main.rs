@@ -1,8 +1,11 @@
 //! How fast pods get machines.
 //!
 //! * `core`: the decision alone.
+//! * `cluster`: all the way through the API.
 
+mod cluster;
 mod core;
+mod server;
 
 use clap::{Parser, Subcommand};
 
@@ -19,10 +22,13 @@ struct Options {
 enum What {
     /// The decision alone, from pods and machines already parsed
     Core(core::Options),
+    /// All the way: pods created through the API, bound and durable, reported by hollow machines
+    Cluster(cluster::Options),
 }
 
 fn main() -> anyhow::Result<()> {
     match Options::parse().what {
         What::Core(options) => core::run(&options),
+        What::Cluster(options) => cluster::run(&options),
     }
 }
