@@ -219,7 +219,7 @@ mod tests {
         desk.say(&pod(), "u", None, full(1), now);
         let said = desk.take(9, now).remove(0);
         desk.unsaid(&said);
-        assert_eq!(desk.take(9, now + PAUSE), [said.clone()]);
+        assert_eq!(desk.take(9, now + PAUSE), std::slice::from_ref(&said));
         desk.unsaid(&said);
         desk.forget(&pod());
         assert_eq!((desk.next(), desk.pods.len()), (None, 0));

@@ -11,6 +11,8 @@ mod hints;
 mod machines;
 mod outcome;
 mod pods;
+#[cfg(test)]
+mod properties;
 mod tell;
 #[cfg(test)]
 mod tests;
@@ -73,6 +75,7 @@ const NEEDED: [Source; 7] = [
     Source::Classes,
 ];
 
+#[expect(clippy::large_enum_variant, reason = "most news is about pods")]
 pub enum News {
     Pods(Seen<PodView>),
     Nodes(Seen<NodeView>),
