@@ -133,6 +133,8 @@ enum News {
     Confirmed(usize),
     Team(bool),
     Wanted(PodView),
+    /// One more of a kind that was wanted before.
+    Again(usize),
 }
 
 fn any_news() -> impl Strategy<Value = News> {
@@ -146,7 +148,8 @@ fn any_news() -> impl Strategy<Value = News> {
         1 => (0..9usize).prop_map(News::PodLeaves),
         2 => (0..9usize).prop_map(News::Confirmed),
         1 => any::<bool>().prop_map(News::Team),
-        8 => any_pod(0..1).prop_map(News::Wanted),
+        4 => any_pod(0..1).prop_map(News::Wanted),
+        8 => (0..3usize).prop_map(News::Again),
     ]
 }
 
@@ -166,11 +169,13 @@ struct Both {
     world: World,
     names: usize,
     version: u64,
+    /// What was wanted, the last first.
+    wanted: Vec<PodView>,
 }
 
 impl Both {
     fn new() -> Self {
-        Self { cluster: Cluster::new(), world: World::default(), names: 0, version: 10 }
+        Self { cluster: Cluster::new(), world: World::default(), names: 0, version: 10, wanted: vec![] }
     }
 
     fn named(&mut self, mut pod: PodView) -> PodView {
@@ -218,7 +223,14 @@ impl Both {
                 self.cluster.put_namespace("other", labels.clone().into());
                 self.world.namespaces.insert("other".to_owned(), labels.into());
             }
+            News::Again(nth) => {
+                let pod = self.wanted.get(nth).cloned()?;
+                return self.hear(News::Wanted(pod), settings);
+            }
             News::Wanted(pod) => {
+                if !self.wanted.iter().any(|known| known.shape == pod.shape && known.tags == pod.tags) {
+                    self.wanted.insert(0, pod.clone());
+                }
                 let pod = Arc::new(self.named(pod));
                 let verdict = decide(&mut self.cluster, &[Wanted::new(Arc::clone(&pod))], settings).remove(0);
                 return Some((pod, verdict));
