@@ -91,11 +91,13 @@ proptest! {
         if events.iter().any(|event| matches!(event, Event::Image("broken"))) {
             model.spec.partition = 0; // or what is held back may rightly be made from that
         }
-        // What broke down by itself is mended by someone, or the set rightly waits.
-        let broken: Vec<Ordinal> = model.pods.iter().filter(|(_, pod)| image(pod) == "broken").map(|(at, _)| *at).collect();
-        if model.spec.on_delete || model.spec.partition > 0 || model.spec.unavailable.is_some() {
-            broken.into_iter().for_each(|at| model.ready(at));
-        }
+        // What broke down by itself is mended by someone where the set rightly waits for it: where it does not
+        // decide alone, and where the pod is what it should be.
+        let update = history::mark(&model.world().place.revision).to_owned();
+        let waits = model.spec.on_delete || model.spec.partition > 0 || model.spec.unavailable.is_some();
+        let mended = |pod: &Pod| image(pod) == "broken" && (waits || pod.label(HASH) == Some(&update));
+        let mended: Vec<Ordinal> = model.pods.iter().filter(|(_, pod)| mended(pod)).map(|(at, _)| *at).collect();
+        mended.into_iter().for_each(|at| model.ready(at));
         model.rest();
         let wanted: Vec<Ordinal> = model.world().want.ordinals().collect();
         prop_assert_eq!(model.pods.keys().copied().collect::<Vec<_>>(), wanted);
