@@ -95,7 +95,7 @@ pub struct Report {
 }
 
 pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
-    let (status, say) = seen(world);
+    let (status, say) = seen(world, now);
     if status != world.status {
         let report = Report { version: world.version.clone(), status, say };
         return Plan { status: Some(report), ..Plan::default() };
@@ -108,7 +108,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
 }
 
 /// The status as it should be, and what is worth saying about how it changes.
-fn seen(world: &World) -> (CronJobStatus, Vec<Say>) {
+fn seen(world: &World, now: Timestamp) -> (CronJobStatus, Vec<Say>) {
     let mut status = world.status.clone();
     let mut say = Vec::new();
     let mut active = Vec::new();
@@ -136,9 +136,10 @@ fn seen(world: &World) -> (CronJobStatus, Vec<Say>) {
         times.chain(known.as_ref().map(|Time(at)| *at)).max().map(Time)
     };
     let well = world.jobs.iter().filter(|job| job.ended == Some(true));
+    // What claims to be for a time to come was not started by the schedule.
+    let mut started = world.jobs.iter().filter_map(|job| job.scheduled).filter(|scheduled| *scheduled <= now);
     status.active = (!active.is_empty()).then_some(active);
-    status.last_schedule_time =
-        later(&status.last_schedule_time, &mut world.jobs.iter().filter_map(|job| job.scheduled));
+    status.last_schedule_time = later(&status.last_schedule_time, &mut started);
     status.last_successful_time = later(&status.last_successful_time, &mut well.filter_map(|job| job.completed));
     (status, say)
 }

@@ -165,6 +165,13 @@ fn jobs_of_others_making_are_seen_and_not_counted() {
 }
 
 #[test]
+fn a_job_that_claims_a_time_to_come_holds_nothing_up() {
+    let world = world(desired(), vec![job(2000, None)]);
+    assert_eq!(world.status.last_schedule_time, None);
+    assert_eq!(deeds(&plan(&world, at(NOW))), ["start c-1000"]);
+}
+
+#[test]
 fn an_active_job_that_vanished_is_struck_off() {
     let mut world = world(desired(), vec![job(1000, None)]);
     world.jobs.clear();
