@@ -24,6 +24,7 @@ const SLOWLY: Duration = Duration::from_secs(600);
 /// listed delays it no longer than that: what is deleted is verified in any case.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+#[derive(Clone)]
 pub struct Settings {
     /// The certificate authority of the API server, as PEM.
     pub root_ca: String,

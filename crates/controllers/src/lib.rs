@@ -14,9 +14,9 @@
 //! * [`volumes`]: binds claims to volumes, and makes volumes on machines
 //! * [`workloads`]: what runs, how many of it, and for how long
 //!
-//! With a store that several servers share, each of them runs these controllers. All may run
-//! twice: creates collide by name, deletes carry the uid (and the version that was judged), and
-//! every other write carries a version. Whoever comes second is refused and looks again.
+//! With a store that several servers share, one of them runs these controllers at a time. Should two ever overlap,
+//! creates collide by name, deletes carry the uid (and the version that was judged), and every other write
+//! carries a version: whoever comes second is refused and looks again.
 
 mod all;
 pub mod cache;

@@ -12,6 +12,7 @@ mod log;
 mod machine;
 mod process;
 mod restore;
+mod rivals;
 mod run;
 mod scheduler;
 mod server;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use kube::Client;
-use mainstay_leader::{Term, lead};
 use mainstay_scheduler::{Handle, Metrics, Reply, Settings, metrics::Registry};
 use mainstay_server::debug::{Debug, Told};
 use tokio_util::sync::CancellationToken;
+
+use crate::rivals;
 
 /// The lease that the server holds whose scheduler runs.
 const LEASE: &str = "mainstay-scheduler";
@@ -41,17 +42,13 @@ impl Scheduler {
         })
     }
 
-    /// Places pods until asked to stop. Where several servers share a store, only one of them does at a time;
-    /// `rival` is the name by which this one is known to the others.
+    /// Places pods until asked to stop, whenever it is this server's turn.
     pub async fn run(self, client: Client, rival: Option<String>, stop: CancellationToken) {
         let Self { settings, metrics, handle } = self;
         let place = {
             let client = client.clone();
             move |stop| mainstay_scheduler::run(client.clone(), settings, metrics.clone(), handle.clone(), stop)
         };
-        match rival {
-            None => place(stop).await,
-            Some(own) => lead(client, Term::new(LEASE, own), stop, place).await,
-        }
+        rivals::one_at_a_time(client, LEASE, rival, stop, place).await;
     }
 }

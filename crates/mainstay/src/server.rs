@@ -25,12 +25,16 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     cli::ServerOptions,
     exit::Exit,
+    rivals,
     scheduler::Scheduler,
     stores::{self, Opened},
 };
 
 /// How long requests under way may take to end once the server stops.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// The lease that the server holds whose controllers run.
+const CONTROLLERS_LEASE: &str = "mainstay-controllers";
 
 /// Everything of a server, built and bound but not yet running.
 pub struct Server {
@@ -138,11 +142,16 @@ impl Server {
         work.spawn(expire::run(self.handler.clone(), self.stop_working.clone()));
         let authorities = Authorities::of(&self.pki);
         work.spawn(signer::run(self.handler.clone(), authorities, self.stop_working.clone()));
+        let rival = matches!(self.opened, Opened::Etcd(_)).then(|| self.advertised.to_string());
         let client = client::internal(self.handler.clone(), "controllers");
-        work.spawn(mainstay_controllers::run(client, self.controllers, self.stop_working.clone()));
+        let control = {
+            let (client, settings) = (client.clone(), self.controllers);
+            move |stop| mainstay_controllers::run(client.clone(), settings.clone(), stop)
+        };
+        let stop_working = self.stop_working.clone();
+        work.spawn(rivals::one_at_a_time(client, CONTROLLERS_LEASE, rival.clone(), stop_working.clone(), control));
         let client = client::internal(self.handler.clone(), "scheduler");
-        let rivals = matches!(self.opened, Opened::Etcd(_)).then(|| self.advertised.to_string());
-        work.spawn(self.scheduler.run(client, rivals, self.stop_working.clone()));
+        work.spawn(self.scheduler.run(client, rival, stop_working));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
         stop.cancelled().await;
         self.stop_serving.cancel();
