@@ -9,6 +9,9 @@ use super::{
     reason::{Ever, Hope, Nearest, Never, NoPreemption, Obstacle, Unplaced},
 };
 
+/// How far a machine is from taking a pod: obstacles, what it lacks, and its name so that no two are equal.
+type Distance<'a> = (u32, i64, &'a str);
+
 impl Cluster {
     /// Everything in the pod's way on one machine if the pods in `gone` were not there, in the order in which it
     /// is asked. `gone` pods must be uncounted already.
@@ -116,7 +119,7 @@ impl Cluster {
     ) -> Unplaced {
         let outlook = self.outlook(kind.0, kind.1);
         let (mut reasons, mut machines) = (BTreeMap::new(), 0);
-        let mut nearest: Option<((u32, i64, &str), Vec<Obstacle>)> = None;
+        let mut nearest: Option<(Distance<'_>, Vec<Obstacle>)> = None;
         let mut hope: Option<Hope> = None;
         for (at, machine) in self.machines.iter().enumerate().filter(|(_, machine)| machine.node.is_some()) {
             machines += 1;
