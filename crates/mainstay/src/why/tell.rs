@@ -203,7 +203,8 @@ fn history(text: &mut String, pod: &Pod, events: &[Event], now: Timestamp) {
 fn told_events(text: &mut String, events: &[Event], now: Timestamp) {
     let mut dated: Vec<(Timestamp, &Event)> =
         events.iter().filter_map(|event| Some((first_seen(event)?, event))).collect();
-    dated.sort_by_key(|(at, _)| *at);
+    // Some carry whole seconds only: within one, the store knows who came first.
+    dated.sort_by_key(|(at, event)| (at.as_second(), written(event)));
     if !dated.is_empty() {
         let _ = writeln!(text, "  history, oldest first:");
     }
@@ -220,6 +221,10 @@ fn first_seen(event: &Event) -> Option<Timestamp> {
     let first = event.first_timestamp.as_ref().map(|Time(at)| *at);
     let made = event.event_time.as_ref().map(|MicroTime(at)| *at);
     first.or(made).or(event.metadata.creation_timestamp.as_ref().map(|Time(at)| *at))
+}
+
+fn written(event: &Event) -> u64 {
+    event.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 fn is_ready(pod: &Pod) -> bool {
