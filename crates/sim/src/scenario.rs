@@ -120,7 +120,7 @@ impl<S: Fn(&crate::figures::Figure)> Run<'_, S> {
         }
         if self.plan.pods > 0 && self.plan.backlog {
             self.clean_up("a").await?;
-            self.from_a_backlog().await?;
+            self.place_a_backlog().await?;
         }
         if self.plan.deployment > 0 {
             if self.plan.pods > 0 {
@@ -188,7 +188,7 @@ impl<S: Fn(&crate::figures::Figure)> Run<'_, S> {
     }
 
     /// All pods are there before any machine offers.
-    async fn from_a_backlog(&mut self) -> anyhow::Result<()> {
+    async fn place_a_backlog(&mut self) -> anyhow::Result<()> {
         self.fleet.set_pace(Pace::Held).await;
         let created = self.create("b").await?;
         self.note("pods created with no machine offering", self.plan.pods as f64 / created.as_secs_f64(), "/s");

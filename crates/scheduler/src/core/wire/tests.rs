@@ -50,7 +50,7 @@ fn ports_are_asked_for_by_number_or_left_open() {
     let wish = PortWish { container_port: 8080, protocol: "TCP".to_owned(), name: "web".to_owned() };
     let wild = labelled("wildcard");
     assert_eq!(wild.shape.ports, [HostPort::new(5353, "UDP", "")]);
-    assert_eq!(wild.shape.wishes, [wish.clone()]);
+    assert_eq!(wild.shape.wishes, std::slice::from_ref(&wish));
     assert_eq!(wild.given, [GivenPort { wish, host_port: 31005 }]);
     assert_eq!(wild.refused_by.as_deref(), Some("n3"));
     for (value, odd) in [("fixed", None), ("sometimes", Some("sometimes"))] {

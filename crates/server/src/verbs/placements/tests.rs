@@ -295,28 +295,3 @@ async fn a_machine_offers_what_it_has_and_not_what_others_have() {
     assert_eq!(server.ask(User::node("n2"), Method::DELETE, &own, &json!(null)).await.0, 403);
     assert_eq!(server.ask(User::node("n1"), Method::DELETE, &own, &json!(null)).await.0, 200);
 }
-
-/// How fast it is. Run by hand: `cargo nextest run --release -p mainstay-server --run-ignored only placements_per_second`.
-#[tokio::test]
-#[ignore = "a measurement"]
-async fn placements_per_second() {
-    const PODS: usize = 10_000;
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::furnished(Arc::new(Embedded::open(dir.path(), embedded::Options::default()).unwrap())).await;
-    let server = &server;
-    let uids = join_all((0..PODS).map(async |i| server.pod(&format!("p{i}"), json!({})).await)).await;
-    for size in [1, 100, 1000] {
-        let (begin, count) = match size {
-            1 => (0, 500),
-            100 => (500, 4_500),
-            _ => (5_000, 5_000),
-        };
-        let started = std::time::Instant::now();
-        for at in (begin..begin + count).step_by(size) {
-            let items = (at..at + size).map(|i| item(&format!("p{i}"), &uids[i], "n1")).collect();
-            assert!(codes(&server.place(items).await).iter().all(|code| *code == 201));
-        }
-        let elapsed = started.elapsed();
-        println!("{size} at once: {:.0}/s", count as f64 / elapsed.as_secs_f64());
-    }
-}
