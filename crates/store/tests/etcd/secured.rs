@@ -74,7 +74,7 @@ async fn a_client_certificate_opens_an_etcd_that_wants_one(version: Version) {
     write(&store, vec![put("/r/a", "1")]).await;
     assert_eq!(changes(&mut *watch, 1).await, ["2 /r/a ->1"]);
 
-    let short = |config| EtcdConfig { connect_deadline: std::time::Duration::from_millis(500), ..config };
+    let short = |config| EtcdConfig { connect_deadline: std::time::Duration::from_secs(3), ..config };
     let anonymous = short(EtcdConfig { cert_file: None, key_file: None, ..config.clone() });
     assert!(matches!(Etcd::connect(&anonymous).await, Err(EtcdConnectError::Store(_))));
     let stranger = tempfile::tempdir().expect("a folder");
