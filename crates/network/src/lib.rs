@@ -1,5 +1,8 @@
-//! Addresses for pods: a bridge on each machine, a veth pair and an address for each pod.
+//! Addresses for pods: a bridge on each machine, a veth pair and an address for each pod. Addresses and names for
+//! Services, which stay while pods come and go.
 //!
+//! * [`catalogue`]: what is known of Services; [`services`]: where their connections go, by the kernel or through
+//!   [`proxy`]; [`dns`]: their names
 //! * [`bridge`]: what is asked of it; [`journal`]: who has which address
 //! * [`links`]: interfaces and routes; [`rules`]: packet rules, encoded by [`nft`]
 //! * [`netns`]: doing things inside a pod's namespace
@@ -7,13 +10,17 @@
 //! Machines reach each other's pods by plain routes, which needs them to be neighbours on one network.
 
 mod bridge;
+pub mod catalogue;
+pub mod dns;
 mod error;
 mod journal;
 mod links;
 mod netns;
 mod nft;
+pub mod proxy;
 mod range;
 mod rules;
+pub mod services;
 
 pub use bridge::{Bridge, Settings, bridge_name};
 pub use error::NetworkError;

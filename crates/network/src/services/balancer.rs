@@ -1,0 +1,119 @@
+//! Both data paths together.
+//!
+//! A front whose last backend goes is first announced to our own process and then turned over by the kernel; when
+//! backends return, connections that wait are delivered first and then the kernel takes new ones. Whichever
+//! of the two a new connection meets, it is answered.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use tokio::sync::Mutex;
+
+use super::{
+    frontend::{Front, Target},
+    kernel::{Drift, Kernel, KernelSettings},
+};
+use crate::{catalogue::Key, error::NetworkError, proxy::Proxy, range::Range};
+
+#[derive(Clone, Debug)]
+pub struct BalancerSettings {
+    pub instance: String,
+    pub bridge: String,
+    pub pods: Range,
+    pub services: Range,
+}
+
+pub struct Balancer {
+    proxy: Arc<Proxy>,
+    state: Mutex<State>,
+}
+
+struct State {
+    kernel: Kernel,
+    /// Whose a front is. Of two Services that ask for the same one, the first in order has it.
+    wanted: BTreeMap<Front, BTreeMap<Key, Target>>,
+    fronts_of: HashMap<Key, BTreeSet<Front>>,
+    /// The kernel has been told everything once.
+    begun: bool,
+}
+
+impl Balancer {
+    /// Takes a port for connections that wait. Packet rules come with the first `apply`.
+    pub fn start(settings: BalancerSettings) -> Result<Arc<Self>, NetworkError> {
+        let proxy = Proxy::start().map_err(NetworkError::system("listen for connections that wait for a backend"))?;
+        let kernel = Kernel::new(KernelSettings {
+            instance: settings.instance,
+            bridge: settings.bridge,
+            pods: settings.pods,
+            services: settings.services,
+            proxy_port: proxy.port(),
+        });
+        let state = State { kernel, wanted: BTreeMap::new(), fronts_of: HashMap::new(), begun: false };
+        Ok(Arc::new(Self { proxy, state: Mutex::new(state) }))
+    }
+
+    /// These Services have exactly these fronts. The first call is about all there are, and replaces what an
+    /// earlier process left. In force when this returns.
+    pub async fn apply(&self, services: Vec<(Key, Vec<(Front, Target)>)>) -> Result<(), NetworkError> {
+        let mut state = self.state.lock().await;
+        let mut touched = BTreeSet::new();
+        for (service, fronts) in services {
+            touched.extend(state.set(service, fronts));
+        }
+        let changes: BTreeMap<Front, Option<Target>> =
+            touched.into_iter().map(|front| (front, state.target(&front).cloned())).collect();
+        for (front, target) in &changes {
+            self.proxy.set(*front, target.as_ref());
+        }
+        if state.begun {
+            return state.kernel.apply(changes).await;
+        }
+        let all = changes.into_iter().filter_map(|(front, target)| Some((front, target?))).collect();
+        state.kernel.replace(all).await?;
+        state.begun = true;
+        Ok(())
+    }
+
+    /// Looks at what the kernel really has, and mends it.
+    pub async fn reconcile(&self) -> Result<Drift, NetworkError> {
+        let mut state = self.state.lock().await;
+        if !state.begun {
+            return Ok(Drift::default());
+        }
+        state.kernel.reconcile().await
+    }
+
+    pub async fn remove(instance: &str) -> Result<(), NetworkError> {
+        Kernel::remove(instance).await
+    }
+}
+
+impl State {
+    /// The fronts that this may change.
+    fn set(&mut self, service: Key, fronts: Vec<(Front, Target)>) -> BTreeSet<Front> {
+        let before = self.fronts_of.remove(&service).unwrap_or_default();
+        for front in &before {
+            if let Some(claims) = self.wanted.get_mut(front) {
+                claims.remove(&service);
+                if claims.is_empty() {
+                    self.wanted.remove(front);
+                }
+            }
+        }
+        let now: BTreeSet<Front> = fronts.iter().map(|(front, _)| *front).collect();
+        for (front, target) in fronts {
+            self.wanted.entry(front).or_default().insert(service.clone(), target);
+        }
+        let touched = before.union(&now).copied().collect();
+        if !now.is_empty() {
+            self.fronts_of.insert(service, now);
+        }
+        touched
+    }
+
+    fn target(&self, front: &Front) -> Option<&Target> {
+        self.wanted.get(front)?.values().next()
+    }
+}
