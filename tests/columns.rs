@@ -46,6 +46,7 @@ networking.k8s.io/v1 servicecidrs: Name, CIDRs, Age
 metrics.k8s.io/v1beta1 nodes: Name, cpu, memory, Window
 metrics.k8s.io/v1beta1 pods: Name, cpu, memory, Window
 mainstay.dev/v1 offers: Name, CPU, Memory, Pods, Ports, TTL, Age | Explicit-Ports, Seen
+mainstay.dev/v1 servicetables: Name, Endpoints, Nodes, Age
 node.k8s.io/v1 runtimeclasses: Name, Handler, Age
 policy/v1 poddisruptionbudgets: Name, Min Available, Max Unavailable, Allowed Disruptions, Age
 rbac.authorization.k8s.io/v1 clusterrolebindings: Name, Role, Age | Users, Groups, ServiceAccounts

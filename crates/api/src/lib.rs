@@ -10,6 +10,7 @@
 //!   languages that requests are written in
 //! * [`openapi`]: the documents that clients learn the API from
 //! * [`heal`]: how pods are healed, as their annotation says
+//! * [`offer`], [`service_table`]: what machines say of themselves
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod convert;
@@ -27,6 +28,7 @@ pub mod registry;
 pub mod rules;
 pub mod schema;
 pub mod selector;
+pub mod service_table;
 pub mod strategy;
 pub mod table;
 

@@ -161,7 +161,7 @@ impl JsonSchema for OfferSpec {
     }
 }
 
-fn described(mut schema: Schema, words: &str) -> Schema {
+pub(crate) fn described(mut schema: Schema, words: &str) -> Schema {
     schema.insert("description".to_owned(), words.into());
     schema
 }

@@ -115,6 +115,9 @@ pub async fn create(api: &Api, user: &User, target: &Target, object: &Value) -> 
         ("mainstay.dev", "offers") if name != node => {
             Err(format!("node {node:?} is not allowed to offer what node {name:?} has"))
         }
+        ("mainstay.dev", "servicetables") if name != node => {
+            Err(format!("node {node:?} is not allowed to say what node {name:?} sends to"))
+        }
         _ => Ok(()),
     };
     verdict.map_err(|why| ApiError::forbidden(&target.d, name, &why))

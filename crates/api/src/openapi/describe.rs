@@ -17,7 +17,7 @@ use k8s_openapi::{
 };
 use serde_json::{Map, Value};
 
-use crate::offer::Offer;
+use crate::{offer::Offer, service_table::ServiceTable};
 
 type Root = fn(&mut SchemaGenerator);
 
@@ -126,7 +126,7 @@ const ROOTS: &[(&str, &[Root])] = &[
             root::<networking::ServiceCIDR>,
         ],
     ),
-    ("mainstay.dev", &[root::<Offer>]),
+    ("mainstay.dev", &[root::<Offer>, root::<ServiceTable>]),
     ("node.k8s.io", &[root::<node::RuntimeClass>]),
     ("policy", &[root::<policy::PodDisruptionBudget>, root::<policy::Eviction>]),
     (

@@ -28,6 +28,7 @@ pub mod resources;
 pub mod runtime_class;
 pub mod scheduling;
 pub mod service;
+pub mod service_table;
 pub mod storage;
 #[cfg(test)]
 pub(crate) mod testing;

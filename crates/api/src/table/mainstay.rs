@@ -36,6 +36,22 @@ pub static OFFERS: Columns = Columns {
     },
 };
 
+pub static SERVICE_TABLES: Columns = Columns {
+    definitions: &[
+        NAME,
+        column("Endpoints", "The newest version of an endpoint slice that the machine follows."),
+        column("Nodes", "The newest version of a node that the machine's routes follow."),
+        AGE,
+    ],
+    cells: |object, now| {
+        let version = |field: &str| match scalar(object, field) {
+            Some(version) if !version.is_empty() => version,
+            _ => NONE.to_owned(),
+        };
+        vec![name(object), version("/spec/endpoints").into(), version("/spec/nodes").into(), age(object, now)]
+    },
+};
+
 /// Bytes as people say them: nobody reads `16269336Ki`.
 fn rounded(bytes: i128) -> String {
     let (mut amount, mut unit) = (bytes, 0);
@@ -63,6 +79,12 @@ mod tests {
         let cells = json!(["x", "3500m", "15Gi", "107", "31000,31002-32000", "5s", "5m", "1-65535", "42"]);
         assert_eq!(row(&OFFERS, offer), cells);
         assert_eq!(row(&OFFERS, json!({})), json!(["x", "0", "0", "0", "<none>", "0s", "5m", "<none>", ""]));
+    }
+
+    #[test]
+    fn service_tables_show_how_far_a_machine_has_come() {
+        let table = json!({"spec": {"endpoints": "42", "nodes": ""}});
+        assert_eq!(row(&SERVICE_TABLES, table), json!(["x", "42", "<none>", "5m"]));
     }
 
     #[test]

@@ -58,7 +58,8 @@ pub fn authorize(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Deci
         },
         ("", "serviceaccounts") => service_account(node, verb, asked),
         ("coordination.k8s.io", "leases") => lease(node, verb, asked),
-        ("mainstay.dev", "offers") => offer(node, verb, asked),
+        ("mainstay.dev", "offers") => own(node, verb, asked, "offer"),
+        ("mainstay.dev", "servicetables") => own(node, verb, asked, "service table"),
         ("", "nodes") => match (subresource, verb) {
             (None, "create" | "update" | "patch" | "get" | "list" | "watch") => Decision::Allow,
             (Some("status"), "update" | "patch") => Decision::Allow,
@@ -126,12 +127,14 @@ fn lease(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
     }
 }
 
-/// What it offers, and nobody else.
-fn offer(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
+/// What it says of itself, and nobody else of it.
+fn own(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str) -> Decision {
     match verb {
         "create" => Decision::of(asked.subresource.is_none()), // the name is in the object: see `node_restriction`
         "get" | "update" | "patch" | "delete" if asked.name() == node => Decision::of(asked.subresource.is_none()),
-        _ => Decision::no("can only get, create, update, patch, or delete the offer with the same name as the node"),
+        _ => Decision::no(format!(
+            "can only get, create, update, patch, or delete the {what} with the same name as the node"
+        )),
     }
 }
 

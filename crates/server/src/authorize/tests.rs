@@ -50,6 +50,10 @@ fn a_machine_may_what_it_needs() {
         "PUT /apis/mainstay.dev/v1/offers/a",
         "GET /apis/mainstay.dev/v1/offers/a",
         "DELETE /apis/mainstay.dev/v1/offers/a",
+        "POST /apis/mainstay.dev/v1/servicetables",
+        "PATCH /apis/mainstay.dev/v1/servicetables/a",
+        "GET /apis/discovery.k8s.io/v1/endpointslices?watch=1",
+        "GET /api/v1/nodes?watch=1",
         "POST /apis/authentication.k8s.io/v1/selfsubjectreviews",
         "GET /apis",
         "GET /version",
@@ -106,6 +110,10 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
         (
             "GET /apis/mainstay.dev/v1/offers",
             "can only get, create, update, patch, or delete the offer with the same name as the node",
+        ),
+        (
+            "PUT /apis/mainstay.dev/v1/servicetables/b",
+            "can only get, create, update, patch, or delete the service table with the same name as the node",
         ),
         ("POST /apis/mainstay.dev/v1/placements", ""),
         ("DELETE /api/v1/nodes/a", ""),

@@ -295,3 +295,18 @@ async fn a_machine_offers_what_it_has_and_not_what_others_have() {
     assert_eq!(server.ask(User::node("n2"), Method::DELETE, &own, &json!(null)).await.0, 403);
     assert_eq!(server.ask(User::node("n1"), Method::DELETE, &own, &json!(null)).await.0, 200);
 }
+
+#[tokio::test]
+async fn a_machine_says_what_it_sends_to_and_not_what_others_do() {
+    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let table = |name: &str| json!({"metadata": {"name": name}, "spec": {"endpoints": "7", "nodes": "5"}});
+    let path = "/apis/mainstay.dev/v1/servicetables";
+    let (code, answer) = server.ask(User::node("n1"), Method::POST, path, &table("n2")).await;
+    assert_eq!(code, 403, "{answer}");
+    assert!(answer["message"].as_str().unwrap().contains("not allowed to say what node \"n2\" sends to"), "{answer}");
+    let (code, answer) = server.ask(User::node("n1"), Method::POST, path, &table("n1")).await;
+    assert_eq!((code, &answer["spec"]["endpoints"]), (201, &json!("7")), "{answer}");
+    let own = format!("{path}/n1");
+    assert_eq!(server.ask(User::node("n1"), Method::PUT, &own, &table("n1")).await.0, 200, "whatever it was before");
+    assert_eq!(server.ask(User::node("n2"), Method::PUT, &own, &table("n1")).await.0, 403);
+}
