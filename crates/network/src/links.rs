@@ -12,7 +12,7 @@ use rtnetlink::{
     packet_route::{
         address::AddressAttribute,
         link::{InfoData, InfoVeth, LinkAttribute, LinkMessage},
-        route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol},
+        route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope},
     },
 };
 
@@ -222,4 +222,33 @@ pub async fn delete_route(handle: &Handle, to: Range, via: Ipv4Addr) -> Result<(
         }
         _ => Ok(()),
     }
+}
+
+/// Lets the machine itself send to a range of addresses that no interface has, whatever other routes there are: exactly this
+/// range, or none. The metric tells the routes of several of us apart.
+pub async fn set_own_range(handle: &Handle, range: Option<Range>, metric: u32) -> Result<()> {
+    let wanted = |route: &RouteMessage| {
+        range.is_some_and(|range| {
+            let to = RouteAttribute::Destination(RouteAddress::Inet(range.base()));
+            route.header.destination_prefix_length == range.bits() && route.attributes.contains(&to)
+        })
+    };
+    let ours = |route: &RouteMessage| {
+        let marks = [RouteAttribute::Oif(LOOPBACK), RouteAttribute::Priority(metric)];
+        route.header.protocol == OURS && marks.iter().all(|mark| route.attributes.contains(mark))
+    };
+    let (right, wrong): (Vec<_>, Vec<_>) = routes(handle).await?.into_iter().filter(ours).partition(wanted);
+    for route in wrong {
+        match handle.route().del(route).execute().await {
+            Err(error) if !is(&error, Errno::ESRCH) => {
+                return Err(NetworkError::netlink("delete a route to Services")(error));
+            }
+            _ => {}
+        }
+    }
+    let Some(range) = range.filter(|_| right.is_empty()) else { return Ok(()) };
+    let route = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(range.base(), range.bits());
+    let route = route.output_interface(LOOPBACK).scope(RouteScope::Link).priority(metric).protocol(OURS).build();
+    let added = handle.route().add(route).replace().execute().await;
+    added.map_err(NetworkError::netlink(format!("set the machine's own route to {range}")))
 }

@@ -1,95 +1,19 @@
 //! Bridges in network namespaces of their own: machines and pods are threads, which take their namespaces with
 //! them when they end, so that nothing is left behind whatever happens. Needs root.
 
+mod places;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    os::fd::{AsRawFd, OwnedFd},
+    net::Ipv4Addr,
     path::PathBuf,
-    sync::{Arc, mpsc},
-    time::Duration,
+    sync::Arc,
 };
 
 use futures::TryStreamExt;
 use mainstay_network::{Bridge, HostPort, Protocol, Range, Settings};
-use nix::sched::{CloneFlags, unshare};
-use rtnetlink::{
-    LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
-    packet_route::link::{InfoData, InfoVeth, LinkAttribute},
-};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-type Work = Box<dyn FnOnce() + Send>;
-
-/// A thread in a network namespace of its own.
-struct Place {
-    work: Option<mpsc::Sender<Work>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-    path: PathBuf,
-}
-
-impl Place {
-    fn new() -> Self {
-        let (work, queue) = mpsc::channel::<Work>();
-        let (ready, path) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("these tests need root");
-            let own = format!("/proc/self/task/{}/ns/net", nix::unistd::gettid());
-            ready.send(PathBuf::from(own)).unwrap();
-            queue.iter().for_each(|work| work());
-        });
-        Self { work: Some(work), thread: Some(thread), path: path.recv().unwrap() }
-    }
-
-    /// Runs something there; panics come back.
-    fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let (done, result) = mpsc::channel();
-        self.work.as_ref().unwrap().send(Box::new(move || done.send(work()).unwrap())).unwrap();
-        result.recv_timeout(PATIENCE * 3).expect("failed in its namespace")
-    }
-
-    fn run_async<T: Send + 'static, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send + 'static) -> T {
-        self.run(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async move { tokio::time::timeout(PATIENCE * 2, work()).await.expect("in time") })
-        })
-    }
-
-    /// Answers every connection with the address it came from.
-    fn serve(&self, port: u16) {
-        self.run(move || {
-            let listener = TcpListener::bind(("0.0.0.0", port)).unwrap();
-            std::thread::spawn(move || {
-                for stream in listener.incoming() {
-                    let Ok(mut stream) = stream else { return };
-                    let peer = stream.peer_addr().unwrap().ip().to_string();
-                    let _ = stream.write_all(peer.as_bytes());
-                }
-            });
-        });
-    }
-
-    /// As whom a server sees us.
-    fn ask(&self, server: impl Into<SocketAddr>) -> std::io::Result<String> {
-        let server = server.into();
-        self.run(move || {
-            let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(5))?;
-            let mut answer = String::new();
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.read_to_string(&mut answer)?;
-            Ok(answer)
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.work.take();
-        let _ = self.thread.take().unwrap().join();
-    }
-}
+use places::{Place, machine_and_neighbour};
+use rtnetlink::packet_route::link::LinkAttribute;
 
 fn settings(directory: &std::path::Path) -> Settings {
     Settings { instance: "mainstay".into(), directory: directory.to_owned(), cluster: "10.244.0.0/16".parse().unwrap() }
@@ -97,39 +21,6 @@ fn settings(directory: &std::path::Path) -> Settings {
 
 fn range(text: &str) -> Range {
     text.parse().unwrap()
-}
-
-/// A machine with an uplink to another host, at 192.168.77.1 and .2.
-fn machine_and_neighbour(mtu: u32) -> (Place, Place) {
-    let (machine, neighbour) = (Place::new(), Place::new());
-    let other: OwnedFd = std::fs::File::open(&neighbour.path).unwrap().into();
-    machine.run_async(move || async move {
-        let (connection, handle, _) = rtnetlink::new_connection().unwrap();
-        tokio::spawn(connection);
-        let lo = LinkUnspec::new_with_index(1).up().build();
-        handle.link().change(lo).execute().await.unwrap();
-        let peer = LinkMessageBuilder::<LinkUnspec>::new().name("up").mtu(mtu).setns_by_fd(other.as_raw_fd()).build();
-        let pair = LinkVeth::new("up", "up").set_info_data(InfoData::Veth(InfoVeth::Peer(peer))).mtu(mtu).up();
-        handle.link().add(pair.build()).execute().await.unwrap();
-        configure(&handle, [192, 168, 77, 1], Some([192, 168, 77, 2])).await;
-    });
-    neighbour.run_async(|| async {
-        let (connection, handle, _) = rtnetlink::new_connection().unwrap();
-        tokio::spawn(connection);
-        configure(&handle, [192, 168, 77, 2], None).await;
-    });
-    (machine, neighbour)
-}
-
-async fn configure(handle: &rtnetlink::Handle, address: [u8; 4], gateway: Option<[u8; 4]>) {
-    let link = handle.link().get().match_name("up").execute().try_next().await.unwrap().unwrap();
-    let index = link.header.index;
-    handle.address().add(index, address.into(), 24).execute().await.unwrap();
-    handle.link().change(LinkUnspec::new_with_index(index).up().build()).execute().await.unwrap();
-    if let Some(gateway) = gateway {
-        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway.into()).build();
-        handle.route().add(route).execute().await.unwrap();
-    }
 }
 
 /// Names and sizes of the interfaces where the caller is.

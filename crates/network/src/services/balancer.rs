@@ -45,8 +45,6 @@ impl Balancer {
         let proxy = Proxy::start().map_err(NetworkError::system("listen for connections that wait for a backend"))?;
         let kernel = Kernel::new(KernelSettings {
             instance: settings.instance,
-            bridge: settings.bridge,
-            pods: settings.pods,
             services: settings.services,
             proxy_port: proxy.port(),
         });

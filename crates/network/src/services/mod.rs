@@ -10,3 +10,4 @@ mod kernel;
 pub mod table;
 
 pub use balancer::{Balancer, BalancerSettings};
+pub use kernel::{Drift, Kernel, KernelSettings};

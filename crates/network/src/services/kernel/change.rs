@@ -1,0 +1,175 @@
+//! From what there is and what there should be to one batch. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Drift, KernelSettings,
+    chains::{self, Chain},
+    layout::{self, Element, Key, SHAPES, Set, WAYS, Way},
+    observed::Observed,
+};
+use crate::nft::{Batch, listing, sets::Data};
+
+/// Elements that go and come, and ways that begin and end to be used.
+#[derive(Default)]
+pub struct Change {
+    pub delete: Vec<Key>,
+    pub add: Vec<Element>,
+    pub begin: BTreeSet<Way>,
+    pub end: BTreeSet<Way>,
+}
+
+impl Change {
+    /// What turns the elements of a front into others.
+    pub fn elements(&mut self, old: Vec<Element>, new: Vec<Element>) {
+        let old: BTreeMap<Key, Element> = old.into_iter().map(|element| (element.key, element)).collect();
+        let mut kept = BTreeSet::new();
+        for element in new {
+            match old.get(&element.key) {
+                Some(same) if *same == element => {
+                    kept.insert(element.key);
+                }
+                _ => self.add.push(element),
+            }
+        }
+        self.delete.extend(old.into_keys().filter(|key| !kept.contains(key)));
+    }
+
+    pub fn batch(&self, table: &str, proxy_port: u16) -> Batch {
+        let mut batch = Batch::new();
+        for way in &self.begin {
+            chain(&mut batch, table, &chains::of(*way, proxy_port));
+        }
+        lead(&mut batch, table, self.begin.iter());
+        delete(&mut batch, table, &self.delete);
+        add(&mut batch, table, &self.add);
+        let ended: Vec<[u8; 12]> = self.end.iter().map(Way::key).collect();
+        batch.delete_elements(table, WAYS.name, ended.iter().map(<[u8; 12]>::as_slice));
+        for way in &self.end {
+            batch.empty_chain(table, &way.chain());
+            batch.delete_chain(table, &way.chain());
+        }
+        batch
+    }
+}
+
+/// What there should be.
+pub struct Wanted<'a, E> {
+    pub settings: &'a KernelSettings,
+    pub table: &'a str,
+    pub ways: BTreeSet<Way>,
+    pub elements: E,
+}
+
+impl<E: Iterator<Item = Element>> Wanted<'_, E> {
+    fn chains(&self) -> Vec<Chain> {
+        let ways = self.ways.iter().map(|way| chains::of(*way, self.settings.proxy_port));
+        chains::constant(self.settings).into_iter().chain(ways).collect()
+    }
+
+    /// All of it, in place of whatever there is.
+    pub fn anew(self) -> Batch {
+        let (mut batch, table) = (Batch::new(), self.table);
+        // Deleting what may not be there needs it to be there.
+        batch.table(table);
+        batch.delete_table(table);
+        batch.table(table);
+        for (number, shape) in (1..).zip(SHAPES) {
+            batch.set(table, number, shape);
+        }
+        for wanted in self.chains() {
+            chain(&mut batch, table, &wanted);
+        }
+        lead(&mut batch, table, self.ways.iter());
+        let elements: Vec<Element> = self.elements.chain(layout::constant_elements()).collect();
+        add(&mut batch, table, &elements);
+        batch
+    }
+
+    /// What differs. None if it cannot be mended piece by piece.
+    pub fn mend(self, mut observed: Observed) -> Option<(Batch, Drift)> {
+        let (mut batch, mut drift, table) = (Batch::new(), Drift::default(), self.table);
+        for wanted in self.chains() {
+            let found = observed.chains.remove(&wanted.name);
+            let hook = wanted.hook.map(|hook| hook.place());
+            let Some(found) = found else {
+                drift.missing += 1 + wanted.rules.len();
+                chain(&mut batch, table, &wanted);
+                continue;
+            };
+            if found.hook != hook {
+                return None;
+            }
+            let marks: Vec<Option<Vec<u8>>> = wanted.rules.iter().map(|rule| Some(listing::mark(rule))).collect();
+            if marks != found.marks {
+                drift.missing += marks.iter().filter(|mark| !found.marks.contains(mark)).count();
+                drift.surplus += found.marks.iter().filter(|mark| !marks.contains(mark)).count();
+                batch.empty_chain(table, &wanted.name);
+                rules(&mut batch, table, &wanted);
+            }
+        }
+        let mut ways = observed.ways;
+        let unled: Vec<&Way> = self.ways.iter().filter(|way| ways.get(&way.key()[..]) != Some(&way.chain())).collect();
+        drift.missing += unled.len();
+        ways.retain(|key, chain| !self.ways.iter().any(|way| way.key()[..] == key[..] && way.chain() == *chain));
+        batch.delete_elements(table, WAYS.name, ways.keys().map(Vec::as_slice));
+        lead(&mut batch, table, unled.into_iter());
+        // A changed one is missing as it should be, and surplus as it is.
+        let mut missing = Vec::new();
+        for element in self.elements.chain(layout::constant_elements()) {
+            match observed.elements.get(&element.key) {
+                Some(found) if *found == element => {
+                    observed.elements.remove(&element.key);
+                }
+                _ => missing.push(element),
+            }
+        }
+        let surplus: Vec<Key> = observed.elements.into_keys().collect();
+        delete(&mut batch, table, &surplus);
+        add(&mut batch, table, &missing);
+        drift.missing += missing.len();
+        drift.surplus += surplus.len() + ways.len() + observed.chains.len();
+        for (name, found) in &observed.chains {
+            drift.surplus += found.marks.len();
+            batch.empty_chain(table, name);
+        }
+        for name in observed.chains.keys() {
+            batch.delete_chain(table, name);
+        }
+        Some((batch, drift))
+    }
+}
+
+fn chain(batch: &mut Batch, table: &str, chain: &Chain) {
+    match chain.hook {
+        Some(hook) => batch.chain(table, &chain.name, hook),
+        None => batch.inner_chain(table, &chain.name),
+    }
+    rules(batch, table, chain);
+}
+
+fn rules(batch: &mut Batch, table: &str, chain: &Chain) {
+    for rule in &chain.rules {
+        batch.marked_rule(table, &chain.name, rule);
+    }
+}
+
+fn lead<'a>(batch: &mut Batch, table: &str, ways: impl Iterator<Item = &'a Way>) {
+    let named: Vec<([u8; 12], String)> = ways.map(|way| (way.key(), way.chain())).collect();
+    batch.add_elements(table, WAYS.name, named.iter().map(|(key, chain)| (&key[..], Data::Goto(chain))));
+}
+
+fn delete(batch: &mut Batch, table: &str, keys: &[Key]) {
+    for set in Set::ALL {
+        let of_set = keys.iter().filter(|key| key.set == set);
+        batch.delete_elements(table, set.name(), of_set.map(Key::bytes));
+    }
+}
+
+fn add(batch: &mut Batch, table: &str, elements: &[Element]) {
+    for set in Set::ALL {
+        let of_set = elements.iter().filter(|element| element.key.set == set);
+        let with_data = of_set.map(|element| (element.key.bytes(), element.value().map_or(Data::None, Data::Value)));
+        batch.add_elements(table, set.name(), with_data);
+    }
+}

@@ -1,0 +1,230 @@
+//! The table as the kernel's packet rules.
+//!
+//! [`layout`] says what elements a front needs, [`chains`] what packets pass, [`change`] how to get from one state to
+//! another in one transaction, [`observed`] what the kernel really has. What is in force is known here, so that
+//! a change costs what it changes; when in doubt the kernel is asked.
+
+mod chains;
+mod change;
+mod layout;
+mod observed;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::Ipv4Addr,
+};
+
+use self::{
+    change::{Change, Wanted},
+    layout::Way,
+    observed::observe,
+};
+use super::frontend::{Front, Target};
+use crate::{
+    error::NetworkError,
+    links,
+    netns::{self, Netlink},
+    nft::{Batch, listing, send},
+    range::Range,
+};
+
+/// The machine's own routes to Services come after everybody else's; the rest of the number tells instances apart.
+const LAST_METRIC: u32 = 0x4d00_0000;
+
+#[derive(Clone, Debug)]
+pub struct KernelSettings {
+    /// Names our table: `mainstay`, or `mainstay-<8 hex digits>`.
+    pub instance: String,
+    pub services: Range,
+    /// Where our own process takes connections that the kernel does not deliver itself.
+    pub proxy_port: u16,
+}
+
+impl KernelSettings {
+    /// The address of the range that the machine itself has, and answers names at.
+    pub fn dns(&self) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.services.base()) + 10)
+    }
+}
+
+/// The rules of one machine.
+pub struct Kernel {
+    settings: KernelSettings,
+    table: String,
+    /// Backends in the order of their numbers.
+    fronts: HashMap<Front, Target>,
+    /// How many fronts use each.
+    ways: BTreeMap<Way, usize>,
+    /// The kernel's count of changes when it last had exactly this; unknown if it may have something else.
+    known: Option<u32>,
+}
+
+/// How much the kernel's rules differed from what they should have been.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drift {
+    pub missing: usize,
+    pub surplus: usize,
+    /// Connections to backends that are gone.
+    pub dead_connections: usize,
+}
+
+type Result<T> = std::result::Result<T, NetworkError>;
+
+fn table(instance: &str) -> String {
+    format!("{instance}-services")
+}
+
+fn metric(instance: &str) -> u32 {
+    LAST_METRIC | xxhash_rust::xxh3::xxh3_64(instance.as_bytes()) as u32 >> 8
+}
+
+impl Kernel {
+    /// Begins with an empty table: what an earlier process left is replaced by the first `replace`, not before.
+    pub fn new(settings: KernelSettings) -> Self {
+        let table = table(&settings.instance);
+        Self { settings, table, fronts: HashMap::new(), ways: BTreeMap::new(), known: None }
+    }
+
+    /// Exactly these, in one transaction, whatever the kernel has now.
+    pub async fn replace(&mut self, fronts: BTreeMap<Front, Target>) -> Result<()> {
+        let dns = self.settings.dns();
+        self.fronts = fronts.into_iter().filter(|(front, _)| front.address != Some(dns)).collect();
+        self.ways.clear();
+        for (front, target) in &self.fronts {
+            *self.ways.entry(Way::of(front, target)).or_default() += 1;
+        }
+        self.route().await;
+        self.mend().await?;
+        Ok(())
+    }
+
+    /// These change, or go. In one transaction; in force when this returns.
+    pub async fn apply(&mut self, changes: BTreeMap<Front, Option<Target>>) -> Result<()> {
+        let mut change = Change::default();
+        let before: BTreeSet<Way> = self.ways.keys().copied().collect();
+        for (front, target) in changes {
+            self.note(&mut change, front, target);
+        }
+        let now = || self.ways.keys().copied();
+        change.begin = now().filter(|way| !before.contains(way)).collect();
+        change.end = before.iter().copied().filter(|way| !self.ways.contains_key(way)).collect();
+        let batch = change.batch(&self.table, self.settings.proxy_port);
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let known = self.known.take();
+        match write(batch).await {
+            Ok(generation) => {
+                self.known = known.filter(|known| known.wrapping_add(1) == generation).map(|_| generation)
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error = error.chain(),
+                    table = self.table,
+                    "packet rules are not what they were: mending"
+                );
+                self.mend().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a front's change into the books and into the batch.
+    fn note(&mut self, change: &mut Change, front: Front, target: Option<Target>) {
+        if front.address == Some(self.settings.dns()) {
+            return;
+        }
+        let old = self.fronts.remove(&front);
+        let new = target.map(|target| {
+            let order = old.as_ref().map(|old| old.backends.as_slice()).unwrap_or_default();
+            Target { backends: layout::placed(order, target.backends), ..target }
+        });
+        if let Some(old) = &old {
+            let way = Way::of(&front, old);
+            if let Some(count) = self.ways.get_mut(&way) {
+                *count -= 1;
+            }
+        }
+        if let Some(new) = &new {
+            *self.ways.entry(Way::of(&front, new)).or_default() += 1;
+        }
+        let elements = |target: Option<&Target>| target.map(|target| layout::elements(&front, target));
+        change.elements(elements(old.as_ref()).unwrap_or_default(), elements(new.as_ref()).unwrap_or_default());
+        self.ways.retain(|_, count| *count > 0);
+        self.fronts.extend(new.map(|new| (front, new)));
+    }
+
+    /// Compares with what the kernel really has, and mends what differs.
+    pub async fn reconcile(&mut self) -> Result<Drift> {
+        self.route().await;
+        let now = netns::apart(listing::generation).await.map_err(NetworkError::system("ask for packet rules"))?;
+        if self.known == Some(now) {
+            return Ok(Drift::default());
+        }
+        self.mend().await
+    }
+
+    /// Makes the kernel's table what is in the books, whatever it is now.
+    async fn mend(&mut self) -> Result<Drift> {
+        self.known = None;
+        let name = self.table.clone();
+        let observed = netns::apart(move || observe(&name)).await;
+        let observed = observed.map_err(NetworkError::system("read packet rules"))?;
+        let generation = observed.as_ref().and_then(|observed| observed.generation);
+        let mended = observed.and_then(|observed| self.wanted().mend(observed));
+        if let Some((batch, drift)) = mended {
+            if batch.is_empty() {
+                self.known = generation;
+                return Ok(drift);
+            }
+            match write(batch).await {
+                Ok(now) => {
+                    self.known = generation.filter(|before| before.wrapping_add(1) == now).map(|_| now);
+                    return Ok(drift);
+                }
+                Err(error) => tracing::warn!(error = error.chain(), table = self.table, "packet rules are made anew"),
+            }
+        }
+        let missing = self.wanted().elements.count() + self.ways.len();
+        write(self.wanted().anew()).await?;
+        Ok(Drift { missing, ..Drift::default() })
+    }
+
+    fn wanted(&self) -> Wanted<'_, impl Iterator<Item = layout::Element>> {
+        Wanted {
+            settings: &self.settings,
+            table: &self.table,
+            ways: self.ways.keys().copied().collect(),
+            elements: self.fronts.iter().flat_map(|(front, target)| layout::elements(front, target)),
+        }
+    }
+
+    /// The machine's own way to Services. Without it those of the machine that has a default route still work.
+    async fn route(&self) {
+        let metric = metric(&self.settings.instance);
+        let set = async { links::set_own_range(&Netlink::here()?.handle, Some(self.settings.services), metric).await };
+        if let Err(error) = set.await {
+            tracing::warn!(error = error.chain(), "this machine itself may not reach Services");
+        }
+    }
+
+    /// Removes all rules of an instance, with or without a process that made them.
+    pub async fn remove(instance: &str) -> Result<()> {
+        let name = table(instance);
+        let mut batch = Batch::new();
+        batch.table(&name);
+        batch.delete_table(&name);
+        write(batch).await?;
+        links::set_own_range(&Netlink::here()?.handle, None, metric(instance)).await
+    }
+}
+
+/// The kernel's count of changes after this one.
+async fn write(batch: Batch) -> Result<u32> {
+    let bytes = batch.finish();
+    let written = netns::apart(move || {
+        send(&bytes)?;
+        listing::generation()
+    });
+    written.await.map_err(NetworkError::system("write packet rules"))
+}

@@ -1,0 +1,204 @@
+//! A machine with pods behind Services, and a neighbour that asks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Read, Write},
+    net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use mainstay_network::{
+    Bridge, Protocol, Settings,
+    services::{
+        Drift, Kernel, KernelSettings,
+        frontend::{Front, Target, WithoutBackends},
+    },
+};
+use tokio::sync::Mutex;
+
+use super::{Place, machine_and_neighbour};
+
+pub const MACHINE: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 1);
+pub const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
+pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+
+/// How long a silence is taken for one.
+const SILENCE: Duration = Duration::from_millis(700);
+
+pub fn tcp(address: impl Into<Option<Ipv4Addr>>, port: u16) -> Front {
+    Front { address: address.into(), protocol: Protocol::Tcp, port }
+}
+
+pub fn udp(address: impl Into<Option<Ipv4Addr>>, port: u16) -> Front {
+    Front { protocol: Protocol::Udp, ..tcp(address, port) }
+}
+
+pub fn target(backends: impl IntoIterator<Item = SocketAddrV4>) -> Target {
+    Target {
+        backends: backends.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
+        affinity: None,
+        masquerade: false,
+        through_user_space: false,
+        without_backends: WithoutBackends::Refuse,
+    }
+}
+
+/// The kernel's side of one machine, used inside its namespace.
+#[derive(Clone)]
+pub struct Rules(Arc<Mutex<Kernel>>);
+
+impl Rules {
+    pub fn new(settings: KernelSettings) -> Self {
+        Self(Arc::new(Mutex::new(Kernel::new(settings))))
+    }
+
+    pub fn replace(&self, machine: &Place, fronts: impl IntoIterator<Item = (Front, Target)>) {
+        let (kernel, fronts) = (self.0.clone(), fronts.into_iter().collect());
+        machine.run_async(move || async move { kernel.lock().await.replace(fronts).await.unwrap() });
+    }
+
+    pub fn apply(&self, machine: &Place, changes: impl IntoIterator<Item = (Front, Option<Target>)>) {
+        let (kernel, changes): (_, BTreeMap<_, _>) = (self.0.clone(), changes.into_iter().collect());
+        machine.run_async(move || async move { kernel.lock().await.apply(changes).await.unwrap() });
+    }
+
+    pub fn reconcile(&self, machine: &Place) -> Drift {
+        let kernel = self.0.clone();
+        machine.run_async(move || async move { kernel.lock().await.reconcile().await.unwrap() })
+    }
+}
+
+pub fn settings(instance: &str, services: &str) -> KernelSettings {
+    KernelSettings { instance: instance.into(), services: services.parse().unwrap(), proxy_port: 9 }
+}
+
+pub struct World {
+    pub machine: Place,
+    pub neighbour: Place,
+    pub pods: Vec<Place>,
+    pub addresses: Vec<Ipv4Addr>,
+    pub rules: Rules,
+    _directory: tempfile::TempDir,
+}
+
+impl World {
+    /// With pods that serve TCP and UDP at port 80, saying who they are and as whom they see the client.
+    pub fn new(count: usize) -> Self {
+        Self::with(count, settings("mainstay", "10.96.0.0/16"))
+    }
+
+    pub fn with(count: usize, settings: KernelSettings) -> Self {
+        let (machine, neighbour) = machine_and_neighbour(1500);
+        let pods: Vec<Place> = (0..count).map(|_| Place::new()).collect();
+        let paths: Vec<PathBuf> = pods.iter().map(|pod| pod.path.clone()).collect();
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().to_owned();
+        let addresses: Vec<Ipv4Addr> = machine.run_async(move || async move {
+            let cluster = "10.244.0.0/16".parse().unwrap();
+            let bridge = Bridge::new(Settings { instance: "mainstay".into(), directory: own, cluster }).unwrap();
+            bridge.set_range("10.244.3.0/24".parse().unwrap()).await.unwrap();
+            let mut addresses = Vec::new();
+            for (n, path) in paths.iter().enumerate() {
+                addresses.push(bridge.attach(&format!("pod-{n}"), path, &[]).await.unwrap());
+            }
+            addresses
+        });
+        for (pod, address) in pods.iter().zip(&addresses) {
+            serve(pod, *address, 80);
+        }
+        Self { machine, neighbour, pods, addresses, rules: Rules::new(settings), _directory: directory }
+    }
+
+    pub fn backends(&self, which: impl IntoIterator<Item = usize>) -> Vec<SocketAddrV4> {
+        which.into_iter().map(|n| SocketAddrV4::new(self.addresses[n], 80)).collect()
+    }
+}
+
+/// Answers with its own address and that of the client: to every TCP connection at once and to each line, and to datagrams.
+pub fn serve(place: &Place, own: Ipv4Addr, port: u16) {
+    place.run(move || {
+        let listener = TcpListener::bind(("0.0.0.0", port)).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                std::thread::spawn(move || {
+                    let Ok(peer) = stream.peer_addr() else { return };
+                    let answer = format!("{own} {}\n", peer.ip());
+                    let mut line = [0; 100];
+                    while stream.write_all(answer.as_bytes()).is_ok() {
+                        if !matches!(stream.read(&mut line), Ok(1..)) {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        let socket = UdpSocket::bind(("0.0.0.0", port)).unwrap();
+        std::thread::spawn(move || {
+            let mut datagram = [0; 100];
+            while let Ok((_, peer)) = socket.recv_from(&mut datagram) {
+                let _ = socket.send_to(format!("{own} {}\n", peer.ip()).as_bytes(), peer);
+            }
+        });
+    });
+}
+
+/// Who answered, and as whom it saw us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub by: Ipv4Addr,
+    pub to: Ipv4Addr,
+}
+
+fn answer(text: &str) -> io::Result<Answer> {
+    let parsed =
+        text.trim().split_once(' ').and_then(|(by, to)| Some(Answer { by: by.parse().ok()?, to: to.parse().ok()? }));
+    parsed.ok_or_else(|| io::Error::other(format!("answered {text:?}")))
+}
+
+pub fn read(stream: &mut TcpStream) -> io::Result<Answer> {
+    let mut text = Vec::new();
+    let mut byte = [0];
+    while !text.ends_with(b"\n") {
+        stream.read_exact(&mut byte)?;
+        text.extend(byte);
+    }
+    answer(&String::from_utf8_lossy(&text))
+}
+
+pub fn connect(to: SocketAddrV4, patience: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&to.into(), patience)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    Ok(stream)
+}
+
+impl Place {
+    /// Asks over a TCP connection of its own.
+    pub fn ask_tcp(&self, address: Ipv4Addr, port: u16) -> io::Result<Answer> {
+        self.run(move || read(&mut connect(SocketAddrV4::new(address, port), Duration::from_secs(10))?))
+    }
+
+    /// As before, with little patience.
+    pub fn try_tcp(&self, address: Ipv4Addr, port: u16) -> io::Result<Answer> {
+        self.run(move || read(&mut connect(SocketAddrV4::new(address, port), SILENCE)?))
+    }
+
+    /// Asks with a datagram from a port of its own.
+    pub fn ask_udp(&self, address: Ipv4Addr, port: u16) -> io::Result<Answer> {
+        self.run(move || {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect((address, port))?;
+            exchange(&socket)
+        })
+    }
+}
+
+pub fn exchange(socket: &UdpSocket) -> io::Result<Answer> {
+    socket.set_read_timeout(Some(SILENCE))?;
+    socket.send(b"who are you?")?;
+    let mut text = [0; 100];
+    let length = socket.recv(&mut text)?;
+    answer(&String::from_utf8_lossy(&text[..length]))
+}
