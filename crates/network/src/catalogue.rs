@@ -4,7 +4,9 @@
 //! question. Nothing here asks anybody, so names and addresses are good for as long as this process lives.
 
 use std::{
+    borrow::Borrow,
     collections::{BTreeMap, BTreeSet, HashMap},
+    hash::{Hash, Hasher},
     net::Ipv4Addr,
     sync::Arc,
     time::Duration,
@@ -18,7 +20,7 @@ use crate::journal::Protocol;
 pub const HOLD: Duration = Duration::from_secs(10);
 
 /// A namespace and a name in it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
@@ -106,23 +108,83 @@ pub struct Endpoint {
     pub hostname: Option<Arc<str>>,
 }
 
+/// A [`Key`], or the two words of one that somebody asks for: so that asking copies nothing.
+trait Pair {
+    fn words(&self) -> (&str, &str);
+}
+
+impl Pair for Key {
+    fn words(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
+    }
+}
+
+impl Pair for (&str, &str) {
+    fn words(&self) -> (&str, &str) {
+        *self
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.words().hash(state);
+    }
+}
+
+impl Hash for dyn Pair + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.words().hash(state);
+    }
+}
+
+impl PartialEq for dyn Pair + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.words() == other.words()
+    }
+}
+
+impl Eq for dyn Pair + '_ {}
+
+impl<'a> Borrow<dyn Pair + 'a> for Key {
+    fn borrow(&self) -> &(dyn Pair + 'a) {
+        self
+    }
+}
+
+/// Who has an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Service(Key),
+    /// A backend in this slice.
+    Slice(Key),
+}
+
 /// Everything known, at one moment.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Known {
     services: HashMap<Key, Service>,
     slices: HashMap<Key, Slice>,
     /// Which slices belong to a Service.
     slices_of: HashMap<Key, BTreeSet<Key>>,
-    /// Which Services have a backend at an address, and how often; or that address themselves.
-    at_address: HashMap<Ipv4Addr, Vec<(Key, u32)>>,
+    at_address: HashMap<Ipv4Addr, Vec<Place>>,
+    /// Slices that have a backend of this hostname.
+    with_hostname: HashMap<Arc<str>, Vec<Key>>,
     /// Services by name, whatever their namespace.
     by_name: HashMap<Arc<str>, BTreeSet<Key>>,
+    /// How many Services each has.
+    namespaces: HashMap<Arc<str>, usize>,
     machines: BTreeMap<Arc<str>, Ipv4Addr>,
+    machines_at: BTreeSet<(Ipv4Addr, Arc<str>)>,
 }
 
 impl Known {
     pub fn service(&self, key: &Key) -> Option<&Service> {
         self.services.get(key)
+    }
+
+    /// The Service of this name, without making a [`Key`] of it first.
+    pub fn service_named(&self, namespace: &str, name: &str) -> Option<(&Key, &Service)> {
+        self.services.get_key_value(&(namespace, name) as &dyn Pair)
     }
 
     pub fn services(&self) -> impl Iterator<Item = (&Key, &Service)> {
@@ -135,6 +197,11 @@ impl Known {
         keys.filter_map(|key| self.services.get_key_value(key))
     }
 
+    /// Whether there is a Service in it.
+    pub fn has_namespace(&self, namespace: &str) -> bool {
+        self.namespaces.contains_key(namespace)
+    }
+
     /// In the order of their names.
     pub fn slices_of(&self, service: &Key) -> impl Iterator<Item = &Slice> {
         let names = self.slices_of.get(service).into_iter().flatten();
@@ -145,9 +212,34 @@ impl Known {
         self.slices.iter()
     }
 
-    /// Services that have this address, or a backend at it.
-    pub fn at_address(&self, address: Ipv4Addr) -> impl Iterator<Item = &Key> {
-        self.at_address.get(&address).into_iter().flatten().map(|(key, _)| key)
+    /// Services that have this address themselves.
+    pub fn services_at(&self, address: Ipv4Addr) -> impl Iterator<Item = &Key> {
+        self.places(address).filter_map(|place| match place {
+            Place::Service(key) => Some(key),
+            Place::Slice(_) => None,
+        })
+    }
+
+    /// Backends at this address, each with its Service, as far as that exists.
+    pub fn backends_at(&self, address: Ipv4Addr) -> impl Iterator<Item = (&Key, &Service, &Endpoint)> {
+        let slices = self.places(address).filter_map(|place| match place {
+            Place::Service(_) => None,
+            Place::Slice(key) => Some((key, self.slices.get(key)?)),
+        });
+        slices.filter_map(|(key, slice)| Some((slice, self.service_named(&key.namespace, &slice.service)?))).flat_map(
+            move |(slice, (key, service))| {
+                let here = slice.endpoints.iter().filter(move |endpoint| endpoint.address == address);
+                here.map(move |endpoint| (key, service, endpoint))
+            },
+        )
+    }
+
+    /// Backends of a Service that are called so.
+    pub fn backends_called(&self, service: &Key, hostname: &str) -> impl Iterator<Item = &Endpoint> {
+        let slices = self.with_hostname.get(hostname).into_iter().flatten();
+        let slices = slices.filter(|key| key.namespace == service.namespace).filter_map(|key| self.slices.get(key));
+        let endpoints = slices.filter(|slice| slice.service == service.name).flat_map(|slice| &slice.endpoints);
+        endpoints.filter(move |endpoint| endpoint.hostname.as_deref() == Some(hostname))
     }
 
     pub fn machine(&self, name: &str) -> Option<Ipv4Addr> {
@@ -158,45 +250,48 @@ impl Known {
         self.machines.iter().map(|(name, address)| (name, *address))
     }
 
-    fn found(&mut self, address: Ipv4Addr, service: &Key) {
-        // There is hardly ever more than one, and there may be very many addresses.
-        let here = self.at_address.entry(address).or_insert_with(|| Vec::with_capacity(1));
-        match here.iter_mut().find(|(key, _)| key == service) {
-            Some((_, count)) => *count += 1,
-            None => here.push((service.clone(), 1)),
-        }
+    /// The names of the machines that have this address.
+    pub fn machines_at(&self, address: Ipv4Addr) -> impl Iterator<Item = &Arc<str>> {
+        let from = (address, Arc::from(""));
+        self.machines_at.range(from..).take_while(move |(at, _)| *at == address).map(|(_, name)| name)
     }
 
-    fn lost(&mut self, address: Ipv4Addr, service: &Key) {
-        let Some(here) = self.at_address.get_mut(&address) else { return };
-        if let Some((_, count)) = here.iter_mut().find(|(key, _)| key == service) {
-            *count -= 1;
-        }
-        here.retain(|(_, count)| *count > 0);
-        if here.is_empty() {
-            self.at_address.remove(&address);
-        }
+    fn places(&self, address: Ipv4Addr) -> impl Iterator<Item = &Place> {
+        self.at_address.get(&address).into_iter().flatten()
     }
 
     fn set_service(&mut self, key: Key, service: Option<Service>) {
-        if let Some(Service { kind: Kind::Address(address), .. }) = self.services.remove(&key) {
-            self.lost(address, &key);
+        let old = self.services.remove(&key);
+        if let Some(Service { kind: Kind::Address(address), .. }) = old {
+            remove_from(&mut self.at_address, &address, &Place::Service(key.clone()));
         }
-        match service {
-            Some(service) => {
-                if let Kind::Address(address) = service.kind {
-                    self.found(address, &key);
-                }
+        match (&old, &service) {
+            (None, Some(_)) => {
                 self.by_name.entry(key.name.clone()).or_default().insert(key.clone());
-                self.services.insert(key, service);
+                *self.namespaces.entry(key.namespace.clone()).or_default() += 1;
             }
-            None => {
-                if let Some(keys) = self.by_name.get_mut(&key.name) {
-                    keys.remove(&key);
-                    if keys.is_empty() {
-                        self.by_name.remove(&key.name);
-                    }
-                }
+            (Some(_), None) => self.forget_name(&key),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        if let Some(service) = service {
+            if let Kind::Address(address) = service.kind {
+                add_to(&mut self.at_address, address, Place::Service(key.clone()));
+            }
+            self.services.insert(key, service);
+        }
+    }
+
+    fn forget_name(&mut self, key: &Key) {
+        if let Some(keys) = self.by_name.get_mut(&key.name) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_name.remove(&key.name);
+            }
+        }
+        if let Some(count) = self.namespaces.get_mut(&key.namespace) {
+            *count -= 1;
+            if *count == 0 {
+                self.namespaces.remove(&key.namespace);
             }
         }
     }
@@ -204,8 +299,13 @@ impl Known {
     fn set_slice(&mut self, key: Key, slice: Option<Slice>) -> Vec<Key> {
         let mut concerned = Vec::new();
         if let Some(old) = self.slices.remove(&key) {
+            for endpoint in &old.endpoints {
+                remove_from(&mut self.at_address, &endpoint.address, &Place::Slice(key.clone()));
+                if let Some(hostname) = &endpoint.hostname {
+                    remove_from(&mut self.with_hostname, hostname, &key);
+                }
+            }
             let service = Key { namespace: key.namespace.clone(), name: old.service.clone() };
-            old.endpoints.iter().for_each(|endpoint| self.lost(endpoint.address, &service));
             if let Some(names) = self.slices_of.get_mut(&service) {
                 names.remove(&key);
                 if names.is_empty() {
@@ -215,8 +315,13 @@ impl Known {
             concerned.push(service);
         }
         if let Some(new) = slice {
+            for endpoint in &new.endpoints {
+                add_to(&mut self.at_address, endpoint.address, Place::Slice(key.clone()));
+                if let Some(hostname) = &endpoint.hostname {
+                    add_to(&mut self.with_hostname, hostname.clone(), key.clone());
+                }
+            }
             let service = Key { namespace: key.namespace.clone(), name: new.service.clone() };
-            new.endpoints.iter().for_each(|endpoint| self.found(endpoint.address, &service));
             self.slices_of.entry(service.clone()).or_default().insert(key.clone());
             self.slices.insert(key, new);
             if !concerned.contains(&service) {
@@ -225,10 +330,38 @@ impl Known {
         }
         concerned
     }
+
+    fn set_machine(&mut self, name: &str, address: Option<Ipv4Addr>) {
+        if let Some((name, old)) = self.machines.remove_entry(name) {
+            self.machines_at.remove(&(old, name));
+        }
+        if let Some(address) = address {
+            let name: Arc<str> = name.into();
+            self.machines_at.insert((address, name.clone()));
+            self.machines.insert(name, address);
+        }
+    }
+}
+
+/// There is hardly ever more than one of an address, and there may be very many addresses.
+fn add_to<K: Eq + Hash, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: K, value: V) {
+    let here = index.entry(key).or_insert_with(|| Vec::with_capacity(1));
+    if !here.contains(&value) {
+        here.push(value);
+    }
+}
+
+fn remove_from<K: Eq + Hash, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: &K, value: &V) {
+    if let Some(here) = index.get_mut(key) {
+        here.retain(|other| other != value);
+        if here.is_empty() {
+            index.remove(key);
+        }
+    }
 }
 
 /// What is known, for several to read while one writes.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Catalogue {
     known: RwLock<Known>,
 }
@@ -248,10 +381,9 @@ impl Catalogue {
     }
 
     pub fn set_machine(&self, name: &str, address: Option<Ipv4Addr>) {
-        let mut known = self.known.write();
-        match address {
-            Some(address) => known.machines.insert(name.into(), address),
-            None => known.machines.remove(name),
-        };
+        self.known.write().set_machine(name, address);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,20 +1,44 @@
 //! Names on every machine, from the machine's own memory.
+//!
+//! * [`query`], [`name`], [`answer`]: packets, read and written
+//! * [`zones`]: what our names stand for, as Kubernetes ([`cluster`]) and Consul ([`consul`]) spell them, and back
+//!   ([`reverse`]); pure
+//! * [`udp`], [`tcp`]: how questions come; [`server`]: what becomes of each
+//!
+//! No answer of ours depends on anybody else being there: with all servers down names resolve as they last were.
+
+mod answer;
+mod cluster;
+mod consul;
+mod name;
+mod query;
+mod reverse;
+mod server;
+mod tcp;
+mod udp;
+mod zones;
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::Arc,
 };
 
-use tokio_util::sync::CancellationToken;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use self::{server::Server, zones::Zones};
 use crate::catalogue::Catalogue;
+
+/// More sockets than this would wait for each other's answers.
+const MOST_SOCKETS: usize = 8;
 
 #[derive(Clone, Debug)]
 pub struct DnsSettings {
     /// The address of the cluster's DNS, which every machine has.
     pub address: Ipv4Addr,
-    /// 53, but for tests.
+    /// 53, but for tests, where 0 takes a free one.
     pub port: u16,
     /// `cluster.local`.
     pub domain: String,
@@ -30,18 +54,56 @@ pub struct DnsSettings {
 
 /// Bound, and answering once it runs.
 pub struct Dns {
-    settings: DnsSettings,
-    catalogue: Arc<Catalogue>,
+    server: Arc<Server>,
+    address: SocketAddrV4,
+    sockets: Vec<UdpSocket>,
+    listener: TcpListener,
 }
 
 impl Dns {
     /// Binds UDP and TCP. The address must be one of this machine's.
     pub async fn bind(settings: DnsSettings, catalogue: Arc<Catalogue>) -> io::Result<Self> {
-        Ok(Self { settings, catalogue })
+        let zones = Zones::new(&settings).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let wanted = SocketAddrV4::new(settings.address, settings.port);
+        let listener = listen(wanted).map_err(|error| explain(error, wanted, "TCP"))?;
+        let address = SocketAddrV4::new(settings.address, listener.local_addr()?.port());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let sockets = udp::bind(address, cores.min(MOST_SOCKETS)).map_err(|error| explain(error, address, "UDP"))?;
+        Ok(Self { server: Arc::new(Server { zones, catalogue }), address, sockets, listener })
     }
 
-    pub async fn run(self, stop: CancellationToken) {
-        let _ = (&self.settings, &self.catalogue);
-        stop.cancelled().await;
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address.into()
     }
+
+    /// Answers until it is asked to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        let tasks = TaskTracker::new();
+        tasks.spawn(tcp::serve(self.listener, self.server.clone(), stop.clone()));
+        for socket in self.sockets {
+            tasks.spawn(udp::serve(socket, self.server.clone(), stop.clone()));
+        }
+        tasks.close();
+        tasks.wait().await;
+    }
+}
+
+fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    // Only connections that are over may be in the way.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
+}
+
+fn explain(error: io::Error, address: SocketAddrV4, transport: &str) -> io::Error {
+    let what = match error.kind() {
+        io::ErrorKind::AddrInUse => "another program listens there; stop it, or give the cluster's DNS another address",
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has the address; add it, say to lo, first",
+        io::ErrorKind::PermissionDenied => "ports below 1024 want root or CAP_NET_BIND_SERVICE",
+        _ => "see the reason",
+    };
+    io::Error::new(error.kind(), format!("DNS cannot listen on {address} ({transport}): {what}: {error}"))
 }
