@@ -55,10 +55,11 @@ impl Cluster {
     pub fn with_pods(flags: &[&str]) -> Self {
         // Clusters side by side on one machine must not share addresses.
         let id = std::process::id();
-        let range = format!("10.{}.{}.0/22", 128 + (id >> 6) % 100, (id % 64) * 4);
+        let [pods, services] = [128, 28].map(|base| format!("10.{}.{}.0/22", base + (id >> 6) % 100, (id % 64) * 4));
         // A test machine's disk may be nearly full without that being what is tested.
-        let own = ["--agent-port", "0", "--node-name", "here", "--evict-disk", "0", "--pod-range", &range];
-        Self::of(Parts::ServerAndAgent, &[&own, flags].concat())
+        let own = ["--agent-port", "0", "--node-name", "here", "--evict-disk", "0"];
+        let ranges = ["--pod-range", &pods, "--service-range", &services];
+        Self::of(Parts::ServerAndAgent, &[&own[..], &ranges, flags].concat())
     }
 
     #[track_caller]

@@ -43,7 +43,7 @@ impl Cluster {
         let started = Instant::now();
         let mut child = Command::new(&binary)
             .args(["up", "--log", "warn", "--agent-port", "0", "--node-name", "bench", "--runtime", runtime])
-            .args(["--evict-disk", "0", "--pod-range", "10.232.0.0/16"]) // a full disk and a neighbour are not the point
+            .args(["--evict-disk", "0", "--pod-range", "10.232.0.0/16", "--service-range", "10.233.0.0/16"]) // a full disk and a neighbour are not the point
             .args(["--listen", &format!("127.0.0.1:{port}"), "--data-dir"])
             .arg(&data)
             .stdout(Stdio::null())

@@ -25,12 +25,13 @@ use crate::{
     heal::{Healer, Policies},
     hook::Hooks,
     logs::rotate::Rotation,
-    network::BridgeNetwork,
+    network::{BridgeNetwork, Machines},
     node::{Keeper, Parts},
     objects::{self, Objects},
     offers::{Gate, Publisher},
     pods::{Pods, Source},
     probe::Probes,
+    services::{NamesSettings, Services, ServicesSettings},
     settings::Settings,
     sources::{api::FromApi, directory::Directory, mirror::Mirrors},
     spec::Specs,
@@ -63,6 +64,9 @@ pub struct Config {
     pub tls: Arc<rustls::ServerConfig>,
     /// All machines' pods.
     pub cluster_range: mainstay_network::Range,
+    /// All Services.
+    pub service_range: mainstay_network::Range,
+    pub names: NamesSettings,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -96,19 +100,20 @@ pub struct Agent {
     said: mpsc::Receiver<Said>,
     server: stream::Server,
     bridge: Option<Arc<Bridge>>,
-    has_server: bool,
+    /// None without a server.
+    services: Option<Services>,
 }
 
 impl Agent {
     pub async fn build(config: Config) -> Result<Self, AgentError> {
-        let Config { mut settings, engine, client, has_server, tls, cluster_range } = config;
+        let Config { mut settings, engine, client, has_server, tls, cluster_range, service_range, names } = config;
         for directory in [&settings.directory, &settings.log_directory] {
             make_directory(directory)?;
         }
         let (runtime, bridge) = start_engine(&settings, &engine, cluster_range).await?;
         let about = runtime.about().await?;
         let wake = Wake::default();
-        let pods = Arc::new(Pods::new(wake.clone()));
+        let pods = Arc::new(Pods::new(wake.clone()).with_network(settings.network));
         let listener = stream::Parts::new(
             settings.node_name.clone(),
             pods.clone(),
@@ -121,6 +126,16 @@ impl Agent {
         let server = stream::Server::bind(address, tls, listener).await.map_err(listen)?;
         settings.port = server.address().map_err(listen)?.port();
 
+        let services = ServicesSettings {
+            instance: settings.instance.clone(),
+            node_name: settings.node_name.clone(),
+            directory: settings.directory.join("services"),
+            pods: cluster_range,
+            services: service_range,
+            names,
+        };
+        let services = has_server.then(|| Services::build(services, client.clone())).transpose();
+        let services = services.map_err(|error| AgentError::Network(error.chain()))?;
         let settings = Arc::new(settings);
         let (events, said) = Events::channel();
         let reachable = has_server.then(|| client.clone());
@@ -175,9 +190,10 @@ impl Agent {
             volumes,
             healer,
             evictions: keeper.evictions(),
+            traffic: services.as_ref().map(|services| services.traffic.clone()).unwrap_or_default(),
             mirrors,
         });
-        Ok(Self { from_directory, settings, runtime, tools, keeper, from_api, said, server, bridge, has_server })
+        Ok(Self { from_directory, settings, runtime, tools, keeper, from_api, said, server, bridge, services })
     }
 
     pub fn settings(&self) -> &Settings {
@@ -206,9 +222,17 @@ impl Agent {
             let volumes = LocalPath::new(self.tools.client.clone(), &self.settings);
             tasks.spawn(volumes.run(stop.clone()));
         }
-        if let Some(bridge) = self.bridge {
-            let (client, node_name) = (self.tools.client.clone(), self.settings.node_name.clone());
-            tasks.spawn(crate::network::follow(bridge, client, node_name, stop.clone()));
+        let has_server = self.services.is_some();
+        if let Some(services) = self.services {
+            let machines = Machines {
+                node_name: self.settings.node_name.clone(),
+                file: self.settings.directory.join("services/nodes"),
+                bridge: self.bridge,
+                catalogue: services.catalogue.clone(),
+                in_force: services.in_force.clone(),
+            };
+            tasks.spawn(machines.run(self.tools.client.clone(), stop.clone()));
+            tasks.spawn(services.run(stop.clone()));
         }
         let rotation = Rotation { runtime: self.runtime, limit: LogLimit::default() };
         tasks.spawn(rotation.run(stop.clone()));
@@ -216,7 +240,7 @@ impl Agent {
         tasks.close();
         stop.cancelled().await;
         tasks.wait().await;
-        if self.has_server {
+        if has_server {
             self.keeper.retire().await;
         }
         quiet.cancel();

@@ -17,6 +17,7 @@ pub mod objects;
 pub mod offers;
 pub mod pods;
 pub mod probe;
+pub mod services;
 pub mod settings;
 pub mod sources;
 pub mod spec;

@@ -3,20 +3,25 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 use async_trait::async_trait;
-use futures::StreamExt;
-use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt, watcher},
+use kube::{Api, Client};
+use mainstay_network::{
+    Bridge, HostPort, NetworkError, Protocol, Range,
+    catalogue::{Catalogue, Key},
 };
-use mainstay_network::{Bridge, HostPort, NetworkError, Protocol, Range};
 use mainstay_runtime::{PodNetwork, RuntimeError, SandboxId, SandboxSpec, port::Result, spec};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+
+use crate::services::{
+    InForce,
+    follow::{News, follow, version},
+    wire::Node,
+};
 
 /// A bridge of this machine.
 pub struct BridgeNetwork(pub Arc<Bridge>);
@@ -62,60 +67,101 @@ fn failed(doing: &'static str) -> impl FnOnce(NetworkError) -> RuntimeError {
     move |error| RuntimeError::failed(doing, error.chain())
 }
 
-/// Keeps the bridge in the range that the API gave this machine, and routes to the others' ranges. While the API is
-/// away everything stays as it is.
-pub async fn follow(bridge: Arc<Bridge>, client: Client, node_name: String, stop: CancellationToken) {
-    stop.run_until_cancelled(follow_nodes(&bridge, client, &node_name)).await;
+/// This machine's place among the others: its own range of addresses, routes to theirs, and their names. While the API is away
+/// everything stays as it is.
+pub struct Machines {
+    pub node_name: String,
+    /// Where what the API says is kept for a start without it.
+    pub file: PathBuf,
+    /// None if the pod network is not ours.
+    pub bridge: Option<Arc<Bridge>>,
+    pub catalogue: Arc<Catalogue>,
+    pub in_force: Arc<watch::Sender<InForce>>,
 }
 
-async fn follow_nodes(bridge: &Bridge, client: Client, own: &str) {
-    let events = watcher(Api::<Node>::all(client), watcher::Config::default()).default_backoff();
-    let mut events = std::pin::pin!(events);
-    let (mut known, mut complete) = (BTreeMap::new(), false);
-    let mut routed = None;
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(watcher::Event::Init) => (known, complete) = (BTreeMap::new(), false),
-            Ok(watcher::Event::InitApply(node) | watcher::Event::Apply(node)) => known.extend(view(&node)),
-            Ok(watcher::Event::Delete(node)) => {
-                view(&node).map(|(name, _)| known.remove(&name));
+/// Nodes that may wait to be taken in.
+const QUEUE: usize = 256;
+
+impl Machines {
+    pub async fn run(self, client: Client, stop: CancellationToken) {
+        let (told, news) = mpsc::channel(QUEUE);
+        let following = follow(Api::<Node>::all(client), self.file.clone(), told);
+        stop.run_until_cancelled(async { tokio::join!(following, self.hear(news)) }).await;
+    }
+
+    async fn hear(&self, mut news: mpsc::Receiver<News<Node>>) {
+        let (mut known, mut complete, mut routed) = (BTreeMap::new(), false, None);
+        let (mut newest, mut owes) = (0, true);
+        while let Some(first) = news.recv().await {
+            let mut next = Some(first);
+            while let Some(heard) = next {
+                match heard {
+                    News::Is(node) => {
+                        newest = newest.max(version(&node));
+                        self.catalogue.set_machine(&name(&node), node.address());
+                        known.insert(name(&node), (node.range(), node.address()));
+                    }
+                    News::Gone(key) => {
+                        owes |= known.remove(&*key.name).is_some();
+                        self.catalogue.set_machine(&key.name, None);
+                    }
+                    News::Complete(all) => {
+                        complete = true;
+                        let gone = known.keys().filter(|name| !all.contains(&Key::new("", name)));
+                        for name in gone.cloned().collect::<Vec<_>>() {
+                            owes |= known.remove(&name).is_some();
+                            self.catalogue.set_machine(&name, None);
+                        }
+                    }
+                    News::Interrupted => {}
+                }
+                next = news.try_recv().ok();
             }
-            Ok(watcher::Event::InitDone) => complete = true,
-            Err(error) => {
-                tracing::debug!(%error, "cannot watch nodes; will watch again");
-                continue;
+            if complete && self.route(&known, &mut routed).await {
+                self.in_force.send_if_modified(|now| {
+                    now.nodes = newest;
+                    let owed = std::mem::take(&mut owes) && now.owed > 0;
+                    now.owed += u64::from(owed);
+                    owed
+                });
             }
         }
-        if let Some((Some(range), _)) = known.get(own)
+    }
+
+    /// Whether routes are as they should be.
+    async fn route(&self, known: &BTreeMap<String, View>, routed: &mut Option<BTreeMap<Range, Ipv4Addr>>) -> bool {
+        let Some(bridge) = &self.bridge else { return true };
+        if let Some((Some(range), _)) = known.get(&self.node_name)
             && let Err(error) = bridge.set_range(*range).await
         {
             tracing::warn!(error = error.chain(), "cannot use the range of addresses for pods");
         }
-        let wanted = routes(&known, own);
-        if !complete || routed.as_ref() == Some(&wanted) {
-            continue;
+        let wanted = routes(known, &self.node_name);
+        if routed.as_ref() == Some(&wanted) {
+            return true;
         }
         match bridge.set_routes(&wanted).await {
             Ok(far) => {
                 for machine in far {
                     tracing::warn!(%machine, "pods there cannot be reached: the machine is not on a network of this one");
                 }
-                routed = Some(wanted);
+                *routed = Some(wanted);
+                true
             }
-            Err(error) => tracing::warn!(error = error.chain(), "cannot set the routes to other machines"),
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "cannot set the routes to other machines");
+                false
+            }
         }
     }
 }
 
-type View = (Option<Range>, Option<Ipv4Addr>);
+fn name(node: &Node) -> String {
+    node.metadata.name.clone().unwrap_or_default()
+}
 
 /// A Node's range and address.
-fn view(node: &Node) -> Option<(String, View)> {
-    let range = node.spec.as_ref().and_then(|spec| spec.pod_cidr.as_ref()?.parse().ok());
-    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    let mut internal = addresses.filter(|address| address.type_ == "InternalIP");
-    Some((node.metadata.name.clone()?, (range, internal.find_map(|address| address.address.parse().ok()))))
-}
+type View = (Option<Range>, Option<Ipv4Addr>);
 
 /// Other machines' ranges; none behind an address of our own, which is a second agent on this machine.
 fn routes(nodes: &BTreeMap<String, View>, own: &str) -> BTreeMap<Range, Ipv4Addr> {

@@ -13,7 +13,7 @@ use mainstay_runtime::PodUid;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::wake::Wake;
+use crate::{settings::Network, wake::Wake};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
@@ -46,12 +46,17 @@ pub struct Pods {
     changed: watch::Sender<()>,
     told: watch::Sender<Told>,
     wake: Wake,
+    network: Network,
 }
 
 impl Pods {
     pub fn new(wake: Wake) -> Self {
         let (wanted, held, rejected, seen, changed, told) = Default::default();
-        Self { wanted, held, rejected, seen, changed, told, wake }
+        Self { wanted, held, rejected, seen, changed, told, wake, network: Network::Bridge }
+    }
+
+    pub fn with_network(self, network: Network) -> Self {
+        Self { network, ..self }
     }
 
     pub fn get(&self, uid: &PodUid) -> Option<Wanted> {
@@ -75,8 +80,11 @@ impl Pods {
         self.wanted.read().values().cloned().collect()
     }
 
-    pub fn put(&self, source: Source, pod: Pod) {
+    pub fn put(&self, source: Source, mut pod: Pod) {
         let Some(uid) = pod.metadata.uid.clone().map(PodUid) else { return };
+        if let (Network::Host, Some(spec)) = (self.network, &mut pod.spec) {
+            spec.host_network = Some(true);
+        }
         let pod = Arc::new(pod);
         self.held.write().insert(uid.clone(), pod.clone());
         self.wanted.write().insert(uid.clone(), Wanted { pod, source });

@@ -32,10 +32,24 @@ pub struct Settings {
     pub offering: Offering,
     pub cluster_dns: Vec<IpAddr>,
     pub cluster_domain: String,
+    /// Where pods have their addresses.
+    pub network: Network,
+    /// Longest time that a pod which ends may wait for machines to stop sending to it.
+    pub drain_timeout: Duration,
     /// How often the node's Lease is renewed.
     pub heartbeat: Duration,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
+}
+
+/// Where pods have their addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// Each has its own, on a bridge of the machine.
+    #[default]
+    Bridge,
+    /// All have the machine's, and ports that were given to them; for networks that would not route theirs.
+    Host,
 }
 
 /// How the machine offers what it has left.

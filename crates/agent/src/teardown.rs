@@ -9,6 +9,7 @@ use mainstay_runtime::{ContainerStatus, Runtime, RuntimeError, cgroup::Cgroup};
 
 use crate::{
     objects::{self, Objects},
+    services,
     settings::Settings,
     standalone,
     volumes::{VolumeError, Volumes, remove},
@@ -77,6 +78,7 @@ pub async fn teardown(
     Cgroup::at(&settings.instance).remove().map_err(|source| TeardownError::Left { what: "cgroup", source })?;
     let run = Path::new("/run").join(&settings.instance);
     remove_empty(&run).map_err(|source| TeardownError::Left { what: "directory", source })?;
+    services::remove(&settings.instance).await.map_err(|error| TeardownError::Network(error.chain()))?;
     if let Some(bridge) = bridge {
         bridge.down().await.map_err(|error| TeardownError::Network(error.chain()))?;
     }

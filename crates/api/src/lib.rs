@@ -11,6 +11,7 @@
 //! * [`openapi`]: the documents that clients learn the API from
 //! * [`heal`]: how pods are healed, as their annotation says
 //! * [`offer`], [`service_table`]: what machines say of themselves
+//! * [`service`]: what Services ask for in annotations of ours
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod convert;
@@ -28,6 +29,7 @@ pub mod registry;
 pub mod rules;
 pub mod schema;
 pub mod selector;
+pub mod service;
 pub mod service_table;
 pub mod strategy;
 pub mod table;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::AgentOptions,
     exit::Exit,
-    machine::{self, Machine},
+    machine::{self, Machine, Ranges},
     process::Claim,
     run::until_told,
 };
@@ -33,7 +33,8 @@ pub fn run(options: &AgentOptions) -> Result<(), Exit> {
         match &options.server {
             Some(server) => serve(options, settings, server, stop).await,
             None if options.machine.static_pods.is_some() => {
-                run_announced(Machine::alone(&options.machine, settings, options.common.pod_range).await?, stop).await;
+                run_announced(Machine::alone(&options.machine, settings, Ranges::of(&options.common)?).await?, stop)
+                    .await;
                 Ok(())
             }
             None => Err(Exit::Refused(anyhow!(
@@ -61,8 +62,8 @@ async fn serve(options: &AgentOptions, settings: Settings, server: &str, stop: C
         stop.clone(),
     );
     let renewing = tokio::spawn(renewal);
-    let range = options.common.pod_range;
-    run_announced(Machine::build(&options.machine, settings, range, client, identity).await?, stop).await;
+    let ranges = Ranges::of(&options.common)?;
+    run_announced(Machine::build(&options.machine, settings, ranges, client, identity).await?, stop).await;
     let _ = renewing.await;
     Ok(())
 }

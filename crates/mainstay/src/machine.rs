@@ -10,7 +10,8 @@ use std::{
 use anyhow::{Context, anyhow};
 use mainstay_agent::{
     agent::{Agent, Config, Engine},
-    settings::{Eviction, Offering, Reserved, Settings},
+    services::{NamesSettings, dns_address},
+    settings::{Eviction, Network, Offering, Reserved, Settings},
     tls::Identity,
 };
 use mainstay_network::Range;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
-    cli::{CommonOptions, MachineOptions, RuntimeChoice, is_root},
+    cli::{CommonOptions, MachineOptions, NetworkChoice, RuntimeChoice, is_root},
     exit::Exit,
     server::reachable,
 };
@@ -41,37 +42,67 @@ pub struct Machine {
     agent: Agent,
 }
 
+/// Addresses of all machines' pods, and of all Services.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranges {
+    pub pods: Range,
+    pub services: Range,
+}
+
+impl Ranges {
+    pub fn of(common: &CommonOptions) -> Result<Self, Exit> {
+        let (pods, services) = (common.pod_range, common.service_range);
+        if pods.contains(services.base()) || services.contains(pods.base()) {
+            return Err(Exit::Refused(anyhow!(
+                "--service-range {services} and --pod-range {pods} overlap: an address must belong to a Service or to a pod"
+            )));
+        }
+        Ok(Self { pods, services })
+    }
+}
+
 impl Machine {
     pub async fn build(
         options: &MachineOptions,
         settings: Settings,
-        pod_range: Range,
+        ranges: Ranges,
         client: kube::Client,
         identity: Identity,
     ) -> Result<Self, Exit> {
-        Self::with(options, settings, pod_range, Some(client), &identity).await
+        Self::with(options, settings, ranges, Some(client), &identity).await
     }
 
     /// Without any server.
-    pub async fn alone(options: &MachineOptions, settings: Settings, pod_range: Range) -> Result<Self, Exit> {
+    pub async fn alone(options: &MachineOptions, settings: Settings, ranges: Ranges) -> Result<Self, Exit> {
         let identity =
             mainstay_agent::standalone::identity(&settings.node_name).map_err(|e| Exit::Failed(anyhow!(e)))?;
-        Self::with(options, settings, pod_range, None, &identity).await
+        Self::with(options, settings, ranges, None, &identity).await
     }
 
     async fn with(
         options: &MachineOptions,
-        settings: Settings,
-        pod_range: Range,
+        mut settings: Settings,
+        ranges: Ranges,
         server: Option<kube::Client>,
         identity: &Identity,
     ) -> Result<Self, Exit> {
+        // Without a server there are no Services, and nobody answers for names.
+        if server.is_some() {
+            settings.cluster_dns = vec![dns_address(ranges.services).into()];
+        }
         let config = Config {
             engine: engine(options)?,
             has_server: server.is_some(),
             client: server.unwrap_or_else(mainstay_agent::standalone::client),
             tls: identity.server_config().map_err(|e| Exit::Failed(anyhow!(e)))?.into(),
-            cluster_range: pod_range,
+            cluster_range: ranges.pods,
+            service_range: ranges.services,
+            names: NamesSettings {
+                domain: options.cluster_domain.clone(),
+                alias_domain: options.alias_domain.clone(),
+                datacentre: options.datacentre.clone(),
+                upstreams: options.dns_upstream.clone(),
+            },
             settings,
         };
         remember_engine(&config.settings, &config.engine)?;
@@ -192,6 +223,11 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             explicit: options.explicit_host_ports.clone(),
         },
         cluster_domain: options.cluster_domain.clone(),
+        network: match options.network {
+            NetworkChoice::Bridge => Network::Bridge,
+            NetworkChoice::Host => Network::Host,
+        },
+        drain_timeout: options.drain_timeout,
         ..places(data_dir)
     })
 }
@@ -215,6 +251,8 @@ pub fn places(data_dir: &Path) -> Settings {
         offering: Offering::default(),
         cluster_dns: vec![],
         cluster_domain: String::new(),
+        network: Network::Bridge,
+        drain_timeout: Duration::ZERO,
         heartbeat: HEARTBEAT,
         status_interval: STATUS_INTERVAL,
     }
@@ -244,6 +282,24 @@ fn node_name(options: &MachineOptions) -> Result<String, Exit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_that_overlap_are_refused() {
+        #[derive(clap::Parser)]
+        struct Options {
+            #[command(flatten)]
+            common: CommonOptions,
+        }
+        let of = |pods: &str, services: &str| {
+            let flags = ["x", "--pod-range", pods, "--service-range", services];
+            Ranges::of(&<Options as clap::Parser>::try_parse_from(flags).unwrap().common)
+        };
+        assert!(of("10.244.0.0/16", "10.96.0.0/16").is_ok());
+        for (pods, services) in [("10.96.0.0/16", "10.96.4.0/24"), ("10.96.4.0/24", "10.96.0.0/16")] {
+            let Err(Exit::Refused(error)) = of(pods, services) else { panic!("accepted") };
+            assert!(error.to_string().contains("--service-range"), "{error}");
+        }
+    }
 
     #[test]
     fn instances_differ_by_data_directory_and_stay_the_same() {

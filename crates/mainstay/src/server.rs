@@ -25,6 +25,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     cli::ServerOptions,
     exit::Exit,
+    machine::Ranges,
     rivals,
     scheduler::Scheduler,
     stores::{self, Opened},
@@ -56,6 +57,7 @@ pub struct Server {
 
 impl Server {
     pub async fn build(options: &ServerOptions) -> Result<Self, Exit> {
+        Ranges::of(&options.common)?;
         let data_dir = options.data.path();
         fs::create_dir_all(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
@@ -176,6 +178,7 @@ fn settings(options: &ServerOptions) -> Settings {
         stall_timeout: Duration::from_secs(options.stall_timeout),
         event_ttl: Duration::from_secs(options.event_ttl),
         pod_range: (options.common.pod_range.base(), options.common.pod_range.bits()),
+        service_range: (options.common.service_range.base(), options.common.service_range.bits()),
         ..Settings::default()
     }
 }

@@ -123,6 +123,7 @@ fn stock_server(options: &SimOptions, directory: &Directory) -> Result<ServerOpt
         config: None,
         log_format: options.log_format,
         log: options.log.clone(),
+        ..stock.common
     };
     Ok(stock)
 }

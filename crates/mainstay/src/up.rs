@@ -13,7 +13,7 @@ use crate::{
     cli::{ServerOptions, UpOptions},
     demo,
     exit::Exit,
-    machine::{self, Machine},
+    machine::{self, Machine, Ranges},
     process::Claim,
     run::until_told,
     server::Server,
@@ -73,7 +73,7 @@ async fn local_machine(server: &Server, options: &UpOptions) -> Result<Machine, 
     let identity = Identity::new(&server.pki.ca, &pair(&issued.client), &pair(&issued.serving))
         .map_err(|e| Exit::Failed(anyhow!(e)))?;
     let client = server.node_client(&settings.node_name);
-    Machine::build(&options.machine, settings, options.server.common.pod_range, client, identity).await
+    Machine::build(&options.machine, settings, Ranges::of(&options.server.common)?, client, identity).await
 }
 
 /// The agent stops first: while it ends, there is still somebody to tell.

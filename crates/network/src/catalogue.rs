@@ -208,6 +208,10 @@ impl Known {
         names.filter_map(|name| self.slices.get(name))
     }
 
+    pub fn slice(&self, name: &Key) -> Option<&Slice> {
+        self.slices.get(name)
+    }
+
     pub fn slices(&self) -> impl Iterator<Item = (&Key, &Slice)> {
         self.slices.iter()
     }

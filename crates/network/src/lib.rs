@@ -2,7 +2,7 @@
 //! Services, which stay while pods come and go.
 //!
 //! * [`catalogue`]: what is known of Services; [`services`]: where their connections go, by the kernel or through
-//!   [`proxy`]; [`dns`]: their names
+//!   [`proxy`]; [`dns`]: their names, at an address on [`loopback`]
 //! * [`bridge`]: what is asked of it; [`journal`]: who has which address
 //! * [`links`]: interfaces and routes; [`rules`]: packet rules, encoded by [`nft`]
 //! * [`netns`]: doing things inside a pod's namespace
@@ -15,6 +15,7 @@ pub mod dns;
 mod error;
 mod journal;
 mod links;
+pub mod loopback;
 mod netns;
 mod nft;
 pub mod proxy;

@@ -39,7 +39,7 @@ use super::{
 use crate::{
     events::{Events, Kind},
     pods::Pods,
-    settings::Settings,
+    settings::{Network, Settings},
     wake::Wake,
 };
 
@@ -49,6 +49,9 @@ const LOOK: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(8);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Says that pods of this machine are reached at ports of its own.
+const ENDPOINTS: &str = "mainstay.dev/endpoints";
+const HOST_PORT: &str = "host-port";
 const LEASES: &str = "kube-node-lease";
 /// Others believe that the machine is there for this long after a heartbeat.
 const LEASE_SECONDS: i32 = 40;
@@ -216,7 +219,7 @@ impl Keeper {
         Seen { runtime, measured, pressures, images, suspect: (self.parts.suspect)() }
     }
 
-    /// The Node in the API with our labels, made if it is not there.
+    /// The Node in the API with our labels and how its pods are reached, made if it is not there.
     async fn registered(&self) -> Result<Node, KeepError> {
         let (nodes, wanted) = (self.nodes(), self.node_wanted());
         let Some(node) = nodes.get_opt(self.name()).await.map_err(api("read the node"))? else {
@@ -232,10 +235,12 @@ impl Keeper {
         let labels = node.metadata.labels.as_ref();
         let lacks = |(key, value): (&String, &String)| labels.and_then(|all| all.get(key)) != Some(value);
         let ours = wanted.metadata.labels.unwrap_or_default();
-        if !ours.iter().any(lacks) {
+        let said = |node: &Node| node.metadata.annotations.as_ref().and_then(|all| all.get(ENDPOINTS).cloned());
+        let endpoints = wanted.metadata.annotations.and_then(|mut all| all.remove(ENDPOINTS));
+        if !ours.iter().any(lacks) && said(&node) == endpoints {
             return Ok(node);
         }
-        let patch = Patch::Merge(json!({ "metadata": { "labels": ours } }));
+        let patch = Patch::Merge(json!({ "metadata": { "labels": ours, "annotations": { ENDPOINTS: endpoints } } }));
         match nodes.patch(self.name(), &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.code == 403 || status.code == 422 => {
                 tracing::warn!(why = status.message, "the node cannot have all its labels");
@@ -256,9 +261,18 @@ impl Keeper {
         }
         labels.insert("kubernetes.io/hostname".to_owned(), hostname.to_lowercase());
         labels.extend(settings.labels.iter().cloned());
+        let annotations = match settings.network {
+            Network::Bridge => None,
+            Network::Host => Some(BTreeMap::from([(ENDPOINTS.to_owned(), HOST_PORT.to_owned())])),
+        };
         let taints: Vec<Taint> = settings.taints.iter().filter_map(|text| taint(text)).collect();
         Node {
-            metadata: ObjectMeta { name: Some(self.name().to_owned()), labels: Some(labels), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: Some(self.name().to_owned()),
+                labels: Some(labels),
+                annotations,
+                ..ObjectMeta::default()
+            },
             spec: Some(NodeSpec { taints: (!taints.is_empty()).then_some(taints), ..NodeSpec::default() }),
             status: None,
         }

@@ -22,6 +22,8 @@ pub fn settings() -> Settings {
         offering: Default::default(),
         cluster_dns: vec![],
         cluster_domain: "cluster.local".into(),
+        network: crate::settings::Network::Bridge,
+        drain_timeout: std::time::Duration::ZERO,
         heartbeat: std::time::Duration::from_secs(10),
         status_interval: std::time::Duration::from_secs(300),
     }

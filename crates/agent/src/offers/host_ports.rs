@@ -28,8 +28,7 @@ pub fn chosen(pod: &Pod) -> Vec<Chosen> {
     if !annotations.keys().any(|key| key.starts_with(BY_NUMBER)) {
         return Vec::new();
     }
-    let host_network = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
-    let open = ports(pod).filter(|port| port.host_port.unwrap_or(0) == 0 && !host_network);
+    let open = ports(pod).filter(|port| port.host_port.unwrap_or(0) == 0);
     let found = open.filter_map(|port| {
         let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
         let said = annotations.get(&format!("{BY_NUMBER}{protocol}_{}", port.container_port))?;

@@ -53,6 +53,8 @@ pub struct Memory {
     pub objects: u64,
     /// This incarnation is given up; the pod starts anew here.
     pub recreate: Option<String>,
+    /// Until when machines may go on sending to the pod although it ends.
+    pub drains_until: Option<Timestamp>,
     /// The pod's owner is to make another one elsewhere.
     pub moving: Option<String>,
 }

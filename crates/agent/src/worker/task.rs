@@ -24,7 +24,7 @@ use super::{
     view::{EndingWhy, PodView},
     world::World,
 };
-use crate::{pods::Source, probe};
+use crate::{pods::Source, probe, services::is_drained};
 
 /// How soon to look again when the runtime did not answer.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
@@ -146,6 +146,7 @@ impl Worker<'_> {
         }
         let refresh_at = self.refresh_volumes(now);
         world.memory = self.memory.clone();
+        world.drains_until = self.drains_until(&world, now);
         let plan = plan::plan(&world, now);
         let over = plan.over && self.tasks.is_empty();
         let report_at = self.say(&world, now, &plan).await;
@@ -154,6 +155,18 @@ impl Worker<'_> {
             self.begin(action, &world, now);
         }
         if over { Turn::Over } else { Turn::Again(wake_at) }
+    }
+
+    /// A pod that Services send to is not asked to stop before they no longer do. Whether they do is judged when it begins to
+    /// end: from then on it is no longer said to be ready. At most half of what is left of its grace is spent on waiting.
+    fn drains_until(&mut self, world: &World, now: Timestamp) -> Option<Timestamp> {
+        let ending = world.pod.ending.as_ref().filter(|ending| ending.why == EndingWhy::Deleted)?;
+        let (pod, _) = self.last.as_ref()?;
+        let (tools, first) = (self.tools, now + self.tools.settings.drain_timeout);
+        let until =
+            *self.memory.drains_until.get_or_insert_with(|| if tools.traffic.may_reach(pod) { first } else { now });
+        let left = Duration::try_from(now.until(ending.deadline).unwrap_or_default()).unwrap_or_default();
+        (!is_drained(pod)).then(|| until.min(now + left / 2))
     }
 
     /// Something has changed, perhaps what a volume shows.
@@ -424,5 +437,5 @@ fn world(pod: PodView, observed: Observed, memory: Memory) -> World {
     for list in containers.values_mut() {
         list.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at)));
     }
-    World { pod, sandboxes, containers, probes: BTreeMap::new(), memory }
+    World { pod, sandboxes, containers, probes: BTreeMap::new(), memory, drains_until: None }
 }

@@ -7,7 +7,7 @@ use mainstay_runtime::Runtime;
 
 use crate::{
     events::Events, heal::Healer, hook::Hooks, node::Evictions, objects::Objects, pods::Pods, probe::Probes,
-    settings::Settings, sources::mirror::Mirrors, spec::Specs, volumes::Volumes, wake::Wake,
+    services::Traffic, settings::Settings, sources::mirror::Mirrors, spec::Specs, volumes::Volumes, wake::Wake,
 };
 
 pub struct Tools {
@@ -26,5 +26,6 @@ pub struct Tools {
     pub hooks: Hooks,
     pub healer: Arc<Healer>,
     pub evictions: Evictions,
+    pub traffic: Arc<Traffic>,
     pub mirrors: Arc<Mirrors>,
 }

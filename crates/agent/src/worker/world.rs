@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use mainstay_runtime::{ContainerId, ContainerStatus, SandboxStatus};
 
 use super::{memory::Memory, view::PodView};
@@ -21,6 +22,8 @@ pub struct World {
     pub containers: BTreeMap<String, Vec<ContainerStatus>>,
     pub probes: BTreeMap<ContainerId, probe::Results>,
     pub memory: Memory,
+    /// Until when a pod that ends waits for machines to stop sending to it; nothing if none does.
+    pub drains_until: Option<Timestamp>,
 }
 
 impl World {

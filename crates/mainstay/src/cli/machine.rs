@@ -1,8 +1,12 @@
 //! Flags of a machine that runs pods.
 
-use std::{net::IpAddr, path::PathBuf, str::FromStr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use mainstay_api::{
     offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, Ports},
     quantity::Quantity,
@@ -79,9 +83,49 @@ pub struct MachineOptions {
     #[arg(long, env = "MAINSTAY_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
 
+    /// Where pods have their addresses: `bridge`, or `host` where those would not be routed
+    #[arg(long, env = "MAINSTAY_NETWORK", value_enum, default_value_t = NetworkChoice::Bridge)]
+    pub network: NetworkChoice,
+
+    /// Longest time that a pod which is deleted waits for machines to stop sending to it, before it is asked to stop; 0 does not wait
+    #[arg(long, env = "MAINSTAY_DRAIN_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = mainstay_scheduler::settings::duration)]
+    pub drain_timeout: std::time::Duration,
+
+    /// Domain of the names in Consul's style, such as `web.service.consul`
+    #[arg(long, env = "MAINSTAY_ALIAS_DOMAIN", value_name = "DOMAIN", default_value = "consul")]
+    pub alias_domain: String,
+
+    /// Name of this data centre, in names such as `web.service.dc1.consul`
+    #[arg(long, env = "MAINSTAY_DATACENTRE", value_name = "NAME", default_value = "dc1", visible_alias = "datacenter")]
+    pub datacentre: String,
+
+    /// Who is asked for all other names [default: those whom this machine asks]
+    #[arg(long, env = "MAINSTAY_DNS_UPSTREAM", value_name = "ADDRESS[:PORT]", value_delimiter = ',', value_parser = upstream)]
+    pub dns_upstream: Vec<SocketAddr>,
+
+    /// Most connections that the kernel keeps track of; 0 leaves its setting alone
+    #[arg(long, env = "MAINSTAY_CONNTRACK_MAX", value_name = "N", default_value_t = 0)]
+    pub conntrack_max: u32,
+
+    /// How long the kernel remembers an idle TCP connection; 0 leaves its setting alone
+    #[arg(long, env = "MAINSTAY_CONNTRACK_TCP_TIMEOUT_ESTABLISHED", value_name = "TIME", default_value = "0", value_parser = mainstay_scheduler::settings::duration)]
+    pub conntrack_tcp_timeout_established: std::time::Duration,
+
     /// Registries that are spoken to without TLS
     #[arg(long, env = "MAINSTAY_INSECURE_REGISTRY", value_name = "HOST:PORT", value_delimiter = ',')]
     pub insecure_registry: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NetworkChoice {
+    Bridge,
+    Host,
+}
+
+/// An address, with the usual port of DNS unless it names one.
+fn upstream(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 53));
+    bare.or_else(|_| text.parse()).map_err(|_| "must be an address such as 192.0.2.1 or 192.0.2.1:5353".to_owned())
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

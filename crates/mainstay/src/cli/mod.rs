@@ -10,7 +10,7 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use self::{
-    machine::{MachineOptions, RuntimeChoice},
+    machine::{MachineOptions, NetworkChoice, RuntimeChoice},
     server::ServerOptions,
     sim::SimOptions,
 };
@@ -64,6 +64,13 @@ pub enum LogFormat {
 /// A time of at least a second and at most a week.
 fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
     clap::value_parser!(u64).range(1..=7 * 24 * 3600)
+}
+
+/// The first addresses of the range are those of the API and of DNS.
+fn service_range(text: &str) -> Result<mainstay_network::Range, String> {
+    let range: mainstay_network::Range =
+        text.parse().map_err(|error: mainstay_network::NotARange| error.to_string())?;
+    if (12..=27).contains(&range.bits()) { Ok(range) } else { Err("must be of a size from /12 to /27".to_owned()) }
 }
 
 /// Offers say in whole seconds how long they are good for.
@@ -120,6 +127,10 @@ pub struct CommonOptions {
     /// Addresses of all machines' pods; each machine gets a /24 of it. The same on all machines
     #[arg(long, env = "MAINSTAY_POD_RANGE", value_name = "RANGE", default_value = "10.244.0.0/16")]
     pub pod_range: mainstay_network::Range,
+
+    /// Addresses of all Services. The same on all machines
+    #[arg(long, env = "MAINSTAY_SERVICE_RANGE", value_name = "RANGE", default_value = "10.96.0.0/16", value_parser = service_range)]
+    pub service_range: mainstay_network::Range,
 
     /// How long what a machine offers is good for unless it is renewed; without a good offer it gets no new pods [default: 5s]
     #[arg(long, env = "MAINSTAY_OFFER_TTL", value_name = "TIME", value_parser = offer_ttl)]

@@ -39,6 +39,8 @@ pub(crate) fn settings(directory: PathBuf) -> Settings {
         offering: Default::default(),
         cluster_dns: vec!["10.96.0.10".parse().unwrap()],
         cluster_domain: "cluster.local".to_owned(),
+        network: crate::settings::Network::Bridge,
+        drain_timeout: std::time::Duration::ZERO,
         heartbeat: std::time::Duration::from_secs(10),
         status_interval: std::time::Duration::from_secs(300),
     }

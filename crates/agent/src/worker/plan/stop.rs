@@ -17,6 +17,11 @@ const SAME: Duration = Duration::from_millis(500);
 
 /// The pod ends, by deletion or by this machine's decision.
 pub fn plan(world: &World, ending: &Ending, now: Timestamp, plan: &mut Plan) {
+    if let Some(until) = world.drains_until.filter(|until| now < *until)
+        && world.all().any(|container| container.state.is_running())
+    {
+        return plan.wake(until);
+    }
     let grace = Duration::try_from(now.until(ending.deadline).unwrap_or_default()).unwrap_or_default();
     if !stop_all(world, grace, &StopWhy::PodEnds, now, plan) {
         return;

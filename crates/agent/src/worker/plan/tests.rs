@@ -97,6 +97,7 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
         containers: BTreeMap::new(),
         probes: BTreeMap::new(),
         memory: Memory { volumes: Step::Done, ..Memory::default() },
+        drains_until: None,
     }
 }
 
@@ -285,6 +286,18 @@ fn what_cannot_be_started_waits_but_a_missing_image_is_looked_for_soon() {
 fn ending(mut world: World, why: EndingWhy, deadline: u64) -> World {
     world.pod.ending = Some(Ending { why, deadline: at(deadline) });
     world
+}
+
+#[test]
+fn a_deleted_pod_is_not_asked_to_stop_while_machines_send_to_it_and_not_for_longer_than_it_may_wait() {
+    let mut world = ending(world(RestartPolicy::Always, &[], &["a"]), EndingWhy::Deleted, 30);
+    world = world.with(container("a", 0, running()));
+    world.drains_until = Some(at(5));
+    let waiting = plan(&world, at(2));
+    assert_eq!((waiting.actions, waiting.wake_at, waiting.over), (vec![], Some(at(5)), false));
+    assert_eq!(stopped(&plan(&world, at(5))), ["a"], "it has waited long enough");
+    world.drains_until = None;
+    assert_eq!(stopped(&plan(&world, at(2))), ["a"], "nobody sends to it");
 }
 
 #[test]

@@ -78,6 +78,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         containers: by_name,
         probes,
         memory: Memory::default(),
+        drains_until: None,
     }
 }
 

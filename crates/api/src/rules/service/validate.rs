@@ -14,6 +14,7 @@ use crate::{
         check::{self, PROTOCOLS, list, number, optional_one_of, required_one_of, text},
         labels, names,
     },
+    service as wishes,
 };
 
 const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
@@ -27,6 +28,7 @@ const MAX_AFFINITY_SECONDS: i32 = 86_400;
 pub fn service(service: &Service, errors: &mut Errors) {
     let (path, Some(spec)) = (Path::new("spec"), &service.spec) else { return };
     validate_topology(service, errors);
+    validate_wishes(service, errors);
     if list(&spec.ports).is_empty() && !is_headless(spec) && needs_cluster_ip(spec) {
         errors.push(FieldError::required(&path.child("ports"), ""));
     }
@@ -55,6 +57,22 @@ pub fn service(service: &Service, errors: &mut Errors) {
     validate_port_numbers(spec, &path.child("ports"), errors);
     validate_load_balancer(service, spec, &path, errors);
     validate_traffic(spec, &path, errors);
+}
+
+/// What our own annotations ask for.
+fn validate_wishes(service: &Service, errors: &mut Errors) {
+    let path = Path::new("metadata").child("annotations");
+    let understood: [(&str, fn(&str) -> bool, &str); 3] = [
+        (wishes::HOLD, |text| wishes::hold(text).is_some(), wishes::HOLD_WORDS),
+        (wishes::PROXY, |text| wishes::path(text).is_some(), wishes::PROXY_WORDS),
+        (wishes::TAGS, |text| wishes::tags(text).is_some(), wishes::TAGS_WORDS),
+    ];
+    for (key, is_understood, words) in understood {
+        let said = service.metadata.annotations.as_ref().and_then(|all| all.get(key));
+        if let Some(value) = said.filter(|value| !is_understood(value)) {
+            errors.push(FieldError::invalid(&path.key(key), value.as_str(), words));
+        }
+    }
 }
 
 fn validate_topology(service: &Service, errors: &mut Errors) {

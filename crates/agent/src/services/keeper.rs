@@ -1,0 +1,213 @@
+//! Keeps the catalogue, and with it this machine's table, as the API says.
+//!
+//! News is taken in as it comes; what has come by then is one change of the table. From time to time the table is compared
+//! with what the kernel really has.
+
+use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
+
+use mainstay_network::{
+    catalogue::{self, Catalogue, Key, Kind},
+    services::{
+        Balancer,
+        frontend::{Front, Target},
+        table,
+    },
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, MissedTickBehavior, interval_at},
+};
+
+use super::{
+    InForce, Traffic,
+    follow::{News, key, version},
+    wire::{EndpointSlice, Names, Service},
+};
+
+const RECONCILE: Duration = Duration::from_secs(30);
+/// How soon the kernel is asked again after it refused.
+const AGAIN: Duration = Duration::from_secs(1);
+
+pub struct Keeper {
+    here: String,
+    dns: Ipv4Addr,
+    catalogue: Arc<Catalogue>,
+    traffic: Arc<Traffic>,
+    balancer: Arc<Balancer>,
+    in_force: Arc<watch::Sender<InForce>>,
+    names: Names,
+    /// Services whose part of the table may have to change.
+    dirty: BTreeSet<Key>,
+    services_complete: bool,
+    slices_complete: bool,
+    /// The newest version of an EndpointSlice that was taken in.
+    newest: u64,
+    /// Something that somebody waits for is among what was taken in.
+    owes: bool,
+}
+
+impl Keeper {
+    pub fn new(
+        here: String,
+        dns: Ipv4Addr,
+        catalogue: Arc<Catalogue>,
+        traffic: Arc<Traffic>,
+        balancer: Arc<Balancer>,
+        in_force: Arc<watch::Sender<InForce>>,
+    ) -> Self {
+        Self {
+            here,
+            dns,
+            catalogue,
+            traffic,
+            balancer,
+            in_force,
+            names: Names::default(),
+            dirty: BTreeSet::new(),
+            services_complete: false,
+            slices_complete: false,
+            newest: 0,
+            owes: true,
+        }
+    }
+
+    pub async fn run(
+        mut self,
+        mut services: mpsc::Receiver<News<Service>>,
+        mut slices: mpsc::Receiver<News<EndpointSlice>>,
+    ) {
+        let mut reconcile = interval_at(Instant::now() + RECONCILE, RECONCILE);
+        reconcile.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut again = None;
+        loop {
+            let retry = async {
+                match again {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                news = services.recv() => match news {
+                    Some(news) => self.hear_of_service(news),
+                    None => return,
+                },
+                news = slices.recv() => match news {
+                    Some(news) => self.hear_of_slice(news),
+                    None => return,
+                },
+                _ = reconcile.tick() => self.reconcile().await,
+                () = retry => {}
+            }
+            while let Ok(news) = services.try_recv() {
+                self.hear_of_service(news);
+            }
+            while let Ok(news) = slices.try_recv() {
+                self.hear_of_slice(news);
+            }
+            again = self.apply().await.is_err().then(|| Instant::now() + AGAIN);
+        }
+    }
+
+    fn hear_of_service(&mut self, news: News<Service>) {
+        match news {
+            News::Is(service) => {
+                let key = key(&service);
+                self.traffic.set_selector(&key, Some(&service.spec.selector));
+                self.catalogue.set_service(key.clone(), Some(catalogue::Service::from(&service)));
+                self.dirty.insert(key);
+            }
+            News::Gone(key) => self.forget_service(key),
+            News::Complete(all) => {
+                self.services_complete = true;
+                let gone = self.gone(&all, |known| known.services().map(|(key, _)| key.clone()).collect());
+                gone.into_iter().for_each(|key| self.forget_service(key));
+            }
+            News::Interrupted => {}
+        }
+    }
+
+    fn forget_service(&mut self, key: Key) {
+        self.traffic.set_selector(&key, None);
+        self.catalogue.set_service(key.clone(), None);
+        self.dirty.insert(key);
+    }
+
+    fn hear_of_slice(&mut self, news: News<EndpointSlice>) {
+        match news {
+            News::Is(slice) => {
+                self.newest = self.newest.max(version(&slice));
+                let read = slice.to_catalogue(&mut self.names);
+                self.set_slice(key(&slice), read);
+            }
+            News::Gone(key) => self.set_slice(key, None),
+            News::Complete(all) => {
+                self.slices_complete = true;
+                let gone = self.gone(&all, |known| known.slices().map(|(key, _)| key.clone()).collect());
+                gone.into_iter().for_each(|key| self.set_slice(key, None));
+            }
+            // A server that begins anew has forgotten how far we are.
+            News::Interrupted => self.owes = true,
+        }
+    }
+
+    fn set_slice(&mut self, key: Key, slice: Option<catalogue::Slice>) {
+        self.owes |= takes_away(self.catalogue.read().slice(&key), slice.as_ref());
+        self.dirty.extend(self.catalogue.set_slice(key, slice));
+    }
+
+    fn gone(&self, all: &BTreeSet<Key>, known: impl FnOnce(&catalogue::Known) -> BTreeSet<Key>) -> Vec<Key> {
+        known(&self.catalogue.read()).difference(all).cloned().collect()
+    }
+
+    /// Nothing before everything is known: half a table would refuse what the other half serves.
+    async fn apply(&mut self) -> Result<(), ()> {
+        if !self.services_complete || !self.slices_complete {
+            return Ok(());
+        }
+        if !self.dirty.is_empty() {
+            let changes: Vec<(Key, Vec<(Front, Target)>)> = {
+                let known = self.catalogue.read();
+                self.dirty.iter().map(|key| (key.clone(), self.fronts(&known, key))).collect()
+            };
+            if let Err(error) = self.balancer.apply(changes).await {
+                tracing::warn!(error = error.chain(), "cannot bring Services up to date; will try again");
+                return Err(());
+            }
+            self.dirty.clear();
+        }
+        let (endpoints, owes) = (self.newest, std::mem::take(&mut self.owes));
+        self.in_force.send_if_modified(|now| {
+            now.endpoints = endpoints;
+            now.owed += u64::from(owes);
+            owes
+        });
+        Ok(())
+    }
+
+    /// DNS is answered here, at an address of this machine's own.
+    fn fronts(&self, known: &catalogue::Known, key: &Key) -> Vec<(Front, Target)> {
+        let is_dns = known.service(key).is_some_and(|service| service.kind == Kind::Address(self.dns));
+        if is_dns { Vec::new() } else { table::fronts(known, key, &self.here) }
+    }
+
+    async fn reconcile(&self) {
+        match self.balancer.reconcile().await {
+            Ok(drift) if drift == Default::default() => {}
+            Ok(drift) => tracing::warn!(
+                missing = drift.missing,
+                surplus = drift.surplus,
+                dead_connections = drift.dead_connections,
+                "packet rules were not as they should be, and are again"
+            ),
+            Err(error) => tracing::warn!(error = error.chain(), "cannot compare packet rules with what they should be"),
+        }
+    }
+}
+
+/// Whether a backend that connections went to no longer is one.
+fn takes_away(before: Option<&catalogue::Slice>, after: Option<&catalogue::Slice>) -> bool {
+    let ready = |slice: &catalogue::Slice| -> BTreeSet<Ipv4Addr> {
+        slice.endpoints.iter().filter(|endpoint| endpoint.ready).map(|endpoint| endpoint.address).collect()
+    };
+    before.is_some_and(|before| !ready(before).is_subset(&after.map(ready).unwrap_or_default()))
+}

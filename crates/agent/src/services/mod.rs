@@ -1,0 +1,118 @@
+//! Services on this machine: their addresses, their names, and pods that leave without a connection lost.
+//!
+//! What the API says of Services, EndpointSlices and Nodes is followed ([`follow`], read narrowly by [`wire`]) and kept in files
+//! ([`kept`]) for a start without it. [`keeper`] brings the catalogue, and with it the packet rules, up to date; [`publish`]
+//! tells the API how far; [`names`] runs DNS; [`drain`] says whether a pod may still be sent to.
+
+mod drain;
+pub mod follow;
+mod keeper;
+mod kept;
+mod names;
+mod publish;
+pub mod wire;
+
+use std::{net::Ipv4Addr, path::PathBuf, sync::Arc};
+
+use kube::{Api, Client};
+use mainstay_network::{
+    Range, bridge_name,
+    catalogue::Catalogue,
+    loopback,
+    services::{Balancer, BalancerSettings},
+};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+pub use drain::{Traffic, is_drained};
+pub use names::NamesSettings;
+
+use self::{follow::follow, keeper::Keeper, publish::Publisher};
+
+/// The address of DNS within the range of Services, as upstream's installers choose it.
+const DNS: u32 = 10;
+/// News that may wait to be taken in.
+const QUEUE: usize = 1_024;
+
+#[derive(Clone, Debug)]
+pub struct ServicesSettings {
+    pub instance: String,
+    pub node_name: String,
+    /// Where what the API says is kept.
+    pub directory: PathBuf,
+    pub pods: Range,
+    pub services: Range,
+    pub names: NamesSettings,
+}
+
+pub fn dns_address(services: Range) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(services.base()) + DNS)
+}
+
+/// How far this machine's table is, for those who wait for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InForce {
+    /// The newest version of an EndpointSlice that is taken into account.
+    pub endpoints: u64,
+    /// The newest version of a Node that routes take into account.
+    pub nodes: u64,
+    /// Counts what somebody waits for: backends and machines that went.
+    pub owed: u64,
+}
+
+/// Everything built, nothing running yet.
+pub struct Services {
+    settings: ServicesSettings,
+    client: Client,
+    pub catalogue: Arc<Catalogue>,
+    pub traffic: Arc<Traffic>,
+    pub in_force: Arc<watch::Sender<InForce>>,
+    balancer: Arc<Balancer>,
+}
+
+impl Services {
+    pub fn build(settings: ServicesSettings, client: Client) -> Result<Self, mainstay_network::NetworkError> {
+        let balancer = Balancer::start(BalancerSettings {
+            instance: settings.instance.clone(),
+            bridge: bridge_name(&settings.instance),
+            pods: settings.pods,
+            services: settings.services,
+        })?;
+        Ok(Self {
+            settings,
+            client,
+            catalogue: Arc::default(),
+            traffic: Arc::default(),
+            in_force: Arc::new(watch::Sender::new(InForce::default())),
+            balancer,
+        })
+    }
+
+    pub async fn run(self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.work()).await;
+    }
+
+    async fn work(self) {
+        let Self { settings, client, catalogue, traffic, in_force, balancer } = self;
+        let (services, told_services) = mpsc::channel(QUEUE);
+        let (slices, told_slices) = mpsc::channel(QUEUE);
+        let file = |name: &str| settings.directory.join(name);
+        let dns = dns_address(settings.services);
+        let keeper =
+            Keeper::new(settings.node_name.clone(), dns, catalogue.clone(), traffic, balancer, in_force.clone());
+        let publisher = Publisher::new(client.clone(), settings.node_name.clone(), in_force.subscribe());
+        tokio::join!(
+            follow(Api::all(client.clone()), file("services"), services),
+            follow(Api::all(client), file("endpointslices"), slices),
+            keeper.run(told_services, told_slices),
+            publisher.run(),
+            names::run(&settings, dns, catalogue),
+        );
+    }
+}
+
+/// Removes all that Services left on this machine.
+pub async fn remove(instance: &str) -> Result<(), mainstay_network::NetworkError> {
+    Balancer::remove(instance).await?;
+    loopback::release(instance).await
+}

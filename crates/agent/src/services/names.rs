@@ -1,0 +1,70 @@
+//! DNS on this machine.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use mainstay_network::{
+    catalogue::Catalogue,
+    dns::{Dns, DnsSettings},
+    loopback,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::ServicesSettings;
+use crate::spec;
+
+const PORT: u16 = 53;
+const AGAIN: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug)]
+pub struct NamesSettings {
+    /// `cluster.local`.
+    pub domain: String,
+    /// `consul`.
+    pub alias_domain: String,
+    pub datacentre: String,
+    /// Who knows all other names; empty for those whom the machine itself asks.
+    pub upstreams: Vec<SocketAddr>,
+}
+
+/// Answers for ever; tries again while it cannot.
+pub async fn run(settings: &ServicesSettings, address: Ipv4Addr, catalogue: Arc<Catalogue>) {
+    let mut said = false;
+    loop {
+        match bind(settings, address, catalogue.clone()).await {
+            Ok(dns) => {
+                said = false;
+                dns.run(CancellationToken::new()).await;
+            }
+            Err(error) if !std::mem::replace(&mut said, true) => {
+                tracing::warn!(%error, %address, "cannot answer for names; will try again");
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn bind(settings: &ServicesSettings, address: Ipv4Addr, catalogue: Arc<Catalogue>) -> Result<Dns, String> {
+    loopback::hold(&settings.instance, address).await.map_err(|error| error.chain())?;
+    let names = &settings.names;
+    let dns = DnsSettings {
+        address,
+        port: PORT,
+        domain: names.domain.clone(),
+        alias_domain: names.alias_domain.clone(),
+        datacentre: names.datacentre.clone(),
+        upstreams: if names.upstreams.is_empty() { of_machine() } else { names.upstreams.clone() },
+        machine: settings.node_name.clone(),
+    };
+    Dns::bind(dns, catalogue).await.map_err(|error| error.to_string())
+}
+
+/// Those that the machine itself asks.
+fn of_machine() -> Vec<SocketAddr> {
+    let servers = spec::dns::of_machine().servers;
+    servers.iter().filter_map(|server| server.parse::<IpAddr>().ok()).map(|ip| SocketAddr::new(ip, PORT)).collect()
+}

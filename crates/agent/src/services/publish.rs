@@ -1,0 +1,79 @@
+//! Tells the API how far this machine's table is, for those who wait for a backend to be out of it.
+//!
+//! Only news that somebody may wait for is told: a backend or a machine that went. What is told lives in the server's memory, so it is
+//! told again when that may have been lost.
+
+use std::time::Duration;
+
+use kube::{Api, Client, api::PostParams};
+use mainstay_api::service_table::{ServiceTable, ServiceTableSpec};
+use tokio::sync::watch;
+
+use super::InForce;
+
+/// No call may hold up the next one longer.
+const DEADLINE: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How often it is made sure that the server still knows.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+pub struct Publisher {
+    tables: Api<ServiceTable>,
+    node_name: String,
+    in_force: watch::Receiver<InForce>,
+}
+
+impl Publisher {
+    pub fn new(client: Client, node_name: String, in_force: watch::Receiver<InForce>) -> Self {
+        Self { tables: Api::all(client), node_name, in_force }
+    }
+
+    pub async fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        // Nothing is said before the first table is in force.
+        if self.in_force.wait_for(|now| now.owed > 0).await.is_err() {
+            return;
+        }
+        loop {
+            let now = *self.in_force.borrow_and_update();
+            match tokio::time::timeout(DEADLINE, self.say(now)).await {
+                Ok(Ok(())) => {
+                    pause = FIRST_PAUSE;
+                    if self.wait().await.is_none() {
+                        return;
+                    }
+                }
+                failed => {
+                    tracing::debug!(?failed, "cannot say how far the table of Services is; will try again");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    async fn say(&self, now: InForce) -> kube::Result<()> {
+        let spec = ServiceTableSpec { endpoints: now.endpoints.to_string(), nodes: now.nodes.to_string() };
+        let table = ServiceTable::new(&self.node_name, spec);
+        match self.tables.replace(&self.node_name, &PostParams::default(), &table).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                self.tables.create(&PostParams::default(), &table).await.map(drop)
+            }
+            answer => answer.map(drop),
+        }
+    }
+
+    /// Until there is something to say, or nobody will ever say anything.
+    async fn wait(&mut self) -> Option<()> {
+        loop {
+            match tokio::time::timeout(LOOK_AGAIN, self.in_force.changed()).await {
+                Ok(changed) => return changed.ok(),
+                Err(_) => match tokio::time::timeout(DEADLINE, self.tables.get_opt(&self.node_name)).await {
+                    Ok(Ok(None)) => return Some(()),
+                    Ok(Ok(Some(_)) | Err(_)) | Err(_) => {}
+                },
+            }
+        }
+    }
+}

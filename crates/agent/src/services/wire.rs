@@ -1,0 +1,366 @@
+//! Services, EndpointSlices and Nodes as far as the network looks at them, read straight from the API's bytes.
+
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use mainstay_api::service::{self, Path};
+use mainstay_network::{
+    Protocol, Range,
+    catalogue::{self, HOLD, Kind},
+};
+use serde::{Deserialize, Deserializer, Serialize};
+
+macro_rules! narrow {
+    ($type:ident, $scope:ident, $group:literal, $version:literal, $plural:literal) => {
+        impl kube::Resource for $type {
+            type DynamicType = ();
+            type Scope = k8s_openapi::$scope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                stringify!($type).into()
+            }
+
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                $group.into()
+            }
+
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                $version.into()
+            }
+
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                $plural.into()
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+narrow!(Service, NamespaceResourceScope, "", "v1", "services");
+narrow!(EndpointSlice, NamespaceResourceScope, "discovery.k8s.io", "v1", "endpointslices");
+narrow!(Node, ClusterResourceScope, "", "v1", "nodes");
+
+/// `null` is what is usual.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Service {
+    pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "or_default")]
+    pub spec: ServiceSpec,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpec {
+    r#type: String,
+    #[serde(rename = "clusterIP")]
+    cluster_ip: String,
+    external_name: String,
+    #[serde(deserialize_with = "or_default")]
+    ports: Vec<ServicePort>,
+    #[serde(rename = "externalIPs", deserialize_with = "or_default")]
+    external_ips: Vec<String>,
+    session_affinity: String,
+    #[serde(deserialize_with = "or_default")]
+    session_affinity_config: AffinityConfig,
+    internal_traffic_policy: String,
+    external_traffic_policy: String,
+    publish_not_ready_addresses: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub selector: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ServicePort {
+    name: String,
+    protocol: String,
+    port: u16,
+    node_port: u16,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct AffinityConfig {
+    #[serde(rename = "clientIP", deserialize_with = "or_default")]
+    client_ip: ClientIp,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClientIp {
+    timeout_seconds: Option<u64>,
+}
+
+/// Upstream's three hours.
+const AFFINITY: u64 = 10_800;
+
+impl From<&Service> for catalogue::Service {
+    fn from(service: &Service) -> Self {
+        let spec = &service.spec;
+        let nothing = BTreeMap::new();
+        let wishes = service::Wishes::of(service.metadata.annotations.as_ref().unwrap_or(&nothing));
+        let kind = match spec.cluster_ip.parse() {
+            _ if spec.r#type == "ExternalName" => Kind::Alias(spec.external_name.trim_end_matches('.').into()),
+            Ok(address) => Kind::Address(address),
+            Err(_) => Kind::Headless,
+        };
+        let timeout = spec.session_affinity_config.client_ip.timeout_seconds.unwrap_or(AFFINITY);
+        Self {
+            kind,
+            ports: spec.ports.iter().map(catalogue::ServicePort::from).collect(),
+            external_ips: spec.external_ips.iter().filter_map(|ip| ip.parse().ok()).collect(),
+            affinity: (spec.session_affinity == "ClientIP").then(|| Duration::from_secs(timeout)),
+            internal_local: spec.internal_traffic_policy == "Local",
+            external_local: spec.external_traffic_policy == "Local",
+            hold: wishes.hold.unwrap_or(HOLD),
+            through_user_space: wishes.path == Path::User,
+            publish_not_ready: spec.publish_not_ready_addresses,
+            tags: wishes.tags.iter().map(|tag| tag.as_str().into()).collect(),
+        }
+    }
+}
+
+impl From<&ServicePort> for catalogue::ServicePort {
+    fn from(port: &ServicePort) -> Self {
+        Self {
+            name: port.name.as_str().into(),
+            protocol: protocol(&port.protocol),
+            port: port.port,
+            node_port: (port.node_port > 0).then_some(port.node_port),
+        }
+    }
+}
+
+fn protocol(name: &str) -> Protocol {
+    match name {
+        "UDP" => Protocol::Udp,
+        "SCTP" => Protocol::Sctp,
+        _ => Protocol::Tcp,
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointSlice {
+    pub metadata: ObjectMeta,
+    address_type: String,
+    #[serde(deserialize_with = "or_default")]
+    endpoints: Vec<Endpoint>,
+    #[serde(deserialize_with = "or_default")]
+    ports: Vec<SlicePort>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Endpoint {
+    addresses: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
+    conditions: Conditions,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hostname: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Conditions {
+    ready: Option<bool>,
+    serving: Option<bool>,
+    terminating: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct SlicePort {
+    name: Option<String>,
+    protocol: Option<String>,
+    port: Option<u16>,
+}
+
+/// The label that says whose backends these are.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+impl EndpointSlice {
+    /// Nothing for slices of no Service, or of addresses we have none of.
+    pub fn to_catalogue(&self, names: &mut Names) -> Option<catalogue::Slice> {
+        let service = self.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
+        (self.address_type == "IPv4").then(|| catalogue::Slice {
+            service: names.get(service),
+            ports: self.ports.iter().filter_map(|port| port.to_catalogue(names)).collect(),
+            endpoints: self.endpoints.iter().filter_map(|endpoint| endpoint.to_catalogue(names)).collect(),
+        })
+    }
+}
+
+impl SlicePort {
+    fn to_catalogue(&self, names: &mut Names) -> Option<catalogue::SlicePort> {
+        Some(catalogue::SlicePort {
+            name: names.get(self.name.as_deref().unwrap_or_default()),
+            protocol: protocol(self.protocol.as_deref().unwrap_or_default()),
+            port: self.port?,
+        })
+    }
+}
+
+impl Endpoint {
+    /// What is not said of a condition is as upstream reads it: ready, serving if ready, not terminating.
+    fn to_catalogue(&self, names: &mut Names) -> Option<catalogue::Endpoint> {
+        let ready = self.conditions.ready.unwrap_or(true);
+        Some(catalogue::Endpoint {
+            address: self.addresses.first()?.parse().ok()?,
+            ready,
+            serving: self.conditions.serving.unwrap_or(ready),
+            terminating: self.conditions.terminating.unwrap_or(false),
+            node: self.node_name.as_deref().map(|name| names.get(name)),
+            hostname: self.hostname.as_deref().filter(|name| !name.is_empty()).map(Arc::from),
+        })
+    }
+}
+
+/// Names that many endpoints share, each in memory once.
+#[derive(Default)]
+pub struct Names {
+    known: std::collections::HashSet<Arc<str>>,
+}
+
+impl Names {
+    /// When to forget those that nobody uses any more.
+    const MANY: usize = 4_096;
+
+    fn get(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.known.get(name) {
+            return known.clone();
+        }
+        if self.known.len().is_multiple_of(Self::MANY) {
+            self.known.retain(|name| Arc::strong_count(name) > 1);
+        }
+        let name: Arc<str> = name.into();
+        self.known.insert(name.clone());
+        name
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "or_default")]
+    spec: NodeSpec,
+    #[serde(deserialize_with = "or_default")]
+    status: NodeStatus,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct NodeSpec {
+    #[serde(rename = "podCIDR")]
+    pod_cidr: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct NodeStatus {
+    #[serde(deserialize_with = "or_default")]
+    addresses: Vec<NodeAddress>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct NodeAddress {
+    r#type: String,
+    address: String,
+}
+
+impl Node {
+    /// The addresses of its pods.
+    pub fn range(&self) -> Option<Range> {
+        self.spec.pod_cidr.parse().ok()
+    }
+
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        let mut internal = self.status.addresses.iter().filter(|address| address.r#type == "InternalIP");
+        internal.find_map(|address| address.address.parse().ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_service_is_read_with_its_wishes() {
+        let service: Service = serde_json::from_value(json!({
+            "metadata": { "name": "a", "annotations": {
+                "mainstay.dev/hold": "500ms", "mainstay.dev/proxy": "user", "mainstay.dev/tags": "blue, v2",
+            } },
+            "spec": {
+                "type": "NodePort", "clusterIP": "10.96.1.2", "sessionAffinity": "ClientIP", "selector": null,
+                "externalIPs": ["192.0.2.1"], "externalTrafficPolicy": "Local",
+                "ports": [{ "name": "web", "port": 80, "nodePort": 30080, "targetPort": "http" }, { "port": 53, "protocol": "UDP" }],
+            },
+        }))
+        .unwrap();
+        let read = catalogue::Service::from(&service);
+        assert_eq!(read.kind, Kind::Address(Ipv4Addr::new(10, 96, 1, 2)));
+        assert_eq!((read.hold, read.through_user_space), (Duration::from_millis(500), true));
+        assert_eq!(read.affinity, Some(Duration::from_secs(AFFINITY)));
+        assert_eq!(read.tags.iter().map(|tag| &**tag).collect::<Vec<_>>(), ["blue", "v2"]);
+        assert!(read.external_local && !read.internal_local);
+        let ports: Vec<_> = read.ports.iter().map(|p| (&*p.name, p.protocol, p.port, p.node_port)).collect();
+        assert_eq!(ports, [("web", Protocol::Tcp, 80, Some(30080)), ("", Protocol::Udp, 53, None)]);
+    }
+
+    #[test]
+    fn a_service_without_an_address_is_headless_or_another_name() {
+        let kind = |spec| {
+            let service: Service = serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
+            catalogue::Service::from(&service).kind
+        };
+        assert_eq!(kind(json!({ "type": "ClusterIP", "clusterIP": "None" })), Kind::Headless);
+        let alias = json!({ "type": "ExternalName", "externalName": "db.example.org." });
+        assert_eq!(kind(alias), Kind::Alias("db.example.org".into()));
+    }
+
+    #[test]
+    fn conditions_that_are_not_said_are_upstreams() {
+        let slice: EndpointSlice = serde_json::from_value(json!({
+            "metadata": { "labels": { SERVICE_NAME: "a" } }, "addressType": "IPv4",
+            "endpoints": [
+                { "addresses": ["10.244.0.2"], "nodeName": "n" },
+                { "addresses": ["10.244.0.3"], "conditions": { "ready": false } },
+                { "addresses": ["10.244.0.4"], "conditions": { "ready": false, "serving": true, "terminating": true } },
+            ],
+            "ports": [{ "port": 8080 }],
+        }))
+        .unwrap();
+        let slice = slice.to_catalogue(&mut Names::default()).unwrap();
+        let seen: Vec<_> = slice.endpoints.iter().map(|e| (e.ready, e.serving, e.terminating)).collect();
+        assert_eq!(seen, [(true, true, false), (false, false, false), (false, true, true)]);
+        assert_eq!((&*slice.ports[0].name, slice.ports[0].protocol), ("", Protocol::Tcp));
+    }
+
+    #[test]
+    fn slices_of_no_service_or_of_other_addresses_are_none() {
+        let stray: EndpointSlice = serde_json::from_value(json!({ "metadata": {}, "addressType": "IPv4" })).unwrap();
+        assert!(stray.to_catalogue(&mut Names::default()).is_none());
+        let labels = json!({ SERVICE_NAME: "a" });
+        let v6: EndpointSlice =
+            serde_json::from_value(json!({ "metadata": { "labels": labels }, "addressType": "IPv6" })).unwrap();
+        assert!(v6.to_catalogue(&mut Names::default()).is_none());
+    }
+}
