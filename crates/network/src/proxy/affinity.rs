@@ -1,0 +1,88 @@
+//! Which client stays with which backend.
+//!
+//! Clients of one address reach any of the threads, so this is shared by them. It is bounded: when it is full,
+//! those whose time is over go, and if there are none, the quarter whose time is over next. They are then treated like new
+//! ones, as after a restart of this process.
+
+use std::{
+    collections::HashMap,
+    net::{Ipv4Addr, SocketAddrV4},
+    time::{Duration, Instant},
+};
+
+use crate::services::frontend::Front;
+
+const MOST: usize = 1 << 16;
+
+#[derive(Default)]
+pub struct Affinity {
+    clients: HashMap<(Front, Ipv4Addr), Stay>,
+}
+
+struct Stay {
+    backend: SocketAddrV4,
+    until: Instant,
+}
+
+impl Affinity {
+    pub fn backend(&self, front: Front, client: Ipv4Addr, now: Instant) -> Option<SocketAddrV4> {
+        self.clients.get(&(front, client)).filter(|stay| now < stay.until).map(|stay| stay.backend)
+    }
+
+    /// From this connection on, for so long.
+    pub fn remember(&mut self, front: Front, client: Ipv4Addr, backend: SocketAddrV4, now: Instant, time: Duration) {
+        if self.clients.len() >= MOST && !self.clients.contains_key(&(front, client)) {
+            self.make_room(now);
+        }
+        self.clients.insert((front, client), Stay { backend, until: now + time });
+    }
+
+    pub fn forget(&mut self, front: Front) {
+        self.clients.retain(|(other, _), _| *other != front);
+    }
+
+    fn make_room(&mut self, now: Instant) {
+        self.clients.retain(|_, stay| now < stay.until);
+        if self.clients.len() < MOST {
+            return;
+        }
+        let mut ends: Vec<Instant> = self.clients.values().map(|stay| stay.until).collect();
+        let (_, last_to_go, _) = ends.select_nth_unstable(MOST / 4);
+        let last_to_go = *last_to_go;
+        self.clients.retain(|_, stay| stay.until > last_to_go);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Protocol;
+
+    const FRONT: Front = Front { address: None, protocol: Protocol::Tcp, port: 80 };
+    const BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_client_stays_for_so_long_after_its_last_connection() {
+        let (mut affinity, start, client) = (Affinity::default(), Instant::now(), Ipv4Addr::LOCALHOST);
+        affinity.remember(FRONT, client, BACKEND, start, HOUR);
+        affinity.remember(FRONT, client, BACKEND, start + HOUR / 2, HOUR);
+        assert_eq!(affinity.backend(FRONT, client, start + HOUR), Some(BACKEND));
+        assert_eq!(affinity.backend(FRONT, client, start + HOUR * 3 / 2), None);
+        assert_eq!(affinity.backend(FRONT, Ipv4Addr::UNSPECIFIED, start), None);
+    }
+
+    #[test]
+    fn those_who_would_leave_soonest_make_room_for_new_ones() {
+        let (mut affinity, start) = (Affinity::default(), Instant::now());
+        let client = |number: usize| Ipv4Addr::from_bits(number as u32);
+        for number in 0..MOST + 1 {
+            affinity.remember(FRONT, client(number), BACKEND, start + Duration::from_millis(number as u64), HOUR);
+        }
+        let now = start + HOUR / 2;
+        assert!(affinity.clients.len() <= MOST);
+        assert_eq!(affinity.backend(FRONT, client(0), now), None);
+        assert_eq!(affinity.backend(FRONT, client(MOST / 2), now), Some(BACKEND));
+        assert_eq!(affinity.backend(FRONT, client(MOST), now), Some(BACKEND));
+    }
+}
