@@ -101,7 +101,7 @@ impl Age {
     /// RFC 8767 asks for so many seconds, and that they be not none.
     pub const STALE_TTL: u32 = 30;
 
-    fn of(self, ttl: u32) -> u32 {
+    pub fn of(self, ttl: u32) -> u32 {
         match self {
             Self::Seconds(age) => ttl.saturating_sub(age),
             Self::Stale => Self::STALE_TTL,
@@ -137,7 +137,8 @@ pub fn write(query: &Query, answer: &Answer, age: Age, transport: Transport, out
 
     let (answers, all_answers) = packet.section(&answer.answers, age);
     let (authorities, all_authorities) = packet.section(&answer.authorities, age);
-    let whole = all_answers && all_authorities;
+    // Beside answers, what others say of the domain is no more than extra.
+    let whole = all_answers && (all_authorities || answers > 0);
     let (mut additional, _) = if whole { packet.section(&answer.additional, age) } else { (0, true) };
     if let Some(edns) = query.edns {
         let extended = (answer.code.number() >> 4) as u8;

@@ -3,6 +3,7 @@
 //! * [`query`], [`name`], [`answer`]: packets, read and written
 //! * [`zones`]: what our names stand for, as Kubernetes ([`cluster`]) and Consul ([`consul`]) spell them, and back
 //!   ([`reverse`]); pure
+//! * [`forward`]: everything else
 //! * [`udp`], [`tcp`]: how questions come; [`server`]: what becomes of each
 //!
 //! No answer of ours depends on anybody else being there: with all servers down names resolve as they last were.
@@ -10,6 +11,7 @@
 mod answer;
 mod cluster;
 mod consul;
+mod forward;
 mod name;
 mod query;
 mod reverse;
@@ -28,7 +30,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::{server::Server, zones::Zones};
+use self::{forward::Forwarder, server::Server, zones::Zones};
 use crate::catalogue::Catalogue;
 
 /// More sockets than this would wait for each other's answers.
@@ -69,12 +71,18 @@ impl Dns {
         let address = SocketAddrV4::new(settings.address, listener.local_addr()?.port());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let sockets = udp::bind(address, cores.min(MOST_SOCKETS)).map_err(|error| explain(error, address, "UDP"))?;
-        Ok(Self { server: Arc::new(Server { zones, catalogue }), address, sockets, listener })
+        let forwarder = Arc::new(Forwarder::new(address.into(), settings.upstreams));
+        Ok(Self { server: Arc::new(Server { zones, catalogue, forwarder }), address, sockets, listener })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address.into()
+    }
+
+    /// By which it is told of other resolvers while it runs.
+    pub fn upstreams(&self) -> Upstreams {
+        Upstreams(self.server.forwarder.clone())
     }
 
     /// Answers until it is asked to stop.
@@ -86,6 +94,16 @@ impl Dns {
         }
         tasks.close();
         tasks.wait().await;
+    }
+}
+
+/// Who knows the names that are not ours. The machine's own list may change at any time.
+#[derive(Clone)]
+pub struct Upstreams(Arc<Forwarder>);
+
+impl Upstreams {
+    pub fn set(&self, upstreams: Vec<SocketAddr>) {
+        self.0.set_upstreams(upstreams);
     }
 }
 

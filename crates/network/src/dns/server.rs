@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use super::{
     answer::{self, Age, Answer, Record, Transport},
+    forward::{Forwarder, Question},
     name::Name,
-    query::{self, Code, Query},
+    query::{self, Query},
     zones::{Chance, Outcome, Zones},
 };
 use crate::catalogue::Catalogue;
@@ -16,6 +17,7 @@ use crate::catalogue::Catalogue;
 pub struct Server {
     pub zones: Zones,
     pub catalogue: Arc<Catalogue>,
+    pub forwarder: Arc<Forwarder>,
 }
 
 /// What becomes of a packet.
@@ -31,7 +33,27 @@ pub enum Reply {
 pub struct Waiting {
     query: Query,
     so_far: Vec<Record>,
-    name: Name,
+    question: Question,
+}
+
+impl Waiting {
+    fn new(query: Query, so_far: Vec<Record>, name: Name) -> Self {
+        let dnssec = query.edns.is_some_and(|edns| edns.dnssec);
+        let question = Question { name, kind: query.kind, dnssec, checking_disabled: query.checking_disabled };
+        Self { query, so_far, question }
+    }
+
+    fn write(self, answer: &Answer, age: Age, transport: Transport, out: &mut Vec<u8>) {
+        if self.so_far.is_empty() {
+            return answer::write(&self.query, answer, age, transport, out);
+        }
+        let aged = |record: &Record| Record { ttl: age.of(record.ttl), ..record.clone() };
+        let mut answers = self.so_far;
+        answers.extend(answer.answers.iter().map(aged));
+        let authorities = answer.authorities.iter().map(aged).collect();
+        let whole = Answer { answers, authorities, ..Answer::only(answer.code) };
+        answer::write(&self.query, &whole, Age::NEW, transport, out);
+    }
 }
 
 impl Server {
@@ -51,15 +73,23 @@ impl Server {
                 answer::write(&query, &answer, Age::NEW, transport, out);
                 Reply::Written
             }
-            Outcome::Elsewhere { so_far, name } => Reply::Later(Waiting { query, so_far, name }),
+            Outcome::Elsewhere { so_far, name } => {
+                let waiting = Waiting::new(query, so_far, name);
+                match self.forwarder.known(&waiting.question) {
+                    Some((answer, age)) => {
+                        waiting.write(&answer, age, transport, out);
+                        Reply::Written
+                    }
+                    None => Reply::Later(waiting),
+                }
+            }
         }
     }
 
     pub async fn finish(&self, waiting: Waiting, transport: Transport) -> Vec<u8> {
-        let Waiting { query, so_far, name: _ } = waiting;
+        let (answer, age) = self.forwarder.resolve(waiting.question.clone()).await;
         let mut out = Vec::new();
-        let answer = Answer { answers: so_far, ..Answer::only(Code::Failed) };
-        answer::write(&query, &answer, Age::NEW, transport, &mut out);
+        waiting.write(&answer, age, transport, &mut out);
         out
     }
 }

@@ -1,0 +1,213 @@
+//! Names of others, from resolvers that behave and that do not.
+
+use std::time::Duration;
+
+use hickory_proto::{op::ResponseCode, rr::Record};
+use mainstay_network::catalogue::Kind;
+use tokio::time::Instant;
+
+use crate::{
+    support::{PATIENCE, Running, question},
+    upstream::{Mode, Upstream},
+};
+
+/// An upstream in this mode, and a server that asks it.
+async fn with(mode: Mode) -> (Upstream, Running) {
+    let upstream = Upstream::start(mode).await;
+    let dns = Running::start(vec![upstream.address]).await;
+    (upstream, dns)
+}
+
+/// Code, addresses or names, and the shortest TTL.
+async fn ask(dns: &Running, name: &str) -> (ResponseCode, Vec<String>, u32) {
+    let answer = dns.send(&question(9, name), PATIENCE).await.expect("an answer");
+    let ttl = answer.answers.iter().chain(&answer.authorities).map(|record: &Record| record.ttl).min();
+    let said = answer.answers.iter().map(|record| record.data.to_string()).collect();
+    (answer.metadata.response_code, said, ttl.unwrap_or(0))
+}
+
+/// Asks until the answer is as wanted.
+async fn until(
+    dns: &Running,
+    name: &str,
+    wanted: impl Fn(&(ResponseCode, Vec<String>, u32)) -> bool,
+) -> (ResponseCode, Vec<String>, u32) {
+    let begin = Instant::now();
+    loop {
+        let answer = ask(dns, name).await;
+        if wanted(&answer) {
+            return answer;
+        }
+        assert!(begin.elapsed() < PATIENCE, "still {answer:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_kept_and_counts_down() {
+    let (upstream, dns) = with(Mode::Well(60)).await;
+    assert_eq!(dns.short("www.example").await, ["192.0.2.1"]);
+    assert_eq!(dns.short("WWW.Example").await, ["192.0.2.1"]);
+    assert_eq!(dns.short("+tcp www.example").await, ["192.0.2.1"]);
+    let aged = until(&dns, "www.example", |(_, _, ttl)| *ttl < 60).await;
+    assert!(aged.2 >= 50);
+    assert_eq!(upstream.asked(), (1, 0));
+    let letters = dns.dig("wWw.eXample").await;
+    assert!(letters.contains("wWw.eXample. ") && letters.contains("flags: qr rd ra;"), "{letters}");
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_asked_for_again_when_its_time_is_over() {
+    let (upstream, dns) = with(Mode::Well(1)).await;
+    ask(&dns, "www.example").await;
+    let begin = Instant::now();
+    while upstream.asked().0 < 2 {
+        assert_eq!(ask(&dns, "www.example").await.1, ["192.0.2.1"]);
+        assert!(begin.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(begin.elapsed() > Duration::from_millis(800));
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn absence_is_kept_as_the_domain_allows_and_not_without_it() {
+    let (upstream, dns) = with(Mode::Well(60)).await;
+    for _ in 0..3 {
+        assert_eq!(ask(&dns, "none.example").await.0, ResponseCode::NXDomain);
+        assert_eq!(ask(&dns, "empty.example").await, (ResponseCode::NoError, Vec::new(), 60));
+    }
+    assert_eq!(upstream.asked(), (2, 0));
+    for _ in 0..2 {
+        assert_eq!(ask(&dns, "unsaid.example").await.0, ResponseCode::NXDomain);
+    }
+    assert_eq!(upstream.asked(), (4, 0));
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_known_is_told_when_nobody_answers_any_more() {
+    let (upstream, dns) = with(Mode::Well(1)).await;
+    ask(&dns, "www.example").await;
+    drop(upstream);
+    let stale = until(&dns, "www.example", |(_, _, ttl)| *ttl == 30).await;
+    assert_eq!((stale.0, stale.1), (ResponseCode::NoError, vec!["192.0.2.1".into()]));
+    // What was not known is not invented.
+    assert_eq!(ask(&dns, "other.example").await.0, ResponseCode::ServFail);
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_waits_for_a_slow_resolver_only_so_long_when_there_is_something_to_tell() {
+    let (upstream, dns) = with(Mode::Well(1)).await;
+    ask(&dns, "www.example").await;
+    upstream.set(Mode::Silent);
+    let begin = Instant::now();
+    let stale = until(&dns, "www.example", |(_, _, ttl)| *ttl == 30).await;
+    assert_eq!(stale.1, ["192.0.2.1"]);
+    let waited = begin.elapsed();
+    assert!(waited > Duration::from_millis(1800) && waited < Duration::from_millis(4500), "{waited:?}");
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_ask_the_same_share_one_question() {
+    let (upstream, dns) = with(Mode::Late(Duration::from_millis(300))).await;
+    let answers = futures::future::join_all((0..50).map(|_| ask(&dns, "www.example"))).await;
+    assert!(answers.iter().all(|(_, said, _)| *said == ["192.0.2.1"]));
+    assert_eq!(upstream.asked(), (1, 0));
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_is_fetched_by_tcp() {
+    let (upstream, dns) = with(Mode::Well(60)).await;
+    let cut = dns.send(&question(1, "big.example"), PATIENCE).await.unwrap();
+    assert!(cut.metadata.truncation && cut.answers.len() < 100);
+    assert_eq!(upstream.asked(), (1, 1));
+    assert_eq!(dns.short("big.example").await.len(), 100);
+    assert_eq!(upstream.asked(), (1, 1));
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_resolver_is_asked_when_one_is_gone_or_fails() {
+    let (gone, failing, well) = (
+        Upstream::start(Mode::Well(1)).await,
+        Upstream::start(Mode::Failing).await,
+        Upstream::start(Mode::Well(60)).await,
+    );
+    let dead = gone.address;
+    drop(gone);
+    let dns = Running::start(vec![dead, failing.address, well.address]).await;
+    assert_eq!(ask(&dns, "www.example").await.1, ["192.0.2.1"]);
+    assert_eq!((failing.asked(), well.asked()), ((1, 0), (1, 0)));
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_others_slip_in_are_not_believed() {
+    let (upstream, dns) = with(Mode::Spoofed).await;
+    assert_eq!(ask(&dns, "www.example").await.1, ["192.0.2.1"]);
+    assert_eq!(upstream.asked(), (1, 0));
+    let names: std::collections::HashSet<_> = futures::future::join_all((0..20).map(|number| {
+        let dns = &dns;
+        async move { ask(dns, &format!("a-long-name-with-letters-{number}.example")).await }
+    }))
+    .await
+    .into_iter()
+    .flat_map(|_| upstream.names())
+    .map(|name| name.replace(|letter: char| !letter.is_ascii_alphabetic(), ""))
+    .collect();
+    assert!(names.len() > 10, "letters are chance: {names:?}");
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resolvers_that_lose_letters_or_are_old_are_asked_otherwise() {
+    let (upstream, dns) = with(Mode::LosesLetters).await;
+    assert_eq!(ask(&dns, "a-long-name-with-letters.example").await.1, ["192.0.2.1"]);
+    assert_eq!(upstream.asked(), (1, 1));
+    upstream.set(Mode::Old);
+    assert_eq!(ask(&dns, "another.example").await.1, ["192.0.2.1"]);
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_ours_that_stand_for_others_are_followed() {
+    let (_upstream, dns) = with(Mode::Well(60)).await;
+    dns.add("out", Kind::Alias("alias.example".into()), []);
+    for _ in 0..2 {
+        let said = dns.short("out.default.svc.cluster.local").await;
+        assert_eq!(said, ["192.0.2.9", "alias.example.", "target.example."]);
+    }
+    assert_eq!(dns.short("-t txt text.example").await, ["\"Some Text\""]);
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_names_are_nobody_elses_business() {
+    let (upstream, dns) = with(Mode::Well(60)).await;
+    for name in ["none.default.svc.cluster.local", "cluster.local", "x.consul", "none.service.dc2.consul"] {
+        assert_eq!(ask(&dns, name).await.1, [""; 0], "{name}");
+    }
+    assert_eq!(upstream.asked(), (0, 0));
+    assert_eq!(ask(&dns, "9.9.9.9.in-addr.arpa").await.0, ResponseCode::NoError);
+    assert_eq!(upstream.asked(), (1, 0));
+    dns.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_resolver_or_with_only_itself_it_says_that_it_failed() {
+    let dns = Running::start(Vec::new()).await;
+    assert_eq!(ask(&dns, "www.example").await.0, ResponseCode::ServFail);
+    dns.upstreams.set(vec![dns.address]);
+    let begin = Instant::now();
+    assert_eq!(ask(&dns, "other.example").await.0, ResponseCode::ServFail);
+    assert!(begin.elapsed() < Duration::from_secs(1));
+    let upstream = Upstream::start(Mode::Well(60)).await;
+    dns.upstreams.set(vec![dns.address, upstream.address]);
+    assert_eq!(ask(&dns, "third.example").await.1, ["192.0.2.1"]);
+    dns.stop().await;
+}
