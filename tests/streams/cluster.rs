@@ -289,7 +289,8 @@ async fn serve(home: &Path, logs: &Path, runtime: Arc<Processes>, pods: Arc<Pods
     let node = pki.issue_node("node-a", &[Ipv4Addr::LOCALHOST.into()]).unwrap();
     let pair = |i: &mainstay_server::pki::Identity| Pair { certificate: i.certificate.clone(), key: i.key.clone() };
     let identity = Identity::new(&pki.ca, &pair(&node.client), &pair(&node.serving)).unwrap();
-    let parts = Parts::new("node-a".into(), pods, runtime, logs.to_owned());
+    let parts =
+        Parts::new("node-a".into(), pods, runtime, logs.to_owned(), mainstay_agent::metrics::Metrics::default());
     let agent = Server::bind(local, Arc::new(identity.server_config().unwrap()), parts).await.unwrap();
     let agent_port = agent.address().unwrap().port();
     tokio::spawn(agent.run(stop.clone()));

@@ -25,6 +25,7 @@ use crate::{
     heal::{Healer, Policies},
     hook::Hooks,
     logs::rotate::Rotation,
+    metrics::Metrics,
     network::{BridgeNetwork, Machines},
     node::{Keeper, Parts},
     objects::{self, Objects},
@@ -114,11 +115,13 @@ impl Agent {
         let about = runtime.about().await?;
         let wake = Wake::default();
         let pods = Arc::new(Pods::new(wake.clone()).with_network(settings.network));
+        let metrics = Metrics::default();
         let listener = stream::Parts::new(
             settings.node_name.clone(),
             pods.clone(),
             runtime.clone(),
             settings.log_directory.clone(),
+            metrics.clone(),
         );
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, settings.port));
         let port = settings.port;
@@ -134,14 +137,15 @@ impl Agent {
             services: service_range,
             names,
         };
-        let services = has_server.then(|| Services::build(services, client.clone())).transpose();
+        let services = has_server.then(|| Services::build(services, client.clone(), metrics.clone())).transpose();
         let services = services.map_err(|error| AgentError::Network(error.chain()))?;
         let settings = Arc::new(settings);
         let (events, said) = Events::channel();
         let reachable = has_server.then(|| client.clone());
         let policies = Arc::new(Policies::new(reachable.clone()));
         let directory = settings.directory.clone();
-        let healer = Arc::new(Healer::new(reachable, policies.clone(), pods.clone(), events.clone(), directory));
+        let healer = Healer::new(reachable, policies.clone(), pods.clone(), events.clone(), directory, metrics);
+        let healer = Arc::new(healer);
         let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings.instance));
         let objects = Arc::new(objects);
         let volumes = Arc::new(Volumes::new(&settings, objects.clone()));

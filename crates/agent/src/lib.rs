@@ -11,6 +11,7 @@ pub mod heal;
 pub mod hook;
 pub mod join;
 pub mod logs;
+pub mod metrics;
 pub mod network;
 pub mod node;
 pub mod objects;

@@ -29,6 +29,7 @@ use self::{
 };
 use crate::{
     events::{Events, Kind},
+    metrics::{Metrics, Owner},
     pods::Pods,
 };
 
@@ -40,8 +41,7 @@ pub struct Healer {
     slots: Slots,
     records: Mutex<BTreeMap<PodUid, Record>>,
     machine: Mutex<Machine>,
-    /// Liveness restarts by namespace and owner.
-    counted: Mutex<BTreeMap<(String, String), u64>>,
+    metrics: Metrics,
 }
 
 /// Why a container has to be started again.
@@ -87,6 +87,7 @@ impl Healer {
         pods: Arc<Pods>,
         events: Events,
         directory: PathBuf,
+        metrics: Metrics,
     ) -> Self {
         Self {
             policies,
@@ -96,7 +97,7 @@ impl Healer {
             slots: Slots::new(client),
             records: Mutex::default(),
             machine: Mutex::default(),
-            counted: Mutex::default(),
+            metrics,
         }
     }
 
@@ -202,19 +203,10 @@ impl Healer {
         self.machine.lock().suspect(&sets, Timestamp::now())
     }
 
-    /// How often containers were restarted because of their liveness, by namespace and owner.
-    pub fn liveness_restarts(&self) -> BTreeMap<(String, String), u64> {
-        self.counted.lock().clone()
-    }
-
     fn count(&self, pod: &Pod) {
-        let (namespace, owner) = (pod.metadata.namespace.clone().unwrap_or_default(), owner::shown(pod));
-        let total = {
-            let mut counted = self.counted.lock();
-            let total = counted.entry((namespace.clone(), owner.clone())).or_default();
-            *total += 1;
-            *total
-        };
+        let owner = Owner { namespace: pod.metadata.namespace.clone().unwrap_or_default(), owner: owner::shown(pod) };
+        let total = self.metrics.liveness_restarts.get_or_create(&owner).inc() + 1;
+        let Owner { namespace, owner } = owner;
         tracing::info!(namespace, owner, total, "liveness restart");
     }
 }

@@ -34,7 +34,7 @@ fn machine_at(client: Option<Client>, directory: TempDir) -> Machine {
     let (events, said) = Events::channel();
     let pods = Arc::new(Pods::new(Wake::default()));
     let policies = Arc::new(Policies::new(client.clone()));
-    let healer = Healer::new(client, policies, pods.clone(), events, directory.path().to_owned());
+    let healer = Healer::new(client, policies, pods.clone(), events, directory.path().to_owned(), Metrics::default());
     Machine { healer, said, pods, _directory: directory }
 }
 
@@ -208,7 +208,7 @@ async fn each_failure_is_judged_once_and_an_agent_that_returns_goes_on_from_ther
 
     let (events, _said) = Events::channel();
     let policies = Arc::new(Policies::new(None));
-    let second = Healer::new(None, policies, first.pods.clone(), events, path.clone());
+    let second = Healer::new(None, policies, first.pods.clone(), events, path.clone(), Metrics::default());
     assert!(matches!(second.failed(&pod, "c", 6, &crash).await, Rung::Recreate { .. }));
     assert!(matches!(second.failed(&pod, "c", 6, &crash).await, Rung::Recreate { .. }));
     second.forget(&PodUid("pod-0".into()));
@@ -223,6 +223,7 @@ async fn liveness_restarts_are_counted_by_owner() {
         machine.healer.failed(&pod(1, None), "c", attempt, &unhealthy).await;
     }
     machine.healer.failed(&pod(2, None), "c", 0, &Cause::OutOfMemory).await;
-    let counted: Vec<_> = machine.healer.liveness_restarts().into_iter().collect();
-    assert_eq!(counted, [(("default".to_owned(), "Pod web-1".to_owned()), 3)]);
+    let of = |owner: &str| Owner { namespace: "default".to_owned(), owner: owner.to_owned() };
+    let counted = |owner: &str| machine.healer.metrics.liveness_restarts.get_or_create(&of(owner)).get();
+    assert_eq!((counted("Pod web-1"), counted("Pod web-2")), (3, 0));
 }

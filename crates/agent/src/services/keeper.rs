@@ -23,18 +23,25 @@ use super::{
     follow::{News, key, version},
     wire::{EndpointSlice, Names, Service},
 };
+use crate::metrics::Metrics;
 
 const RECONCILE: Duration = Duration::from_secs(30);
 /// How soon the kernel is asked again after it refused.
 const AGAIN: Duration = Duration::from_secs(1);
 
+pub struct Parts {
+    /// This machine's name.
+    pub here: String,
+    pub dns: Ipv4Addr,
+    pub catalogue: Arc<Catalogue>,
+    pub traffic: Arc<Traffic>,
+    pub balancer: Arc<Balancer>,
+    pub in_force: Arc<watch::Sender<InForce>>,
+    pub metrics: Metrics,
+}
+
 pub struct Keeper {
-    here: String,
-    dns: Ipv4Addr,
-    catalogue: Arc<Catalogue>,
-    traffic: Arc<Traffic>,
-    balancer: Arc<Balancer>,
-    in_force: Arc<watch::Sender<InForce>>,
+    parts: Parts,
     names: Names,
     /// Services whose part of the table may have to change.
     dirty: BTreeSet<Key>,
@@ -47,21 +54,9 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    pub fn new(
-        here: String,
-        dns: Ipv4Addr,
-        catalogue: Arc<Catalogue>,
-        traffic: Arc<Traffic>,
-        balancer: Arc<Balancer>,
-        in_force: Arc<watch::Sender<InForce>>,
-    ) -> Self {
+    pub fn new(parts: Parts) -> Self {
         Self {
-            here,
-            dns,
-            catalogue,
-            traffic,
-            balancer,
-            in_force,
+            parts,
             names: Names::default(),
             dirty: BTreeSet::new(),
             services_complete: false,
@@ -112,8 +107,8 @@ impl Keeper {
         match news {
             News::Is(service) => {
                 let key = key(&service);
-                self.traffic.set_selector(&key, Some(&service.spec.selector));
-                self.catalogue.set_service(key.clone(), Some(catalogue::Service::from(&service)));
+                self.parts.traffic.set_selector(&key, Some(&service.spec.selector));
+                self.parts.catalogue.set_service(key.clone(), Some(catalogue::Service::from(&service)));
                 self.dirty.insert(key);
             }
             News::Gone(key) => self.forget_service(key),
@@ -127,8 +122,8 @@ impl Keeper {
     }
 
     fn forget_service(&mut self, key: Key) {
-        self.traffic.set_selector(&key, None);
-        self.catalogue.set_service(key.clone(), None);
+        self.parts.traffic.set_selector(&key, None);
+        self.parts.catalogue.set_service(key.clone(), None);
         self.dirty.insert(key);
     }
 
@@ -151,12 +146,12 @@ impl Keeper {
     }
 
     fn set_slice(&mut self, key: Key, slice: Option<catalogue::Slice>) {
-        self.owes |= takes_away(self.catalogue.read().slice(&key), slice.as_ref());
-        self.dirty.extend(self.catalogue.set_slice(key, slice));
+        self.owes |= takes_away(self.parts.catalogue.read().slice(&key), slice.as_ref());
+        self.dirty.extend(self.parts.catalogue.set_slice(key, slice));
     }
 
     fn gone(&self, all: &BTreeSet<Key>, known: impl FnOnce(&catalogue::Known) -> BTreeSet<Key>) -> Vec<Key> {
-        known(&self.catalogue.read()).difference(all).cloned().collect()
+        known(&self.parts.catalogue.read()).difference(all).cloned().collect()
     }
 
     /// Nothing before everything is known: half a table would refuse what the other half serves.
@@ -166,17 +161,20 @@ impl Keeper {
         }
         if !self.dirty.is_empty() {
             let changes: Vec<(Key, Vec<(Front, Target)>)> = {
-                let known = self.catalogue.read();
+                let known = self.parts.catalogue.read();
                 self.dirty.iter().map(|key| (key.clone(), self.fronts(&known, key))).collect()
             };
-            if let Err(error) = self.balancer.apply(changes).await {
+            if let Err(error) = self.parts.balancer.apply(changes).await {
                 tracing::warn!(error = error.chain(), "cannot bring Services up to date; will try again");
                 return Err(());
             }
             self.dirty.clear();
+            self.parts.metrics.table_changes.inc();
+            let known = self.parts.catalogue.read().services().count();
+            self.parts.metrics.services.set(i64::try_from(known).unwrap_or(i64::MAX));
         }
         let (endpoints, owes) = (self.newest, std::mem::take(&mut self.owes));
-        self.in_force.send_if_modified(|now| {
+        self.parts.in_force.send_if_modified(|now| {
             now.endpoints = endpoints;
             now.owed += u64::from(owes);
             owes
@@ -186,19 +184,22 @@ impl Keeper {
 
     /// DNS is answered here, at an address of this machine's own.
     fn fronts(&self, known: &catalogue::Known, key: &Key) -> Vec<(Front, Target)> {
-        let is_dns = known.service(key).is_some_and(|service| service.kind == Kind::Address(self.dns));
-        if is_dns { Vec::new() } else { table::fronts(known, key, &self.here) }
+        let is_dns = known.service(key).is_some_and(|service| service.kind == Kind::Address(self.parts.dns));
+        if is_dns { Vec::new() } else { table::fronts(known, key, &self.parts.here) }
     }
 
     async fn reconcile(&self) {
-        match self.balancer.reconcile().await {
+        match self.parts.balancer.reconcile().await {
             Ok(drift) if drift == Default::default() => {}
-            Ok(drift) => tracing::warn!(
-                missing = drift.missing,
-                surplus = drift.surplus,
-                dead_connections = drift.dead_connections,
-                "packet rules were not as they should be, and are again"
-            ),
+            Ok(drift) => {
+                self.parts.metrics.table_drift.inc_by((drift.missing + drift.surplus) as u64);
+                tracing::warn!(
+                    missing = drift.missing,
+                    surplus = drift.surplus,
+                    dead_connections = drift.dead_connections,
+                    "packet rules were not as they should be, and are again"
+                );
+            }
             Err(error) => tracing::warn!(error = error.chain(), "cannot compare packet rules with what they should be"),
         }
     }

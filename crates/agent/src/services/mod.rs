@@ -27,7 +27,12 @@ use tokio_util::sync::CancellationToken;
 pub use drain::{Traffic, is_drained};
 pub use names::NamesSettings;
 
-use self::{follow::follow, keeper::Keeper, publish::Publisher};
+use self::{
+    follow::follow,
+    keeper::{Keeper, Parts},
+    publish::Publisher,
+};
+use crate::metrics::Metrics;
 
 /// The address of DNS within the range of Services, as upstream's installers choose it.
 const DNS: u32 = 10;
@@ -68,10 +73,15 @@ pub struct Services {
     pub traffic: Arc<Traffic>,
     pub in_force: Arc<watch::Sender<InForce>>,
     balancer: Arc<Balancer>,
+    metrics: Metrics,
 }
 
 impl Services {
-    pub fn build(settings: ServicesSettings, client: Client) -> Result<Self, mainstay_network::NetworkError> {
+    pub fn build(
+        settings: ServicesSettings,
+        client: Client,
+        metrics: Metrics,
+    ) -> Result<Self, mainstay_network::NetworkError> {
         let balancer = Balancer::start(BalancerSettings {
             instance: settings.instance.clone(),
             bridge: bridge_name(&settings.instance),
@@ -85,6 +95,7 @@ impl Services {
             traffic: Arc::default(),
             in_force: Arc::new(watch::Sender::new(InForce::default())),
             balancer,
+            metrics,
         })
     }
 
@@ -93,13 +104,20 @@ impl Services {
     }
 
     async fn work(self) {
-        let Self { settings, client, catalogue, traffic, in_force, balancer } = self;
+        let Self { settings, client, catalogue, traffic, in_force, balancer, metrics } = self;
         let (services, told_services) = mpsc::channel(QUEUE);
         let (slices, told_slices) = mpsc::channel(QUEUE);
         let file = |name: &str| settings.directory.join(name);
         let dns = dns_address(settings.services);
-        let keeper =
-            Keeper::new(settings.node_name.clone(), dns, catalogue.clone(), traffic, balancer, in_force.clone());
+        let keeper = Keeper::new(Parts {
+            here: settings.node_name.clone(),
+            dns,
+            catalogue: catalogue.clone(),
+            traffic,
+            balancer,
+            in_force: in_force.clone(),
+            metrics,
+        });
         let publisher = Publisher::new(client.clone(), settings.node_name.clone(), in_force.subscribe());
         tokio::join!(
             follow(Api::all(client.clone()), file("services"), services),

@@ -71,6 +71,10 @@ async fn respond(request: Request<Incoming>, parts: &Arc<Parts>, stop: Cancellat
         Route::Tunnel { namespace, pod, port } => tunnel::answer(request, parts, &namespace, &pod, port, stop).await,
         Route::Summary => stats::summary(parts).await,
         Route::ResourceMetrics => stats::resource_metrics(parts).await,
+        Route::Metrics => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            Ok(answer::typed(StatusCode::OK, kind, parts.metrics.exposed()))
+        }
         Route::Pods => {
             let items: Vec<_> = parts.pods.all().into_iter().map(|wanted| wanted.pod).collect();
             let items: Vec<&k8s_openapi::api::core::v1::Pod> = items.iter().map(|pod| &**pod).collect();

@@ -31,6 +31,7 @@ pub enum Route {
     },
     Summary,
     ResourceMetrics,
+    Metrics,
     Pods,
     Health,
 }
@@ -63,6 +64,7 @@ impl Route {
             }
             ["stats", "summary"] => Self::Summary,
             ["metrics", "resource"] => Self::ResourceMetrics,
+            ["metrics"] => Self::Metrics,
             ["pods"] => Self::Pods,
             ["healthz"] => Self::Health,
             _ => return None,

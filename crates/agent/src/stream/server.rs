@@ -8,7 +8,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{connection, stats::Meter};
-use crate::pods::Pods;
+use crate::{metrics::Metrics, pods::Pods};
 
 /// What answers are made from.
 pub struct Parts {
@@ -18,12 +18,19 @@ pub struct Parts {
     /// `<data-dir>/logs`.
     pub log_directory: PathBuf,
     meter: Meter,
+    pub metrics: Metrics,
 }
 
 impl Parts {
-    pub fn new(node_name: String, pods: Arc<Pods>, runtime: Arc<dyn Runtime>, log_directory: PathBuf) -> Self {
+    pub fn new(
+        node_name: String,
+        pods: Arc<Pods>,
+        runtime: Arc<dyn Runtime>,
+        log_directory: PathBuf,
+        metrics: Metrics,
+    ) -> Self {
         let meter = Meter::new(runtime.clone());
-        Self { node_name, pods, runtime, log_directory, meter }
+        Self { node_name, pods, runtime, log_directory, meter, metrics }
     }
 
     pub fn meter(&self) -> &Meter {

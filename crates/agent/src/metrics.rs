@@ -1,0 +1,58 @@
+//! What the agent counts, for `/metrics` on its port.
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Owner {
+    pub namespace: String,
+    /// Kind and name: `ReplicaSet web-5d4f`.
+    pub owner: String,
+}
+
+#[derive(Clone, Default)]
+pub struct Metrics {
+    /// Containers restarted because their liveness failed.
+    pub liveness_restarts: Family<Owner, Counter>,
+    /// Services that the table has.
+    pub services: Gauge,
+    /// Times that the table was changed.
+    pub table_changes: Counter,
+    /// Rules that were missing from the kernel or did not belong there.
+    pub table_drift: Counter,
+}
+
+impl Metrics {
+    /// In the form that Prometheus reads.
+    pub fn exposed(&self) -> String {
+        let mut registry = Registry::with_prefix("mainstay_agent");
+        let help = "Containers restarted because their liveness failed, by owner";
+        registry.register("liveness_restarts", help, self.liveness_restarts.clone());
+        registry.register("services", "Services known on this machine", self.services.clone());
+        registry.register("service_table_changes", "Changes of the table of Services", self.table_changes.clone());
+        let help = "Packet rules of Services that were missing from the kernel or did not belong there";
+        registry.register("service_table_drift", help, self.table_drift.clone());
+        let mut text = String::new();
+        match encode(&mut text, &registry) {
+            Ok(()) => text,
+            Err(error) => format!("# cannot encode: {error}\n"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn liveness_restarts_are_shown_by_owner() {
+        let metrics = Metrics::default();
+        let owner = Owner { namespace: "shop".into(), owner: "ReplicaSet web".into() };
+        metrics.liveness_restarts.get_or_create(&owner).inc_by(3);
+        let line = "mainstay_agent_liveness_restarts_total{namespace=\"shop\",owner=\"ReplicaSet web\"} 3";
+        assert!(metrics.exposed().contains(line), "{}", metrics.exposed());
+    }
+}
