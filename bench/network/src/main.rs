@@ -1,5 +1,7 @@
 //! Measures Services and names. Each part prints its figures beside those of its peer, taken in the same run.
 
+mod proxy;
+
 use clap::{Parser, Subcommand};
 
 #[global_allocator]
@@ -12,11 +14,14 @@ struct Options {
 }
 
 #[derive(Debug, Subcommand)]
-enum Part {}
+enum Part {
+    /// The user-space proxy beside HAProxy
+    Proxy(proxy::Options),
+}
 
 fn main() -> anyhow::Result<()> {
     match Options::parse().part {
-        Some(part) => match part {},
+        Some(Part::Proxy(options)) => proxy::run(options),
         None => anyhow::bail!("name a part to measure"),
     }
 }
