@@ -1,9 +1,10 @@
-//! `mainstay up --demo`: three web servers from the machine's own root filesystem, one of them killed and healed, in front of
-//! whoever watches. The cluster goes on running afterwards.
+//! `mainstay up --demo`: three web servers from the machine's own root filesystem, one of them killed and healed, then all three
+//! replaced behind an address that stays, in front of whoever watches. The cluster goes on running afterwards.
 //!
 //! The servers are this very program, mounted into the pods from where it lies: nothing is fetched and nothing need be
 //! installed.
 
+mod caller;
 pub mod web;
 
 use std::{
@@ -25,8 +26,11 @@ use nix::{
 };
 use serde_json::json;
 
+use self::caller::Caller;
+
 const REPLICAS: usize = 3;
 const PORT: u16 = 8080;
+const SERVICE_PORT: u16 = 80;
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -39,16 +43,19 @@ pub async fn run(client: Client, kubeconfig: &Path) -> anyhow::Result<()> {
     demo.clear().await?;
     let started = Instant::now();
     let addresses = demo.start(started).await?;
-    println!("  Service {NAME} names all three: kubectl describe service {NAME}");
+    let service = demo.address().await?;
+    println!("  Service {NAME} stands for all three at {service}, as {NAME}.default.svc.cluster.local within pods");
     println!();
     demo.heal(&addresses).await?;
+    println!();
+    demo.replace(service).await?;
     println!();
     println!("Try next, in another terminal:");
     println!("  export KUBECONFIG={}", kubeconfig.display());
     println!("  kubectl get pods -o wide --watch          # keep an eye on them");
     println!("  kubectl logs -f {NAME}-0                  # what it answers");
     println!("  kubectl exec -it {NAME}-0 -- sh           # a shell in its container");
-    println!("  curl http://{}:{PORT}/", addresses[0]);
+    println!("  curl http://{service}/");
     println!("  kubectl delete pods,services -l app={NAME}");
     println!();
     println!("Ctrl-C leaves the pods running; `mainstay down` ends them and leaves nothing behind.");
@@ -81,14 +88,13 @@ impl Demo {
         })
     }
 
-    /// What an earlier demo left.
+    /// Ends the pods of this demo, or of an earlier one.
     async fn clear(&self) -> anyhow::Result<()> {
         let ours = ListParams::default().labels(&format!("app={NAME}"));
         let before = self.pods.list(&ours).await.context("list pods")?.items;
         if before.is_empty() {
             return Ok(());
         }
-        println!("  ending those of an earlier demo");
         let at_once = DeleteParams { grace_period_seconds: Some(1), ..DeleteParams::default() };
         for pod in before.iter().filter_map(|pod| pod.metadata.name.as_deref()) {
             if let Err(error) = self.pods.delete(pod, &at_once).await
@@ -97,7 +103,7 @@ impl Demo {
                 return Err(error).context("delete a pod");
             }
         }
-        until("the pods of an earlier demo do not end", async || {
+        until("the pods of the demo do not end", async || {
             Ok(self.pods.list(&ours).await?.items.is_empty().then_some(()))
         })
         .await
@@ -109,6 +115,18 @@ impl Demo {
             Err(error) if !is_code(&error, 409) => return Err(error).context("create the service"),
             _ => {}
         }
+        self.create().await?;
+        let mut addresses = Vec::new();
+        for number in 0..REPLICAS {
+            let name = name(number);
+            let (address, answer) = self.answers(&name).await?;
+            println!("  {name}  {address}  after {:.2} s: {answer}", started.elapsed().as_secs_f64());
+            addresses.push(address);
+        }
+        Ok(addresses)
+    }
+
+    async fn create(&self) -> anyhow::Result<()> {
         for number in 0..REPLICAS {
             let pod = describe(number, &self.program, &self.token)?;
             // The service account of a new namespace takes a moment to appear.
@@ -119,14 +137,41 @@ impl Demo {
             })
             .await?;
         }
-        let mut addresses = Vec::new();
+        Ok(())
+    }
+
+    /// Where the Service answers, once it does.
+    async fn address(&self) -> anyhow::Result<IpAddr> {
+        until(&format!("the address of Service {NAME} does not answer"), async || {
+            let service = self.services.get(NAME).await?;
+            let address = service.spec.and_then(|spec| spec.cluster_ip).and_then(|address| address.parse().ok());
+            let Some(address) = address else { return Ok(None) };
+            Ok(web::ask((address, SERVICE_PORT)).await.ok().map(|_| address))
+        })
+        .await
+    }
+
+    /// Deletes all pods at once and makes others, while somebody calls the Service without a pause.
+    async fn replace(&self, service: IpAddr) -> anyhow::Result<()> {
+        println!("Replacing all three at once, while somebody calls http://{service}/ without a pause:");
+        let caller = Caller::start(service);
+        self.clear().await?;
+        self.create().await?;
         for number in 0..REPLICAS {
-            let name = name(number);
-            let (address, answer) = self.answers(&name).await?;
-            println!("  {name}  {address}  after {:.2} s: {answer}", started.elapsed().as_secs_f64());
-            addresses.push(address);
+            self.answers(&name(number)).await?;
         }
-        Ok(addresses)
+        self.address().await?;
+        let calls = caller.stop().await?;
+        println!(
+            "  {} calls answered, {} failed; one that came while there was nobody waited {:.0} ms for its answer",
+            calls.answered,
+            calls.failed,
+            calls.longest.as_secs_f64() * 1e3
+        );
+        if let Some(error) = calls.last_error {
+            println!("  the last failure: {error}");
+        }
+        Ok(())
     }
 
     /// Kills one of the processes and watches what becomes of its pod.
@@ -236,7 +281,7 @@ fn name(number: usize) -> String {
 fn service() -> anyhow::Result<Service> {
     let service = json!({
         "metadata": { "name": NAME, "labels": { "app": NAME } },
-        "spec": { "selector": { "app": NAME }, "ports": [{ "port": 80, "targetPort": PORT }] },
+        "spec": { "selector": { "app": NAME }, "ports": [{ "port": SERVICE_PORT, "targetPort": PORT }] },
     });
     serde_json::from_value(service).context("describe the service")
 }

@@ -89,6 +89,10 @@ async fn answer(mut connection: TcpStream, text: &str) -> std::io::Result<String
 
 /// The first line of what a web server at this address answers.
 pub async fn ask(address: (std::net::IpAddr, u16)) -> std::io::Result<String> {
+    ask_within(address, Duration::from_secs(2)).await
+}
+
+pub async fn ask_within(address: (std::net::IpAddr, u16), patience: Duration) -> std::io::Result<String> {
     let asking = async {
         let mut connection = TcpStream::connect(address).await?;
         connection.write_all(b"GET / HTTP/1.1\r\nhost: demo\r\nconnection: close\r\n\r\n").await?;
@@ -100,7 +104,7 @@ pub async fn ask(address: (std::net::IpAddr, u16)) -> std::io::Result<String> {
             _ => Err(std::io::Error::other("no answer")),
         }
     };
-    tokio::time::timeout(Duration::from_secs(2), asking).await.map_err(std::io::Error::from)?
+    tokio::time::timeout(patience, asking).await.map_err(std::io::Error::from)?
 }
 
 #[cfg(test)]
