@@ -13,7 +13,7 @@ use mainstay_runtime::PodUid;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::{settings::Network, wake::Wake};
+use crate::{offers::host_network, settings::Network, wake::Wake};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
@@ -82,8 +82,9 @@ impl Pods {
 
     pub fn put(&self, source: Source, mut pod: Pod) {
         let Some(uid) = pod.metadata.uid.clone().map(PodUid) else { return };
-        if let (Network::Host, Some(spec)) = (self.network, &mut pod.spec) {
-            spec.host_network = Some(true);
+        match self.network {
+            Network::Bridge => {}
+            Network::Host => host_network::settle(&mut pod),
         }
         let pod = Arc::new(pod);
         self.held.write().insert(uid.clone(), pod.clone());

@@ -6,6 +6,7 @@
 
 pub mod claim;
 mod gate;
+pub mod host_network;
 pub mod host_ports;
 mod judge;
 mod preempt;
