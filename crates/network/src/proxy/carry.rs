@@ -1,8 +1,11 @@
 //! A connection that has found its backend.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::io::{Errno, Result};
+use rustix::{
+    io::{Errno, Result},
+    net::Shutdown,
+};
 
 use super::{
     flow::{Flow, Turn},
@@ -51,25 +54,45 @@ impl Carrying {
 
     /// Carries what can be carried. An error is the end of it, for both.
     pub fn go_on(&mut self, client: &OwnedFd, pools: &mut Pools) -> Result<Progress> {
-        let mut progress = Progress::Waits;
-        if self.up.has_work() && self.up.carry(client.as_fd(), self.backend.as_fd(), pools)? == Turn::Again {
-            progress = Progress::Again;
-        }
-        if self.down.has_work() && self.down.carry(self.backend.as_fd(), client.as_fd(), pools)? == Turn::Again {
-            progress = Progress::Again;
-        }
+        let (client, backend) = (client.as_fd(), self.backend.as_fd());
+        let up = carry(&mut self.up, &self.down, (client, backend), pools)?;
+        let down = carry(&mut self.down, &self.up, (backend, client), pools)?;
         if self.up.is_lost() || self.down.is_lost() {
             return Err(Errno::CONNRESET);
         }
-        Ok(if self.up.is_done && self.down.is_done { Progress::Done } else { progress })
+        Ok(match (up, down) {
+            _ if self.up.is_done && self.down.is_done => Progress::Done,
+            (Turn::Again, _) | (_, Turn::Again) => Progress::Again,
+            _ => Progress::Waits,
+        })
     }
 
     /// Which sockets must announce when they can be written to and were not asked to before.
-    pub fn to_ask(&mut self) -> (bool, bool) {
+    pub fn newly_blocked(&mut self) -> (bool, bool) {
         let client = self.down.is_blocked && !self.asked_client;
         let backend = self.up.is_blocked && !self.asked_backend;
         self.asked_client |= client;
         self.asked_backend |= backend;
         (client, backend)
     }
+}
+
+fn carry(
+    flow: &mut Flow,
+    back: &Flow,
+    (from, to): (BorrowedFd<'_>, BorrowedFd<'_>),
+    pools: &mut Pools,
+) -> Result<Turn> {
+    if !flow.has_work() {
+        return Ok(Turn::Over);
+    }
+    let turn = flow.carry(from, to, pools)?;
+    if turn == Turn::Ended {
+        flow.is_done = true;
+        // The last of the two is said by closing.
+        if !back.is_done {
+            rustix::net::shutdown(to, Shutdown::Write)?;
+        }
+    }
+    Ok(turn)
 }

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::{
     io::{Errno, Result},
-    net::{RecvFlags, SendFlags, Shutdown},
+    net::{RecvFlags, SendFlags},
     pipe::{SpliceFlags, splice},
 };
 
@@ -36,7 +36,7 @@ pub struct Flow {
     pub is_blocked: bool,
     /// All was read.
     has_ended: bool,
-    /// The receiver was told that nothing follows.
+    /// The receiver knows that nothing follows.
     pub is_done: bool,
     full_reads: u8,
 }
@@ -63,6 +63,8 @@ pub enum Turn {
     Over,
     /// There is more, and others have waited for their turn.
     Again,
+    /// Everything has arrived, and the receiver is to hear that nothing follows.
+    Ended,
 }
 
 impl Flow {
@@ -90,11 +92,7 @@ impl Flow {
                 return Ok(Turn::Over);
             }
             if self.has_ended {
-                if !self.is_done {
-                    self.is_done = true;
-                    rustix::net::shutdown(to, Shutdown::Write)?;
-                }
-                return Ok(Turn::Over);
+                return Ok(Turn::Ended);
             }
             if !self.is_readable {
                 return Ok(Turn::Over);

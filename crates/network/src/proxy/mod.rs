@@ -19,6 +19,7 @@ mod connection;
 mod destination;
 mod flow;
 mod limits;
+mod mailbox;
 mod poller;
 mod pools;
 mod search;
@@ -33,11 +34,7 @@ use std::{io, sync::Arc, thread::JoinHandle};
 
 pub use destination::{Destination, local_address, original_destination};
 
-use self::{
-    limits::Limits,
-    table::Table,
-    worker::{Mailbox, Worker},
-};
+use self::{limits::Limits, mailbox::Mailbox, table::Table, worker::Worker};
 use crate::services::frontend::{Front, Target};
 
 /// More than two would take cores from the pods: this path carries what cannot go by the kernel.
@@ -69,13 +66,14 @@ impl Proxy {
         }
         let table = Arc::new(Table::default());
         let limits = Limits::of_this_process(threads);
-        let mut proxy = Self { port, table, mailboxes: Vec::new(), threads: Vec::new() };
-        for listener in listeners {
-            let mailbox = Arc::new(Mailbox::new()?);
-            let worker = Worker::new(listener, destination, limits, proxy.table.clone(), mailbox.clone())?;
+        let mailboxes = listeners.iter().map(|_| Mailbox::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
+        let mut proxy = Self { port, table, mailboxes, threads: Vec::new() };
+        for (number, listener) in listeners.into_iter().enumerate() {
+            let mut others = proxy.mailboxes.clone();
+            let own = others.swap_remove(number);
+            let worker = Worker::new(listener, destination, limits, proxy.table.clone(), own, others)?;
             let thread = std::thread::Builder::new().name("proxy".into()).stack_size(256 << 10);
             proxy.threads.push(thread.spawn(move || worker.run())?);
-            proxy.mailboxes.push(mailbox);
         }
         Ok(Arc::new(proxy))
     }

@@ -41,11 +41,11 @@ pub fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
 }
 
-/// Begins to connect; whether it has succeeded already.
+/// Begins to connect; whether it has succeeded already. That its peer vanished is noticed only once that was asked for, with
+/// four calls that most connections are too short for.
 pub fn connect(to: SocketAddrV4) -> Result<(OwnedFd, bool)> {
     let socket = stream()?;
     sockopt::set_tcp_nodelay(&socket, true)?;
-    notice_vanished_peers(&socket)?;
     match rustix::net::connect(&socket, &to) {
         Ok(()) => Ok((socket, true)),
         Err(Errno::INPROGRESS) => {
@@ -81,7 +81,7 @@ fn stream() -> Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
 }
 
-fn notice_vanished_peers(socket: impl AsFd) -> Result<()> {
+pub fn notice_vanished_peers(socket: impl AsFd) -> Result<()> {
     let socket = socket.as_fd();
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, SILENCE)?;

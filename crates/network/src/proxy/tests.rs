@@ -574,6 +574,20 @@ fn dropping_it_stops_its_threads_and_closes_everything() {
 }
 
 #[test]
+fn both_threads_have_their_share_of_a_few() {
+    let (proxy, backend) = (proxy(), Backend::echo());
+    proxy.serve(&[backend.address], LONG);
+    let mut clients = Vec::new();
+    for count in 1..=8 {
+        clients.push(proxy.client());
+        until("carried", || backend.count() == count);
+        let shares = || proxy.mailboxes.iter().map(|mailbox| mailbox.connections()).collect::<Vec<_>>();
+        until("counted", || shares().iter().sum::<usize>() == count);
+        assert!(shares().iter().all(|share| *share >= count / 3), "{:?}", shares());
+    }
+}
+
+#[test]
 fn idle_threads_sleep() {
     let (proxy, backend) = (proxy(), Backend::echo());
     proxy.serve(&[backend.address], LONG);
@@ -590,7 +604,8 @@ fn idle_threads_sleep() {
         };
         ours.map(of).map(count).sum()
     };
-    thread::sleep(Duration::from_millis(100));
+    // After a second it is old enough to be asked for signs of life, which the kernel does.
+    thread::sleep(Duration::from_millis(1500));
     let before = switches();
     thread::sleep(Duration::from_secs(1));
     assert_eq!(switches(), before);

@@ -1,28 +1,22 @@
 //! A thread: its listener, its connections, and what it does at each piece of news.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     io,
     net::SocketAddrV4,
     os::fd::{AsFd, OwnedFd},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
-use rustix::{
-    event::{EventfdFlags, eventfd},
-    io::Errno,
-};
+use rustix::io::Errno;
 
 use super::{
     carry::{Carrying, Progress},
     connection::{Connection, Seeking, State, Step},
     destination::Destination,
     limits::{Limits, OnceInAWhile},
+    mailbox::Mailbox,
     poller::{News, Poller, Side, Signs},
     pools::Pools,
     search::Next,
@@ -36,44 +30,14 @@ use crate::services::frontend::Front;
 const ARRIVALS_PER_TURN: usize = 64;
 /// After the process had no file left for another connection, unless one ends earlier.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Connections that last longer are asked for signs of life.
+const YOUNG: Duration = Duration::from_secs(1);
+
 /// A thousand that waited, delivered in the same moment, would overrun the queue of a backend that has only just begun to
 /// listen (128 in many programs), and some of them would then hear nothing: when a queue overflows, the kernel may let a
 /// client believe that it is connected. So they come in groups, 1,600 a second from each thread.
 const DELIVERED_AT_ONCE: usize = 16;
 const BETWEEN_DELIVERIES: Duration = Duration::from_millis(10);
-
-/// How a thread hears from the rest of the process.
-pub struct Mailbox {
-    fronts: Mutex<Vec<Front>>,
-    stop: AtomicBool,
-    wake: OwnedFd,
-}
-
-impl Mailbox {
-    pub fn new() -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { fronts: Mutex::default(), stop: AtomicBool::new(false), wake })
-    }
-
-    pub fn changed(&self, front: Front) {
-        self.fronts.lock().push(front);
-        self.wake();
-    }
-
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes()); // fails only if it is awake already
-    }
-
-    fn take(&self) -> Vec<Front> {
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-        std::mem::take(&mut self.fronts.lock())
-    }
-}
 
 pub struct Worker {
     listener: OwnedFd,
@@ -81,6 +45,7 @@ pub struct Worker {
     limits: Limits,
     table: Arc<Table>,
     mailbox: Arc<Mailbox>,
+    others: Vec<Arc<Mailbox>>,
     poller: Poller,
     pools: Pools,
     connections: Slab<Connection>,
@@ -90,6 +55,8 @@ pub struct Worker {
     timers: BTreeSet<(Instant, Token)>,
     /// Who has more to carry and let others go first.
     again: Vec<Token>,
+    /// Who found a backend a short while ago, and when that is no longer so.
+    young: VecDeque<(Instant, Token)>,
     /// Accepting goes on then.
     paused_until: Option<Instant>,
     now: Instant,
@@ -104,14 +71,16 @@ impl Worker {
         limits: Limits,
         table: Arc<Table>,
         mailbox: Arc<Mailbox>,
+        others: Vec<Arc<Mailbox>>,
     ) -> io::Result<Self> {
-        let poller = Poller::new(&listener, mailbox.wake.as_fd())?;
+        let poller = Poller::new(&listener, mailbox.announcement())?;
         Ok(Self {
             listener,
             destination,
             limits,
             table,
             mailbox,
+            others,
             poller,
             pools: Pools::default(),
             connections: Slab::default(),
@@ -119,6 +88,7 @@ impl Worker {
             next_in_queue: 0,
             timers: BTreeSet::new(),
             again: Vec::new(),
+            young: VecDeque::new(),
             paused_until: None,
             now: Instant::now(),
             full: OnceInAWhile::default(),
@@ -133,7 +103,7 @@ impl Worker {
                 tracing::error!(%error, "the proxy can no longer wait for connections");
                 return;
             }
-            if self.mailbox.stop.load(Ordering::Acquire) {
+            if self.mailbox.is_to_stop() {
                 return;
             }
             self.now = Instant::now();
@@ -147,6 +117,7 @@ impl Worker {
             }
             again.into_iter().for_each(|token| self.take_turn(token));
             self.look_at_the_clock();
+            self.mailbox.set_connections(self.connections.len());
         }
     }
 
@@ -156,7 +127,8 @@ impl Worker {
             return Some(Duration::ZERO);
         }
         let first = self.timers.first().map(|(at, _)| *at);
-        let next = [first, self.paused_until].into_iter().flatten().min()?;
+        let grown = self.young.front().map(|(at, _)| *at);
+        let next = [first, grown, self.paused_until].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -171,6 +143,16 @@ impl Worker {
                 self.seek(token);
             }
         }
+        while let Some((at, token)) = self.young.front().copied() {
+            let connection = self.connections.get(token);
+            if connection.is_some() && at > self.now {
+                break;
+            }
+            self.young.pop_front();
+            if let Some(Connection { state: State::Carrying(carrying), .. }) = connection {
+                let _ = socket::notice_vanished_peers(&carrying.backend); // else it is noticed by whoever writes
+            }
+        }
         if self.paused_until.is_some_and(|until| until <= self.now) {
             self.resume();
         }
@@ -182,12 +164,24 @@ impl Worker {
                 return self.pause("as many connections as it may");
             }
             match socket::accept(&self.listener) {
-                Ok(client) => self.welcome(client),
+                Ok(client) => match self.less_busy() {
+                    None => self.welcome(client),
+                    Some(other) => other.hand_over(client),
+                },
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return self.pause("no file left"),
                 Err(_) => {} // this one left before its turn
             }
         }
+    }
+
+    /// Another thread that has clearly fewer connections: the kernel deals them out by chance, and two that carry
+    /// much had better not share a thread while another is idle.
+    fn less_busy(&self) -> Option<Arc<Mailbox>> {
+        let here = self.connections.len();
+        let least = self.others.iter().min_by_key(|other| other.connections())?;
+        let there = least.connections();
+        (here > there + there / 4).then(|| least.clone())
     }
 
     /// Leaves arrivals to the kernel's queue until a connection has ended.
@@ -289,6 +283,7 @@ impl Worker {
         let mut carrying = Carrying::new(backend, seeking.client_is_ending, announced.is_some());
         announced.into_iter().for_each(|signs| carrying.hear(Side::Backend, signs));
         connection.state = State::Carrying(carrying);
+        self.young.push_back((self.now + YOUNG, token));
         // What arrives from now on is news as soon as they are watched.
         let asked = self.carry(token);
         self.watch(token, (client_known, announced.is_some()), asked);
@@ -360,7 +355,7 @@ impl Worker {
                 return (false, false);
             }
         }
-        carrying.to_ask()
+        carrying.newly_blocked()
     }
 
     fn watch(&mut self, token: Token, known: (bool, bool), asked: (bool, bool)) {
@@ -378,23 +373,27 @@ impl Worker {
         }
     }
 
-    /// Fronts have changed at which somebody waits.
     fn read_mail(&mut self) {
-        for front in self.mailbox.take() {
-            let first = (front, 0, Token::from_number(0));
-            let ours = |(of, _, _): &&(Front, u64, Token)| *of == front;
-            let waiting: Vec<Token> = self.queues.range(first..).take_while(ours).map(|(_, _, token)| *token).collect();
-            for (place, token) in waiting.into_iter().enumerate() {
-                let Some(seeking) = self.seeking(token) else { continue };
-                let attempt = match seeking.step {
-                    Step::Waiting => None,
-                    Step::Connecting { to, .. } => Some(to),
-                };
-                match attempt {
-                    Some(to) if self.table.still_sends(front, to) => {}
-                    _ if place < DELIVERED_AT_ONCE => self.seek(token),
-                    _ => self.seek_later(token, BETWEEN_DELIVERIES * (place / DELIVERED_AT_ONCE) as u32),
-                }
+        let mail = self.mailbox.take();
+        mail.arrivals.into_iter().for_each(|client| self.welcome(client));
+        mail.fronts.into_iter().for_each(|front| self.deliver(front));
+    }
+
+    /// A front has changed at which somebody waits.
+    fn deliver(&mut self, front: Front) {
+        let first = (front, 0, Token::from_number(0));
+        let ours = |(of, _, _): &&(Front, u64, Token)| *of == front;
+        let waiting: Vec<Token> = self.queues.range(first..).take_while(ours).map(|(_, _, token)| *token).collect();
+        for (place, token) in waiting.into_iter().enumerate() {
+            let Some(seeking) = self.seeking(token) else { continue };
+            let attempt = match seeking.step {
+                Step::Waiting => None,
+                Step::Connecting { to, .. } => Some(to),
+            };
+            match attempt {
+                Some(to) if self.table.still_sends(front, to) => {}
+                _ if place < DELIVERED_AT_ONCE => self.seek(token),
+                _ => self.seek_later(token, BETWEEN_DELIVERIES * (place / DELIVERED_AT_ONCE) as u32),
             }
         }
     }
