@@ -243,7 +243,7 @@ impl Worker {
                     return self.end(token, End::Reset);
                 }
                 Decision::Do(Next::Wait { until }) => until,
-                Decision::Do(Next::Try { backend: to, within }) => match socket::connect(to) {
+                Decision::Do(Next::Try { backend: to, within }) => match socket::connect(to, socket::has_unread(client)) {
                     Ok((backend, true)) => return self.found(token, backend, to, None),
                     Ok((backend, false)) => {
                         if self.poller.add(&backend, token, Side::Backend, true).is_err() {
