@@ -89,7 +89,7 @@ pub fn run(options: Options) -> anyhow::Result<()> {
         let contestants = [
             ours(backend, options.threads)?,
             haproxy("HAProxy", "", backend, options.threads)?,
-            haproxy("HAProxy, splicing", "option splice-auto", backend, options.threads)?,
+            haproxy("HAProxy, splicing", "option splice-response", backend, options.threads)?,
         ];
         let mut speeds: [Vec<f64>; 3] = Default::default();
         let mut costs: [Vec<f64>; 3] = Default::default();

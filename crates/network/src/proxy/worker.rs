@@ -243,21 +243,23 @@ impl Worker {
                     return self.end(token, End::Reset);
                 }
                 Decision::Do(Next::Wait { until }) => until,
-                Decision::Do(Next::Try { backend: to, within }) => match socket::connect(to, socket::has_unread(client)) {
-                    Ok((backend, true)) => return self.found(token, backend, to, None),
-                    Ok((backend, false)) => {
-                        if self.poller.add(&backend, token, Side::Backend, true).is_err() {
+                Decision::Do(Next::Try { backend: to, within }) => {
+                    match socket::connect(to, socket::has_unread(client)) {
+                        Ok((backend, true)) => return self.found(token, backend, to, None),
+                        Ok((backend, false)) => {
+                            if self.poller.add(&backend, token, Side::Backend, true).is_err() {
+                                continue;
+                            }
+                            seeking.step = Step::Connecting { backend, to };
+                            self.now + within
+                        }
+                        Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                            self.pause("no file left");
                             continue;
                         }
-                        seeking.step = Step::Connecting { backend, to };
-                        self.now + within
+                        Err(_) => continue,
                     }
-                    Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                        self.pause("no file left");
-                        continue;
-                    }
-                    Err(_) => continue,
-                },
+                }
             };
             seeking.timer = Some(until);
             self.timers.insert((until, token));
