@@ -271,7 +271,7 @@ impl Bridge {
 }
 
 /// Sets a kernel switch to 1 unless it is. Of the namespace of the calling thread.
-fn switch(name: &str) -> Result<()> {
+pub(crate) fn switch(name: &str) -> Result<()> {
     let path = Path::new("/proc/sys").join(name);
     let doing = || format!("set {}", path.display());
     let now = std::fs::read_to_string(&path).map_err(NetworkError::system(doing()))?;

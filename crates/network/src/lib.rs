@@ -4,6 +4,7 @@
 //! * [`catalogue`]: what is known of Services; [`services`]: where their connections go, by the kernel or through
 //!   [`proxy`]; [`dns`]: their names, at an address on [`loopback`]
 //! * [`bridge`]: what is asked of it; [`journal`]: who has which address
+//! * [`conntrack`]: what the kernel remembers of connections
 //! * [`links`]: interfaces and routes; [`rules`]: packet rules, encoded by [`nft`]
 //! * [`netns`]: doing things inside a pod's namespace
 //!
@@ -11,6 +12,7 @@
 
 mod bridge;
 pub mod catalogue;
+pub mod conntrack;
 pub mod dns;
 mod error;
 mod journal;

@@ -1,6 +1,7 @@
 //! Interfaces, addresses and routes, one verb each. All may be repeated.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
     os::fd::{AsRawFd, OwnedFd},
 };
@@ -118,6 +119,17 @@ pub async fn with_address_in(handle: &Handle, range: Range) -> Result<Vec<String
         found.extend(name.filter(|_| inside));
     }
     Ok(found)
+}
+
+/// All addresses of the machine.
+pub async fn addresses(handle: &Handle) -> Result<BTreeSet<Ipv4Addr>> {
+    let messages = handle.address().get().execute().try_collect::<Vec<_>>().await;
+    let attributes = messages.map_err(NetworkError::netlink("list addresses"))?.into_iter().flat_map(|m| m.attributes);
+    let own = attributes.filter_map(|attribute| match attribute {
+        AddressAttribute::Local(IpAddr::V4(address)) => Some(address),
+        _ => None,
+    });
+    Ok(own.collect())
 }
 
 pub struct Pair<'a> {

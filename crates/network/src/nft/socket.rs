@@ -23,17 +23,31 @@ fn open() -> io::Result<Socket> {
 
 /// Hands a batch to the kernel, which judges it before the call returns.
 pub fn send(batch: &[u8]) -> io::Result<()> {
+    submit(batch, |_| true)
+}
+
+/// Hands over requests that are judged one by one. This error is none.
+pub fn send_all(requests: &[u8], fine: io::ErrorKind) -> io::Result<()> {
+    submit(requests, |error| error.kind() != fine)
+}
+
+fn submit(bytes: &[u8], counts: impl Fn(&io::Error) -> bool) -> io::Result<()> {
     let socket = open()?;
-    // It takes a batch as one datagram, of which none may be longer than the buffer.
-    let room = batch.len() + (64 << 10);
+    // The kernel takes them as one datagram, of which none may be longer than the buffer.
+    let room = bytes.len() + (64 << 10);
     if setsockopt(&socket, sockopt::SndBufForce, &room).is_err() {
         setsockopt(&socket, sockopt::SndBuf, &room)?;
     }
     socket.set_non_blocking(true)?;
-    socket.send(batch, 0)?;
+    socket.send(bytes, 0)?;
     loop {
         match socket.recv_from_full() {
-            Ok((answers, _)) => messages(&answers).try_for_each(consent)?,
+            Ok((answers, _)) => {
+                let mut refusals = messages(&answers).filter_map(|message| consent(message).err());
+                if let Some(refusal) = refusals.find(&counts) {
+                    return Err(refusal);
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error),
         }

@@ -56,22 +56,23 @@ impl Balancer {
     /// earlier process left. In force when this returns.
     pub async fn apply(&self, services: Vec<(Key, Vec<(Front, Target)>)>) -> Result<(), NetworkError> {
         let mut state = self.state.lock().await;
-        let mut touched = BTreeSet::new();
-        for (service, fronts) in services {
-            touched.extend(state.set(service, fronts));
-        }
-        let changes: BTreeMap<Front, Option<Target>> =
-            touched.into_iter().map(|front| (front, state.target(&front).cloned())).collect();
-        for (front, target) in &changes {
+        let changes = state.change(services);
+        // First our own process, which answers for a front whether or not the kernel already sends it there; last
+        // what is gone, which the kernel may send there until then.
+        for (front, target) in changes.iter().filter(|(_, target)| target.is_some()) {
             self.proxy.set(*front, target.as_ref());
         }
-        if state.begun {
-            return state.kernel.apply(changes).await;
-        }
-        let all = changes.into_iter().filter_map(|(front, target)| Some((front, target?))).collect();
-        state.kernel.replace(all).await?;
-        state.begun = true;
-        Ok(())
+        let gone: Vec<Front> = changes.iter().filter(|(_, t)| t.is_none()).map(|(front, _)| *front).collect();
+        let written = match state.begun {
+            true => state.kernel.apply(changes).await,
+            false => {
+                let all = state.all();
+                state.kernel.replace(all).await
+            }
+        };
+        state.begun |= written.is_ok();
+        gone.iter().for_each(|front| self.proxy.set(*front, None));
+        written
     }
 
     /// Looks at what the kernel really has, and mends it.
@@ -89,26 +90,39 @@ impl Balancer {
 }
 
 impl State {
-    /// The fronts that this may change.
-    fn set(&mut self, service: Key, fronts: Vec<(Front, Target)>) -> BTreeSet<Front> {
-        let before = self.fronts_of.remove(&service).unwrap_or_default();
-        for front in &before {
-            if let Some(claims) = self.wanted.get_mut(front) {
+    /// What changes for fronts when these Services have exactly these.
+    fn change(&mut self, services: Vec<(Key, Vec<(Front, Target)>)>) -> BTreeMap<Front, Option<Target>> {
+        let mut before: BTreeMap<Front, Option<Target>> = BTreeMap::new();
+        for (service, fronts) in services {
+            let old = self.fronts_of.get(&service).into_iter().flatten();
+            for front in old.chain(fronts.iter().map(|(front, _)| front)) {
+                before.entry(*front).or_insert_with(|| self.target(front).cloned());
+            }
+            self.set(service, fronts);
+        }
+        let now = before.into_iter().map(|(front, before)| (front, before, self.target(&front)));
+        now.filter(|(_, before, now)| before.as_ref() != *now).map(|(front, _, now)| (front, now.cloned())).collect()
+    }
+
+    fn all(&self) -> BTreeMap<Front, Target> {
+        self.wanted.keys().filter_map(|front| Some((*front, self.target(front)?.clone()))).collect()
+    }
+
+    fn set(&mut self, service: Key, fronts: Vec<(Front, Target)>) {
+        for front in self.fronts_of.remove(&service).unwrap_or_default() {
+            if let Some(claims) = self.wanted.get_mut(&front) {
                 claims.remove(&service);
                 if claims.is_empty() {
-                    self.wanted.remove(front);
+                    self.wanted.remove(&front);
                 }
             }
         }
-        let now: BTreeSet<Front> = fronts.iter().map(|(front, _)| *front).collect();
+        if !fronts.is_empty() {
+            self.fronts_of.insert(service.clone(), fronts.iter().map(|(front, _)| *front).collect());
+        }
         for (front, target) in fronts {
             self.wanted.entry(front).or_default().insert(service.clone(), target);
         }
-        let touched = before.union(&now).copied().collect();
-        if !now.is_empty() {
-            self.fronts_of.insert(service, now);
-        }
-        touched
     }
 
     fn target(&self, front: &Front) -> Option<&Target> {

@@ -1,16 +1,18 @@
 //! The table as the kernel's packet rules.
 //!
 //! [`layout`] says what elements a front needs, [`chains`] what packets pass, [`change`] how to get from one state to
-//! another in one transaction, [`observed`] what the kernel really has. What is in force is known here, so that
+//! another in one transaction, [`observed`] what the kernel really has, [`stale`]
+//! which flows it sends nowhere. What is in force is known here, so that
 //! a change costs what it changes; when in doubt the kernel is asked.
 
 mod chains;
 mod change;
 mod layout;
 mod observed;
+mod stale;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::Ipv4Addr,
 };
 
@@ -18,10 +20,13 @@ use self::{
     change::{Change, Wanted},
     layout::Way,
     observed::observe,
+    stale::Judge,
 };
 use super::frontend::{Front, Target};
 use crate::{
+    bridge, conntrack,
     error::NetworkError,
+    journal::Protocol,
     links,
     netns::{self, Netlink},
     nft::{Batch, listing, send},
@@ -57,6 +62,8 @@ pub struct Kernel {
     ways: BTreeMap<Way, usize>,
     /// The kernel's count of changes when it last had exactly this; unknown if it may have something else.
     known: Option<u32>,
+    /// The kernel refused the last change, and everything is yet to be written.
+    refused: bool,
 }
 
 /// How much the kernel's rules differed from what they should have been.
@@ -82,7 +89,7 @@ impl Kernel {
     /// Begins with an empty table: what an earlier process left is replaced by the first `replace`, not before.
     pub fn new(settings: KernelSettings) -> Self {
         let table = table(&settings.instance);
-        Self { settings, table, fronts: HashMap::new(), ways: BTreeMap::new(), known: None }
+        Self { settings, table, fronts: HashMap::new(), ways: BTreeMap::new(), known: None, refused: false }
     }
 
     /// Exactly these, in one transaction, whatever the kernel has now.
@@ -93,8 +100,12 @@ impl Kernel {
         for (front, target) in &self.fronts {
             *self.ways.entry(Way::of(front, target)).or_default() += 1;
         }
+        if let Err(error) = bridge::switch("net/ipv4/ip_forward") {
+            tracing::warn!(error = error.chain(), "this machine cannot pass on what arrives for Services");
+        }
         self.route().await;
         self.mend().await?;
+        self.end_flows(&HashSet::new()).await;
         Ok(())
     }
 
@@ -102,21 +113,32 @@ impl Kernel {
     pub async fn apply(&mut self, changes: BTreeMap<Front, Option<Target>>) -> Result<()> {
         let mut change = Change::default();
         let before: BTreeSet<Way> = self.ways.keys().copied().collect();
+        let (mut flows_end, mut gone) = (false, HashSet::new());
         for (front, target) in changes {
-            self.note(&mut change, front, target);
+            flows_end |= self.note(&mut change, front, target) && front.protocol == Protocol::Udp;
+            gone.extend((!self.fronts.contains_key(&front)).then_some(front));
         }
-        let now = || self.ways.keys().copied();
-        change.begin = now().filter(|way| !before.contains(way)).collect();
-        change.end = before.iter().copied().filter(|way| !self.ways.contains_key(way)).collect();
+        self.ways.retain(|_, count| *count > 0);
+        change.begin = self.ways.keys().copied().filter(|way| !before.contains(way)).collect();
+        change.end = before.into_iter().filter(|way| !self.ways.contains_key(way)).collect();
+        self.write(change).await?;
+        if flows_end {
+            self.end_flows(&gone).await;
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, change: Change) -> Result<()> {
+        if self.refused {
+            return self.mend().await.map(|_| ());
+        }
         let batch = change.batch(&self.table, self.settings.proxy_port);
         if batch.is_empty() {
             return Ok(());
         }
         let known = self.known.take();
         match write(batch).await {
-            Ok(generation) => {
-                self.known = known.filter(|known| known.wrapping_add(1) == generation).map(|_| generation)
-            }
+            Ok(now) => self.known = known.filter(|known| known.wrapping_add(1) == now).map(|_| now),
             Err(error) => {
                 tracing::warn!(
                     error = error.chain(),
@@ -129,10 +151,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes a front's change into the books and into the batch.
-    fn note(&mut self, change: &mut Change, front: Front, target: Option<Target>) {
+    /// Takes a front's change into the books and the batch. Whether it has other backends now.
+    fn note(&mut self, change: &mut Change, front: Front, target: Option<Target>) -> bool {
         if front.address == Some(self.settings.dns()) {
-            return;
+            return false;
         }
         let old = self.fronts.remove(&front);
         let new = target.map(|target| {
@@ -150,44 +172,73 @@ impl Kernel {
         }
         let elements = |target: Option<&Target>| target.map(|target| layout::elements(&front, target));
         change.elements(elements(old.as_ref()).unwrap_or_default(), elements(new.as_ref()).unwrap_or_default());
-        self.ways.retain(|_, count| *count > 0);
+        let others = old.as_ref().map(|old| &old.backends) != new.as_ref().map(|new| &new.backends);
         self.fronts.extend(new.map(|new| (front, new)));
+        others
+    }
+
+    /// Deletes flows to what is no backend any more. How many there were.
+    async fn end_flows(&self, gone: &HashSet<Front>) -> usize {
+        match self.try_end_flows(gone).await {
+            Ok(count) => count,
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "datagrams may go to backends that are gone");
+                0
+            }
+        }
+    }
+
+    async fn try_end_flows(&self, gone: &HashSet<Front>) -> Result<usize> {
+        let here = links::addresses(&Netlink::here()?.handle).await?;
+        let flows = netns::apart(conntrack::udp).await.map_err(NetworkError::system("list UDP flows"))?;
+        let judge = Judge { settings: &self.settings, fronts: &self.fronts, gone, here: &here };
+        let dead: Vec<conntrack::Flow> = flows.into_iter().filter(|flow| judge.is_dead(flow)).collect();
+        let count = dead.len();
+        let deleted = netns::apart(move || conntrack::delete(&dead)).await;
+        deleted.map_err(NetworkError::system("delete UDP flows"))?;
+        Ok(count)
     }
 
     /// Compares with what the kernel really has, and mends what differs.
     pub async fn reconcile(&mut self) -> Result<Drift> {
         self.route().await;
         let now = netns::apart(listing::generation).await.map_err(NetworkError::system("ask for packet rules"))?;
-        if self.known == Some(now) {
-            return Ok(Drift::default());
-        }
-        self.mend().await
+        // Whoever changes any rule counts this up.
+        let drift = if self.known == Some(now) { Drift::default() } else { self.mend().await? };
+        let dead_connections = self.end_flows(&HashSet::new()).await;
+        Ok(Drift { dead_connections, ..drift })
     }
 
     /// Makes the kernel's table what is in the books, whatever it is now.
     async fn mend(&mut self) -> Result<Drift> {
-        self.known = None;
+        (self.known, self.refused) = (None, true);
         let name = self.table.clone();
         let observed = netns::apart(move || observe(&name)).await;
         let observed = observed.map_err(NetworkError::system("read packet rules"))?;
         let generation = observed.as_ref().and_then(|observed| observed.generation);
-        let mended = observed.and_then(|observed| self.wanted().mend(observed));
-        if let Some((batch, drift)) = mended {
-            if batch.is_empty() {
-                self.known = generation;
-                return Ok(drift);
-            }
-            match write(batch).await {
-                Ok(now) => {
-                    self.known = generation.filter(|before| before.wrapping_add(1) == now).map(|_| now);
-                    return Ok(drift);
+        let mended = match observed.and_then(|observed| self.wanted().mend(observed)) {
+            Some((batch, drift)) if batch.is_empty() => Some((generation, drift)),
+            Some((batch, drift)) => match write(batch).await {
+                Ok(now) => Some((generation.filter(|before| before.wrapping_add(1) == now).map(|_| now), drift)),
+                Err(error) => {
+                    tracing::warn!(error = error.chain(), table = self.table, "packet rules are made anew");
+                    None
                 }
-                Err(error) => tracing::warn!(error = error.chain(), table = self.table, "packet rules are made anew"),
+            },
+            None => None,
+        };
+        let drift = match mended {
+            Some((known, drift)) => {
+                self.known = known;
+                drift
             }
-        }
-        let missing = self.wanted().elements.count() + self.ways.len();
-        write(self.wanted().anew()).await?;
-        Ok(Drift { missing, ..Drift::default() })
+            None => {
+                write(self.wanted().anew()).await?;
+                Drift { missing: self.wanted().elements.count() + self.ways.len(), ..Drift::default() }
+            }
+        };
+        self.refused = false;
+        Ok(drift)
     }
 
     fn wanted(&self) -> Wanted<'_, impl Iterator<Item = layout::Element>> {
