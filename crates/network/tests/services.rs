@@ -1,10 +1,32 @@
-//! Services by the kernel's packet rules, with real packets. Needs root.
+//! What becomes of connections to Services by the kernel's packet rules, with real packets. Needs root and `nft`.
 
 mod places;
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    io::{ErrorKind, Write},
+    net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket},
+    time::{Duration, Instant},
+};
 
-use places::services::{MACHINE, NEIGHBOUR, SERVICE, World, target, tcp, udp};
+use mainstay_network::services::frontend::{Front, Target, WithoutBackends};
+use nix::sys::socket::{getsockopt, sockopt};
+use places::{
+    PATIENCE, Place,
+    services::{
+        Answer, MACHINE, NEIGHBOUR, SERVICE, World, command, exchange, read, serve, settings, target, tcp, udp,
+    },
+};
+
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 3, 1);
+
+fn by(answers: &[Answer]) -> BTreeSet<Ipv4Addr> {
+    answers.iter().map(|answer| answer.by).collect()
+}
+
+fn asked(client: &Place, address: Ipv4Addr, port: u16, times: usize) -> Vec<Answer> {
+    (0..times).map(|_| client.ask_tcp(address, port).unwrap()).collect()
+}
 
 #[test]
 fn connections_and_datagrams_reach_every_backend_from_pods_machine_and_outside() {
@@ -14,16 +36,268 @@ fn connections_and_datagrams_reach_every_backend_from_pods_machine_and_outside()
     world.rules.replace(&world.machine, fronts);
     let client = &world.pods[3];
     let expected: BTreeSet<_> = world.addresses[..3].iter().copied().collect();
-    let answers: Vec<_> = (0..60).map(|_| client.ask_tcp(SERVICE, 80).unwrap()).collect();
-    assert_eq!(answers.iter().map(|a| a.by).collect::<BTreeSet<_>>(), expected);
+    let answers = asked(client, SERVICE, 80, 60);
+    assert_eq!(by(&answers), expected);
     assert!(answers.iter().all(|a| a.to == world.addresses[3]), "backends see who asks");
     let answers: Vec<_> = (0..60).map(|_| client.ask_udp(SERVICE, 80).unwrap()).collect();
-    assert_eq!(answers.iter().map(|a| a.by).collect::<BTreeSet<_>>(), expected);
-    let answers: Vec<_> = (0..60).map(|_| world.machine.ask_tcp(SERVICE, 80).unwrap()).collect();
-    assert_eq!(answers.iter().map(|a| a.by).collect::<BTreeSet<_>>(), expected, "from the machine");
+    assert_eq!(by(&answers), expected);
+    assert_eq!(by(&asked(&world.machine, SERVICE, 80, 60)), expected, "from the machine");
     assert!(world.machine.ask_udp(SERVICE, 80).is_ok());
-    let answer = world.neighbour.ask_tcp(MACHINE, 30080).unwrap();
-    assert_eq!(answer.to, NEIGHBOUR, "not masqueraded unless asked");
+    assert_eq!(world.neighbour.ask_tcp(MACHINE, 30080).unwrap().to, NEIGHBOUR, "not masqueraded unless asked");
     assert!(world.machine.ask_tcp(MACHINE, 30080).is_ok(), "from the machine");
     assert!(client.ask_tcp(MACHINE, 30080).is_ok(), "from a pod");
+    assert!(client.ask_tcp(GATEWAY, 30080).is_ok(), "at any of its addresses");
+}
+
+#[test]
+fn from_outside_a_front_is_masqueraded_or_tells_who_asks() {
+    let world = World::new(1);
+    let external = Ipv4Addr::new(203, 0, 113, 7);
+    command(&world.neighbour, "ip route add 203.0.113.0/24 via 192.168.77.1");
+    let kept = || target(world.backends([0]));
+    let masqueraded = || Target { masquerade: true, ..kept() };
+    let fronts = [
+        (tcp(None, 30001), masqueraded()),
+        (udp(None, 30001), masqueraded()),
+        (tcp(None, 30002), kept()),
+        (udp(None, 30002), kept()),
+        (tcp(external, 80), masqueraded()),
+        (tcp(external, 81), kept()),
+        (tcp(MACHINE, 82), masqueraded()),
+    ];
+    world.rules.replace(&world.machine, fronts);
+    let seen = |port, address| world.neighbour.ask_tcp(address, port).unwrap().to;
+    let seen_udp = |port| world.neighbour.ask_udp(MACHINE, port).unwrap().to;
+    assert_eq!((seen(30001, MACHINE), seen_udp(30001)), (GATEWAY, GATEWAY));
+    assert_eq!((seen(30002, MACHINE), seen_udp(30002)), (NEIGHBOUR, NEIGHBOUR));
+    assert_eq!((seen(80, external), seen(81, external)), (GATEWAY, NEIGHBOUR));
+    assert_eq!(seen(82, MACHINE), GATEWAY, "an address of the machine itself");
+    assert!(world.machine.ask_tcp(external, 80).is_ok(), "from the machine");
+    assert!(world.pods[0].ask_tcp(external, 81).is_ok(), "from a pod, that is itself the backend");
+    let loopback = world.machine.try_tcp(Ipv4Addr::LOCALHOST, 30001).unwrap_err();
+    assert_eq!(loopback.kind(), ErrorKind::ConnectionRefused, "not at the loopback address");
+}
+
+#[test]
+fn a_pod_reaches_itself_through_its_service() {
+    let world = World::new(2);
+    let behind = || target(world.backends([0]));
+    let fronts = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
+    world.rules.replace(&world.machine, fronts);
+    let itself = Answer { by: world.addresses[0], to: GATEWAY };
+    assert_eq!(world.pods[0].ask_tcp(SERVICE, 80).unwrap(), itself);
+    assert_eq!(world.pods[0].ask_udp(SERVICE, 80).unwrap(), itself);
+    assert_eq!(world.pods[0].ask_tcp(MACHINE, 30080).unwrap(), itself);
+    assert_eq!(world.pods[1].ask_tcp(SERVICE, 80).unwrap().to, world.addresses[1], "others keep their address");
+}
+
+#[test]
+fn without_backends_a_client_is_refused_at_once_or_hears_nothing() {
+    let world = World::new(1);
+    let silent = Target { without_backends: WithoutBackends::Drop, ..target([]) };
+    let fronts = [
+        (tcp(SERVICE, 80), target([])),
+        (udp(SERVICE, 80), target([])),
+        (tcp(None, 30080), target([])),
+        (tcp(SERVICE, 81), silent.clone()),
+        (udp(SERVICE, 81), silent),
+    ];
+    world.rules.replace(&world.machine, fronts);
+    let (pod, unused) = (&world.pods[0], Ipv4Addr::new(10, 96, 7, 7));
+    for (client, address, port) in [
+        (pod, SERVICE, 80),
+        (&world.machine, SERVICE, 80),
+        (&world.neighbour, MACHINE, 30080),
+        (pod, unused, 80),
+        (&world.machine, unused, 80),
+        (pod, SERVICE, 9999),
+    ] {
+        let asked = Instant::now();
+        let refused = client.try_tcp(address, port).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{address}:{port}");
+        assert!(asked.elapsed() < Duration::from_millis(500), "at once");
+    }
+    assert_eq!(pod.ask_udp(SERVICE, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(pod.ask_udp(unused, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(pod.try_tcp(SERVICE, 81).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(pod.ask_udp(SERVICE, 81).unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+/// Takes connections at a port and answers with where they were going.
+fn hold(machine: &Place) -> u16 {
+    machine.run(|| {
+        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let address = getsockopt(&stream, sockopt::OriginalDst).unwrap();
+                let to =
+                    SocketAddrV4::new(u32::from_be(address.sin_addr.s_addr).into(), u16::from_be(address.sin_port));
+                let _ = writeln!(stream, "{} {}", to.ip(), Ipv4Addr::from(u32::from(to.port())));
+            }
+        });
+        port
+    })
+}
+
+#[test]
+fn what_waits_goes_to_our_own_process_which_knows_where_it_was_going() {
+    let mut world = World::new(1);
+    let proxy_port = hold(&world.machine);
+    world.rules = places::services::Rules::new(mainstay_network::services::KernelSettings {
+        proxy_port,
+        ..settings("mainstay", "10.96.0.0/16")
+    });
+    let waits = Target { without_backends: WithoutBackends::Hold(Duration::from_secs(1)), ..target([]) };
+    let always = Target { through_user_space: true, ..target(world.backends([0])) };
+    let fronts = [(tcp(SERVICE, 80), waits.clone()), (tcp(SERVICE, 81), always), (tcp(None, 30080), waits)];
+    world.rules.replace(&world.machine, fronts);
+    let went = |client: &Place, address, port: u16| {
+        let held = client.ask_tcp(address, port).unwrap();
+        assert_eq!(held, Answer { by: address, to: u32::from(port).into() });
+    };
+    for client in [&world.pods[0], &world.machine] {
+        went(client, SERVICE, 80);
+        went(client, SERVICE, 81);
+    }
+    went(&world.neighbour, MACHINE, 30080);
+    let ready = target(world.backends([0]));
+    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(ready))]);
+    assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap().by, world.addresses[0], "no longer");
+}
+
+#[test]
+fn a_backend_that_goes_gets_nothing_new_and_keeps_what_it_has() {
+    let world = World::new(4);
+    world.rules.replace(&world.machine, [(tcp(SERVICE, 80), target(world.backends(0..3)))]);
+    let client = &world.pods[3];
+    let mut open: Vec<(TcpStream, Answer)> = (0..20)
+        .map(|_| {
+            client.run(|| {
+                let mut stream = TcpStream::connect((SERVICE, 80)).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let answer = read(&mut stream).unwrap();
+                (stream, answer)
+            })
+        })
+        .collect();
+    assert!(open.iter().any(|(_, answer)| answer.by == world.addresses[0]));
+    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(target(world.backends(1..3))))]);
+    assert_eq!(by(&asked(client, SERVICE, 80, 40)), world.addresses[1..3].iter().copied().collect());
+    for (stream, before) in &mut open {
+        stream.write_all(b"still there?\n").unwrap();
+        assert_eq!(read(stream).unwrap(), *before);
+    }
+    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(target([])))]);
+    assert_eq!(client.try_tcp(SERVICE, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), None)]);
+    assert_eq!(client.try_tcp(SERVICE, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    for (stream, before) in &mut open {
+        stream.write_all(b"still there?\n").unwrap();
+        assert_eq!(read(stream).unwrap(), *before);
+    }
+}
+
+/// A socket that keeps its port.
+fn sender(client: &Place, address: Ipv4Addr, port: u16) -> UdpSocket {
+    client.run(move || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.connect((address, port)).unwrap();
+        socket
+    })
+}
+
+#[test]
+fn a_flow_of_datagrams_leaves_a_backend_that_is_gone() {
+    let world = World::new(3);
+    let all = |front: Front, which: &[usize]| (front, Some(target(world.backends(which.iter().copied()))));
+    let (inside, node) = (udp(SERVICE, 80), udp(None, 30080));
+    world.rules.replace(&world.machine, [inside, node].map(|front| (front, target(world.backends(0..2)))));
+    for (client, socket, front) in [
+        (&world.pods[2], sender(&world.pods[2], SERVICE, 80), inside),
+        (&world.machine, sender(&world.machine, SERVICE, 80), inside),
+        (&world.neighbour, sender(&world.neighbour, MACHINE, 30080), node),
+    ] {
+        let first = exchange(&socket).unwrap().by;
+        assert_eq!(exchange(&socket).unwrap().by, first, "a flow stays");
+        let other = usize::from(first == world.addresses[0]);
+        world.rules.apply(&world.machine, [all(front, &[other])]);
+        assert_eq!(exchange(&socket).unwrap().by, world.addresses[other]);
+        world.rules.apply(&world.machine, [all(front, &[0, 1])]);
+        assert_eq!(exchange(&socket).unwrap().by, world.addresses[other], "a newcomer disturbs nobody");
+        drop((client, socket));
+    }
+}
+
+#[test]
+fn a_flow_of_datagrams_that_began_before_its_front_finds_it() {
+    let world = World::new(1);
+    world.rules.replace(&world.machine, []);
+    let socket = sender(&world.neighbour, MACHINE, 30080);
+    assert!(exchange(&socket).is_err());
+    world.rules.apply(&world.machine, [(udp(None, 30080), Some(target(world.backends([0]))))]);
+    // What came back of the first attempt is told with the next call.
+    let answer = exchange(&socket).or_else(|_| exchange(&socket)).unwrap();
+    assert_eq!(answer.by, world.addresses[0]);
+}
+
+#[test]
+fn a_client_stays_with_its_backend_until_it_was_away_too_long_or_the_backend_is_gone() {
+    let world = World::new(4);
+    let sticky = |which: std::ops::Range<usize>| Target {
+        affinity: Some(Duration::from_secs(2)),
+        ..target(world.backends(which))
+    };
+    let (inside, node) = (tcp(SERVICE, 80), tcp(None, 30080));
+    world.rules.replace(&world.machine, [(inside, sticky(0..3)), (node, sticky(0..3))]);
+    let client = &world.pods[3];
+    let first = by(&asked(client, SERVICE, 80, 20));
+    assert_eq!(first.len(), 1, "one backend for one client");
+    assert_eq!(by(&asked(&world.neighbour, MACHINE, 30080, 20)).len(), 1);
+    assert_eq!(by(&asked(&world.machine, SERVICE, 80, 20)).len(), 1);
+    let others = world.backends((0..3).filter(|n| !first.contains(&world.addresses[*n])));
+    let rest = Target { affinity: Some(Duration::from_secs(2)), ..target(others) };
+    world.rules.apply(&world.machine, [(inside, Some(rest))]);
+    let second = by(&asked(client, SERVICE, 80, 20));
+    assert!(second.len() == 1 && second.is_disjoint(&first), "{second:?} after {first:?}");
+    world.rules.apply(&world.machine, [(inside, Some(sticky(0..3)))]);
+    assert_eq!(by(&asked(client, SERVICE, 80, 20)), second, "newcomers take nobody away");
+    let remembered = || command(&world.machine, "nft list map ip mainstay-services sticky");
+    assert!(remembered().contains("expires"));
+    let asked_last = Instant::now();
+    while remembered().contains("expires") {
+        assert!(asked_last.elapsed() < PATIENCE, "forgotten in time: {}", remembered());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(client.ask_tcp(SERVICE, 80).is_ok());
+}
+
+#[test]
+fn names_are_answered_by_the_machine_itself_whatever_service_claims_the_address() {
+    let world = World::new(1);
+    let dns = Ipv4Addr::new(10, 96, 0, 10);
+    command(&world.machine, "ip address add 10.96.0.10/32 dev lo");
+    serve(&world.machine, dns, 53);
+    world.rules.replace(&world.machine, [(udp(dns, 53), target([])), (tcp(SERVICE, 80), target(world.backends([0])))]);
+    world.rules.apply(&world.machine, [(tcp(dns, 53), Some(target([])))]);
+    for client in [&world.pods[0], &world.machine] {
+        assert_eq!(client.ask_udp(dns, 53).unwrap().by, dns);
+        assert_eq!(client.ask_tcp(dns, 53).unwrap().by, dns);
+    }
+    // With that address the machine would ask, had it not to leave.
+    command(&world.machine, "ip route del default");
+    assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap(), Answer { by: world.addresses[0], to: GATEWAY });
+    assert_eq!(world.machine.ask_udp(SERVICE, 80).unwrap_err().kind(), ErrorKind::PermissionDenied, "no such front");
+}
+
+#[test]
+fn a_backend_on_the_machine_itself_is_reached_by_all() {
+    let world = World::new(1);
+    serve(&world.machine, MACHINE, 8080);
+    let behind = || target([SocketAddrV4::new(MACHINE, 8080)]);
+    world.rules.replace(&world.machine, [(tcp(SERVICE, 80), behind()), (tcp(None, 30080), behind())]);
+    assert_eq!(world.pods[0].ask_tcp(SERVICE, 80).unwrap(), Answer { by: MACHINE, to: world.addresses[0] });
+    assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap().by, MACHINE);
+    assert_eq!(world.neighbour.ask_tcp(MACHINE, 30080).unwrap(), Answer { by: MACHINE, to: NEIGHBOUR });
+    assert_eq!(world.machine.ask_tcp(MACHINE, 30080).unwrap().by, MACHINE);
 }

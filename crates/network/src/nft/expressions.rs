@@ -134,7 +134,7 @@ impl Expressions {
 
     /// Where the connection went before anything was changed.
     pub fn original_address(self, to: Register) -> Self {
-        self.connection(to, 9, true)
+        self.connection(to, 20, true)
     }
 
     pub fn original_port(self, to: Register) -> Self {
@@ -211,7 +211,7 @@ impl Expressions {
         })
     }
 
-    /// Goes where the map says, if it says anything.
+    /// Goes where the map says, if it says anything, and comes back if nothing is decided there.
     pub fn follow(self, map: &str, key: Register) -> Self {
         self.with("lookup", |a| {
             a.text(1, map);
@@ -288,6 +288,7 @@ impl Expressions {
     }
 }
 
+const JUMP: i32 = -3;
 const GOTO: i32 = -4;
 
 fn verdict(a: &mut Attributes<'_>, code: i32, chain: Option<&str>) {
@@ -300,6 +301,6 @@ fn verdict(a: &mut Attributes<'_>, code: i32, chain: Option<&str>) {
 }
 
 /// What an element of a map of verdicts holds.
-pub fn goto(a: &mut Attributes<'_>, chain: &str) {
-    verdict(a, GOTO, Some(chain));
+pub fn jump(a: &mut Attributes<'_>, chain: &str) {
+    verdict(a, JUMP, Some(chain));
 }

@@ -79,7 +79,7 @@ impl Shape {
 pub enum Data<'a> {
     None,
     Value(&'a [u8]),
-    Goto(&'a str),
+    Jump(&'a str),
 }
 
 pub(super) fn element(a: &mut Attributes<'_>, key: &[u8], data: Data<'_>) {
@@ -87,6 +87,6 @@ pub(super) fn element(a: &mut Attributes<'_>, key: &[u8], data: Data<'_>) {
     match data {
         Data::None => {}
         Data::Value(value) => a.value(2, value),
-        Data::Goto(chain) => a.nest(2, |a| expressions::goto(a, chain)),
+        Data::Jump(chain) => a.nest(2, |a| expressions::jump(a, chain)),
     }
 }

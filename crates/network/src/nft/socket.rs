@@ -9,6 +9,7 @@ use super::wire::{DONE, ERROR, INTERRUPTED, Message, messages};
 
 /// Lists are asked for again so often if they change while they are read.
 const ATTEMPTS: usize = 20;
+const LARGEST_PIECE: usize = 64 << 10;
 const RECEIVED_AT_ONCE: u32 = 4 << 20;
 
 fn open() -> io::Result<Socket> {
@@ -75,8 +76,12 @@ fn list_once<T>(request: &[u8], read: &mut impl FnMut(Message<'_>, &mut Vec<T>))
     let socket = open()?;
     socket.send(request, 0)?;
     let (mut found, mut whole) = (Vec::new(), true);
+    // The kernel answers in pieces as large as we have once had room for, and begins to look from the first
+    // element for each: large pieces make long lists bearable.
+    let mut answers = Vec::with_capacity(LARGEST_PIECE);
     loop {
-        let (answers, _) = socket.recv_from_full()?;
+        answers.clear();
+        socket.recv(&mut answers, 0)?;
         for message in messages(&answers) {
             whole &= message.flags & INTERRUPTED == 0;
             consent(message)?;

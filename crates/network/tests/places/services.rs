@@ -119,7 +119,7 @@ impl World {
 /// Answers with its own address and that of the client: to every TCP connection at once and to each line, and to datagrams.
 pub fn serve(place: &Place, own: Ipv4Addr, port: u16) {
     place.run(move || {
-        let listener = TcpListener::bind(("0.0.0.0", port)).unwrap();
+        let listener = TcpListener::bind((own, port)).unwrap();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { return };
@@ -135,7 +135,7 @@ pub fn serve(place: &Place, own: Ipv4Addr, port: u16) {
                 });
             }
         });
-        let socket = UdpSocket::bind(("0.0.0.0", port)).unwrap();
+        let socket = UdpSocket::bind((own, port)).unwrap();
         std::thread::spawn(move || {
             let mut datagram = [0; 100];
             while let Ok((_, peer)) = socket.recv_from(&mut datagram) {
@@ -201,4 +201,15 @@ pub fn exchange(socket: &UdpSocket) -> io::Result<Answer> {
     let mut text = [0; 100];
     let length = socket.recv(&mut text)?;
     answer(&String::from_utf8_lossy(&text[..length]))
+}
+
+/// Runs a program in a namespace. What it printed.
+pub fn command(place: &Place, line: &str) -> String {
+    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    place.run(move || {
+        let output = std::process::Command::new(&words[0]).args(&words[1..]).output();
+        let output = output.unwrap_or_else(|error| panic!("these tests need {}: {error}", words[0]));
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    })
 }

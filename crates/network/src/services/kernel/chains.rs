@@ -1,11 +1,17 @@
 //! The chains that packets pass. Pure.
 //!
-//! Only the first packet of a connection comes here; later ones follow what was decided for it. A packet may see maps
-//! before and after a change, so that a number that was just drawn may be gone: then the first backend takes the
-//! connection, and if there is none either the packet is dropped, which the client repeats.
+//! Only the first packet of a connection comes here; later ones follow what was decided for it. A packet may see one map
+//! before and the next after a change: a number that was just drawn may be gone, then the first backend takes the
+//! connection; and if there is none either, or the way of a front leads nowhere, the packet is dropped, which the client
+//! repeats. It would hear of a refusal, or be let through to where nobody is.
 //!
 //! Connections that are refused are refused right here: the kernel takes a refusal in these chains as well, and packets
 //! of established connections need not be looked at.
+//!
+//! The `nft` program, of which an administrator expects that it lists all rules, does not know how long a value is that
+//! was found in a map, and dies when such a value begins a key or is put into another map. Where it does not know what is in
+//! a register it only complains. So values that are used like that begin with a zero, and what they are used for begins after
+//! it, or with a zero of our own in its place.
 //!
 //! What is to carry the machine's own address is found by where the connection went at first, which the kernel
 //! remembers. Marking packets, as others do, takes a bit that somebody else may use.
@@ -14,7 +20,7 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use super::{
     KernelSettings,
-    layout::{BACKENDS, FRONTS, MEMBERS, SAME, STICKY, Then, WAYS, Way},
+    layout::{BACKENDS, FRONTS, MASQUERADED, MEMBERS, SAME, STICKY, STICKY_BACKENDS, Then, WAYS, Way},
 };
 use crate::{
     nft::{
@@ -32,10 +38,11 @@ const TCP: [u8; 1] = [6];
 const KEY: Register = Register(0);
 /// Where what was found begins.
 const FOUND: Register = Register(4);
-const FOUND_WAY: Register = Register(5);
-const FOUND_PORT: Register = Register(5);
+/// What follows the zero that it may begin with.
+const AFTER_ZERO: Register = Register(5);
 /// Where a second key begins.
 const OTHER_KEY: u32 = 8;
+const ZERO: [u8; 4] = [0; 4];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
@@ -47,15 +54,18 @@ pub struct Chain {
 /// Those that are there whatever the fronts, each after those that it leads to.
 pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
     let entry = vec![
-        front(Expressions::new(), false, 0).find(FRONTS.name, KEY, FOUND).follow(WAYS.name, FOUND_WAY),
+        follow(front(Expressions::new(), false, 0)),
+        front(Expressions::new(), false, 0).find(FRONTS.name, KEY, FOUND).drop(),
         // The loopback addresses do not leave the machine, so nothing at them can be answered from elsewhere.
-        front(to_this_machine(), true, 0).find(FRONTS.name, KEY, FOUND).follow(WAYS.name, FOUND_WAY),
+        follow(front(to_this_machine(), true, 0)),
+        front(to_this_machine(), true, 0).find(FRONTS.name, KEY, FOUND).drop(),
         Expressions::new()
             .if_address(KEY, Side::Destination, true, settings.services)
             .if_address_is(KEY, Side::Destination, false, settings.dns())
             .goto(NOBODY),
     ];
-    let masquerade = |node| was_for(node).compare(FOUND, true, &1u32.to_ne_bytes()).masquerade();
+    let masquerade = |node| went_to(node).if_in(MASQUERADED.name, KEY).masquerade();
+    let of_ours = |node| went_to(node).find(FRONTS.name, KEY, FOUND).goto(AS_SENT);
     vec![
         Chain { name: NOBODY.into(), hook: None, rules: refusals() },
         Chain { name: AS_SENT.into(), hook: None, rules: vec![to_itself(), from_this_machine()] },
@@ -64,7 +74,7 @@ pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
         Chain {
             name: "leaving".into(),
             hook: Some(Hook::Leaving),
-            rules: vec![masquerade(false), masquerade(true), was_for(false).goto(AS_SENT), was_for(true).goto(AS_SENT)],
+            rules: vec![masquerade(false), masquerade(true), of_ours(false), of_ours(true)],
         },
     ]
 }
@@ -98,14 +108,19 @@ fn front(rule: Expressions, node: bool, first: u32) -> Expressions {
     rule.protocol(Register(first + 1)).port(Register(first + 2))
 }
 
-/// Goes on with what the connection's front says, if it was diverted from one.
-fn was_for(node: bool) -> Expressions {
+/// Goes the way of the front that was loaded.
+fn follow(rule: Expressions) -> Expressions {
+    rule.find(FRONTS.name, KEY, FOUND).follow(WAYS.name, AFTER_ZERO)
+}
+
+/// Loads the front that the connection was diverted from into three registers, if it was.
+fn went_to(node: bool) -> Expressions {
     let rule = Expressions::new().if_diverted(KEY);
     let rule = match node {
         true => rule.immediate(KEY, &[0; 4]),
         false => rule.original_address(KEY),
     };
-    rule.protocol(Register(1)).original_port(Register(2)).find(FRONTS.name, KEY, FOUND)
+    rule.protocol(Register(1)).original_port(Register(2))
 }
 
 /// A pod that reaches itself would not take an answer from itself.
@@ -129,37 +144,40 @@ fn refusals() -> Vec<Expressions> {
 }
 
 /// Finds a backend with any number below `count`, or the first.
-fn picked(rule: Expressions, node: bool, count: Option<u32>) -> Expressions {
-    let loaded = front(rule, node, OTHER_KEY);
+fn picked(map: &str, node: bool, count: Option<u32>) -> Expressions {
+    let loaded = front(Expressions::new(), node, OTHER_KEY);
     let index = Register(OTHER_KEY + 3);
     let numbered = match count {
         Some(count) => loaded.random(index, count),
         None => loaded.immediate(index, &0u32.to_ne_bytes()),
     };
-    numbered.find(BACKENDS.name, Register(OTHER_KEY), FOUND)
+    numbered.find(map, Register(OTHER_KEY), FOUND)
 }
 
 fn picks(node: bool, count: u32) -> Vec<Expressions> {
-    vec![
-        picked(Expressions::new(), node, Some(count)).divert(FOUND, FOUND_PORT),
-        picked(Expressions::new(), node, None).divert(FOUND, FOUND_PORT),
-        Expressions::new().drop(),
-    ]
+    let diverted = |count| picked(BACKENDS.name, node, count).divert(FOUND, AFTER_ZERO);
+    vec![diverted(Some(count)), diverted(None), Expressions::new().drop()]
 }
 
 fn sticks(node: bool, count: u32, time: Duration) -> Vec<Expressions> {
-    // Four registers of client and front, followed by two of the backend: front and backend together are a member.
+    const ADDRESS: Register = AFTER_ZERO;
+    const PORT: Register = Register(6);
     let client = |rule: Expressions| front(rule.address(KEY, Side::Source), node, 1);
-    const MEMBER: Register = Register(1);
-    let remembered = client(Expressions::new()).find(STICKY.name, KEY, FOUND).if_in(MEMBERS.name, MEMBER);
-    let nothing = client(Expressions::new()).immediate(FOUND, &[0; 4]).immediate(FOUND_PORT, &[0; 4]);
-    let new = client(picked(Expressions::new(), node, Some(count)));
-    let mut rules = vec![
-        remembered.remember(STICKY.name, KEY, FOUND, time).divert(FOUND, FOUND_PORT),
+    let remember = |rule: Expressions| rule.immediate(FOUND, &ZERO).remember(STICKY.name, KEY, FOUND, time);
+    let remembered = client(Expressions::new()).find(STICKY.name, KEY, FOUND);
+    // A backend and the front that follows it together are a member.
+    let remembered = front(remembered, node, 7).if_in(MEMBERS.name, ADDRESS);
+    let nothing =
+        [FOUND, ADDRESS, PORT].into_iter().fold(client(Expressions::new()), |rule, r| rule.immediate(r, &ZERO));
+    let picked = |count| picked(STICKY_BACKENDS.name, node, count);
+    vec![
+        remember(remembered).divert(ADDRESS, PORT),
         // Whoever it stayed with is gone.
         nothing.forget(STICKY.name, KEY, FOUND),
-        new.remember(STICKY.name, KEY, FOUND, time).divert(FOUND, FOUND_PORT),
-    ];
-    rules.extend(picks(node, count));
-    rules
+        remember(client(picked(Some(count)))).divert(ADDRESS, PORT),
+        // No more can be remembered.
+        picked(Some(count)).divert(ADDRESS, PORT),
+        picked(None).divert(ADDRESS, PORT),
+        Expressions::new().drop(),
+    ]
 }

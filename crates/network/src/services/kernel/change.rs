@@ -10,7 +10,7 @@ use super::{
 };
 use crate::nft::{Batch, listing, sets::Data};
 
-/// Elements that go and come, and ways that begin and end to be used.
+/// Elements that go and come, and ways that begin to be used or are not used any more.
 #[derive(Default)]
 pub struct Change {
     pub delete: Vec<Key>,
@@ -35,12 +35,19 @@ impl Change {
         self.delete.extend(old.into_keys().filter(|key| !kept.contains(key)));
     }
 
-    pub fn batch(&self, table: &str, proxy_port: u16) -> Batch {
+    /// What has to be there before anything leads to it. A packet that is being judged while this and the rest are
+    /// written at once could be led to a chain that is still empty for it.
+    pub fn preparation(&self, table: &str, proxy_port: u16) -> Batch {
         let mut batch = Batch::new();
         for way in &self.begin {
             chain(&mut batch, table, &chains::of(*way, proxy_port));
         }
         lead(&mut batch, table, self.begin.iter());
+        batch
+    }
+
+    pub fn batch(&self, table: &str) -> Batch {
+        let mut batch = Batch::new();
         delete(&mut batch, table, &self.delete);
         add(&mut batch, table, &self.add);
         let ended: Vec<[u8; 12]> = self.end.iter().map(Way::key).collect();
@@ -156,7 +163,7 @@ fn rules(batch: &mut Batch, table: &str, chain: &Chain) {
 
 fn lead<'a>(batch: &mut Batch, table: &str, ways: impl Iterator<Item = &'a Way>) {
     let named: Vec<([u8; 12], String)> = ways.map(|way| (way.key(), way.chain())).collect();
-    batch.add_elements(table, WAYS.name, named.iter().map(|(key, chain)| (&key[..], Data::Goto(chain))));
+    batch.add_elements(table, WAYS.name, named.iter().map(|(key, chain)| (&key[..], Data::Jump(chain))));
 }
 
 fn delete(batch: &mut Batch, table: &str, keys: &[Key]) {

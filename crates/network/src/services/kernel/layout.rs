@@ -22,13 +22,18 @@ use crate::{
 /// How many clients may stay with their backends at a time. More are balanced all the same.
 const MOST_STICKY: u32 = 1 << 20;
 
-/// A front → whether its connections are masqueraded, and their way.
+const ZERO: [u8; 4] = [0; 4];
+
+/// A front → a zero, and the way of its connections.
 pub const FRONTS: Shape = Shape {
     name: "fronts",
     key: &[Address, Transport, Port],
     holds: Holds::Values(&[Number, Number, Number, Number]),
     written_by_rules: None,
 };
+/// Fronts whose connections carry the machine's own address.
+pub const MASQUERADED: Shape =
+    Shape { name: "masqueraded", key: &[Address, Transport, Port], holds: Holds::Nothing, written_by_rules: None };
 /// A front and a number → a backend.
 pub const BACKENDS: Shape = Shape {
     name: "backends",
@@ -36,19 +41,25 @@ pub const BACKENDS: Shape = Shape {
     holds: Holds::Values(&[Address, Port]),
     written_by_rules: None,
 };
-/// A front and a backend of it, for fronts whose clients stay with their backends: what is remembered of a client counts
-/// only as long as this has it.
+/// The same for fronts whose clients stay with their backends. Begins with a zero.
+pub const STICKY_BACKENDS: Shape = Shape {
+    name: "sticky-backends",
+    key: &[Address, Transport, Port, Number],
+    holds: Holds::Values(&[Number, Address, Port]),
+    written_by_rules: None,
+};
+/// A backend and its front, for the same: what is remembered of a client counts only as long as this has it.
 pub const MEMBERS: Shape = Shape {
     name: "members",
-    key: &[Address, Transport, Port, Address, Port],
+    key: &[Address, Port, Address, Transport, Port],
     holds: Holds::Nothing,
     written_by_rules: None,
 };
-/// A client and a front → the backend it stays with.
+/// A client and a front → a zero, and the backend it stays with.
 pub const STICKY: Shape = Shape {
     name: "sticky",
     key: &[Address, Address, Transport, Port],
-    holds: Holds::Values(&[Address, Port]),
+    holds: Holds::Values(&[Number, Address, Port]),
     written_by_rules: Some(MOST_STICKY),
 };
 /// A way → its chain.
@@ -57,24 +68,29 @@ pub const WAYS: Shape =
 /// Pairs of equal bytes. Rules compare with constants alone, so whether two addresses are the same is looked up byte by byte.
 pub const SAME: Shape = Shape { name: "same", key: &[Number, Number], holds: Holds::Nothing, written_by_rules: None };
 
-pub const SHAPES: [&Shape; 6] = [&FRONTS, &BACKENDS, &MEMBERS, &STICKY, &WAYS, &SAME];
+pub const SHAPES: [&Shape; 8] = [&FRONTS, &MASQUERADED, &BACKENDS, &STICKY_BACKENDS, &MEMBERS, &STICKY, &WAYS, &SAME];
 
 /// The sets that say what becomes of fronts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Set {
     Fronts,
+    Masqueraded,
     Backends,
+    StickyBackends,
     Members,
     Same,
 }
 
 impl Set {
-    pub const ALL: [Set; 4] = [Set::Fronts, Set::Backends, Set::Members, Set::Same];
+    pub const ALL: [Set; 6] =
+        [Set::Fronts, Set::Masqueraded, Set::Backends, Set::StickyBackends, Set::Members, Set::Same];
 
     pub fn name(self) -> &'static str {
         match self {
             Set::Fronts => FRONTS.name,
+            Set::Masqueraded => MASQUERADED.name,
             Set::Backends => BACKENDS.name,
+            Set::StickyBackends => STICKY_BACKENDS.name,
             Set::Members => MEMBERS.name,
             Set::Same => SAME.name,
         }
@@ -84,7 +100,9 @@ impl Set {
     fn lengths(self) -> (usize, usize) {
         match self {
             Set::Fronts => (12, 16),
+            Set::Masqueraded => (12, 0),
             Set::Backends => (16, 8),
+            Set::StickyBackends => (16, 12),
             Set::Members => (20, 0),
             Set::Same => (8, 0),
         }
@@ -225,8 +243,10 @@ pub fn elements(front: &Front, target: &Target) -> Vec<Element> {
     let address = front.address.unwrap_or(Ipv4Addr::UNSPECIFIED).octets();
     let (protocol, port) = ([number(front.protocol)], front.port.to_be_bytes());
     let key: [&[u8]; 3] = [&address, &protocol, &port];
-    let masquerade = u32::from(target.masquerade).to_ne_bytes();
-    let mut all = vec![Element::new(Set::Fronts, &key, &[&masquerade, &way.key()])];
+    let mut all = vec![Element::new(Set::Fronts, &key, &[&ZERO, &way.key()])];
+    if target.masquerade {
+        all.push(Element::new(Set::Masqueraded, &key, &[]));
+    }
     let sticky = match way.then {
         Then::Pick { .. } => false,
         Then::Stick { .. } => true,
@@ -235,10 +255,11 @@ pub fn elements(front: &Front, target: &Target) -> Vec<Element> {
     for (index, backend) in (0u32..).zip(&target.backends) {
         let (to, to_port) = (backend.ip().octets(), backend.port().to_be_bytes());
         let numbered: [&[u8]; 4] = [&address, &protocol, &port, &index.to_ne_bytes()];
-        all.push(Element::new(Set::Backends, &numbered, &[&to, &to_port]));
         if sticky {
-            let member: [&[u8]; 5] = [&address, &protocol, &port, &to, &to_port];
-            all.push(Element::new(Set::Members, &member, &[]));
+            all.push(Element::new(Set::StickyBackends, &numbered, &[&ZERO, &to, &to_port]));
+            all.push(Element::new(Set::Members, &[&to, &to_port, &address, &protocol, &port], &[]));
+        } else {
+            all.push(Element::new(Set::Backends, &numbered, &[&to, &to_port]));
         }
     }
     all

@@ -14,6 +14,7 @@ mod stale;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::Ipv4Addr,
+    time::{Duration, Instant},
 };
 
 use self::{
@@ -35,6 +36,10 @@ use crate::{
 
 /// The machine's own routes to Services come after everybody else's; the rest of the number tells instances apart.
 const LAST_METRIC: u32 = 0x4d00_0000;
+
+/// For so long a chain stays that nothing leads to any more: a packet may be on its way there, and another front may need
+/// it.
+const IDLE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub struct KernelSettings {
@@ -58,12 +63,18 @@ pub struct Kernel {
     table: String,
     /// Backends in the order of their numbers.
     fronts: HashMap<Front, Target>,
-    /// How many fronts use each.
-    ways: BTreeMap<Way, usize>,
+    ways: BTreeMap<Way, Use>,
     /// The kernel's count of changes when it last had exactly this; unknown if it may have something else.
     known: Option<u32>,
     /// The kernel refused the last change, and everything is yet to be written.
     refused: bool,
+}
+
+/// Of a way.
+#[derive(Clone, Copy, Debug)]
+enum Use {
+    By { fronts: usize },
+    Idle { since: Instant },
 }
 
 /// How much the kernel's rules differed from what they should have been.
@@ -98,7 +109,7 @@ impl Kernel {
         self.fronts = fronts.into_iter().filter(|(front, _)| front.address != Some(dns)).collect();
         self.ways.clear();
         for (front, target) in &self.fronts {
-            *self.ways.entry(Way::of(front, target)).or_default() += 1;
+            begin(&mut self.ways, Way::of(front, target));
         }
         if let Err(error) = bridge::switch("net/ipv4/ip_forward") {
             tracing::warn!(error = error.chain(), "this machine cannot pass on what arrives for Services");
@@ -118,9 +129,8 @@ impl Kernel {
             flows_end |= self.note(&mut change, front, target) && front.protocol == Protocol::Udp;
             gone.extend((!self.fronts.contains_key(&front)).then_some(front));
         }
-        self.ways.retain(|_, count| *count > 0);
         change.begin = self.ways.keys().copied().filter(|way| !before.contains(way)).collect();
-        change.end = before.into_iter().filter(|way| !self.ways.contains_key(way)).collect();
+        change.end = self.idle_ways();
         self.write(change).await?;
         if flows_end {
             self.end_flows(&gone).await;
@@ -128,24 +138,31 @@ impl Kernel {
         Ok(())
     }
 
+    /// Those that are to be removed now, taken out of the books.
+    fn idle_ways(&mut self) -> BTreeSet<Way> {
+        let long = |way: &Use| matches!(way, Use::Idle { since } if since.elapsed() >= IDLE);
+        self.ways.extract_if(.., |_, usage| long(usage)).map(|(way, _)| way).collect()
+    }
+
     async fn write(&mut self, change: Change) -> Result<()> {
         if self.refused {
             return self.mend().await.map(|_| ());
         }
-        let batch = change.batch(&self.table, self.settings.proxy_port);
-        if batch.is_empty() {
-            return Ok(());
-        }
-        let known = self.known.take();
-        match write(batch).await {
-            Ok(now) => self.known = known.filter(|known| known.wrapping_add(1) == now).map(|_| now),
-            Err(error) => {
-                tracing::warn!(
-                    error = error.chain(),
-                    table = self.table,
-                    "packet rules are not what they were: mending"
-                );
-                self.mend().await?;
+        for batch in [change.preparation(&self.table, self.settings.proxy_port), change.batch(&self.table)] {
+            if batch.is_empty() {
+                continue;
+            }
+            let known = self.known.take();
+            match write(batch).await {
+                Ok(now) => self.known = known.filter(|known| known.wrapping_add(1) == now).map(|_| now),
+                Err(error) => {
+                    tracing::warn!(
+                        error = error.chain(),
+                        table = self.table,
+                        "packet rules are not what they were: mending"
+                    );
+                    return self.mend().await.map(|_| ());
+                }
             }
         }
         Ok(())
@@ -162,13 +179,10 @@ impl Kernel {
             Target { backends: layout::placed(order, target.backends), ..target }
         });
         if let Some(old) = &old {
-            let way = Way::of(&front, old);
-            if let Some(count) = self.ways.get_mut(&way) {
-                *count -= 1;
-            }
+            end(&mut self.ways, Way::of(&front, old));
         }
         if let Some(new) = &new {
-            *self.ways.entry(Way::of(&front, new)).or_default() += 1;
+            begin(&mut self.ways, Way::of(&front, new));
         }
         let elements = |target: Option<&Target>| target.map(|target| layout::elements(&front, target));
         change.elements(elements(old.as_ref()).unwrap_or_default(), elements(new.as_ref()).unwrap_or_default());
@@ -205,6 +219,8 @@ impl Kernel {
         let now = netns::apart(listing::generation).await.map_err(NetworkError::system("ask for packet rules"))?;
         // Whoever changes any rule counts this up.
         let drift = if self.known == Some(now) { Drift::default() } else { self.mend().await? };
+        let idle = Change { end: self.idle_ways(), ..Change::default() };
+        self.write(idle).await?;
         let dead_connections = self.end_flows(&HashSet::new()).await;
         Ok(Drift { dead_connections, ..drift })
     }
@@ -267,6 +283,23 @@ impl Kernel {
         batch.delete_table(&name);
         write(batch).await?;
         links::set_own_range(&Netlink::here()?.handle, None, metric(instance)).await
+    }
+}
+
+fn begin(ways: &mut BTreeMap<Way, Use>, way: Way) {
+    let usage = ways.entry(way).or_insert(Use::By { fronts: 0 });
+    *usage = match *usage {
+        Use::By { fronts } => Use::By { fronts: fronts + 1 },
+        Use::Idle { .. } => Use::By { fronts: 1 },
+    };
+}
+
+fn end(ways: &mut BTreeMap<Way, Use>, way: Way) {
+    if let Some(usage) = ways.get_mut(&way) {
+        *usage = match *usage {
+            Use::By { fronts: fronts @ 2.. } => Use::By { fronts: fronts - 1 },
+            Use::By { .. } | Use::Idle { .. } => Use::Idle { since: Instant::now() },
+        };
     }
 }
 

@@ -88,8 +88,9 @@ proptest! {
         let by_key: BTreeMap<Key, Option<Vec<u8>>> =
             all.iter().map(|e| (e.key, e.value().map(<[u8]>::to_vec))).collect();
         prop_assert_eq!(by_key.len(), all.len(), "no key twice");
+        let map = if sticky { Set::StickyBackends } else { Set::Backends };
         let numbers: BTreeSet<Vec<u8>> =
-            all.iter().filter(|e| e.key.set == Set::Backends).map(|e| e.key.bytes()[12..].to_vec()).collect();
+            all.iter().filter(|e| e.key.set == map).map(|e| e.key.bytes()[12..].to_vec()).collect();
         prop_assert_eq!(numbers, (0..u32::from(count)).map(|n| n.to_ne_bytes().to_vec()).collect());
     }
 }
