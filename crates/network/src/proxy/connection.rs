@@ -22,7 +22,7 @@ pub struct Seeking {
     pub step: Step,
     /// When something has to be done about it.
     pub timer: Option<Instant>,
-    /// It counts among those that wait, until it has found a backend: its number in the queue.
+    /// It is to hear of changes of its front, until it has found a backend: its number in the queue.
     pub queued: Option<u64>,
     /// The client will send nothing more, but there is something to deliver.
     pub client_is_ending: bool,

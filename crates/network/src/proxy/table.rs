@@ -1,7 +1,8 @@
 //! All fronts, as the threads share them.
 //!
 //! Whoever decides to wait is counted before the table is let go of, and whoever changes the table looks at the counts
-//! afterwards: so nobody waits past a change that was meant for them.
+//! afterwards: so nobody waits past a change that was meant for them. Whoever tries a backend that takes its time is
+//! counted too, and looks at the table again after that.
 
 use std::{
     collections::HashMap,
@@ -24,8 +25,8 @@ use crate::{
 #[derive(Default)]
 pub struct Table {
     fronts: RwLock<HashMap<Front, Plan>>,
-    /// How many wait, at fronts where somebody does.
-    waiting: Mutex<HashMap<Front, u32>>,
+    /// How many are to hear of a change, at fronts where somebody is: they wait, or try a backend that has not answered yet.
+    seeking: Mutex<HashMap<Front, u32>>,
     affinity: Mutex<Affinity>,
 }
 
@@ -35,19 +36,27 @@ pub struct Seeker<'a> {
     pub search: &'a mut Search,
     /// Asked for only where clients stay with their backends.
     pub client: &'a dyn Fn() -> Option<Ipv4Addr>,
-    /// It is among those that wait.
-    pub is_counted: &'a mut bool,
+    /// It is counted at its front already.
+    pub is_counted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    Do(Next),
-    /// Too many wait already.
+    Try {
+        backend: SocketAddrV4,
+        within: Duration,
+    },
+    /// It is counted from now on.
+    Wait {
+        until: Instant,
+    },
+    Refuse,
+    /// It would have to wait, and too many do.
     Crowded,
 }
 
 impl Table {
-    /// Whether somebody waits there.
+    /// Whether somebody is to hear of it.
     pub fn set(&self, front: Front, target: Option<&Target>) -> bool {
         if front.protocol != Protocol::Tcp {
             return false;
@@ -59,7 +68,7 @@ impl Table {
         if before.is_some_and(|before| before.affinity.is_some()) && target.is_none_or(|now| now.affinity.is_none()) {
             self.affinity.lock().forget(front);
         }
-        self.waiting.lock().contains_key(&front)
+        self.seeking.lock().contains_key(&front)
     }
 
     /// The front that a connection was going to.
@@ -76,28 +85,36 @@ impl Table {
     /// What a connection does now that nothing is under way for it.
     pub fn decide(&self, seeker: Seeker<'_>, now: Instant) -> Decision {
         let fronts = self.fronts.read();
-        let Some(plan) = fronts.get(&seeker.front) else { return Decision::Do(Next::Refuse) };
+        let Some(plan) = fronts.get(&seeker.front) else { return Decision::Refuse };
         let first = |backends: &[SocketAddrV4]| self.first(seeker.front, plan, backends, seeker.client, now);
-        let next = seeker.search.next(plan, now, first);
-        if matches!(next, Next::Wait { .. }) && !*seeker.is_counted {
-            let mut waiting = self.waiting.lock();
-            let count = waiting.entry(seeker.front).or_default();
+        let until = match seeker.search.next(plan, now, first) {
+            Next::Try { backend, within } => return Decision::Try { backend, within },
+            Next::Wait { until } => until,
+            Next::Refuse => return Decision::Refuse,
+        };
+        if !seeker.is_counted {
+            let mut seeking = self.seeking.lock();
+            let count = seeking.entry(seeker.front).or_default();
             if *count >= WAITING_PER_FRONT {
                 return Decision::Crowded;
             }
             *count += 1;
-            *seeker.is_counted = true;
         }
-        Decision::Do(next)
+        Decision::Wait { until }
     }
 
-    /// One that was counted waits no longer.
+    /// One is counted that does not wait, but whose attempt takes a while.
+    pub fn enter(&self, front: Front) {
+        *self.seeking.lock().entry(front).or_default() += 1;
+    }
+
+    /// One that was counted has found a backend, or is gone.
     pub fn leave(&self, front: Front) {
-        let mut waiting = self.waiting.lock();
-        if let Some(count) = waiting.get_mut(&front) {
+        let mut seeking = self.seeking.lock();
+        if let Some(count) = seeking.get_mut(&front) {
             *count -= 1;
             if *count == 0 {
-                waiting.remove(&front);
+                seeking.remove(&front);
             }
         }
     }
@@ -121,8 +138,8 @@ impl Table {
     }
 
     #[cfg(test)]
-    pub fn waiting(&self, front: Front) -> u32 {
-        self.waiting.lock().get(&front).copied().unwrap_or_default()
+    pub fn seeking(&self, front: Front) -> u32 {
+        self.seeking.lock().get(&front).copied().unwrap_or_default()
     }
 
     fn first(
