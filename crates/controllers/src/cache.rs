@@ -62,6 +62,10 @@ pub struct Change<'a, K> {
     pub key: &'a Key,
     pub before: Option<&'a K>,
     pub after: Option<&'a K>,
+    /// The version at which it happened; 0 if that is not known.
+    pub version: u64,
+    /// We wrote this ourselves.
+    pub own: bool,
 }
 
 impl<K> Change<'_, K> {
@@ -113,6 +117,11 @@ impl<K: Kept> Cache<K> {
         let _ = self.complete.subscribe().wait_for(|complete| *complete).await;
     }
 
+    /// Whether everything there was when we began has been taken in.
+    pub fn is_ready(&self) -> bool {
+        *self.complete.borrow()
+    }
+
     pub fn get(&self, key: &Key) -> Option<Arc<K>> {
         self.state.read().objects.get(key).cloned()
     }
@@ -140,7 +149,7 @@ impl<K: Kept> Cache<K> {
 
     /// Takes in what the API answered to a write of ours.
     pub fn wrote(&self, object: K) {
-        self.put(object);
+        self.take_in(object, true);
     }
 
     /// Takes in that a delete of ours took effect at once.
@@ -153,7 +162,7 @@ impl<K: Kept> Cache<K> {
             state.removed.insert(uid.to_owned(), key.clone());
             state.take(key)
         };
-        self.tell(key, before.as_deref(), None);
+        self.tell(Change { key, before: before.as_deref(), after: None, version: 0, own: true });
     }
 
     /// Follows the API until asked to stop.
@@ -183,6 +192,10 @@ impl<K: Kept> Cache<K> {
     }
 
     fn put(&self, object: K) {
+        self.take_in(object, false);
+    }
+
+    fn take_in(&self, object: K, own: bool) {
         let key = Key::of(object.meta());
         let (object, before) = {
             let mut state = self.state.write();
@@ -199,7 +212,8 @@ impl<K: Kept> Cache<K> {
             state.add(key.clone(), object.clone());
             (object, before)
         };
-        self.tell(&key, before.as_deref(), Some(&object));
+        let version = version(object.meta());
+        self.tell(Change { key: &key, before: before.as_deref(), after: Some(&object), version, own });
     }
 
     fn gone(&self, object: &K) {
@@ -213,7 +227,8 @@ impl<K: Kept> Cache<K> {
             }
             state.take(&key)
         };
-        self.tell(&key, before.as_deref(), None);
+        let version = version(object.meta());
+        self.tell(Change { key: &key, before: before.as_deref(), after: None, version, own: false });
     }
 
     fn keep_only(&self, listed: &BTreeSet<Key>) {
@@ -224,13 +239,13 @@ impl<K: Kept> Cache<K> {
             lost.into_iter().map(|key| (key.clone(), state.take(&key))).collect()
         };
         for (key, before) in lost {
-            self.tell(&key, before.as_deref(), None);
+            self.tell(Change { key: &key, before: before.as_deref(), after: None, version: 0, own: false });
         }
     }
 
-    fn tell(&self, key: &Key, before: Option<&K>, after: Option<&K>) {
+    fn tell(&self, change: Change<'_, K>) {
         let listeners = self.listeners.lock().clone();
-        listeners.iter().for_each(|listener| listener(Change { key, before, after }));
+        listeners.iter().for_each(|listener| listener(Change { ..change }));
     }
 }
 

@@ -11,6 +11,7 @@
 //! * [`gc`]: deletes what its owners left behind
 //! * [`furnish`]: what every namespace contains
 //! * [`nodes`]: machines that fell silent
+//! * [`services`]: who stands behind a Service, and when a pod that goes is sent nothing any more
 //! * [`volumes`]: binds claims to volumes, and makes volumes on machines
 //! * [`workloads`]: what runs, how many of it, and for how long
 //!
@@ -29,6 +30,7 @@ mod monitor;
 mod namespace;
 mod nodes;
 mod runner;
+pub mod services;
 mod shell;
 mod volumes;
 pub mod workloads;

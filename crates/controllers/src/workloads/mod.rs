@@ -37,7 +37,8 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, StatefulSet},
     batch::v1::{CronJob, Job},
-    core::v1::{Node, PersistentVolumeClaim},
+    core::v1::{Endpoints, Node, PersistentVolumeClaim},
+    discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
 };
 use kube::Client;
@@ -46,6 +47,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     cache::Cache,
     runner::{self, Limits, Queue},
+    services::{self, object::Service},
     shell::Controller,
 };
 use deployment::object::Deployment;
@@ -89,6 +91,9 @@ caches! {
     claims: PersistentVolumeClaim,
     jobs: Job,
     cron_jobs: CronJob,
+    services: Service,
+    slices: EndpointSlice,
+    endpoints: Endpoints,
 }
 
 /// What all controllers of workloads share.
@@ -105,7 +110,7 @@ pub fn turns<C: Controller>(controller: Arc<C>, queue: Arc<Queue<C::Key>>, limit
     Box::new(move |stop| Box::pin(runner::run(controller, queue, limits, stop)))
 }
 
-/// Runs all controllers of workloads until asked to stop, and returns when they have.
+/// Runs all controllers of workloads and Services until asked to stop, and returns when they have.
 pub async fn run(client: Client, stop: CancellationToken) {
     let shared = Arc::new(Workloads { client: client.clone(), caches: Caches::default(), events: Events::default() });
     let everybody = everybody(&shared);
@@ -133,5 +138,6 @@ fn everybody(shared: &Arc<Workloads>) -> Vec<Turns> {
     all.push(disruption::stale::listen(shared));
     all.push(garbage::listen(shared));
     all.push(deployment::controller_of_deployments(shared));
+    all.extend(services::listen(shared));
     all
 }

@@ -32,6 +32,36 @@ pub struct Spec {
     /// The machine it is meant for before it is placed, if its affinity names exactly one.
     #[serde(default, rename = "affinity", deserialize_with = "pinned_to")]
     pub pinned_to: Option<String>,
+    /// The name it has below its subdomain, which is a Service's name.
+    #[serde(default)]
+    pub hostname: String,
+    #[serde(default)]
+    pub subdomain: String,
+    #[serde(default)]
+    pub host_network: bool,
+    #[serde(default, deserialize_with = "or_none")]
+    pub init_containers: Vec<Container>,
+    #[serde(default, deserialize_with = "or_none")]
+    pub containers: Vec<Container>,
+}
+
+/// What of a container can be reached.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    #[serde(deserialize_with = "or_none")]
+    pub ports: Vec<Port>,
+    /// `Always` if an init container goes on running.
+    pub restart_policy: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Port {
+    pub name: String,
+    pub protocol: String,
+    pub container_port: i32,
+    pub host_port: i32,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -48,6 +78,10 @@ pub struct Status {
     #[serde(default)]
     pub container_statuses: Vec<ContainerStatus>,
     pub start_time: Option<Time>,
+    #[serde(default, rename = "podIP")]
+    pub pod_ip: String,
+    #[serde(default, rename = "hostIP")]
+    pub host_ip: String,
 }
 
 /// The one machine that an affinity names. Whatever else it says is passed over.
@@ -61,8 +95,13 @@ fn pinned_to<'de, D: Deserializer<'de>>(affinity: D) -> Result<Option<String>, D
     Ok(fields.next())
 }
 
+/// A list that may be null.
+pub(crate) fn or_none<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<Vec<T>, D::Error> {
+    Ok(Option::deserialize(list)?.unwrap_or_default())
+}
+
 /// Metadata without who wrote which field: there are many pods, and nobody here asks.
-fn lean<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+pub(crate) fn lean<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let metadata = ObjectMeta::deserialize(deserializer)?;
     Ok(ObjectMeta { managed_fields: None, ..metadata })
 }

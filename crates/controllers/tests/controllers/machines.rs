@@ -12,17 +12,17 @@ use serde_json::json;
 use crate::cluster::{Cluster, until};
 
 impl Cluster {
-    fn nodes(&self) -> Api<Node> {
+    pub fn nodes(&self) -> Api<Node> {
         Api::all(self.client.clone())
     }
 
-    async fn node(&self, name: &str, cpu: &str) -> Node {
+    pub async fn node(&self, name: &str, cpu: &str) -> Node {
         let node = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
         self.nodes().create(&PostParams::default(), &node).await.expect("create a node");
         self.node_status(name, "Ready", "True", cpu).await
     }
 
-    async fn node_status(&self, name: &str, condition: &str, status: &str, cpu: &str) -> Node {
+    pub async fn node_status(&self, name: &str, condition: &str, status: &str, cpu: &str) -> Node {
         let patch = json!({ "status": {
             "allocatable": { "cpu": cpu, "memory": "8Gi", "pods": "110" },
             "capacity": { "cpu": cpu, "memory": "8Gi", "pods": "110" },

@@ -9,5 +9,6 @@ mod jobs;
 mod machines;
 mod namespaces;
 mod replicas;
+mod services;
 mod sets;
 mod volumes;

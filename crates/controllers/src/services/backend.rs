@@ -1,0 +1,177 @@
+//! A pod as an endpoint of a Service: where it is reached, and whether.
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        core::v1::{EndpointAddress, ObjectReference},
+        discovery::v1::{Endpoint, EndpointConditions},
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use super::{
+    machine::Machine,
+    object::Service,
+    ports::{self, Port},
+};
+use crate::workloads::pod::Pod;
+
+/// Where a pod is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reached<'a> {
+    pub address: &'a str,
+    pub ports: Vec<Port>,
+    /// Host ports among them, with the container's port behind each.
+    pub behind: Vec<(Port, i32)>,
+}
+
+/// Where a Service reaches a pod; nothing if it does not. Those on machines whose pods have no addresses of their own
+/// are there only as long as they are ready and stay.
+pub fn reached<'a>(service: &Service, pod: &'a Pod, machine: Option<&Machine>) -> Option<Reached<'a>> {
+    if pod.is_over() {
+        return None;
+    }
+    let targets = service.spec.ports.iter().filter_map(|port| Some((port, ports::target(pod, port)?)));
+    let mut found = Reached { address: &pod.status.pod_ip, ports: Vec::new(), behind: Vec::new() };
+    if machine.is_some_and(|machine| machine.by_host_port) {
+        if !pod.is_ready() || pod.is_leaving() {
+            return None;
+        }
+        found.address = &pod.status.host_ip;
+        for (port, own) in targets {
+            if let Some(number) = ports::host_port(pod, ports::protocol(port), own) {
+                found.ports.push(Port::of(port, number));
+                found.behind.push((Port::of(port, number), own));
+            }
+        }
+        if found.ports.is_empty() && !service.spec.ports.is_empty() {
+            return None;
+        }
+    } else {
+        found.ports.extend(targets.map(|(port, own)| Port::of(port, own)));
+    }
+    found.ports.sort();
+    Some(found).filter(|found| !found.address.is_empty())
+}
+
+/// The pod in a slice. What is being deleted is not ready, but may still serve.
+pub fn in_slice(service: &Service, pod: &Pod, machine: Option<&Machine>, address: &str) -> Endpoint {
+    let (serving, terminating) = (pod.is_ready(), pod.is_leaving());
+    let ready = service.spec.publish_not_ready_addresses || (serving && !terminating);
+    Endpoint {
+        addresses: vec![address.to_owned()],
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
+        hostname: hostname(service, pod),
+        node_name: Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty()),
+        target_ref: Some(reference(pod)),
+        zone: machine.and_then(|machine| machine.zone.clone()),
+        ..Endpoint::default()
+    }
+}
+
+/// The pod in an Endpoints object, and whether it is ready there; nothing if it is being deleted.
+pub fn in_subset(service: &Service, pod: &Pod, address: &str) -> Option<(EndpointAddress, bool)> {
+    let always = service.spec.publish_not_ready_addresses;
+    if pod.is_leaving() && !always {
+        return None;
+    }
+    let found = EndpointAddress {
+        ip: address.to_owned(),
+        hostname: hostname(service, pod),
+        node_name: Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty()),
+        target_ref: Some(reference(pod)),
+    };
+    Some((found, always || pod.is_ready()))
+}
+
+/// When what an endpoint says came about, as far as the pod tells.
+pub fn since(pod: &Pod) -> Option<Timestamp> {
+    pod.condition("Ready")?.last_transition_time.as_ref().map(|Time(at)| *at)
+}
+
+fn hostname(service: &Service, pod: &Pod) -> Option<String> {
+    let named = !pod.spec.hostname.is_empty() && pod.spec.subdomain == service.name();
+    (named && pod.metadata.namespace == service.metadata.namespace).then(|| pod.spec.hostname.clone())
+}
+
+fn reference(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        kind: Some("Pod".to_owned()),
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::services::testing::{pod, service};
+
+    fn conditions(endpoint: &Endpoint) -> [Option<bool>; 3] {
+        let conditions = endpoint.conditions.as_ref().unwrap();
+        [conditions.ready, conditions.serving, conditions.terminating]
+    }
+
+    #[test]
+    fn readiness_is_as_upstream_has_it() {
+        let gone = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+        let (plain, open) = (service(json!({})), service(json!({"spec": {"publishNotReadyAddresses": true}})));
+        for (service, change, expected) in [
+            (&plain, json!({}), [true, true, false]),
+            (&plain, unready.clone(), [false, false, false]),
+            (&plain, gone.clone(), [false, true, true]),
+            (&open, unready, [true, false, false]),
+            (&open, gone, [true, true, true]),
+        ] {
+            let pod = pod("a", "10.1.0.1", change);
+            let endpoint = in_slice(service, &pod, None, "10.1.0.1");
+            assert_eq!(conditions(&endpoint), expected.map(Some), "{pod:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_counts_once_it_has_an_address_and_until_it_ended() {
+        let service = service(json!({"spec": {"ports": [{"port": 80}]}}));
+        let is_reached = |pod: &Pod| reached(&service, pod, None).is_some();
+        assert!(is_reached(&pod("a", "10.1.0.1", json!({}))));
+        assert!(!is_reached(&pod("a", "", json!({}))));
+        for phase in ["Failed", "Succeeded"] {
+            assert!(!is_reached(&pod("a", "10.1.0.1", json!({"status": {"phase": phase}}))), "{phase}");
+        }
+    }
+
+    #[test]
+    fn a_host_name_is_told_below_the_service_that_the_pod_names() {
+        let named = |subdomain: &str| pod("a", "1.1.1.1", json!({"spec": {"hostname": "h", "subdomain": subdomain}}));
+        let service = service(json!({}));
+        assert_eq!(in_slice(&service, &named("web"), None, "").hostname.as_deref(), Some("h"));
+        assert_eq!(in_slice(&service, &named("other"), None, "").hostname, None);
+    }
+
+    #[test]
+    fn where_addresses_lead_nowhere_it_is_the_machines_and_only_while_ready() {
+        let service = service(json!({"spec": {"ports": [{"port": 80, "targetPort": 8080}]}}));
+        let machine = Machine { by_host_port: true, ..Machine::default() };
+        let ports = json!({"metadata": {"annotations": {"k8s.mesosphere.io/port_TCP_8080": "31001"}}});
+        let ready = pod("a", "10.1.0.1", ports);
+        let found = reached(&service, &ready, Some(&machine)).unwrap();
+        assert_eq!((found.address, found.ports[0].port, found.behind[0].1), ("192.168.0.1", 31_001, 8080));
+        let without = pod("a", "10.1.0.1", json!({}));
+        assert_eq!(reached(&service, &without, Some(&machine)), None, "no port of the machine leads to it");
+        let mut leaving = ready.clone();
+        leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        assert_eq!(reached(&service, &leaving, Some(&machine)), None);
+        let mut unready = ready;
+        unready.status.conditions.clear();
+        assert_eq!(reached(&service, &unready, Some(&machine)), None);
+    }
+}

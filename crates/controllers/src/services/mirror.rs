@@ -1,0 +1,180 @@
+//! EndpointSlices that repeat Endpoints which people wrote, for Services that select nothing.
+
+use std::{net::IpAddr, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        core::v1::{EndpointAddress, Endpoints},
+        discovery::v1::{Endpoint, EndpointConditions, EndpointSlice},
+    },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+
+use super::{
+    Shared,
+    endpoints::is_lock,
+    group::{SERVICE_NAME, service_of},
+    object::Service,
+    pack::{self, Frame, Packed, Placed, Wanted, Write},
+    ports::Port,
+    slices::{self, MANAGED_BY, is_managed},
+};
+use crate::{
+    cache::Key,
+    failure::Failure,
+    runner::{Limits, Queue},
+    shell::{Controller, Plan},
+    workloads::{Turns, turns},
+};
+
+const CONTROLLER: &str = "endpointslicemirroring-controller.k8s.io";
+const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// As many addresses of one subset as are repeated.
+const MOST: usize = 1000;
+
+pub struct Mirror {
+    shared: Arc<Shared>,
+}
+
+/// Begins to listen.
+pub fn listen(shared: &Arc<Shared>) -> Turns {
+    let (queue, caches) = (Queue::new(), shared.caches());
+    caches.endpoints.on_change({
+        let queue = queue.clone();
+        move |change| {
+            if !change.own {
+                queue.wake(change.key.clone());
+            }
+        }
+    });
+    caches.services.on_change({
+        let (queue, shared) = (queue.clone(), shared.clone());
+        move |change| {
+            if shared.caches().endpoints.get(change.key).is_some() {
+                queue.wake(change.key.clone());
+            }
+        }
+    });
+    caches.slices.on_change({
+        let queue = queue.clone();
+        move |change| {
+            let ours =
+                [change.before, change.after].into_iter().flatten().filter(|slice| is_managed(slice, CONTROLLER));
+            ours.filter(|_| !change.own).filter_map(service_of).for_each(|key| queue.wake(key));
+        }
+    });
+    turns(Arc::new(Mirror { shared: shared.clone() }), queue, Limits::default())
+}
+
+pub struct World {
+    service: Option<Arc<Service>>,
+    endpoints: Arc<Endpoints>,
+    slices: Vec<Arc<EndpointSlice>>,
+    names: Vec<String>,
+}
+
+pub fn plan(world: &World) -> Packed {
+    let frame = frame(&world.endpoints, world.names.clone());
+    let mirrors = world.service.as_ref().is_some_and(|service| !service.selects() && !service.is_alias());
+    let wanted = if mirrors && !skips(&world.endpoints) { wanted(&world.endpoints) } else { Wanted::new() };
+    pack::pack(&world.slices, wanted, &frame)
+}
+
+fn skips(endpoints: &Endpoints) -> bool {
+    let labels = endpoints.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(SKIP)).is_some_and(|skip| skip == "true") || is_lock(endpoints)
+}
+
+fn wanted(endpoints: &Endpoints) -> Wanted {
+    let mut wanted = Wanted::new();
+    for subset in endpoints.subsets.iter().flatten() {
+        let mut ports: Vec<Port> = subset.ports.iter().flatten().map(Port::from).collect();
+        ports.sort();
+        let ready = subset.addresses.iter().flatten().map(|address| (address, true));
+        let all = ready.chain(subset.not_ready_addresses.iter().flatten().map(|address| (address, false)));
+        for (address, ready) in all.take(MOST) {
+            let kind = match address.ip.parse() {
+                Ok(IpAddr::V4(_)) => "IPv4",
+                Ok(IpAddr::V6(_)) => "IPv6",
+                Err(_) => continue,
+            };
+            let placed = wanted.entry((kind, ports.clone())).or_default();
+            if !placed.iter().any(|other: &Placed| same(&other.endpoint, address)) {
+                placed.push(Placed { endpoint: endpoint(address, ready), since: None });
+            }
+        }
+    }
+    wanted
+}
+
+fn same(endpoint: &Endpoint, address: &EndpointAddress) -> bool {
+    endpoint.addresses.first() == Some(&address.ip) && endpoint.target_ref == address.target_ref
+}
+
+fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.ip.clone()],
+        conditions: Some(EndpointConditions { ready: Some(ready), ..EndpointConditions::default() }),
+        hostname: address.hostname.clone().filter(|name| !name.is_empty()),
+        node_name: address.node_name.clone(),
+        target_ref: address.target_ref.clone(),
+        ..Endpoint::default()
+    }
+}
+
+fn frame(endpoints: &Endpoints, names: Vec<String>) -> Frame {
+    let meta = &endpoints.metadata;
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let mut labels = meta.labels.clone().unwrap_or_default();
+    labels.insert(SERVICE_NAME.to_owned(), text(&meta.name));
+    labels.insert(MANAGED_BY.to_owned(), CONTROLLER.to_owned());
+    let mut annotations = meta.annotations.clone().unwrap_or_default();
+    annotations.remove(LAST_APPLIED);
+    Frame {
+        namespace: text(&meta.namespace),
+        owner: OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Endpoints".to_owned(),
+            name: text(&meta.name),
+            uid: text(&meta.uid),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        },
+        labels,
+        annotations: Some(annotations),
+        names,
+        placeholder: false,
+    }
+}
+
+impl Controller for Mirror {
+    const NAME: &'static str = "endpoint-slice-mirroring";
+    const ABREAST: usize = 8;
+    type Key = Key;
+    type World = World;
+    type Action = Write;
+    type Status = ();
+
+    async fn observe(&self, key: &Key) -> Result<Option<World>, Failure> {
+        let (shared, caches) = (&self.shared, self.shared.caches());
+        let endpoints = caches.endpoints.get(key).filter(|own| own.metadata.deletion_timestamp.is_none());
+        let Some(endpoints) = endpoints else { return Ok(None) }; // what it owned is garbage
+        let slices = slices::kept_by(shared, key, CONTROLLER);
+        let uid = endpoints.metadata.uid.clone().unwrap_or_default();
+        let names = slices::names(shared, &key.namespace, &key.name, &uid, 0);
+        Ok(Some(World { service: caches.services.get(key), endpoints, slices, names }))
+    }
+
+    fn plan(world: &World, now: Timestamp) -> Plan<Write, ()> {
+        slices::again(plan(world), now)
+    }
+
+    async fn apply(&self, key: &Key, write: Write) -> Result<(), Failure> {
+        slices::apply(&self.shared.workloads, &key.namespace, write).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! Services as far as the controllers here look at them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{api::core::v1::ServicePort, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use serde::{Deserialize, Deserializer};
+
+use crate::workloads::{
+    narrow::narrow,
+    pod::{lean, or_none},
+};
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Service {
+    #[serde(deserialize_with = "lean")]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: Spec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Spec {
+    #[serde(deserialize_with = "or_empty")]
+    pub selector: BTreeMap<String, String>,
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    #[serde(rename = "type")]
+    pub type_: String,
+    #[serde(deserialize_with = "or_none")]
+    pub ports: Vec<ServicePort>,
+    pub publish_not_ready_addresses: bool,
+}
+
+fn or_empty<'de, D: Deserializer<'de>>(map: D) -> Result<BTreeMap<String, String>, D::Error> {
+    Ok(Option::deserialize(map)?.unwrap_or_default())
+}
+
+narrow!(Service, "", "v1", "Service", "services");
+
+impl Service {
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    pub fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        self.metadata.labels.clone().unwrap_or_default()
+    }
+
+    pub fn is_leaving(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Only a name for something elsewhere.
+    pub fn is_alias(&self) -> bool {
+        self.spec.type_ == "ExternalName"
+    }
+
+    /// Without an address of its own.
+    pub fn is_headless(&self) -> bool {
+        matches!(self.spec.cluster_ip.as_str(), "" | "None")
+    }
+
+    /// Whether its pods are found by their labels.
+    pub fn selects(&self) -> bool {
+        !self.is_alias() && !self.spec.selector.is_empty()
+    }
+}
