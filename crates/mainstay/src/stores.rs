@@ -10,9 +10,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{cli::ServerOptions, exit::Exit, server::store_dir};
 
 /// What machines say every few seconds is not worth an fsync: that they live, what they offer, and how
-/// far they have come in following Services.
-const VOLATILE: [&str; 3] =
-    ["/registry/leases/kube-node-lease/", "/registry/mainstay.dev/offers/", "/registry/mainstay.dev/servicetables/"];
+/// far they have come in following Services. Nor is that a server lives.
+const VOLATILE: [&str; 4] = [
+    "/registry/leases/kube-node-lease/",
+    "/registry/mainstay.dev/offers/",
+    "/registry/mainstay.dev/servicetables/",
+    "/mainstay/servers/",
+];
 
 /// A store that is open, and what is particular to its kind.
 #[derive(Clone)]

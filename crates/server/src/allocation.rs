@@ -276,3 +276,6 @@ async fn free_port(api: &Api, mine: &BTreeSet<u64>) -> ApiResult<u16> {
         .find(|port| free(port) && !taken.contains(&port.to_string()))
         .ok_or_else(|| ApiError::internal(format!("failed to allocate a nodePort: range {low}-{high} is full")))
 }
+
+#[cfg(test)]
+mod tests;

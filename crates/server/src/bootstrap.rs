@@ -1,10 +1,14 @@
-//! What every cluster has from its first moment: four namespaces, the API's own Service, and a class of storage
-//! that needs nothing but the machines. The class may be deleted while the server runs, or lose its mark.
+//! What every cluster has from its first moment: four namespaces, the API's own Service and that of DNS, and a class of
+//! storage that needs nothing but the machines. The class may be deleted while the server runs, or lose its mark.
 //!
 //! Made directly in the store's terms, through the same verbs as any client would use, before the
 //! listener answers, so that nobody ever sees a cluster without them.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -14,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     auth::User,
     handler::{Caller, Handler},
+    servers::{self, Roll},
 };
 
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -26,14 +31,17 @@ pub struct BootstrapError {
     why: String,
 }
 
+impl BootstrapError {
+    pub(crate) fn new(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), why: why.into() }
+    }
+}
+
 /// Makes what is missing, and says where this server is.
 pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
     furnish(handler, advertise).await?;
     Own::new(handler).ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
-    if advertise.ip().is_loopback() {
-        return Ok(()); // an endpoint that every pod would find in itself is none
-    }
-    Own::new(handler).ensure_endpoints(advertise).await
+    servers::renew(handler, advertise, &mut Roll::default()).await
 }
 
 async fn furnish(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
@@ -43,7 +51,7 @@ async fn furnish(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), Bo
         own.ensure("/api/v1/namespaces", name, &namespace).await?;
     }
     let (range, _) = handler.api.settings.service_range;
-    let address = std::net::Ipv4Addr::from(u32::from(range) + 1);
+    let address = Ipv4Addr::from(u32::from(range) + 1);
     let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
     let service = json!({
         "kind": "Service", "apiVersion": "v1",
@@ -53,7 +61,31 @@ async fn furnish(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), Bo
             "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": advertise.port() }],
         },
     });
-    own.ensure("/api/v1/namespaces/default/services", "kubernetes", &service).await
+    own.ensure("/api/v1/namespaces/default/services", "kubernetes", &service).await?;
+    // Somebody may hold its address since before there was one.
+    if let Err(error) = own.ensure("/api/v1/namespaces/kube-system/services", "kube-dns", &dns(range)).await {
+        tracing::warn!(%error, "names of Services do not resolve");
+    }
+    Ok(())
+}
+
+/// Every machine answers there by itself: it selects nobody.
+fn dns(range: Ipv4Addr) -> Value {
+    let address = Ipv4Addr::from(u32::from(range) + 10).to_string();
+    let labels = json!({
+        "k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS",
+    });
+    json!({
+        "kind": "Service", "apiVersion": "v1",
+        "metadata": { "name": "kube-dns", "namespace": "kube-system", "labels": labels },
+        "spec": {
+            "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
+            "ports": [
+                { "name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53 },
+                { "name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53 },
+            ],
+        },
+    })
 }
 
 /// Volumes are directories of the machine on which the first pod that uses them is placed.
@@ -68,31 +100,34 @@ fn local_path() -> Value {
     })
 }
 
-/// Looks again from time to time, so that what someone deletes comes back. Endpoints are left alone:
-/// several servers would contend for them.
+/// Looks again from time to time, so that what someone deletes comes back, and keeps the list of servers.
 pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: CancellationToken) {
+    tokio::join!(refurnish(&handler, advertise, &stop), servers::keep(handler.clone(), advertise, stop.clone()));
+}
+
+async fn refurnish(handler: &Arc<Handler>, advertise: SocketAddr, stop: &CancellationToken) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
-        if let Err(error) = furnish(&handler, advertise).await {
+        if let Err(error) = furnish(handler, advertise).await {
             tracing::warn!(%error, "will try again");
         }
     }
 }
 
-struct Own<'a> {
+pub(crate) struct Own<'a> {
     handler: &'a Arc<Handler>,
     caller: Caller,
 }
 
 impl<'a> Own<'a> {
-    fn new(handler: &'a Arc<Handler>) -> Self {
+    pub(crate) fn new(handler: &'a Arc<Handler>) -> Self {
         Self { handler, caller: Caller::Internal(Arc::new(User::internal("bootstrap"))) }
     }
 
-    async fn call(&self, method: Method, path: &str, object: Option<&Value>) -> (StatusCode, Value) {
+    pub(crate) async fn call(&self, method: Method, path: &str, object: Option<&Value>) -> (StatusCode, Value) {
         let body = Full::new(object.map(Value::to_string).unwrap_or_default().into());
         let mut request = Request::new(body);
         *request.method_mut() = method;
@@ -114,45 +149,9 @@ impl<'a> Own<'a> {
             (_, status) => Err(failed(collection, name, &status)),
         }
     }
-
-    /// The endpoints behind the Service: where this server really listens.
-    async fn ensure_endpoints(&self, advertise: SocketAddr) -> Result<(), BootstrapError> {
-        let collection = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
-        let slice = json!({
-            "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
-            "metadata": {
-                "name": "kubernetes", "namespace": "default",
-                "labels": { "kubernetes.io/service-name": "kubernetes" },
-            },
-            "addressType": if advertise.is_ipv4() { "IPv4" } else { "IPv6" },
-            "endpoints": [{ "addresses": [advertise.ip().to_string()], "conditions": { "ready": true } }],
-            "ports": [{ "name": "https", "port": advertise.port(), "protocol": "TCP" }],
-        });
-        self.put(collection, "kubernetes", &slice).await?;
-        let endpoints = json!({
-            "kind": "Endpoints", "apiVersion": "v1",
-            "metadata": {
-                "name": "kubernetes", "namespace": "default",
-                "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" },
-            },
-            "subsets": [{
-                "addresses": [{ "ip": advertise.ip().to_string() }],
-                "ports": [{ "name": "https", "port": advertise.port(), "protocol": "TCP" }],
-            }],
-        });
-        self.put("/api/v1/namespaces/default/endpoints", "kubernetes", &endpoints).await
-    }
-
-    async fn put(&self, collection: &str, name: &str, object: &Value) -> Result<(), BootstrapError> {
-        match self.call(Method::PUT, &format!("{collection}/{name}"), Some(object)).await {
-            (StatusCode::OK, _) => Ok(()),
-            (StatusCode::NOT_FOUND, _) => self.ensure(collection, name, object).await,
-            (_, status) => Err(failed(collection, name, &status)),
-        }
-    }
 }
 
-fn failed(collection: &str, name: &str, status: &Value) -> BootstrapError {
+pub(crate) fn failed(collection: &str, name: &str, status: &Value) -> BootstrapError {
     let why = status["message"].as_str().unwrap_or("no answer").to_owned();
     BootstrapError { what: format!("{collection}/{name}"), why }
 }

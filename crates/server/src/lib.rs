@@ -9,7 +9,7 @@
 //! * [`reply`] and, for every refusal, [`status`]
 //!
 //! Beside the resources: [`relay`] (what machines answer), [`discovery`], [`openapi`], [`documents`] (version, backup), [`health`], [`debug`],
-//! [`bootstrap`] (what every cluster has), [`expire`] (events), [`pki`] (certificates) and
+//! [`bootstrap`] (what every cluster has), [`servers`] (who answers for the API), [`expire`] (events), [`pki`] (certificates) and
 //! [`client`] (a `kube::Client` within the process).
 
 mod admission;
@@ -51,6 +51,7 @@ mod reply;
 mod reviews;
 mod route;
 pub mod serve;
+mod servers;
 mod service_accounts;
 pub mod settings;
 pub mod signer;

@@ -5,6 +5,10 @@
 //! age says which was given back longest ago, and such ranges are used again only when there is no
 //! other, for somewhere on the network its old address may still be remembered.
 //!
+//! Where machines say how far they follow changes of Nodes (their ServiceTables), such a range is not used again before
+//! all that are heard of have taken in that the Node went: until then one of them may still route to it. If that leaves
+//! no range at all, the new machine is told so, and asks again.
+//!
 //! A thousand machines that start together all want the lowest. Within one server they take turns, from
 //! choosing to the commit; only servers that share a store can still choose the same, and then one of them chooses again.
 
@@ -20,7 +24,7 @@ use serde_json::{Value, json};
 use crate::{
     admission::Admitted,
     api::Api,
-    metadata,
+    keys, metadata, object,
     status::{ApiError, ApiResult},
 };
 
@@ -43,7 +47,7 @@ pub async fn settle(api: &Api, node: &mut Value, old: Option<&Value>, admitted: 
     let taken: Taken<'_> = taken.iter().map(|entry| (&*entry.key, entry)).collect();
     let chosen = match range_of(node).map(str::to_owned) {
         Some(range) => named(node, &range, &taken)?,
-        None => free(api, &taken)?,
+        None => free(api, &taken).await?,
     };
     node["spec"]["podCIDR"] = json!(chosen.range);
     node["spec"]["podCIDRs"] = json!([chosen.range]);
@@ -90,8 +94,8 @@ fn named(node: &Value, range: &str, taken: &Taken<'_>) -> ApiResult<Chosen> {
     Ok(Chosen { range: range.to_owned(), expect })
 }
 
-/// The lowest that was never used, else the one given back longest ago.
-fn free(api: &Api, taken: &Taken<'_>) -> ApiResult<Chosen> {
+/// The lowest that was never used, else the one given back longest ago, once nobody routes to it.
+async fn free(api: &Api, taken: &Taken<'_>) -> ApiResult<Chosen> {
     let (base, bits) = api.settings.pod_range;
     let count = 1u32 << BITS.saturating_sub(bits).min(16);
     let ranges = (0..count).map(|n| format!("{}/{BITS}", Ipv4Addr::from(u32::from(base) + (n << (32 - BITS)))));
@@ -109,5 +113,45 @@ fn free(api: &Api, taken: &Taken<'_>) -> ApiResult<Chosen> {
     }
     let (entry, range) =
         freed.ok_or_else(|| ApiError::internal(format!("no range of pod addresses is free in {base}/{bits}")))?;
+    let behind = behind(api, entry.modified.0).await?;
+    if !behind.is_empty() {
+        return Err(ApiError::unavailable(format!(
+            "no range of pod addresses is free in {base}/{bits}: to {range}, which was given back, these nodes may still \
+             route: {}",
+            behind.join(", ")
+        )));
+    }
     Ok(Chosen { range, expect: Expect::ModifiedAt(entry.modified) })
 }
+
+/// The machines that are heard of, have a table, and do not follow changes of Nodes up to this version.
+async fn behind(api: &Api, version: u64) -> ApiResult<Vec<String>> {
+    let (Some(tables), Some(nodes)) =
+        (api.registry.find("mainstay.dev", "v1", "servicetables"), api.registry.find("", "v1", "nodes"))
+    else {
+        return Ok(Vec::new());
+    };
+    let all = api.store.list(List { prefix: &keys::prefix(tables, None), ..List::default() }).await?.entries;
+    let mut behind = Vec::new();
+    for table in all {
+        let value = object::value_of(tables, &table);
+        let follows: u64 = value["spec"]["nodes"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0);
+        if follows >= version {
+            continue;
+        }
+        let name = keys::names(tables, &table.key).1;
+        let (node, _) = api.store.get(&keys::key(nodes, None, name)).await?;
+        if node.is_some_and(|node| is_heard_of(&object::value_of(nodes, &node))) {
+            behind.push(name.to_owned());
+        }
+    }
+    Ok(behind)
+}
+
+fn is_heard_of(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+#[cfg(test)]
+mod tests;

@@ -104,7 +104,8 @@ fn mount_token(spec: &mut Value) {
     let volume = existing.clone().unwrap_or_else(|| metadata::generate_name(VOLUME));
     let mut needed = false;
     for list in ["initContainers", "containers"] {
-        for container in spec[list].as_array_mut().into_iter().flatten() {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
             let mounts = container["volumeMounts"].as_array();
             if mounts.is_some_and(|mounts| mounts.iter().any(|mount| mount["mountPath"] == MOUNT)) {
                 continue;
