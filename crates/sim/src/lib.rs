@@ -10,6 +10,7 @@
 //! * [`conduct`]: machines that fall silent, lie or refuse, by a seed
 //! * [`load`]: pods created by many clients, [`ledger`]: when each was created, bound and ready
 //! * [`scenario`]: one measurement from beginning to end, [`figures`]: what came out
+//! * [`propagation`]: how soon every machine knows who stands behind a Service
 //! * [`progress`]: a line that says how far it is; [`process`]: memory and CPU of a process
 
 pub mod conduct;
@@ -21,6 +22,7 @@ pub mod machine;
 pub mod pod;
 pub mod process;
 pub mod progress;
+pub mod propagation;
 mod reporter;
 pub mod scenario;
 pub mod wire;

@@ -2,11 +2,13 @@
 //!
 //! One timer serves all of them ([`timers`]): offers, renewed before their time is over and when room comes back, and
 //! heartbeats. One watch of all pods serves them too, unless each is to have its own as real agents have
-//! ([`Watching::Each`]), which is how to find out what those cost the server ([`follow`]). A few tasks tell the API what became of
+//! ([`Watching::Each`]), which is how to find out what those cost the server ([`follow`]). If asked to, each also
+//! holds a table of where Services end ([`tables`]). A few tasks tell the API what became of
 //! pods. A machine itself is a few hundred bytes.
 
 mod follow;
 mod register;
+mod tables;
 mod timers;
 
 use std::{
@@ -24,6 +26,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use tables::Tables;
 
 use crate::{
     conduct::{Conduct, Faults},
@@ -59,6 +63,8 @@ pub struct Settings {
     pub stop_delay: Duration,
     pub faults: Faults,
     pub watching: Watching,
+    /// Each follows Services, and says how far it has come.
+    pub tables: bool,
 }
 
 impl Settings {
@@ -71,6 +77,7 @@ impl Settings {
             stop_delay: Duration::ZERO,
             faults: Faults::default(),
             watching: Watching::Together,
+            tables: false,
         }
     }
 }
@@ -138,6 +145,7 @@ pub struct Fleet {
     heard: Mutex<Vec<mpsc::UnboundedReceiver<Word>>>,
     ledger: Arc<Ledger>,
     pub counters: Counters,
+    pub tables: Tables,
 }
 
 impl Fleet {
@@ -181,6 +189,9 @@ impl Fleet {
                     tasks.spawn(follow::one(self.clone(), machine, stop.clone()));
                 }
             }
+        }
+        for machine in (0..self.slots.len()).filter(|_| self.settings.tables) {
+            tasks.spawn(tables::hold(self.clone(), machine, stop.clone()));
         }
         tasks.close();
         tasks.wait().await;

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::{Access, Counters, Fleet, Pace, Settings, Slot, TELLERS};
+use super::{Access, Counters, Fleet, Pace, Settings, Slot, TELLERS, Tables};
 use crate::{
     ledger::Ledger,
     machine::Machine,
@@ -56,6 +56,7 @@ impl Fleet {
         let by_name = slots.iter().enumerate().map(|(number, slot)| (slot.name.clone(), number)).collect();
         let (words, heard) = (0..TELLERS).map(|_| mpsc::unbounded_channel()).unzip();
         Ok(Arc::new(Self {
+            tables: Tables::of(slots.len()),
             settings,
             access,
             slots,

@@ -25,7 +25,8 @@ use crate::cut::Cut;
 
 pub const NAMESPACE: &str = "sim";
 const PATIENCE: Duration = Duration::from_secs(60);
-const VOLATILE: [&str; 2] = ["/registry/leases/kube-node-lease/", "/registry/mainstay.dev/offers/"];
+const VOLATILE: [&str; 3] =
+    ["/registry/leases/kube-node-lease/", "/registry/mainstay.dev/offers/", "/registry/mainstay.dev/servicetables/"];
 
 pub struct Cluster {
     pub client: Client,

@@ -5,3 +5,4 @@ mod cluster;
 mod cut;
 mod killed;
 mod machines;
+mod tables;
