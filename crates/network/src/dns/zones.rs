@@ -11,7 +11,7 @@ use super::{
     answer::{Answer, Data, Owner, Record, Soa},
     cluster,
     consul::Consul,
-    name::{Labels, Name, NotAName, labels_below},
+    name::{Name, NotAName, labels_below},
     query::{Code, Kind, Query},
     reverse,
 };
@@ -120,7 +120,11 @@ pub enum Outcome {
 }
 
 impl Zone {
+    /// Nothing if the name leaves no room below it, or is everything there is.
     fn new(apex: Name) -> Option<Self> {
+        if apex == Name::root() {
+            return None;
+        }
         let soa =
             Soa { zone: apex.clone(), primary: apex.below(&["ns", "dns"])?, mailbox: apex.below(&["hostmaster"])? };
         Some(Self { apex, soa: Arc::new(soa) })
@@ -199,19 +203,30 @@ impl Zones {
 
     /// Nothing if the name is not ours.
     fn find(&self, known: &Known, name: &[u8], kind: Kind, chance: &mut Chance) -> Option<(&Zone, Found)> {
-        let of = |zone: &Zone, labels: Labels<'_>, chance: &mut Chance| match zone.own(&labels, kind, self.address) {
-            Some(found) => found,
-            None if std::ptr::eq(zone, &self.cluster) => cluster::find(&zone.apex, known, &labels, kind, chance),
-            None => self.consul.find(known, &labels, kind, chance),
+        // Where one domain lies within the other, the inner one counts.
+        let consul_first = self.consul.zone.apex.wire().len() > self.cluster.apex.wire().len();
+        let found = match consul_first {
+            true => self.in_consul(known, name, kind, chance).or_else(|| self.in_cluster(known, name, kind, chance)),
+            false => self.in_cluster(known, name, kind, chance).or_else(|| self.in_consul(known, name, kind, chance)),
         };
-        for zone in [&self.cluster, &self.consul.zone] {
-            if let Some(labels) = labels_below(name, &zone.apex) {
-                return Some((zone, of(zone, labels, chance)));
-            }
-        }
-        let labels = labels_below(name, &self.reverse.apex)?;
-        let found = reverse::find(self, known, &labels, kind)?;
-        Some((&self.reverse, found))
+        found.or_else(|| {
+            let labels = labels_below(name, &self.reverse.apex)?;
+            Some((&self.reverse, reverse::find(self, known, &labels, kind)?))
+        })
+    }
+
+    fn in_cluster(&self, known: &Known, name: &[u8], kind: Kind, chance: &mut Chance) -> Option<(&Zone, Found)> {
+        let zone = &self.cluster;
+        let labels = labels_below(name, &zone.apex)?;
+        let own = zone.own(&labels, kind, self.address);
+        Some((zone, own.unwrap_or_else(|| cluster::find(&zone.apex, known, &labels, kind, chance))))
+    }
+
+    fn in_consul(&self, known: &Known, name: &[u8], kind: Kind, chance: &mut Chance) -> Option<(&Zone, Found)> {
+        let zone = &self.consul.zone;
+        let labels = labels_below(name, &zone.apex)?;
+        let own = zone.own(&labels, kind, self.address);
+        Some((zone, own.unwrap_or_else(|| self.consul.find(known, &labels, kind, chance))))
     }
 }
 

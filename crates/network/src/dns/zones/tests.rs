@@ -348,6 +348,19 @@ fn consul_names_of_ports_machines_and_addresses() {
 }
 
 #[test]
+fn a_domain_within_the_other_is_its_own_and_none_is_everything() {
+    let zones = Zones::new(&DnsSettings { alias_domain: "consul.cluster.local".into(), ..settings() }).unwrap();
+    let query = query::read(&packet("service.consul.cluster.local", A)).unwrap().unwrap();
+    let outcome = zones.answer(&Known::default(), &query, &mut Chance::with_seed(1));
+    assert!(matches!(outcome, Outcome::Answer(Answer { code: Code::Fine, .. })));
+    for wrong in ["", ".", "a..b"] {
+        assert!(Zones::new(&DnsSettings { domain: wrong.into(), ..settings() }).is_err(), "{wrong:?}");
+        assert!(Zones::new(&DnsSettings { alias_domain: wrong.into(), ..settings() }).is_err(), "{wrong:?}");
+    }
+    assert!(Zones::new(&DnsSettings { datacentre: String::new(), ..settings() }).is_err());
+}
+
+#[test]
 fn the_order_of_backends_is_chance() {
     let catalogue = Catalogue::default();
     catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::Kind::Headless, &[], &[])));
