@@ -151,14 +151,14 @@ impl Bridge {
         let (made, inside) = tokio::join!(links::pair(handle, &pair), Netlink::inside(netns));
         let (made, inside) = (made?, inside?);
         if links::furnish(&inside.handle, lease.address, range).await? {
-            return Ok(());
+            return keep_to_gateway(netns).await;
         }
         if !made {
             // An earlier namespace of the same sandbox has the other end.
             links::delete(handle, &outside).await?;
             links::pair(handle, &pair).await?;
             if links::furnish(&inside.handle, lease.address, range).await? {
-                return Ok(());
+                return keep_to_gateway(netns).await;
             }
         }
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -268,6 +268,17 @@ impl Bridge {
         state.rules = Some(batch);
         Ok(())
     }
+}
+
+/// A pod does not believe that another can be reached without the machine, though the machine says so.
+async fn keep_to_gateway(netns: &std::os::fd::OwnedFd) -> Result<()> {
+    let set = netns::within(netns, || {
+        for interface in ["all", links::INSIDE] {
+            std::fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/accept_redirects"), "0")?;
+        }
+        Ok(())
+    });
+    set.await.map_err(NetworkError::system("keep the pod to its gateway"))
 }
 
 /// Sets a kernel switch to 1 unless it is. Of the namespace of the calling thread.

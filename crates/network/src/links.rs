@@ -169,15 +169,23 @@ pub async fn pair(handle: &Handle, pair: &Pair<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// The pod's own side: address, default route, loopback. `false` if its interface is not there.
+/// The pod's own side: address, routes, loopback. `false` if its interface is not there.
+///
+/// Everything goes by way of the machine, to other pods on the same bridge as well. Answers that went straight back would miss
+/// the machine that has to undo what it did to a connection through a Service; on some machines, not on all, a
+/// kernel module shows the rules what the bridge carries.
 pub async fn furnish(handle: &Handle, pod: Ipv4Addr, range: Range) -> Result<bool> {
     let Some(link) = find(handle, INSIDE).await? else { return Ok(false) };
     up(handle, LOOPBACK).await?;
     up(handle, link.index).await?;
-    address(handle, link.index, pod, range.bits()).await?;
-    let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(range.gateway()).build();
-    let added = handle.route().add(route).replace().execute().await;
-    added.map_err(NetworkError::netlink("set the pod's default route"))?;
+    address(handle, link.index, pod, 32).await?;
+    let gateway = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(range.gateway(), 32);
+    let gateway = gateway.output_interface(link.index).scope(RouteScope::Link).build();
+    let default = RouteMessageBuilder::<Ipv4Addr>::new().gateway(range.gateway()).build();
+    for route in [gateway, default] {
+        let added = handle.route().add(route).replace().execute().await;
+        added.map_err(NetworkError::netlink("set the pod's routes"))?;
+    }
     Ok(true)
 }
 

@@ -36,17 +36,28 @@ impl Netlink {
     }
 
     pub async fn inside(netns: &OwnedFd) -> Result<Self, NetworkError> {
-        let doing = || "open netlink in the pod's network namespace";
-        let netns = netns.try_clone().map_err(NetworkError::system(doing()))?;
         let runtime = tokio::runtime::Handle::current();
-        let opened = apart(move || {
+        let opened = within(netns, move || {
             let _entered = runtime.enter();
-            setns(netns.as_fd(), CloneFlags::CLONE_NEWNET)?;
             rtnetlink::new_connection()
         });
-        let (connection, handle, _) = opened.await.map_err(NetworkError::system(doing()))?;
+        let doing = "open netlink in the pod's network namespace";
+        let (connection, handle, _) = opened.await.map_err(NetworkError::system(doing))?;
         Ok(Self { handle, task: tokio::spawn(connection).abort_handle() })
     }
+}
+
+/// Runs something in a namespace.
+pub async fn within<T: Send + 'static>(
+    netns: &OwnedFd,
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    let netns = netns.try_clone()?;
+    apart(move || {
+        setns(netns.as_fd(), CloneFlags::CLONE_NEWNET)?;
+        work()
+    })
+    .await
 }
 
 /// Opens a namespace by its file.

@@ -31,7 +31,7 @@ fn ruleset(place: &Place) -> String {
 }
 
 fn routes(place: &Place) -> String {
-    command(place, "ip route show table all")
+    command(place, "ip -4 route show table all")
 }
 
 /// Connects again and again in a namespace until told to end. What failed, and how many did not.
