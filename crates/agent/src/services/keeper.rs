@@ -212,3 +212,33 @@ fn takes_away(before: Option<&catalogue::Slice>, after: Option<&catalogue::Slice
     };
     before.is_some_and(|before| !ready(before).is_subset(&after.map(ready).unwrap_or_default()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(ready: &[u8], waiting: &[u8]) -> catalogue::Slice {
+        let endpoint = |ready: bool| {
+            move |last: &u8| catalogue::Endpoint {
+                address: Ipv4Addr::new(10, 244, 0, *last),
+                ready,
+                serving: ready,
+                terminating: false,
+                node: None,
+                hostname: None,
+            }
+        };
+        let endpoints = ready.iter().map(endpoint(true)).chain(waiting.iter().map(endpoint(false))).collect();
+        catalogue::Slice { service: "web".into(), ports: vec![], endpoints }
+    }
+
+    #[test]
+    fn only_backends_that_go_are_waited_for() {
+        let before = slice(&[1, 2], &[3]);
+        assert!(!takes_away(None, Some(&before)), "new");
+        assert!(!takes_away(Some(&before), Some(&slice(&[1, 2, 3], &[]))), "one more");
+        assert!(!takes_away(Some(&before), Some(&slice(&[2, 1], &[]))), "one less that was none");
+        assert!(takes_away(Some(&before), Some(&slice(&[1], &[2, 3]))), "no longer ready");
+        assert!(takes_away(Some(&before), None), "all");
+    }
+}
