@@ -29,6 +29,8 @@ use crate::services::frontend::Front;
 
 /// Accepted in a row before those that are there already have their turn.
 const ARRIVALS_PER_TURN: usize = 64;
+/// So few connections of a thread are worth dealing out one by one.
+const FEW: usize = 4;
 /// After the process had no file left for another connection, unless one ends earlier.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Connections that last longer are asked for signs of life.
@@ -181,13 +183,13 @@ impl Worker {
         }
     }
 
-    /// Another thread that has clearly fewer connections: the kernel deals them out by chance, and two that carry
-    /// much had better not share a thread while another is idle.
+    /// Another thread that had better take the next connection. The kernel deals them out by chance, which is fair enough among
+    /// many; of a few that carry much, two are not to share a thread while another has none.
     fn less_busy(&self) -> Option<Arc<Mailbox>> {
         let here = self.connections.len();
         let least = self.others.iter().min_by_key(|other| other.connections())?;
         let there = least.connections();
-        (here > there + there / 4).then(|| least.clone())
+        ((here <= FEW && here > there) || here > there * 2 + 4 * FEW).then(|| least.clone())
     }
 
     /// Leaves arrivals to the kernel's queue until a connection has ended.
