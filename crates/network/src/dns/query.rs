@@ -211,7 +211,8 @@ mod tests {
 
     #[test]
     fn what_is_not_a_plain_question_is_refused_with_its_reason() {
-        let cases: &[(&str, [u8; 2], [u8; 4], &[u8], Code)] = &[
+        type Case<'a> = (&'a str, [u8; 2], [u8; 4], &'a [u8], Code);
+        let cases: &[Case<'_>] = &[
             ("notify", [0x20, 0], [1, 0, 0, 0], WEB, Code::NotImplemented),
             ("no question", [0, 0], [0, 0, 0, 0], b"", Code::Malformed),
             ("two questions", [0, 0], [2, 0, 0, 0], &[WEB, WEB].concat(), Code::Malformed),

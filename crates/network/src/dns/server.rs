@@ -26,7 +26,7 @@ pub enum Reply {
     None,
     /// It was written.
     Written,
-    Later(Waiting),
+    Later(Box<Waiting>),
 }
 
 /// A question that others have to be asked about.
@@ -80,13 +80,13 @@ impl Server {
                         waiting.write(&answer, age, transport, out);
                         Reply::Written
                     }
-                    None => Reply::Later(waiting),
+                    None => Reply::Later(Box::new(waiting)),
                 }
             }
         }
     }
 
-    pub async fn finish(&self, waiting: Waiting, transport: Transport) -> Vec<u8> {
+    pub async fn finish(&self, waiting: Box<Waiting>, transport: Transport) -> Vec<u8> {
         let (answer, age) = self.forwarder.resolve(waiting.question.clone()).await;
         let mut out = Vec::new();
         waiting.write(&answer, age, transport, &mut out);

@@ -4,7 +4,7 @@
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
-    net::SocketAddrV4,
+    net::{SocketAddr, SocketAddrV4},
     os::fd::AsRawFd,
     sync::Arc,
 };
@@ -89,13 +89,9 @@ pub async fn serve(socket: UdpSocket, server: Arc<Server>, stop: CancellationTok
             }));
         }
         while !batch.is_sent() {
-            match socket.try_io(Interest::WRITABLE, || batch.send(&socket)) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if socket.writable().await.is_err() {
-                        break;
-                    }
-                }
-                _ => {}
+            let sent = socket.try_io(Interest::WRITABLE, || batch.send(&socket));
+            if sent.is_err() && socket.writable().await.is_err() {
+                break;
             }
         }
         tokio::task::consume_budget().await;
@@ -141,7 +137,7 @@ impl Batch {
     }
 
     /// Writes all answers that can be given now, and returns the questions for which there is none yet.
-    fn answer(&mut self, server: &Server) -> Vec<(std::net::SocketAddr, Waiting)> {
+    fn answer(&mut self, server: &Server) -> Vec<(SocketAddr, Box<Waiting>)> {
         let mut later = Vec::new();
         self.clients.clear();
         self.sent = 0;
@@ -161,6 +157,7 @@ impl Batch {
         self.sent >= self.clients.len()
     }
 
+    /// Sends as many as there is room for; an error says that there was none.
     fn send(&mut self, socket: &UdpSocket) -> io::Result<()> {
         let clients = &self.clients[self.sent..];
         let answers: Vec<_> = self.answers[self.sent..].iter().map(|answer| [IoSlice::new(answer)]).collect();

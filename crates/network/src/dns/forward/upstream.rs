@@ -246,3 +246,6 @@ fn wire(name: &hickory_proto::rr::Name) -> Vec<u8> {
     wire.push(0);
     wire
 }
+
+#[cfg(test)]
+mod tests;

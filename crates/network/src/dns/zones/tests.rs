@@ -393,6 +393,17 @@ fn what_does_not_fit_is_cut_and_said_to_be() {
 }
 
 #[test]
+fn a_set_too_large_even_for_tcp_is_told_in_part() {
+    let catalogue = Catalogue::default();
+    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::Kind::Headless, &[], &[])));
+    let endpoints =
+        (0..5000u16).map(|number| endpoint([10, 1, (number >> 8) as u8, number as u8], true, None)).collect();
+    catalogue.set_slice(Key::new("a", "s"), Some(slice("db", &[], endpoints)));
+    let message = ask(&catalogue.read(), "db.a.svc.cluster.local", A, Transport::Tcp).unwrap();
+    assert!(message.answers.len() > 4000 && message.answers.len() < 5000);
+}
+
+#[test]
 fn a_question_comes_back_in_its_own_letters() {
     let written = packet("WeB.dEfault.svC.cluster.LOCAL", A);
     let query = query::read(&written).unwrap().unwrap();
