@@ -14,7 +14,7 @@ use mainstay_agent::{
     settings::{Eviction, Network, Offering, Reserved, Settings},
     tls::Identity,
 };
-use mainstay_network::Range;
+use mainstay_network::{Range, conntrack};
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -106,6 +106,12 @@ impl Machine {
             settings,
         };
         remember_engine(&config.settings, &config.engine)?;
+        for warning in conntrack(options).apply() {
+            tracing::warn!(
+                warning,
+                "--conntrack-max and --conntrack-tcp-timeout-established need the machine's own network"
+            );
+        }
         Ok(Self { agent: Agent::build(config).await.map_err(|e| Exit::Refused(anyhow!(e)))? })
     }
 
@@ -129,6 +135,15 @@ pub fn engine(options: &MachineOptions) -> Result<Engine, Exit> {
         }
         RuntimeChoice::Cri(socket) => Engine::Cri { socket: socket.clone() },
     })
+}
+
+/// Zero leaves the machine's own setting alone.
+fn conntrack(options: &MachineOptions) -> conntrack::Settings {
+    let timeout = options.conntrack_tcp_timeout_established;
+    conntrack::Settings {
+        max: (options.conntrack_max > 0).then_some(options.conntrack_max),
+        tcp_timeout_established: (!timeout.is_zero()).then_some(timeout),
+    }
 }
 
 /// Which runtime holds this machine's pods, for the command that ends them all.
