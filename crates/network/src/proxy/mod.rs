@@ -11,7 +11,9 @@
 //! process: a flood of traffic here delays no probe there, and a byte on its way meets neither a task nor
 //! a timer. Idle threads sleep, with nothing to wake them.
 //!
-//! What it gives up, as every proxy: backends see this machine's address, and connections end with the process.
+//! What it gives up, as every proxy: backends see this machine's address, and connections end with the process. To one
+//! backend, connections that clients close first can be no more in a minute than the kernel has local ports (28,000
+//! stock); beyond that they wait for a port as they would for a backend.
 
 mod affinity;
 mod carry;

@@ -91,6 +91,8 @@ impl Search {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*};
+
     use super::*;
 
     const A: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 1), 80);
@@ -161,5 +163,45 @@ mod tests {
         assert_eq!(tries(search.next(&before, start, |_| 0)), A);
         assert!(matches!(search.next(&before, after(start, 1), |_| 0), Next::Wait { .. }));
         assert_eq!(tries(search.next(&plan(&[B], 1000), after(start, 2), |_| 0)), B);
+    }
+
+    proptest! {
+        /// Whatever changes while it searches: nobody is refused within the hold, nobody waits beyond it, and no backend is
+        /// tried twice without a pause.
+        #[test]
+        fn it_ends_with_the_hold_and_not_before(
+            hold in 0u64..20_000,
+            steps in vec((vec(1u8..6, 0..4), 1u64..3_000, any::<bool>()), 1..60),
+        ) {
+            let start = Instant::now();
+            let (mut search, mut now) = (Search::new(start), start);
+            for (hosts, failing, changes) in steps {
+                let mut backends: Vec<_> = hosts.iter().map(|host| SocketAddrV4::new([10, 0, 0, *host].into(), 80)).collect();
+                backends.dedup();
+                let plan = plan(&backends, hold);
+                let mut tried = Vec::new();
+                loop {
+                    match search.next(&plan, now, |backends| backends.len() - 1) {
+                        Next::Try { backend, within } => {
+                            prop_assert!(tried.len() < backends.len() && backends.contains(&backend));
+                            tried.push(backend);
+                            now += within.min(Duration::from_millis(failing));
+                        }
+                        Next::Wait { until } => {
+                            prop_assert!(until > now && until <= after(start, hold));
+                            tried.clear();
+                            now = if changes { now + (until - now) / 2 } else { until };
+                            if changes {
+                                break;
+                            }
+                        }
+                        Next::Refuse => {
+                            prop_assert!(now >= after(start, hold));
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
     }
 }
