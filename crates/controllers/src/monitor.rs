@@ -107,7 +107,12 @@ impl Monitor {
     fn follow(self: &Arc<Self>, kinds: &Kinds, tasks: &TaskTracker, stop: &CancellationToken) {
         let wanted = |resource: &Resource| {
             // Many and short-lived, and neither owns nor is owned.
-            let fleeting = [("", "events"), ("events.k8s.io", "events"), ("mainstay.dev", "offers")];
+            let fleeting = [
+                ("", "events"),
+                ("events.k8s.io", "events"),
+                ("mainstay.dev", "offers"),
+                ("mainstay.dev", "servicetables"),
+            ];
             let verbs = ["list", "watch", "get", "delete"].iter().all(|verb| resource.can(verb));
             verbs && !fleeting.iter().any(|(group, plural)| resource.is(group, plural))
         };

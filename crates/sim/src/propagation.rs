@@ -63,7 +63,8 @@ pub async fn measure(client: &Client, fleet: &Fleet, plan: Plan) -> anyhow::Resu
     for round in 0..plan.rounds {
         let name = format!("round-{round}");
         pod(client, fleet, &name, plan.others + round % 1000).await?;
-        until("it is in a slice", async || Ok(in_slices(client, &name).await?.is_some())).await?;
+        let before = until("it is in a slice", async || in_slices(client, &name).await).await?;
+        until("every machine rests", async || Ok(fleet.tables.least() >= before)).await?;
         fleet.tables.forget();
         let begun = Instant::now();
         ready(client, &name).await?;

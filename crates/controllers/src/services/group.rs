@@ -59,8 +59,9 @@ pub fn service_of(slice: &EndpointSlice) -> Option<Key> {
 }
 
 pub fn listen(shared: &Arc<Shared>) {
-    let own = shared.clone();
+    let own = Arc::downgrade(shared);
     shared.caches().slices.on_change(move |change| {
+        let Some(own) = own.upgrade() else { return };
         own.slices.put(change.key, || service_of(own.caches().slices.get(change.key).as_deref()?));
     });
 }

@@ -137,8 +137,9 @@ pub fn listen(shared: &Arc<Shared>, wakers: [Waker; 2]) {
     let wakers = Arc::new(wakers);
     let caches = shared.caches();
     caches.services.on_change({
-        let (shared, wakers) = (shared.clone(), wakers.clone());
+        let (shared, wakers) = (Arc::downgrade(shared), wakers.clone());
         move |change| {
+            let Some(shared) = shared.upgrade() else { return };
             {
                 let mut state = shared.members.state.lock();
                 let service = shared.caches().services.get(change.key);
@@ -149,8 +150,9 @@ pub fn listen(shared: &Arc<Shared>, wakers: [Waker; 2]) {
         }
     });
     caches.pods.on_change({
-        let (shared, wakers) = (shared.clone(), wakers.clone());
+        let (shared, wakers) = (Arc::downgrade(shared), wakers.clone());
         move |change| {
+            let Some(shared) = shared.upgrade() else { return };
             let (before, now) = {
                 let mut state = shared.members.state.lock();
                 let pod = shared.caches().pods.get(change.key);
@@ -167,8 +169,9 @@ pub fn listen(shared: &Arc<Shared>, wakers: [Waker; 2]) {
         }
     });
     caches.nodes.on_change({
-        let shared = shared.clone();
+        let shared = Arc::downgrade(shared);
         move |change| {
+            let Some(shared) = shared.upgrade() else { return };
             if change.before.map(Machine::of) != change.after.map(Machine::of) {
                 let on_it = |key: &Key| {
                     let pod = shared.caches().pods.get(key);

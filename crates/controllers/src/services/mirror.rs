@@ -50,8 +50,9 @@ pub fn listen(shared: &Arc<Shared>) -> Turns {
         }
     });
     caches.services.on_change({
-        let (queue, shared) = (queue.clone(), shared.clone());
+        let (queue, shared) = (queue.clone(), Arc::downgrade(shared));
         move |change| {
+            let Some(shared) = shared.upgrade() else { return };
             if shared.caches().endpoints.get(change.key).is_some() {
                 queue.wake(change.key.clone());
             }

@@ -36,7 +36,8 @@ use group::Groups;
 use machine::Machine;
 use members::Members;
 
-/// What the controllers of Services share beyond the caches.
+/// What the controllers of Services share beyond the caches. Who listens to a cache holds it weakly: the caches are
+/// within it.
 pub struct Shared {
     pub workloads: Arc<Workloads>,
     pub members: Members,

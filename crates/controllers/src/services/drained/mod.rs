@@ -67,8 +67,9 @@ pub fn listen(shared: &Arc<Shared>) -> Turns {
         }
     });
     caches.slices.on_change({
-        let (queue, left, shared) = (queue.clone(), left.clone(), shared.clone());
+        let (queue, left, shared) = (queue.clone(), left.clone(), Arc::downgrade(shared));
         move |change| {
+            let Some(shared) = shared.upgrade() else { return };
             for (key, uid) in taken_out(&change, shared.caches().slices.is_ready()) {
                 let Some(pod) = shared.caches().pods.get(&key).filter(|pod| pod.uid() == uid) else { continue };
                 let version = change.version.max(1);
@@ -111,8 +112,9 @@ fn listen_to_machines(
         }
     });
     shared.caches().nodes.on_change({
-        let (floor, queue, shared) = (floor.clone(), queue.clone(), shared.clone());
+        let (floor, queue, shared) = (floor.clone(), queue.clone(), Arc::downgrade(shared));
         move |change| {
+            let Some(shared) = shared.upgrade() else { return };
             let mut floor = floor.lock();
             let alive = shared.caches().nodes.get(change.key).is_some_and(|node| is_alive(&node));
             floor.put_machine(&change.key.name, alive).into_iter().for_each(|key| queue.wake(key));
