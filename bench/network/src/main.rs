@@ -1,7 +1,6 @@
 //! Measures Services and names. Each part prints its figures beside those of its peer, taken in the same run.
 
 mod dns;
-mod propagation;
 mod proxy;
 
 use clap::{Parser, Subcommand};
@@ -19,8 +18,6 @@ struct Options {
 enum Part {
     /// Names: beside a bare echo and Unbound
     Dns(dns::Options),
-    /// How soon a thousand machines know of a change
-    Propagation(propagation::Options),
     /// The user-space proxy beside HAProxy
     Proxy(proxy::Options),
 }
@@ -28,7 +25,6 @@ enum Part {
 fn main() -> anyhow::Result<()> {
     match Options::parse().part {
         Some(Part::Dns(options)) => dns::run(&options),
-        Some(Part::Propagation(options)) => propagation::run(options),
         Some(Part::Proxy(options)) => proxy::run(options),
         None => anyhow::bail!("name a part to measure"),
     }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod many;
+mod propagation;
 mod restarts;
 
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ struct Options {
 enum Part {
     /// An agent that knows very many Services: its memory, and how soon a change is in force
     Many(many::Options),
+    /// How soon a thousand machines know of a change
+    Propagation(propagation::Options),
     /// Pods replaced again and again under load: how many requests fail
     Restarts(restarts::Options),
 }
@@ -35,6 +38,7 @@ async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     match options.part {
         Part::Many(part) => many::run(&options.spawn, &part).await,
+        Part::Propagation(part) => propagation::run(part).await,
         Part::Restarts(part) => restarts::run(&options.spawn, &part).await,
     }
 }

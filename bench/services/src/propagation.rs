@@ -37,12 +37,7 @@ pub struct Options {
     rounds: usize,
 }
 
-pub fn run(options: Options) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
-    runtime.block_on(measure(options))
-}
-
-async fn measure(options: Options) -> anyhow::Result<()> {
+pub async fn run(options: Options) -> anyhow::Result<()> {
     let dir = tempfile::tempdir().context("make a directory")?;
     let store = embedded::Options { volatile: VOLATILE.map(Into::into).to_vec(), ..Default::default() };
     let store = Arc::new(Embedded::open(dir.path(), store).context("open the store")?);
