@@ -62,7 +62,8 @@ pub fn service(service: &Service, errors: &mut Errors) {
 /// What our own annotations ask for.
 fn validate_wishes(service: &Service, errors: &mut Errors) {
     let path = Path::new("metadata").child("annotations");
-    let understood: [(&str, fn(&str) -> bool, &str); 3] = [
+    type Understood = fn(&str) -> bool;
+    let understood: [(&str, Understood, &str); 3] = [
         (wishes::HOLD, |text| wishes::hold(text).is_some(), wishes::HOLD_WORDS),
         (wishes::PROXY, |text| wishes::path(text).is_some(), wishes::PROXY_WORDS),
         (wishes::TAGS, |text| wishes::tags(text).is_some(), wishes::TAGS_WORDS),

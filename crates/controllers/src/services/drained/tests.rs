@@ -13,7 +13,8 @@ fn leaving() -> World {
 
 #[test]
 fn a_pod_is_drained_once_the_last_table_has_come_to_where_it_left() {
-    let cases: [(&str, fn(World) -> World, Verdict); 9] = [
+    type Change = fn(World) -> World;
+    let cases: [(&str, Change, Verdict); 9] = [
         ("all have come so far", |world| world, Verdict::Drained),
         ("one is behind", |world| World { least: Some(6), ..world }, Verdict::Until { version: 7 }),
         ("nobody has a table", |world| World { least: None, ..world }, Verdict::Drained),
