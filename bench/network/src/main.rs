@@ -1,6 +1,7 @@
 //! Measures Services and names. Each part prints its figures beside those of its peer, taken in the same run.
 
 mod dns;
+mod kernel;
 mod proxy;
 
 use clap::{Parser, Subcommand};
@@ -16,6 +17,8 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Part {
+    /// The kernel's packet rules beside a direct connection, and very many Services
+    Kernel(kernel::Options),
     /// Names: beside a bare echo and Unbound
     Dns(dns::Options),
     /// The user-space proxy beside HAProxy
@@ -25,6 +28,7 @@ enum Part {
 fn main() -> anyhow::Result<()> {
     match Options::parse().part {
         Some(Part::Dns(options)) => dns::run(&options),
+        Some(Part::Kernel(options)) => kernel::run(options),
         Some(Part::Proxy(options)) => proxy::run(options),
         None => anyhow::bail!("name a part to measure"),
     }

@@ -6,7 +6,8 @@ use std::{
 };
 
 use crate::nft::{
-    IPV4, socket,
+    IPV4,
+    socket::Session,
     wire::{self, DUMP, Header, NESTED, REQUEST, attribute},
 };
 
@@ -38,10 +39,10 @@ pub struct Flow {
 }
 
 /// All UDP flows.
-pub fn udp() -> io::Result<Vec<Flow>> {
+pub fn udp(session: &Session) -> io::Result<Vec<Flow>> {
     // Older kernels do not know the filter, and list everything or refuse.
-    match socket::list(&request(true), flow) {
-        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => socket::list(&request(false), flow),
+    match session.list(&request(true), flow) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => session.list(&request(false), flow),
         listed => listed,
     }
 }
@@ -81,7 +82,7 @@ fn end(tuple: &[u8], address: u16, port: u16) -> Option<SocketAddrV4> {
 }
 
 /// The next packet of these is judged as a first one. Those that ended meanwhile are no error.
-pub fn delete(flows: &[Flow]) -> io::Result<()> {
+pub fn delete(session: &Session, flows: &[Flow]) -> io::Result<()> {
     if flows.is_empty() {
         return Ok(());
     }
@@ -98,5 +99,5 @@ pub fn delete(flows: &[Flow]) -> io::Result<()> {
             }
         });
     }
-    socket::send_all(&bytes, io::ErrorKind::NotFound)
+    session.send_all(&bytes, io::ErrorKind::NotFound)
 }

@@ -5,7 +5,7 @@ use std::io;
 use super::{
     IPV4, SUBSYSTEM,
     expressions::Expressions,
-    socket,
+    socket::Session,
     wire::{self, Attributes, DUMP, Header, REQUEST, attribute, attributes},
 };
 
@@ -34,13 +34,13 @@ fn request(kind: u16, flags: u16, content: impl FnOnce(&mut Attributes<'_>)) -> 
 }
 
 /// A number that every change to any packet rule of this network namespace counts up.
-pub fn generation() -> io::Result<u32> {
-    socket::ask(&request(GET_GENERATION, 0, |_| {}), |message| wire::number(message.attributes(), 1))
+pub fn generation(session: &Session) -> io::Result<u32> {
+    session.ask(&request(GET_GENERATION, 0, |_| {}), |message| wire::number(message.attributes(), 1))
 }
 
 /// Names of a table's sets and maps.
-pub fn sets(table: &str) -> io::Result<Vec<String>> {
-    socket::list(&request(GET_SET, DUMP, |a| a.text(1, table)), |message, found| {
+pub fn sets(session: &Session, table: &str) -> io::Result<Vec<String>> {
+    session.list(&request(GET_SET, DUMP, |a| a.text(1, table)), |message, found| {
         let content = message.attributes();
         found.extend(wire::text(content, 2).filter(|_| wire::text(content, 1) == Some(table)).map(str::to_owned));
     })
@@ -53,8 +53,8 @@ pub struct Chain {
     pub hook: Option<(u32, i32)>,
 }
 
-pub fn chains(table: &str) -> io::Result<Vec<Chain>> {
-    socket::list(&request(GET_CHAIN, DUMP, |a| a.text(1, table)), |message, found| {
+pub fn chains(session: &Session, table: &str) -> io::Result<Vec<Chain>> {
+    session.list(&request(GET_CHAIN, DUMP, |a| a.text(1, table)), |message, found| {
         let content = message.attributes();
         if wire::text(content, 1) != Some(table) {
             return;
@@ -66,8 +66,8 @@ pub fn chains(table: &str) -> io::Result<Vec<Chain>> {
 }
 
 /// The marks of a table's rules in order, each with its chain. A rule that is not ours has none.
-pub fn rules(table: &str) -> io::Result<Vec<(String, Option<Vec<u8>>)>> {
-    socket::list(&request(GET_RULE, DUMP, |a| a.text(1, table)), |message, found| {
+pub fn rules(session: &Session, table: &str) -> io::Result<Vec<(String, Option<Vec<u8>>)>> {
+    session.list(&request(GET_RULE, DUMP, |a| a.text(1, table)), |message, found| {
         let content = message.attributes();
         if wire::text(content, 1) == Some(table) {
             found.extend(
@@ -78,12 +78,17 @@ pub fn rules(table: &str) -> io::Result<Vec<(String, Option<Vec<u8>>)>> {
 }
 
 /// What a set or map has. Where it leads to chains, their names.
-pub fn elements<T>(table: &str, set: &str, mut read: impl FnMut(&[u8], &[u8]) -> Option<T>) -> io::Result<Vec<T>> {
+pub fn elements<T>(
+    session: &Session,
+    table: &str,
+    set: &str,
+    mut read: impl FnMut(&[u8], &[u8]) -> Option<T>,
+) -> io::Result<Vec<T>> {
     let request = request(GET_ELEMENTS, DUMP, |a| {
         a.text(1, table);
         a.text(2, set);
     });
-    socket::list(&request, |message, found| {
+    session.list(&request, |message, found| {
         let list = attribute(message.attributes(), 3).unwrap_or_default();
         found.extend(attributes(list).filter_map(|(_, element)| {
             let key = attribute(attribute(element, 1)?, 1)?;

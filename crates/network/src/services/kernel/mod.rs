@@ -30,7 +30,7 @@ use crate::{
     journal::Protocol,
     links,
     netns::{self, Netlink},
-    nft::{Batch, listing, send},
+    nft::{Batch, listing, send, socket::Session},
     range::Range,
 };
 
@@ -66,6 +66,7 @@ pub struct Kernel {
     ways: BTreeMap<Way, Use>,
     /// The kernel's count of changes when it last had exactly this; unknown if it may have something else.
     known: Option<u32>,
+    session: Option<Session>,
     /// The kernel refused the last change, and everything is yet to be written.
     refused: bool,
 }
@@ -100,7 +101,15 @@ impl Kernel {
     /// Begins with an empty table: what an earlier process left is replaced by the first `replace`, not before.
     pub fn new(settings: KernelSettings) -> Self {
         let table = table(&settings.instance);
-        Self { settings, table, fronts: HashMap::new(), ways: BTreeMap::new(), known: None, refused: false }
+        Self {
+            settings,
+            table,
+            fronts: HashMap::new(),
+            ways: BTreeMap::new(),
+            known: None,
+            session: None,
+            refused: false,
+        }
     }
 
     /// Exactly these, in one transaction, whatever the kernel has now.
@@ -153,7 +162,7 @@ impl Kernel {
                 continue;
             }
             let known = self.known.take();
-            match write(batch).await {
+            match self.submit(batch).await {
                 Ok(now) => self.known = known.filter(|known| known.wrapping_add(1) == now).map(|_| now),
                 Err(error) => {
                     tracing::warn!(
@@ -192,7 +201,7 @@ impl Kernel {
     }
 
     /// Deletes flows to what is no backend any more. How many there were.
-    async fn end_flows(&self, gone: &HashSet<Front>) -> usize {
+    async fn end_flows(&mut self, gone: &HashSet<Front>) -> usize {
         match self.try_end_flows(gone).await {
             Ok(count) => count,
             Err(error) => {
@@ -202,21 +211,20 @@ impl Kernel {
         }
     }
 
-    async fn try_end_flows(&self, gone: &HashSet<Front>) -> Result<usize> {
+    async fn try_end_flows(&mut self, gone: &HashSet<Front>) -> Result<usize> {
         let here = links::addresses(&Netlink::here()?.handle).await?;
-        let flows = netns::apart(conntrack::udp).await.map_err(NetworkError::system("list UDP flows"))?;
+        let flows = self.converse("list UDP flows", conntrack::udp).await?;
         let judge = Judge { settings: &self.settings, fronts: &self.fronts, gone, here: &here };
         let dead: Vec<conntrack::Flow> = flows.into_iter().filter(|flow| judge.is_dead(flow)).collect();
         let count = dead.len();
-        let deleted = netns::apart(move || conntrack::delete(&dead)).await;
-        deleted.map_err(NetworkError::system("delete UDP flows"))?;
+        self.converse("delete UDP flows", move |session| conntrack::delete(session, &dead)).await?;
         Ok(count)
     }
 
     /// Compares with what the kernel really has, and mends what differs.
     pub async fn reconcile(&mut self) -> Result<Drift> {
         self.route().await;
-        let now = netns::apart(listing::generation).await.map_err(NetworkError::system("ask for packet rules"))?;
+        let now = self.converse("ask for packet rules", listing::generation).await?;
         // Whoever changes any rule counts this up.
         let drift = if self.known == Some(now) { Drift::default() } else { self.mend().await? };
         let idle = Change { end: self.idle_ways(), ..Change::default() };
@@ -229,12 +237,11 @@ impl Kernel {
     async fn mend(&mut self) -> Result<Drift> {
         (self.known, self.refused) = (None, true);
         let name = self.table.clone();
-        let observed = netns::apart(move || observe(&name)).await;
-        let observed = observed.map_err(NetworkError::system("read packet rules"))?;
+        let observed = self.converse("read packet rules", move |session| observe(session, &name)).await?;
         let generation = observed.as_ref().and_then(|observed| observed.generation);
         let mended = match observed.and_then(|observed| self.wanted().mend(observed)) {
             Some((batch, drift)) if batch.is_empty() => Some((generation, drift)),
-            Some((batch, drift)) => match write(batch).await {
+            Some((batch, drift)) => match self.submit(batch).await {
                 Ok(now) => Some((generation.filter(|before| before.wrapping_add(1) == now).map(|_| now), drift)),
                 Err(error) => {
                     tracing::warn!(error = error.chain(), table = self.table, "packet rules are made anew");
@@ -249,12 +256,39 @@ impl Kernel {
                 drift
             }
             None => {
-                write(self.wanted().anew()).await?;
+                let anew = self.wanted().anew();
+                self.submit(anew).await?;
                 Drift { missing: self.wanted().elements.count() + self.ways.len(), ..Drift::default() }
             }
         };
         self.refused = false;
         Ok(drift)
+    }
+
+    /// The kernel's count of changes after this one.
+    async fn submit(&mut self, batch: Batch) -> Result<u32> {
+        let bytes = batch.finish();
+        let submitted = self.converse("write packet rules", move |session| {
+            session.send(&bytes)?;
+            listing::generation(session)
+        });
+        submitted.await
+    }
+
+    /// Talks to the kernel, on a thread that may wait. Where that failed, the next talk begins anew.
+    async fn converse<T: Send + 'static>(
+        &mut self,
+        doing: &str,
+        talk: impl FnOnce(&Session) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let session = self.session.take();
+        let talked = netns::apart(move || {
+            let session = session.map_or_else(Session::open, Ok)?;
+            Ok((talk(&session)?, session))
+        });
+        let (said, session) = talked.await.map_err(NetworkError::system(doing))?;
+        self.session = Some(session);
+        Ok(said)
     }
 
     fn wanted(&self) -> Wanted<'_, impl Iterator<Item = layout::Element>> {
@@ -281,7 +315,8 @@ impl Kernel {
         let mut batch = Batch::new();
         batch.table(&name);
         batch.delete_table(&name);
-        write(batch).await?;
+        let removed = netns::apart(move || send(&batch.finish())).await;
+        removed.map_err(NetworkError::system("remove packet rules"))?;
         links::set_own_range(&Netlink::here()?.handle, None, metric(instance)).await
     }
 }
@@ -301,14 +336,4 @@ fn end(ways: &mut BTreeMap<Way, Use>, way: Way) {
             Use::By { .. } | Use::Idle { .. } => Use::Idle { since: Instant::now() },
         };
     }
-}
-
-/// The kernel's count of changes after this one.
-async fn write(batch: Batch) -> Result<u32> {
-    let bytes = batch.finish();
-    let written = netns::apart(move || {
-        send(&bytes)?;
-        listing::generation()
-    });
-    written.await.map_err(NetworkError::system("write packet rules"))
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::layout::{Element, Key, SHAPES, Set, WAYS};
-use crate::nft::listing;
+use crate::nft::{listing, socket::Session};
 
 /// It is looked at again so often if it changes meanwhile.
 const ATTEMPTS: usize = 5;
@@ -28,37 +28,37 @@ pub struct Chain {
 }
 
 /// None if there is no such table, or a map of it is missing: nothing of it can be used then.
-pub fn observe(table: &str) -> io::Result<Option<Observed>> {
+pub fn observe(session: &Session, table: &str) -> io::Result<Option<Observed>> {
     for _ in 1..ATTEMPTS {
-        let before = listing::generation()?;
-        let found = look(table);
-        if listing::generation()? == before {
+        let before = listing::generation(session)?;
+        let found = look(session, table);
+        if listing::generation(session)? == before {
             return Ok(found?.map(|found| Observed { generation: Some(before), ..found }));
         }
     }
-    look(table)
+    look(session, table)
 }
 
-fn look(table: &str) -> io::Result<Option<Observed>> {
-    let sets: BTreeSet<String> = match listing::sets(table) {
+fn look(session: &Session, table: &str) -> io::Result<Option<Observed>> {
+    let sets: BTreeSet<String> = match listing::sets(session, table) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         sets => sets?.into_iter().collect(),
     };
     if !SHAPES.iter().all(|shape| sets.contains(shape.name)) {
         return Ok(None);
     }
-    let chains = listing::chains(table)?.into_iter();
+    let chains = listing::chains(session, table)?.into_iter();
     let mut chains: BTreeMap<String, Chain> =
         chains.map(|chain| (chain.name, Chain { hook: chain.hook, marks: Vec::new() })).collect();
-    for (chain, mark) in listing::rules(table)? {
+    for (chain, mark) in listing::rules(session, table)? {
         chains.entry(chain).or_default().marks.push(mark);
     }
-    let ways = listing::elements(table, WAYS.name, |key, chain| {
+    let ways = listing::elements(session, table, WAYS.name, |key, chain| {
         Some((key.to_vec(), String::from_utf8_lossy(chain).trim_end_matches('\0').to_owned()))
     });
     let mut elements = HashMap::new();
     for set in Set::ALL {
-        let found = listing::elements(table, set.name(), |key, value| Element::read(set, key, value))?;
+        let found = listing::elements(session, table, set.name(), |key, value| Element::read(set, key, value))?;
         elements.extend(found.into_iter().map(|element| (element.key, element)));
     }
     Ok(Some(Observed { generation: None, chains, ways: ways?.into_iter().collect(), elements }))
