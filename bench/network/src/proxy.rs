@@ -1,8 +1,9 @@
 //! Our proxy beside Debian's HAProxy: the same backend, the same clients, the same number of threads, in turns.
 //!
-//! Each of them is a process of its own; clients and backend are threads of this one. With more to do than
-//! cores, what a proxy takes for itself is missing elsewhere, so the time it spent is printed as well: it says the same
-//! when others share the machine. HAProxy is measured twice, because moving bulk through pipes has to be asked of it.
+//! Each of them is a process of its own; clients and backend are threads of this one. With more to do than cores, what
+//! a proxy takes for itself is missing elsewhere, so the time it spent is printed as well: it says the same when others
+//! share the machine. Ratios are medians of those within a round. HAProxy is measured twice, because moving bulk through
+//! pipes has to be asked of it.
 
 mod load;
 
@@ -24,10 +25,10 @@ use mainstay_network::{
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// How often each of them has its turn
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 15)]
     rounds: usize,
     /// How long a turn is
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 0.7)]
     seconds: f64,
     /// Threads of each proxy
     #[arg(long, default_value_t = 2)]
@@ -94,29 +95,29 @@ pub fn run(options: Options) -> anyhow::Result<()> {
         let mut speeds: [Vec<f64>; 3] = Default::default();
         let mut costs: [Vec<f64>; 3] = Default::default();
         for round in 0..=options.rounds {
-            for (number, contestant) in contestants.iter().enumerate() {
+            for number in (0..contestants.len()).map(|place| (place + round) % contestants.len()) {
+                let contestant = &contestants[number];
                 let (start, before) = (Instant::now(), spent(contestant.process.id())?);
                 let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, contestant.port);
                 let done = (figure.load)(address, options.clients, turn)
                     .with_context(|| format!("{} through {}", figure.name, contestant.name))?;
                 let (time, cost) = (start.elapsed(), spent(contestant.process.id())? - before);
+                // The first round only warms up.
                 if round > 0 {
                     speeds[number].push(done as f64 / time.as_secs_f64() / figure.scale);
                     costs[number].push(cost / done as f64 * figure.eaches);
                 }
             }
         }
-        let (speed, cost) = (median(&mut speeds[0]), median(&mut costs[0]));
         for (number, contestant) in contestants.iter().enumerate() {
-            let (theirs, their_cost) = (median(&mut speeds[number]), median(&mut costs[number]));
             println!(
                 "{:<12} {:<18} {:>9.2} {:>6.2} {:>9.2} {:>6.2}  {}, {}",
                 figure.name,
                 contestant.name,
-                theirs,
-                speed / theirs,
-                their_cost,
-                cost / their_cost,
+                median(speeds[number].clone()),
+                ratio(&speeds[0], &speeds[number]),
+                median(costs[number].clone()),
+                ratio(&costs[0], &costs[number]),
                 figure.unit,
                 figure.each,
             );
@@ -125,9 +126,14 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn median(values: &mut [f64]) -> f64 {
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// Ours to theirs within the same round, in which the machine was as busy for both.
+fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
+    median(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect())
 }
 
 /// Seconds of processor time so far.
