@@ -16,6 +16,7 @@ pub mod network;
 pub mod node;
 pub mod objects;
 pub mod offers;
+mod pause;
 pub mod pods;
 pub mod probe;
 pub mod services;

@@ -15,7 +15,11 @@ use crate::probe::port;
 pub fn settle(pod: &mut Pod) {
     let given = chosen(pod);
     let Some(spec) = &mut pod.spec else { return };
-    spec.host_network = Some(true);
+    let own = spec.host_network.replace(true) != Some(true);
+    if own && matches!(spec.dns_policy.as_deref(), None | Some("ClusterFirst")) {
+        // It did not ask for the machine's network, and goes on asking for names in the cluster's.
+        spec.dns_policy = Some("ClusterFirstWithHostNet".into());
+    }
     for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
         redirect(container, &given);
     }
@@ -70,6 +74,7 @@ mod tests {
         settle(&mut pod);
         let spec = pod.spec.unwrap();
         assert_eq!(spec.host_network, Some(true));
+        assert_eq!(spec.dns_policy.as_deref(), Some("ClusterFirstWithHostNet"), "names stay those of the cluster");
         let container = &spec.containers[0];
         let given = IntOrString::Int(31007);
         assert_eq!(container.readiness_probe.as_ref().unwrap().http_get.as_ref().unwrap().port, given);

@@ -8,26 +8,22 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
-    runtime::{WatchStreamExt, utils::Backoff, watcher},
+    runtime::{WatchStreamExt, watcher},
 };
 use mainstay_runtime::PodUid;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     offers::{Gate, Verdict, is_fresh},
+    pause::Pause,
     pods::{Pods, Source},
 };
-
-/// How long a failing watch waits before it is tried again.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 pub struct FromApi {
     client: Client,
@@ -57,13 +53,14 @@ impl FromApi {
         }
         let api: Api<Pod> = Api::all(self.client.clone());
         let only_ours = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node_name));
-        let mut news = std::pin::pin!(watcher(api, only_ours).backoff(Pause(SHORTEST_PAUSE)));
-        let mut listed = Vec::new();
+        let mut news = std::pin::pin!(watcher(api, only_ours).backoff(Pause::default()));
+        let (mut listed, mut told) = (Vec::new(), false);
         while let Some(Some(event)) = stop.run_until_cancelled(news.next()).await {
             match event {
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(pod)) => listed.push(pod),
                 Ok(watcher::Event::InitDone) => {
+                    told = false;
                     self.listed(std::mem::take(&mut listed), &stop).await;
                 }
                 Ok(watcher::Event::Apply(pod)) => {
@@ -82,7 +79,11 @@ impl FromApi {
                     self.pods.remove(Source::Api, &uid);
                     self.pods.saw(seen);
                 }
-                Err(error) => tracing::warn!(%error, "cannot follow the pods of this machine"),
+                // Said once, however long it lasts.
+                Err(error) if !std::mem::replace(&mut told, true) => {
+                    tracing::warn!(%error, "cannot follow the pods of this machine; will try until it can");
+                }
+                Err(error) => tracing::debug!(%error, "still cannot follow the pods of this machine"),
             }
         }
         self.gate.close().await;
@@ -108,24 +109,6 @@ impl FromApi {
 
 fn version(pod: &Pod) -> u64 {
     pod.metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or(0)
-}
-
-/// Doubles from one failure to the next.
-struct Pause(Duration);
-
-impl Iterator for Pause {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let next = (self.0 * 2).min(LONGEST_PAUSE);
-        Some(std::mem::replace(&mut self.0, next))
-    }
-}
-
-impl Backoff for Pause {
-    fn reset(&mut self) {
-        self.0 = SHORTEST_PAUSE;
-    }
 }
 
 /// Pods in files, one each.

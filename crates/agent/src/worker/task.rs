@@ -158,15 +158,19 @@ impl Worker<'_> {
     }
 
     /// A pod that Services send to is not asked to stop before they no longer do. Whether they do is judged when it begins to
-    /// end: from then on it is no longer said to be ready. At most half of what is left of its grace is spent on waiting.
+    /// end: from then on it is no longer said to be ready. At most half of its grace is spent on waiting.
     fn drains_until(&mut self, world: &World, now: Timestamp) -> Option<Timestamp> {
         let ending = world.pod.ending.as_ref().filter(|ending| ending.why == EndingWhy::Deleted)?;
         let (pod, _) = self.last.as_ref()?;
-        let (tools, first) = (self.tools, now + self.tools.settings.drain_timeout);
-        let until =
-            *self.memory.drains_until.get_or_insert_with(|| if tools.traffic.may_reach(pod) { first } else { now });
-        let left = Duration::try_from(now.until(ending.deadline).unwrap_or_default()).unwrap_or_default();
-        (!is_drained(pod)).then(|| until.min(now + left / 2))
+        let tools = self.tools;
+        // Worked out once: half of what is left is always something.
+        let until = *self.memory.drains_until.get_or_insert_with(|| {
+            let left = Duration::try_from(now.until(ending.deadline).unwrap_or_default()).unwrap_or_default();
+            let wait =
+                if tools.traffic.may_reach(pod) { tools.settings.drain_timeout.min(left / 2) } else { Duration::ZERO };
+            now + wait
+        });
+        (!is_drained(pod)).then(|| until.min(ending.deadline))
     }
 
     /// Something has changed, perhaps what a volume shows.
