@@ -34,7 +34,7 @@ pub fn reached<'a>(service: &Service, pod: &'a Pod, machine: Option<&Machine>) -
     let targets = service.spec.ports.iter().filter_map(|port| Some((port, ports::target(pod, port)?)));
     let mut found = Reached { address: &pod.status.pod_ip, ports: Vec::new(), behind: Vec::new() };
     if machine.is_some_and(|machine| machine.by_host_port) {
-        if !pod.is_ready() || pod.is_leaving() {
+        if !answers(pod, machine) || pod.is_leaving() {
             return None;
         }
         found.address = &pod.status.host_ip;
@@ -56,7 +56,7 @@ pub fn reached<'a>(service: &Service, pod: &'a Pod, machine: Option<&Machine>) -
 
 /// The pod in a slice. What is being deleted is not ready, but may still serve.
 pub fn in_slice(service: &Service, pod: &Pod, machine: Option<&Machine>, address: &str) -> Endpoint {
-    let (serving, terminating) = (pod.is_ready(), pod.is_leaving());
+    let (serving, terminating) = (answers(pod, machine), pod.is_leaving());
     let ready = service.spec.publish_not_ready_addresses || (serving && !terminating);
     Endpoint {
         addresses: vec![address.to_owned()],
@@ -74,7 +74,12 @@ pub fn in_slice(service: &Service, pod: &Pod, machine: Option<&Machine>, address
 }
 
 /// The pod in an Endpoints object, and whether it is ready there; nothing if it is being deleted.
-pub fn in_subset(service: &Service, pod: &Pod, address: &str) -> Option<(EndpointAddress, bool)> {
+pub fn in_subset(
+    service: &Service,
+    pod: &Pod,
+    machine: Option<&Machine>,
+    address: &str,
+) -> Option<(EndpointAddress, bool)> {
     let always = service.spec.publish_not_ready_addresses;
     if pod.is_leaving() && !always {
         return None;
@@ -85,7 +90,12 @@ pub fn in_subset(service: &Service, pod: &Pod, address: &str) -> Option<(Endpoin
         node_name: Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty()),
         target_ref: Some(reference(pod)),
     };
-    Some((found, always || pod.is_ready()))
+    Some((found, always || answers(pod, machine)))
+}
+
+/// Whether it was last said to be ready, by a machine that is still heard of.
+fn answers(pod: &Pod, machine: Option<&Machine>) -> bool {
+    pod.is_ready() && !machine.is_some_and(|machine| machine.silent)
 }
 
 /// When what an endpoint says came about, as far as the pod tells.
@@ -135,6 +145,22 @@ mod tests {
             let pod = pod("a", "10.1.0.1", change);
             let endpoint = in_slice(service, &pod, None, "10.1.0.1");
             assert_eq!(conditions(&endpoint), expected.map(Some), "{pod:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_sent_to_a_machine_that_fell_silent() {
+        let node = |ready: &str| {
+            let status = json!({"conditions": [{"type": "Ready", "status": ready}]});
+            Machine::of(&serde_json::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap())
+        };
+        let (service, pod) = (service(json!({})), pod("a", "10.1.0.1", json!({})));
+        for (ready, expected) in [("True", true), ("False", true), ("Unknown", false)] {
+            let machine = node(ready);
+            let endpoint = in_slice(&service, &pod, Some(&machine), "10.1.0.1");
+            assert_eq!(conditions(&endpoint), [expected, expected, false].map(Some), "{ready}");
+            let (_, in_subset) = in_subset(&service, &pod, Some(&machine), "10.1.0.1").unwrap();
+            assert_eq!(in_subset, expected, "{ready}");
         }
     }
 

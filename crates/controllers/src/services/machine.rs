@@ -12,14 +12,18 @@ pub struct Machine {
     pub zone: Option<String>,
     /// Its pods' addresses lead nowhere; they are reached at the machine's address and host ports.
     pub by_host_port: bool,
+    /// It has not been heard of for so long that its pods may be gone, whatever was last said of them.
+    pub silent: bool,
 }
 
 impl Machine {
     pub fn of(node: &Node) -> Self {
         let text = |map: Option<&std::collections::BTreeMap<String, String>>, key: &str| map?.get(key).cloned();
+        let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
         Self {
             zone: text(node.metadata.labels.as_ref(), ZONE).filter(|zone| !zone.is_empty()),
             by_host_port: text(node.metadata.annotations.as_ref(), ENDPOINTS).as_deref() == Some(HOST_PORT),
+            silent: conditions.any(|condition| condition.type_ == "Ready" && condition.status == "Unknown"),
         }
     }
 }

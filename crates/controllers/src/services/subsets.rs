@@ -47,12 +47,13 @@ pub fn plan(
     let (mut subsets, mut since): (BTreeMap<Vec<Port>, Subset>, Option<Timestamp>) = (BTreeMap::new(), None);
     let mut behind = BTreeMap::new();
     for pod in pods {
-        let reached = backend::reached(service, pod, machines.get(&pod.spec.node_name));
+        let machine = machines.get(&pod.spec.node_name);
+        let reached = backend::reached(service, pod, machine);
         let Some(Reached { address, ports, behind: host_ports }) = reached else { continue };
         if ports.is_empty() && (!service.spec.ports.is_empty() || service.spec.cluster_ip != "None") {
             continue;
         }
-        let Some((found, ready)) = backend::in_subset(service, pod, address) else { continue };
+        let Some((found, ready)) = backend::in_subset(service, pod, machine, address) else { continue };
         for (port, own) in host_ports {
             let key = format!("{CONTAINER_PORT}{}_{address}_{}", port.protocol, port.port);
             behind.insert(key, own.to_string());

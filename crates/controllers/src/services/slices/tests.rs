@@ -5,8 +5,8 @@ use super::*;
 use crate::services::testing::{pod, service};
 
 fn world(change: Value, pods: Vec<Pod>) -> World {
-    let near = Machine { zone: Some("z1".into()), by_host_port: false };
-    let far = Machine { zone: None, by_host_port: true };
+    let near = Machine { zone: Some("z1".into()), ..Machine::default() };
+    let far = Machine { by_host_port: true, ..Machine::default() };
     World {
         service: Arc::new(service(change)),
         pods: pods.into_iter().map(Arc::new).collect(),

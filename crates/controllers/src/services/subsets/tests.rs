@@ -5,7 +5,7 @@ use crate::services::testing::{pod, service};
 
 fn planned(change: Value, pods: Vec<Pod>, current: Option<&Endpoints>) -> Option<Endpoints> {
     let pods: Vec<Arc<Pod>> = pods.into_iter().map(Arc::new).collect();
-    let machines = [("host".to_owned(), Machine { zone: None, by_host_port: true })].into();
+    let machines = [("host".to_owned(), Machine { by_host_port: true, ..Machine::default() })].into();
     plan(&service(change), &pods, &machines, current)
 }
 
