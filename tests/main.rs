@@ -26,6 +26,7 @@ mod placement;
 mod python_client;
 mod restarts;
 mod rollouts;
+mod services;
 mod services_api;
 mod sets;
 mod tokens;

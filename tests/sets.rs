@@ -5,8 +5,7 @@ use std::{collections::BTreeSet, thread};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Kubectl, PATIENCE, Version, eventually},
-    machines::Machines,
+    harness::{Kubectl, Machines, PATIENCE, Version, eventually},
     restarts::until,
 };
 

@@ -3,7 +3,9 @@
 mod cluster;
 pub mod command;
 mod following;
+pub mod host;
 mod kubectl;
+pub mod machines;
 mod python;
 mod words;
 
@@ -15,6 +17,7 @@ use std::{
 pub use cluster::Cluster;
 pub use following::Following;
 pub use kubectl::{Kubectl, Version};
+pub use machines::Machines;
 pub use python::python;
 
 /// Longest wait for anything. Generous: a condition that holds is seen at once, and machines get busy.

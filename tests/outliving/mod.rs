@@ -4,7 +4,6 @@
 //! machine's processes, whatever the API says.
 
 mod ends;
-mod host;
 mod kills;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -16,8 +15,10 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::harness::Cluster;
-use host::running;
+use crate::harness::{
+    Cluster,
+    host::{self, running},
+};
 
 /// Longest wait for a cluster to come to rest after a storm.
 const REST: Duration = Duration::from_secs(90);

@@ -1,0 +1,80 @@
+//! What a cluster has on the machine, as the kernel says.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// How many processes have each argument that begins so.
+pub fn running(prefix: &str) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for (_, command) in processes() {
+        if let Some(mark) = command.iter().find(|part| part.starts_with(prefix)) {
+            *counts.entry(mark.clone()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// Pids of the processes that have this argument.
+pub fn pids(argument: &str) -> Vec<u32> {
+    processes()
+        .into_iter()
+        .filter(|(_, command)| command.iter().any(|part| part == argument))
+        .map(|(pid, _)| pid)
+        .collect()
+}
+
+fn processes() -> Vec<(u32, Vec<String>)> {
+    let entries = fs::read_dir("/proc").expect("list processes").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let command = |pid: u32| {
+        let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).split('\0').map(str::to_owned).collect()
+    };
+    pids.map(|pid| (pid, command(pid))).collect()
+}
+
+/// Pids of all processes of a cluster's pods, and of those that hold them.
+pub fn of_instance(data_dir: &Path) -> Vec<u32> {
+    let (instance, data_dir) = (instance(data_dir), data_dir.display().to_string());
+    let ours = |pid: u32, command: &[String]| {
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        cgroups.contains(&instance) || command.iter().any(|part| part.contains(&data_dir) || part.contains(&instance))
+    };
+    processes().into_iter().filter(|(pid, command)| ours(*pid, command)).map(|(pid, _)| pid).collect()
+}
+
+/// Everything on the machine that names this data directory or its instance: mounts, cgroups, processes, interfaces.
+pub fn traces(data_dir: &Path) -> Vec<String> {
+    let instance = instance(data_dir);
+    let id = instance.trim_start_matches("mainstay-").to_owned();
+    let names = |text: &str| text.contains(&instance) || text.contains(&data_dir.display().to_string());
+    let mut traces = Vec::new();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read mounts");
+    traces.extend(mounts.lines().filter(|line| names(line)).map(|line| format!("mount {line}")));
+    for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+        let path = hierarchy.path().join(&instance);
+        traces.extend(path.exists().then(|| format!("cgroup {}", path.display())));
+    }
+    for (pid, command) in processes() {
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        if command.iter().any(|part| names(part)) || cgroups.contains(&instance) {
+            traces.push(format!("process {pid} {command:?}"));
+        }
+    }
+    for link in fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
+        let name = link.file_name().to_string_lossy().into_owned();
+        traces.extend(name.contains(&id).then(|| format!("interface {name}")));
+    }
+    let run = PathBuf::from("/run").join(&instance);
+    traces.extend(run.exists().then(|| format!("directory {}", run.display())));
+    traces
+}
+
+/// As the binary names it: from the hash of the data directory.
+fn instance(data_dir: &Path) -> String {
+    let whole = fs::canonicalize(data_dir).expect("the data directory is there");
+    format!("mainstay-{:08x}", xxhash_rust::xxh3::xxh3_64(whole.as_os_str().as_encoded_bytes()) >> 32)
+}

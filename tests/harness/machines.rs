@@ -1,0 +1,256 @@
+//! Several machines, each a network namespace: one wire, one server, an agent each.
+//!
+//! The server's namespace holds the wire and runs no agent, so that a client there is one from outside. No machine has a default route.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use super::{
+    PATIENCE,
+    command::{Output, run},
+    eventually, host, tool,
+};
+
+/// Where the server listens, and from where clients outside the cluster come.
+pub const OUTSIDE: &str = "198.51.100.1";
+const SERVER: &str = "server";
+/// How much of each log a failing test shows.
+const TAIL: usize = 60;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+pub struct Machines {
+    id: String,
+    dir: TempDir,
+    names: Vec<String>,
+    flags: Vec<String>,
+    token: String,
+    running: BTreeMap<String, Child>,
+}
+
+#[track_caller]
+fn ip(arguments: &str) {
+    let mut command = Command::new("ip");
+    command.args(arguments.split_whitespace());
+    run(command, &format!("ip {arguments}"), "", PATIENCE).ok();
+}
+
+impl Machines {
+    /// A server, and machines that have joined it.
+    #[track_caller]
+    pub fn joined(names: &[&str]) -> Self {
+        Self::joined_with(names, &[])
+    }
+
+    /// With more flags for every agent.
+    #[track_caller]
+    pub fn joined_with(names: &[&str], flags: &[&str]) -> Self {
+        let mut machines = Self::wired(names);
+        machines.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        machines.start_server();
+        for name in names {
+            machines.start_agent(name);
+        }
+        machines.all_ready();
+        machines
+    }
+
+    /// The wire, and nothing that runs.
+    #[track_caller]
+    pub fn wired(names: &[&str]) -> Self {
+        let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let machines = Self {
+            id,
+            dir: tempfile::Builder::new().prefix("mainstay-test-").tempdir().expect("make a directory"),
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+            flags: Vec::new(),
+            token: String::new(),
+            running: BTreeMap::new(),
+        };
+        let server = machines.namespace(SERVER);
+        ip(&format!("netns add {server}"));
+        ip(&format!("-n {server} link set lo up"));
+        ip(&format!("-n {server} link add wire type bridge"));
+        ip(&format!("-n {server} addr add {OUTSIDE}/24 dev wire"));
+        ip(&format!("-n {server} link set wire up"));
+        for name in names {
+            let own = machines.namespace(name);
+            ip(&format!("netns add {own}"));
+            ip(&format!("-n {own} link set lo up"));
+            ip(&format!("-n {server} link add name to-{name} type veth peer name wire netns {own}"));
+            ip(&format!("-n {server} link set to-{name} master wire up"));
+            ip(&format!("-n {own} addr add {}/24 dev wire", machines.address(name)));
+            ip(&format!("-n {own} link set wire up"));
+        }
+        machines
+    }
+
+    #[track_caller]
+    pub fn start_server(&mut self) {
+        self.start(SERVER, &["server", "--listen", &format!("{OUTSIDE}:6443")]);
+        eventually("the server answers", || (self.kubectl(&["get", "--raw", "/readyz"], "").code == 0).then_some(()));
+        if self.token.is_empty() {
+            let made = self.mainstay(SERVER, &["token", "create"]);
+            self.token = run(made, "mainstay token create", "", PATIENCE).ok().trim().to_owned();
+        }
+    }
+
+    #[track_caller]
+    pub fn start_agent(&mut self, machine: &str) {
+        let (address, token) = (self.address(machine), self.token.clone());
+        let server = format!("https://{OUTSIDE}:6443");
+        let mut arguments = vec!["agent", "--server", &server, "--token", &token];
+        // A test machine's disk may be nearly full without that being what is tested.
+        arguments.extend(["--node-name", machine, "--node-ip", &address, "--evict-disk", "0"]);
+        let flags = self.flags.clone();
+        arguments.extend(flags.iter().map(String::as_str));
+        self.start(machine, &arguments);
+    }
+
+    #[track_caller]
+    pub fn all_ready(&self) {
+        eventually("all machines are ready", || {
+            let ready = r#"jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}"#;
+            let said = self.kubectl(&["get", "nodes", "-o", ready], "").stdout;
+            (said.split_whitespace().filter(|status| *status == "True").count() == self.names.len()).then_some(())
+        });
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// The address of a machine on the wire.
+    #[track_caller]
+    pub fn address(&self, machine: &str) -> String {
+        let number = self.names.iter().position(|name| name == machine).expect("a machine of this name");
+        format!("198.51.100.{}", number + 2)
+    }
+
+    pub fn namespace(&self, machine: &str) -> String {
+        format!("mainstay-{}-{machine}", self.id)
+    }
+
+    pub fn data(&self, machine: &str) -> PathBuf {
+        self.dir.path().join(machine)
+    }
+
+    /// A directory of this test's own.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// A program on a machine: only its network is another, so cgroups and mounts are the real ones.
+    pub fn on(&self, machine: &str, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.namespace(machine))).arg(program);
+        command
+    }
+
+    /// What a shell on a machine says to this.
+    #[track_caller]
+    pub fn shell(&self, machine: &str, line: &str) -> Output {
+        let mut command = self.on(machine, Path::new("sh"));
+        command.args(["-c", line]);
+        run(command, &format!("on {machine}: {line}"), "", PATIENCE)
+    }
+
+    pub fn mainstay(&self, machine: &str, arguments: &[&str]) -> Command {
+        let mut command = self.on(machine, Path::new(env!("CARGO_BIN_EXE_mainstay")));
+        command.args(arguments).arg("--data-dir").arg(self.data(machine));
+        command
+    }
+
+    #[track_caller]
+    fn start(&mut self, machine: &str, arguments: &[&str]) {
+        let path = self.dir.path().join(format!("{machine}.log"));
+        let log = fs::OpenOptions::new().create(true).append(true).open(path).expect("open a log file");
+        let mut command = self.mainstay(machine, arguments);
+        command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(log.try_clone().expect("share the log")).stderr(log);
+        self.running.insert(machine.to_owned(), command.spawn().expect("start it"));
+    }
+
+    /// The process of a machine's agent, or of the server.
+    pub fn pid(&self, machine: &str) -> u32 {
+        self.running[machine].id()
+    }
+
+    /// `kill -9` of a machine's agent.
+    #[track_caller]
+    pub fn kill(&mut self, machine: &str) {
+        let mut child = self.running.remove(machine).expect("it runs");
+        child.kill().expect("kill it");
+        child.wait().expect("wait for its end");
+    }
+
+    #[track_caller]
+    pub fn kill_server(&mut self) {
+        self.kill(SERVER);
+    }
+
+    /// A whole machine is gone at once: its wire, and every process on it.
+    #[track_caller]
+    pub fn cut(&mut self, machine: &str) {
+        ip(&format!("-n {} link set to-{machine} down", self.namespace(SERVER)));
+        self.kill(machine);
+        for pid in host::of_instance(&self.data(machine)) {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+
+    /// Takes a machine's processes and everything they left off the machine.
+    #[track_caller]
+    pub fn down(&mut self, machine: &str) {
+        run(self.mainstay(machine, &["down"]), "mainstay down", "", PATIENCE).ok();
+        if let Some(mut child) = self.running.remove(machine) {
+            child.wait().expect("wait for its end");
+        }
+    }
+
+    pub fn log(&self, machine: &str) -> String {
+        fs::read_to_string(self.dir.path().join(format!("{machine}.log"))).unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub fn kubectl(&self, arguments: &[&str], input: &str) -> Output {
+        self.kubectl_within(arguments, input, PATIENCE)
+    }
+
+    #[track_caller]
+    pub fn kubectl_within(&self, arguments: &[&str], input: &str, patience: Duration) -> Output {
+        let mut command = self.on(SERVER, &tool("bin/kubectl-1.32"));
+        command.arg("--kubeconfig").arg(self.data(SERVER).join("admin.kubeconfig")).args(arguments);
+        command.env("HOME", self.dir.path());
+        run(command, &format!("kubectl {}", arguments.join(" ")), input, patience)
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        for child in self.running.values_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for machine in self.names.iter().map(String::as_str).chain([SERVER]) {
+            if std::thread::panicking() {
+                let log = self.log(machine);
+                let lines: Vec<&str> = log.lines().collect();
+                eprintln!("{machine}:\n{}", lines[lines.len().saturating_sub(TAIL)..].join("\n"));
+            }
+            let _ = self.mainstay(machine, &["down"]).stdout(Stdio::null()).status();
+            let _ = Command::new("ip").args(["netns", "del", &self.namespace(machine)]).status();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Addresses of Services, called from everywhere.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde_json::json;
+
+use super::lab::{Lab, curl, now, program, set};
+use crate::harness::{eventually, machines::OUTSIDE};
+
+/// The pods that answered, and the clients that they saw.
+fn answers(said: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    said.lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(pod, client)| (pod.to_owned(), client.to_owned()))
+        .unzip()
+}
+
+fn again_and_again(times: usize, url: &str) -> String {
+    format!("for n in $(seq {times}); do {} {url} || exit; done", curl())
+}
+
+#[test]
+fn a_service_is_reached_from_pods_and_machines_by_address_and_by_name() {
+    let lab = Lab::new(&["a", "b"]);
+    let address = lab.start_service("web", json!({}));
+    lab.start_web("web", 3);
+    lab.start_client("a");
+    let (pods, own) = (lab.pods("web").into_iter().collect(), lab.value("pod client", "{.status.podIP}"));
+    eventually("all pods are called", || {
+        let said = lab.from_client(&again_and_again(30, &format!("http://{address}/"))).stdout;
+        (answers(&said) == (BTreeSet::clone(&pods), BTreeSet::from([own.clone()]))).then_some(())
+    });
+    for name in ["web", "web.default", "web.default.svc", "web.default.svc.cluster.local", "web.service.consul"] {
+        let said = lab.from_client(&format!("{} http://{name}/", curl())).ok();
+        assert!(pods.contains(said.split(' ').next().unwrap()), "{name}: {said}");
+    }
+    for machine in lab.machines.names() {
+        let said = lab.on(machine, &again_and_again(30, &format!("http://{address}/"))).ok();
+        assert_eq!(answers(&said).0, pods, "from machine {machine}");
+    }
+
+    // A pod that calls the Service of which it is the only backend reaches itself.
+    let address = lab.start_service("alone", json!({}));
+    lab.start_web("alone", 1);
+    let pod = lab.pods("alone").remove(0);
+    for url in [format!("http://{address}/"), "http://alone/".into()] {
+        eventually("it reaches itself", || {
+            let said = lab.machines.kubectl(&["exec", &pod, "--", "sh", "-c", &format!("{} {url}", curl())], "");
+            said.stdout.starts_with(&pod).then_some(())
+        });
+    }
+
+    // What an administrator looks with works, whatever the rules.
+    for machine in lab.machines.names() {
+        let said = lab.on(machine, &format!("{} list ruleset", program("nftables", "usr/sbin/nft"))).ok();
+        assert!(said.contains("services"), "{said}");
+    }
+
+    // A Service that is deleted is nobody's.
+    lab.kubectl("delete service web");
+    eventually("its address is refused or unknown", || {
+        (lab.from_client(&format!("{} http://{address}:81/", curl())).code == 7).then_some(())
+    });
+}
+
+#[test]
+fn node_ports_lead_in_at_every_machine_and_local_ones_keep_the_clients_address() {
+    let lab = Lab::new(&["a", "b"]);
+    lab.start_service("web", json!({ "type": "NodePort" }));
+    lab.start_web("web", 1);
+    let pod = lab.pods("web").remove(0);
+    let (here, port) =
+        (lab.value(&format!("pod {pod}"), "{.spec.nodeName}"), lab.value("service web", "{.spec.ports[0].nodePort}"));
+    let away = lab.machines.names().find(|name| **name != here).expect("another machine").to_owned();
+    let outside = |machine: &str, more: &str| {
+        let url = format!("http://{}:{port}/", lab.machines.address(machine));
+        lab.on("server", &format!("{} {more} {url}", curl()))
+    };
+    for machine in [&here, &away] {
+        eventually(&format!("{machine} leads to it"), || outside(machine, "").stdout.starts_with(&pod).then_some(()));
+        for from in [&here, &away] {
+            let url = format!("http://{}:{port}/", lab.machines.address(machine));
+            let said = lab.on(from, &format!("{} {url}", curl())).ok();
+            assert!(said.starts_with(&pod), "from {from} to {machine}: {said}");
+        }
+    }
+    lab.kubectl(r#"patch service web -p {"spec":{"externalTrafficPolicy":"Local"}}"#);
+    eventually("only the machine with a pod answers", || (outside(&away, "--max-time 1").code == 28).then_some(()));
+    assert_eq!(outside(&here, "").ok().trim(), format!("{pod} {OUTSIDE}"), "and it tells who calls");
+}
+
+#[test]
+fn a_client_stays_with_its_backend_until_that_is_gone() {
+    let lab = Lab::new(&["a", "b"]);
+    let address = lab.start_service("web", json!({ "sessionAffinity": "ClientIP" }));
+    lab.start_web("web", 3);
+    lab.start_client("a");
+    let calls = || answers(&lab.from_client(&again_and_again(15, &format!("http://{address}/"))).stdout).0;
+    let only = |pods: BTreeSet<String>| (pods.len() == 1).then(|| pods.into_iter().next().unwrap());
+    let first = eventually("it stays with one", || only(calls()));
+    assert_eq!(only(calls()), Some(first.clone()));
+    lab.kubectl(&format!("delete pod {first}"));
+    let second = only(calls()).expect("one other");
+    assert_ne!(second, first);
+    assert_eq!(only(calls()), Some(second), "and stays with that");
+}
+
+#[test]
+fn datagrams_from_one_port_go_to_the_pod_that_replaced_another() {
+    let lab = Lab::new(&["a", "b"]);
+    let address = lab.start_service("echo", json!({ "ports": [{ "port": 7000, "protocol": "UDP" }] }));
+    lab.create(&set("Deployment", "echo", 1, lab.pod("echo.py", &["7000"])));
+    let first = lab.serves("echo", 1).remove(0);
+    lab.start_pod("caller", "a", lab.pod("caller.py", &["/shared/calls", &address, "7000"]));
+    let last = || lab.requests("calls").pop().and_then(|call| call.answer.ok());
+    eventually("it answers", || (last().as_ref() == Some(&first)).then_some(()));
+    lab.kubectl(&format!("delete pod {first}"));
+    let deleted = now();
+    let second = lab.serves("echo", 1).remove(0);
+    let ready = now();
+    eventually("the other one answers", || (last().as_ref() == Some(&second)).then_some(()));
+    let took = now() - ready;
+    assert!(took < Duration::from_secs(5).as_secs_f64(), "{took} s after it was ready, {} s after", now() - deleted);
+}
