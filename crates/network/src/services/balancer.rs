@@ -129,3 +129,6 @@ impl State {
         self.wanted.get(front)?.values().next()
     }
 }
+
+#[cfg(test)]
+mod tests;

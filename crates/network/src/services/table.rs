@@ -87,3 +87,6 @@ fn backends(
     }
     all(|endpoint| endpoint.serving && endpoint.terminating)
 }
+
+#[cfg(test)]
+mod tests;
