@@ -15,26 +15,35 @@ with_each_kubectl!(
     what_cannot_be_had_is_refused_by_field,
 );
 
+/// What begins with a brace would be taken for JSON.
+fn apply(k: &Kubectl, flow: &str) {
+    k.apply(&format!("---\n{flow}"));
+}
+
 fn machine(k: &Kubectl) {
-    k.apply("{apiVersion: v1, kind: Node, metadata: {name: m1, labels: {topology.kubernetes.io/zone: z1}}}");
+    apply(k, "{apiVersion: v1, kind: Node, metadata: {name: m1, labels: {topology.kubernetes.io/zone: z1}}}");
 }
 
 /// A pod on the machine, as an agent would report it.
 fn pod(k: &Kubectl, name: &str, address: &str, ready: bool) {
-    k.apply(&format!(
-        "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, labels: {{app: web}}}}, spec: {{nodeName: m1, \
+    apply(
+        k,
+        &format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, labels: {{app: web}}}}, spec: {{nodeName: m1, \
          hostname: {name}, subdomain: web, containers: [{{name: c, image: i, ports: [{{name: http, containerPort: 8080}}]}}]}}}}"
-    ));
+        ),
+    );
     status(k, name, address, ready);
 }
 
 fn status(k: &Kubectl, name: &str, address: &str, ready: bool) {
     let path = format!("/api/v1/namespaces/default/pods/{name}");
     let mut pod: Value = serde_json::from_str(&k.ok(&format!("get --raw {path}"))).unwrap();
-    pod["status"] = json!({
+    let told = json!({
         "phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "hostIP": "192.168.0.1",
         "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
     });
+    pod["status"].as_object_mut().unwrap().extend(told.as_object().unwrap().clone());
     k.run_with(&format!("replace --raw {path}/status -f -"), &pod.to_string()).ok();
 }
 
@@ -76,11 +85,13 @@ fn an_exposed_deployment_gets_endpoints(k: &Kubectl) {
 
 fn endpoints_follow_readiness_and_what_is_published(k: &Kubectl) {
     machine(k);
-    k.apply(
+    apply(
+        k,
         "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80, \
          targetPort: http}]}}",
     );
-    k.apply(
+    apply(
+        k,
         "{apiVersion: v1, kind: Service, metadata: {name: open}, spec: {selector: {app: web}, \
          publishNotReadyAddresses: true, ports: [{port: 80, targetPort: 9999}]}}",
     );
@@ -108,7 +119,7 @@ fn endpoints_follow_readiness_and_what_is_published(k: &Kubectl) {
 
 fn headless_services_and_names_for_elsewhere(k: &Kubectl) {
     machine(k);
-    k.apply("{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: None, selector: {app: web}}}");
+    apply(k, "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: None, selector: {app: web}}}");
     k.ok("create service externalname other --external-name example.org");
     pod(k, "a", "10.1.0.1", true);
     eventually("the pod has a name below it", || {
@@ -123,8 +134,9 @@ fn headless_services_and_names_for_elsewhere(k: &Kubectl) {
 }
 
 fn endpoints_by_hand_are_repeated_in_slices(k: &Kubectl) {
-    k.apply("{apiVersion: v1, kind: Service, metadata: {name: db}, spec: {ports: [{port: 5432}]}}");
-    k.apply(
+    apply(k, "{apiVersion: v1, kind: Service, metadata: {name: db}, spec: {ports: [{port: 5432}]}}");
+    apply(
+        k,
         "{apiVersion: v1, kind: Endpoints, metadata: {name: db}, subsets: [{addresses: [{ip: 10.9.0.1}, {ip: 10.9.0.2}], \
          ports: [{port: 5432}]}]}",
     );
