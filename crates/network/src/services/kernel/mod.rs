@@ -257,7 +257,9 @@ impl Kernel {
             }
             None => {
                 let anew = self.wanted().anew();
-                self.submit(anew).await?;
+                let before = self.converse("ask for packet rules", listing::generation).await?;
+                let now = self.submit(anew).await?;
+                self.known = (before.wrapping_add(1) == now).then_some(now);
                 Drift { missing: self.wanted().elements.count() + self.ways.len(), ..Drift::default() }
             }
         };
