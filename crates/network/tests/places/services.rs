@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -203,11 +203,25 @@ pub fn exchange(socket: &UdpSocket) -> io::Result<Answer> {
     answer(&String::from_utf8_lossy(&text[..length]))
 }
 
+/// A program of the machine, or `nft` as `tools/test-deps` fetches it.
+fn program(name: &str) -> std::process::Command {
+    if name != "nft" {
+        return std::process::Command::new(name);
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate is two levels down");
+    let tools = std::env::var_os("MAINSTAY_TOOLS").map_or_else(|| root.join(".tools"), PathBuf::from);
+    let path = tools.join("nftables/usr/sbin/nft");
+    assert!(path.exists(), "{} is missing: run tools/test-deps", path.display());
+    let mut program = std::process::Command::new(path);
+    program.env("LD_LIBRARY_PATH", tools.join("nftables/libraries"));
+    program
+}
+
 /// Runs a program in a namespace. What it printed.
 pub fn command(place: &Place, line: &str) -> String {
     let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     place.run(move || {
-        let output = std::process::Command::new(&words[0]).args(&words[1..]).output();
+        let output = program(&words[0]).args(&words[1..]).output();
         let output = output.unwrap_or_else(|error| panic!("these tests need {}: {error}", words[0]));
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
