@@ -27,11 +27,11 @@ fn a_service_is_reached_from_pods_and_machines_by_address_and_by_name() {
     lab.start_client("a");
     let (pods, own) = (lab.pods("web").into_iter().collect(), lab.value("pod client", "{.status.podIP}"));
     eventually("all pods are called", || {
-        let said = lab.from_client(&again_and_again(30, &format!("http://{address}/"))).stdout;
+        let said = lab.by_client(&again_and_again(30, &format!("http://{address}/"))).stdout;
         (answers(&said) == (BTreeSet::clone(&pods), BTreeSet::from([own.clone()]))).then_some(())
     });
     for name in ["web", "web.default", "web.default.svc", "web.default.svc.cluster.local", "web.service.consul"] {
-        let said = lab.from_client(&format!("{} http://{name}/", curl())).ok();
+        let said = lab.by_client(&format!("{} http://{name}/", curl())).ok();
         assert!(pods.contains(said.split(' ').next().unwrap()), "{name}: {said}");
     }
     for machine in lab.machines.names() {
@@ -59,7 +59,7 @@ fn a_service_is_reached_from_pods_and_machines_by_address_and_by_name() {
     // A Service that is deleted is nobody's.
     lab.kubectl("delete service web");
     eventually("its address is refused or unknown", || {
-        (lab.from_client(&format!("{} http://{address}:81/", curl())).code == 7).then_some(())
+        (lab.by_client(&format!("{} http://{address}:81/", curl())).code == 7).then_some(())
     });
 }
 
@@ -95,7 +95,7 @@ fn a_client_stays_with_its_backend_until_that_is_gone() {
     let address = lab.start_service("web", json!({ "sessionAffinity": "ClientIP" }));
     lab.start_web("web", 3);
     lab.start_client("a");
-    let calls = || answers(&lab.from_client(&again_and_again(15, &format!("http://{address}/"))).stdout).0;
+    let calls = || answers(&lab.by_client(&again_and_again(15, &format!("http://{address}/"))).stdout).0;
     let only = |pods: BTreeSet<String>| (pods.len() == 1).then(|| pods.into_iter().next().unwrap());
     let first = eventually("it stays with one", || only(calls()));
     assert_eq!(only(calls()), Some(first.clone()));

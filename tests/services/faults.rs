@@ -96,16 +96,15 @@ fn a_killed_pod_and_a_dead_machine_take_only_their_own_requests_with_them() {
     let cut = now();
     lab.machines.cut(victim);
     let deadline = Instant::now() + GIVEN_UP;
-    while Instant::now() < deadline {
-        let since = now();
-        // Whoever is sent to a pod that is gone finds out after three seconds.
-        std::thread::sleep(Duration::from_secs(5));
-        let answered = lab.requests("load").iter().any(|request| request.began >= since && request.answer.is_ok());
-        assert!(answered, "pods of other machines go on serving");
-        if lab.failures("load", since).is_empty() {
-            break;
-        }
+    let sent_to = || {
+        let ready = "jsonpath={.items[*].endpoints[?(@.conditions.ready==true)].targetRef.name}";
+        lab.kubectl(&format!("get endpointslices -l kubernetes.io/service-name=web -o {ready}"))
+    };
+    while dead.iter().any(|pod| sent_to().contains(pod)) {
+        assert!(Instant::now() < deadline, "nothing is sent to a dead machine after {GIVEN_UP:?}: {}", sent_to());
+        lab.answered("load", 1); // by pods of other machines
     }
+    lab.answered("load", 10);
     let over = now();
     lab.answered("load", 300);
     assert!(lab.failures("load", over).is_empty(), "{} s after the machine died", over - cut);

@@ -35,6 +35,6 @@ fn where_pods_have_no_addresses_services_end_at_ports_of_their_machines() {
     let hosts: BTreeSet<&str> = endpoints.split(' ').collect();
     assert!(hosts.iter().all(|host| host.starts_with("198.51.100.")), "{endpoints}");
     lab.start_client("b");
-    let said = lab.from_client(&format!("{} http://web.default.svc.cluster.local/", curl())).ok();
+    let said = lab.by_client(&format!("{} http://web.default.svc.cluster.local/", curl())).ok();
     assert!(said.starts_with("web-"), "by name, from a pod: {said}");
 }

@@ -128,7 +128,7 @@ impl Lab {
 
     /// What a shell in the client says to this.
     #[track_caller]
-    pub fn from_client(&self, line: &str) -> Output {
+    pub fn by_client(&self, line: &str) -> Output {
         self.machines.kubectl(&["exec", "client", "--", "sh", "-c", line], "")
     }
 

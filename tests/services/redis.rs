@@ -37,7 +37,7 @@ fn callers_of_redis_wait_while_its_only_pod_is_replaced_and_lose_nothing() {
     lab.serves("redis", 1);
     lab.start_client("b");
     let cli = format!("{} -h {address}", program("redis", "usr/bin/redis-cli"));
-    eventually("it answers", || (lab.from_client(&format!("{cli} ping")).stdout == "PONG\n").then_some(()));
+    eventually("it answers", || (lab.by_client(&format!("{cli} ping")).stdout == "PONG\n").then_some(()));
 
     // Each call is a connection of its own, and counts one up; the numbers tell what was lost.
     let over = AtomicBool::new(false);
@@ -46,7 +46,7 @@ fn callers_of_redis_wait_while_its_only_pod_is_replaced_and_lose_nothing() {
             let mut counted = Vec::new();
             while !over.load(Ordering::Relaxed) {
                 let line = format!("for n in 1 2 3 4 5 6 7 8 9 10; do {cli} incr calls || exit; done");
-                counted.extend(lab.from_client(&line).ok().lines().map(str::to_owned));
+                counted.extend(lab.by_client(&line).ok().lines().map(str::to_owned));
             }
             counted
         });
@@ -74,7 +74,7 @@ fn nobody_waits_at_a_service_that_does_not_hold_and_others_wait_as_long_as_it_sa
     lab.start_client("a");
     let call = |address: &str| {
         let began = now();
-        let code = lab.from_client(&format!("{} http://{address}/", curl())).code;
+        let code = lab.by_client(&format!("{} http://{address}/", curl())).code;
         (code, now() - began)
     };
     eventually("it refuses at once", || {
@@ -87,7 +87,7 @@ fn nobody_waits_at_a_service_that_does_not_hold_and_others_wait_as_long_as_it_sa
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let url = format!("http://{holding}/");
-            lab.from_client(&format!("for n in $(seq 30); do {} {url} && exit; done; exit 1", curl())).ok()
+            lab.by_client(&format!("for n in $(seq 30); do {} {url} && exit; done; exit 1", curl())).ok()
         });
         lab.start_web("holding", 1);
         assert!(waits.join().expect("it was answered").starts_with("holding-"));

@@ -147,7 +147,6 @@ async fn start_ours(services: usize, stop: &CancellationToken) -> anyhow::Result
         alias_domain: "consul".into(),
         datacentre: "dc1".into(),
         upstreams: Vec::new(),
-        machine: "m1".into(),
     };
     let dns = Dns::bind(settings, catalogue).await?;
     let address = dns.address();

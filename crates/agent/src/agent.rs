@@ -133,7 +133,6 @@ impl Agent {
             instance: settings.instance.clone(),
             node_name: settings.node_name.clone(),
             directory: settings.directory.join("services"),
-            pods: cluster_range,
             services: service_range,
             names,
         };

@@ -35,12 +35,7 @@ struct Balanced {
 impl Balanced {
     fn new(pods: usize) -> Self {
         let world = World::new(pods);
-        let settings = BalancerSettings {
-            instance: "mainstay".into(),
-            bridge: "mainstay".into(),
-            pods: "10.244.0.0/16".parse().unwrap(),
-            services: "10.96.0.0/16".parse().unwrap(),
-        };
+        let settings = BalancerSettings { instance: "mainstay".into(), services: "10.96.0.0/16".parse().unwrap() };
         let balancer = world.machine.run(move || Balancer::start(settings).unwrap());
         Self { world, balancer }
     }

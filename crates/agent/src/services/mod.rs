@@ -16,7 +16,7 @@ use std::{net::Ipv4Addr, path::PathBuf, sync::Arc};
 
 use kube::{Api, Client};
 use mainstay_network::{
-    Range, bridge_name,
+    Range,
     catalogue::Catalogue,
     loopback,
     services::{Balancer, BalancerSettings},
@@ -45,7 +45,6 @@ pub struct ServicesSettings {
     pub node_name: String,
     /// Where what the API says is kept.
     pub directory: PathBuf,
-    pub pods: Range,
     pub services: Range,
     pub names: NamesSettings,
 }
@@ -82,12 +81,8 @@ impl Services {
         client: Client,
         metrics: Metrics,
     ) -> Result<Self, mainstay_network::NetworkError> {
-        let balancer = Balancer::start(BalancerSettings {
-            instance: settings.instance.clone(),
-            bridge: bridge_name(&settings.instance),
-            pods: settings.pods,
-            services: settings.services,
-        })?;
+        let balancer =
+            Balancer::start(BalancerSettings { instance: settings.instance.clone(), services: settings.services })?;
         Ok(Self {
             settings,
             client,

@@ -58,7 +58,6 @@ async fn bind(settings: &ServicesSettings, address: Ipv4Addr, catalogue: Arc<Cat
         alias_domain: names.alias_domain.clone(),
         datacentre: names.datacentre.clone(),
         upstreams: if names.upstreams.is_empty() { of_machine() } else { names.upstreams.clone() },
-        machine: settings.node_name.clone(),
     };
     Dns::bind(dns, catalogue).await.map_err(|error| error.to_string())
 }

@@ -69,10 +69,12 @@ impl Publisher {
         loop {
             match tokio::time::timeout(LOOK_AGAIN, self.in_force.changed()).await {
                 Ok(changed) => return changed.ok(),
-                Err(_) => match tokio::time::timeout(DEADLINE, self.tables.get_opt(&self.node_name)).await {
-                    Ok(Ok(None)) => return Some(()),
-                    Ok(Ok(Some(_)) | Err(_)) | Err(_) => {}
-                },
+                Err(_) => {
+                    let known = tokio::time::timeout(DEADLINE, self.tables.get_opt(&self.node_name)).await;
+                    if matches!(known, Ok(Ok(None))) {
+                        return Some(());
+                    }
+                }
             }
         }
     }

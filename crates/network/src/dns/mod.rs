@@ -54,8 +54,6 @@ pub struct DnsSettings {
     pub datacentre: String,
     /// Who knows all other names.
     pub upstreams: Vec<SocketAddr>,
-    /// This machine's name, among the machines of the catalogue.
-    pub machine: String,
 }
 
 /// Bound, and answering once it runs.

@@ -20,8 +20,6 @@ use crate::{catalogue::Key, error::NetworkError, proxy::Proxy, range::Range};
 #[derive(Clone, Debug)]
 pub struct BalancerSettings {
     pub instance: String,
-    pub bridge: String,
-    pub pods: Range,
     pub services: Range,
 }
 

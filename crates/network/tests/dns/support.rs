@@ -29,7 +29,6 @@ pub fn settings(upstreams: Vec<SocketAddr>) -> DnsSettings {
         alias_domain: "consul".into(),
         datacentre: "dc1".into(),
         upstreams,
-        machine: "m1".into(),
     }
 }
 

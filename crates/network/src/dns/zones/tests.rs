@@ -25,7 +25,6 @@ pub fn settings() -> DnsSettings {
         alias_domain: "consul".into(),
         datacentre: "dc1".into(),
         upstreams: Vec::new(),
-        machine: "m1".into(),
     }
 }
 
