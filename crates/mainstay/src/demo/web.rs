@@ -12,12 +12,15 @@ use tokio::{
     net::{TcpListener, TcpStream},
     signal::unix::{SignalKind, signal},
 };
+use tokio_util::task::TaskTracker;
 
 use crate::exit::Exit;
 
 /// Longest request that is read.
 const MOST: usize = 16 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long somebody who is connected already may take to be noticed.
+const LAST_CALLERS: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub struct WebOptions {
@@ -42,15 +45,20 @@ pub fn run(options: &WebOptions) -> Result<(), Exit> {
         let listener = TcpListener::bind(("0.0.0.0", options.port)).await;
         let listener = listener.with_context(|| format!("listen on port {}", options.port))?;
         println!("{} listens on port {}", options.name, options.port);
+        let answers = TaskTracker::new();
         tokio::select! {
-            () = serve(listener, &options.name) => {}
+            () = serve(&listener, &options.name, &answers) => {}
             _ = terminate.recv() => println!("{} was told to end", options.name),
         }
+        // Who came before the end is answered.
+        let _ = tokio::time::timeout(LAST_CALLERS, serve(&listener, &options.name, &answers)).await;
+        answers.close();
+        let _ = tokio::time::timeout(PATIENCE, answers.wait()).await;
         Ok(())
     })
 }
 
-async fn serve(listener: TcpListener, name: &str) {
+async fn serve(listener: &TcpListener, name: &str, answers: &TaskTracker) {
     static ANSWERED: AtomicU64 = AtomicU64::new(0);
     let started = Instant::now();
     loop {
@@ -60,7 +68,7 @@ async fn serve(listener: TcpListener, name: &str) {
         };
         let count = ANSWERED.fetch_add(1, Ordering::Relaxed) + 1;
         let text = format!("Hello from {name}, up for {:.1} s, answer {count}.\n", started.elapsed().as_secs_f64());
-        tokio::spawn(async move {
+        answers.spawn(async move {
             match tokio::time::timeout(PATIENCE, answer(connection, &text)).await {
                 Ok(Ok(line)) => println!("{peer} {line}"),
                 Ok(Err(error)) => println!("{peer} {error}"),
@@ -117,7 +125,7 @@ mod tests {
     async fn it_says_who_it_is() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        tokio::spawn(async move { serve(listener, "web-7").await });
+        tokio::spawn(async move { serve(&listener, "web-7", &TaskTracker::new()).await });
         let address = (IpAddr::from([127, 0, 0, 1]), port);
         assert!(ask(address).await.unwrap().starts_with("Hello from web-7"));
         assert!(ask(address).await.is_ok());
