@@ -199,9 +199,11 @@ fn start(world: &World, now: Timestamp, plan: &mut Plan<Action, Report>) {
         let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
         warn("TooManyMissedTimes", message.to_owned());
     }
-    let name = format!("{}-{}", want.name, due.as_second().div_euclid(60));
-    if world.jobs.iter().any(|job| job.name == name) {
-        return; // two times within a minute share a Job
+    let minute = |time: Timestamp| time.as_second().div_euclid(60);
+    let name = format!("{}-{}", want.name, minute(due));
+    let had = world.status.last_schedule_time.as_ref().is_some_and(|Time(at)| minute(*at) == minute(due));
+    if had || world.jobs.iter().any(|job| job.name == name) {
+        return; // two times within a minute share a Job, even one that is gone already
     }
     let running: Vec<&JobView> =
         world.jobs.iter().filter(|job| job.ended.is_none() && job.scheduled.is_some()).collect();

@@ -90,6 +90,15 @@ fn a_job_is_started_when_one_is_due_and_recorded_once_it_is_there() {
 }
 
 #[test]
+fn two_times_within_a_minute_share_a_job_even_one_that_is_gone() {
+    let mut world = world(Desired { schedule: "@every 45s".into(), ..desired() }, vec![]);
+    world.status.last_schedule_time = Some(Time(at(NOW + 5)));
+    let later = plan(&world, at(NOW + 50));
+    assert_eq!((deeds(&later), later.wake_at), (vec![], Some(at(NOW + 95))));
+    assert_eq!(deeds(&plan(&world, at(NOW + 95))), ["start c-1001"]);
+}
+
+#[test]
 fn what_runs_already_is_tolerated_waited_for_or_replaced() {
     for (policy, expected) in [
         (Concurrency::Allow, &["start c-1000"][..]),
