@@ -1,10 +1,13 @@
 //! Names of our own, asked for with `dig`.
 
-use std::time::Duration;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use mainstay_network::{catalogue::Kind, dns::Dns};
 
-use crate::support::{Running, settings};
+use crate::support::{Running, own_address, settings};
 
 async fn cluster() -> Running {
     let dns = Running::start(Vec::new()).await;
@@ -94,20 +97,20 @@ async fn a_change_is_in_the_next_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_is_taken_or_not_here_is_named_with_what_to_do() {
     let dns = cluster().await;
-    let bind = async |address: [u8; 4], port: u16| {
-        let wanted = mainstay_network::dns::DnsSettings { address: address.into(), port, ..settings(Vec::new()) };
+    let bind = async |address: Ipv4Addr, port: u16| {
+        let wanted = mainstay_network::dns::DnsSettings { address, port, ..settings(Vec::new()) };
         Dns::bind(wanted, dns.catalogue.clone()).await.map(|_| ()).unwrap_err().to_string()
     };
-    let taken = bind([127, 0, 0, 1], dns.address.port()).await;
+    let taken = bind(own_address(), dns.address.port()).await;
     assert!(taken.contains(&dns.address.to_string()) && taken.contains("another program listens there"), "{taken}");
-    let elsewhere = bind([203, 0, 113, 1], 5353).await;
+    let elsewhere = bind([203, 0, 113, 1].into(), 5353).await;
     assert!(elsewhere.contains("203.0.113.1:5353") && elsewhere.contains("no interface"), "{elsewhere}");
 
     // One that listens by UDP only, and would share.
     let other = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
     other.set_reuse_port(true).unwrap();
-    other.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
-    let taken = bind([127, 0, 0, 1], other.local_addr().unwrap().as_socket().unwrap().port()).await;
+    other.bind(&SocketAddr::from((own_address(), 0)).into()).unwrap();
+    let taken = bind(own_address(), other.local_addr().unwrap().as_socket().unwrap().port()).await;
     assert!(taken.contains("(UDP)") && taken.contains("another program listens there"), "{taken}");
     dns.stop().await;
 }

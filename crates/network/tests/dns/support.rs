@@ -1,6 +1,11 @@
 //! A running server, and ways to ask it.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use hickory_proto::op::Message;
 use mainstay_network::{
@@ -21,9 +26,15 @@ pub struct Running {
     task: JoinHandle<()>,
 }
 
+/// A loopback address that no other test run beside this one uses: a port that is free for TCP may be somebody's for UDP.
+pub fn own_address() -> Ipv4Addr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 128 | high, middle, low.max(1))
+}
+
 pub fn settings(upstreams: Vec<SocketAddr>) -> DnsSettings {
     DnsSettings {
-        address: [127, 0, 0, 1].into(),
+        address: own_address(),
         port: 0,
         domain: "cluster.local".into(),
         alias_domain: "consul".into(),
