@@ -112,15 +112,19 @@ fn a_restart_begins_from_the_image_and_keeps_the_volumes() {
 #[test]
 fn restarts_wait_longer_and_longer_each_with_a_container_of_its_own() {
     let k = Kubectl::with_pods(Version::V1_32);
+    let container = "{.restartCount} {.lastState.terminated.containerID} {.state.waiting.reason}";
+    let line = format!("{{range .status.containerStatuses[*]}}{container}{{end}}{{\"\\n\"}}");
+    let mut changes = k.follow(&format!("get pods -w -o 'jsonpath={line}'"));
     k.create(&pod("p", "date +%s.%N; exit 1", "", ""));
-    let mut ids = std::collections::BTreeSet::new();
-    let id = "{.status.containerStatuses[0].lastState.terminated.containerID}";
-    let mut waited = false;
-    eventually("four restarts", || {
-        ids.insert(k.value("pod p", id));
-        waited |= k.value("pod p", "{.status.containerStatuses[0].state.waiting.reason}") == "CrashLoopBackOff";
-        (k.value("pod p", RESTARTS).parse::<u32>().ok()? >= 4).then_some(())
-    });
+    let (mut ids, mut waited, mut restarts) = (std::collections::BTreeSet::new(), false, 0);
+    while restarts < 4 {
+        let change = changes.until("what became of the container", |line| !line.is_empty());
+        let words: Vec<&str> = change.split(' ').collect();
+        let [count, id, reason] = words[..] else { panic!("{change}") };
+        restarts = count.parse().expect("a number of restarts");
+        ids.insert(id.to_owned());
+        waited |= reason == "CrashLoopBackOff";
+    }
     ids.remove("");
     assert!(waited, "nobody was told that it waits");
     assert!(ids.len() >= 3, "{ids:?}");

@@ -146,6 +146,8 @@ impl Journal {
     fn replace(&mut self) -> io::Result<()> {
         let Some(mut next) = self.next.take() else { return Ok(()) };
         next.flush()?;
+        // Or a power cut may leave an empty file under the name, which would say that there is nothing.
+        next.get_ref().sync_data()?;
         fs::rename(beside(&self.path), &self.path)?;
         (self.file, self.base) = (Some(next), self.lines);
         Ok(())

@@ -18,6 +18,8 @@ use crate::spec;
 
 const PORT: u16 = 53;
 const AGAIN: Duration = Duration::from_secs(5);
+/// How often it is looked whom the machine itself asks: another network gives others.
+const LOOK: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub struct NamesSettings {
@@ -37,7 +39,14 @@ pub async fn run(settings: &ServicesSettings, address: Ipv4Addr, catalogue: Arc<
         match bind(settings, address, catalogue.clone()).await {
             Ok(dns) => {
                 said = false;
-                dns.run(CancellationToken::new()).await;
+                let upstreams = dns.upstreams();
+                let heed = async {
+                    match settings.names.upstreams.is_empty() {
+                        true => whenever_it_changes(of_machine, |servers| upstreams.set(servers)).await,
+                        false => std::future::pending().await,
+                    }
+                };
+                tokio::select! { () = dns.run(CancellationToken::new()) => {}, () = heed => {} }
             }
             Err(error) if !std::mem::replace(&mut said, true) => {
                 tracing::warn!(%error, %address, "cannot answer for names; will try again");
@@ -62,8 +71,43 @@ async fn bind(settings: &ServicesSettings, address: Ipv4Addr, catalogue: Arc<Cat
     Dns::bind(dns, catalogue).await.map_err(|error| error.to_string())
 }
 
+/// Tells what is read whenever it is no longer what it was.
+async fn whenever_it_changes<T: PartialEq + Clone>(read: impl Fn() -> T, tell: impl Fn(T)) {
+    let mut known = read();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = read();
+        if now != known {
+            known = now.clone();
+            tell(now);
+        }
+    }
+}
+
 /// Those that the machine itself asks.
 fn of_machine() -> Vec<SocketAddr> {
     let servers = spec::dns::of_machine().servers;
     servers.iter().filter_map(|server| server.parse::<IpAddr>().ok()).map(|ip| SocketAddr::new(ip, PORT)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_changes_is_told_once() {
+        let (file, told) = (Mutex::new("a"), Mutex::new(Vec::new()));
+        let follow = whenever_it_changes(|| *file.lock(), |now| told.lock().push(now));
+        let change = async {
+            for text in ["a", "b", "b", "c"] {
+                *file.lock() = text;
+                tokio::time::sleep(LOOK).await;
+            }
+            tokio::time::sleep(LOOK).await;
+        };
+        tokio::select! { () = follow => {}, () = change => {} }
+        assert_eq!(*told.lock(), ["b", "c"]);
+    }
 }
