@@ -112,20 +112,20 @@ fn a_restart_begins_from_the_image_and_keeps_the_volumes() {
 #[test]
 fn restarts_wait_longer_and_longer_each_with_a_container_of_its_own() {
     let k = Kubectl::with_pods(Version::V1_32);
-    let container = "{.restartCount} {.lastState.terminated.containerID} {.state.waiting.reason}";
-    let line = format!("{{range .status.containerStatuses[*]}}{container}{{end}}{{\"\\n\"}}");
-    let mut changes = k.follow(&format!("get pods -w -o 'jsonpath={line}'"));
+    let of = ".status.containerStatuses[0]";
+    let columns = format!("N:{of}.restartCount,ID:{of}.lastState.terminated.containerID,WHY:{of}.state.waiting.reason");
+    let mut changes = k.follow(&format!("get pods -w --no-headers -o custom-columns={columns}"));
     k.create(&pod("p", "date +%s.%N; exit 1", "", ""));
     let (mut ids, mut waited, mut restarts) = (std::collections::BTreeSet::new(), false, 0);
     while restarts < 4 {
-        let change = changes.until("what became of the container", |line| !line.is_empty());
-        let words: Vec<&str> = change.split(' ').collect();
+        let change = changes.until("what became of the container", |line| !line.starts_with("<none>"));
+        let words: Vec<&str> = change.split_whitespace().collect();
         let [count, id, reason] = words[..] else { panic!("{change}") };
         restarts = count.parse().expect("a number of restarts");
         ids.insert(id.to_owned());
         waited |= reason == "CrashLoopBackOff";
     }
-    ids.remove("");
+    ids.remove("<none>");
     assert!(waited, "nobody was told that it waits");
     assert!(ids.len() >= 3, "{ids:?}");
 }

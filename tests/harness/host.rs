@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::eventually;
+
 /// How many processes have each argument that begins so.
 pub fn running(prefix: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
@@ -44,6 +46,45 @@ pub fn of_instance(data_dir: &Path) -> Vec<u32> {
         cgroups.contains(&instance) || command.iter().any(|part| part.contains(&data_dir) || part.contains(&instance))
     };
     processes().into_iter().filter(|(pid, command)| ours(*pid, command)).map(|(pid, _)| pid).collect()
+}
+
+/// Kills everything that a cluster runs, until nothing is left.
+pub fn kill_processes(data_dir: &Path) {
+    eventually("all processes are gone", || {
+        let left = of_instance(data_dir);
+        for pid in &left {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid as i32), nix::sys::signal::Signal::SIGKILL);
+        }
+        left.is_empty().then_some(())
+    });
+}
+
+/// Takes away what a kernel that starts anew would not have: mounts, cgroups and what is in `/run`.
+pub fn forget(data_dir: &Path) {
+    let instance = instance(data_dir);
+    let names = |path: &str| path.contains(&instance) || path.contains(&data_dir.display().to_string());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read mounts");
+    let points: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|at| names(at)).collect();
+    for point in points.iter().rev() {
+        nix::mount::umount2(*point, nix::mount::MntFlags::MNT_DETACH).expect("unmount");
+    }
+    for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+        eventually("the cgroup is gone", || remove_cgroup(&hierarchy.path().join(&instance)).is_ok().then_some(()));
+    }
+    let run = PathBuf::from("/run").join(&instance);
+    if run.exists() {
+        fs::remove_dir_all(run).expect("remove what is in /run");
+    }
+}
+
+fn remove_cgroup(path: &Path) -> std::io::Result<()> {
+    if !path.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(path)?.flatten().filter(|entry| entry.path().is_dir()) {
+        remove_cgroup(&entry.path())?;
+    }
+    fs::remove_dir(path)
 }
 
 /// Everything on the machine that names this data directory or its instance: mounts, cgroups, processes, interfaces.

@@ -81,16 +81,19 @@ impl Machines {
         ip(&format!("-n {server} link add wire type bridge"));
         ip(&format!("-n {server} addr add {OUTSIDE}/24 dev wire"));
         ip(&format!("-n {server} link set wire up"));
-        for name in names {
-            let own = machines.namespace(name);
-            ip(&format!("netns add {own}"));
-            ip(&format!("-n {own} link set lo up"));
-            ip(&format!("-n {server} link add name to-{name} type veth peer name wire netns {own}"));
-            ip(&format!("-n {server} link set to-{name} master wire up"));
-            ip(&format!("-n {own} addr add {}/24 dev wire", machines.address(name)));
-            ip(&format!("-n {own} link set wire up"));
-        }
+        names.iter().for_each(|name| machines.plug_in(name));
         machines
+    }
+
+    #[track_caller]
+    fn plug_in(&self, machine: &str) {
+        let (server, own) = (self.namespace(SERVER), self.namespace(machine));
+        ip(&format!("netns add {own}"));
+        ip(&format!("-n {own} link set lo up"));
+        ip(&format!("-n {server} link add name to-{machine} type veth peer name wire netns {own}"));
+        ip(&format!("-n {server} link set to-{machine} master wire up"));
+        ip(&format!("-n {own} addr add {}/24 dev wire", self.address(machine)));
+        ip(&format!("-n {own} link set wire up"));
     }
 
     #[track_caller]
@@ -205,9 +208,18 @@ impl Machines {
     pub fn cut(&mut self, machine: &str) {
         ip(&format!("-n {} link set to-{machine} down", self.namespace(SERVER)));
         self.kill(machine);
-        for pid in host::of_instance(&self.data(machine)) {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL);
-        }
+        host::kill_processes(&self.data(machine));
+    }
+
+    /// A machine loses its power and is back: only its disk is as it was.
+    #[track_caller]
+    pub fn reboot(&mut self, machine: &str) {
+        self.cut(machine);
+        host::forget(&self.data(machine));
+        ip(&format!("-n {} link del to-{machine}", self.namespace(SERVER)));
+        ip(&format!("netns del {}", self.namespace(machine)));
+        self.plug_in(machine);
+        self.start_agent(machine);
     }
 
     /// Takes a machine's processes and everything they left off the machine.

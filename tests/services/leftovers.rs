@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use super::lab::{Lab, program};
 use crate::harness::{Machines, eventually, host};
 
+/// `MAINSTAY_KILLS` sets another number.
 const KILLS: usize = 15;
+/// Every so many-th, the machine goes with the agent.
+const REBOOT: usize = 5;
 
 /// What the kernel says of a machine's network, as far as it is to be the same again.
 fn network(machines: &Machines, machine: &str) -> Vec<(String, String)> {
@@ -61,7 +64,8 @@ fn taken(lab: &Lab) -> [usize; 3] {
 }
 
 #[test]
-fn kills_of_an_agent_while_pods_come_and_go_leak_no_address_interface_or_rule() {
+fn kills_and_reboots_while_pods_come_and_go_leak_no_address_interface_or_rule() {
+    let kills = std::env::var("MAINSTAY_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number of kills"));
     let mut lab = Lab::new(&["a"]);
     lab.start_service("web", json!({}));
     let pod = lab.container(&["sleep".into(), "100000".into()]);
@@ -79,11 +83,15 @@ fn kills_of_an_agent_while_pods_come_and_go_leak_no_address_interface_or_rule() 
     let before = quiet();
     let mut random = fastrand::Rng::new();
     println!("seed {}", random.get_seed());
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         lab.kubectl(&format!("scale deployment web --replicas={}", 1 + kill % 5));
         std::thread::sleep(std::time::Duration::from_millis(random.u64(100..900)));
-        lab.machines.kill("a");
-        lab.machines.start_agent("a");
+        if kill % REBOOT == REBOOT - 1 {
+            lab.machines.reboot("a");
+        } else {
+            lab.machines.kill("a");
+            lab.machines.start_agent("a");
+        }
     }
     lab.kubectl("scale deployment web --replicas=2");
     lab.serves("web", 2);
