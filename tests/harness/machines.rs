@@ -203,10 +203,17 @@ impl Machines {
         self.kill(SERVER);
     }
 
+    /// Takes a machine off the wire, or puts it back; everything on it runs on.
+    #[track_caller]
+    pub fn plug(&self, machine: &str, on: bool) {
+        let state = if on { "up" } else { "down" };
+        ip(&format!("-n {} link set to-{machine} {state}", self.namespace(SERVER)));
+    }
+
     /// A whole machine is gone at once: its wire, and every process on it.
     #[track_caller]
     pub fn cut(&mut self, machine: &str) {
-        ip(&format!("-n {} link set to-{machine} down", self.namespace(SERVER)));
+        self.plug(machine, false);
         self.kill(machine);
         host::kill_processes(&self.data(machine));
     }

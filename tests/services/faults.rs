@@ -1,6 +1,7 @@
 //! `kill -9` of everything in turn, under load: only what was on what died may fail.
 
 use std::{
+    collections::BTreeSet,
     fs,
     time::{Duration, Instant},
 };
@@ -29,6 +30,13 @@ fn nothing_failed(lab: &Lab, since: f64, during: &str) {
     lab.answered("load", 50);
     let failures = lab.failures("load", since);
     assert!(failures.is_empty(), "during {during}: {failures:#?}");
+}
+
+/// The pods that machines send to.
+fn sent_to(lab: &Lab) -> BTreeSet<String> {
+    let ready = "jsonpath={.items[*].endpoints[?(@.conditions.ready==true)].targetRef.name}";
+    let said = lab.kubectl(&format!("get endpointslices -l kubernetes.io/service-name=web -o {ready}"));
+    said.split_whitespace().map(str::to_owned).collect()
 }
 
 #[test]
@@ -96,12 +104,8 @@ fn a_killed_pod_and_a_dead_machine_take_only_their_own_requests_with_them() {
     let cut = now();
     lab.machines.cut(victim);
     let deadline = Instant::now() + GIVEN_UP;
-    let sent_to = || {
-        let ready = "jsonpath={.items[*].endpoints[?(@.conditions.ready==true)].targetRef.name}";
-        lab.kubectl(&format!("get endpointslices -l kubernetes.io/service-name=web -o {ready}"))
-    };
-    while dead.iter().any(|pod| sent_to().contains(pod)) {
-        assert!(Instant::now() < deadline, "nothing is sent to a dead machine after {GIVEN_UP:?}: {}", sent_to());
+    while dead.iter().any(|pod| sent_to(&lab).contains(pod)) {
+        assert!(Instant::now() < deadline, "nothing is sent to a dead machine after {GIVEN_UP:?}: {:?}", sent_to(&lab));
         lab.answered("load", 1); // by pods of other machines
     }
     lab.answered("load", 10);
@@ -146,4 +150,41 @@ fn without_a_server_names_and_addresses_work_on_even_if_the_agent_starts_anew() 
     lab.machines.start_server();
     lab.machines.all_ready();
     lab.serves("web", 3);
+}
+
+#[test]
+fn if_all_machines_are_silent_at_once_their_endpoints_stay() {
+    let lab = Lab::new(&["a", "b"]);
+    lab.start_service("web", json!({}));
+    for machine in ["a", "b"] {
+        lab.start_web_with(&format!("web-{machine}"), 1, json!({ "nodeName": machine }));
+    }
+    // One Service for the pods of both.
+    lab.kubectl("label pods --all set=web");
+    lab.kubectl(r#"patch service web --type=json -p [{"op":"replace","path":"/spec/selector","value":{"set":"web"}}]"#);
+    let both = eventually("both are sent to", || Some(sent_to(&lab)).filter(|pods| pods.len() == 2));
+    let on_b: BTreeSet<String> = lab.pods("web-b").into_iter().collect();
+    let ready =
+        |machine: &str| lab.value(&format!("node {machine}"), r#"{.status.conditions[?(@.type=="Ready")].status}"#);
+
+    lab.machines.plug("a", false);
+    lab.machines.plug("b", false);
+    let deadline = Instant::now() + GIVEN_UP;
+    while ["a", "b"].map(ready) != ["Unknown", "Unknown"] {
+        assert!(Instant::now() < deadline, "{:?}", ["a", "b"].map(ready));
+        assert_eq!(sent_to(&lab), both, "silence of all proves nothing");
+    }
+    let slices = lab.kubectl("get endpointslices -o jsonpath={.items[*].metadata.resourceVersion}");
+    lab.machines.plug("a", true);
+    eventually("one is heard of", || (ready("a") == "True").then_some(()));
+    assert_eq!(lab.kubectl("get endpointslices -o jsonpath={.items[*].metadata.resourceVersion}"), slices);
+    assert_eq!(ready("b"), "Unknown");
+
+    let deadline = Instant::now() + GIVEN_UP;
+    while !sent_to(&lab).is_disjoint(&on_b) {
+        assert!(Instant::now() < deadline, "the other is silent while one is heard of: {:?}", sent_to(&lab));
+    }
+    assert_eq!(sent_to(&lab).len(), 1);
+    lab.machines.plug("b", true);
+    eventually("both are sent to again", || (sent_to(&lab) == both).then_some(()));
 }

@@ -1,19 +1,24 @@
 //! Notices machines that fell silent, and keeps away from those that are not well.
 //!
 //! A machine's Lease is its heartbeat. When it was last renewed is taken from when we saw it change, never from the
-//! clock of the machine itself. After [`GRACE`] without a beat its conditions become `Unknown`. Taints follow
+//! clock of the machine itself. After [`hearing::GRACE`] without a beat its conditions become `Unknown`. Taints follow
 //! the conditions, so that placement and people see one truth. Pods are left alone.
+//!
+//! Unknown is not yet lost: `unreachable:NoExecute` is given only to machines whose silence proves something
+//! ([`hearing`]), and taken when they are heard of. Endpoints of Services go by it.
 
-use std::{collections::HashMap, sync::Arc};
+pub mod hearing;
+
+use std::sync::Arc;
 
 use futures::StreamExt;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
         core::v1::{Node, NodeCondition, Taint},
     },
-    apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
+    apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{
     Api, Client,
@@ -29,10 +34,9 @@ use crate::{
     runner::Queue,
     shell::{Controller, Plan},
 };
+use hearing::{Heard, Hearing};
 
 const LEASES: &str = "kube-node-lease";
-/// A machine not heard of for this long may be gone.
-const GRACE: SignedDuration = SignedDuration::from_secs(40);
 /// What the agent tells, and what therefore is unknown without it.
 const TOLD: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
@@ -52,19 +56,12 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 pub struct Nodes {
     client: Client,
     pub queue: Arc<Queue<String>>,
-    beats: Mutex<HashMap<String, Beat>>,
-}
-
-/// The last renewal, in the machine's time, and when we saw it, in ours.
-#[derive(Clone)]
-struct Beat {
-    renewed: Option<MicroTime>,
-    seen: Timestamp,
+    hearing: Mutex<Hearing>,
 }
 
 impl Nodes {
     pub fn new(client: Client) -> Self {
-        Self { client, queue: Queue::new(), beats: Mutex::default() }
+        Self { client, queue: Queue::new(), hearing: Mutex::default() }
     }
 
     fn api(&self) -> Api<Node> {
@@ -85,7 +82,7 @@ impl Nodes {
                     self.queue.wake(node.metadata.name.unwrap_or_default());
                 }
                 Ok(watcher::Event::Delete(node)) => {
-                    self.beats.lock().remove(node.metadata.name.as_deref().unwrap_or_default());
+                    self.hearing.lock().forget(node.metadata.name.as_deref().unwrap_or_default());
                 }
                 Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
                 Err(error) => tracing::debug!(%error, "cannot watch nodes; will watch again"),
@@ -107,24 +104,18 @@ impl Nodes {
     }
 
     fn beat(&self, lease: &Lease) {
-        let name = lease.metadata.name.clone().unwrap_or_default();
+        let name = lease.metadata.name.as_deref().unwrap_or_default();
         let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
-        let mut beats = self.beats.lock();
-        if beats.get(&name).is_none_or(|known| known.renewed != renewed) {
-            beats.insert(name, Beat { renewed, seen: Timestamp::now() });
+        let mut hearing = self.hearing.lock();
+        if hearing.beat(name, renewed, Timestamp::now()) {
+            hearing.names().for_each(|name| self.queue.wake(name.clone()));
         }
-    }
-
-    /// When the machine was last heard of; as of now, if we do not know yet.
-    fn heard(&self, name: &str) -> Timestamp {
-        let mut beats = self.beats.lock();
-        beats.entry(name.to_owned()).or_insert_with(|| Beat { renewed: None, seen: Timestamp::now() }).seen
     }
 }
 
 pub struct World {
     node: Node,
-    heard: Timestamp,
+    heard: Heard,
 }
 
 #[derive(Debug, PartialEq)]
@@ -142,21 +133,25 @@ pub struct Silent {
 fn plan(world: &World, now: Timestamp) -> Plan<Action, Silent> {
     let node = &world.node;
     let version = node.metadata.resource_version.clone().unwrap_or_default();
-    let deadline = world.heard + GRACE;
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let status = |kind: &str| conditions.clone().find(|c| c.type_ == kind).map_or("", |c| c.status.as_str());
-    let silent = now >= deadline;
+    let (silent, lost_at) = (now >= world.heard.silent_at(), world.heard.lost_at(now));
+    let lost = lost_at.is_some_and(|lost_at| now >= lost_at);
     let unknown: Vec<NodeCondition> = if silent {
-        let lost = TOLD.iter().filter(|kind| status(kind) != "Unknown");
-        lost.map(|kind| unknown(kind, conditions.clone().find(|c| c.type_ == **kind), now)).collect()
+        let news = TOLD.iter().filter(|kind| status(kind) != "Unknown");
+        news.map(|kind| unknown(kind, conditions.clone().find(|c| c.type_ == **kind), now)).collect()
     } else {
         Vec::new()
     };
     let ready = if silent { "Unknown" } else { status("Ready") };
+    let before: Vec<Taint> = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).cloned().collect();
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     match ready {
         "True" => {}
-        "Unknown" => wanted.extend([(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]),
+        "Unknown" if lost || is_lost(&before) => {
+            wanted.extend([(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]);
+        }
+        "Unknown" => wanted.push((UNREACHABLE, NO_SCHEDULE)),
         "" => {} // a machine that has not told anything yet
         _ => wanted.extend([(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)]),
     }
@@ -165,14 +160,18 @@ fn plan(world: &World, now: Timestamp) -> Plan<Action, Silent> {
     if node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)) {
         wanted.push((UNSCHEDULABLE, NO_SCHEDULE));
     }
-    let before: Vec<Taint> = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).cloned().collect();
     let taints = tainted(&before, &wanted, now);
     let actions = (taints != before).then(|| Action::Taint { version: version.clone(), taints });
     Plan {
         actions: actions.into_iter().collect(),
         status: (!unknown.is_empty()).then_some(Silent { version, conditions: unknown }),
-        wake_at: (!silent).then_some(deadline),
+        wake_at: if silent { lost_at.filter(|_| !lost) } else { Some(world.heard.silent_at()) },
     }
+}
+
+/// Whether these say that the machine was silent while others were heard of.
+pub fn is_lost(taints: &[Taint]) -> bool {
+    taints.iter().any(|taint| taint.key == UNREACHABLE && taint.effect == NO_EXECUTE)
 }
 
 fn unknown(kind: &str, before: Option<&NodeCondition>, now: Timestamp) -> NodeCondition {
@@ -221,7 +220,7 @@ impl Controller for Nodes {
 
     async fn observe(&self, name: &String) -> Result<Option<World>, Failure> {
         let node = self.api().get_opt(name).await.map_err(Failure::when(format!("get node {name}")))?;
-        Ok(node.map(|node| World { node, heard: self.heard(name) }))
+        Ok(node.map(|node| World { node, heard: self.hearing.lock().of(name, Timestamp::now()) }))
     }
 
     fn plan(world: &World, now: Timestamp) -> Plan<Action, Silent> {
@@ -266,11 +265,10 @@ fn done(doing: String, result: Result<Node, kube::Error>) -> Result<(), Failure>
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
+    use super::{
+        hearing::tests::{at, heard},
+        *,
+    };
 
     fn world(ready: &str, spec: Value) -> World {
         let node = serde_json::from_value(json!({
@@ -280,7 +278,7 @@ mod tests {
                 { "type": "DiskPressure", "status": "False" }, { "type": "PIDPressure", "status": "False" },
             ] },
         }));
-        World { node: node.unwrap(), heard: at(100) }
+        World { node: node.unwrap(), heard: heard(100, 0, 140) }
     }
 
     fn taints(plan: &Plan<Action, Silent>) -> Option<Vec<(String, String)>> {
@@ -311,15 +309,46 @@ mod tests {
     }
 
     #[test]
+    fn while_nobody_is_heard_of_a_silent_machine_is_unknown_but_not_lost() {
+        let cut_off = World { heard: heard(100, 0, 110), ..world("True", json!({})) };
+        let plan = plan(&cut_off, at(140));
+        assert_eq!(taints(&plan), Some(vec![pair(UNREACHABLE, NO_SCHEDULE)]));
+        assert_eq!((plan.status.unwrap().conditions.len(), plan.wake_at), (4, None));
+    }
+
+    #[test]
+    fn after_a_time_without_anybody_a_machine_has_time_to_come_back() {
+        let unknown = json!({ "taints": [{ "key": UNREACHABLE, "effect": NO_SCHEDULE }] });
+        let waited_for = World { heard: heard(100, 300, 330), ..world("Unknown", unknown) };
+        let early = plan(&waited_for, at(339));
+        assert_eq!((taints(&early), early.wake_at), (None, Some(at(340))));
+        let expected = vec![pair(UNREACHABLE, NO_SCHEDULE), pair(UNREACHABLE, NO_EXECUTE)];
+        assert_eq!(taints(&plan(&waited_for, at(340))), Some(expected));
+    }
+
+    #[test]
+    fn a_lost_machine_stays_lost_until_it_is_heard_of() {
+        let lost = json!({ "taints": [
+            { "key": UNREACHABLE, "effect": NO_SCHEDULE }, { "key": UNREACHABLE, "effect": NO_EXECUTE },
+        ] });
+        let since_the_server_began = World { heard: heard(490, 490, 490), ..world("Unknown", lost.clone()) };
+        let nobody_else = World { heard: heard(100, 0, 200), ..world("Unknown", lost) };
+        for world in [since_the_server_began, nobody_else] {
+            assert_eq!(taints(&plan(&world, at(500))), None, "{:?}", world.heard);
+        }
+    }
+
+    #[test]
     fn what_is_known_is_said_once_and_taken_back() {
         let unreachable = json!({ "taints": [
             { "key": UNREACHABLE, "effect": NO_SCHEDULE }, { "key": UNREACHABLE, "effect": NO_EXECUTE },
         ] });
         let mut lost = world("Unknown", unreachable.clone());
         lost.node.status.as_mut().unwrap().conditions.iter_mut().flatten().for_each(|c| c.status = "Unknown".into());
+        lost.heard = heard(100, 0, 500);
         let rests = plan(&lost, at(500));
         assert!(rests.actions.is_empty() && rests.status.is_none() && rests.wake_at.is_none());
-        let back = World { heard: at(499), ..world("True", unreachable) };
+        let back = World { heard: heard(499, 0, 499), ..world("True", unreachable) };
         assert_eq!(taints(&plan(&back, at(500))), Some(vec![]));
     }
 

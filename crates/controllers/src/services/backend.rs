@@ -93,9 +93,9 @@ pub fn in_subset(
     Some((found, always || answers(pod, machine)))
 }
 
-/// Whether it was last said to be ready, by a machine that is still heard of.
+/// Whether it was last said to be ready, by a machine that is not lost since.
 fn answers(pod: &Pod, machine: Option<&Machine>) -> bool {
-    pod.is_ready() && !machine.is_some_and(|machine| machine.silent)
+    pod.is_ready() && !machine.is_some_and(|machine| machine.lost)
 }
 
 /// When what an endpoint says came about, as far as the pod tells.
@@ -149,18 +149,28 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_to_a_machine_that_fell_silent() {
-        let node = |ready: &str| {
+    fn nothing_is_sent_to_a_machine_that_is_lost() {
+        let node = |ready: &str, effects: &[&str]| {
             let status = json!({"conditions": [{"type": "Ready", "status": ready}]});
-            Machine::of(&serde_json::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap())
+            let taint = |effect| json!({"key": "node.kubernetes.io/unreachable", "effect": effect});
+            let spec = json!({"taints": effects.iter().map(taint).collect::<Vec<_>>()});
+            let node = json!({"metadata": {"name": "n"}, "spec": spec, "status": status});
+            Machine::of(&serde_json::from_value(node).unwrap())
         };
         let (service, pod) = (service(json!({})), pod("a", "10.1.0.1", json!({})));
-        for (ready, expected) in [("True", true), ("False", true), ("Unknown", false)] {
-            let machine = node(ready);
+        let (unheard, lost) = (&["NoSchedule"][..], &["NoSchedule", "NoExecute"][..]);
+        for (ready, effects, expected) in [
+            ("True", &[][..], true),
+            ("False", &[], true),
+            ("Unknown", unheard, true), // so is everybody
+            ("Unknown", lost, false),
+            ("True", lost, true), // it is back
+        ] {
+            let machine = node(ready, effects);
             let endpoint = in_slice(&service, &pod, Some(&machine), "10.1.0.1");
-            assert_eq!(conditions(&endpoint), [expected, expected, false].map(Some), "{ready}");
+            assert_eq!(conditions(&endpoint), [expected, expected, false].map(Some), "{ready} {effects:?}");
             let (_, in_subset) = in_subset(&service, &pod, Some(&machine), "10.1.0.1").unwrap();
-            assert_eq!(in_subset, expected, "{ready}");
+            assert_eq!(in_subset, expected, "{ready} {effects:?}");
         }
     }
 
