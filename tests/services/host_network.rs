@@ -16,9 +16,7 @@ fn where_pods_have_no_addresses_services_end_at_ports_of_their_machines() {
     let python = crate::harness::tool("venv/bin/python");
     container["env"].as_array_mut().unwrap().push(json!({ "name": "PYTHON", "value": python }));
     container["ports"] = json!([{ "containerPort": 80 }]);
-    let mut web = set("Deployment", "web", 3, pod);
-    web["spec"]["template"]["metadata"]["labels"]["k8s.mesosphere.io/portMapping"] = "wildcard".into();
-    lab.create(&web);
+    lab.create(&set("Deployment", "web", 3, pod.clone()));
     let pods: BTreeSet<String> = lab.serves("web", 3).into_iter().collect();
     for machine in lab.machines.names() {
         let line = format!("for n in $(seq 40); do {} http://{address}/ || exit; done", curl());
@@ -37,4 +35,12 @@ fn where_pods_have_no_addresses_services_end_at_ports_of_their_machines() {
     lab.start_client("b");
     let said = lab.by_client(&format!("{} http://web.default.svc.cluster.local/", curl())).ok();
     assert!(said.starts_with("web-"), "by name, from a pod: {said}");
+
+    pod["containers"][0]["command"] = json!(["sh", "-c", "test -z $HOST_PORT_TCP_80 && exec sleep 100000"]);
+    let mut fixed = set("Deployment", "fixed", 1, pod);
+    fixed["spec"]["template"]["metadata"]["labels"]["k8s.mesosphere.io/portMapping"] = "fixed".into();
+    lab.create(&fixed);
+    let pod = lab.serves("fixed", 1).remove(0);
+    let given = r"{.metadata.annotations.k8s\.mesosphere\.io/port_TCP_80}";
+    assert_eq!(lab.value(&format!("pod {pod}"), given), "", "a pod may keep out of it");
 }

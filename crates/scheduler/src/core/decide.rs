@@ -70,7 +70,7 @@ fn impossible(cluster: &Cluster, pod: &PodView, class: ClassId) -> Option<Unplac
 
 fn place(cluster: &mut Cluster, pod: &Arc<PodView>, kind: (ClassId, ProfileId), at: MachineId) -> Verdict {
     let rules = &cluster.classes[kind.0].shape;
-    let ports = cluster.machines[at].automatic(&rules.ports, &rules.wishes).unwrap_or_default();
+    let ports = cluster.machines[at].automatic(rules).unwrap_or_default();
     let machine = Arc::clone(&cluster.machines[at].name);
     cluster.place(Arc::clone(pod), kind, at, None, ports.clone());
     Verdict::Place { machine, ports }

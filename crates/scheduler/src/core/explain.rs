@@ -59,10 +59,11 @@ impl Cluster {
                 found.push(Obstacle::PortTaken { port: port.clone(), by });
             }
         }
-        if let Err(free) = machine.automatic(&rules.ports, &rules.wishes) {
+        if let Err(free) = machine.automatic(rules) {
             let freed: usize = gone.iter().map(|pod| self.held(*pod).given.len()).sum();
-            if free + freed < rules.wishes.len() {
-                found.push(Obstacle::AutomaticPorts { wanted: rules.wishes.len(), free: free + freed });
+            let wanted = machine.wishes(rules).len();
+            if free + freed < wanted {
+                found.push(Obstacle::AutomaticPorts { wanted, free: free + freed });
             }
         }
     }

@@ -218,6 +218,6 @@ impl Cluster {
         let Some(offer) = &machine.offer else { return false };
         let free = |port: &HostPort| machine.holder(port, &[]).is_none() && machine.kept_by(port, priority).is_none();
         ports.iter().all(|port| offer.explicit.contains(port.port) && free(port))
-            && machine.automatic(ports, wishes).is_ok()
+            && machine.automatic(&rules.shape).is_ok()
     }
 }

@@ -33,6 +33,27 @@ pub struct PortWish {
     pub name: String,
 }
 
+/// Whether a pod's wishes count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PortMapping {
+    /// Where pods have no addresses of their own, since nothing else leads to them there.
+    #[default]
+    AsNeeded,
+    Always,
+    Never,
+}
+
+impl PortMapping {
+    /// On a machine whose pods are reached at its own ports, or on another.
+    pub fn applies(self, by_host_port: bool) -> bool {
+        match self {
+            Self::AsNeeded => by_host_port,
+            Self::Always => true,
+            Self::Never => false,
+        }
+    }
+}
+
 /// What a wish got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenPort {

@@ -14,7 +14,7 @@ use std::{
 
 pub use super::{
     amounts::Amounts,
-    ports::{GivenPort, HostPort, PortRanges, PortWish},
+    ports::{GivenPort, HostPort, PortMapping, PortRanges, PortWish},
     selector::{Labels, NodeTerm, Operator, PodSelector, Requirement, Selector},
 };
 
@@ -163,7 +163,9 @@ pub struct Rules {
     /// `pods: 1` included.
     pub requests: Amounts,
     pub ports: Vec<HostPort>,
+    /// Ports without a number, and where they get one.
     pub wishes: Vec<PortWish>,
+    pub mapping: PortMapping,
     pub machine: MachineRules,
     pub together: Together,
     pub spread: Vec<SpreadRule>,
@@ -267,6 +269,8 @@ pub struct NodeView {
     pub taints: Vec<Taint>,
     pub unschedulable: bool,
     pub ready: bool,
+    /// Its pods have no addresses of their own, and are reached at ports of the machine.
+    pub by_host_port: bool,
     pub allocatable: Amounts,
 }
 

@@ -60,8 +60,9 @@ impl State {
         self.board.used(machine);
         self.desk.forget(&pod.key);
         if let Some(odd) = &pod.odd_port_mapping {
+            let taken = if ports.is_empty() { "fixed" } else { "wildcard" };
             let message = format!(
-                "k8s.mesosphere.io/portMapping: {odd:?} is neither \"fixed\" nor \"wildcard\"; taken as \"fixed\""
+                "k8s.mesosphere.io/portMapping: {odd:?} is neither \"fixed\" nor \"wildcard\"; taken as {taken:?}"
             );
             let (pod, uid) = (pod.key.clone(), pod.uid.clone());
             self.work.push(Work::Tell(Note { pod, uid, tone: Tone::Warning, reason: "UnknownPortMapping", message }));

@@ -127,6 +127,29 @@ async fn gated_pods_say_so_and_go_when_the_gate_is_gone() {
 }
 
 #[tokio::test]
+async fn on_machines_whose_pods_have_no_addresses_ports_are_given_unasked() {
+    let cluster = Cluster::start().await;
+    cluster.machine("a", "4").await;
+    let by_port = Patch::Merge(json!({ "metadata": { "annotations": { "mainstay.dev/endpoints": "host-port" } } }));
+    cluster.nodes().patch("a", &PatchParams::default(), &by_port).await.unwrap();
+    let port = json!({ "containers": [{ "name": "c", "image": "i", "ports": [{ "containerPort": 80 }] }] });
+    let label = |value: &str| json!({ "labels": { "k8s.mesosphere.io/portMapping": value } });
+    for (name, meta) in [("fixed", label("fixed")), ("odd", label("often")), ("plain", json!({}))] {
+        cluster.pod_with(name, meta, port.clone()).await;
+        cluster.placed(name).await;
+    }
+    let given = async |name: &str| -> Option<String> {
+        let notes = cluster.pods().get(name).await.unwrap().metadata.annotations.unwrap_or_default();
+        notes.get("k8s.mesosphere.io/port_TCP_80").cloned()
+    };
+    let all = [given("fixed").await, given("odd").await, given("plain").await];
+    assert_eq!(all, [None, Some("31000".to_owned()), Some("31001".to_owned())]);
+    cluster.pod("one-more", port).await;
+    cluster.complains("one-more", "node(s) didn't have enough automatic ports").await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn automatic_host_ports_are_given_and_told() {
     let cluster = Cluster::start().await;
     cluster.machine("a", "4").await;

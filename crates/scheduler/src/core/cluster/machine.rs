@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::PodId;
 use crate::core::{
     ports::{GivenPort, HostPort, PortWish},
-    view::{NodeView, OfferView, PodKey, PodView},
+    view::{NodeView, OfferView, PodKey, PodView, Rules},
 };
 
 #[derive(Debug)]
@@ -107,8 +107,15 @@ impl Machine {
             .map(|nominee| &nominee.pod.key)
     }
 
-    /// The first free automatic port for each wish, or how many there are. The pod's own `explicit` ones are spent.
-    pub fn automatic(&self, explicit: &[HostPort], wishes: &[PortWish]) -> Result<Vec<GivenPort>, usize> {
+    /// The ports without a number that get one here.
+    pub fn wishes<'a>(&self, rules: &'a Rules) -> &'a [PortWish] {
+        let by_host_port = self.node.as_ref().is_some_and(|node| node.by_host_port);
+        if rules.mapping.applies(by_host_port) { &rules.wishes } else { &[] }
+    }
+
+    /// The first free automatic port for each wish, or how many there are. The pod's own explicit ones are spent.
+    pub fn automatic(&self, rules: &Rules) -> Result<Vec<GivenPort>, usize> {
+        let (explicit, wishes) = (&rules.ports, self.wishes(rules));
         if wishes.is_empty() {
             return Ok(vec![]);
         }

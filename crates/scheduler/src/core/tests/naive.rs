@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::core::view::{Labels, Near, NodeView, OfferView, PodView, SpreadRule, Taint};
+use crate::core::view::{Labels, Near, NodeView, OfferView, PodView, PortMapping, SpreadRule, Taint};
 
 #[derive(Clone, Default)]
 pub struct World {
@@ -93,7 +93,13 @@ impl World {
         used.extend(pod.shape.ports.iter().map(|port| port.port));
         let automatic = (1..=u16::MAX).filter(|port| offer.automatic.contains(*port) && !used.contains(port));
         pod.shape.ports.iter().all(|port| offer.explicit.contains(port.port))
-            && (pod.shape.wishes.is_empty() || automatic.count() >= pod.shape.wishes.len())
+            && (!self.maps(pod, name) || automatic.count() >= pod.shape.wishes.len())
+    }
+
+    /// Whether the pod's ports get numbers of the machine.
+    pub fn maps(&self, pod: &PodView, name: &str) -> bool {
+        let mapped = |node: &NodeView| node.by_host_port || pod.shape.mapping == PortMapping::Always;
+        !pod.shape.wishes.is_empty() && self.nodes.get(name).is_some_and(mapped)
     }
 
     fn speaks_of(&self, near: &Near, pod: &PodView) -> bool {

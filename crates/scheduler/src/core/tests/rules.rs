@@ -223,6 +223,38 @@ fn automatic_ports_are_the_first_free_ones() {
 }
 
 #[test]
+fn where_pods_have_no_addresses_their_ports_get_numbers_of_the_machine() {
+    use crate::core::verdict::Verdict;
+    let host = || {
+        let node = node("n1", json!({ "metadata": { "annotations": { "mainstay.dev/endpoints": "host-port" } } }));
+        let offer = OfferView { automatic: PortRanges::parse(["31000"]), ..offer(&node) };
+        let mut cluster = cluster([node]);
+        cluster.put_offer("n1", offer);
+        cluster
+    };
+    let spec = json!({ "containers": [{ "name": "c", "ports": [{ "containerPort": 80 }] }] });
+    let unlabelled = |name: &str| pod(name, json!({ "spec": spec }));
+    let asking = |name: &str, mapping: &str| {
+        pod(name, json!({ "metadata": { "labels": { "k8s.mesosphere.io/portMapping": mapping } }, "spec": spec }))
+    };
+    let given =
+        |cluster: &mut crate::core::Cluster, pod: crate::core::view::PodView| match super::build::verdict(cluster, pod)
+        {
+            Verdict::Place { ports, .. } => ports.iter().map(|port| port.host_port).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(given(&mut host(), unlabelled("a")), [31000]);
+    assert_eq!(given(&mut host(), asking("a", "wildcard")), [31000]);
+    assert_eq!(given(&mut host(), asking("a", "fixed")), Vec::<u16>::new());
+    assert_eq!(given(&mut cluster([node("n1", json!({}))]), unlabelled("a")), Vec::<u16>::new());
+    let mut full = host();
+    given(&mut full, unlabelled("a"));
+    let said = placed(&mut full, unlabelled("b"));
+    assert!(said.contains("1 node(s) didn't have enough automatic ports. closest: n1 has 0 of 1 automatic"), "{said}");
+    assert_eq!(given(&mut full, asking("c", "fixed")), Vec::<u16>::new());
+}
+
+#[test]
 fn pods_are_kept_together_the_first_of_them_anywhere() {
     let said = placed(&mut zones(), web("a", near("podAffinity", "db", "zone")));
     assert!(said.contains("3 node(s) didn't match pod affinity rules"), "{said}");

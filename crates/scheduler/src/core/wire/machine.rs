@@ -30,6 +30,16 @@ struct WireNodeMeta {
     namespace: String,
     #[serde(deserialize_with = "or_default")]
     labels: Labels,
+    #[serde(deserialize_with = "or_default")]
+    annotations: WireNodeNotes,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WireNodeNotes {
+    /// How pods of the machine are reached.
+    #[serde(rename = "mainstay.dev/endpoints")]
+    endpoints: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -78,6 +88,7 @@ impl<'de> Deserialize<'de> for NodeView {
             taints: spec.taints.into_iter().filter_map(taint).collect(),
             unschedulable: spec.unschedulable == Some(true),
             ready: status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
+            by_host_port: metadata.annotations.endpoints.as_deref() == Some("host-port"),
             allocatable: amounts(&status.allocatable),
         })
     }

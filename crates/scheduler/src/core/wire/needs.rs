@@ -74,12 +74,11 @@ pub(super) fn requests(
     running
 }
 
-/// Ports asked for by number, and those that want any.
+/// Ports asked for by number, and those that leave it open.
 pub(super) fn ports(
     before: &[WireContainer],
     containers: &[WireContainer],
     host_network: bool,
-    automatic: bool,
 ) -> (Vec<HostPort>, Vec<PortWish>) {
     let (mut explicit, mut wishes) = (vec![], vec![]);
     let lasting = before.iter().filter(|container| container.is_sidecar()).chain(containers);
@@ -88,12 +87,11 @@ pub(super) fn ports(
         let number = port.host_port.filter(|number| *number > 0).or(host_network.then_some(port.container_port));
         match number {
             Some(number) => explicit.push(HostPort::new(number, protocol, port.host_ip.as_deref().unwrap_or(""))),
-            None if automatic => wishes.push(PortWish {
+            None => wishes.push(PortWish {
                 container_port: port.container_port,
                 protocol: protocol.to_owned(),
                 name: port.name.clone().unwrap_or_default(),
             }),
-            None => {}
         }
     }
     explicit.sort_unstable();

@@ -14,7 +14,7 @@ use super::{
     or_default,
 };
 use crate::core::{
-    ports::{GivenPort, PortWish},
+    ports::{GivenPort, PortMapping, PortWish},
     selector::Labels,
     view::{Effect, MachineRules, PodKey, PodView, Rules, Shape, Tags, Toleration},
 };
@@ -191,7 +191,11 @@ impl From<WirePod> for PodView {
         let refused_by = notes.remove(REFUSED_BY);
         let mapping = metadata.labels.get(PORT_MAPPING).map(String::as_str);
         let odd_port_mapping = mapping.filter(|value| !matches!(*value, "wildcard" | "fixed")).map(str::to_owned);
-        let automatic = mapping == Some("wildcard");
+        let mapping = match mapping {
+            Some("wildcard") => PortMapping::Always,
+            Some("fixed") => PortMapping::Never,
+            _ => PortMapping::AsNeeded,
+        };
         let claims = claims(&metadata.name, &spec.volumes);
         let mut machine = MachineRules {
             selector: spec.node_selector,
@@ -200,14 +204,19 @@ impl From<WirePod> for PodView {
         };
         let together = spec.affinity.split(&metadata.namespace, &metadata.labels, &mut machine);
         let spread = spec.topology_spread_constraints.into_iter();
-        let (ports, wishes) =
-            ports(&spec.init_containers, &spec.containers, spec.host_network == Some(true), automatic);
+        let (ports, mut wishes) = ports(&spec.init_containers, &spec.containers, spec.host_network == Some(true));
+        if mapping == PortMapping::Never {
+            wishes.clear();
+        }
+        // Pods without wishes are of one kind, whatever they say of them.
+        let mapping = if wishes.is_empty() { PortMapping::default() } else { mapping };
         let rules = Rules {
             priority: spec.priority.unwrap_or(0),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             requests: requests(&spec.init_containers, &spec.containers, &spec.resources, &spec.overhead),
             ports,
             wishes,
+            mapping,
             machine,
             together,
             spread: spread.map(|wire| wire.rule(&metadata.namespace, &metadata.labels)).collect(),

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use crate::core::{
-    ports::{GivenPort, HostPort, PortWish},
+    ports::{GivenPort, HostPort, PortMapping, PortWish},
     selector::{Operator, Requirement},
     view::{BudgetView, Effect, NodeView, OfferView, PodView},
 };
@@ -53,11 +53,13 @@ fn ports_are_asked_for_by_number_or_left_open() {
     assert_eq!(wild.shape.wishes, std::slice::from_ref(&wish));
     assert_eq!(wild.given, [GivenPort { wish, host_port: 31005 }]);
     assert_eq!(wild.refused_by.as_deref(), Some("n3"));
-    for (value, odd) in [("fixed", None), ("sometimes", Some("sometimes"))] {
-        let view = labelled(value);
-        assert!(view.shape.wishes.is_empty() && view.given.is_empty(), "{value}");
-        assert_eq!(view.odd_port_mapping.as_deref(), odd);
-    }
+    assert_eq!(wild.shape.mapping, PortMapping::Always);
+    let fixed = labelled("fixed");
+    assert!(fixed.shape.wishes.is_empty() && fixed.given.is_empty());
+    assert_eq!(fixed.odd_port_mapping, None);
+    let odd = labelled("sometimes");
+    assert_eq!((odd.odd_port_mapping.as_deref(), odd.shape.mapping), (Some("sometimes"), PortMapping::AsNeeded));
+    assert_eq!((&odd.shape.wishes, &odd.given), (&wild.shape.wishes, &wild.given));
     let host =
         spec(json!({ "hostNetwork": true, "containers": [{ "name": "c", "ports": [{ "containerPort": 80 }] }] }));
     assert_eq!(host.shape.ports, [HostPort::new(80, "TCP", "")]);
