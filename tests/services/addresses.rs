@@ -90,6 +90,22 @@ fn node_ports_lead_in_at_every_machine_and_local_ones_keep_the_clients_address()
 }
 
 #[test]
+fn at_external_addresses_callers_inside_have_all_backends_even_if_those_outside_have_local_ones() {
+    let lab = Lab::new(&["a", "b"]);
+    let external = ["a", "b"].map(|machine| lab.machines.address(machine));
+    lab.start_service("web", json!({ "externalIPs": external, "externalTrafficPolicy": "Local", "type": "NodePort" }));
+    lab.start_web_with("web", 1, json!({ "nodeName": "a" }));
+    lab.start_client("b");
+    let pod = lab.pods("web").remove(0);
+    let [here, away] = external.map(|address| format!("{} http://{address}/", curl()));
+    eventually("it is called from outside", || lab.on("server", &here).stdout.starts_with(&pod).then_some(()));
+    assert_eq!(lab.on("server", &here).ok().trim(), format!("{pod} {OUTSIDE}"), "and sees who calls");
+    assert_eq!(lab.on("server", &format!("{away} --max-time 1")).code, 28, "a machine without a pod does not answer");
+    assert!(lab.on("b", &away).ok().starts_with(&pod), "from that machine it does");
+    assert!(lab.by_client(&away).ok().starts_with(&pod), "and from a pod there");
+}
+
+#[test]
 fn a_client_stays_with_its_backend_until_that_is_gone() {
     let lab = Lab::new(&["a", "b"]);
     let address = lab.start_service("web", json!({ "sessionAffinity": "ClientIP" }));

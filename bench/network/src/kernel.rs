@@ -117,12 +117,14 @@ fn target(backends: impl IntoIterator<Item = SocketAddrV4>) -> Target {
         masquerade: false,
         through_user_space: false,
         without_backends: WithoutBackends::Hold(Duration::from_secs(10)),
+        inside: None,
     }
 }
 
 /// Loads very many Services, and takes one backend from one of them, or gives it back, again and again.
 fn change(services: u32, count: u32, changes: u32, more: [(Front, Target); 2]) -> anyhow::Result<()> {
-    let settings = KernelSettings { instance: "mainstay".into(), services: SERVICES.parse()?, proxy_port: 9 };
+    let (services_range, pods) = (SERVICES.parse()?, "10.244.0.0/16".parse()?);
+    let settings = KernelSettings { instance: "mainstay".into(), services: services_range, pods, proxy_port: 9 };
     let address = |service: u32| Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 1, 0)) + service);
     let backends = |service: u32, count: u32| {
         let first = u32::from(Ipv4Addr::new(10, 128, 0, 0)) + service * count.next_power_of_two().max(16);

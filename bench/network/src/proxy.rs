@@ -167,6 +167,7 @@ fn carry(backend: SocketAddrV4, threads: usize) -> anyhow::Result<()> {
         masquerade: false,
         through_user_space: true,
         without_backends: WithoutBackends::Hold(Duration::from_secs(10)),
+        inside: None,
     };
     proxy.set(front, Some(&target));
     println!("{}", proxy.port());

@@ -134,6 +134,7 @@ impl Agent {
             node_name: settings.node_name.clone(),
             directory: settings.directory.join("services"),
             services: service_range,
+            pods: cluster_range,
             names,
         };
         let services = has_server.then(|| Services::build(services, client.clone(), metrics.clone())).transpose();

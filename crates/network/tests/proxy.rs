@@ -35,7 +35,8 @@ struct Balanced {
 impl Balanced {
     fn new(pods: usize) -> Self {
         let world = World::new(pods);
-        let settings = BalancerSettings { instance: "mainstay".into(), services: "10.96.0.0/16".parse().unwrap() };
+        let (services, pods) = ("10.96.0.0/16".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+        let settings = BalancerSettings { instance: "mainstay".into(), services, pods };
         let balancer = world.machine.run(move || Balancer::start(settings).unwrap());
         Self { world, balancer }
     }
@@ -79,6 +80,26 @@ fn connections_that_wait_are_delivered_whoever_they_come_from() {
     for client in waiting {
         assert_eq!(client.join().unwrap().unwrap().by, world.addresses[0]);
     }
+}
+
+#[test]
+fn callers_inside_wait_where_those_outside_hear_nothing() {
+    let balanced = Balanced::new(2);
+    let world = &balanced.world;
+    let serve = |inside: Vec<SocketAddrV4>| {
+        let inside = Some(Box::new(Target { without_backends: LONG, ..target(inside) }));
+        let outside = Target { without_backends: WithoutBackends::Drop, inside, ..target([]) };
+        balanced.apply(vec![(tcp(MACHINE, 80), outside)]);
+    };
+    serve(vec![]);
+    let waiting = [&world.pods[1], &world.machine].map(|client| ask_in_background(client, MACHINE, 80));
+    assert_eq!(world.neighbour.try_tcp(MACHINE, 80).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert!(waiting.iter().all(|client| !client.is_finished()), "nobody is answered or refused");
+    serve(world.backends([0]));
+    for client in waiting {
+        assert_eq!(client.join().unwrap().unwrap().by, world.addresses[0]);
+    }
+    assert_eq!(world.neighbour.try_tcp(MACHINE, 80).unwrap_err().kind(), io::ErrorKind::TimedOut);
 }
 
 #[test]

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mainstay_network::services::frontend::{Front, Target, WithoutBackends};
+use mainstay_network::services::{
+    Drift,
+    frontend::{Front, Target, WithoutBackends},
+};
 use nix::sys::socket::{getsockopt, sockopt};
 use places::{
     PATIENCE, Place,
@@ -76,6 +79,59 @@ fn from_outside_a_front_is_masqueraded_or_tells_who_asks() {
     assert!(world.pods[0].ask_tcp(external, 81).is_ok(), "from a pod, that is itself the backend");
     let loopback = world.machine.try_tcp(Ipv4Addr::LOCALHOST, 30001).unwrap_err();
     assert_eq!(loopback.kind(), ErrorKind::ConnectionRefused, "not at the loopback address");
+}
+
+#[test]
+fn callers_inside_may_have_other_backends_than_those_outside() {
+    let world = World::new(4);
+    let external = Ipv4Addr::new(203, 0, 113, 7);
+    command(&world.neighbour, "ip route add 203.0.113.0/24 via 192.168.77.1");
+    let apart = |local: &[usize], all: std::ops::Range<usize>, affinity| Target {
+        affinity,
+        without_backends: WithoutBackends::Drop,
+        inside: Some(Box::new(Target { affinity, ..target(world.backends(all)) })),
+        ..target(world.backends(local.iter().copied()))
+    };
+    let stay = Some(Duration::from_secs(60));
+    let fronts = [
+        (tcp(external, 80), apart(&[0], 0..3, None)),
+        (udp(external, 80), apart(&[0], 0..3, None)),
+        (tcp(external, 81), apart(&[], 0..3, None)),
+        (tcp(external, 82), apart(&[0], 1..3, stay)),
+        (tcp(external, 83), apart(&[0], 0..0, None)),
+    ];
+    world.rules.replace(&world.machine, fronts);
+    let of = |which: std::ops::Range<usize>| world.addresses[which].iter().copied().collect::<BTreeSet<_>>();
+    let (pod, machine, neighbour) = (&world.pods[3], &world.machine, &world.neighbour);
+
+    let outside = Answer { by: world.addresses[0], to: NEIGHBOUR };
+    assert!(asked(neighbour, external, 80, 30).iter().all(|answer| *answer == outside), "with its own address");
+    assert_eq!(neighbour.ask_udp(external, 80).unwrap(), outside);
+    let answers = asked(pod, external, 80, 60);
+    assert_eq!(by(&answers), of(0..3), "from a pod");
+    assert!(answers.iter().all(|answer| answer.to == world.addresses[3]), "backends see which");
+    assert_eq!(by(&asked(machine, external, 80, 60)), of(0..3), "from the machine");
+    let answers: Vec<_> = (0..60).map(|_| pod.ask_udp(external, 80).unwrap()).collect();
+    assert_eq!(by(&answers), of(0..3));
+    assert!(asked(&world.pods[0], external, 80, 30).iter().any(|answer| answer.to == GATEWAY), "a pod reaches itself");
+
+    assert_eq!(neighbour.try_tcp(external, 81).unwrap_err().kind(), ErrorKind::TimedOut, "others may have some");
+    assert_eq!(by(&asked(pod, external, 81, 60)), of(0..3));
+    for client in [pod, machine] {
+        let stays = by(&asked(client, external, 82, 20));
+        assert!(stays.len() == 1 && stays.is_subset(&of(1..3)), "{stays:?}");
+        assert_eq!(client.try_tcp(external, 83).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    }
+    assert_eq!(by(&asked(neighbour, external, 82, 20)), of(0..1));
+    assert_eq!(by(&asked(neighbour, external, 83, 20)), of(0..1));
+
+    command(machine, "nft list ruleset");
+    assert_eq!(world.rules.reconcile(machine), Drift::default(), "as it should be");
+    world.rules.apply(machine, [(tcp(external, 80), Some(apart(&[1], 1..4, None)))]);
+    assert_eq!((by(&asked(neighbour, external, 80, 30)), by(&asked(pod, external, 80, 60))), (of(1..2), of(1..4)));
+    world.rules.apply(machine, [(tcp(external, 80), Some(target(world.backends([2])))), (tcp(external, 81), None)]);
+    assert_eq!((by(&asked(neighbour, external, 80, 9)), by(&asked(pod, external, 80, 9))), (of(2..3), of(2..3)));
+    assert_eq!(world.rules.reconcile(machine), Drift::default());
 }
 
 #[test]

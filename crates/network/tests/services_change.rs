@@ -235,7 +235,8 @@ fn balancer(world: &World) -> (tokio::runtime::Runtime, Arc<Balancer>) {
     world.machine.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let balancer = runtime.block_on(async {
-            let settings = BalancerSettings { instance: "mainstay".into(), services: "10.96.0.0/16".parse().unwrap() };
+            let (services, pods) = ("10.96.0.0/16".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+            let settings = BalancerSettings { instance: "mainstay".into(), services, pods };
             Balancer::start(settings).unwrap()
         });
         (runtime, balancer)

@@ -46,6 +46,8 @@ pub struct ServicesSettings {
     /// Where what the API says is kept.
     pub directory: PathBuf,
     pub services: Range,
+    /// All machines' pods.
+    pub pods: Range,
     pub names: NamesSettings,
 }
 
@@ -81,8 +83,11 @@ impl Services {
         client: Client,
         metrics: Metrics,
     ) -> Result<Self, mainstay_network::NetworkError> {
-        let balancer =
-            Balancer::start(BalancerSettings { instance: settings.instance.clone(), services: settings.services })?;
+        let balancer = Balancer::start(BalancerSettings {
+            instance: settings.instance.clone(),
+            services: settings.services,
+            pods: settings.pods,
+        })?;
         Ok(Self {
             settings,
             client,

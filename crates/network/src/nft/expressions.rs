@@ -149,13 +149,23 @@ impl Expressions {
     }
 
     fn mask(self, register: Register, mask: &[u8]) -> Self {
+        self.bitwise(register, mask, &vec![0; mask.len()])
+    }
+
+    /// Keeps the bits of the mask, and then flips those of the other.
+    fn bitwise(self, register: Register, mask: &[u8], flip: &[u8]) -> Self {
         self.with("bitwise", |a| {
             a.number(1, register.number());
             a.number(2, register.number());
             a.number(3, mask.len() as u32);
             a.value(4, mask);
-            a.value(5, &vec![0; mask.len()]);
+            a.value(5, flip);
         })
+    }
+
+    /// Puts two bytes behind the two that were loaded.
+    pub fn mark(self, register: Register, [first, second]: [u8; 2]) -> Self {
+        self.bitwise(register, &[0xff, 0xff, 0, 0], &[0, 0, first, second])
     }
 
     /// Goes on if the register is this, or is not.

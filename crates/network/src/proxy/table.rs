@@ -62,7 +62,8 @@ impl Table {
             return false;
         }
         let before = match target {
-            Some(target) => self.fronts.write().insert(front, Plan::from(target)),
+            // Where those inside have a target of their own, nobody else comes here.
+            Some(target) => self.fronts.write().insert(front, Plan::from(target.inside.as_deref().unwrap_or(target))),
             None => self.fronts.write().remove(&front),
         };
         if before.is_some_and(|before| before.affinity.is_some()) && target.is_none_or(|now| now.affinity.is_none()) {

@@ -31,7 +31,7 @@ fn proxy() -> Arc<Proxy> {
 fn target(backends: &[SocketAddrV4], without_backends: WithoutBackends) -> Target {
     let mut backends = backends.to_vec();
     backends.sort();
-    Target { backends, affinity: None, masquerade: false, through_user_space: true, without_backends }
+    Target { backends, affinity: None, masquerade: false, through_user_space: true, without_backends, inside: None }
 }
 
 impl Proxy {

@@ -21,6 +21,8 @@ use crate::{catalogue::Key, error::NetworkError, proxy::Proxy, range::Range};
 pub struct BalancerSettings {
     pub instance: String,
     pub services: Range,
+    /// All machines' pods.
+    pub pods: Range,
 }
 
 pub struct Balancer {
@@ -44,6 +46,7 @@ impl Balancer {
         let kernel = Kernel::new(KernelSettings {
             instance: settings.instance,
             services: settings.services,
+            pods: settings.pods,
             proxy_port: proxy.port(),
         });
         let state = State { kernel, wanted: BTreeMap::new(), fronts_of: HashMap::new(), begun: false };

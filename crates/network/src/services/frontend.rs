@@ -28,6 +28,8 @@ pub struct Target {
     /// Through our own process even while there are backends. TCP only.
     pub through_user_space: bool,
     pub without_backends: WithoutBackends,
+    /// For processes of this machine and pods, if it is something else for them: at addresses only, and none in turn.
+    pub inside: Option<Box<Target>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,19 +19,27 @@ pub fn fronts(known: &Known, key: &Key, here: &str) -> Vec<(Front, Target)> {
     for port in &service.ports {
         let chosen = |local: bool| backends(known, key, service, port, local.then_some(here));
         let inside = target(service, port, chosen(service.internal_local), service.internal_local, false);
+        let all = || target(service, port, chosen(false), false, false);
         fronts.push((front(Some(address), port), inside));
         if port.node_port.is_none() && service.external_ips.is_empty() {
             continue;
         }
         let outside = target(service, port, chosen(service.external_local), service.external_local, true);
         for address in &service.external_ips {
-            fronts.push((front(Some(*address), port), outside.clone()));
+            let target = if service.external_local { apart(outside.clone(), all()) } else { outside.clone() };
+            fronts.push((front(Some(*address), port), target));
         }
         if let Some(number) = port.node_port {
             fronts.push((Front { address: None, protocol: port.protocol, port: number }, outside));
         }
     }
     fronts
+}
+
+/// Those outside have backends of this machine, which are to see who asks: that only the kernel can do.
+/// Those inside have all.
+fn apart(outside: Target, inside: Target) -> Target {
+    Target { through_user_space: false, inside: Some(Box::new(inside)), ..outside }
 }
 
 fn front(address: Option<Ipv4Addr>, port: &ServicePort) -> Front {
@@ -57,6 +65,7 @@ fn target(
             (false, true) => WithoutBackends::Hold(service.hold),
             (false, false) => WithoutBackends::Refuse,
         },
+        inside: None,
     }
 }
 

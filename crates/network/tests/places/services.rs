@@ -42,6 +42,7 @@ pub fn target(backends: impl IntoIterator<Item = SocketAddrV4>) -> Target {
         masquerade: false,
         through_user_space: false,
         without_backends: WithoutBackends::Refuse,
+        inside: None,
     }
 }
 
@@ -71,7 +72,8 @@ impl Rules {
 }
 
 pub fn settings(instance: &str, services: &str) -> KernelSettings {
-    KernelSettings { instance: instance.into(), services: services.parse().unwrap(), proxy_port: 9 }
+    let pods = "10.244.0.0/16".parse().unwrap();
+    KernelSettings { instance: instance.into(), services: services.parse().unwrap(), pods, proxy_port: 9 }
 }
 
 pub struct World {

@@ -4,7 +4,12 @@ use super::{super::frontend::WithoutBackends, *};
 use crate::journal::Protocol;
 
 fn state() -> State {
-    let settings = KernelSettings { instance: "test".into(), services: "10.96.0.0/16".parse().unwrap(), proxy_port: 1 };
+    let settings = KernelSettings {
+        instance: "test".into(),
+        services: "10.96.0.0/16".parse().unwrap(),
+        pods: "10.244.0.0/16".parse().unwrap(),
+        proxy_port: 1,
+    };
     State { kernel: Kernel::new(settings), wanted: BTreeMap::new(), fronts_of: HashMap::new(), begun: false }
 }
 
@@ -19,6 +24,7 @@ fn target(backend: u8) -> Target {
         masquerade: false,
         through_user_space: false,
         without_backends: WithoutBackends::Refuse,
+        inside: None,
     }
 }
 

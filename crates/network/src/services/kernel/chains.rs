@@ -13,6 +13,9 @@
 //! a register it only complains. So values that are used like that begin with a zero, and what they are used for begins after
 //! it, or with a zero of our own in its place.
 //!
+//! Where callers inside go another way than those outside, the way of the front tells them apart, so that no other front
+//! pays for it. Each machine does so for its own processes and pods: what comes from pods of others has been diverted there.
+//!
 //! What is to carry the machine's own address is found by where the connection went at first, which the kernel
 //! remembers. Marking packets, as others do, takes a bit that somebody else may use.
 
@@ -20,7 +23,9 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use super::{
     KernelSettings,
-    layout::{BACKENDS, FRONTS, MASQUERADED, MEMBERS, SAME, STICKY, STICKY_BACKENDS, Then, WAYS, Way},
+    layout::{
+        At, BACKENDS, FRONTS, INSIDE, INSIDE_WAYS, MASQUERADED, MEMBERS, SAME, STICKY, STICKY_BACKENDS, Then, WAYS, Way,
+    },
 };
 use crate::{
     nft::{
@@ -31,6 +36,7 @@ use crate::{
 };
 
 const NOBODY: &str = "nobody";
+const FROM_INSIDE: &str = "from-inside";
 const AS_SENT: &str = "as-sent";
 const TCP: [u8; 1] = [6];
 
@@ -54,11 +60,11 @@ pub struct Chain {
 /// Those that are there whatever the fronts, each after those that it leads to.
 pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
     let entry = vec![
-        follow(front(Expressions::new(), false, 0)),
-        front(Expressions::new(), false, 0).find(FRONTS.name, KEY, FOUND).drop(),
+        follow(front(Expressions::new(), At::Address, 0), WAYS.name),
+        front(Expressions::new(), At::Address, 0).find(FRONTS.name, KEY, FOUND).drop(),
         // The loopback addresses do not leave the machine, so nothing at them can be answered from elsewhere.
-        follow(front(to_this_machine(), true, 0)),
-        front(to_this_machine(), true, 0).find(FRONTS.name, KEY, FOUND).drop(),
+        follow(front(to_this_machine(), At::Node, 0), WAYS.name),
+        front(to_this_machine(), At::Node, 0).find(FRONTS.name, KEY, FOUND).drop(),
         Expressions::new()
             .if_address(KEY, Side::Destination, true, settings.services)
             .if_address_is(KEY, Side::Destination, false, settings.dns())
@@ -68,6 +74,11 @@ pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
     let of_ours = |node| went_to(node).find(FRONTS.name, KEY, FOUND).goto(AS_SENT);
     vec![
         Chain { name: NOBODY.into(), hook: None, rules: refusals() },
+        Chain {
+            name: FROM_INSIDE.into(),
+            hook: None,
+            rules: vec![follow(front(Expressions::new(), At::Inside, 0), INSIDE_WAYS.name), Expressions::new().drop()],
+        },
         Chain { name: AS_SENT.into(), hook: None, rules: vec![to_itself(), from_this_machine()] },
         Chain { name: "arriving".into(), hook: Some(Hook::Arriving), rules: entry.clone() },
         Chain { name: "own".into(), hook: Some(Hook::Own), rules: entry },
@@ -80,15 +91,22 @@ pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
 }
 
 /// The chain of a way.
-pub fn of(way: Way, proxy_port: u16) -> Chain {
-    let rules = match way.then {
-        Then::Pick { count } => picks(way.node, count),
-        Then::Stick { count, seconds } => sticks(way.node, count, Duration::from_secs(seconds.into())),
-        Then::Hold => vec![Expressions::new().immediate(KEY, &proxy_port.to_be_bytes()).redirect(KEY)],
+pub fn of(way: Way, settings: &KernelSettings) -> Chain {
+    let then = match way.then {
+        Then::Pick { count } => picks(way.at, count),
+        Then::Stick { count, seconds } => sticks(way.at, count, Duration::from_secs(seconds.into())),
+        Then::Hold => vec![Expressions::new().immediate(KEY, &settings.proxy_port.to_be_bytes()).redirect(KEY)],
         Then::Refuse => refusals(),
         Then::Drop => vec![Expressions::new().drop()],
     };
-    Chain { name: way.chain(), hook: None, rules }
+    let first = if way.at == At::Outside { inside_apart(settings) } else { vec![] };
+    Chain { name: way.chain(), hook: None, rules: [first, then].concat() }
+}
+
+/// Sends callers inside elsewhere: processes of this machine, and pods.
+fn inside_apart(settings: &KernelSettings) -> Vec<Expressions> {
+    let from_pods = Expressions::new().if_address(KEY, Side::Source, true, settings.pods);
+    vec![Expressions::new().if_local(KEY, Side::Source).goto(FROM_INSIDE), from_pods.goto(FROM_INSIDE)]
 }
 
 fn to_this_machine() -> Expressions {
@@ -100,17 +118,19 @@ fn to_this_machine() -> Expressions {
 }
 
 /// Loads the front that the packet goes to into three registers.
-fn front(rule: Expressions, node: bool, first: u32) -> Expressions {
-    let rule = match node {
-        true => rule.immediate(Register(first), &[0; 4]),
-        false => rule.address(Register(first), Side::Destination),
+fn front(rule: Expressions, at: At, first: u32) -> Expressions {
+    let rule = match at {
+        At::Node => rule.immediate(Register(first), &[0; 4]),
+        At::Address | At::Inside | At::Outside => rule.address(Register(first), Side::Destination),
     };
-    rule.protocol(Register(first + 1)).port(Register(first + 2))
+    let port = Register(first + 2);
+    let rule = rule.protocol(Register(first + 1)).port(port);
+    if at == At::Inside { rule.mark(port, INSIDE) } else { rule }
 }
 
 /// Goes the way of the front that was loaded.
-fn follow(rule: Expressions) -> Expressions {
-    rule.find(FRONTS.name, KEY, FOUND).follow(WAYS.name, AFTER_ZERO)
+fn follow(rule: Expressions, ways: &str) -> Expressions {
+    rule.find(FRONTS.name, KEY, FOUND).follow(ways, AFTER_ZERO)
 }
 
 /// Loads the front that the connection was diverted from into three registers, if it was.
@@ -144,8 +164,8 @@ fn refusals() -> Vec<Expressions> {
 }
 
 /// Finds a backend with any number below `count`, or the first.
-fn picked(map: &str, node: bool, count: Option<u32>) -> Expressions {
-    let loaded = front(Expressions::new(), node, OTHER_KEY);
+fn picked(map: &str, at: At, count: Option<u32>) -> Expressions {
+    let loaded = front(Expressions::new(), at, OTHER_KEY);
     let index = Register(OTHER_KEY + 3);
     let numbered = match count {
         Some(count) => loaded.random(index, count),
@@ -154,22 +174,22 @@ fn picked(map: &str, node: bool, count: Option<u32>) -> Expressions {
     numbered.find(map, Register(OTHER_KEY), FOUND)
 }
 
-fn picks(node: bool, count: u32) -> Vec<Expressions> {
-    let diverted = |count| picked(BACKENDS.name, node, count).divert(FOUND, AFTER_ZERO);
+fn picks(at: At, count: u32) -> Vec<Expressions> {
+    let diverted = |count| picked(BACKENDS.name, at, count).divert(FOUND, AFTER_ZERO);
     vec![diverted(Some(count)), diverted(None), Expressions::new().drop()]
 }
 
-fn sticks(node: bool, count: u32, time: Duration) -> Vec<Expressions> {
+fn sticks(at: At, count: u32, time: Duration) -> Vec<Expressions> {
     const ADDRESS: Register = AFTER_ZERO;
     const PORT: Register = Register(6);
-    let client = |rule: Expressions| front(rule.address(KEY, Side::Source), node, 1);
+    let client = |rule: Expressions| front(rule.address(KEY, Side::Source), at, 1);
     let remember = |rule: Expressions| rule.immediate(FOUND, &ZERO).remember(STICKY.name, KEY, FOUND, time);
     let remembered = client(Expressions::new()).find(STICKY.name, KEY, FOUND);
     // A backend and the front that follows it together are a member.
-    let remembered = front(remembered, node, 7).if_in(MEMBERS.name, ADDRESS);
+    let remembered = front(remembered, at, 7).if_in(MEMBERS.name, ADDRESS);
     let nothing =
         [FOUND, ADDRESS, PORT].into_iter().fold(client(Expressions::new()), |rule, r| rule.immediate(r, &ZERO));
-    let picked = |count| picked(STICKY_BACKENDS.name, node, count);
+    let picked = |count| picked(STICKY_BACKENDS.name, at, count);
     vec![
         remember(remembered).divert(ADDRESS, PORT),
         // Whoever it stayed with is gone.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Drift, KernelSettings,
     chains::{self, Chain},
-    layout::{self, Element, Key, SHAPES, Set, WAYS, Way},
+    layout::{self, Element, INSIDE_WAYS, Key, SHAPES, Set, WAYS, Way},
     observed::Observed,
 };
 use crate::nft::{Batch, listing, sets::Data};
@@ -37,10 +37,10 @@ impl Change {
 
     /// What has to be there before anything leads to it. A packet that is being judged while this and the rest are
     /// written at once could be led to a chain that is still empty for it.
-    pub fn preparation(&self, table: &str, proxy_port: u16) -> Batch {
+    pub fn preparation(&self, table: &str, settings: &KernelSettings) -> Batch {
         let mut batch = Batch::new();
         for way in &self.begin {
-            chain(&mut batch, table, &chains::of(*way, proxy_port));
+            chain(&mut batch, table, &chains::of(*way, settings));
         }
         lead(&mut batch, table, self.begin.iter());
         batch
@@ -50,8 +50,11 @@ impl Change {
         let mut batch = Batch::new();
         delete(&mut batch, table, &self.delete);
         add(&mut batch, table, &self.add);
-        let ended: Vec<[u8; 12]> = self.end.iter().map(Way::key).collect();
-        batch.delete_elements(table, WAYS.name, ended.iter().map(<[u8; 12]>::as_slice));
+        for map in [WAYS.name, INSIDE_WAYS.name] {
+            let ended = self.end.iter().filter(|way| way.map() == map).map(Way::key);
+            let ended: Vec<[u8; 12]> = ended.collect();
+            batch.delete_elements(table, map, ended.iter().map(<[u8; 12]>::as_slice));
+        }
         for way in &self.end {
             batch.empty_chain(table, &way.chain());
             batch.delete_chain(table, &way.chain());
@@ -70,7 +73,7 @@ pub struct Wanted<'a, E> {
 
 impl<E: Iterator<Item = Element>> Wanted<'_, E> {
     fn chains(&self) -> Vec<Chain> {
-        let ways = self.ways.iter().map(|way| chains::of(*way, self.settings.proxy_port));
+        let ways = self.ways.iter().map(|way| chains::of(*way, self.settings));
         chains::constant(self.settings).into_iter().chain(ways).collect()
     }
 
@@ -116,10 +119,14 @@ impl<E: Iterator<Item = Element>> Wanted<'_, E> {
             }
         }
         let mut ways = observed.ways;
-        let unled: Vec<&Way> = self.ways.iter().filter(|way| ways.get(&way.key()[..]) != Some(&way.chain())).collect();
+        let place = |way: &Way| (way.map(), way.key().to_vec());
+        let unled: Vec<&Way> = self.ways.iter().filter(|way| ways.get(&place(way)) != Some(&way.chain())).collect();
         drift.missing += unled.len();
-        ways.retain(|key, chain| !self.ways.iter().any(|way| way.key()[..] == key[..] && way.chain() == *chain));
-        batch.delete_elements(table, WAYS.name, ways.keys().map(Vec::as_slice));
+        ways.retain(|at, chain| !self.ways.iter().any(|way| place(way) == *at && way.chain() == *chain));
+        for map in [WAYS.name, INSIDE_WAYS.name] {
+            let surplus = ways.keys().filter(|(own, _)| *own == map);
+            batch.delete_elements(table, map, surplus.map(|(_, key)| key.as_slice()));
+        }
         lead(&mut batch, table, unled.into_iter());
         // A changed one is missing as it should be, and surplus as it is.
         let mut missing = Vec::new();
@@ -162,8 +169,11 @@ fn rules(batch: &mut Batch, table: &str, chain: &Chain) {
 }
 
 fn lead<'a>(batch: &mut Batch, table: &str, ways: impl Iterator<Item = &'a Way>) {
-    let named: Vec<([u8; 12], String)> = ways.map(|way| (way.key(), way.chain())).collect();
-    batch.add_elements(table, WAYS.name, named.iter().map(|(key, chain)| (&key[..], Data::Jump(chain))));
+    let named: Vec<(&str, [u8; 12], String)> = ways.map(|way| (way.map(), way.key(), way.chain())).collect();
+    for map in [WAYS.name, INSIDE_WAYS.name] {
+        let own = named.iter().filter(|(own, ..)| *own == map);
+        batch.add_elements(table, map, own.map(|(_, key, chain)| (&key[..], Data::Jump(chain))));
+    }
 }
 
 fn delete(batch: &mut Batch, table: &str, keys: &[Key]) {

@@ -23,6 +23,8 @@ use crate::{
 const MOST_STICKY: u32 = 1 << 20;
 
 const ZERO: [u8; 4] = [0; 4];
+/// In keys of what callers inside have for themselves, this follows the port.
+pub const INSIDE: [u8; 2] = [0, 1];
 
 /// A front → a zero, and the way of its connections.
 pub const FRONTS: Shape = Shape {
@@ -65,10 +67,15 @@ pub const STICKY: Shape = Shape {
 /// A way → its chain.
 pub const WAYS: Shape =
     Shape { name: "ways", key: &[Number, Number, Number], holds: Holds::Verdicts, written_by_rules: None };
+/// The same for callers inside where those outside go another way. The ways of the latter lead here, and the kernel takes no rules
+/// that could go round in circles.
+pub const INSIDE_WAYS: Shape =
+    Shape { name: "inside-ways", key: &[Number, Number, Number], holds: Holds::Verdicts, written_by_rules: None };
 /// Pairs of equal bytes. Rules compare with constants alone, so whether two addresses are the same is looked up byte by byte.
 pub const SAME: Shape = Shape { name: "same", key: &[Number, Number], holds: Holds::Nothing, written_by_rules: None };
 
-pub const SHAPES: [&Shape; 8] = [&FRONTS, &MASQUERADED, &BACKENDS, &STICKY_BACKENDS, &MEMBERS, &STICKY, &WAYS, &SAME];
+pub const SHAPES: [&Shape; 9] =
+    [&FRONTS, &MASQUERADED, &BACKENDS, &STICKY_BACKENDS, &MEMBERS, &STICKY, &WAYS, &INSIDE_WAYS, &SAME];
 
 /// The sets that say what becomes of fronts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,9 +172,33 @@ fn fill(to: &mut [u8], parts: &[&[u8]]) {
 /// What becomes of new connections to a front. Those with the same way share a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Way {
-    /// The front is every address of the machine.
-    pub node: bool,
+    pub at: At,
     pub then: Then,
+}
+
+/// Whose connections go a way, and to where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum At {
+    /// Everybody's to an address.
+    Address,
+    /// Everybody's to any address of the machine.
+    Node,
+    /// Those to an address by callers inside, who go another way than those outside.
+    Inside,
+    /// Those to such an address, by anybody: callers inside are told apart here.
+    Outside,
+}
+
+impl At {
+    /// Its name in the names of chains.
+    fn prefix(self) -> &'static str {
+        match self {
+            At::Address => "",
+            At::Node => "node-",
+            At::Inside => "inside-",
+            At::Outside => "outside-",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,7 +219,12 @@ pub enum Then {
 }
 
 impl Way {
-    pub fn of(front: &Front, target: &Target) -> Self {
+    /// All ways of a front.
+    pub fn all(front: &Front, target: &Target) -> impl Iterator<Item = Self> {
+        parts(target).map(|(target, inside)| Self::of(front, target, inside))
+    }
+
+    fn of(front: &Front, target: &Target, inside: bool) -> Self {
         let count = target.backends.len() as u32;
         let tcp = front.protocol == Protocol::Tcp;
         let then = match (target.without_backends, target.affinity) {
@@ -199,18 +235,28 @@ impl Way {
             // What is not TCP cannot wait.
             (WithoutBackends::Hold(_) | WithoutBackends::Refuse, _) => Then::Refuse,
         };
-        let picks = matches!(then, Then::Pick { .. } | Then::Stick { .. });
-        Self { node: front.address.is_none() && picks, then }
+        let at = match front.address {
+            _ if inside => At::Inside,
+            Some(_) if target.inside.is_some() => At::Outside,
+            None if matches!(then, Then::Pick { .. } | Then::Stick { .. }) => At::Node,
+            _ => At::Address,
+        };
+        Self { at, then }
+    }
+
+    /// The map that leads there.
+    pub fn map(&self) -> &'static str {
+        if self.at == At::Inside { INSIDE_WAYS.name } else { WAYS.name }
     }
 
     pub fn chain(&self) -> String {
-        let node = if self.node { "node-" } else { "" };
+        let at = self.at.prefix();
         match self.then {
-            Then::Pick { count } => format!("{node}pick-{count}"),
-            Then::Stick { count, seconds } => format!("{node}stick-{count}-{seconds}"),
-            Then::Hold => "hold".into(),
-            Then::Refuse => "refuse".into(),
-            Then::Drop => "drop".into(),
+            Then::Pick { count } => format!("{at}pick-{count}"),
+            Then::Stick { count, seconds } => format!("{at}stick-{count}-{seconds}"),
+            Then::Hold => format!("{at}hold"),
+            Then::Refuse => format!("{at}refuse"),
+            Then::Drop => format!("{at}drop"),
         }
     }
 
@@ -222,7 +268,7 @@ impl Way {
             Then::Refuse => [4, 0, 0],
             Then::Drop => [5, 0, 0],
         };
-        let kind = kind | u32::from(self.node) << 8;
+        let kind = kind | (self.at as u32) << 8;
         let mut bytes = [0; 12];
         fill(&mut bytes, &[&kind.to_ne_bytes(), &count.to_ne_bytes(), &seconds.to_ne_bytes()]);
         bytes
@@ -237,11 +283,22 @@ pub fn number(protocol: Protocol) -> u8 {
     }
 }
 
+/// What becomes of a front's connections, and the same for callers inside if that is something else.
+fn parts(target: &Target) -> impl Iterator<Item = (&Target, bool)> {
+    [(target, false)].into_iter().chain(target.inside.as_deref().map(|inside| (inside, true)))
+}
+
 /// All elements that a front needs.
 pub fn elements(front: &Front, target: &Target) -> Vec<Element> {
-    let way = Way::of(front, target);
+    parts(target).flat_map(|(target, inside)| elements_of(front, target, inside)).collect()
+}
+
+fn elements_of(front: &Front, target: &Target, inside: bool) -> Vec<Element> {
+    let way = Way::of(front, target, inside);
     let address = front.address.unwrap_or(Ipv4Addr::UNSPECIFIED).octets();
-    let (protocol, port) = ([number(front.protocol)], front.port.to_be_bytes());
+    let (protocol, [high, low]) = ([number(front.protocol)], front.port.to_be_bytes());
+    let [mark, more] = if inside { INSIDE } else { [0; 2] };
+    let port = [high, low, mark, more];
     let key: [&[u8]; 3] = [&address, &protocol, &port];
     let mut all = vec![Element::new(Set::Fronts, &key, &[&ZERO, &way.key()])];
     if target.masquerade {
@@ -268,6 +325,17 @@ pub fn elements(front: &Front, target: &Target) -> Vec<Element> {
 /// What is there whatever the fronts.
 pub fn constant_elements() -> impl Iterator<Item = Element> {
     (0..=u8::MAX).map(|byte| Element::new(Set::Same, &[&[byte], &[byte]], &[]))
+}
+
+/// A new target with its backends in the order that [`placed`] gives them.
+pub fn settled(old: Option<&Target>, new: Target) -> Target {
+    let order = old.map(|old| old.backends.as_slice()).unwrap_or_default();
+    let old_inside = old.and_then(|old| old.inside.as_deref());
+    Target {
+        backends: placed(order, new.backends),
+        inside: new.inside.map(|inside| Box::new(settled(old_inside, *inside))),
+        ..new
+    }
 }
 
 /// New backends in an order that moves as few of the old ones as possible: newcomers take the places of those that

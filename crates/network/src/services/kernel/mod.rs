@@ -13,7 +13,7 @@ mod stale;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddrV4},
     time::{Duration, Instant},
 };
 
@@ -46,6 +46,8 @@ pub struct KernelSettings {
     /// Names our table: `mainstay`, or `mainstay-<8 hex digits>`.
     pub instance: String,
     pub services: Range,
+    /// All machines' pods.
+    pub pods: Range,
     /// Where our own process takes connections that the kernel does not deliver itself.
     pub proxy_port: u16,
 }
@@ -118,7 +120,7 @@ impl Kernel {
         self.fronts = fronts.into_iter().filter(|(front, _)| front.address != Some(dns)).collect();
         self.ways.clear();
         for (front, target) in &self.fronts {
-            begin(&mut self.ways, Way::of(front, target));
+            begin(&mut self.ways, front, target);
         }
         if let Err(error) = bridge::switch("net/ipv4/ip_forward") {
             tracing::warn!(error = error.chain(), "this machine cannot pass on what arrives for Services");
@@ -157,7 +159,7 @@ impl Kernel {
         if self.refused {
             return self.mend().await.map(|_| ());
         }
-        for batch in [change.preparation(&self.table, self.settings.proxy_port), change.batch(&self.table)] {
+        for batch in [change.preparation(&self.table, &self.settings), change.batch(&self.table)] {
             if batch.is_empty() {
                 continue;
             }
@@ -183,19 +185,16 @@ impl Kernel {
             return false;
         }
         let old = self.fronts.remove(&front);
-        let new = target.map(|target| {
-            let order = old.as_ref().map(|old| old.backends.as_slice()).unwrap_or_default();
-            Target { backends: layout::placed(order, target.backends), ..target }
-        });
+        let new = target.map(|target| layout::settled(old.as_ref(), target));
         if let Some(old) = &old {
-            end(&mut self.ways, Way::of(&front, old));
+            end(&mut self.ways, &front, old);
         }
         if let Some(new) = &new {
-            begin(&mut self.ways, Way::of(&front, new));
+            begin(&mut self.ways, &front, new);
         }
         let elements = |target: Option<&Target>| target.map(|target| layout::elements(&front, target));
         change.elements(elements(old.as_ref()).unwrap_or_default(), elements(new.as_ref()).unwrap_or_default());
-        let others = old.as_ref().map(|old| &old.backends) != new.as_ref().map(|new| &new.backends);
+        let others = old.as_ref().map(backends) != new.as_ref().map(backends);
         self.fronts.extend(new.map(|new| (front, new)));
         others
     }
@@ -323,19 +322,28 @@ impl Kernel {
     }
 }
 
-fn begin(ways: &mut BTreeMap<Way, Use>, way: Way) {
-    let usage = ways.entry(way).or_insert(Use::By { fronts: 0 });
-    *usage = match *usage {
-        Use::By { fronts } => Use::By { fronts: fronts + 1 },
-        Use::Idle { .. } => Use::By { fronts: 1 },
-    };
+/// Those of everybody, and those of callers inside if they have others.
+fn backends(target: &Target) -> (&[SocketAddrV4], Option<&[SocketAddrV4]>) {
+    (&target.backends, target.inside.as_ref().map(|inside| inside.backends.as_slice()))
 }
 
-fn end(ways: &mut BTreeMap<Way, Use>, way: Way) {
-    if let Some(usage) = ways.get_mut(&way) {
+fn begin(ways: &mut BTreeMap<Way, Use>, front: &Front, target: &Target) {
+    for way in Way::all(front, target) {
+        let usage = ways.entry(way).or_insert(Use::By { fronts: 0 });
         *usage = match *usage {
-            Use::By { fronts: fronts @ 2.. } => Use::By { fronts: fronts - 1 },
-            Use::By { .. } | Use::Idle { .. } => Use::Idle { since: Instant::now() },
+            Use::By { fronts } => Use::By { fronts: fronts + 1 },
+            Use::Idle { .. } => Use::By { fronts: 1 },
         };
+    }
+}
+
+fn end(ways: &mut BTreeMap<Way, Use>, front: &Front, target: &Target) {
+    for way in Way::all(front, target) {
+        if let Some(usage) = ways.get_mut(&way) {
+            *usage = match *usage {
+                Use::By { fronts: fronts @ 2.. } => Use::By { fronts: fronts - 1 },
+                Use::By { .. } | Use::Idle { .. } => Use::Idle { since: Instant::now() },
+            };
+        }
     }
 }

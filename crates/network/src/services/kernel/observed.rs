@@ -5,7 +5,7 @@ use std::{
     io,
 };
 
-use super::layout::{Element, Key, SHAPES, Set, WAYS};
+use super::layout::{Element, INSIDE_WAYS, Key, SHAPES, Set, WAYS};
 use crate::nft::{listing, socket::Session};
 
 /// It is looked at again so often if it changes meanwhile.
@@ -15,8 +15,8 @@ pub struct Observed {
     /// When this was so; unknown if it did not stay so while we looked.
     pub generation: Option<u32>,
     pub chains: BTreeMap<String, Chain>,
-    /// Chains by the key that leads there.
-    pub ways: BTreeMap<Vec<u8>, String>,
+    /// Chains by the map and key that lead there.
+    pub ways: BTreeMap<(&'static str, Vec<u8>), String>,
     pub elements: HashMap<Key, Element>,
 }
 
@@ -53,13 +53,16 @@ fn look(session: &Session, table: &str) -> io::Result<Option<Observed>> {
     for (chain, mark) in listing::rules(session, table)? {
         chains.entry(chain).or_default().marks.push(mark);
     }
-    let ways = listing::elements(session, table, WAYS.name, |key, chain| {
-        Some((key.to_vec(), String::from_utf8_lossy(chain).trim_end_matches('\0').to_owned()))
-    });
+    let mut ways = BTreeMap::new();
+    for map in [WAYS.name, INSIDE_WAYS.name] {
+        ways.extend(listing::elements(session, table, map, |key, chain| {
+            Some(((map, key.to_vec()), String::from_utf8_lossy(chain).trim_end_matches('\0').to_owned()))
+        })?);
+    }
     let mut elements = HashMap::new();
     for set in Set::ALL {
         let found = listing::elements(session, table, set.name(), |key, value| Element::read(set, key, value))?;
         elements.extend(found.into_iter().map(|element| (element.key, element)));
     }
-    Ok(Some(Observed { generation: None, chains, ways: ways?.into_iter().collect(), elements }))
+    Ok(Some(Observed { generation: None, chains, ways, elements }))
 }

@@ -35,7 +35,7 @@ impl Judge<'_> {
         let at = |address| Front { address, protocol: Protocol::Udp, port: to.port() };
         let exact = at(Some(address));
         if let Some(target) = self.fronts.get(&exact) {
-            return !target.backends.contains(&answered_by);
+            return !answers(target, answered_by);
         }
         if self.gone.contains(&exact) || self.settings.services.contains(address) {
             return diverted;
@@ -45,10 +45,15 @@ impl Judge<'_> {
         }
         let node = at(None);
         match self.fronts.get(&node) {
-            Some(target) => !target.backends.contains(&answered_by),
+            Some(target) => !answers(target, answered_by),
             None => diverted && self.gone.contains(&node),
         }
     }
+}
+
+/// Whether it is a backend for anybody.
+fn answers(target: &Target, backend: SocketAddrV4) -> bool {
+    target.backends.contains(&backend) || target.inside.as_deref().is_some_and(|inside| answers(inside, backend))
 }
 
 #[cfg(test)]
@@ -57,8 +62,12 @@ mod tests {
 
     #[test]
     fn only_flows_that_end_nowhere_are_dead() {
-        let settings =
-            KernelSettings { instance: "x".into(), services: "10.96.0.0/16".parse().unwrap(), proxy_port: 1 };
+        let settings = KernelSettings {
+            instance: "x".into(),
+            services: "10.96.0.0/16".parse().unwrap(),
+            pods: "10.244.0.0/16".parse().unwrap(),
+            proxy_port: 1,
+        };
         let end = |text: &str| -> SocketAddrV4 { text.parse().unwrap() };
         let front = |address: Option<[u8; 4]>, port| Front {
             address: address.map(Ipv4Addr::from),
@@ -71,6 +80,7 @@ mod tests {
             masquerade: false,
             through_user_space: false,
             without_backends: WithoutBackends::Refuse,
+            inside: None,
         };
         let fronts = HashMap::from([(front(Some([10, 96, 0, 1]), 53), target.clone()), (front(None, 30053), target)]);
         let gone = HashSet::from([front(Some([192, 0, 2, 1]), 53), front(None, 30054)]);

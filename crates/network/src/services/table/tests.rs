@@ -71,6 +71,14 @@ fn local_means_backends_of_this_machine_who_see_who_asks_and_silence_without() {
         assert_eq!((backends(target), target.masquerade), (vec![2], false));
         assert_eq!(target.without_backends, WithoutBackends::Drop);
     }
+    let inside = found[1].1.inside.as_deref().unwrap();
+    assert_eq!(
+        (backends(inside), inside.masquerade),
+        (vec![2, 3], false),
+        "at external addresses, those inside have all"
+    );
+    assert_eq!(inside.without_backends, WithoutBackends::Hold(HOLD));
+    assert!(found[0].1.inside.is_none() && found[2].1.inside.is_none());
     let found = of(Service { internal_local: true, ..service(Protocol::Tcp, HOLD) }, all());
     assert_eq!((backends(&found[0].1), backends(&found[1].1)), (vec![2], vec![2, 3]));
 }
@@ -103,4 +111,8 @@ fn only_tcp_goes_through_our_own_process() {
     let found = |protocol| of(Service { through_user_space: true, ..service(protocol, HOLD) }, Vec::new());
     assert!(found(Protocol::Tcp)[0].1.is_in_user_space());
     assert!(!found(Protocol::Udp)[0].1.is_in_user_space());
+    let local = Service { external_local: true, through_user_space: true, ..service(Protocol::Tcp, HOLD) };
+    let outside = &of(local, Vec::new())[1].1;
+    assert!(!outside.is_in_user_space(), "who is to see who asks");
+    assert!(outside.inside.as_ref().unwrap().is_in_user_space());
 }

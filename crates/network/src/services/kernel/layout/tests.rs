@@ -18,6 +18,7 @@ fn target(count: u8) -> Target {
         masquerade: false,
         through_user_space: false,
         without_backends: WithoutBackends::Refuse,
+        inside: None,
     }
 }
 
@@ -26,7 +27,8 @@ fn the_way_follows_from_backends_protocol_and_wishes() {
     let hold = WithoutBackends::Hold(Duration::from_secs(10));
     let udp = Front { protocol: Protocol::Udp, ..front() };
     let node = Front { address: None, ..front() };
-    let way = |front: &Front, target: &Target| Way::of(front, target).chain();
+    let way =
+        |front: &Front, target: &Target| Way::all(front, target).map(|way| way.chain()).collect::<Vec<_>>().join(" ");
     assert_eq!(way(&front(), &target(3)), "pick-3");
     assert_eq!(way(&node, &target(3)), "node-pick-3");
     let sticky = Target { affinity: Some(Duration::from_secs(60)), ..target(2) };
@@ -39,16 +41,24 @@ fn the_way_follows_from_backends_protocol_and_wishes() {
     assert_eq!(way(&front(), &Target { through_user_space: true, ..target(2) }), "hold");
     assert_eq!(way(&udp, &Target { through_user_space: true, ..target(2) }), "pick-2");
     assert_eq!(way(&front(), &target(0)), "refuse");
-    assert_eq!(way(&front(), &Target { without_backends: WithoutBackends::Drop, ..target(0) }), "drop");
+    let silent = Target { without_backends: WithoutBackends::Drop, ..target(0) };
+    assert_eq!(way(&front(), &silent), "drop");
+    assert_eq!(way(&front(), &Target { inside: Some(Box::new(target(2))), ..silent }), "outside-drop inside-pick-2");
+    assert_eq!(
+        way(&front(), &Target { inside: Some(Box::new(target(0))), ..target(1) }),
+        "outside-pick-1 inside-refuse"
+    );
 }
 
 #[test]
 fn ways_have_keys_and_chains_of_their_own() {
     let then = [Then::Pick { count: 2 }, Then::Pick { count: 3 }, Then::Stick { count: 2, seconds: 5 }, Then::Hold];
     let rest = [Then::Stick { count: 2, seconds: 6 }, Then::Refuse, Then::Drop];
-    let ways: Vec<Way> = then.into_iter().chain(rest).map(|then| Way { node: false, then }).collect();
-    let node = [Then::Pick { count: 2 }, Then::Stick { count: 2, seconds: 5 }].map(|then| Way { node: true, then });
-    let ways: Vec<Way> = ways.into_iter().chain(node).collect();
+    let ways: Vec<Way> = then.into_iter().chain(rest).map(|then| Way { at: At::Address, then }).collect();
+    let others = [At::Node, At::Inside, At::Outside].into_iter().flat_map(|at| {
+        [Then::Pick { count: 2 }, Then::Stick { count: 2, seconds: 5 }, Then::Drop].map(|then| Way { at, then })
+    });
+    let ways: Vec<Way> = ways.into_iter().chain(others).collect();
     assert_eq!(ways.iter().map(Way::key).collect::<BTreeSet<_>>().len(), ways.len());
     assert_eq!(ways.iter().map(Way::chain).collect::<BTreeSet<_>>().len(), ways.len());
 }
@@ -56,11 +66,14 @@ fn ways_have_keys_and_chains_of_their_own() {
 #[test]
 fn an_element_reads_back_as_it_was_made() {
     let sticky = Target { affinity: Some(Duration::from_secs(60)), ..target(2) };
+    let sticky = Target { inside: Some(Box::new(sticky.clone())), ..sticky };
     for element in elements(&front(), &sticky).into_iter().chain(constant_elements()) {
         let value = element.value().unwrap_or_default();
         assert_eq!(Element::read(element.key.set, element.key.bytes(), value), Some(element));
         assert_eq!(Element::read(element.key.set, &element.key.bytes()[1..], value), None);
     }
+    let keys: Vec<Key> = elements(&front(), &sticky).iter().map(|element| element.key).collect();
+    assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len(), "what is inside is apart");
 }
 
 fn backends() -> impl Strategy<Value = BTreeSet<SocketAddrV4>> {
