@@ -9,6 +9,7 @@
 //! * [`schema`]: what fields the kinds have; [`decode`], [`patch`], [`selector`], [`quantity`]: the
 //!   languages that requests are written in
 //! * [`openapi`]: the documents that clients learn the API from
+//! * [`matching`]: what selectors, affinities and tolerations mean
 //! * [`heal`]: how pods are healed, as their annotation says
 //! * [`offer`], [`service_table`]: what machines say of themselves
 //! * [`service`]: what Services ask for in annotations of ours
@@ -20,6 +21,7 @@ pub mod descriptor;
 pub mod field;
 pub mod heal;
 pub mod kinds;
+pub mod matching;
 pub mod offer;
 pub mod openapi;
 pub mod patch;

@@ -124,6 +124,7 @@ impl Volumes {
 
 #[cfg(test)]
 mod tests {
+    use mainstay_api::matching::NodeTerm as _;
     use serde_json::json;
 
     use super::*;

@@ -1,16 +1,16 @@
 //! Labels, annotations and label selectors.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use super::names;
-use crate::field::{Errors, FieldError, Path};
+pub use crate::matching::Labels as Map;
+use crate::{
+    field::{Errors, FieldError, Path},
+    matching::{Requirement, equal},
+};
 
 /// What all annotations of an object may weigh together.
 pub const ANNOTATIONS_MAX: usize = 256 * 1024;
-
-pub type Map = BTreeMap<String, String>;
 
 pub fn validate_labels(labels: &Map, path: &Path, errors: &mut Errors) {
     check_labels(pairs(labels), path, errors);
@@ -82,18 +82,8 @@ pub fn selects_all(selector: &LabelSelector) -> bool {
 
 /// Whether labels satisfy a selector. An operator nobody knows matches nothing.
 pub fn matches(selector: &LabelSelector, labels: &Map) -> bool {
-    selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
-        && selector.match_expressions.iter().flatten().all(|requirement| {
-            let found = labels.get(&requirement.key);
-            let listed = || found.is_some_and(|value| requirement.values.iter().flatten().any(|v| v == value));
-            match requirement.operator.as_str() {
-                "In" => listed(),
-                "NotIn" => !listed(),
-                "Exists" => found.is_some(),
-                "DoesNotExist" => found.is_none(),
-                _ => false,
-            }
-        })
+    selector.match_labels.as_ref().is_none_or(|asked| equal(asked, labels))
+        && selector.match_expressions.iter().flatten().all(|requirement| requirement.holds(labels))
 }
 
 #[cfg(test)]

@@ -5,7 +5,10 @@ use std::fmt;
 use serde_json::Value;
 
 use super::{SelectorError, parse::Parser};
-use crate::rules::names::{label_value, qualified_name};
+use crate::{
+    matching::Operator,
+    rules::names::{label_value, qualified_name},
+};
 
 /// How a [`Term`] relates a label's value to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,16 +153,15 @@ impl Term {
     }
 
     fn matches(&self, value: Option<&str>) -> bool {
-        let among = |value: &str| self.values.iter().any(|v| v == value);
-        let compared = |value: &str| Some(value.parse::<i64>().ok()?.cmp(&self.values.first()?.parse().ok()?));
-        match self.relation {
-            Relation::Equals | Relation::In => value.is_some_and(among),
-            Relation::NotEquals | Relation::NotIn => !value.is_some_and(among),
-            Relation::Exists => value.is_some(),
-            Relation::DoesNotExist => value.is_none(),
-            Relation::GreaterThan => value.and_then(compared).is_some_and(|order| order.is_gt()),
-            Relation::LessThan => value.and_then(compared).is_some_and(|order| order.is_lt()),
-        }
+        let operator = match self.relation {
+            Relation::Equals | Relation::In => Operator::In,
+            Relation::NotEquals | Relation::NotIn => Operator::NotIn,
+            Relation::Exists => Operator::Exists,
+            Relation::DoesNotExist => Operator::DoesNotExist,
+            Relation::GreaterThan => Operator::Gt,
+            Relation::LessThan => Operator::Lt,
+        };
+        operator.admits(&self.values, value)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
+    NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
 };
 use mainstay_api::{
+    matching::{NodeTerm, UNLABELLED},
     quantity::Quantity as Amount,
     rules::{labels, resources},
 };
@@ -73,7 +74,7 @@ pub fn why_not(
     } else if wanted
         .selector
         .as_ref()
-        .is_some_and(|selector| !labels::matches(selector, volume.metadata.labels.as_ref().unwrap_or(&BTreeMap::new())))
+        .is_some_and(|selector| !labels::matches(selector, volume.metadata.labels.as_ref().unwrap_or(&UNLABELLED)))
     {
         Some("the labels do not match")
     } else if machine.is_some_and(|machine| !reaches(volume, machine)) {
@@ -86,30 +87,8 @@ pub fn why_not(
 /// Whether a volume can be used on a machine.
 pub fn reaches(volume: &PersistentVolume, machine: &Machine) -> bool {
     let required = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
-    required.is_none_or(|selector| selector.node_selector_terms.iter().any(|term| selects(term, machine)))
-}
-
-fn selects(term: &NodeSelectorTerm, machine: &Machine) -> bool {
-    let judge = |requirement: &NodeSelectorRequirement, found: Option<&String>| {
-        let listed = || found.is_some_and(|value| requirement.values.iter().flatten().any(|other| other == value));
-        let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
-        let bound = || number(requirement.values.as_ref().and_then(|values| values.first()));
-        match requirement.operator.as_str() {
-            "In" => listed(),
-            "NotIn" => !listed(),
-            "Exists" => found.is_some(),
-            "DoesNotExist" => found.is_none(),
-            "Gt" => number(found).zip(bound()).is_some_and(|(found, bound)| found > bound),
-            "Lt" => number(found).zip(bound()).is_some_and(|(found, bound)| found < bound),
-            _ => false,
-        }
-    };
-    let (expressions, fields) = (term.match_expressions.iter().flatten(), term.match_fields.iter().flatten());
-    expressions.clone().next().or(fields.clone().next()).is_some()
-        && expressions.into_iter().all(|requirement| judge(requirement, machine.labels.get(&requirement.key)))
-        && fields
-            .into_iter()
-            .all(|requirement| judge(requirement, Some(&machine.name).filter(|_| requirement.key == "metadata.name")))
+    let matches = |term: &NodeSelectorTerm| term.matches(&machine.name, &machine.labels);
+    required.is_none_or(|selector| selector.node_selector_terms.iter().any(matches))
 }
 
 fn capacity(volume: &PersistentVolume) -> Amount {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use mainstay_api::matching::Requirement as _;
+
 use super::{
     reason::Contradiction,
     selector::{NodeTerm, Operator, Requirement},
@@ -46,12 +48,12 @@ fn excluding(term: &NodeTerm, selector: &[Requirement]) -> Option<String> {
 
 /// Whether one value, or the lack of one, can satisfy all. Numbers between bounds are tried at the bounds.
 fn satisfiable(all: &[&Requirement]) -> bool {
-    if all.iter().all(|requirement| requirement.holds(None)) {
+    if all.iter().all(|requirement| requirement.admits(None)) {
         return true;
     }
     let named = all.iter().filter(|requirement| requirement.operator == Operator::In);
     if let Some(values) = named.map(|requirement| &requirement.values).next() {
-        return values.iter().any(|value| all.iter().all(|requirement| requirement.holds(Some(value))));
+        return values.iter().any(|value| all.iter().all(|requirement| requirement.admits(Some(value))));
     }
     let bounds = all.iter().filter(|requirement| matches!(requirement.operator, Operator::Gt | Operator::Lt));
     let near = |text: &String| text.parse::<i64>().ok().map(|n| [n.saturating_sub(1), n.saturating_add(1)]);
@@ -63,7 +65,7 @@ fn satisfiable(all: &[&Requirement]) -> bool {
     // Between two bounds only so many values can be excluded by name: look a little further than those.
     let excluded = all.iter().map(|requirement| requirement.values.len()).sum::<usize>() as i64;
     let candidates = bounds.iter().flat_map(|bound| (-excluded..=excluded).map(|away| bound.saturating_add(away)));
-    candidates.map(|n| n.to_string()).any(|n| all.iter().all(|requirement| requirement.holds(Some(&n))))
+    candidates.map(|n| n.to_string()).any(|n| all.iter().all(|requirement| requirement.admits(Some(&n))))
 }
 
 /// The same pods wanted near and away. Away within a domain that lies within the wanted one is no contradiction.

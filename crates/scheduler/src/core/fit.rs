@@ -1,5 +1,7 @@
 //! What a machine is, against what a pod asks it to be, whatever runs there.
 
+use mainstay_api::matching::{self, NodeTerm as _};
+
 use super::{
     cluster::EXCLUDED,
     score,
@@ -25,7 +27,7 @@ fn admits(rules: &MachineRules, node: &NodeView) -> bool {
         && reachable(rules, node)
 }
 
-pub fn tolerates(rules: &MachineRules, taint: &Taint) -> bool {
+pub fn tolerates<S: AsRef<str>>(rules: &MachineRules, taint: &Taint<S>) -> bool {
     rules.tolerations.iter().any(|toleration| toleration.covers(taint))
 }
 
@@ -38,8 +40,8 @@ pub fn unready(rules: &MachineRules, node: &NodeView) -> bool {
     !node.ready && !borne(Effect::NoSchedule) && !borne(Effect::NoExecute)
 }
 
-fn implied(key: &str, effect: Effect) -> Taint {
-    Taint { key: key.to_owned(), value: String::new(), effect }
+fn implied(key: &str, effect: Effect) -> Taint<&str> {
+    Taint { key, value: "", effect }
 }
 
 /// The first taint that keeps the pod away.
@@ -49,8 +51,7 @@ pub fn untolerated<'a>(rules: &MachineRules, node: &'a NodeView) -> Option<&'a T
 
 /// By the node selector and the required node affinity.
 pub fn selected(rules: &MachineRules, node: &NodeView) -> bool {
-    rules.selector.iter().all(|(key, value)| node.labels.get(key) == Some(value))
-        && rules.required.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(&node.name, &node.labels)))
+    matching::selected(&rules.selector, rules.required.as_deref(), &node.name, &node.labels)
 }
 
 /// The pod's volumes can be had there.

@@ -1,6 +1,8 @@
 //! Which of the machines that fit is best. Everything is a number of hundredths of a percent, weighted as
 //! upstream weighs it: room once, node affinity and neighbours and spreading twice, unwanted taints three times.
 
+use mainstay_api::matching::NodeTerm as _;
+
 use super::{
     cluster::Machine,
     fit::tolerates,

@@ -1,39 +1,18 @@
 //! What labels must say: of pods, of namespaces, of machines.
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use mainstay_api::matching::{self, Requirement as _, UNLABELLED};
+pub use mainstay_api::matching::{Labels, Operator};
+use serde::Deserialize;
 
-pub type Labels = BTreeMap<String, String>;
+use super::wire::{operator, or_default};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Operator {
-    In,
-    NotIn,
-    Exists,
-    DoesNotExist,
-    Gt,
-    Lt,
-    /// Something newer than we know: matches nothing.
-    Unknown,
-}
-
-impl Operator {
-    pub fn parse(text: &str) -> Self {
-        match text {
-            "In" => Self::In,
-            "NotIn" => Self::NotIn,
-            "Exists" => Self::Exists,
-            "DoesNotExist" => Self::DoesNotExist,
-            "Gt" => Self::Gt,
-            "Lt" => Self::Lt,
-            _ => Self::Unknown,
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(default)]
 pub struct Requirement {
     pub key: String,
+    #[serde(deserialize_with = "operator")]
     pub operator: Operator,
+    #[serde(deserialize_with = "or_default")]
     pub values: Vec<String>,
 }
 
@@ -41,19 +20,19 @@ impl Requirement {
     pub fn equal(key: &str, value: &str) -> Self {
         Self { key: key.to_owned(), operator: Operator::In, values: vec![value.to_owned()] }
     }
+}
 
-    pub fn holds(&self, value: Option<&str>) -> bool {
-        let among = || value.is_some_and(|value| self.values.iter().any(|wanted| wanted == value));
-        let compared = || Some(value?.parse::<i64>().ok()?.cmp(&self.values.first()?.parse().ok()?));
-        match self.operator {
-            Operator::In => among(),
-            Operator::NotIn => !among(),
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-            Operator::Gt => compared() == Some(Ordering::Greater),
-            Operator::Lt => compared() == Some(Ordering::Less),
-            Operator::Unknown => false,
-        }
+impl matching::Requirement for Requirement {
+    fn key(&self) -> &str {
+        &self.key
+    }
+
+    fn operator(&self) -> Operator {
+        self.operator
+    }
+
+    fn values(&self) -> &[String] {
+        &self.values
     }
 }
 
@@ -63,7 +42,7 @@ pub struct Selector(pub Vec<Requirement>);
 
 impl Selector {
     pub fn matches(&self, labels: &Labels) -> bool {
-        self.0.iter().all(|requirement| requirement.holds(labels.get(&requirement.key).map(String::as_str)))
+        self.0.iter().all(|requirement| requirement.holds(labels))
     }
 }
 
@@ -90,27 +69,30 @@ impl PodSelector {
     }
 
     fn covers<'a>(&self, namespace: &str, about: impl FnOnce(&str) -> Option<&'a Labels>) -> bool {
-        let unlabelled = Labels::new();
         self.namespaces.iter().any(|named| named == namespace)
-            || self.namespaces_like.as_ref().is_some_and(|like| like.matches(about(namespace).unwrap_or(&unlabelled)))
+            || self.namespaces_like.as_ref().is_some_and(|like| like.matches(about(namespace).unwrap_or(&UNLABELLED)))
     }
 }
 
 /// One alternative of a node selector.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
 pub struct NodeTerm {
+    #[serde(rename = "matchExpressions", deserialize_with = "or_default")]
     pub labels: Vec<Requirement>,
-    /// On fields; there is only `metadata.name`.
+    #[serde(rename = "matchFields", deserialize_with = "or_default")]
     pub fields: Vec<Requirement>,
 }
 
-impl NodeTerm {
-    /// A term without requirements matches nothing.
-    pub fn matches(&self, name: &str, labels: &Labels) -> bool {
-        let named = |requirement: &Requirement| requirement.key == "metadata.name" && requirement.holds(Some(name));
-        !(self.labels.is_empty() && self.fields.is_empty())
-            && self.labels.iter().all(|r| r.holds(labels.get(&r.key).map(String::as_str)))
-            && self.fields.iter().all(named)
+impl matching::NodeTerm for NodeTerm {
+    type Requirement = Requirement;
+
+    fn labels(&self) -> &[Requirement] {
+        &self.labels
+    }
+
+    fn fields(&self) -> &[Requirement] {
+        &self.fields
     }
 }
 
@@ -120,46 +102,6 @@ mod tests {
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-    }
-
-    fn requirement(key: &str, operator: &str, values: &[&str]) -> Requirement {
-        let values = values.iter().map(|value| (*value).to_owned()).collect();
-        Requirement { key: key.to_owned(), operator: Operator::parse(operator), values }
-    }
-
-    #[test]
-    fn each_operator_says_what_it_means() {
-        let node = labels(&[("disk", "ssd"), ("size", "5"), ("odd", "x")]);
-        for (key, operator, values, holds) in [
-            ("disk", "In", &["hdd", "ssd"][..], true),
-            ("disk", "In", &["hdd"], false),
-            ("gone", "In", &["x"], false),
-            ("disk", "NotIn", &["ssd"], false),
-            ("gone", "NotIn", &["ssd"], true),
-            ("disk", "Exists", &[], true),
-            ("gone", "Exists", &[], false),
-            ("gone", "DoesNotExist", &[], true),
-            ("disk", "DoesNotExist", &[], false),
-            ("size", "Gt", &["4"], true),
-            ("size", "Gt", &["5"], false),
-            ("size", "Lt", &["6"], true),
-            ("odd", "Lt", &["6"], false),
-            ("gone", "Gt", &["0"], false),
-            ("disk", "Near", &["ssd"], false),
-        ] {
-            let term = NodeTerm { labels: vec![requirement(key, operator, values)], fields: vec![] };
-            assert_eq!(term.matches("n1", &node), holds, "{key} {operator} {values:?}");
-        }
-    }
-
-    #[test]
-    fn a_term_that_asks_for_nothing_matches_nothing_and_fields_mean_the_name() {
-        assert!(!NodeTerm::default().matches("n1", &labels(&[])));
-        let named = NodeTerm { labels: vec![], fields: vec![requirement("metadata.name", "In", &["n1"])] };
-        assert!(named.matches("n1", &labels(&[])));
-        assert!(!named.matches("n2", &labels(&[])));
-        let other = NodeTerm { labels: vec![], fields: vec![requirement("metadata.uid", "Exists", &[])] };
-        assert!(!other.matches("n1", &labels(&[])));
     }
 
     #[test]

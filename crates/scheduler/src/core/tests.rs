@@ -2,6 +2,7 @@
 
 mod build;
 mod cluster;
+mod forms;
 mod naive;
 mod preemption;
 mod properties;

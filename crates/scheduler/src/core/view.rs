@@ -12,6 +12,8 @@ use std::{
     sync::Arc,
 };
 
+pub use mainstay_api::matching::{Effect, Taint, Toleration};
+
 pub use super::{
     amounts::Amounts,
     ports::{GivenPort, HostPort, PortMapping, PortRanges, PortWish},
@@ -213,53 +215,6 @@ pub struct SpreadRule {
     pub honour_affinity: bool,
     /// Only machines whose taints the pod tolerates are counted: `nodeTaintsPolicy: Honor`.
     pub honour_taints: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Toleration {
-    /// `None`: every key.
-    pub key: Option<String>,
-    /// `None`: every value.
-    pub value: Option<String>,
-    /// `None`: every effect.
-    pub effect: Option<Effect>,
-}
-
-impl Toleration {
-    pub fn covers(&self, taint: &Taint) -> bool {
-        self.effect.is_none_or(|effect| effect == taint.effect)
-            && self.key.as_ref().is_none_or(|key| *key == taint.key)
-            && self.value.as_ref().is_none_or(|value| *value == taint.value)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Effect {
-    NoSchedule,
-    PreferNoSchedule,
-    NoExecute,
-}
-
-impl Effect {
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "NoSchedule" => Some(Self::NoSchedule),
-            "PreferNoSchedule" => Some(Self::PreferNoSchedule),
-            "NoExecute" => Some(Self::NoExecute),
-            _ => None,
-        }
-    }
-
-    pub fn is_hard(self) -> bool {
-        self != Self::PreferNoSchedule
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Taint {
-    pub key: String,
-    pub value: String,
-    pub effect: Effect,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

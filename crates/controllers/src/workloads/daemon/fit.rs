@@ -1,33 +1,8 @@
 //! Whether a DaemonSet's pod belongs on a machine: by name, labels and taints, not by room.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{
-    Affinity, Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
-};
+use k8s_openapi::api::core::v1::{Affinity, Node, PodSpec, Toleration};
+use mainstay_api::matching::{Effect, repels, suits};
 use serde_json::{Value, json};
-
-/// A machine as far as it matters here.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Machine<'n> {
-    pub name: &'n str,
-    pub labels: Option<&'n BTreeMap<String, String>>,
-    pub taints: &'n [Taint],
-}
-
-impl<'n> Machine<'n> {
-    pub fn of(node: &'n Node) -> Self {
-        Self {
-            name: node.metadata.name.as_deref().unwrap_or_default(),
-            labels: node.metadata.labels.as_ref(),
-            taints: node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default(),
-        }
-    }
-
-    fn label(&self, key: &str) -> Option<&'n str> {
-        self.labels?.get(key).map(String::as_str)
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -38,53 +13,27 @@ pub enum Verdict {
 }
 
 /// Everything a template asks of a machine.
-#[derive(Clone, Debug, Default)]
-pub struct Demands {
-    node: Option<String>,
-    selector: BTreeMap<String, String>,
-    terms: Option<Vec<NodeSelectorTerm>>,
+#[derive(Debug)]
+pub struct Demands<'t> {
+    spec: &'t PodSpec,
     tolerations: Vec<Toleration>,
 }
 
-impl Demands {
-    pub fn of(spec: &PodSpec) -> Self {
-        let required = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-        let required =
-            required.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-        Self {
-            node: spec.node_name.clone().filter(|name| !name.is_empty()),
-            selector: spec.node_selector.clone().unwrap_or_default(),
-            terms: required.map(|required| required.node_selector_terms.clone()),
-            tolerations: tolerations(spec),
-        }
+impl<'t> Demands<'t> {
+    pub fn of(spec: &'t PodSpec) -> Self {
+        Self { spec, tolerations: tolerations(spec) }
     }
 
-    pub fn judge(&self, machine: &Machine<'_>) -> Verdict {
-        let named = self.node.as_deref().is_none_or(|node| node == machine.name);
-        let selected = self.selector.iter().all(|(key, value)| machine.label(key) == Some(value));
-        let terms = self.terms.as_ref();
-        if !named || !selected || terms.is_some_and(|terms| !terms.iter().any(|term| matches(term, machine))) {
-            return Verdict::Leaves;
-        }
-        let minded = |effect: &str| machine.taints.iter().any(|taint| taint.effect == effect && !self.tolerates(taint));
-        if minded("NoExecute") {
+    pub fn judge(&self, node: &Node) -> Verdict {
+        let wanted = self.spec.node_name.as_ref().filter(|name| !name.is_empty());
+        let named = wanted.is_none() || wanted == node.metadata.name.as_ref();
+        if !named || !suits(self.spec, &node.metadata) || repels(node, Effect::NoExecute, &self.tolerations) {
             Verdict::Leaves
-        } else if minded("NoSchedule") {
+        } else if repels(node, Effect::NoSchedule, &self.tolerations) {
             Verdict::Stays
         } else {
             Verdict::Runs
         }
-    }
-
-    fn tolerates(&self, taint: &Taint) -> bool {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        self.tolerations.iter().any(|toleration| {
-            let (key, effect) = (text(&toleration.key), text(&toleration.effect));
-            let exists = toleration.operator.as_deref() == Some("Exists");
-            (effect.is_empty() || effect == taint.effect)
-                && (key == taint.key || (key.is_empty() && exists))
-                && (exists || text(&toleration.value) == text(&taint.value))
-        })
     }
 }
 
@@ -136,39 +85,14 @@ pub fn pinned(affinity: Option<&Affinity>, node: &str) -> Value {
     affinity
 }
 
-/// A term without requirements matches nothing.
-fn matches(term: &NodeSelectorTerm, machine: &Machine<'_>) -> bool {
-    let labels = term.match_expressions.iter().flatten();
-    let fields = term.match_fields.iter().flatten();
-    let empty = labels.clone().next().is_none() && fields.clone().next().is_none();
-    !empty
-        && labels.into_iter().all(|wanted| holds(wanted, machine.label(&wanted.key)))
-        && fields.into_iter().all(|wanted| wanted.key == "metadata.name" && holds(wanted, Some(machine.name)))
-}
-
-fn holds(wanted: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = wanted.values.as_deref().unwrap_or_default();
-    let among = value.is_some_and(|value| values.iter().any(|one| one == value));
-    let compared = || Some(value?.parse::<i64>().ok()?.cmp(&values.first()?.parse().ok()?));
-    match wanted.operator.as_str() {
-        "In" => among,
-        "NotIn" => !among,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compared() == Some(std::cmp::Ordering::Greater),
-        "Lt" => compared() == Some(std::cmp::Ordering::Less),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn demands(spec: Value) -> Demands {
+    fn template(spec: Value) -> PodSpec {
         let mut whole = json!({ "containers": [] });
         whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-        Demands::of(&serde_json::from_value(whole).unwrap())
+        serde_json::from_value(whole).unwrap()
     }
 
     fn machine(labels: &Value, taints: &Value) -> Node {
@@ -207,7 +131,7 @@ mod tests {
             (json!({}), taint("node.kubernetes.io/network-unavailable", "NoSchedule"), Stays),
             (json!({ "hostNetwork": true }), taint("node.kubernetes.io/network-unavailable", "NoSchedule"), Runs),
         ] {
-            let judged = demands(spec.clone()).judge(&Machine::of(&machine(&ssd, &taints)));
+            let judged = Demands::of(&template(spec.clone())).judge(&machine(&ssd, &taints));
             assert_eq!(judged, expected, "{spec} {taints}");
         }
     }

@@ -20,12 +20,12 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus},
-    core::v1::{Node, PodTemplateSpec},
+    core::v1::{Node, PodSpec, PodTemplateSpec, Taint},
 };
 use serde_json::{Value, json};
 
 use self::{
-    fit::{Demands, Machine, Verdict},
+    fit::{Demands, Verdict},
     pauses::Pauses,
     plan::{Action, Desired, Why, World},
 };
@@ -82,7 +82,13 @@ fn selects(set: &DaemonSet, meta: &kube::api::ObjectMeta) -> bool {
 
 /// Whether pods may belong on a machine that did not before, or the other way round.
 fn is_another_machine(change: &Change<'_, Node>) -> bool {
-    change.before.map(Machine::of) != change.after.map(Machine::of)
+    change.before.map(judged) != change.after.map(judged)
+}
+
+/// What of a machine is looked at.
+fn judged(node: &Node) -> (Option<&BTreeMap<String, String>>, &[Taint]) {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
+    (node.metadata.labels.as_ref(), taints.unwrap_or_default())
 }
 
 /// The machine a pod is on, or is meant for.
@@ -169,15 +175,10 @@ impl Controller for DaemonSets {
         };
         let taken = |name: &str| caches.revisions.get(&Key::new(&key.namespace, name)).is_some();
         let place = history::place(&wanted, &revisions.held, taken);
-        let demands = Demands::of(&spec.template.spec.clone().unwrap_or_default());
-        let nodes = caches.nodes.all();
-        let machines: BTreeMap<String, Verdict> = nodes
-            .iter()
-            .map(|node| {
-                let machine = Machine::of(node);
-                (machine.name.to_owned(), demands.judge(&machine))
-            })
-            .collect();
+        let anything = PodSpec::default();
+        let demands = Demands::of(spec.template.spec.as_ref().unwrap_or(&anything));
+        let judged = |node: &Arc<Node>| (node.metadata.name.clone().unwrap_or_default(), demands.judge(node));
+        let machines: BTreeMap<String, Verdict> = caches.nodes.all().iter().map(judged).collect();
         let mut pods: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
         for pod in claimed.held {
             if let Some(node) = machine_of(&pod) {

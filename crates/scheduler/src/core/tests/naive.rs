@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use mainstay_api::matching::NodeTerm as _;
+
 use crate::core::view::{Labels, Near, NodeView, OfferView, PodView, PortMapping, SpreadRule, Taint};
 
 #[derive(Clone, Default)]

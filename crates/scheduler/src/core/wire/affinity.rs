@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{WireRequirement, WireSelector, WireTerm, or_default};
+use super::{WireSelector, or_default};
 use crate::core::{
     selector::{Labels, NodeTerm, Operator, PodSelector, Requirement, Selector},
     view::{MachineRules, Near, SpreadRule, Together},
@@ -32,20 +32,14 @@ struct WireNodeAffinity {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct WireNodeSelector {
     #[serde(deserialize_with = "or_default")]
-    node_selector_terms: Vec<WireTerm>,
-}
-
-impl WireNodeSelector {
-    pub(super) fn terms(self) -> Vec<NodeTerm> {
-        self.node_selector_terms.into_iter().map(NodeTerm::from).collect()
-    }
+    pub(super) node_selector_terms: Vec<NodeTerm>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct WirePreferredNode {
     weight: i32,
-    preference: WireTerm,
+    preference: NodeTerm,
 }
 
 #[derive(Default, Deserialize)]
@@ -94,9 +88,9 @@ pub(super) struct WireSpread {
 
 impl WireAffinity {
     pub(super) fn split(self, namespace: &str, labels: &Labels, machine: &mut MachineRules) -> Together {
-        machine.required = self.node_affinity.required.map(WireNodeSelector::terms);
+        machine.required = self.node_affinity.required.map(|wire| wire.node_selector_terms);
         let preferred = self.node_affinity.preferred.into_iter();
-        machine.preferred = preferred.map(|wire| (wire.weight, NodeTerm::from(wire.preference))).collect();
+        machine.preferred = preferred.map(|wire| (wire.weight, wire.preference)).collect();
         let near = |wire: WireNear| wire.near(namespace, labels);
         let all = |wires: Vec<WireNear>| wires.into_iter().map(near).collect();
         let weighted = |wires: Vec<WirePreferredNear>| {
@@ -144,18 +138,17 @@ impl WireSpread {
 }
 
 /// The pod's own values of some labels; those it does not have are passed over.
-fn own_values(keys: Vec<String>, operator: Operator, labels: &Labels) -> impl Iterator<Item = WireRequirement> {
-    let name = if operator == Operator::In { "In" } else { "NotIn" };
+fn own_values(keys: Vec<String>, operator: Operator, labels: &Labels) -> impl Iterator<Item = Requirement> {
     keys.into_iter().filter_map(move |key| {
         let values = vec![labels.get(&key)?.clone()];
-        Some(WireRequirement { key, operator: name.to_owned(), values })
+        Some(Requirement { key, operator, values })
     })
 }
 
 /// A server may have merged the same already: said twice it means the same.
-fn narrowed(mut wire: WireSelector, extra: impl Iterator<Item = WireRequirement>) -> Selector {
+fn narrowed(mut wire: WireSelector, extra: impl Iterator<Item = Requirement>) -> Selector {
     wire.match_expressions.extend(extra);
     let mut selector = Selector::from(wire);
-    selector.0.dedup_by(|a: &mut Requirement, b| a == b);
+    selector.0.dedup();
     selector
 }

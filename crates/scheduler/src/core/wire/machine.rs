@@ -10,7 +10,7 @@ use crate::core::{
     amounts::amount,
     ports::PortRanges,
     selector::{Labels, Selector},
-    view::{BudgetView, Effect, NodeView, OfferView, Taint},
+    view::{BudgetView, NodeView, OfferView, Taint},
 };
 
 #[derive(Default, Deserialize)]
@@ -78,10 +78,7 @@ struct WireNodeCondition {
 impl<'de> Deserialize<'de> for NodeView {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let WireNode { metadata, spec, status } = WireNode::deserialize(from)?;
-        let taint = |wire: WireTaint| {
-            let effect = Effect::parse(&wire.effect)?;
-            Some(Taint { key: wire.key, value: wire.value.unwrap_or_default(), effect })
-        };
+        let taint = |wire: WireTaint| Taint::read(wire.key, wire.value, &wire.effect);
         Ok(Self {
             name: metadata.name,
             labels: metadata.labels,

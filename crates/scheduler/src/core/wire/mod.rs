@@ -7,7 +7,7 @@ mod pod;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Deserializer};
 
@@ -21,53 +21,25 @@ pub(super) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
+pub(super) fn operator<'de, D: Deserializer<'de>>(from: D) -> Result<Operator, D::Error> {
+    Ok(Operator::parse(&Cow::<str>::deserialize(from)?))
+}
+
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct WireSelector {
     #[serde(deserialize_with = "or_default")]
     match_labels: Labels,
     #[serde(deserialize_with = "or_default")]
-    match_expressions: Vec<WireRequirement>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct WireRequirement {
-    key: String,
-    operator: String,
-    #[serde(deserialize_with = "or_default")]
-    values: Vec<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WireTerm {
-    #[serde(deserialize_with = "or_default")]
-    match_expressions: Vec<WireRequirement>,
-    #[serde(deserialize_with = "or_default")]
-    match_fields: Vec<WireRequirement>,
-}
-
-impl From<WireRequirement> for Requirement {
-    fn from(wire: WireRequirement) -> Self {
-        Self { key: wire.key, operator: Operator::parse(&wire.operator), values: wire.values }
-    }
+    match_expressions: Vec<Requirement>,
 }
 
 impl From<WireSelector> for Selector {
     fn from(wire: WireSelector) -> Self {
         let equal = wire.match_labels.iter().map(|(key, value)| Requirement::equal(key, value));
-        let mut all: Vec<Requirement> =
-            equal.chain(wire.match_expressions.into_iter().map(Requirement::from)).collect();
+        let mut all: Vec<Requirement> = equal.chain(wire.match_expressions).collect();
         all.sort_unstable();
         Self(all)
-    }
-}
-
-impl From<WireTerm> for NodeTerm {
-    fn from(wire: WireTerm) -> Self {
-        let all = |wires: Vec<WireRequirement>| wires.into_iter().map(Requirement::from).collect();
-        Self { labels: all(wire.match_expressions), fields: all(wire.match_fields) }
     }
 }
 
@@ -78,7 +50,7 @@ pub fn selector(json: &[u8]) -> Result<Selector, serde_json::Error> {
 
 /// The alternatives of a node selector as the API writes them (`{"nodeSelectorTerms": [...]}`).
 pub fn node_terms(json: &[u8]) -> Result<Vec<NodeTerm>, serde_json::Error> {
-    serde_json::from_slice::<affinity::WireNodeSelector>(json).map(affinity::WireNodeSelector::terms)
+    serde_json::from_slice::<affinity::WireNodeSelector>(json).map(|wire| wire.node_selector_terms)
 }
 
 fn amounts(wire: &BTreeMap<String, String>) -> Amounts {

@@ -16,7 +16,7 @@ use super::{
 use crate::core::{
     ports::{GivenPort, PortMapping, PortWish},
     selector::Labels,
-    view::{Effect, MachineRules, PodKey, PodView, Rules, Shape, Tags, Toleration},
+    view::{MachineRules, PodKey, PodView, Rules, Shape, Tags, Toleration},
 };
 
 const PORT_MAPPING: &str = "k8s.mesosphere.io/portMapping";
@@ -197,9 +197,12 @@ impl From<WirePod> for PodView {
             _ => PortMapping::AsNeeded,
         };
         let claims = claims(&metadata.name, &spec.volumes);
+        let tolerated = |wire: WireToleration| {
+            Toleration::read(wire.key, wire.operator.as_deref(), wire.value, wire.effect.as_deref())
+        };
         let mut machine = MachineRules {
             selector: spec.node_selector,
-            tolerations: spec.tolerations.into_iter().filter_map(WireToleration::meant).collect(),
+            tolerations: spec.tolerations.into_iter().filter_map(tolerated).collect(),
             ..MachineRules::default()
         };
         let together = spec.affinity.split(&metadata.namespace, &metadata.labels, &mut machine);
@@ -243,20 +246,6 @@ impl From<WirePod> for PodView {
             claims,
             shape: Shape::new(rules),
         }
-    }
-}
-
-impl WireToleration {
-    /// `None` if it can cover nothing.
-    fn meant(self) -> Option<Toleration> {
-        let exists = self.operator.as_deref() == Some("Exists");
-        let effect = match self.effect.as_deref().filter(|text| !text.is_empty()) {
-            Some(text) => Some(Effect::parse(text)?),
-            None => None,
-        };
-        let key = self.key.filter(|key| !key.is_empty());
-        let value = if exists { None } else { Some(self.value.unwrap_or_default()) };
-        (exists || key.is_some()).then_some(Toleration { key, value, effect })
     }
 }
 
