@@ -12,6 +12,7 @@ use kube::{
 };
 use mainstay_agent::{
     join::{JoinError, Token, join},
+    servers::Servers,
     tls::Identity,
 };
 use serde_json::json;
@@ -20,12 +21,16 @@ use crate::harness::{Cluster, eventually};
 
 const HERE: [IpAddr; 1] = [IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)];
 
+fn servers(url: &str) -> Servers {
+    Servers::named(&[url]).expect("a URL")
+}
+
 fn token(cluster: &Cluster) -> Token {
     cluster.mainstay("token", "create").ok().trim().parse().expect("a token")
 }
 
 async fn joined(cluster: &Cluster, token: Option<&Token>, name: &str, machine: &str) -> Result<Identity, JoinError> {
-    join(cluster.url(), token, name, &HERE, &cluster.home().join(machine)).await
+    join(&servers(cluster.url()), token, name, &HERE, &cluster.home().join(machine)).await
 }
 
 async fn register(client: &kube::Client, name: &str) -> Result<Node, kube::Error> {
@@ -38,14 +43,14 @@ async fn a_machine_joins_once_and_needs_the_token_no_more() {
     let cluster = Cluster::start();
     let token = token(&cluster);
     let identity = joined(&cluster, Some(&token), "a", "m1").await.expect("it joins");
-    let client = identity.client(cluster.url()).expect("a client");
+    let client = identity.client(&servers(cluster.url())).expect("a client");
     register(&client, "a").await.expect("it may register itself");
     let refused = register(&client, "b").await.expect_err("it may not register others");
     assert!(refused.to_string().contains("is not allowed to modify node \"b\""), "{refused}");
     // A second start uses what it has.
     let again = joined(&cluster, None, "a", "m1").await.expect("it is a member");
     assert_eq!(again.client.validity(), identity.client.validity());
-    let client = again.client(cluster.url()).expect("a client");
+    let client = again.client(&servers(cluster.url())).expect("a client");
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     let nodes: Api<Node> = Api::all(client);
     nodes.patch_status("a", &PatchParams::default(), &Patch::Merge(&ready)).await.expect("it reports");
@@ -64,7 +69,7 @@ async fn a_second_machine_with_a_name_that_is_taken_is_told_what_to_do() {
     let first = joined(&cluster, Some(&token), "a", "m1").await.expect("it joins");
     let rival = joined(&cluster, Some(&token), "a", "m2").await.expect_err("two at once");
     assert!(rival.to_string().contains("another machine is just joining as node \"a\""), "{rival}");
-    register(&first.client(cluster.url()).expect("a client"), "a").await.expect("it registers");
+    register(&first.client(&servers(cluster.url())).expect("a client"), "a").await.expect("it registers");
     let second = joined(&cluster, Some(&token), "a", "m2").await.expect_err("the name is taken");
     let said = second.to_string();
     assert!(said.contains("kubectl delete node a") && said.contains("--node-name"), "{said}");
@@ -91,7 +96,7 @@ async fn a_token_that_is_over_or_for_another_cluster_does_not_let_anyone_in() {
     assert!(late.to_string().contains("mainstay token create"), "{late}");
     let nobody = joined(&cluster, None, "a", "m1").await.expect_err("no token");
     assert!(matches!(nobody, JoinError::NoToken), "{nobody}");
-    let unreachable = join("https://127.0.0.1:1", Some(&token), "a", &HERE, &cluster.home().join("m3")).await;
+    let unreachable = join(&servers("https://127.0.0.1:1"), Some(&token), "a", &HERE, &cluster.home().join("m3")).await;
     assert!(unreachable.expect_err("nobody is there").may_pass());
 }
 
@@ -121,13 +126,13 @@ async fn certificates_are_renewed_while_in_use() {
     let directory = cluster.home().join("m1");
     let identity = joined(&cluster, Some(&token), "a", "m1").await.expect("it joins");
     let before = identity.client.validity().expect("a certificate");
-    let client = identity.client(cluster.url()).expect("a client");
+    let client = identity.client(&servers(cluster.url())).expect("a client");
     register(&client, "a").await.expect("it registers");
     tokio::time::sleep(Duration::from_millis(1100)).await; // certificates count in seconds
     mainstay_agent::join::renew_now(&identity, &client, "a", &HERE, &directory).await.expect("it renews");
     assert!(identity.client.validity().expect("a certificate") > before);
     register(&client, "b").await.expect_err("it is the same machine still");
-    let nodes: Api<Node> = Api::all(identity.client(cluster.url()).expect("a client"));
+    let nodes: Api<Node> = Api::all(identity.client(&servers(cluster.url())).expect("a client"));
     nodes.get("a").await.expect("the new certificate is taken");
     assert_eq!(joined(&cluster, None, "a", "m1").await.expect("kept").client.validity(), identity.client.validity());
 }

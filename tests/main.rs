@@ -29,5 +29,6 @@ mod rollouts;
 mod services;
 mod services_api;
 mod sets;
+mod several_servers;
 mod tokens;
 mod watch_resume;

@@ -8,10 +8,10 @@ use std::{
 use serde_json::{Value, json};
 
 use super::support::{
-    Client, Etcd, Server,
+    Client, Server,
     objects::{CONFIG_MAPS, PODS, config_map, pod, version},
 };
-use crate::harness::{eventually, tool};
+use crate::harness::{Etcd, eventually, tool};
 
 fn server(etcd: &Etcd) -> Server {
     Server::start_with(&["--store", &etcd.flag()])

@@ -1,6 +1,6 @@
-//! Several machines, each a network namespace: one wire, one server, an agent each.
+//! Several machines, each a network namespace: one wire, a server or two, an agent each.
 //!
-//! The server's namespace holds the wire and runs no agent, so that a client there is one from outside. No machine has a default route.
+//! The servers' namespace holds the wire and runs no agent, so that a client there is one from outside. No machine has a default route.
 
 use std::{
     collections::BTreeMap,
@@ -16,12 +16,16 @@ use tempfile::TempDir;
 use super::{
     PATIENCE,
     command::{Output, run},
+    etcd::Etcd,
     eventually, host, tool,
 };
 
 /// Where the server listens, and from where clients outside the cluster come.
 pub const OUTSIDE: &str = "198.51.100.1";
-const SERVER: &str = "server";
+pub const SERVER: &str = "server";
+/// Another server on the same etcd, with an address of its own.
+pub const SECOND: &str = "second";
+const SECOND_ADDRESS: &str = "198.51.100.101";
 /// How much of each log a failing test shows.
 const TAIL: usize = 60;
 
@@ -32,7 +36,11 @@ pub struct Machines {
     dir: TempDir,
     names: Vec<String>,
     flags: Vec<String>,
+    /// More flags for every server.
+    server_flags: Vec<String>,
     token: String,
+    /// Which server kubectl asks.
+    asked: &'static str,
     running: BTreeMap<String, Child>,
 }
 
@@ -72,7 +80,9 @@ impl Machines {
             dir: tempfile::Builder::new().prefix("mainstay-test-").tempdir().expect("make a directory"),
             names: names.iter().map(|&name| name.to_owned()).collect(),
             flags: Vec::new(),
+            server_flags: Vec::new(),
             token: String::new(),
+            asked: SERVER,
             running: BTreeMap::new(),
         };
         let server = machines.namespace(SERVER);
@@ -83,6 +93,14 @@ impl Machines {
         ip(&format!("-n {server} link set wire up"));
         names.iter().for_each(|name| machines.plug_in(name));
         machines
+    }
+
+    /// A real etcd where servers are, which all of them will use.
+    #[track_caller]
+    pub fn start_etcd(&mut self) -> Etcd {
+        let etcd = Etcd::start_within("bin/etcd-3.5", Some(self.namespace(SERVER)));
+        self.server_flags = vec!["--store".to_owned(), etcd.flag()];
+        etcd
     }
 
     #[track_caller]
@@ -98,8 +116,22 @@ impl Machines {
 
     #[track_caller]
     pub fn start_server(&mut self) {
-        self.start(SERVER, &["server", "--listen", &format!("{OUTSIDE}:6443")]);
-        eventually("the server answers", || (self.kubectl(&["get", "--raw", "/readyz"], "").code == 0).then_some(()));
+        self.start_server_named(SERVER);
+    }
+
+    #[track_caller]
+    pub fn start_server_named(&mut self, server: &'static str) {
+        let (listen, flags) = (format!("{}:6443", self.address(server)), self.server_flags.clone());
+        if server == SECOND {
+            ip(&format!("-n {} addr replace {SECOND_ADDRESS}/24 dev wire", self.namespace(SERVER)));
+        }
+        let mut arguments = vec!["server", "--listen", &listen];
+        arguments.extend(flags.iter().map(String::as_str));
+        self.start(server, &arguments);
+        eventually("the server answers", || {
+            let answer = self.kubectl_at(server, &["get", "--raw", "/readyz"], "", PATIENCE);
+            (answer.code == 0).then_some(())
+        });
         if self.token.is_empty() {
             let made = self.mainstay(SERVER, &["token", "create"]);
             self.token = run(made, "mainstay token create", "", PATIENCE).ok().trim().to_owned();
@@ -108,9 +140,14 @@ impl Machines {
 
     #[track_caller]
     pub fn start_agent(&mut self, machine: &str) {
+        self.start_agent_at(machine, &format!("https://{OUTSIDE}:6443"));
+    }
+
+    /// An agent that is told of these servers.
+    #[track_caller]
+    pub fn start_agent_at(&mut self, machine: &str, server: &str) {
         let (address, token) = (self.address(machine), self.token.clone());
-        let server = format!("https://{OUTSIDE}:6443");
-        let mut arguments = vec!["agent", "--server", &server, "--token", &token];
+        let mut arguments = vec!["agent", "--server", server, "--token", &token];
         // A test machine's disk may be nearly full without that being what is tested.
         arguments.extend(["--node-name", machine, "--node-ip", &address, "--evict-disk", "0"]);
         let flags = self.flags.clone();
@@ -131,15 +168,21 @@ impl Machines {
         self.names.iter().map(String::as_str)
     }
 
-    /// The address of a machine on the wire.
+    /// The address of a machine or a server on the wire.
     #[track_caller]
     pub fn address(&self, machine: &str) -> String {
+        match machine {
+            SERVER => return OUTSIDE.to_owned(),
+            SECOND => return SECOND_ADDRESS.to_owned(),
+            _ => {}
+        }
         let number = self.names.iter().position(|name| name == machine).expect("a machine of this name");
         format!("198.51.100.{}", number + 2)
     }
 
     pub fn namespace(&self, machine: &str) -> String {
-        format!("mainstay-{}-{machine}", self.id)
+        let place = if machine == SECOND { SERVER } else { machine };
+        format!("mainstay-{}-{place}", self.id)
     }
 
     pub fn data(&self, machine: &str) -> PathBuf {
@@ -242,6 +285,11 @@ impl Machines {
         fs::read_to_string(self.dir.path().join(format!("{machine}.log"))).unwrap_or_default()
     }
 
+    /// From now on kubectl asks this server.
+    pub fn ask(&mut self, server: &'static str) {
+        self.asked = server;
+    }
+
     #[track_caller]
     pub fn kubectl(&self, arguments: &[&str], input: &str) -> Output {
         self.kubectl_within(arguments, input, PATIENCE)
@@ -249,10 +297,21 @@ impl Machines {
 
     #[track_caller]
     pub fn kubectl_within(&self, arguments: &[&str], input: &str, patience: Duration) -> Output {
-        let mut command = self.on(SERVER, &tool("bin/kubectl-1.32"));
-        command.arg("--kubeconfig").arg(self.data(SERVER).join("admin.kubeconfig")).args(arguments);
+        self.kubectl_at(self.asked, arguments, input, patience)
+    }
+
+    #[track_caller]
+    pub fn kubectl_at(&self, server: &str, arguments: &[&str], input: &str, patience: Duration) -> Output {
+        let command = self.kubectl_command(server, arguments);
+        run(command, &format!("at {server}: kubectl {}", arguments.join(" ")), input, patience)
+    }
+
+    /// kubectl with the credentials that a server wrote for its administrator.
+    pub fn kubectl_command(&self, server: &str, arguments: &[&str]) -> Command {
+        let mut command = self.on(server, &tool("bin/kubectl-1.32"));
+        command.arg("--kubeconfig").arg(self.data(server).join("admin.kubeconfig")).args(arguments);
         command.env("HOME", self.dir.path());
-        run(command, &format!("kubectl {}", arguments.join(" ")), input, patience)
+        command
     }
 }
 
@@ -262,14 +321,18 @@ impl Drop for Machines {
             let _ = child.kill();
             let _ = child.wait();
         }
-        for machine in self.names.iter().map(String::as_str).chain([SERVER]) {
+        for machine in self.names.iter().map(String::as_str).chain([SECOND, SERVER]) {
             if std::thread::panicking() {
                 let log = self.log(machine);
                 let lines: Vec<&str> = log.lines().collect();
                 eprintln!("{machine}:\n{}", lines[lines.len().saturating_sub(TAIL)..].join("\n"));
             }
-            let _ = self.mainstay(machine, &["down"]).stdout(Stdio::null()).status();
-            let _ = Command::new("ip").args(["netns", "del", &self.namespace(machine)]).status();
+            if self.data(machine).exists() {
+                let _ = self.mainstay(machine, &["down"]).stdout(Stdio::null()).status();
+            }
+            if machine != SECOND {
+                let _ = Command::new("ip").args(["netns", "del", &self.namespace(machine)]).status();
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod cluster;
 pub mod command;
+mod etcd;
 mod following;
 pub mod host;
 mod kubectl;
@@ -15,6 +16,7 @@ use std::{
 };
 
 pub use cluster::Cluster;
+pub use etcd::Etcd;
 pub use following::Following;
 pub use kubectl::{Kubectl, Version};
 pub use machines::Machines;

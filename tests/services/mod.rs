@@ -6,7 +6,7 @@ mod addresses;
 mod drains;
 mod faults;
 mod host_network;
-mod lab;
+pub mod lab;
 mod leftovers;
 mod names;
 mod nats;

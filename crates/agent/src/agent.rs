@@ -32,6 +32,7 @@ use crate::{
     offers::{Gate, Publisher},
     pods::{Pods, Source},
     probe::Probes,
+    servers::Servers,
     services::{NamesSettings, Services, ServicesSettings},
     settings::Settings,
     sources::{api::FromApi, directory::Directory, mirror::Mirrors},
@@ -60,6 +61,8 @@ pub struct Config {
     pub settings: Settings,
     pub engine: Engine,
     pub client: Client,
+    /// Whom the client calls, if not its own process.
+    pub servers: Servers,
     /// There is a server; without one, only static pods run.
     pub has_server: bool,
     pub tls: Arc<rustls::ServerConfig>,
@@ -107,7 +110,8 @@ pub struct Agent {
 
 impl Agent {
     pub async fn build(config: Config) -> Result<Self, AgentError> {
-        let Config { mut settings, engine, client, has_server, tls, cluster_range, service_range, names } = config;
+        let Config { mut settings, engine, client, servers, has_server, tls, cluster_range, service_range, names } =
+            config;
         for directory in [&settings.directory, &settings.log_directory] {
             make_directory(directory)?;
         }
@@ -137,7 +141,8 @@ impl Agent {
             pods: cluster_range,
             names,
         };
-        let services = has_server.then(|| Services::build(services, client.clone(), metrics.clone())).transpose();
+        let services =
+            has_server.then(|| Services::build(services, client.clone(), servers, metrics.clone())).transpose();
         let services = services.map_err(|error| AgentError::Network(error.chain()))?;
         let settings = Arc::new(settings);
         let (events, said) = Events::channel();

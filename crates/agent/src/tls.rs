@@ -5,7 +5,6 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::Uri;
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
@@ -25,11 +24,14 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::servers::{Dial, Servers};
+
 /// Whoever has one of these groups in a certificate of our CA may call an agent: servers, and administrators.
 const CALLERS: [&str; 2] = ["mainstay:servers", "system:masters"];
 
 const CONNECT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const KEEP_ALIVES: u32 = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -146,10 +148,10 @@ impl Identity {
         Ok(config)
     }
 
-    /// A client of the server's API as this machine.
-    pub fn client(&self, server: &str) -> Result<kube::Client, TlsError> {
+    /// A client of the servers' API as this machine.
+    pub fn client(&self, servers: &Servers) -> Result<kube::Client, TlsError> {
         let config = client_builder(&self.ca)?.with_client_cert_resolver(self.client.clone());
-        client(server, config)
+        Ok(client(servers, config))
     }
 }
 
@@ -171,12 +173,12 @@ pub(crate) fn client_builder(ca: &str) -> Result<Builder, TlsError> {
 }
 
 /// A client of the API that connects like this.
-pub(crate) fn client(server: &str, tls: ClientConfig) -> Result<kube::Client, TlsError> {
-    Ok(kube::client::ClientBuilder::new(transport(tls), "default").with_layer(&base(server)?).build())
+pub(crate) fn client(servers: &Servers, tls: ClientConfig) -> kube::Client {
+    kube::client::ClientBuilder::new(transport(servers, tls), "default").with_layer(&base(servers)).build()
 }
 
 /// The same, with a token in every request.
-pub(crate) fn client_with_bearer(server: &str, tls: ClientConfig, token: &str) -> Result<kube::Client, TlsError> {
+pub(crate) fn client_with_bearer(servers: &Servers, tls: ClientConfig, token: &str) -> Result<kube::Client, TlsError> {
     let mut value = http::HeaderValue::from_str(&format!("Bearer {token}")).map_err(unusable("the token"))?;
     value.set_sensitive(true);
     let transport = tower::ServiceBuilder::new()
@@ -184,27 +186,27 @@ pub(crate) fn client_with_bearer(server: &str, tls: ClientConfig, token: &str) -
             request.headers_mut().insert(http::header::AUTHORIZATION, value.clone());
             request
         })
-        .service(transport(tls));
-    Ok(kube::client::ClientBuilder::new(transport, "default").with_layer(&base(server)?).build())
+        .service(transport(servers, tls));
+    Ok(kube::client::ClientBuilder::new(transport, "default").with_layer(&base(servers)).build())
 }
 
-fn transport(tls: ClientConfig) -> HttpClient<hyper_rustls::HttpsConnector<HttpConnector>, Body> {
+fn transport(servers: &Servers, tls: ClientConfig) -> HttpClient<Dial, Body> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_connect_timeout(Some(CONNECT));
     http.set_nodelay(true);
-    http.set_keepalive(Some(KEEP_ALIVE)); // a server that is gone without a word is noticed
+    // A server that is gone without a word is noticed, whether it owes us something or we it.
+    http.set_keepalive(Some(KEEP_ALIVE));
+    http.set_keepalive_interval(Some(KEEP_ALIVE / KEEP_ALIVES));
+    http.set_keepalive_retries(Some(KEEP_ALIVES));
+    http.set_tcp_user_timeout(Some(KEEP_ALIVE * 2));
     let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1();
-    HttpClient::builder(TokioExecutor::new()).build(https.wrap_connector(http))
+    let transport = https.wrap_connector(http);
+    HttpClient::builder(TokioExecutor::new()).build(Dial { servers: servers.clone(), transport })
 }
 
-fn base(server: &str) -> Result<kube::client::middleware::BaseUriLayer, TlsError> {
-    let wrong = || TlsError::Url { url: server.to_owned() };
-    let url: Uri = server.parse().map_err(|_| wrong())?;
-    if url.scheme_str() != Some("https") || url.host().is_none() {
-        return Err(wrong());
-    }
-    Ok(kube::Config::new(url).base_uri_layer())
+fn base(servers: &Servers) -> kube::client::middleware::BaseUriLayer {
+    kube::Config::new(servers.base().unwrap_or_default()).base_uri_layer()
 }
 
 /// Lets those through whom our CA says to be one of [`CALLERS`].

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use mainstay_agent::{
     join::{self, Token},
+    servers::Servers,
     settings::Settings,
     tls::Identity,
 };
@@ -30,29 +31,35 @@ pub fn run(options: &AgentOptions) -> Result<(), Exit> {
         }
         let _claim = Claim::take(&data_dir)?;
         let settings = machine::settings(&options.machine, &options.common, &data_dir)?;
-        match &options.server {
-            Some(server) => serve(options, settings, server, stop).await,
-            None if options.machine.static_pods.is_some() => {
+        match &options.server[..] {
+            [] if options.machine.static_pods.is_some() => {
                 run_announced(Machine::alone(&options.machine, settings, Ranges::of(&options.common)?).await?, stop)
                     .await;
                 Ok(())
             }
-            None => Err(Exit::Refused(anyhow!(
+            [] => Err(Exit::Refused(anyhow!(
                 "--server is missing: name the API's URL, or pods to run by themselves with --static-pods"
             ))),
+            urls => serve(options, settings, urls, stop).await,
         }
     })
 }
 
-async fn serve(options: &AgentOptions, settings: Settings, server: &str, stop: CancellationToken) -> Result<(), Exit> {
+async fn serve(
+    options: &AgentOptions,
+    settings: Settings,
+    urls: &[String],
+    stop: CancellationToken,
+) -> Result<(), Exit> {
+    let servers = Servers::named(urls).map_err(|e| Exit::Refused(anyhow!(e).context("--server")))?;
     let token = options.token.as_deref().map(str::parse::<Token>).transpose();
     let token = token.map_err(|error| Exit::Refused(anyhow!(error).context("--token")))?;
     let directory = settings.directory.join("identity");
-    let Some(identity) = stop.run_until_cancelled(joined(server, token.as_ref(), &settings)).await else {
+    let Some(identity) = stop.run_until_cancelled(joined(&servers, token.as_ref(), &settings)).await else {
         return Ok(());
     };
     let identity = identity?;
-    let client = identity.client(server).map_err(|e| Exit::Refused(anyhow!(e).context("--server")))?;
+    let client = identity.client(&servers).map_err(|e| Exit::Refused(anyhow!(e).context("--server")))?;
     let renewal = join::renew(
         identity.clone(),
         client.clone(),
@@ -63,22 +70,22 @@ async fn serve(options: &AgentOptions, settings: Settings, server: &str, stop: C
     );
     let renewing = tokio::spawn(renewal);
     let ranges = Ranges::of(&options.common)?;
-    run_announced(Machine::build(&options.machine, settings, ranges, client, identity).await?, stop).await;
+    run_announced(Machine::build(&options.machine, settings, ranges, (client, servers), identity).await?, stop).await;
     let _ = renewing.await;
     Ok(())
 }
 
 /// Waits for a server that is not there yet; gives up only when waiting cannot help.
-async fn joined(server: &str, token: Option<&Token>, settings: &Settings) -> Result<Identity, Exit> {
+async fn joined(servers: &Servers, token: Option<&Token>, settings: &Settings) -> Result<Identity, Exit> {
     let directory = settings.directory.join("identity");
     let mut said = false;
     loop {
-        match join::join(server, token, &settings.node_name, &settings.addresses, &directory).await {
+        match join::join(servers, token, &settings.node_name, &settings.addresses, &directory).await {
             Ok(identity) => return Ok(identity),
             Err(error) if error.may_pass() => {
                 if !std::mem::replace(&mut said, true) {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, server, "cannot join yet; will try again");
+                    tracing::warn!(error, %servers, "cannot join yet; will try again");
                 }
                 tokio::time::sleep(AGAIN).await;
             }

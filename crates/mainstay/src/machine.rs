@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, anyhow};
 use mainstay_agent::{
     agent::{Agent, Config, Engine},
+    servers::Servers,
     services::{NamesSettings, dns_address},
     settings::{Eviction, Network, Offering, Reserved, Settings},
     tls::Identity,
@@ -62,14 +63,15 @@ impl Ranges {
 }
 
 impl Machine {
+    /// With a client of the API, and whom it calls.
     pub async fn build(
         options: &MachineOptions,
         settings: Settings,
         ranges: Ranges,
-        client: kube::Client,
+        api: (kube::Client, Servers),
         identity: Identity,
     ) -> Result<Self, Exit> {
-        Self::with(options, settings, ranges, Some(client), &identity).await
+        Self::with(options, settings, ranges, Some(api), &identity).await
     }
 
     /// Without any server.
@@ -83,17 +85,20 @@ impl Machine {
         options: &MachineOptions,
         mut settings: Settings,
         ranges: Ranges,
-        server: Option<kube::Client>,
+        api: Option<(kube::Client, Servers)>,
         identity: &Identity,
     ) -> Result<Self, Exit> {
         // Without a server there are no Services, and nobody answers for names.
-        if server.is_some() {
+        if api.is_some() {
             settings.cluster_dns = vec![dns_address(ranges.services).into()];
         }
+        let has_server = api.is_some();
+        let (client, servers) = api.unwrap_or_else(|| (mainstay_agent::standalone::client(), Servers::default()));
         let config = Config {
             engine: engine(options)?,
-            has_server: server.is_some(),
-            client: server.unwrap_or_else(mainstay_agent::standalone::client),
+            has_server,
+            client,
+            servers,
             tls: identity.server_config().map_err(|e| Exit::Failed(anyhow!(e)))?.into(),
             cluster_range: ranges.pods,
             service_range: ranges.services,

@@ -70,6 +70,9 @@ impl Server {
         let mut names = options.tls_san.clone();
         names.push(advertised.to_string());
         let names = serve::names(listen, &names, service_address);
+        if let Opened::Etcd(store) = &opened {
+            pki::share(&**store, &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
+        }
         let pki = Pki::open(&data_dir.join("pki"), &names).map_err(|e| Exit::Refused(anyhow!(e)))?;
         let listener = Listener::bind(listen, &pki)
             .await

@@ -6,7 +6,10 @@ use std::{
 };
 
 use anyhow::anyhow;
-use mainstay_agent::tls::{Identity, Pair};
+use mainstay_agent::{
+    servers::Servers,
+    tls::{Identity, Pair},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -72,8 +75,8 @@ async fn local_machine(server: &Server, options: &UpOptions) -> Result<Machine, 
     };
     let identity = Identity::new(&server.pki.ca, &pair(&issued.client), &pair(&issued.serving))
         .map_err(|e| Exit::Failed(anyhow!(e)))?;
-    let client = server.node_client(&settings.node_name);
-    Machine::build(&options.machine, settings, Ranges::of(&options.server.common)?, client, identity).await
+    let api = (server.node_client(&settings.node_name), Servers::default());
+    Machine::build(&options.machine, settings, Ranges::of(&options.server.common)?, api, identity).await
 }
 
 /// The agent stops first: while it ends, there is still somebody to tell.

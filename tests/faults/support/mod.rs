@@ -3,12 +3,10 @@
 mod answer;
 mod certificates;
 mod client;
-mod etcd;
 pub mod objects;
 mod server;
 
 pub use answer::Answer;
 pub use certificates::{Authority, Identity};
 pub use client::{Client, Wire};
-pub use etcd::Etcd;
 pub use server::{Server, data_dir, mainstay};

@@ -13,16 +13,18 @@ use rustls::{
 };
 
 use super::{JoinError, token::Token};
-use crate::tls;
+use crate::{servers::Servers, tls};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// An authority is a few hundred bytes; whatever sends more is none.
 const LARGEST: usize = 64 * 1024;
 
-/// The authority of the server at this address, if it is the one the token was made for.
-pub async fn fetch(server: &str, token: &Token) -> Result<String, JoinError> {
-    let unreachable =
-        |source: Box<dyn std::error::Error + Send + Sync>| JoinError::Unreachable { server: server.to_owned(), source };
+/// The authority of the servers, if it is the one the token was made for.
+pub async fn fetch(servers: &Servers, token: &Token) -> Result<String, JoinError> {
+    let unreachable = |source: Box<dyn std::error::Error + Send + Sync>| JoinError::Unreachable {
+        server: servers.to_string(),
+        source,
+    };
     let provider = Arc::new(ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -30,7 +32,7 @@ pub async fn fetch(server: &str, token: &Token) -> Result<String, JoinError> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
         .with_no_client_auth();
-    let client = tls::client(server, config)?;
+    let client = tls::client(servers, config);
     let ask = async {
         let request = Request::get("/cacerts").body(Body::empty())?;
         let response = client.send(request).await?;
@@ -44,7 +46,7 @@ pub async fn fetch(server: &str, token: &Token) -> Result<String, JoinError> {
     let answer: Result<String, Box<dyn std::error::Error + Send + Sync>> =
         tokio::time::timeout(PATIENCE, ask).await.unwrap_or_else(|_| Err("it did not answer in time".into()));
     let ca = answer.map_err(unreachable)?;
-    if token.vouches_for(&ca) { Ok(ca) } else { Err(JoinError::WrongServer { server: server.to_owned() }) }
+    if token.vouches_for(&ca) { Ok(ca) } else { Err(JoinError::WrongServer { server: servers.to_string() }) }
 }
 
 /// Takes whatever certificate is shown. Nothing but a public document is exchanged over such a connection.

@@ -21,7 +21,10 @@ pub use self::{
     token::{NotAToken, Token},
 };
 use self::{files::Files, request::Purpose};
-use crate::tls::{self, Identity, Pair, TlsError};
+use crate::{
+    servers::Servers,
+    tls::{self, Identity, Pair, TlsError},
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
@@ -75,7 +78,7 @@ impl JoinError {
 
 /// The machine's identity: the one it has, or a new one for which the token is used.
 pub async fn join(
-    server: &str,
+    servers: &Servers,
     token: Option<&Token>,
     node: &str,
     addresses: &[IpAddr],
@@ -88,8 +91,8 @@ pub async fn join(
         (Some(kept), _) => kept,
         (None, None) => return Err(JoinError::NoToken),
         (None, Some(token)) => {
-            let ca = authority::fetch(server, token).await?;
-            let bearer = with_bearer(server, &ca, token)?;
+            let ca = authority::fetch(servers, token).await?;
+            let bearer = with_bearer(servers, &ca, token)?;
             let own = request::obtain(&bearer, node, &Purpose::Client, &files).await?;
             files.set_ca(&ca)?;
             files.set_pair("client", &own)?;
@@ -101,7 +104,7 @@ pub async fn join(
         Some(pair) => pair,
         None => {
             // What it will show is not known yet; until then it calls only, and shows the same.
-            let client = Identity::new(&ca, &own, &own)?.client(server)?;
+            let client = Identity::new(&ca, &own, &own)?.client(servers)?;
             let pair = request::obtain(&client, node, &Purpose::Serving(addresses), &files).await?;
             files.set_pair("serving", &pair)?;
             pair
@@ -111,9 +114,9 @@ pub async fn join(
 }
 
 /// A client of the API that has only a token.
-fn with_bearer(server: &str, ca: &str, token: &Token) -> Result<kube::Client, TlsError> {
+fn with_bearer(servers: &Servers, ca: &str, token: &Token) -> Result<kube::Client, TlsError> {
     let config = tls::client_builder(ca)?.with_no_client_auth();
-    tls::client_with_bearer(server, config, &token.bearer())
+    tls::client_with_bearer(servers, config, &token.bearer())
 }
 
 fn with_certificate<T>(pair: &Pair, look: impl FnOnce(&X509Certificate<'_>) -> T) -> Option<T> {

@@ -3,7 +3,12 @@
 //! News is taken in as it comes; what has come by then is one change of the table. From time to time the table is compared
 //! with what the kernel really has.
 
-use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use mainstay_network::{
     catalogue::{self, Catalogue, Key, Kind},
@@ -23,7 +28,7 @@ use super::{
     follow::{News, key, version},
     wire::{EndpointSlice, Names, Service},
 };
-use crate::metrics::Metrics;
+use crate::{metrics::Metrics, servers::Servers};
 
 const RECONCILE: Duration = Duration::from_secs(30);
 /// How soon the kernel is asked again after it refused.
@@ -38,6 +43,8 @@ pub struct Parts {
     pub balancer: Arc<Balancer>,
     pub in_force: Arc<watch::Sender<InForce>>,
     pub metrics: Metrics,
+    /// Learns who answers for the API.
+    pub servers: Servers,
 }
 
 pub struct Keeper {
@@ -132,7 +139,11 @@ impl Keeper {
             News::Is(slice) => {
                 self.newest = self.newest.max(version(&slice));
                 let read = slice.to_catalogue(&mut self.names);
-                self.set_slice(key(&slice), read);
+                let key = key(&slice);
+                if is_api(&key) {
+                    self.parts.servers.learn(read.iter().flat_map(addresses));
+                }
+                self.set_slice(key, read);
             }
             News::Gone(key) => self.set_slice(key, None),
             News::Complete(all) => {
@@ -203,6 +214,16 @@ impl Keeper {
             Err(error) => tracing::warn!(error = error.chain(), "cannot compare packet rules with what they should be"),
         }
     }
+}
+
+/// Whether this is what servers write of themselves.
+fn is_api(slice: &Key) -> bool {
+    (&*slice.namespace, &*slice.name) == ("default", "kubernetes")
+}
+
+fn addresses(slice: &catalogue::Slice) -> impl Iterator<Item = SocketAddr> {
+    let ready = slice.endpoints.iter().filter(|endpoint| endpoint.ready);
+    ready.flat_map(|endpoint| slice.ports.iter().map(|port| (endpoint.address, port.port).into()))
 }
 
 /// Whether a backend that connections went to no longer is one.

@@ -32,7 +32,7 @@ use self::{
     keeper::{Keeper, Parts},
     publish::Publisher,
 };
-use crate::metrics::Metrics;
+use crate::{metrics::Metrics, servers::Servers};
 
 /// The address of DNS within the range of Services, as upstream's installers choose it.
 const DNS: u32 = 10;
@@ -75,12 +75,14 @@ pub struct Services {
     pub in_force: Arc<watch::Sender<InForce>>,
     balancer: Arc<Balancer>,
     metrics: Metrics,
+    servers: Servers,
 }
 
 impl Services {
     pub fn build(
         settings: ServicesSettings,
         client: Client,
+        servers: Servers,
         metrics: Metrics,
     ) -> Result<Self, mainstay_network::NetworkError> {
         let balancer = Balancer::start(BalancerSettings {
@@ -96,6 +98,7 @@ impl Services {
             in_force: Arc::new(watch::Sender::new(InForce::default())),
             balancer,
             metrics,
+            servers,
         })
     }
 
@@ -104,7 +107,7 @@ impl Services {
     }
 
     async fn work(self) {
-        let Self { settings, client, catalogue, traffic, in_force, balancer, metrics } = self;
+        let Self { settings, client, catalogue, traffic, in_force, balancer, metrics, servers } = self;
         let (services, told_services) = mpsc::channel(QUEUE);
         let (slices, told_slices) = mpsc::channel(QUEUE);
         let file = |name: &str| settings.directory.join(name);
@@ -117,6 +120,7 @@ impl Services {
             balancer,
             in_force: in_force.clone(),
             metrics,
+            servers,
         });
         let publisher = Publisher::new(client.clone(), settings.node_name.clone(), in_force.subscribe());
         tokio::join!(

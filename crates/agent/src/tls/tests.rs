@@ -90,16 +90,6 @@ async fn a_replaced_certificate_is_shown_from_the_next_handshake_on() {
 }
 
 #[test]
-fn what_is_not_an_https_url_is_refused() {
-    let ca = authority();
-    let pair = ca.pair("a", "b");
-    let own = Identity::new(&ca.pem, &pair, &pair).unwrap();
-    for url in ["http://10.0.0.1:6443", "10.0.0.1:6443", ""] {
-        assert!(matches!(own.client(url), Err(TlsError::Url { .. })), "{url}");
-    }
-}
-
-#[test]
 fn keys_are_never_shown() {
     let pair = authority().pair("a", "b");
     assert!(!format!("{pair:?}").contains("PRIVATE"));

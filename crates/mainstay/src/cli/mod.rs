@@ -109,9 +109,9 @@ pub struct AgentOptions {
     #[command(flatten)]
     pub common: CommonOptions,
 
-    /// URL of the API; without one, only the pods of --static-pods run
-    #[arg(long, env = "MAINSTAY_SERVER", value_name = "URL")]
-    pub server: Option<String>,
+    /// URLs of servers, one at least; others of the cluster are learnt. Without one, only the pods of --static-pods run
+    #[arg(long, env = "MAINSTAY_SERVER", value_name = "URL", value_delimiter = ',')]
+    pub server: Vec<String>,
 
     /// Token that lets this machine join, from `mainstay token create`; needed once
     #[arg(long, env = "MAINSTAY_TOKEN", value_name = "TOKEN", requires = "server")]

@@ -89,10 +89,10 @@ impl Authority {
     }
 }
 
-/// A new authority.
-pub(super) fn make(common_name: &str) -> Result<Identity, PkiError> {
-    let fail = made(common_name);
-    let mut parameters = parameters(common_name, None, CA_LIFE);
+/// A new authority, called after Mainstay and its file.
+pub(super) fn make(name: &str) -> Result<Identity, PkiError> {
+    let fail = made(name);
+    let mut parameters = parameters(&format!("mainstay-{name}"), None, CA_LIFE);
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     parameters.key_usages =
         vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];

@@ -6,10 +6,13 @@
 //!
 //! Whom clients trust (`ca`) never signs what machines serve: that is signed by `node-ca`, which only
 //! servers trust. So a machine that was taken over can pose as itself, but not as the API.
+//!
+//! Servers that share a store share both authorities ([`share`]).
 
 mod authority;
 mod files;
 mod request;
+mod shared;
 
 use std::{
     net::IpAddr,
@@ -18,17 +21,23 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 pub use self::{
     authority::Authority,
     files::write_private,
     request::{Request, RequestError},
+    shared::{ShareError, share},
 };
 use crate::auth::MASTERS;
 
 /// The group of the certificate with which servers call agents.
 pub const SERVERS: &str = "mainstay:servers";
+
+/// Files of the authorities.
+const CA: &str = "ca";
+const NODE_CA: &str = "node-ca";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
@@ -50,7 +59,7 @@ pub enum PkiError {
 }
 
 /// A certificate and its key, as PEM.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub certificate: String,
     pub key: String,
@@ -79,15 +88,15 @@ impl Pki {
     /// Reads what is there and makes what is missing. `names` are what the server must answer to.
     pub fn open(dir: &Path, names: &[String]) -> Result<Self, PkiError> {
         files::prepare(dir)?;
-        let authority = |name: &str, common_name: &str| {
+        let authority = |name: &str| {
             let identity = match files::load(dir, name)? {
                 Some(identity) => identity,
-                None => files::store(dir, name, authority::make(common_name)?)?,
+                None => files::store(dir, name, authority::make(name)?)?,
             };
             Authority::of(&identity).map_err(|part| PkiError::Damaged { path: dir.join(format!("{name}.{part}")) })
         };
-        let ca = authority("ca", "mainstay-ca")?;
-        let node_ca = authority("node-ca", "mainstay-node-ca")?;
+        let ca = authority(CA)?;
+        let node_ca = authority(NODE_CA)?;
         let leaf = |name: &str, wanted: &[String], make: &dyn Fn() -> Result<Identity, PkiError>| match files::load(
             dir, name,
         )?

@@ -7,11 +7,12 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::data_dir;
-use crate::harness::{eventually, tool};
+use super::{eventually, tool};
 
 pub struct Etcd {
     program: &'static str,
+    /// The network namespace it runs in, if not the tests' own.
+    namespace: Option<String>,
     child: Child,
     dir: TempDir,
     client: u16,
@@ -22,10 +23,16 @@ impl Etcd {
     /// `program` is as in the tools: `bin/etcd-3.4`.
     #[track_caller]
     pub fn start(program: &'static str) -> Self {
-        let dir = data_dir();
+        Self::start_within(program, None)
+    }
+
+    /// On the loopback interface of a network namespace.
+    #[track_caller]
+    pub fn start_within(program: &'static str, namespace: Option<String>) -> Self {
+        let dir = tempfile::Builder::new().prefix("mainstay-etcd-").tempdir().expect("make a directory");
         let (client, peer) = (free_port(), free_port());
-        let child = launch(program, &dir, client, peer);
-        let etcd = Self { program, child, dir, client, peer };
+        let child = launch(within(namespace.as_deref(), program), &dir, client, peer);
+        let etcd = Self { program, namespace, child, dir, client, peer };
         eventually("etcd answers", || etcd.answers().then_some(()));
         etcd
     }
@@ -40,7 +47,7 @@ impl Etcd {
 
     /// What etcdctl prints, if it succeeds.
     pub fn ctl(&self, args: &[&str]) -> Option<String> {
-        let output = Command::new(tool("bin/etcdctl-3.4"))
+        let output = within(self.namespace.as_deref(), "bin/etcdctl-3.4")
             .arg(format!("--endpoints=http://127.0.0.1:{}", self.client))
             .args(["--dial-timeout=1s", "--command-timeout=2s"])
             .args(args)
@@ -59,7 +66,7 @@ impl Etcd {
     /// Starts it again after a kill, with the same data and address.
     #[track_caller]
     pub fn start_again(&mut self) {
-        self.child = launch(self.program, &self.dir, self.client, self.peer);
+        self.child = launch(within(self.namespace.as_deref(), self.program), &self.dir, self.client, self.peer);
         eventually("etcd answers again", || self.answers().then_some(()));
     }
 
@@ -88,10 +95,17 @@ fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-fn launch(program: &str, dir: &TempDir, client: u16, peer: u16) -> Child {
+/// A tool, in a network namespace if one is named.
+fn within(namespace: Option<&str>, program: &str) -> Command {
+    let Some(namespace) = namespace else { return Command::new(tool(program)) };
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{namespace}")).arg(tool(program));
+    command
+}
+
+fn launch(mut etcd: Command, dir: &TempDir, client: u16, peer: u16) -> Child {
     let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-    Command::new(tool(program))
-        .arg("--data-dir")
+    etcd.arg("--data-dir")
         .arg(dir.path().join("etcd"))
         .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
         .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
