@@ -47,6 +47,7 @@ fn a_killed_server_leaves_the_endpoints_of_the_api_in_time_and_returns() {
     }
     let ports = "get endpointslice kubernetes -o jsonpath={.ports[*].name}/{.ports[*].port}";
     assert_eq!(at(&machines, SECOND, ports).ok(), "https/6443");
+    trust_each_other(&machines);
 
     let killed = Instant::now();
     machines.kill(SECOND);
@@ -62,12 +63,9 @@ fn a_killed_server_leaves_the_endpoints_of_the_api_in_time_and_returns() {
     }
 }
 
-#[test]
-fn credentials_of_one_server_are_good_at_the_other() {
-    let mut machines = Machines::wired(&[]);
-    let _etcd = machines.start_etcd();
-    machines.start_server();
-    machines.start_server_named(SECOND);
+/// Credentials of one server are good at the other.
+#[track_caller]
+fn trust_each_other(machines: &Machines) {
     for (own, other) in [(SERVER, SECOND), (SECOND, SERVER)] {
         let url = format!("https://{}:6443", machines.address(other));
         let said = machines
@@ -75,7 +73,7 @@ fn credentials_of_one_server_are_good_at_the_other() {
         assert_eq!(run(said, "kubectl auth whoami", "", PATIENCE).ok(), "mainstay-admin", "of {own} at {other}");
     }
     // What pods trust is what all servers show.
-    let ca = |server| at(&machines, server, r"get configmap kube-root-ca.crt -o jsonpath={.data.ca\.crt}").stdout;
+    let ca = |server| at(machines, server, r"get configmap kube-root-ca.crt -o jsonpath={.data.ca\.crt}").stdout;
     let trusted = eventually("pods know whom to trust", || Some(ca(SECOND)).filter(|ca| !ca.is_empty()));
     for server in BOTH {
         let shown = std::fs::read_to_string(machines.data(server).join("pki/ca.crt")).expect("a certificate");

@@ -2,11 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    net::Ipv4Addr,
     sync::Arc,
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_network::catalogue::Key;
+use mainstay_network::catalogue::{Catalogue, Key};
 use parking_lot::RwLock;
 
 /// Set to `True` once no machine's table sends to the pod.
@@ -18,9 +19,15 @@ type Selectors = BTreeMap<Arc<str>, BTreeMap<String, String>>;
 #[derive(Default)]
 pub struct Traffic {
     selectors: RwLock<HashMap<Arc<str>, Selectors>>,
+    /// Who stands behind Services, as far as this machine has heard.
+    catalogue: Arc<Catalogue>,
 }
 
 impl Traffic {
+    pub fn new(catalogue: Arc<Catalogue>) -> Self {
+        Self { selectors: RwLock::default(), catalogue }
+    }
+
     pub(super) fn set_selector(&self, service: &Key, selector: Option<&BTreeMap<String, String>>) {
         let mut all = self.selectors.write();
         match selector.filter(|selector| !selector.is_empty()) {
@@ -41,14 +48,38 @@ impl Traffic {
 
     /// Whether machines may be sending to a pod: some Service selects it, and it was last said to be ready.
     pub fn may_reach(&self, pod: &Pod) -> bool {
-        let nothing = BTreeMap::new();
-        let labels = pod.metadata.labels.as_ref().unwrap_or(&nothing);
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let all = self.selectors.read();
-        let mut selectors = all.get(namespace).into_iter().flat_map(BTreeMap::values);
-        holds(pod, "Ready")
-            && selectors.any(|selector| selector.iter().all(|(key, value)| labels.get(key) == Some(value)))
+        let mut selectors = all.get(namespace(pod)).into_iter().flat_map(BTreeMap::values);
+        holds(pod, "Ready") && selectors.any(|selector| selects(selector, pod))
     }
+
+    /// Whether this machine itself would still send to a pod for a Service that selects it. It does not know of pods that have the
+    /// address of their machine, nor of Services that send to whoever is there.
+    pub fn sends_to(&self, pod: &Pod) -> bool {
+        let Some(address) = own_address(pod) else { return false };
+        let all = self.selectors.read();
+        let Some(selectors) = all.get(namespace(pod)) else { return false };
+        let known = self.catalogue.read();
+        known.backends_at(address).any(|(key, service, endpoint)| {
+            let selected = || selectors.get(&key.name).is_some_and(|selector| selects(selector, pod));
+            endpoint.ready && !service.publish_not_ready && *key.namespace == *namespace(pod) && selected()
+        })
+    }
+}
+
+fn namespace(pod: &Pod) -> &str {
+    pod.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+fn selects(selector: &BTreeMap<String, String>, pod: &Pod) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    selector.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+}
+
+/// None if it shares its machine's.
+fn own_address(pod: &Pod) -> Option<Ipv4Addr> {
+    let status = pod.status.as_ref()?;
+    status.pod_ip.as_ref().filter(|ip| Some(*ip) != status.host_ip.as_ref())?.parse().ok()
 }
 
 /// Whether it is known that no machine sends to a pod any more.
@@ -63,6 +94,7 @@ fn holds(pod: &Pod, kind: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mainstay_network::catalogue::{Endpoint, Kind, Service, Slice};
     use serde_json::json;
 
     use super::*;
@@ -85,5 +117,53 @@ mod tests {
         assert!(!traffic.may_reach(&pod("b", "web", "True")), "a selector of nothing selects nothing");
         traffic.set_selector(&web, None);
         assert!(!traffic.may_reach(&pod("a", "web", "True")), "the Service is gone");
+    }
+
+    fn service(publish_not_ready: bool) -> Service {
+        Service {
+            kind: Kind::Headless,
+            ports: vec![],
+            external_ips: vec![],
+            affinity: None,
+            internal_local: false,
+            external_local: false,
+            hold: mainstay_network::catalogue::HOLD,
+            through_user_space: false,
+            publish_not_ready,
+            tags: vec![],
+        }
+    }
+
+    fn slice(service: &str, last: u8, ready: bool) -> Slice {
+        let address = Ipv4Addr::new(10, 244, 0, last);
+        let endpoint = Endpoint { address, ready, serving: true, terminating: !ready, node: None, hostname: None };
+        Slice { service: service.into(), ports: vec![], endpoints: vec![endpoint] }
+    }
+
+    #[test]
+    fn a_pod_is_sent_to_until_the_endpoints_of_a_service_that_selects_it_say_otherwise() {
+        let catalogue = Arc::<Catalogue>::default();
+        let traffic = Traffic::new(catalogue.clone());
+        let mut web = pod("a", "web", "True");
+        let status = web.status.as_mut().unwrap();
+        (status.pod_ip, status.host_ip) = (Some("10.244.0.2".to_owned()), Some("192.0.2.1".to_owned()));
+        let selector = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+        for (name, selector, publishes) in
+            [("web", Some(&selector), false), ("all", Some(&selector), true), ("manual", None, false)]
+        {
+            let key = Key::new("a", name);
+            traffic.set_selector(&key, selector);
+            catalogue.set_service(key.clone(), Some(service(publishes)));
+            catalogue.set_slice(key, Some(slice(name, if name == "web" { 3 } else { 2 }, true)));
+        }
+        assert!(!traffic.sends_to(&web), "others, or who is sent to whatever becomes of them");
+        catalogue.set_slice(Key::new("a", "web"), Some(slice("web", 2, true)));
+        assert!(traffic.sends_to(&web));
+        catalogue.set_slice(Key::new("a", "web"), Some(slice("web", 2, false)));
+        assert!(!traffic.sends_to(&web), "it is about to end");
+        catalogue.set_slice(Key::new("a", "web"), Some(slice("web", 2, true)));
+        let status = web.status.as_mut().unwrap();
+        status.host_ip.clone_from(&status.pod_ip);
+        assert!(!traffic.sends_to(&web), "it has its machine's address");
     }
 }

@@ -90,11 +90,12 @@ impl Services {
             services: settings.services,
             pods: settings.pods,
         })?;
+        let catalogue = Arc::<Catalogue>::default();
         Ok(Self {
             settings,
             client,
-            catalogue: Arc::default(),
-            traffic: Arc::default(),
+            traffic: Arc::new(Traffic::new(catalogue.clone())),
+            catalogue,
             in_force: Arc::new(watch::Sender::new(InForce::default())),
             balancer,
             metrics,

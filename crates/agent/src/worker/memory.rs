@@ -9,6 +9,7 @@ use std::{
 use jiff::Timestamp;
 use mainstay_runtime::{ContainerId, spec::Resources};
 
+use super::drain::Drain;
 use crate::heal::{Leave, Rung};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -53,8 +54,8 @@ pub struct Memory {
     pub objects: u64,
     /// This incarnation is given up; the pod starts anew here.
     pub recreate: Option<String>,
-    /// Until when machines may go on sending to the pod although it ends.
-    pub drains_until: Option<Timestamp>,
+    /// How long machines may go on sending to the pod although it ends.
+    pub drain: Option<Drain>,
     /// The pod's owner is to make another one elsewhere.
     pub moving: Option<String>,
 }

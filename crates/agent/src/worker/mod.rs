@@ -5,6 +5,7 @@
 //! holds something on this machine.
 
 mod act;
+mod drain;
 mod image;
 mod judge;
 mod memory;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Tools, act,
     act::{Failure, Subject},
+    drain::Drain,
     judge,
     memory::{Busy, Memory, Step, Trouble, TroubleKind},
     message,
@@ -158,19 +159,14 @@ impl Worker<'_> {
     }
 
     /// A pod that Services send to is not asked to stop before they no longer do. Whether they do is judged when it begins to
-    /// end: from then on it is no longer said to be ready. At most half of its grace is spent on waiting.
+    /// end: from then on it is no longer said to be ready.
     fn drains_until(&mut self, world: &World, now: Timestamp) -> Option<Timestamp> {
         let ending = world.pod.ending.as_ref().filter(|ending| ending.why == EndingWhy::Deleted)?;
         let (pod, _) = self.last.as_ref()?;
-        let tools = self.tools;
-        // Worked out once: half of what is left is always something.
-        let until = *self.memory.drains_until.get_or_insert_with(|| {
-            let left = Duration::try_from(now.until(ending.deadline).unwrap_or_default()).unwrap_or_default();
-            let wait =
-                if tools.traffic.may_reach(pod) { tools.settings.drain_timeout.min(left / 2) } else { Duration::ZERO };
-            now + wait
-        });
-        (!is_drained(pod)).then(|| until.min(ending.deadline))
+        let Tools { traffic, settings, .. } = &**self.tools;
+        let begin = || Drain::begin(now, ending.deadline, settings.drain_timeout, traffic.may_reach(pod));
+        let drain = self.memory.drain.get_or_insert_with(begin);
+        (!is_drained(pod)).then(|| drain.until(now, traffic.sends_to(pod)).min(ending.deadline))
     }
 
     /// Something has changed, perhaps what a volume shows.

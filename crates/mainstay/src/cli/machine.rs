@@ -87,7 +87,7 @@ pub struct MachineOptions {
     #[arg(long, env = "MAINSTAY_NETWORK", value_enum, default_value_t = NetworkChoice::Bridge)]
     pub network: NetworkChoice,
 
-    /// Longest time that a pod which is deleted waits for machines to stop sending to it, before it is asked to stop; 0 does not wait
+    /// Longest time that a pod which is deleted waits for other machines to stop sending to it, before it is asked to stop; 0 does not wait
     #[arg(long, env = "MAINSTAY_DRAIN_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = mainstay_scheduler::settings::duration)]
     pub drain_timeout: std::time::Duration,
 
