@@ -31,20 +31,22 @@ fn a_rollout_whose_server_is_killed_is_finished_by_the_other_without_a_request_l
     pair.lab.start_load("load", "a", 3, Duration::from_secs(15), &[&format!("http://{address}/")]);
     pair.lab.machines.ask(SECOND);
     let each =
-        r#"{.type} {.object.metadata.name} {.object.metadata.deletionTimestamp}/{.object.metadata.labels.mark}{"\n"}"#;
+        r#"{.type} {.object.metadata.uid} {.object.metadata.deletionTimestamp}/{.object.metadata.labels.mark}{"\n"}"#;
     let each = format!("jsonpath={each}");
     let follow = ["get", "pods", "-l", "app=web", "--watch", "--output-watch-events", "-o", &each];
     let mut events = Following::start(pair.lab.machines.kubectl_command(SECOND, &follow), "kubectl get pods --watch");
     let began = now();
 
     pair.lab.kubectl("rollout restart deployment web");
-    eventually("some pods are new, and some are not", || {
+    let new = eventually("some pods are new, and some are not", || {
         let ready = pair.lab.ready_pods("web");
-        let new = ready.iter().filter(|pod| !old.contains(*pod)).count();
-        (1..REPLICAS).contains(&new).then_some(())
+        let new: Vec<String> = ready.into_iter().filter(|pod| !old.contains(pod)).collect();
+        (1..REPLICAS).contains(&new.len()).then_some(new)
     });
     let killed = Instant::now();
     pair.lab.machines.kill(SERVER);
+    // It is sent to until somebody says otherwise, which nobody does for some seconds.
+    pair.lab.kubectl(&format!("delete pod {} --wait=false", new[0]));
     for lease in LEASES {
         eventually("the other server leads", || pair.leads(SECOND, lease).then_some(()));
     }
@@ -78,7 +80,7 @@ fn a_rollout_whose_server_is_killed_is_finished_by_the_other_without_a_request_l
         let alive = there.values().filter(|deleted| !**deleted).count();
         assert!(alive <= REPLICAS + SURGE, "{alive} pods at once: {there:?}");
     }
-    assert_eq!(made.len(), 2 * REPLICAS, "each was made once: {made:?}");
+    assert_eq!(made.len(), 2 * REPLICAS + 1, "each was made once, and one for that which was deleted: {made:?}");
     pair.lab.machines.start_server();
     eventually("the first serves again", || {
         (pair.at(SERVER, "get pods -l app=web -o name").lines().count() >= REPLICAS).then_some(())
