@@ -19,6 +19,7 @@ pub mod offers;
 mod pause;
 pub mod pods;
 pub mod probe;
+mod put;
 pub mod servers;
 pub mod services;
 pub mod settings;

@@ -11,7 +11,7 @@
 //! * [`openapi`]: the documents that clients learn the API from
 //! * [`matching`]: what selectors, affinities and tolerations mean
 //! * [`heal`]: how pods are healed, as their annotation says
-//! * [`offer`], [`service_table`]: what machines say of themselves
+//! * [`own`]: what machines say of themselves: [`offer`], [`service_table`]
 //! * [`service`]: what Services ask for in annotations of ours
 //! * [`field`]: field paths and field errors in the API's own words
 
@@ -24,6 +24,7 @@ pub mod kinds;
 pub mod matching;
 pub mod offer;
 pub mod openapi;
+pub mod own;
 pub mod patch;
 pub mod protobuf;
 pub mod quantity;

@@ -1,41 +1,26 @@
 //! Offers: what a machine can take right now, in its own words.
 //!
 //! An agent publishes one per machine, named like its Node, and renews it before its time is over and
-//! whenever it changes. It lives in the server's memory. Who places pods believes an offer for its time to live
+//! whenever it changes. Who places pods believes an offer for its time to live
 //! *from when it was received*, so that clocks need not agree, and subtracts from it what was bound
 //! to the machine after [`OfferSpec::seen`].
 
 mod ports;
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    ClusterResourceScope, ListableResource, Metadata, Resource,
-    apimachinery::pkg::{
-        api::resource::Quantity,
-        apis::meta::v1::{MicroTime, ObjectMeta},
-    },
-    schemars::{JsonSchema, Schema, SchemaGenerator, json_schema},
-};
+use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::MicroTime};
 pub use ports::{PortRangeError, Ports};
 use serde::{Deserialize, Serialize};
+
+use crate::own::{Own, Said};
 
 /// The ports a machine gives to pods that ask for any, unless it says otherwise.
 pub const AUTOMATIC_PORTS: &str = "31000-32000";
 /// The ports a pod may ask for by number, unless the machine says otherwise.
 pub const EXPLICIT_PORTS: &str = "1-65535";
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Offer {
-    #[serde(default = "Offer::api_version")]
-    pub api_version: String,
-    #[serde(default = "Offer::kind")]
-    pub kind: String,
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    pub spec: OfferSpec,
-}
+pub type Offer = Own<OfferSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -55,113 +40,37 @@ pub struct OfferSpec {
     pub seen: String,
 }
 
-impl Offer {
-    fn api_version() -> String {
-        Self::API_VERSION.to_owned()
-    }
-
-    fn kind() -> String {
-        Self::KIND.to_owned()
-    }
-
-    pub fn new(node: &str, spec: OfferSpec) -> Self {
-        let metadata = ObjectMeta { name: Some(node.to_owned()), ..ObjectMeta::default() };
-        Self { api_version: Self::api_version(), kind: Self::kind(), metadata, spec }
-    }
-}
-
-impl Resource for Offer {
-    const API_VERSION: &'static str = "mainstay.dev/v1";
-    const GROUP: &'static str = "mainstay.dev";
+impl Said for OfferSpec {
     const KIND: &'static str = "Offer";
-    const VERSION: &'static str = "v1";
-    const URL_PATH_SEGMENT: &'static str = "offers";
-    type Scope = ClusterResourceScope;
-}
-
-impl ListableResource for Offer {
     const LIST_KIND: &'static str = "OfferList";
-}
-
-impl Metadata for Offer {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-/// The words that `kubectl explain` shows. The facts are those of the schema table.
-impl JsonSchema for Offer {
-    fn schema_name() -> Cow<'static, str> {
-        "dev.mainstay.v1.Offer".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "Offer is what a machine can take right now, in its own words. The agent of the machine \
-                publishes it under the name of the Node and renews it before its time is over and whenever it changes.",
-            "type": "object",
-            "properties": {
-                "apiVersion": {
-                    "description": "The version of this representation of an object.",
-                    "type": "string",
-                },
-                "kind": {"description": "What the object is.", "type": "string"},
-                "metadata": described(generator.subschema_for::<ObjectMeta>(), "Standard object's metadata."),
-                "spec": described(generator.subschema_for::<OfferSpec>(), "What is offered, and for how long."),
-            },
-        })
-    }
-}
-
-impl JsonSchema for OfferSpec {
-    fn schema_name() -> Cow<'static, str> {
-        "dev.mainstay.v1.OfferSpec".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "OfferSpec says what is free on a machine.",
-            "type": "object",
-            "properties": {
-                "automaticPorts": {
-                    "description": "Ranges of host ports that are free for pods that ask for any port: 31000-31999.",
-                    "type": "array",
-                },
-                "explicitPorts": {
-                    "description": "Ranges in which host ports that pods ask for by number may lie, taken or not.",
-                    "type": "array",
-                },
-                "free": {
-                    "description": "What is free: cpu, memory, ephemeral-storage, pods and extended resources. It is \
-                        what the machine has for pods less what the pods it holds ask for.",
-                    "type": "object",
-                },
-                "renewTime": {
-                    "description": "When the machine made the offer, by its own clock.",
-                    "type": "string",
-                },
-                "seen": {
-                    "description": "The newest resourceVersion of the machine's pods that the offer takes into \
-                        account. What was placed there later is to be subtracted from what is free.",
-                    "type": "string",
-                },
-                "ttlSeconds": {
-                    "description": "How long the offer is good for, counted from when it is received. A machine \
-                        without a good offer gets no new pods.",
-                    "type": "integer",
-                },
-            },
-        })
-    }
-}
-
-pub(crate) fn described(mut schema: Schema, words: &str) -> Schema {
-    schema.insert("description".to_owned(), words.into());
-    schema
+    const PLURAL: &'static str = "offers";
+    const WORDS: [&'static str; 3] = [
+        "Offer is what a machine can take right now, in its own words. The agent of the machine publishes it under the \
+         name of the Node and renews it before its time is over and whenever it changes.",
+        "What is offered, and for how long.",
+        "OfferSpec says what is free on a machine.",
+    ];
+    const FIELDS: &'static [(&'static str, &'static str, &'static str)] = &[
+        ("automaticPorts", "array", "Ranges of host ports that are free for pods that ask for any port: 31000-31999."),
+        ("explicitPorts", "array", "Ranges in which host ports that pods ask for by number may lie, taken or not."),
+        (
+            "free",
+            "object",
+            "What is free: cpu, memory, ephemeral-storage, pods and extended resources. It is what the machine has for \
+             pods less what the pods it holds ask for.",
+        ),
+        ("renewTime", "string", "When the machine made the offer, by its own clock."),
+        (
+            "seen",
+            "string",
+            "The newest resourceVersion of the machine's pods that the offer takes into account. What was placed there \
+             later is to be subtracted from what is free.",
+        ),
+        (
+            "ttlSeconds",
+            "integer",
+            "How long the offer is good for, counted from when it is received. A machine without a good offer gets no \
+             new pods.",
+        ),
+    ];
 }

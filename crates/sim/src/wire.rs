@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
+use serde::Serialize;
 
 pub const JSON: &str = "application/json";
 pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -57,6 +58,15 @@ pub async fn call(
         return Ok(bytes);
     }
     Err(CallError::Refused { method, path: path.to_owned(), code: code.as_u16(), message: message(code, &bytes) })
+}
+
+/// Writes an object whole, and makes it if it is not there.
+pub async fn put(client: &Client, all: &str, name: &str, object: &impl Serialize) -> Result<(), CallError> {
+    let body = serde_json::to_vec(object).unwrap_or_default();
+    match call(client, Method::PUT, &format!("{all}/{name}"), JSON, body.clone()).await {
+        Err(error) if error.code() == Some(404) => call(client, Method::POST, all, JSON, body).await.map(drop),
+        other => other.map(drop),
+    }
 }
 
 fn message(code: StatusCode, bytes: &[u8]) -> String {

@@ -8,17 +8,14 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::MicroTime};
-use kube::{
-    Api, Client,
-    api::{DeleteParams, PostParams},
-};
+use kube::{Api, Client, api::DeleteParams};
 use mainstay_api::offer::{Offer, OfferSpec, Ports};
 use mainstay_runtime::PodUid;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{Claim, Room};
-use crate::{pods::Pods, settings::Offering};
+use crate::{pods::Pods, put::put, settings::Offering};
 
 /// Changes within this are one.
 const BURST: Duration = Duration::from_millis(50);
@@ -135,15 +132,7 @@ impl Publisher {
     async fn publish(&self, spec: &OfferSpec) -> Result<(), Failed> {
         let spec = OfferSpec { renew_time: Some(MicroTime(Timestamp::now())), ..spec.clone() };
         let offer = Offer::new(&self.node_name, spec);
-        let written = async {
-            match self.offers.replace(&self.node_name, &PostParams::default(), &offer).await {
-                Err(kube::Error::Api(status)) if status.code == 404 => {
-                    self.offers.create(&PostParams::default(), &offer).await.map(drop)
-                }
-                answer => answer.map(drop),
-            }
-        };
-        match tokio::time::timeout(DEADLINE, written).await {
+        match tokio::time::timeout(DEADLINE, put(&self.offers, &offer)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failed::Foreign),
             Ok(Err(error)) => Err(Failed::Other(error.to_string())),

@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use kube::{Api, Client, api::PostParams};
+use kube::{Api, Client};
 use mainstay_api::service_table::{ServiceTable, ServiceTableSpec};
 use tokio::sync::watch;
 
 use super::InForce;
+use crate::put::put;
 
 /// No call may hold up the next one longer.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -55,13 +56,7 @@ impl Publisher {
 
     async fn say(&self, now: InForce) -> kube::Result<()> {
         let spec = ServiceTableSpec { endpoints: now.endpoints.to_string(), nodes: now.nodes.to_string() };
-        let table = ServiceTable::new(&self.node_name, spec);
-        match self.tables.replace(&self.node_name, &PostParams::default(), &table).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => {
-                self.tables.create(&PostParams::default(), &table).await.map(drop)
-            }
-            answer => answer.map(drop),
-        }
+        put(&self.tables, &ServiceTable::new(&self.node_name, spec)).await
     }
 
     /// Until there is something to say, or nobody will ever say anything.

@@ -44,6 +44,13 @@ pub fn shown<T: Serialize>(value: &T) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
+/// A resourceVersion, or none yet.
+pub fn version(value: &str, path: &Path, errors: &mut Errors) {
+    if !value.is_empty() && value.parse::<u64>().is_err() {
+        errors.push(FieldError::invalid(path, value, "must be a resourceVersion that a server gave"));
+    }
+}
+
 pub fn present(value: &str, path: &Path, errors: &mut Errors) {
     if value.is_empty() {
         errors.push(FieldError::required(path, ""));

@@ -1,7 +1,7 @@
 //! Offer.
 
 use super::{
-    check::{NEGATIVE, NOT_POSITIVE},
+    check::{NEGATIVE, NOT_POSITIVE, version},
     resources::{amount, canonicalize_one},
 };
 use crate::{
@@ -35,10 +35,7 @@ impl Rules for OfferRules {
         if spec.ttl_seconds <= 0 {
             errors.push(FieldError::invalid(&path.child("ttlSeconds"), spec.ttl_seconds, NOT_POSITIVE));
         }
-        if !spec.seen.is_empty() && spec.seen.parse::<u64>().is_err() {
-            let words = "must be a resourceVersion that a server gave";
-            errors.push(FieldError::invalid(&path.child("seen"), spec.seen.as_str(), words));
-        }
+        version(&spec.seen, &path.child("seen"), errors);
     }
 }
 

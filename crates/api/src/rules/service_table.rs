@@ -1,7 +1,8 @@
 //! ServiceTable.
 
+use super::check::version;
 use crate::{
-    field::{Errors, FieldError, Path},
+    field::{Errors, Path},
     service_table::ServiceTable,
     strategy::Rules,
 };
@@ -15,12 +16,8 @@ impl Rules for ServiceTableRules {
 
     fn validate(object: &ServiceTable, errors: &mut Errors) {
         let path = Path::new("spec");
-        for (field, version) in [("endpoints", &object.spec.endpoints), ("nodes", &object.spec.nodes)] {
-            if !version.is_empty() && version.parse::<u64>().is_err() {
-                let words = "must be a resourceVersion that a server gave";
-                errors.push(FieldError::invalid(&path.child(field), version.as_str(), words));
-            }
-        }
+        version(&object.spec.endpoints, &path.child("endpoints"), errors);
+        version(&object.spec.nodes, &path.child("nodes"), errors);
     }
 }
 

@@ -196,14 +196,7 @@ async fn acknowledge(fleet: &Fleet, machine: usize, mut wanted: watch::Receiver<
 
 async fn put(slot: &Slot, version: u64) -> Result<(), CallError> {
     let spec = ServiceTableSpec { endpoints: version.to_string(), nodes: version.to_string() };
-    let body = serde_json::to_vec(&ServiceTable::new(&slot.name, spec)).unwrap_or_default();
-    let path = format!("{TABLES}/{}", slot.name);
-    match wire::call(&slot.client, Method::PUT, &path, JSON, body.clone()).await {
-        Err(error) if error.code() == Some(404) => {
-            wire::call(&slot.client, Method::POST, TABLES, JSON, body).await.map(drop)
-        }
-        other => other.map(drop),
-    }
+    wire::put(&slot.client, TABLES, &slot.name, &ServiceTable::new(&slot.name, spec)).await
 }
 
 #[cfg(test)]

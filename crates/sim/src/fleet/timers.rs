@@ -124,14 +124,7 @@ async fn perform(fleet: &Fleet, job: Job) {
 
 async fn offer(slot: &Slot) -> Result<(), CallError> {
     let offer = Offer::new(&slot.name, slot.machine.lock().offer(Timestamp::now()));
-    let body = serde_json::to_vec(&offer).unwrap_or_default();
-    let path = format!("{OFFERS}/{}", slot.name);
-    match wire::call(&slot.client, Method::PUT, &path, JSON, body.clone()).await {
-        Err(error) if error.code() == Some(404) => {
-            wire::call(&slot.client, Method::POST, OFFERS, JSON, body).await.map(drop)
-        }
-        other => other.map(drop),
-    }
+    wire::put(&slot.client, OFFERS, &slot.name, &offer).await
 }
 
 async fn beat(slot: &Slot) -> Result<(), CallError> {

@@ -1,0 +1,18 @@
+//! What this machine says of itself in the API.
+
+use kube::{Api, api::PostParams};
+use mainstay_api::own::{Own, Said};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Says it, whether or not it was said before: the server may have forgotten.
+pub async fn put<S>(api: &Api<Own<S>>, object: &Own<S>) -> kube::Result<()>
+where
+    S: Said + Clone + std::fmt::Debug + Default + Serialize + DeserializeOwned,
+{
+    let params = PostParams::default();
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    match api.replace(name, &params, object).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => api.create(&params, object).await.map(drop),
+        answer => answer.map(drop),
+    }
+}
