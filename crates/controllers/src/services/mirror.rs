@@ -14,11 +14,11 @@ use k8s_openapi::{
 use super::{
     Shared,
     endpoints::is_lock,
-    group::{SERVICE_NAME, service_of},
+    group::SERVICE_NAME,
     object::Service,
     pack::{self, Frame, Packed, Placed, Wanted, Write},
     ports::Port,
-    slices::{self, MANAGED_BY, is_managed},
+    slices::{self, MANAGED_BY},
 };
 use crate::{
     cache::Key,
@@ -58,14 +58,7 @@ pub fn listen(shared: &Arc<Shared>) -> Turns {
             }
         }
     });
-    caches.slices.on_change({
-        let queue = queue.clone();
-        move |change| {
-            let ours =
-                [change.before, change.after].into_iter().flatten().filter(|slice| is_managed(slice, CONTROLLER));
-            ours.filter(|_| !change.own).filter_map(service_of).for_each(|key| queue.wake(key));
-        }
-    });
+    slices::wake(shared, &queue, CONTROLLER);
     turns(Arc::new(Mirror { shared: shared.clone() }), queue, Limits::default())
 }
 

@@ -41,15 +41,7 @@ pub struct Slices {
 /// Begins to listen.
 pub fn listen(shared: &Arc<Shared>) -> (Turns, Waker) {
     let queue = Queue::new();
-    shared.caches().slices.on_change({
-        let queue = queue.clone();
-        move |change| {
-            let ours =
-                [change.before, change.after].into_iter().flatten().filter(|slice| is_managed(slice, CONTROLLER));
-            // What we wrote ourselves is as it should be.
-            ours.filter(|_| !change.own).filter_map(service_of).for_each(|service| queue.wake(service));
-        }
-    });
+    wake(shared, &queue, CONTROLLER);
     let limits = Limits { width: WIDTH, ..Limits::default() };
     let waker = Box::new({
         let queue = queue.clone();
@@ -58,7 +50,16 @@ pub fn listen(shared: &Arc<Shared>) -> (Turns, Waker) {
     (turns(Arc::new(Slices { shared: shared.clone() }), queue, limits), waker)
 }
 
-pub fn is_managed(slice: &EndpointSlice, controller: &str) -> bool {
+/// Wakes a Service when others change slices of it that a controller keeps. What we wrote ourselves is as it should be.
+pub fn wake(shared: &Shared, queue: &Arc<Queue<Key>>, controller: &'static str) {
+    let queue = queue.clone();
+    shared.caches().slices.on_change(move |change| {
+        let kept = [change.before, change.after].into_iter().flatten().filter(|slice| is_managed(slice, controller));
+        kept.filter(|_| !change.own).filter_map(service_of).for_each(|service| queue.wake(service));
+    });
+}
+
+fn is_managed(slice: &EndpointSlice, controller: &str) -> bool {
     slice.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == controller)
 }
 
