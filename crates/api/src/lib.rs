@@ -12,7 +12,9 @@
 //! * [`matching`]: what selectors, affinities and tolerations mean
 //! * [`heal`]: how pods are healed, as their annotation says
 //! * [`own`]: what machines say of themselves: [`offer`], [`service_table`]
+//! * [`narrow`]: kinds of which only a few fields are read
 //! * [`service`]: what Services ask for in annotations of ours
+//! * [`share`]: so many, or a percentage
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod convert;
@@ -22,6 +24,7 @@ pub mod field;
 pub mod heal;
 pub mod kinds;
 pub mod matching;
+pub mod narrow;
 pub mod offer;
 pub mod openapi;
 pub mod own;
@@ -34,6 +37,7 @@ pub mod schema;
 pub mod selector;
 pub mod service;
 pub mod service_table;
+pub mod share;
 pub mod strategy;
 pub mod table;
 

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::{api::policy::v1::PodDisruptionBudgetSpec, apimachinery::pkg::util::intstr::IntOrString};
-use mainstay_api::heal::Budget;
+use mainstay_api::{
+    heal::Budget,
+    share::{self, Round},
+};
 
 /// What a set without any word about it gets.
 const STOCK_PERCENT: u32 = 25;
@@ -14,30 +17,25 @@ pub fn allowance(budget: Budget, disruption: Option<&PodDisruptionBudgetSpec>, s
     let allowed = match (budget, disruption) {
         (Budget::Off, _) => return None,
         (Budget::Count(count), _) => count,
-        (Budget::Percent(percent), _) => share(size, percent),
+        (Budget::Percent(percent), _) => percentage(size, percent),
         (Budget::Stock, Some(spec)) => disruptions(spec, size),
-        (Budget::Stock, None) => share(size, STOCK_PERCENT),
+        (Budget::Stock, None) => percentage(size, STOCK_PERCENT),
     };
     Some(allowed.max(1))
 }
 
-fn share(size: u32, percent: u32) -> u32 {
+fn percentage(size: u32, percent: u32) -> u32 {
     (u64::from(size) * u64::from(percent) / 100) as u32
 }
 
 /// How many pods of a set this size a PodDisruptionBudget lets go when all are well.
 fn disruptions(spec: &PodDisruptionBudgetSpec, size: u32) -> u32 {
-    let count = |value: &IntOrString| match value {
-        IntOrString::Int(count) => u32::try_from(*count).unwrap_or(0),
-        IntOrString::String(text) => {
-            let percent = text.strip_suffix('%').and_then(|n| n.parse::<u32>().ok()).unwrap_or(0);
-            (u64::from(size) * u64::from(percent)).div_ceil(100) as u32
-        }
-    };
+    let count =
+        |value: &IntOrString| u32::try_from(share::of(value, size.into(), Round::Up).max(0)).unwrap_or(u32::MAX);
     match (&spec.max_unavailable, &spec.min_available) {
         (Some(most), _) => count(most),
         (None, Some(least)) => size.saturating_sub(count(least)),
-        (None, None) => share(size, STOCK_PERCENT),
+        (None, None) => percentage(size, STOCK_PERCENT),
     }
 }
 

@@ -2,55 +2,24 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use mainstay_api::service::{self, Path};
+use k8s_openapi::{
+    api::{core, discovery},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use mainstay_api::{
+    narrow,
+    narrow::or_default,
+    service::{self, Path},
+};
 use mainstay_network::{
     Protocol, Range,
     catalogue::{self, HOLD, Kind},
 };
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
-macro_rules! narrow {
-    ($type:ident, $scope:ident, $group:literal, $version:literal, $plural:literal) => {
-        impl kube::Resource for $type {
-            type DynamicType = ();
-            type Scope = k8s_openapi::$scope;
-
-            fn kind((): &()) -> std::borrow::Cow<'_, str> {
-                stringify!($type).into()
-            }
-
-            fn group((): &()) -> std::borrow::Cow<'_, str> {
-                $group.into()
-            }
-
-            fn version((): &()) -> std::borrow::Cow<'_, str> {
-                $version.into()
-            }
-
-            fn plural((): &()) -> std::borrow::Cow<'_, str> {
-                $plural.into()
-            }
-
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-
-narrow!(Service, NamespaceResourceScope, "", "v1", "services");
-narrow!(EndpointSlice, NamespaceResourceScope, "discovery.k8s.io", "v1", "endpointslices");
-narrow!(Node, ClusterResourceScope, "", "v1", "nodes");
-
-/// `null` is what is usual.
-fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
-}
+narrow!(Service, core::v1::Service);
+narrow!(EndpointSlice, discovery::v1::EndpointSlice);
+narrow!(Node, core::v1::Node);
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

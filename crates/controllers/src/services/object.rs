@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{api::core::v1::ServicePort, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use serde::{Deserialize, Deserializer};
-
-use crate::workloads::{
-    narrow::narrow,
-    pod::{lean, or_none},
+use k8s_openapi::{
+    api::core::v1::{self as core, ServicePort},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use mainstay_api::{narrow, narrow::or_default};
+use serde::Deserialize;
+
+use crate::workloads::pod::lean;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Service {
@@ -21,22 +22,18 @@ pub struct Service {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "or_default")]
     pub selector: BTreeMap<String, String>,
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
     #[serde(rename = "type")]
     pub type_: String,
-    #[serde(deserialize_with = "or_none")]
+    #[serde(deserialize_with = "or_default")]
     pub ports: Vec<ServicePort>,
     pub publish_not_ready_addresses: bool,
 }
 
-fn or_empty<'de, D: Deserializer<'de>>(map: D) -> Result<BTreeMap<String, String>, D::Error> {
-    Ok(Option::deserialize(map)?.unwrap_or_default())
-}
-
-narrow!(Service, "", "v1", "Service", "services");
+narrow!(Service, core::Service);
 
 impl Service {
     pub fn name(&self) -> &str {

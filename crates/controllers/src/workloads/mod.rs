@@ -6,7 +6,7 @@
 //! * [`pod`]: pods as far as these controllers look at them
 //! * [`owner`]: whose objects are whose; [`template`]: pods made from a template
 //! * [`act`]: making and deleting pods; [`events`]: saying so; [`wake`]: who wants to know
-//! * [`narrow`]: kinds read narrowly
+//! * [`selector`]: selectors, read and ready to be asked
 //! * [`replicas`]: so many pods of a kind; [`deployment`]: which template they have
 //! * [`job`]: pods that run to an end; [`cron`]: again and again; [`finished`]: not kept for ever
 //! * [`stateful`], [`daemon`]: StatefulSets and DaemonSets; [`history`]: their revisions
@@ -22,11 +22,10 @@ pub mod finished;
 mod garbage;
 mod history;
 pub mod job;
-pub mod narrow;
 pub mod owner;
 pub mod pod;
 pub mod replicas;
-mod share;
+pub mod selector;
 mod stateful;
 pub mod template;
 mod wake;

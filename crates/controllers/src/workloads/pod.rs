@@ -2,13 +2,12 @@
 //!
 //! Read straight from the API's bytes: what is not named here is neither parsed nor kept.
 
-use std::borrow::Cow;
-
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Affinity, ContainerStatus, PodCondition},
+    api::core::v1::{self as core, Affinity, ContainerStatus, PodCondition},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
+use mainstay_api::{narrow, narrow::or_default};
 use serde::{Deserialize, Deserializer};
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -20,6 +19,8 @@ pub struct Pod {
     #[serde(default)]
     pub status: Status,
 }
+
+narrow!(Pod, core::Pod);
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -39,9 +40,9 @@ pub struct Spec {
     pub subdomain: String,
     #[serde(default)]
     pub host_network: bool,
-    #[serde(default, deserialize_with = "or_none")]
+    #[serde(default, deserialize_with = "or_default")]
     pub init_containers: Vec<Container>,
-    #[serde(default, deserialize_with = "or_none")]
+    #[serde(default, deserialize_with = "or_default")]
     pub containers: Vec<Container>,
 }
 
@@ -49,7 +50,7 @@ pub struct Spec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
-    #[serde(deserialize_with = "or_none")]
+    #[serde(deserialize_with = "or_default")]
     pub ports: Vec<Port>,
     /// `Always` if an init container goes on running.
     pub restart_policy: String,
@@ -93,11 +94,6 @@ fn pinned_to<'de, D: Deserializer<'de>>(affinity: D) -> Result<Option<String>, D
         fields.next()?.values?.into_iter().next()
     });
     Ok(fields.next())
-}
-
-/// A list that may be null.
-pub(crate) fn or_none<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<Vec<T>, D::Error> {
-    Ok(Option::deserialize(list)?.unwrap_or_default())
 }
 
 /// Metadata without who wrote which field: there are many pods, and nobody here asks.
@@ -158,34 +154,5 @@ impl Pod {
 
     pub fn created(&self) -> Timestamp {
         self.metadata.creation_timestamp.as_ref().map_or(Timestamp::MIN, |Time(at)| *at)
-    }
-}
-
-impl kube::Resource for Pod {
-    type DynamicType = ();
-    type Scope = k8s_openapi::NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Pod".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "pods".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }

@@ -15,6 +15,7 @@ use k8s_openapi::{
     api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus},
     apimachinery::pkg::util::intstr::IntOrString,
 };
+use mainstay_api::share::{self, Round};
 
 use super::fit::Verdict;
 use crate::{
@@ -23,7 +24,6 @@ use crate::{
         history::{self, HASH, Place, Write},
         owner::Claim,
         pod::Pod,
-        share::{self, Round},
     },
 };
 

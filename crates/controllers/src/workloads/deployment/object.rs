@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::apps::v1::DeploymentCondition,
+    api::apps::v1::{self as apps, DeploymentCondition},
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+};
+use mainstay_api::{
+    narrow,
+    share::{self, Round},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::workloads::narrow::{Selector, narrow};
+use crate::workloads::selector::Selector;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Deployment {
@@ -84,7 +88,7 @@ impl Status {
     }
 }
 
-narrow!(Deployment, "apps", "v1", "Deployment", "deployments");
+narrow!(Deployment, apps::Deployment);
 
 impl Deployment {
     pub fn is_recreate(&self) -> bool {
@@ -103,8 +107,11 @@ impl Deployment {
         let replicas = self.spec.replicas.unwrap_or(1).max(0);
         let update = self.spec.strategy.rolling_update.clone().unwrap_or_default();
         let quarter = IntOrString::String("25%".to_owned());
-        let surge = share(update.max_surge.as_ref().unwrap_or(&quarter), replicas, true);
-        let unavailable = share(update.max_unavailable.as_ref().unwrap_or(&quarter), replicas, false);
+        let count = |said: Option<IntOrString>, round| {
+            let count = share::of(said.as_ref().unwrap_or(&quarter), replicas.into(), round);
+            i32::try_from(count.max(0)).unwrap_or(i32::MAX)
+        };
+        let (surge, unavailable) = (count(update.max_surge, Round::Up), count(update.max_unavailable, Round::Down));
         // Small shares may both come to nothing; then nothing could ever move.
         let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
         Leeway { surge, unavailable: unavailable.min(replicas) }
@@ -115,19 +122,6 @@ impl Deployment {
 pub struct Leeway {
     pub surge: i32,
     pub unavailable: i32,
-}
-
-/// A number, or a percentage of all, rounded up or down. What cannot be read is nothing.
-fn share(of: &IntOrString, all: i32, up: bool) -> i32 {
-    match of {
-        IntOrString::Int(number) => (*number).max(0),
-        IntOrString::String(text) => {
-            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
-            let hundredths = percent.max(0).saturating_mul(i64::from(all));
-            let rounded = if up { (hundredths + 99) / 100 } else { hundredths / 100 };
-            i32::try_from(rounded).unwrap_or(i32::MAX)
-        }
-    }
 }
 
 #[cfg(test)]

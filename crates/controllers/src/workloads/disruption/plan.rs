@@ -15,14 +15,9 @@ use k8s_openapi::{
         util::intstr::IntOrString,
     },
 };
+use mainstay_api::share::{self, Round};
 
-use crate::{
-    shell,
-    workloads::{
-        pod::Pod,
-        share::{self, Round},
-    },
-};
+use crate::{shell, workloads::pod::Pod};
 
 /// A pod that was to be evicted and is still there after this was not.
 const EVICTED_WITHIN: SignedDuration = SignedDuration::from_secs(120);

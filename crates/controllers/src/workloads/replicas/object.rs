@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::{api::apps::v1::ReplicaSetCondition, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    api::{apps, apps::v1::ReplicaSetCondition, core},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use mainstay_api::narrow;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -10,7 +14,7 @@ use crate::{
     cache::{Cache, Kept},
     workloads::{
         Caches,
-        narrow::{Selector, by_map, narrow},
+        selector::{Selector, by_map},
     },
 };
 
@@ -85,8 +89,8 @@ impl Status {
     }
 }
 
-narrow!(ReplicaSet, "apps", "v1", "ReplicaSet", "replicasets");
-narrow!(ReplicationController, "", "v1", "ReplicationController", "replicationcontrollers");
+narrow!(ReplicaSet, apps::v1::ReplicaSet);
+narrow!(ReplicationController, core::v1::ReplicationController);
 
 /// What both are.
 pub trait Set: Kept + kube::Resource<Scope = k8s_openapi::NamespaceResourceScope> {

@@ -23,6 +23,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
+use mainstay_api::share::{self, Round};
 
 use super::{
     claims,
@@ -34,7 +35,6 @@ use crate::{
         history::{self, HASH, Place, Write},
         owner::Claim,
         pod::Pod,
-        share,
     },
 };
 
@@ -266,7 +266,7 @@ impl Steps<'_> {
     fn renew(&mut self) {
         let want = &self.world.want;
         let Update::Rolling { unavailable, .. } = &want.update else { return };
-        let most = unavailable.as_ref().map_or(1, |most| share::of(most, want.replicas, share::Round::Down).max(1));
+        let most = unavailable.as_ref().map_or(1, |most| share::of(most, want.replicas, Round::Down).max(1));
         let (mut busy, mut absent, mut broken, mut sound) = (0, 0, Vec::new(), Vec::new());
         for ordinal in self.within_reach().rev() {
             let counts = unavailable.is_some() || !want.is_held_back(ordinal);

@@ -9,17 +9,13 @@ mod tests;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
+pub(super) use mainstay_api::narrow::or_default;
 use serde::{Deserialize, Deserializer};
 
 use super::{
     amounts::{Amounts, amount},
     selector::{Labels, NodeTerm, Operator, Requirement, Selector},
 };
-
-/// `null` is as good as missing.
-pub(super) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or_default())
-}
 
 pub(super) fn operator<'de, D: Deserializer<'de>>(from: D) -> Result<Operator, D::Error> {
     Ok(Operator::parse(&Cow::<str>::deserialize(from)?))

@@ -1,43 +1,8 @@
-//! Kinds as far as controllers look at them, read straight from the API's bytes.
+//! Selectors as controllers read them, straight from the API's bytes.
 
 use mainstay_api::selector::Labels;
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
-
-/// Says which resource a narrow type is a view of.
-macro_rules! narrow {
-    ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal) => {
-        impl kube::Resource for $type {
-            type DynamicType = ();
-            type Scope = k8s_openapi::NamespaceResourceScope;
-
-            fn kind((): &()) -> std::borrow::Cow<'_, str> {
-                $kind.into()
-            }
-
-            fn group((): &()) -> std::borrow::Cow<'_, str> {
-                $group.into()
-            }
-
-            fn version((): &()) -> std::borrow::Cow<'_, str> {
-                $version.into()
-            }
-
-            fn plural((): &()) -> std::borrow::Cow<'_, str> {
-                $plural.into()
-            }
-
-            fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-                &self.metadata
-            }
-
-            fn meta_mut(&mut self) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-pub(crate) use narrow;
 
 /// A `metav1.LabelSelector`, as it was written and ready to be asked.
 #[derive(Clone, Debug)]
