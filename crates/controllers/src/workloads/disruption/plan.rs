@@ -21,6 +21,8 @@ use crate::{shell, workloads::pod::Pod};
 
 /// A pod that was to be evicted and is still there after this was not.
 const EVICTED_WITHIN: SignedDuration = SignedDuration::from_secs(120);
+/// The same for a pod made in the second of the eviction, which may as well be the next one of its name.
+const REPLACED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 /// When to try again what failed, even if nothing is heard.
 const RETRY: SignedDuration = SignedDuration::from_secs(30);
 
@@ -116,7 +118,11 @@ fn disrupted(
         if pod.is_leaving() || pod.created() > *at {
             continue;
         }
-        let until = *at + EVICTED_WITHIN;
+        let may_be_new = pod.created() == *at;
+        let until = *at + if may_be_new { REPLACED_WITHIN } else { EVICTED_WITHIN };
+        if until <= now && may_be_new {
+            continue;
+        }
         if until <= now {
             let meta = &world.budget.metadata;
             let text = |field: &Option<String>| field.clone().unwrap_or_default();

@@ -107,6 +107,14 @@ fn evicted_pods_do_not_count_until_they_are_seen_to_go() {
     it.pods[0] = Arc::new(successor);
     let status = plan(&it, at(110)).status.unwrap();
     assert_eq!((status.disruptions_allowed, status.disrupted_pods), (2, None), "another of that name");
+    let mut either = (*pod("r0", true, false)).clone();
+    either.metadata.creation_timestamp = Some(Time(at(100)));
+    it.pods[0] = Arc::new(either);
+    let early = plan(&it, at(104));
+    assert_eq!((early.status.unwrap().disruptions_allowed, early.wake_at), (1, Some(at(105))), "one or the other");
+    let late = plan(&it, at(105));
+    let status = late.status.unwrap();
+    assert_eq!((status.disruptions_allowed, status.disrupted_pods, late.actions.len()), (2, None, 0));
 }
 
 #[test]
