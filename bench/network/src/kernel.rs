@@ -153,8 +153,9 @@ fn change(services: u32, count: u32, changes: u32, more: [(Front, Target); 2]) -
         let start = Instant::now();
         kernel.reconcile().await?;
         println!("reconcile    {:.2} ms if nobody changed any rule", ms(start.elapsed()));
-        let mut fresh =
-            Kernel::new(KernelSettings { instance: "other".into(), services: "10.200.0.0/16".parse()?, proxy_port: 9 });
+        let other =
+            KernelSettings { instance: "other".into(), services: "10.200.0.0/16".parse()?, pods, proxy_port: 9 };
+        let mut fresh = Kernel::new(other);
         fresh.replace(BTreeMap::new()).await?;
         let start = Instant::now();
         let drift = kernel.reconcile().await?;
