@@ -22,8 +22,12 @@ const ROUNDS: usize = 210;
 const WRITERS: usize = 4;
 const VICTIM: &str = "STORE_CRASH_VICTIM";
 
+/// Transactions whose history is kept for sure: each has five changes at most.
+const RETAINED: u64 = HISTORY as u64 / 5;
+const HISTORY: usize = 300;
+
 fn options() -> Options {
-    Options { history_events: 300, log_pages: 60, volatile: vec!["/volatile/".into()], ..Options::default() }
+    Options { history_events: HISTORY, log_pages: 60, volatile: vec!["/volatile/".into()], ..Options::default() }
 }
 
 fn put(key: String, n: u64) -> Op {
@@ -178,11 +182,9 @@ async fn examine(dir: &Path, acknowledged: &mut Acknowledged) {
     // A watch resumes where a client that saw some writer's recent transaction would.
     for writer in 0..WRITERS {
         let last = acknowledged.last[&writer];
-        let Some((from, after)) =
-            (last.saturating_sub(10)..=last).find_map(|n| Some((n, *acknowledged.at.get(&(writer, n))?)))
-        else {
-            continue;
-        };
+        let mut heard = (last.saturating_sub(10)..=last).filter_map(|n| Some((n, *acknowledged.at.get(&(writer, n))?)));
+        // One that hardly got a turn may have nothing as recent.
+        let Some((from, after)) = heard.find(|(_, at)| at + RETAINED >= now.0) else { continue };
         let prefix = format!("/w/{writer}/a");
         let mut watch = store.watch(&prefix, Revision(after)).await.expect("a retained revision");
         watch.request_progress();
