@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::AgentOptions,
     exit::Exit,
+    log,
     machine::{self, Machine, Ranges},
     process::Claim,
     run::until_told,
@@ -24,7 +25,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 pub fn run(options: &AgentOptions) -> Result<(), Exit> {
     let data_dir = options.data.path();
-    until_told(&options.common, async |stop| {
+    until_told(&options.common, log::STOCK, async |stop| {
         let missing = machine::what_is_missing(&options.machine);
         if !missing.is_empty() {
             return Err(Exit::Refused(anyhow!("this machine cannot run pods:\n  - {}", missing.join("\n  - "))));

@@ -7,6 +7,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::LogFormat;
 
+/// What is logged unless something else is asked for.
+pub const STOCK: &str = "info";
+
 pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter).with_context(|| format!("--log {filter:?} is not a filter"))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

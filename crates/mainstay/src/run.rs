@@ -8,12 +8,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{cli::CommonOptions, exit::Exit, log};
 
-/// Starts logging and the runtime, and runs `work` with a token that a signal cancels.
-pub fn until_told<F>(options: &CommonOptions, work: impl FnOnce(CancellationToken) -> F) -> Result<(), Exit>
+/// Starts logging, of `unasked` if nothing else is asked for, and the runtime, and runs `work` with a token that a signal cancels.
+pub fn until_told<F>(
+    options: &CommonOptions,
+    unasked: &str,
+    work: impl FnOnce(CancellationToken) -> F,
+) -> Result<(), Exit>
 where
     F: Future<Output = Result<(), Exit>>,
 {
-    log::start(&options.log, options.log_format).map_err(Exit::Refused)?;
+    log::start(options.log.as_deref().unwrap_or(unasked), options.log_format).map_err(Exit::Refused)?;
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::{CommonOptions, ServerOptions, SimOptions},
     exit::Exit,
+    log,
     run::until_told,
     server::Server,
 };
@@ -31,7 +32,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub fn run(options: &SimOptions) -> Result<(), Exit> {
     let directory = Directory::make(options.dir.clone())?;
     let server = stock_server(options, &directory)?;
-    until_told(&server.common, async |stop| {
+    until_told(&server.common, log::STOCK, async |stop| {
         let server = Server::build(&server).await?;
         let world = world(&server, options).await?;
         let ended = CancellationToken::new();
@@ -122,7 +123,7 @@ fn stock_server(options: &SimOptions, directory: &Directory) -> Result<ServerOpt
         offer_ttl: None,
         config: None,
         log_format: options.log_format,
-        log: options.log.clone(),
+        log: Some(options.log.clone()),
         ..stock.common
     };
     Ok(stock)

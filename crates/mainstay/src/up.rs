@@ -16,6 +16,7 @@ use crate::{
     cli::{ServerOptions, UpOptions},
     demo,
     exit::Exit,
+    log,
     machine::{self, Machine, Ranges},
     process::Claim,
     run::until_told,
@@ -24,7 +25,9 @@ use crate::{
 
 pub fn run(options: &UpOptions) -> Result<(), Exit> {
     let started = Instant::now();
-    until_told(&options.server.common, async |stop| {
+    // What the demo tells is not to be looked for between other lines.
+    let unasked = if options.demo { "warn" } else { log::STOCK };
+    until_told(&options.server.common, unasked, async |stop| {
         let server = Server::build(&options.server).await?;
         let _claim = Claim::take(&server.data_dir)?;
         let machine = match machine::what_is_missing(&options.machine) {
@@ -56,7 +59,7 @@ async fn show(wanted: bool, pods_can_run: bool, client: kube::Client, kubeconfig
 
 pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
     let started = Instant::now();
-    until_told(&options.common, async |stop| {
+    until_told(&options.common, log::STOCK, async |stop| {
         let server = Server::build(options).await?;
         let _claim = Claim::take(&server.data_dir)?;
         announce(&server, Err(&[]), started.elapsed());

@@ -144,9 +144,9 @@ pub struct CommonOptions {
     #[arg(long, env = "MAINSTAY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Human)]
     pub log_format: LogFormat,
 
-    /// What is logged: error, warn, info, debug, or per module as in `warn,mainstay_server=debug`
-    #[arg(long, env = "MAINSTAY_LOG", value_name = "FILTER", default_value = "info")]
-    pub log: String,
+    /// What is logged: error, warn, info, debug, or per module as in `warn,mainstay_server=debug` [default: info; warn with --demo]
+    #[arg(long, env = "MAINSTAY_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
 }
 
 #[derive(Debug, Args)]
