@@ -7,6 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
+use mainstay_api::matching::{Labels, UNLABELLED, equal};
 use mainstay_network::catalogue::{Catalogue, Key};
 use parking_lot::RwLock;
 
@@ -71,9 +72,8 @@ fn namespace(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or_default()
 }
 
-fn selects(selector: &BTreeMap<String, String>, pod: &Pod) -> bool {
-    let labels = pod.metadata.labels.as_ref();
-    selector.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+fn selects(selector: &Labels, pod: &Pod) -> bool {
+    equal(selector, pod.metadata.labels.as_ref().unwrap_or(&UNLABELLED))
 }
 
 /// None if it shares its machine's.

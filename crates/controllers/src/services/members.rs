@@ -4,10 +4,11 @@
 //! however many others there are. Both directions are kept: who is behind a Service need not look through a namespace.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
+use mainstay_api::matching::{Labels, equal};
 use parking_lot::Mutex;
 
 use super::{Shared, Waker, machine::Machine};
@@ -15,8 +16,6 @@ use crate::{
     cache::{Change, Key},
     workloads::pod::Pod,
 };
-
-type Labels = BTreeMap<String, String>;
 
 #[derive(Default)]
 pub struct Members {
@@ -55,7 +54,7 @@ impl State {
             let filed = self.filed.get(&(namespace.to_owned(), label.clone(), value.clone()));
             for name in filed.into_iter().flatten() {
                 let selector = self.selectors.get(&Key::new(namespace, name));
-                if selector.is_some_and(|selector| selects(selector, labels)) {
+                if selector.is_some_and(|selector| equal(selector, labels)) {
                     found.insert(name.clone());
                 }
             }
@@ -103,7 +102,7 @@ impl State {
             self.filed.entry(place).or_default().insert(key.name.clone());
             self.selectors.insert(key.clone(), selector.clone());
             for pod in pods() {
-                if pod.metadata.labels.as_ref().is_some_and(|labels| selects(selector, labels)) {
+                if pod.metadata.labels.as_ref().is_some_and(|labels| equal(selector, labels)) {
                     let pod = Key::of(&pod.metadata);
                     self.pods.entry(key.clone()).or_default().insert(pod.name.clone());
                     self.services.entry(pod).or_default().insert(key.name.clone());
@@ -112,10 +111,6 @@ impl State {
         }
         true
     }
-}
-
-fn selects(selector: &Labels, labels: &Labels) -> bool {
-    selector.iter().all(|(label, value)| labels.get(label) == Some(value))
 }
 
 fn place(key: &Key, selector: &Labels) -> Option<(String, String, String)> {
@@ -208,6 +203,8 @@ fn matters(change: &Change<'_, Pod>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -248,11 +245,11 @@ mod tests {
                 for name in (0..4).map(|number| format!("n{number}")) {
                     let key = Key::new("ns", &name);
                     let theirs: BTreeSet<String> = services.get(&name).into_iter().flat_map(|selector| {
-                        pods.iter().filter(|(_, labels)| selects(selector, labels)).map(|(name, _)| name.clone())
+                        pods.iter().filter(|(_, labels)| equal(selector, labels)).map(|(name, _)| name.clone())
                     }).collect();
                     prop_assert_eq!(state.pods.get(&key).cloned().unwrap_or_default(), theirs);
                     let mine: BTreeSet<String> = pods.get(&name).into_iter().flat_map(|labels| {
-                        services.iter().filter(|(_, selector)| selects(selector, labels)).map(|(name, _)| name.clone())
+                        services.iter().filter(|(_, selector)| equal(selector, labels)).map(|(name, _)| name.clone())
                     }).collect();
                     prop_assert_eq!(state.services.get(&key).cloned().unwrap_or_default(), mine);
                 }
