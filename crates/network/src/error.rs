@@ -1,5 +1,7 @@
 //! What can go wrong with a pod's network.
 
+use nix::errno::Errno;
+
 use crate::journal::JournalError;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,12 @@ impl NetworkError {
 }
 
 impl NetworkError {
+    /// Whether the kernel lacks what it was asked for.
+    pub fn is_unknown_to_kernel(&self) -> bool {
+        let unknown = [Errno::ENOENT, Errno::EOPNOTSUPP].map(|errno| Some(errno as i32));
+        matches!(self, Self::System { source, .. } if unknown.contains(&source.raw_os_error()))
+    }
+
     /// With its causes, in one line.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
@@ -44,6 +52,6 @@ impl NetworkError {
 }
 
 /// Whether the kernel answered with this error.
-pub fn is(error: &rtnetlink::Error, errno: nix::errno::Errno) -> bool {
+pub fn is(error: &rtnetlink::Error, errno: Errno) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -(errno as i32))
 }

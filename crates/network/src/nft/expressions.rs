@@ -5,7 +5,7 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use super::{IPV4, wire::Attributes};
+use super::{IPV4, TCP, TIME_LIMITS, wire::Attributes};
 use crate::range::Range;
 
 /// One of the sixteen.
@@ -38,6 +38,14 @@ pub struct Expressions(Vec<u8>);
 
 const LOCAL: u32 = 2;
 const DESTINATION_CHANGED: u32 = 1 << 5;
+const ANSWERED: u32 = 1 << 1;
+const REPLY: [u8; 1] = [1];
+const ICMP: u8 = 1;
+/// Type and code.
+const HOST_UNREACHABLE: [u8; 2] = [3, 1];
+/// FIN, SYN, RST and ACK of TCP's flags.
+const ABOUT_CONNECTIONS: [u8; 1] = [0x17];
+const RST_AND_ACK: [u8; 1] = [0x14];
 
 impl Expressions {
     pub fn new() -> Self {
@@ -132,20 +140,70 @@ impl Expressions {
         })
     }
 
-    /// Where the connection went before anything was changed.
-    pub fn original_address(self, to: Register) -> Self {
-        self.connection(to, 20, true)
+    /// Where the connection came from or went before anything was changed.
+    pub fn original_address(self, to: Register, side: Side) -> Self {
+        let key = match side {
+            Side::Source => 19,
+            Side::Destination => 20,
+        };
+        self.connection(to, key, true)
     }
 
-    pub fn original_port(self, to: Register) -> Self {
-        self.connection(to, 12, true)
+    pub fn original_port(self, to: Register, side: Side) -> Self {
+        let key = match side {
+            Side::Source => 11,
+            Side::Destination => 12,
+        };
+        self.connection(to, key, true)
+    }
+
+    pub fn original_protocol(self, to: Register) -> Self {
+        self.connection(to, 10, true)
+    }
+
+    pub fn if_tcp(self, scratch: Register) -> Self {
+        self.protocol(scratch).compare(scratch, true, &[TCP])
+    }
+
+    /// Goes on if this answers a first packet with a refusal: whoever did not accept has no sequence number, and sends zero.
+    pub fn if_refusal(self, scratch: Register) -> Self {
+        let flags = self.if_tcp(scratch).payload(scratch, 2, 13, 1).mask(scratch, &ABOUT_CONNECTIONS);
+        let refusal = flags.compare(scratch, true, &RST_AND_ACK).payload(scratch, 2, 4, 4);
+        refusal.compare(scratch, true, &0u32.to_be_bytes())
+    }
+
+    /// Goes on if this says that a packet did not reach a machine.
+    pub fn if_unreachable(self, scratch: Register) -> Self {
+        let said = self.protocol(scratch).compare(scratch, true, &[ICMP]).payload(scratch, 2, 0, 2);
+        said.compare(scratch, true, &HOST_UNREACHABLE)
+    }
+
+    /// Goes on if the packet goes to who began the connection.
+    pub fn if_answer(self, scratch: Register) -> Self {
+        self.connection(scratch, 1, false).compare(scratch, true, &REPLY)
     }
 
     /// Goes on if the connection was diverted.
     pub fn if_diverted(self, scratch: Register) -> Self {
-        let loaded = self.connection(scratch, 2, false);
-        let masked = loaded.mask(scratch, &DESTINATION_CHANGED.to_ne_bytes());
-        masked.compare(scratch, false, &0u32.to_ne_bytes())
+        self.if_status(scratch, DESTINATION_CHANGED, true)
+    }
+
+    /// Goes on if nobody has answered.
+    pub fn if_unanswered(self, scratch: Register) -> Self {
+        self.if_status(scratch, ANSWERED, false)
+    }
+
+    fn if_status(self, scratch: Register, bit: u32, is: bool) -> Self {
+        let masked = self.connection(scratch, 2, false).mask(scratch, &bit.to_ne_bytes());
+        masked.compare(scratch, !is, &0u32.to_ne_bytes())
+    }
+
+    /// The connection has these time limits.
+    pub fn limit_time(self, limits: &str) -> Self {
+        self.with("objref", |a| {
+            a.number(1, TIME_LIMITS);
+            a.text(2, limits);
+        })
     }
 
     fn mask(self, register: Register, mask: &[u8]) -> Self {
@@ -212,6 +270,15 @@ impl Expressions {
         })
     }
 
+    /// Goes on if the key is not in the set.
+    pub fn if_not_in(self, set: &str, key: Register) -> Self {
+        self.with("lookup", |a| {
+            a.text(1, set);
+            a.number(2, key.number());
+            a.number(5, 1);
+        })
+    }
+
     /// Goes on with what the map has for the key, if it has.
     pub fn find(self, map: &str, key: Register, to: Register) -> Self {
         self.with("lookup", |a| {
@@ -237,6 +304,16 @@ impl Expressions {
             a.number(3, 1);
             a.number(4, key.number());
             a.number(5, data.number());
+            a.bytes(6, &(timeout.as_millis() as u64).to_be_bytes());
+        })
+    }
+
+    /// Puts into a set. Goes on unless the set is full.
+    pub fn note(self, set: &str, key: Register, timeout: Duration) -> Self {
+        self.with("dynset", |a| {
+            a.text(1, set);
+            a.number(3, 0);
+            a.number(4, key.number());
             a.bytes(6, &(timeout.as_millis() as u64).to_be_bytes());
         })
     }

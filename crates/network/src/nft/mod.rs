@@ -12,6 +12,8 @@ pub mod socket;
 mod steps;
 pub mod wire;
 
+use std::time::Duration;
+
 use self::{
     expressions::Expressions,
     sets::{Data, Shape},
@@ -34,6 +36,10 @@ const DELETE_RULE: u16 = SUBSYSTEM + 8;
 const NEW_SET: u16 = SUBSYSTEM + 9;
 const NEW_ELEMENTS: u16 = SUBSYSTEM + 12;
 const DELETE_ELEMENTS: u16 = SUBSYSTEM + 14;
+const NEW_OBJECT: u16 = SUBSYSTEM + 18;
+
+const TIME_LIMITS: u32 = 7;
+const TCP: u8 = 6;
 
 /// How many elements one message holds: a list is at most 64 KiB.
 const ELEMENTS_AT_ONCE: usize = 500;
@@ -47,6 +53,12 @@ pub enum Hook {
     Own,
     /// On the way out.
     Leaving,
+    /// For this machine, once that is decided. Changes no addresses.
+    Received,
+    /// By way of this machine. Changes no addresses.
+    Passing,
+    /// The machine's own, once it is decided where it goes. Changes no addresses.
+    Sent,
 }
 
 impl Hook {
@@ -56,6 +68,17 @@ impl Hook {
             Hook::Arriving => (0, -100),
             Hook::Own => (3, -100),
             Hook::Leaving => (4, 100),
+            Hook::Received => (1, 0),
+            Hook::Passing => (2, 0),
+            Hook::Sent => (3, 0),
+        }
+    }
+
+    /// What its chains may do.
+    fn kind(self) -> &'static str {
+        match self {
+            Hook::Arriving | Hook::Own | Hook::Leaving => "nat",
+            Hook::Received | Hook::Passing | Hook::Sent => "filter",
         }
     }
 }
@@ -88,7 +111,7 @@ impl Batch {
         self.message(DELETE_TABLE, REQUEST, IPV4, 0, |a| a.text(1, name));
     }
 
-    /// A chain that packets pass, and that may change addresses.
+    /// A chain that packets pass.
     pub fn chain(&mut self, table: &str, name: &str, hook: Hook) {
         let (number, priority) = hook.place();
         self.message(NEW_CHAIN, REQUEST | CREATE, IPV4, 0, |a| {
@@ -98,7 +121,7 @@ impl Batch {
                 a.number(1, number);
                 a.bytes(2, &priority.to_be_bytes());
             });
-            a.text(7, "nat");
+            a.text(7, hook.kind());
         });
     }
 
@@ -149,6 +172,20 @@ impl Batch {
         self.message(NEW_SET, REQUEST | CREATE, IPV4, 0, |a| {
             a.text(1, table);
             shape.write(number, a);
+        });
+    }
+
+    /// Time limits for TCP connections that rules apply them to. Other limits are those that the machine has at that moment.
+    pub fn time_limits(&mut self, table: &str, name: &str, unanswered: Duration) {
+        self.message(NEW_OBJECT, REQUEST | CREATE, IPV4, 0, |a| {
+            a.text(1, table);
+            a.text(2, name);
+            a.number(3, TIME_LIMITS);
+            a.nest(4, |a| {
+                a.bytes(1, &u16::from(IPV4).to_be_bytes());
+                a.bytes(2, &[TCP]);
+                a.nest(3, |a| a.number(1, unanswered.as_secs() as u32));
+            });
         });
     }
 

@@ -16,6 +16,12 @@
 //! Where callers inside go another way than those outside, the way of the front tells them apart, so that no other front
 //! pays for it. Each machine does so for its own processes and pods: what comes from pods of others has been diverted there.
 //!
+//! **Who gets no answer tries again elsewhere.** A client that hears nothing repeats its first packet after a second, as every
+//! TCP does. The kernel would send that after the first, so it is told to forget a connection that nobody answered for a
+//! second ([`Again`]), and judges anew: a machine that just died delays its share of connections instead of failing them.
+//! Where clients may be held (`mainstay.dev/hold`), bad news that arrives before the table knows becomes silence too: the first refusal
+//! to each client by a backend that crashed, though not a second; and any word that a machine was not reached.
+//!
 //! What is to carry the machine's own address is found by where the connection went at first, which the kernel
 //! remembers. Marking packets, as others do, takes a bit that somebody else may use.
 
@@ -23,8 +29,10 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use super::{
     KernelSettings,
+    again::Again,
     layout::{
-        At, BACKENDS, FRONTS, INSIDE, INSIDE_WAYS, MASQUERADED, MEMBERS, SAME, STICKY, STICKY_BACKENDS, Then, WAYS, Way,
+        At, BACKENDS, FRONTS, IMPATIENT, INSIDE, INSIDE_WAYS, MASQUERADED, MEMBERS, REFUSED, SAME, STICKY,
+        STICKY_BACKENDS, Then, WAYS, Way,
     },
 };
 use crate::{
@@ -38,7 +46,11 @@ use crate::{
 const NOBODY: &str = "nobody";
 const FROM_INSIDE: &str = "from-inside";
 const AS_SENT: &str = "as-sent";
-const TCP: [u8; 1] = [6];
+const REFUSED_BY_BACKEND: &str = "refused-by-backend";
+const NOT_REACHED: &str = "not-reached";
+
+/// For so long it is known that a client was refused: longer than it waits before it tries again.
+const SECOND_TRY: Duration = Duration::from_secs(10);
 
 /// Where a key begins.
 const KEY: Register = Register(0);
@@ -72,6 +84,10 @@ pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
     ];
     let masquerade = |node| went_to(node).if_in(MASQUERADED.name, KEY).masquerade();
     let of_ours = |node| went_to(node).find(FRONTS.name, KEY, FOUND).goto(AS_SENT);
+    let bad_news = vec![
+        Expressions::new().if_refusal(KEY).if_answer(KEY).goto(REFUSED_BY_BACKEND),
+        Expressions::new().if_unreachable(KEY).if_answer(KEY).if_unanswered(KEY).goto(NOT_REACHED),
+    ];
     vec![
         Chain { name: NOBODY.into(), hook: None, rules: refusals() },
         Chain {
@@ -87,14 +103,23 @@ pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
             hook: Some(Hook::Leaving),
             rules: vec![masquerade(false), masquerade(true), of_ours(false), of_ours(true)],
         },
+        Chain {
+            name: REFUSED_BY_BACKEND.into(),
+            hook: None,
+            rules: vec![first_time(patient(false)).drop(), first_time(patient(true)).drop()],
+        },
+        Chain { name: NOT_REACHED.into(), hook: None, rules: vec![patient(false).drop(), patient(true).drop()] },
+        Chain { name: "received".into(), hook: Some(Hook::Received), rules: bad_news.clone() },
+        Chain { name: "passing".into(), hook: Some(Hook::Passing), rules: bad_news.clone() },
+        Chain { name: "sent".into(), hook: Some(Hook::Sent), rules: bad_news },
     ]
 }
 
 /// The chain of a way.
-pub fn of(way: Way, settings: &KernelSettings) -> Chain {
+pub fn of(way: Way, settings: &KernelSettings, again: Option<Again>) -> Chain {
     let then = match way.then {
-        Then::Pick { count } => picks(way.at, count),
-        Then::Stick { count, seconds } => sticks(way.at, count, Duration::from_secs(seconds.into())),
+        Then::Pick { count } => picks(way.at, count, again),
+        Then::Stick { count, seconds } => sticks(way.at, count, Duration::from_secs(seconds.into()), again),
         Then::Hold => vec![Expressions::new().immediate(KEY, &settings.proxy_port.to_be_bytes()).redirect(KEY)],
         Then::Refuse => refusals(),
         Then::Drop => vec![Expressions::new().drop()],
@@ -138,9 +163,23 @@ fn went_to(node: bool) -> Expressions {
     let rule = Expressions::new().if_diverted(KEY);
     let rule = match node {
         true => rule.immediate(KEY, &[0; 4]),
-        false => rule.original_address(KEY),
+        false => rule.original_address(KEY, Side::Destination),
     };
-    rule.protocol(Register(1)).original_port(Register(2))
+    rule.original_protocol(Register(1)).original_port(Register(2), Side::Destination)
+}
+
+/// Goes on if clients of the front that the connection was diverted from may be held.
+fn patient(node: bool) -> Expressions {
+    went_to(node).find(FRONTS.name, KEY, FOUND).if_not_in(IMPATIENT.name, KEY)
+}
+
+/// Goes on if the client was not refused a moment ago.
+fn first_time(rule: Expressions) -> Expressions {
+    const CLIENT: Register = Register(OTHER_KEY);
+    let ends = [Side::Source, Side::Destination].into_iter().zip([OTHER_KEY, OTHER_KEY + 2]);
+    let loaded = ends
+        .fold(rule, |rule, (side, to)| rule.original_address(Register(to), side).original_port(Register(to + 1), side));
+    loaded.if_not_in(REFUSED.name, CLIENT).note(REFUSED.name, CLIENT, SECOND_TRY)
 }
 
 /// A pod that reaches itself would not take an answer from itself.
@@ -159,8 +198,7 @@ fn from_this_machine() -> Expressions {
 }
 
 fn refusals() -> Vec<Expressions> {
-    let tcp = Expressions::new().protocol(KEY).compare(KEY, true, &TCP);
-    vec![tcp.refuse(Refusal::TcpReset), Expressions::new().refuse(Refusal::PortUnreachable)]
+    vec![Expressions::new().if_tcp(KEY).refuse(Refusal::TcpReset), Expressions::new().refuse(Refusal::PortUnreachable)]
 }
 
 /// Finds a backend with any number below `count`, or the first.
@@ -174,12 +212,19 @@ fn picked(map: &str, at: At, count: Option<u32>) -> Expressions {
     numbered.find(map, Register(OTHER_KEY), FOUND)
 }
 
-fn picks(at: At, count: u32) -> Vec<Expressions> {
-    let diverted = |count| picked(BACKENDS.name, at, count).divert(FOUND, AFTER_ZERO);
+fn limited(rule: Expressions, again: Option<Again>) -> Expressions {
+    match again {
+        Some(again) => rule.limit_time(&again.limits()),
+        None => rule,
+    }
+}
+
+fn picks(at: At, count: u32, again: Option<Again>) -> Vec<Expressions> {
+    let diverted = |count| limited(picked(BACKENDS.name, at, count), again).divert(FOUND, AFTER_ZERO);
     vec![diverted(Some(count)), diverted(None), Expressions::new().drop()]
 }
 
-fn sticks(at: At, count: u32, time: Duration) -> Vec<Expressions> {
+fn sticks(at: At, count: u32, time: Duration, again: Option<Again>) -> Vec<Expressions> {
     const ADDRESS: Register = AFTER_ZERO;
     const PORT: Register = Register(6);
     let client = |rule: Expressions| front(rule.address(KEY, Side::Source), at, 1);
@@ -190,14 +235,15 @@ fn sticks(at: At, count: u32, time: Duration) -> Vec<Expressions> {
     let nothing =
         [FOUND, ADDRESS, PORT].into_iter().fold(client(Expressions::new()), |rule, r| rule.immediate(r, &ZERO));
     let picked = |count| picked(STICKY_BACKENDS.name, at, count);
+    let diverted = |rule| limited(rule, again).divert(ADDRESS, PORT);
     vec![
-        remember(remembered).divert(ADDRESS, PORT),
+        diverted(remember(remembered)),
         // Whoever it stayed with is gone.
         nothing.forget(STICKY.name, KEY, FOUND),
-        remember(client(picked(Some(count)))).divert(ADDRESS, PORT),
+        diverted(remember(client(picked(Some(count))))),
         // No more can be remembered.
-        picked(Some(count)).divert(ADDRESS, PORT),
-        picked(None).divert(ADDRESS, PORT),
+        diverted(picked(Some(count))),
+        diverted(picked(None)),
         Expressions::new().drop(),
     ]
 }

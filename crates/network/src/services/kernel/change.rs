@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Drift, KernelSettings,
+    again::Again,
     chains::{self, Chain},
     layout::{self, Element, INSIDE_WAYS, Key, SHAPES, Set, WAYS, Way},
     observed::Observed,
@@ -37,10 +38,10 @@ impl Change {
 
     /// What has to be there before anything leads to it. A packet that is being judged while this and the rest are
     /// written at once could be led to a chain that is still empty for it.
-    pub fn preparation(&self, table: &str, settings: &KernelSettings) -> Batch {
+    pub fn preparation(&self, table: &str, settings: &KernelSettings, again: Option<Again>) -> Batch {
         let mut batch = Batch::new();
         for way in &self.begin {
-            chain(&mut batch, table, &chains::of(*way, settings));
+            chain(&mut batch, table, &chains::of(*way, settings, again));
         }
         lead(&mut batch, table, self.begin.iter());
         batch
@@ -66,6 +67,7 @@ impl Change {
 /// What there should be.
 pub struct Wanted<'a, E> {
     pub settings: &'a KernelSettings,
+    pub again: Option<Again>,
     pub table: &'a str,
     pub ways: BTreeSet<Way>,
     pub elements: E,
@@ -73,7 +75,7 @@ pub struct Wanted<'a, E> {
 
 impl<E: Iterator<Item = Element>> Wanted<'_, E> {
     fn chains(&self) -> Vec<Chain> {
-        let ways = self.ways.iter().map(|way| chains::of(*way, self.settings));
+        let ways = self.ways.iter().map(|way| chains::of(*way, self.settings, self.again));
         chains::constant(self.settings).into_iter().chain(ways).collect()
     }
 
@@ -86,6 +88,9 @@ impl<E: Iterator<Item = Element>> Wanted<'_, E> {
         batch.table(table);
         for (number, shape) in (1..).zip(SHAPES) {
             batch.set(table, number, shape);
+        }
+        if let Some(again) = self.again {
+            again.write(&mut batch, table);
         }
         for wanted in self.chains() {
             chain(&mut batch, table, &wanted);

@@ -22,6 +22,9 @@ use crate::{
 /// How many clients may stay with their backends at a time. More are balanced all the same.
 const MOST_STICKY: u32 = 1 << 20;
 
+/// How many connections may be tried again at a time. More are refused when they are refused.
+const MOST_TRIED_AGAIN: u32 = 1 << 16;
+
 const ZERO: [u8; 4] = [0; 4];
 /// In keys of what callers inside have for themselves, this follows the port.
 pub const INSIDE: [u8; 2] = [0, 1];
@@ -64,6 +67,16 @@ pub const STICKY: Shape = Shape {
     holds: Holds::Values(&[Number, Address, Port]),
     written_by_rules: Some(MOST_STICKY),
 };
+/// Fronts whose clients hear at once that a backend refused them.
+pub const IMPATIENT: Shape =
+    Shape { name: "impatient", key: &[Address, Transport, Port], holds: Holds::Nothing, written_by_rules: None };
+/// A client and a front, by address and port: whose connection was refused once already.
+pub const REFUSED: Shape = Shape {
+    name: "refused",
+    key: &[Address, Port, Address, Port],
+    holds: Holds::Nothing,
+    written_by_rules: Some(MOST_TRIED_AGAIN),
+};
 /// A way → its chain.
 pub const WAYS: Shape =
     Shape { name: "ways", key: &[Number, Number, Number], holds: Holds::Verdicts, written_by_rules: None };
@@ -74,8 +87,19 @@ pub const INSIDE_WAYS: Shape =
 /// Pairs of equal bytes. Rules compare with constants alone, so whether two addresses are the same is looked up byte by byte.
 pub const SAME: Shape = Shape { name: "same", key: &[Number, Number], holds: Holds::Nothing, written_by_rules: None };
 
-pub const SHAPES: [&Shape; 9] =
-    [&FRONTS, &MASQUERADED, &BACKENDS, &STICKY_BACKENDS, &MEMBERS, &STICKY, &WAYS, &INSIDE_WAYS, &SAME];
+pub const SHAPES: [&Shape; 11] = [
+    &FRONTS,
+    &MASQUERADED,
+    &BACKENDS,
+    &STICKY_BACKENDS,
+    &MEMBERS,
+    &STICKY,
+    &IMPATIENT,
+    &REFUSED,
+    &WAYS,
+    &INSIDE_WAYS,
+    &SAME,
+];
 
 /// The sets that say what becomes of fronts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,12 +109,13 @@ pub enum Set {
     Backends,
     StickyBackends,
     Members,
+    Impatient,
     Same,
 }
 
 impl Set {
-    pub const ALL: [Set; 6] =
-        [Set::Fronts, Set::Masqueraded, Set::Backends, Set::StickyBackends, Set::Members, Set::Same];
+    pub const ALL: [Set; 7] =
+        [Set::Fronts, Set::Masqueraded, Set::Backends, Set::StickyBackends, Set::Members, Set::Impatient, Set::Same];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -99,6 +124,7 @@ impl Set {
             Set::Backends => BACKENDS.name,
             Set::StickyBackends => STICKY_BACKENDS.name,
             Set::Members => MEMBERS.name,
+            Set::Impatient => IMPATIENT.name,
             Set::Same => SAME.name,
         }
     }
@@ -107,7 +133,7 @@ impl Set {
     fn lengths(self) -> (usize, usize) {
         match self {
             Set::Fronts => (12, 16),
-            Set::Masqueraded => (12, 0),
+            Set::Masqueraded | Set::Impatient => (12, 0),
             Set::Backends => (16, 8),
             Set::StickyBackends => (16, 12),
             Set::Members => (20, 0),
@@ -303,6 +329,9 @@ fn elements_of(front: &Front, target: &Target, inside: bool) -> Vec<Element> {
     let mut all = vec![Element::new(Set::Fronts, &key, &[&ZERO, &way.key()])];
     if target.masquerade {
         all.push(Element::new(Set::Masqueraded, &key, &[]));
+    }
+    if front.protocol == Protocol::Tcp && !matches!(target.without_backends, WithoutBackends::Hold(_)) {
+        all.push(Element::new(Set::Impatient, &key, &[]));
     }
     let sticky = match way.then {
         Then::Pick { .. } => false,

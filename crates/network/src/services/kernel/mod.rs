@@ -2,9 +2,10 @@
 //!
 //! [`layout`] says what elements a front needs, [`chains`] what packets pass, [`change`] how to get from one state to
 //! another in one transaction, [`observed`] what the kernel really has, [`stale`]
-//! which flows it sends nowhere. What is in force is known here, so that
+//! which flows it sends nowhere, [`again`] when it lets go of connections that nobody answers. What is in force is known here, so that
 //! a change costs what it changes; when in doubt the kernel is asked.
 
+mod again;
 mod chains;
 mod change;
 mod layout;
@@ -18,6 +19,7 @@ use std::{
 };
 
 use self::{
+    again::Again,
     change::{Change, Wanted},
     layout::Way,
     observed::observe,
@@ -71,6 +73,9 @@ pub struct Kernel {
     session: Option<Session>,
     /// The kernel refused the last change, and everything is yet to be written.
     refused: bool,
+    /// None before this is asked for, and where the kernel knows nothing of it.
+    again: Option<Again>,
+    knows_time_limits: bool,
 }
 
 /// Of a way.
@@ -111,6 +116,8 @@ impl Kernel {
             known: None,
             session: None,
             refused: false,
+            again: None,
+            knows_time_limits: true,
         }
     }
 
@@ -159,7 +166,7 @@ impl Kernel {
         if self.refused {
             return self.mend().await.map(|_| ());
         }
-        for batch in [change.preparation(&self.table, &self.settings), change.batch(&self.table)] {
+        for batch in [change.preparation(&self.table, &self.settings, self.again), change.batch(&self.table)] {
             if batch.is_empty() {
                 continue;
             }
@@ -225,7 +232,8 @@ impl Kernel {
         self.route().await;
         let now = self.converse("ask for packet rules", listing::generation).await?;
         // Whoever changes any rule counts this up.
-        let drift = if self.known == Some(now) { Drift::default() } else { self.mend().await? };
+        let as_before = self.known == Some(now) && self.again == self.time_limits();
+        let drift = if as_before { Drift::default() } else { self.mend().await? };
         let idle = Change { end: self.idle_ways(), ..Change::default() };
         self.write(idle).await?;
         let dead_connections = self.end_flows(&HashSet::new()).await;
@@ -235,6 +243,7 @@ impl Kernel {
     /// Makes the kernel's table what is in the books, whatever it is now.
     async fn mend(&mut self) -> Result<Drift> {
         (self.known, self.refused) = (None, true);
+        self.again = self.time_limits();
         let name = self.table.clone();
         let observed = self.converse("read packet rules", move |session| observe(session, &name)).await?;
         let generation = observed.as_ref().and_then(|observed| observed.generation);
@@ -255,15 +264,35 @@ impl Kernel {
                 drift
             }
             None => {
-                let anew = self.wanted().anew();
                 let before = self.converse("ask for packet rules", listing::generation).await?;
-                let now = self.submit(anew).await?;
+                let now = self.make_anew().await?;
                 self.known = (before.wrapping_add(1) == now).then_some(now);
                 Drift { missing: self.wanted().elements.count() + self.ways.len(), ..Drift::default() }
             }
         };
         self.refused = false;
         Ok(drift)
+    }
+
+    async fn make_anew(&mut self) -> Result<u32> {
+        let anew = self.wanted().anew();
+        match self.submit(anew).await {
+            Err(error) if self.again.is_some() && error.is_unknown_to_kernel() => {
+                tracing::warn!(
+                    error = error.chain(),
+                    "this kernel has no time limits for some connections (NF_CONNTRACK_TIMEOUT): \
+                     those to a machine that died fail until it is given up, instead of trying another"
+                );
+                (self.again, self.knows_time_limits) = (None, false);
+                let anew = self.wanted().anew();
+                self.submit(anew).await
+            }
+            submitted => submitted,
+        }
+    }
+
+    fn time_limits(&self) -> Option<Again> {
+        self.knows_time_limits.then(Again::here)
     }
 
     /// The kernel's count of changes after this one.
@@ -295,6 +324,7 @@ impl Kernel {
     fn wanted(&self) -> Wanted<'_, impl Iterator<Item = layout::Element>> {
         Wanted {
             settings: &self.settings,
+            again: self.again,
             table: &self.table,
             ways: self.ways.keys().copied().collect(),
             elements: self.fronts.iter().flat_map(|(front, target)| layout::elements(front, target)),

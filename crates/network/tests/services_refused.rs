@@ -1,0 +1,126 @@
+//! Who is refused by a backend that crashed, or hears nothing from one that is gone, gets another with the next try.
+//! Real packets; needs root and `nft`.
+
+mod places;
+
+use std::{
+    io::{self, ErrorKind},
+    net::{Ipv4Addr, SocketAddrV4},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use mainstay_network::services::{
+    Drift,
+    frontend::{Target, WithoutBackends},
+};
+use places::{
+    PATIENCE, Place,
+    services::{Answer, MACHINE, SERVICE, World, command, connect, read, target, tcp},
+};
+
+fn patient(backends: impl IntoIterator<Item = SocketAddrV4>) -> Target {
+    Target { without_backends: WithoutBackends::Hold(Duration::from_secs(10)), ..target(backends) }
+}
+
+/// Where a pod was that served, and nobody listens.
+fn crashed(world: &World) -> SocketAddrV4 {
+    SocketAddrV4::new(world.addresses[0], 8080)
+}
+
+/// Asks beside what else is done there.
+fn asks(client: &Place, to: SocketAddrV4) -> JoinHandle<io::Result<Answer>> {
+    client.run(move || thread::spawn(move || read(&mut connect(to, PATIENCE)?)))
+}
+
+#[test]
+fn who_is_refused_finds_the_backend_that_the_table_has_a_second_later() {
+    let world = World::new(3);
+    let masqueraded = |target| Target { masquerade: true, ..target };
+    let stays = |target| Target { affinity: Some(Duration::from_secs(60)), ..target };
+    let cases: [(_, _, _, fn(Target) -> Target); 5] = [
+        (&world.pods[2], tcp(SERVICE, 80), SERVICE, |target| target),
+        (&world.pods[1], tcp(SERVICE, 81), SERVICE, stays),
+        (&world.machine, tcp(SERVICE, 82), SERVICE, |target| target),
+        (&world.neighbour, tcp(None, 30083), MACHINE, |target| target),
+        (&world.neighbour, tcp(None, 30084), MACHINE, masqueraded),
+    ];
+    world
+        .rules
+        .replace(&world.machine, cases.map(|(_, front, _, as_asked)| (front, as_asked(patient([crashed(&world)])))));
+    for (client, front, address, as_asked) in cases {
+        let asking = asks(client, SocketAddrV4::new(address, front.port));
+        let (began, refused) =
+            (Instant::now(), || command(&world.machine, "nft list set ip mainstay-services refused"));
+        while !refused().contains(&format!(". {} ", front.port)) {
+            assert!(began.elapsed() < PATIENCE, "{front:?} was not refused: {}", refused());
+        }
+        world.rules.apply(&world.machine, [(front, Some(as_asked(patient(world.backends([1])))))]);
+        let answer = asking.join().unwrap();
+        assert_eq!(answer.unwrap().by, world.addresses[1], "{front:?}");
+    }
+    command(&world.machine, "nft list ruleset");
+    assert_eq!(world.rules.reconcile(&world.machine), Drift::default());
+}
+
+#[test]
+fn a_second_refusal_is_heard_and_where_nobody_is_held_so_is_the_first() {
+    let world = World::new(2);
+    let refuses = crashed(&world);
+    world
+        .rules
+        .replace(&world.machine, [(tcp(SERVICE, 80), patient([refuses])), (tcp(SERVICE, 81), target([refuses]))]);
+    let refused = |address: Ipv4Addr, port| {
+        let began = Instant::now();
+        let why = world.pods[1].ask_tcp(address, port).unwrap_err();
+        assert_eq!(why.kind(), ErrorKind::ConnectionRefused, "{address}:{port}");
+        began.elapsed()
+    };
+    let tried_again = refused(SERVICE, 80);
+    assert!(tried_again >= Duration::from_millis(900), "heard after {tried_again:?}");
+    let at_once = [refused(SERVICE, 81), refused(*refuses.ip(), refuses.port())];
+    assert!(at_once.iter().all(|time| *time < tried_again / 2), "heard after {at_once:?}");
+}
+
+#[test]
+fn who_hears_nothing_finds_the_backend_that_the_table_has_a_second_later() {
+    let world = World::new(2);
+    let gone = Ipv4Addr::new(10, 244, 3, 200);
+    let cases = [
+        (&world.pods[0], tcp(SERVICE, 80), SERVICE),
+        (&world.machine, tcp(SERVICE, 81), SERVICE),
+        (&world.neighbour, tcp(None, 30082), MACHINE),
+    ];
+    let dead = || patient([SocketAddrV4::new(gone, 80)]);
+    world.rules.replace(&world.machine, cases.map(|(_, front, _)| (front, dead())));
+    let asking = cases.map(|(client, front, address)| asks(client, SocketAddrV4::new(address, front.port)));
+    let began = Instant::now();
+    // By then the machine has said that it is not reached.
+    let neighbours = || command(&world.machine, &format!("ip neighbour show {gone}"));
+    while !neighbours().contains("FAILED") {
+        assert!(began.elapsed() < PATIENCE, "{}", neighbours());
+    }
+    let alive = cases.map(|(_, front, _)| (front, Some(patient(world.backends([1])))));
+    world.rules.apply(&world.machine, alive);
+    for asking in asking {
+        assert_eq!(asking.join().unwrap().unwrap().by, world.addresses[1]);
+    }
+    command(&world.machine, "nft list ruleset");
+}
+
+#[test]
+fn time_limits_follow_those_of_the_machine() {
+    let world = World::new(1);
+    let front = tcp(SERVICE, 80);
+    world.rules.replace(&world.machine, [(front, target(world.backends([0])))]);
+    let established = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established";
+    world.machine.run(move || std::fs::write(established, "4242").unwrap());
+    assert_ne!(world.rules.reconcile(&world.machine), Drift::default(), "the rules know another limit");
+    assert_eq!(world.rules.reconcile(&world.machine), Drift::default());
+    let open = world.pods[0].run(|| connect(SocketAddrV4::new(SERVICE, 80), PATIENCE).unwrap());
+    let (known, entry) = (command(&world.machine, "cat /proc/net/nf_conntrack"), "ESTABLISHED src=10.244.3.");
+    let limit = known.lines().find(|line| line.contains(entry) && line.contains("dst=10.96.0.1")).unwrap();
+    let left: u32 = limit.split_whitespace().nth(4).unwrap().parse().unwrap();
+    assert!((4_000..=4_242).contains(&left), "{limit}");
+    drop(open);
+}
