@@ -15,7 +15,7 @@ use super::support::{
 };
 
 /// Generous: the binary under test is not optimized and the machine is busy.
-const IN_TIME: Duration = Duration::from_secs(15);
+const IN_TIME: Duration = Duration::from_secs(60);
 
 /// Sends it while another client keeps asking, and returns what it got.
 #[track_caller]
@@ -38,7 +38,7 @@ fn borne(server: &mut Server, path: &str, what: &str, body: &str) -> u16 {
     let grown = server.peak_memory().saturating_sub(before);
     println!("{what}: {} after {took:?}, {grown} MiB, others waited {slowest:?}", answer.code);
     assert!(took < IN_TIME, "{what} took {took:?}");
-    assert!(slowest < Duration::from_secs(3), "{what} made others wait {slowest:?}");
+    assert!(slowest < Duration::from_secs(10), "{what} made others wait {slowest:?}");
     assert!(grown < 700, "{what} took {grown} MiB");
     assert!(answer.body.len() < 64 << 20, "{what} was answered with {} bytes", answer.body.len());
     server.assert_well();

@@ -83,6 +83,8 @@ fn node_ports_lead_in_at_every_machine_and_local_ones_keep_the_clients_address()
             let said = lab.on(from, &format!("{} {url}", curl())).ok();
             assert!(said.starts_with(&pod), "from {from} to {machine}: {said}");
         }
+        let said = lab.on(machine, &format!("{} http://127.0.0.1:{port}/", curl())).ok();
+        assert!(said.starts_with(&pod), "on {machine} itself: {said}");
     }
     lab.kubectl(r#"patch service web -p {"spec":{"externalTrafficPolicy":"Local"}}"#);
     eventually("only the machine with a pod answers", || (outside(&away, "--max-time 1").code == 28).then_some(()));

@@ -2,6 +2,7 @@
 
 mod endpoints;
 mod etcd;
+mod hanging;
 mod takeover;
 mod together;
 

@@ -142,7 +142,7 @@ impl Agent {
             names,
         };
         let services =
-            has_server.then(|| Services::build(services, client.clone(), servers, metrics.clone())).transpose();
+            has_server.then(|| Services::build(services, client.clone(), servers.clone(), metrics.clone())).transpose();
         let services = services.map_err(|error| AgentError::Network(error.chain()))?;
         let settings = Arc::new(settings);
         let (events, said) = Events::channel();
@@ -157,6 +157,7 @@ impl Agent {
         let suspicion = healer.clone();
         let keeper = Keeper::new(Parts {
             client: client.clone(),
+            servers,
             settings: settings.clone(),
             runtime: runtime.clone(),
             pods: pods.clone(),

@@ -1,8 +1,11 @@
 //! The servers that this machine may call, and which of them it does.
 //!
 //! Those it was told of are known for good; others are learnt from the endpoints of `default/kubernetes`, as they come and go. A
-//! connection is made to the server that last took one; when that one does not, to the next that does. Requests and watches then go on
-//! there: servers of one cluster share a store, so versions mean the same at all of them.
+//! connection is made to the server that last took one; when that one does not, or takes requests and does not do what they ask for,
+//! to the next that does. All connections to the one before end then, and requests and watches go on there: servers of one cluster share
+//! a store, so versions mean the same at all of them.
+
+mod connection;
 
 use std::{
     fmt,
@@ -11,15 +14,21 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use http::Uri;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
 use tower::Service;
 
+use self::connection::Connection;
 use crate::tls::TlsError;
+
+/// A server that takes longer for a connection with its handshake does not take it.
+pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 
 /// Shared by all who call.
 #[derive(Clone, Debug, Default)]
@@ -29,8 +38,14 @@ pub struct Servers(Arc<RwLock<Known>>);
 struct Known {
     named: Vec<Uri>,
     learnt: Vec<Uri>,
-    /// Who last took a connection.
-    current: Option<Uri>,
+    current: Option<Called>,
+}
+
+/// The one that all connections are made to.
+#[derive(Clone, Debug)]
+struct Called {
+    server: Uri,
+    left: CancellationToken,
 }
 
 impl Servers {
@@ -55,7 +70,7 @@ impl Servers {
     }
 
     /// All of them, the one to call first at the front.
-    fn in_turn(&self) -> Vec<Uri> {
+    pub(crate) fn in_turn(&self) -> Vec<Uri> {
         let known = self.0.read();
         let mut all: Vec<Uri> = Vec::with_capacity(known.named.len() + known.learnt.len());
         for server in known.named.iter().chain(&known.learnt) {
@@ -63,19 +78,39 @@ impl Servers {
                 all.push(server.clone());
             }
         }
-        let first = all.iter().position(|server| Some(server) == known.current.as_ref()).unwrap_or(0);
+        let current = known.current.as_ref().map(|called| &called.server);
+        let first = all.iter().position(|server| Some(server) == current).unwrap_or(0);
         all.rotate_left(first);
         all
     }
 
-    fn took(&self, server: &Uri) {
-        if self.0.read().current.as_ref() == Some(server) {
-            return;
+    /// This one took a connection, which lasts until another is called.
+    fn took(&self, server: &Uri) -> CancellationToken {
+        let mut known = self.0.write();
+        match &known.current {
+            Some(called) if called.server == *server => called.left.clone(),
+            _ => known.call(server.clone()),
         }
-        let before = self.0.write().current.replace(server.clone());
+    }
+
+    /// The one that is called takes requests and does not do what they ask for: the next is called, if there is one.
+    pub fn leave(&self) {
+        if let Some(next) = self.in_turn().into_iter().nth(1) {
+            self.0.write().call(next);
+        }
+    }
+}
+
+impl Known {
+    fn call(&mut self, server: Uri) -> CancellationToken {
+        let called = Called { server, left: CancellationToken::new() };
+        let left = called.left.clone();
+        let before = self.current.replace(called.clone());
         if let Some(before) = before {
-            tracing::info!(server = %server, before = %before, "calls another server from now on");
+            tracing::info!(server = %called.server, before = %before.server, "calls another server from now on");
+            before.left.cancel();
         }
+        left
     }
 }
 
@@ -104,7 +139,6 @@ pub(crate) struct Dial {
     pub transport: HttpsConnector<HttpConnector>,
 }
 
-type Connection = <HttpsConnector<HttpConnector> as Service<Uri>>::Response;
 type DialError = <HttpsConnector<HttpConnector> as Service<Uri>>::Error;
 
 impl Service<Uri> for Dial {
@@ -121,10 +155,10 @@ impl Service<Uri> for Dial {
         Box::pin(async move {
             let mut failed: Option<DialError> = None;
             for server in servers.in_turn() {
-                match transport.call(server.clone()).await {
+                let connected = tokio::time::timeout(CONNECT, transport.call(server.clone())).await;
+                match connected.unwrap_or_else(|_| Err("it does not answer".into())) {
                     Ok(connection) => {
-                        servers.took(&server);
-                        return Ok(connection);
+                        return Ok(Connection::new(connection, servers.took(&server)));
                     }
                     Err(error) => {
                         tracing::debug!(%server, %error, "cannot connect");
@@ -165,6 +199,47 @@ mod tests {
         assert_eq!(in_turn(&servers), ["192.0.2.1:6443", "192.0.2.3:6443"]);
         learn(&[]);
         assert_eq!(in_turn(&servers), ["192.0.2.1:6443"]);
+    }
+
+    #[test]
+    fn connections_end_when_another_server_is_called() {
+        let servers = Servers::named(&["https://a:1", "https://b:1"]).unwrap();
+        let a = servers.took(&parse("https://a:1").unwrap());
+        servers.took(&parse("https://a:1").unwrap());
+        assert!(!a.is_cancelled(), "another connection to the same");
+        servers.leave();
+        assert!(a.is_cancelled());
+        assert_eq!(in_turn(&servers), ["b:1", "a:1"]);
+        let b = servers.took(&parse("https://b:1").unwrap());
+        assert!(!b.is_cancelled());
+        servers.took(&parse("https://a:1").unwrap());
+        assert!(b.is_cancelled());
+
+        let only = Servers::named(&["https://a:1"]).unwrap();
+        let a = only.took(&parse("https://a:1").unwrap());
+        only.leave();
+        assert!(!a.is_cancelled(), "there is no other");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_says_nothing_is_passed_over() {
+        let silent = [listen(), listen()];
+        let urls = silent.each_ref().map(|listener| format!("https://{}", listener.local_addr().unwrap()));
+        let tls = crate::tls::client_builder("").unwrap().with_no_client_auth();
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1();
+        let mut dial = Dial { servers: Servers::named(&urls).unwrap(), transport: https.wrap_connector(http) };
+        let error = dial.call(Uri::from_static("https://somewhere")).await.err().unwrap();
+        assert_eq!(error.to_string(), "it does not answer");
+        assert!(silent.iter().all(|listener| listener.accept().is_ok()), "both were asked");
+    }
+
+    /// Takes connections, of which nobody hears.
+    fn listen() -> std::net::TcpListener {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
     }
 
     #[test]

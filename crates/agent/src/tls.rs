@@ -24,12 +24,11 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::servers::{Dial, Servers};
+use crate::servers::{CONNECT, Dial, Servers};
 
 /// Whoever has one of these groups in a certificate of our CA may call an agent: servers, and administrators.
 const CALLERS: [&str; 2] = ["mainstay:servers", "system:masters"];
 
-const CONNECT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ALIVES: u32 = 3;
 

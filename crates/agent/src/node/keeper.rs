@@ -39,6 +39,7 @@ use super::{
 use crate::{
     events::{Events, Kind},
     pods::Pods,
+    servers::Servers,
     settings::{Network, Settings},
     wake::Wake,
 };
@@ -49,6 +50,8 @@ const LOOK: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(8);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// So often in a row a server may refuse to renew the lease.
+const REFUSALS: u32 = 5;
 /// Says that pods of this machine are reached at ports of its own.
 const ENDPOINTS: &str = "mainstay.dev/endpoints";
 const HOST_PORT: &str = "host-port";
@@ -58,6 +61,8 @@ const LEASE_SECONDS: i32 = 40;
 
 pub struct Parts {
     pub client: Client,
+    /// Another is called when the one that is called does not renew the lease.
+    pub servers: Servers,
     pub settings: Arc<Settings>,
     pub runtime: Arc<dyn Runtime>,
     pub pods: Arc<Pods>,
@@ -313,7 +318,7 @@ impl Keeper {
 
     async fn heartbeat(&self) {
         let mut known = self.node.subscribe();
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut refused) = (FIRST_PAUSE, 0);
         loop {
             // The Lease belongs to the Node: first there has to be one.
             let Ok(owner) = known.wait_for(Option::is_some).await.map(|node| node.as_ref().and_then(owner)) else {
@@ -321,11 +326,16 @@ impl Keeper {
             };
             match tokio::time::timeout(DEADLINE, self.renew(owner)).await.unwrap_or(Err(KeepError::Silent)) {
                 Ok(()) => {
-                    pause = FIRST_PAUSE;
+                    (pause, refused) = (FIRST_PAUSE, 0);
                     tokio::time::sleep(self.parts.settings.heartbeat).await;
                 }
                 Err(error) => {
                     tracing::debug!(%error, ?pause, "cannot renew the node's lease; will try again");
+                    refused += 1;
+                    if matches!(error, KeepError::Silent) || refused == REFUSALS {
+                        self.parts.servers.leave();
+                        refused = 0;
+                    }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }

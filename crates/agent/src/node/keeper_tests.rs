@@ -28,6 +28,7 @@ fn machine(client: &Client, measured: impl Fn() -> Measured + Send + Sync + 'sta
     };
     let parts = Parts {
         client: client.clone(),
+        servers: Servers::named(&["https://first", "https://second"]).unwrap(),
         settings: Arc::new(settings),
         runtime: Arc::new(mainstay_runtime::fake::Fake::new()),
         pods: pods.clone(),
@@ -111,11 +112,13 @@ async fn ready_outlives_a_restart_and_ends_with_an_orderly_stop() {
 }
 
 #[tokio::test]
-async fn an_api_that_is_away_is_found_again_when_it_returns() {
+async fn a_server_that_keeps_refusing_is_left_and_an_api_that_is_away_is_found_again_when_it_returns() {
     let client = crate::testing::api(&["default"]).await; // no namespace for leases: they cannot be written
     let leases = Api::<Lease>::namespaced(client.clone(), LEASES);
     let machine = machine(&client, fine);
     crate::testing::until("the node is there", async || machine.keeper.node().borrow().is_some()).await;
+    let called = || machine.keeper.parts.servers.in_turn().remove(0);
+    crate::testing::until("another server is called", async || called().host() == Some("second")).await;
     let metadata = ObjectMeta { name: Some(LEASES.into()), ..ObjectMeta::default() };
     let namespace = k8s_openapi::api::core::v1::Namespace { metadata, ..Default::default() };
     Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();

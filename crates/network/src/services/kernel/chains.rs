@@ -74,7 +74,6 @@ pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
     let entry = vec![
         follow(front(Expressions::new(), At::Address, 0), WAYS.name),
         front(Expressions::new(), At::Address, 0).find(FRONTS.name, KEY, FOUND).drop(),
-        // The loopback addresses do not leave the machine, so nothing at them can be answered from elsewhere.
         follow(front(to_this_machine(), At::Node, 0), WAYS.name),
         front(to_this_machine(), At::Node, 0).find(FRONTS.name, KEY, FOUND).drop(),
         Expressions::new()
@@ -82,6 +81,7 @@ pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
             .if_address_is(KEY, Side::Destination, false, settings.dns())
             .goto(NOBODY),
     ];
+    let own = [at_loopback(settings)].into_iter().flatten().chain(entry.iter().cloned()).collect();
     let masquerade = |node| went_to(node).if_in(MASQUERADED.name, KEY).masquerade();
     let of_ours = |node| went_to(node).find(FRONTS.name, KEY, FOUND).goto(AS_SENT);
     let bad_news = vec![
@@ -96,8 +96,8 @@ pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
             rules: vec![follow(front(Expressions::new(), At::Inside, 0), INSIDE_WAYS.name), Expressions::new().drop()],
         },
         Chain { name: AS_SENT.into(), hook: None, rules: vec![to_itself(), from_this_machine()] },
-        Chain { name: "arriving".into(), hook: Some(Hook::Arriving), rules: entry.clone() },
-        Chain { name: "own".into(), hook: Some(Hook::Own), rules: entry },
+        Chain { name: "arriving".into(), hook: Some(Hook::Arriving), rules: entry },
+        Chain { name: "own".into(), hook: Some(Hook::Own), rules: own },
         Chain {
             name: "leaving".into(),
             hook: Some(Hook::Leaving),
@@ -120,7 +120,7 @@ pub fn of(way: Way, settings: &KernelSettings, again: Option<Again>) -> Chain {
     let then = match way.then {
         Then::Pick { count } => picks(way.at, count, again),
         Then::Stick { count, seconds } => sticks(way.at, count, Duration::from_secs(seconds.into()), again),
-        Then::Hold => vec![Expressions::new().immediate(KEY, &settings.proxy_port.to_be_bytes()).redirect(KEY)],
+        Then::Hold => vec![to_our_process(Expressions::new(), settings)],
         Then::Refuse => refusals(),
         Then::Drop => vec![Expressions::new().drop()],
     };
@@ -136,10 +136,25 @@ fn inside_apart(settings: &KernelSettings) -> Vec<Expressions> {
 
 fn to_this_machine() -> Expressions {
     let rule = Expressions::new().if_local(KEY, Side::Destination);
-    match Range::around(Ipv4Addr::LOCALHOST, 8) {
+    match loopback() {
         Some(loopback) => rule.if_address(KEY, Side::Destination, false, loopback),
         None => rule,
     }
+}
+
+/// Loopback addresses do not leave the machine, so nothing at them can be answered from elsewhere: connections to node ports
+/// there go by way of our own process, which has its own connection to the backend.
+fn at_loopback(settings: &KernelSettings) -> Option<Expressions> {
+    let there = Expressions::new().if_tcp(KEY).if_address(KEY, Side::Destination, true, loopback()?);
+    Some(to_our_process(front(there, At::Node, 0).find(FRONTS.name, KEY, FOUND), settings))
+}
+
+fn loopback() -> Option<Range> {
+    Range::around(Ipv4Addr::LOCALHOST, 8)
+}
+
+fn to_our_process(rule: Expressions, settings: &KernelSettings) -> Expressions {
+    rule.immediate(KEY, &settings.proxy_port.to_be_bytes()).redirect(KEY)
 }
 
 /// Loads the front that the packet goes to into three registers.
