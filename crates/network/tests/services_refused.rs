@@ -19,6 +19,9 @@ use places::{
     services::{Answer, MACHINE, SERVICE, World, command, connect, read, target, tcp},
 };
 
+/// What a Service may ask for besides.
+type Wish = fn(Target) -> Target;
+
 fn patient(backends: impl IntoIterator<Item = SocketAddrV4>) -> Target {
     Target { without_backends: WithoutBackends::Hold(Duration::from_secs(10)), ..target(backends) }
 }
@@ -38,7 +41,7 @@ fn who_is_refused_finds_the_backend_that_the_table_has_a_second_later() {
     let world = World::new(3);
     let masqueraded = |target| Target { masquerade: true, ..target };
     let stays = |target| Target { affinity: Some(Duration::from_secs(60)), ..target };
-    let cases: [(_, _, _, fn(Target) -> Target); 5] = [
+    let cases: [(_, _, _, Wish); 5] = [
         (&world.pods[2], tcp(SERVICE, 80), SERVICE, |target| target),
         (&world.pods[1], tcp(SERVICE, 81), SERVICE, stays),
         (&world.machine, tcp(SERVICE, 82), SERVICE, |target| target),
