@@ -112,6 +112,30 @@ fn who_hears_nothing_finds_the_backend_that_the_table_has_a_second_later() {
 }
 
 #[test]
+fn who_stays_with_a_backend_that_does_not_answer_gets_another() {
+    let world = World::new(4);
+    let gone = SocketAddrV4::new([10, 244, 3, 200].into(), 80);
+    let stays = |backends: Vec<SocketAddrV4>| Target { affinity: Some(Duration::from_secs(600)), ..patient(backends) };
+    let fronts = [(tcp(SERVICE, 80), SERVICE, &world.pods[0]), (tcp(None, 30081), MACHINE, &world.neighbour)];
+    world.rules.replace(&world.machine, fronts.map(|(front, ..)| (front, stays(vec![gone]))));
+    let asking = fronts.map(|(front, address, client)| asks(client, SocketAddrV4::new(address, front.port)));
+    let began = Instant::now();
+    let known = || command(&world.machine, "nft list map ip mainstay-services sticky");
+    while known().matches("10.244.3.200").count() < 2 {
+        assert!(began.elapsed() < PATIENCE, "{}", known());
+    }
+    let with_others = || stays(world.backends(1..4).into_iter().chain([gone]).collect());
+    world.rules.apply(&world.machine, fronts.map(|(front, ..)| (front, Some(with_others()))));
+    for ((front, address, client), asking) in fronts.into_iter().zip(asking) {
+        let first = asking.join().unwrap().unwrap().by;
+        for _ in 0..10 {
+            assert_eq!(client.ask_tcp(address, front.port).unwrap().by, first, "it stays with that one");
+        }
+    }
+    command(&world.machine, "nft list ruleset");
+}
+
+#[test]
 fn time_limits_follow_those_of_the_machine() {
     let world = World::new(1);
     let front = tcp(SERVICE, 80);

@@ -95,8 +95,12 @@ impl Expressions {
         self.payload(to, 1, offset + byte, 1)
     }
 
-    pub fn port(self, to: Register) -> Self {
-        self.payload(to, 2, 2, 2)
+    pub fn port(self, to: Register, side: Side) -> Self {
+        let offset = match side {
+            Side::Source => 0,
+            Side::Destination => 2,
+        };
+        self.payload(to, 2, offset, 2)
     }
 
     fn meta(self, to: Register, key: u32) -> Self {

@@ -33,7 +33,7 @@ pub fn expressions(steps: &[Step<'_>]) -> Expressions {
         Step::ToExactly(address) => rule.if_address_is(FIRST, Side::Destination, true, address),
         Step::ToHere => rule.if_local(FIRST, Side::Destination),
         Step::Protocol(number) => rule.protocol(FIRST).compare(FIRST, true, &[number]),
-        Step::ToPort(port) => rule.port(FIRST).compare(FIRST, true, &port.to_be_bytes()),
+        Step::ToPort(port) => rule.port(FIRST, Side::Destination).compare(FIRST, true, &port.to_be_bytes()),
         Step::LeavesBy(interface) => {
             let mut name = [0; 16];
             name.iter_mut().zip(interface.bytes().take(15)).for_each(|(to, from)| *to = from);

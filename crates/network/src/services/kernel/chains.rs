@@ -21,6 +21,7 @@
 //! second ([`Again`]), and judges anew: a machine that just died delays its share of connections instead of failing them.
 //! Where clients may be held (`mainstay.dev/hold`), bad news that arrives before the table knows becomes silence too: the first refusal
 //! to each client by a backend that crashed, though not a second; and any word that a machine was not reached.
+//! A client that stays with its backend gives it up when it has to repeat itself.
 //!
 //! What is to carry the machine's own address is found by where the connection went at first, which the kernel
 //! remembers. Marking packets, as others do, takes a bit that somebody else may use.
@@ -31,7 +32,7 @@ use super::{
     KernelSettings,
     again::Again,
     layout::{
-        At, BACKENDS, FRONTS, IMPATIENT, INSIDE, INSIDE_WAYS, MASQUERADED, MEMBERS, REFUSED, SAME, STICKY,
+        At, BACKENDS, BEGUN, FRONTS, IMPATIENT, INSIDE, INSIDE_WAYS, MASQUERADED, MEMBERS, REFUSED, SAME, STICKY,
         STICKY_BACKENDS, Then, WAYS, Way,
     },
 };
@@ -51,6 +52,9 @@ const NOT_REACHED: &str = "not-reached";
 
 /// For so long it is known that a client was refused: longer than it waits before it tries again.
 const SECOND_TRY: Duration = Duration::from_secs(10);
+
+/// For so long a packet from the same client's port to the same front is taken for the same one, repeated.
+const REPEATED: Duration = Duration::from_secs(4);
 
 /// Where a key begins.
 const KEY: Register = Register(0);
@@ -164,7 +168,7 @@ fn front(rule: Expressions, at: At, first: u32) -> Expressions {
         At::Address | At::Inside | At::Outside => rule.address(Register(first), Side::Destination),
     };
     let port = Register(first + 2);
-    let rule = rule.protocol(Register(first + 1)).port(port);
+    let rule = rule.protocol(Register(first + 1)).port(port, Side::Destination);
     if at == At::Inside { rule.mark(port, INSIDE) } else { rule }
 }
 
@@ -247,14 +251,24 @@ fn sticks(at: At, count: u32, time: Duration, again: Option<Again>) -> Vec<Expre
     let remembered = client(Expressions::new()).find(STICKY.name, KEY, FOUND);
     // A backend and the front that follows it together are a member.
     let remembered = front(remembered, at, 7).if_in(MEMBERS.name, ADDRESS);
-    let nothing =
-        [FOUND, ADDRESS, PORT].into_iter().fold(client(Expressions::new()), |rule, r| rule.immediate(r, &ZERO));
+    let forget = |rule: Expressions| {
+        let nothing = [FOUND, ADDRESS, PORT].into_iter().fold(client(rule), |rule, r| rule.immediate(r, &ZERO));
+        nothing.forget(STICKY.name, KEY, FOUND)
+    };
+    let this = Register(OTHER_KEY);
+    let connection = || {
+        let client = Expressions::new().address(this, Side::Source).port(Register(OTHER_KEY + 1), Side::Source);
+        front(client, at, OTHER_KEY + 2)
+    };
     let picked = |count| picked(STICKY_BACKENDS.name, at, count);
     let diverted = |rule| limited(rule, again).divert(ADDRESS, PORT);
     vec![
+        // Whoever it stays with does not answer.
+        forget(connection().if_in(BEGUN.name, this)),
+        connection().note(BEGUN.name, this, REPEATED),
         diverted(remember(remembered)),
         // Whoever it stayed with is gone.
-        nothing.forget(STICKY.name, KEY, FOUND),
+        forget(Expressions::new()),
         diverted(remember(client(picked(Some(count))))),
         // No more can be remembered.
         diverted(picked(Some(count))),

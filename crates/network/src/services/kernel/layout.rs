@@ -22,6 +22,8 @@ use crate::{
 /// How many clients may stay with their backends at a time. More are balanced all the same.
 const MOST_STICKY: u32 = 1 << 20;
 
+/// How many connections to them may have begun within moments. More go back to the same backend if nobody answers.
+const MOST_BEGUN: u32 = 1 << 16;
 /// How many connections may be tried again at a time. More are refused when they are refused.
 const MOST_TRIED_AGAIN: u32 = 1 << 16;
 
@@ -67,6 +69,13 @@ pub const STICKY: Shape = Shape {
     holds: Holds::Values(&[Number, Address, Port]),
     written_by_rules: Some(MOST_STICKY),
 };
+/// A client, by address and port, and a front: whose connection began a moment ago.
+pub const BEGUN: Shape = Shape {
+    name: "begun",
+    key: &[Address, Port, Address, Transport, Port],
+    holds: Holds::Nothing,
+    written_by_rules: Some(MOST_BEGUN),
+};
 /// Fronts whose clients hear at once that a backend refused them.
 pub const IMPATIENT: Shape =
     Shape { name: "impatient", key: &[Address, Transport, Port], holds: Holds::Nothing, written_by_rules: None };
@@ -87,13 +96,14 @@ pub const INSIDE_WAYS: Shape =
 /// Pairs of equal bytes. Rules compare with constants alone, so whether two addresses are the same is looked up byte by byte.
 pub const SAME: Shape = Shape { name: "same", key: &[Number, Number], holds: Holds::Nothing, written_by_rules: None };
 
-pub const SHAPES: [&Shape; 11] = [
+pub const SHAPES: [&Shape; 12] = [
     &FRONTS,
     &MASQUERADED,
     &BACKENDS,
     &STICKY_BACKENDS,
     &MEMBERS,
     &STICKY,
+    &BEGUN,
     &IMPATIENT,
     &REFUSED,
     &WAYS,
