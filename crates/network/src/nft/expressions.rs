@@ -103,6 +103,11 @@ impl Expressions {
         self.payload(to, 2, offset, 2)
     }
 
+    /// Of a TCP packet. One that is repeated has the same again.
+    pub fn sequence_number(self, to: Register) -> Self {
+        self.payload(to, 2, 4, 4)
+    }
+
     fn meta(self, to: Register, key: u32) -> Self {
         self.with("meta", |a| {
             a.number(1, to.number());
@@ -172,7 +177,7 @@ impl Expressions {
     /// Goes on if this answers a first packet with a refusal: whoever did not accept has no sequence number, and sends zero.
     pub fn if_refusal(self, scratch: Register) -> Self {
         let flags = self.if_tcp(scratch).payload(scratch, 2, 13, 1).mask(scratch, &ABOUT_CONNECTIONS);
-        let refusal = flags.compare(scratch, true, &RST_AND_ACK).payload(scratch, 2, 4, 4);
+        let refusal = flags.compare(scratch, true, &RST_AND_ACK).sequence_number(scratch);
         refusal.compare(scratch, true, &0u32.to_be_bytes())
     }
 

@@ -19,9 +19,7 @@
 //! **Who gets no answer tries again elsewhere.** A client that hears nothing repeats its first packet after a second, as every
 //! TCP does. The kernel would send that after the first, so it is told to forget a connection that nobody answered for a
 //! second ([`Again`]), and judges anew: a machine that just died delays its share of connections instead of failing them.
-//! Where clients may be held (`mainstay.dev/hold`), bad news that arrives before the table knows becomes silence too: the first refusal
-//! to each client by a backend that crashed, though not a second; and any word that a machine was not reached.
-//! A client that stays with its backend gives it up when it has to repeat itself.
+//! A client that stays with its backend gives it up when it has to repeat itself. Bad news may become silence too ([`unheard`]).
 //!
 //! What is to carry the machine's own address is found by where the connection went at first, which the kernel
 //! remembers. Marking packets, as others do, takes a bit that somebody else may use.
@@ -32,9 +30,10 @@ use super::{
     KernelSettings,
     again::Again,
     layout::{
-        At, BACKENDS, BEGUN, FRONTS, IMPATIENT, INSIDE, INSIDE_WAYS, MASQUERADED, MEMBERS, REFUSED, SAME, STICKY,
-        STICKY_BACKENDS, Then, WAYS, Way,
+        At, BACKENDS, BEGUN, FRONTS, INSIDE, INSIDE_WAYS, MASQUERADED, MEMBERS, SAME, STICKY, STICKY_BACKENDS, Then,
+        WAYS, Way,
     },
+    unheard,
 };
 use crate::{
     nft::{
@@ -47,23 +46,18 @@ use crate::{
 const NOBODY: &str = "nobody";
 const FROM_INSIDE: &str = "from-inside";
 const AS_SENT: &str = "as-sent";
-const REFUSED_BY_BACKEND: &str = "refused-by-backend";
-const NOT_REACHED: &str = "not-reached";
 
-/// For so long it is known that a client was refused: longer than it waits before it tries again.
-const SECOND_TRY: Duration = Duration::from_secs(10);
-
-/// For so long a packet from the same client's port to the same front is taken for the same one, repeated.
-const REPEATED: Duration = Duration::from_secs(4);
+/// For so long a first packet is known, so that it is recognized when it is repeated: after one, three or seven seconds.
+const REPEATED: Duration = Duration::from_secs(8);
 
 /// Where a key begins.
-const KEY: Register = Register(0);
+pub const KEY: Register = Register(0);
 /// Where what was found begins.
-const FOUND: Register = Register(4);
+pub const FOUND: Register = Register(4);
 /// What follows the zero that it may begin with.
 const AFTER_ZERO: Register = Register(5);
 /// Where a second key begins.
-const OTHER_KEY: u32 = 8;
+pub const OTHER_KEY: u32 = 8;
 const ZERO: [u8; 4] = [0; 4];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,11 +82,7 @@ pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
     let own = [at_loopback(settings)].into_iter().flatten().chain(entry.iter().cloned()).collect();
     let masquerade = |node| went_to(node).if_in(MASQUERADED.name, KEY).masquerade();
     let of_ours = |node| went_to(node).find(FRONTS.name, KEY, FOUND).goto(AS_SENT);
-    let bad_news = vec![
-        Expressions::new().if_refusal(KEY).if_answer(KEY).goto(REFUSED_BY_BACKEND),
-        Expressions::new().if_unreachable(KEY).if_answer(KEY).if_unanswered(KEY).goto(NOT_REACHED),
-    ];
-    vec![
+    let mut all = vec![
         Chain { name: NOBODY.into(), hook: None, rules: refusals() },
         Chain {
             name: FROM_INSIDE.into(),
@@ -107,16 +97,9 @@ pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
             hook: Some(Hook::Leaving),
             rules: vec![masquerade(false), masquerade(true), of_ours(false), of_ours(true)],
         },
-        Chain {
-            name: REFUSED_BY_BACKEND.into(),
-            hook: None,
-            rules: vec![first_time(patient(false)).drop(), first_time(patient(true)).drop()],
-        },
-        Chain { name: NOT_REACHED.into(), hook: None, rules: vec![patient(false).drop(), patient(true).drop()] },
-        Chain { name: "received".into(), hook: Some(Hook::Received), rules: bad_news.clone() },
-        Chain { name: "passing".into(), hook: Some(Hook::Passing), rules: bad_news.clone() },
-        Chain { name: "sent".into(), hook: Some(Hook::Sent), rules: bad_news },
-    ]
+    ];
+    all.extend(unheard::chains());
+    all
 }
 
 /// The chain of a way.
@@ -178,27 +161,13 @@ fn follow(rule: Expressions, ways: &str) -> Expressions {
 }
 
 /// Loads the front that the connection was diverted from into three registers, if it was.
-fn went_to(node: bool) -> Expressions {
+pub fn went_to(node: bool) -> Expressions {
     let rule = Expressions::new().if_diverted(KEY);
     let rule = match node {
         true => rule.immediate(KEY, &[0; 4]),
         false => rule.original_address(KEY, Side::Destination),
     };
     rule.original_protocol(Register(1)).original_port(Register(2), Side::Destination)
-}
-
-/// Goes on if clients of the front that the connection was diverted from may be held.
-fn patient(node: bool) -> Expressions {
-    went_to(node).find(FRONTS.name, KEY, FOUND).if_not_in(IMPATIENT.name, KEY)
-}
-
-/// Goes on if the client was not refused a moment ago.
-fn first_time(rule: Expressions) -> Expressions {
-    const CLIENT: Register = Register(OTHER_KEY);
-    let ends = [Side::Source, Side::Destination].into_iter().zip([OTHER_KEY, OTHER_KEY + 2]);
-    let loaded = ends
-        .fold(rule, |rule, (side, to)| rule.original_address(Register(to), side).original_port(Register(to + 1), side));
-    loaded.if_not_in(REFUSED.name, CLIENT).note(REFUSED.name, CLIENT, SECOND_TRY)
 }
 
 /// A pod that reaches itself would not take an answer from itself.
@@ -255,17 +224,17 @@ fn sticks(at: At, count: u32, time: Duration, again: Option<Again>) -> Vec<Expre
         let nothing = [FOUND, ADDRESS, PORT].into_iter().fold(client(rule), |rule, r| rule.immediate(r, &ZERO));
         nothing.forget(STICKY.name, KEY, FOUND)
     };
-    let this = Register(OTHER_KEY);
-    let connection = || {
-        let client = Expressions::new().address(this, Side::Source).port(Register(OTHER_KEY + 1), Side::Source);
-        front(client, at, OTHER_KEY + 2)
+    let packet = Register(OTHER_KEY);
+    let loaded = || {
+        let client = Expressions::new().address(packet, Side::Source).port(Register(OTHER_KEY + 1), Side::Source);
+        client.sequence_number(Register(OTHER_KEY + 2))
     };
     let picked = |count| picked(STICKY_BACKENDS.name, at, count);
     let diverted = |rule| limited(rule, again).divert(ADDRESS, PORT);
     vec![
         // Whoever it stays with does not answer.
-        forget(connection().if_in(BEGUN.name, this)),
-        connection().note(BEGUN.name, this, REPEATED),
+        forget(loaded().if_in(BEGUN.name, packet)),
+        loaded().note(BEGUN.name, packet, REPEATED),
         diverted(remember(remembered)),
         // Whoever it stayed with is gone.
         forget(Expressions::new()),

@@ -69,13 +69,9 @@ pub const STICKY: Shape = Shape {
     holds: Holds::Values(&[Number, Address, Port]),
     written_by_rules: Some(MOST_STICKY),
 };
-/// A client, by address and port, and a front: whose connection began a moment ago.
-pub const BEGUN: Shape = Shape {
-    name: "begun",
-    key: &[Address, Port, Address, Transport, Port],
-    holds: Holds::Nothing,
-    written_by_rules: Some(MOST_BEGUN),
-};
+/// First packets of the last moments, by the client's address and port and their sequence number.
+pub const BEGUN: Shape =
+    Shape { name: "begun", key: &[Address, Port, Number], holds: Holds::Nothing, written_by_rules: Some(MOST_BEGUN) };
 /// Fronts whose clients hear at once that a backend refused them.
 pub const IMPATIENT: Shape =
     Shape { name: "impatient", key: &[Address, Transport, Port], holds: Holds::Nothing, written_by_rules: None };

@@ -1,6 +1,6 @@
 //! The table as the kernel's packet rules.
 //!
-//! [`layout`] says what elements a front needs, [`chains`] what packets pass, [`change`] how to get from one state to
+//! [`layout`] says what elements a front needs, [`chains`] and [`unheard`] what packets pass, [`change`] how to get from one state to
 //! another in one transaction, [`observed`] what the kernel really has, [`stale`]
 //! which flows it sends nowhere, [`again`] when it lets go of connections that nobody answers. What is in force is known here, so that
 //! a change costs what it changes; when in doubt the kernel is asked.
@@ -11,6 +11,7 @@ mod change;
 mod layout;
 mod observed;
 mod stale;
+mod unheard;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
