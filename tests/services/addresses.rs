@@ -108,6 +108,40 @@ fn at_external_addresses_callers_inside_have_all_backends_even_if_those_outside_
 }
 
 #[test]
+fn callers_are_sent_to_pods_of_their_own_zone_if_asked_for_and_there_are_any() {
+    let lab = Lab::new(&["a", "b"]);
+    let address = lab.start_service("web", json!({}));
+    let apart = json!({
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": { "matchLabels": { "app": "web" } },
+    });
+    lab.start_web_with("web", 2, json!({ "topologySpreadConstraints": [apart] }));
+    let called = |from: &str| answers(&lab.on(from, &again_and_again(20, &format!("http://{address}/"))).stdout).0;
+    let on = |machine: &str| -> BTreeSet<String> {
+        let is_there = |pod: &String| lab.value(&format!("pod {pod}"), "{.spec.nodeName}") == machine;
+        lab.ready_pods("web").into_iter().filter(is_there).collect()
+    };
+    let both = lab.ready_pods("web").into_iter().collect();
+    eventually("both are called", || (called("a") == both).then_some(()));
+
+    lab.kubectl(r#"patch service web -p {"spec":{"trafficDistribution":"PreferClose"}}"#);
+    for (machine, zone) in [("a", "east"), ("b", "west")] {
+        lab.kubectl(&format!("label node {machine} topology.kubernetes.io/zone={zone}"));
+    }
+    for machine in ["a", "b"] {
+        eventually(&format!("only the pod on {machine} is called there"), || {
+            let pods = called(machine);
+            (pods.len() == 1 && pods == on(machine)).then_some(())
+        });
+    }
+    lab.kubectl("scale deployment web --replicas=1");
+    let last = lab.serves("web", 1).into_iter().collect();
+    for machine in ["a", "b"] {
+        eventually(&format!("the last one is called on {machine}"), || (called(machine) == last).then_some(()));
+    }
+}
+
+#[test]
 fn a_client_stays_with_its_backend_until_that_is_gone() {
     let lab = Lab::new(&["a", "b"]);
     let address = lab.start_service("web", json!({ "sessionAffinity": "ClientIP" }));

@@ -99,6 +99,9 @@ impl Machines {
                     News::Is(node) => {
                         newest = newest.max(version(&node));
                         self.catalogue.set_machine(&name(&node), node.address());
+                        if name(&node) == self.node_name {
+                            self.catalogue.set_zone(node.zone());
+                        }
                         known.insert(name(&node), (node.range(), node.address()));
                     }
                     News::Gone(key) => {

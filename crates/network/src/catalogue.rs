@@ -13,6 +13,7 @@ use std::{
 };
 
 use parking_lot::{RwLock, RwLockReadGuard};
+use tokio::sync::watch;
 
 use crate::journal::Protocol;
 
@@ -106,6 +107,8 @@ pub struct Endpoint {
     pub node: Option<Arc<str>>,
     /// What it is called within a headless Service.
     pub hostname: Option<Arc<str>>,
+    /// Zones whose callers it is meant for; mostly none, and then it is for all.
+    pub for_zones: Box<[Arc<str>]>,
 }
 
 /// A [`Key`], or the two words of one that somebody asks for: so that asking copies nothing.
@@ -368,6 +371,7 @@ fn remove_from<K: Eq + Hash, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: 
 #[derive(Debug, Default)]
 pub struct Catalogue {
     known: RwLock<Known>,
+    zone: watch::Sender<Option<Arc<str>>>,
 }
 
 impl Catalogue {
@@ -386,6 +390,23 @@ impl Catalogue {
 
     pub fn set_machine(&self, name: &str, address: Option<Ipv4Addr>) {
         self.known.write().set_machine(name, address);
+    }
+
+    /// The zone that this machine is in.
+    pub fn set_zone(&self, zone: Option<&str>) {
+        self.zone.send_if_modified(|now| {
+            let differs = now.as_deref() != zone;
+            *now = zone.map(Arc::from);
+            differs
+        });
+    }
+
+    pub fn zone(&self) -> Option<Arc<str>> {
+        self.zone.borrow().clone()
+    }
+
+    pub fn zone_changes(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.zone.subscribe()
     }
 }
 

@@ -136,7 +136,15 @@ mod tests {
 
     fn slice(service: &str, last: u8, ready: bool) -> Slice {
         let address = Ipv4Addr::new(10, 244, 0, last);
-        let endpoint = Endpoint { address, ready, serving: true, terminating: !ready, node: None, hostname: None };
+        let endpoint = Endpoint {
+            address,
+            ready,
+            serving: true,
+            terminating: !ready,
+            node: None,
+            hostname: None,
+            for_zones: Box::default(),
+        };
         Slice { service: service.into(), ports: vec![], endpoints: vec![endpoint] }
     }
 

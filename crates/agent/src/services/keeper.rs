@@ -15,7 +15,7 @@ use mainstay_network::{
     services::{
         Balancer,
         frontend::{Front, Target},
-        table,
+        table::{self, Here},
     },
 };
 use tokio::{
@@ -81,6 +81,7 @@ impl Keeper {
         let mut reconcile = interval_at(Instant::now() + RECONCILE, RECONCILE);
         reconcile.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut again = None;
+        let mut zone = self.parts.catalogue.zone_changes();
         loop {
             let retry = async {
                 match again {
@@ -97,6 +98,7 @@ impl Keeper {
                     Some(news) => self.hear_of_slice(news),
                     None => return,
                 },
+                Ok(()) = zone.changed() => self.dirty.extend(self.parts.catalogue.read().services().map(|(key, _)| key.clone())),
                 _ = reconcile.tick() => self.reconcile().await,
                 () = retry => {}
             }
@@ -172,8 +174,9 @@ impl Keeper {
         }
         if !self.dirty.is_empty() {
             let changes: Vec<(Key, Vec<(Front, Target)>)> = {
-                let known = self.parts.catalogue.read();
-                self.dirty.iter().map(|key| (key.clone(), self.fronts(&known, key))).collect()
+                let (known, zone) = (self.parts.catalogue.read(), self.parts.catalogue.zone());
+                let here = Here { machine: &self.parts.here, zone: zone.as_deref() };
+                self.dirty.iter().map(|key| (key.clone(), self.fronts(&known, key, here))).collect()
             };
             if let Err(error) = self.parts.balancer.apply(changes).await {
                 tracing::warn!(error = error.chain(), "cannot bring Services up to date; will try again");
@@ -194,9 +197,9 @@ impl Keeper {
     }
 
     /// DNS is answered here, at an address of this machine's own.
-    fn fronts(&self, known: &catalogue::Known, key: &Key) -> Vec<(Front, Target)> {
+    fn fronts(&self, known: &catalogue::Known, key: &Key, here: Here<'_>) -> Vec<(Front, Target)> {
         let is_dns = known.service(key).is_some_and(|service| service.kind == Kind::Address(self.parts.dns));
-        if is_dns { Vec::new() } else { table::fronts(known, key, &self.parts.here) }
+        if is_dns { Vec::new() } else { table::fronts(known, key, here) }
     }
 
     async fn reconcile(&self) {
@@ -247,6 +250,7 @@ mod tests {
                 terminating: false,
                 node: None,
                 hostname: None,
+                for_zones: Box::default(),
             }
         };
         let endpoints = ready.iter().map(endpoint(true)).chain(waiting.iter().map(endpoint(false))).collect();

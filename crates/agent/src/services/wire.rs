@@ -141,6 +141,21 @@ struct Endpoint {
     node_name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hostname: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hints: Option<Hints>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Hints {
+    #[serde(deserialize_with = "or_default")]
+    for_zones: Vec<ForZone>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ForZone {
+    name: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -159,6 +174,8 @@ struct SlicePort {
     port: Option<u16>,
 }
 
+/// The label that says in which zone a machine is.
+const ZONE: &str = "topology.kubernetes.io/zone";
 /// The label that says whose backends these are.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
@@ -195,6 +212,7 @@ impl Endpoint {
             terminating: self.conditions.terminating.unwrap_or(false),
             node: self.node_name.as_deref().map(|name| names.get(name)),
             hostname: self.hostname.as_deref().filter(|name| !name.is_empty()).map(Arc::from),
+            for_zones: self.hints.iter().flat_map(|hints| &hints.for_zones).map(|zone| names.get(&zone.name)).collect(),
         })
     }
 }
@@ -259,6 +277,10 @@ impl Node {
         self.spec.pod_cidr.parse().ok()
     }
 
+    pub fn zone(&self) -> Option<&str> {
+        self.metadata.labels.as_ref()?.get(ZONE).map(String::as_str).filter(|zone| !zone.is_empty())
+    }
+
     pub fn address(&self) -> Option<Ipv4Addr> {
         let mut internal = self.status.addresses.iter().filter(|address| address.r#type == "InternalIP");
         internal.find_map(|address| address.address.parse().ok())
@@ -310,7 +332,7 @@ mod tests {
         let slice: EndpointSlice = serde_json::from_value(json!({
             "metadata": { "labels": { SERVICE_NAME: "a" } }, "addressType": "IPv4",
             "endpoints": [
-                { "addresses": ["10.244.0.2"], "nodeName": "n" },
+                { "addresses": ["10.244.0.2"], "nodeName": "n", "hints": { "forZones": [{ "name": "z1" }] } },
                 { "addresses": ["10.244.0.3"], "conditions": { "ready": false } },
                 { "addresses": ["10.244.0.4"], "conditions": { "ready": false, "serving": true, "terminating": true } },
             ],
@@ -321,6 +343,9 @@ mod tests {
         let seen: Vec<_> = slice.endpoints.iter().map(|e| (e.ready, e.serving, e.terminating)).collect();
         assert_eq!(seen, [(true, true, false), (false, false, false), (false, true, true)]);
         assert_eq!((&*slice.ports[0].name, slice.ports[0].protocol), ("", Protocol::Tcp));
+        let zones: Vec<_> =
+            slice.endpoints.iter().map(|e| e.for_zones.iter().map(|z| &**z).collect::<Vec<_>>()).collect();
+        assert_eq!(zones, [vec!["z1"], vec![], vec![]]);
     }
 
     #[test]

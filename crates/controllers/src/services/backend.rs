@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         core::v1::{EndpointAddress, ObjectReference},
-        discovery::v1::{Endpoint, EndpointConditions},
+        discovery::v1::{Endpoint, EndpointConditions, EndpointHints, ForZone},
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -58,6 +58,8 @@ pub fn reached<'a>(service: &Service, pod: &'a Pod, machine: Option<&Machine>) -
 pub fn in_slice(service: &Service, pod: &Pod, machine: Option<&Machine>, address: &str) -> Endpoint {
     let (serving, terminating) = (answers(pod, machine), pod.is_leaving());
     let ready = service.spec.publish_not_ready_addresses || (serving && !terminating);
+    let zone = machine.and_then(|machine| machine.zone.clone());
+    let near = zone.clone().filter(|_| ready && service.prefers_close());
     Endpoint {
         addresses: vec![address.to_owned()],
         conditions: Some(EndpointConditions {
@@ -68,7 +70,8 @@ pub fn in_slice(service: &Service, pod: &Pod, machine: Option<&Machine>, address
         hostname: hostname(service, pod),
         node_name: Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty()),
         target_ref: Some(reference(pod)),
-        zone: machine.and_then(|machine| machine.zone.clone()),
+        hints: near.map(|name| EndpointHints { for_zones: Some(vec![ForZone { name }]), for_nodes: None }),
+        zone,
         ..Endpoint::default()
     }
 }
@@ -146,6 +149,22 @@ mod tests {
             let endpoint = in_slice(service, &pod, None, "10.1.0.1");
             assert_eq!(conditions(&endpoint), expected.map(Some), "{pod:?}");
         }
+    }
+
+    #[test]
+    fn where_close_is_preferred_those_that_are_ready_are_for_their_zone() {
+        let close = service(json!({"spec": {"trafficDistribution": "PreferClose"}}));
+        let (here, nowhere) = (Machine { zone: Some("z1".into()), ..Machine::default() }, Machine::default());
+        let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+        let zones = |service: &Service, machine: &Machine, change| {
+            let endpoint = in_slice(service, &pod("a", "10.1.0.1", change), Some(machine), "10.1.0.1");
+            let zones = endpoint.hints.and_then(|hints| hints.for_zones).unwrap_or_default();
+            zones.into_iter().map(|zone| zone.name).collect::<Vec<_>>()
+        };
+        assert_eq!(zones(&close, &here, json!({})), ["z1"]);
+        assert_eq!(zones(&close, &here, unready), Vec::<String>::new());
+        assert_eq!(zones(&close, &nowhere, json!({})), Vec::<String>::new());
+        assert_eq!(zones(&service(json!({})), &here, json!({})), Vec::<String>::new());
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct Spec {
     #[serde(deserialize_with = "or_default")]
     pub ports: Vec<ServicePort>,
     pub publish_not_ready_addresses: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub traffic_distribution: String,
 }
 
 narrow!(Service, core::Service);
@@ -64,6 +66,11 @@ impl Service {
     /// Without an address of its own.
     pub fn is_headless(&self) -> bool {
         matches!(self.spec.cluster_ip.as_str(), "" | "None")
+    }
+
+    /// Whether callers are to be sent to pods of their own zone if it has any.
+    pub fn prefers_close(&self) -> bool {
+        self.spec.traffic_distribution == "PreferClose"
     }
 
     /// Whether its pods are found by their labels.

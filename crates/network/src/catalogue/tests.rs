@@ -17,7 +17,15 @@ fn service(kind: Kind) -> Service {
 
 fn endpoint(address: [u8; 4], hostname: Option<&str>) -> Endpoint {
     let hostname = hostname.map(Arc::from);
-    Endpoint { address: address.into(), ready: true, serving: true, terminating: false, node: None, hostname }
+    Endpoint {
+        address: address.into(),
+        ready: true,
+        serving: true,
+        terminating: false,
+        node: None,
+        hostname,
+        for_zones: Box::default(),
+    }
 }
 
 fn slice(service: &str, endpoints: Vec<Endpoint>) -> Slice {

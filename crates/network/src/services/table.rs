@@ -11,13 +11,23 @@ use crate::{
     journal::Protocol,
 };
 
+/// The machine whose table this is.
+#[derive(Clone, Copy, Debug)]
+pub struct Here<'a> {
+    pub machine: &'a str,
+    pub zone: Option<&'a str>,
+}
+
 /// All fronts of a Service as machine `here` has them; none if it has no address or does not exist.
-pub fn fronts(known: &Known, key: &Key, here: &str) -> Vec<(Front, Target)> {
+pub fn fronts(known: &Known, key: &Key, here: Here<'_>) -> Vec<(Front, Target)> {
     let Some(service) = known.service(key) else { return Vec::new() };
     let Kind::Address(address) = service.kind else { return Vec::new() };
     let mut fronts = Vec::new();
     for port in &service.ports {
-        let chosen = |local: bool| backends(known, key, service, port, local.then_some(here));
+        let chosen = |local: bool| {
+            let of = if local { Of::Machine(here.machine) } else { Of::Cluster { zone: here.zone } };
+            backends(known, key, service, port, of)
+        };
         let inside = target(service, port, chosen(service.internal_local), service.internal_local, false);
         let all = || target(service, port, chosen(false), false, false);
         fronts.push((front(Some(address), port), inside));
@@ -69,32 +79,46 @@ fn target(
     }
 }
 
+/// Which backends count.
+#[derive(Clone, Copy)]
+enum Of<'a> {
+    /// This machine's own.
+    Machine(&'a str),
+    /// Everybody's. Those that are meant for this zone, if all are meant for zones and some for this one.
+    Cluster { zone: Option<&'a str> },
+}
+
 /// Those that are ready. If none is, and nobody would wait for one, those that still answer although they are ending.
-fn backends(
-    known: &Known,
-    key: &Key,
-    service: &Service,
-    port: &ServicePort,
-    only_on: Option<&str>,
-) -> BTreeSet<SocketAddrV4> {
-    let all = |counts: fn(&Endpoint) -> bool| -> BTreeSet<SocketAddrV4> {
-        let slices = known.slices_of(key).filter_map(|slice| {
-            let mut ports = slice.ports.iter();
-            let ours = ports.find(|other| other.name == port.name && other.protocol == port.protocol)?;
-            Some((ours.port, &slice.endpoints))
-        });
-        let with_port = slices.flat_map(|(port, endpoints)| endpoints.iter().map(move |endpoint| (port, endpoint)));
-        let wanted = with_port.filter(|(_, endpoint)| {
-            counts(endpoint) && only_on.is_none_or(|node| endpoint.node.as_deref() == Some(node))
-        });
-        wanted.map(|(port, endpoint)| SocketAddrV4::new(endpoint.address, port)).collect()
+fn backends(known: &Known, key: &Key, service: &Service, port: &ServicePort, of: Of<'_>) -> BTreeSet<SocketAddrV4> {
+    let slices = known.slices_of(key).filter_map(|slice| {
+        let mut ports = slice.ports.iter();
+        let ours = ports.find(|other| other.name == port.name && other.protocol == port.protocol)?;
+        Some((ours.port, &slice.endpoints))
+    });
+    let all = slices.flat_map(|(port, endpoints)| endpoints.iter().map(move |endpoint| (port, endpoint)));
+    let on = |endpoint: &Endpoint| match of {
+        Of::Machine(machine) => endpoint.node.as_deref() == Some(machine),
+        Of::Cluster { .. } => true,
     };
-    let ready = all(|endpoint| endpoint.ready);
-    let waits = port.protocol == Protocol::Tcp && !service.hold.is_zero() && only_on.is_none();
-    if !ready.is_empty() || waits {
+    let (ready, others): (Vec<_>, Vec<_>) = all.filter(|(_, e)| on(e)).partition(|(_, endpoint)| endpoint.ready);
+    let waits = port.protocol == Protocol::Tcp && !service.hold.is_zero() && matches!(of, Of::Cluster { .. });
+    let counted = match of {
+        _ if ready.is_empty() && waits => Vec::new(),
+        _ if ready.is_empty() => others.into_iter().filter(|(_, e)| e.serving && e.terminating).collect(),
+        Of::Cluster { zone: Some(zone) } => near(ready, zone),
+        Of::Cluster { zone: None } | Of::Machine(_) => ready,
+    };
+    counted.into_iter().map(|(port, endpoint)| SocketAddrV4::new(endpoint.address, port)).collect()
+}
+
+/// Those for a zone, where there are some and none is for all.
+fn near<'a>(ready: Vec<(u16, &'a Endpoint)>, zone: &str) -> Vec<(u16, &'a Endpoint)> {
+    let is_near = |endpoint: &Endpoint| endpoint.for_zones.iter().any(|near| **near == *zone);
+    let prefers = ready.iter().all(|(_, endpoint)| !endpoint.for_zones.is_empty());
+    if !prefers || !ready.iter().any(|(_, endpoint)| is_near(endpoint)) {
         return ready;
     }
-    all(|endpoint| endpoint.serving && endpoint.terminating)
+    ready.into_iter().filter(|(_, endpoint)| is_near(endpoint)).collect()
 }
 
 #[cfg(test)]

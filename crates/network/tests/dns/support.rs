@@ -79,6 +79,7 @@ impl Running {
             terminating: false,
             node: None,
             hostname: None,
+            for_zones: Box::default(),
         };
         let slice = Slice {
             service: name.into(),

@@ -51,7 +51,15 @@ fn service(kind: catalogue::Kind, ports: &[(&str, Protocol, u16)], tags: &[&str]
 
 fn endpoint(address: [u8; 4], ready: bool, hostname: Option<&str>) -> Endpoint {
     let hostname = hostname.map(Arc::from);
-    Endpoint { address: address.into(), ready, serving: ready, terminating: false, node: None, hostname }
+    Endpoint {
+        address: address.into(),
+        ready,
+        serving: ready,
+        terminating: false,
+        node: None,
+        hostname,
+        for_zones: Box::default(),
+    }
 }
 
 fn slice(service: &str, ports: &[(&str, Protocol, u16)], endpoints: Vec<Endpoint>) -> Slice {

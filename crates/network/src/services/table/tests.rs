@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::*;
 use crate::catalogue::{Catalogue, Slice, SlicePort};
@@ -29,6 +29,7 @@ fn endpoint(last: u8, node: &str, ready: bool, terminating: bool) -> Endpoint {
         terminating,
         node: Some(node.into()),
         hostname: None,
+        for_zones: Box::default(),
     }
 }
 
@@ -40,8 +41,10 @@ fn of(service: Service, endpoints: Vec<Endpoint>) -> Vec<(Front, Target)> {
     let slice = Slice { service: "web".into(), ports, endpoints };
     catalogue.set_service(key.clone(), Some(service));
     catalogue.set_slice(Key::new("default", "web-1"), Some(slice));
-    fronts(&catalogue.read(), &key, "here")
+    fronts(&catalogue.read(), &key, HERE)
 }
+
+const HERE: Here<'static> = Here { machine: "here", zone: Some("z1") };
 
 fn backends(target: &Target) -> Vec<u8> {
     target.backends.iter().map(|backend| backend.ip().octets()[3]).collect()
@@ -103,7 +106,7 @@ fn what_has_no_address_has_no_fronts() {
     let alias = Kind::Alias("example.com".into());
     assert!(of(Service { kind: alias, ..service(Protocol::Tcp, HOLD) }, ready()).is_empty());
     let catalogue = Catalogue::default();
-    assert!(fronts(&catalogue.read(), &Key::new("default", "web"), "here").is_empty());
+    assert!(fronts(&catalogue.read(), &Key::new("default", "web"), HERE).is_empty());
 }
 
 #[test]
@@ -115,4 +118,20 @@ fn only_tcp_goes_through_our_own_process() {
     let outside = &of(local, Vec::new())[1].1;
     assert!(!outside.is_in_user_space(), "who is to see who asks");
     assert!(outside.inside.as_ref().unwrap().is_in_user_space());
+}
+
+#[test]
+fn those_for_this_zone_are_preferred_if_all_are_for_zones_and_some_for_this() {
+    let meant = |last, ready, zones: &[&str]| Endpoint {
+        for_zones: zones.iter().map(|zone| Arc::from(*zone)).collect(),
+        ..endpoint(last, "there", ready, false)
+    };
+    let found = |endpoints| backends(&of(service(Protocol::Tcp, HOLD), endpoints)[0].1);
+    assert_eq!(found(vec![meant(2, true, &["z1"]), meant(3, true, &["z2"]), meant(4, true, &["z2", "z1"])]), [2, 4]);
+    assert_eq!(found(vec![meant(2, true, &["z1"]), meant(3, true, &[])]), [2, 3], "one is for all");
+    assert_eq!(found(vec![meant(2, true, &["z2"]), meant(3, true, &["z3"])]), [2, 3], "none is for this one");
+    assert_eq!(found(vec![meant(2, false, &["z1"]), meant(3, true, &["z2"])]), [3], "only those that are ready count");
+    let local = Service { internal_local: true, ..service(Protocol::Tcp, HOLD) };
+    let own = Endpoint { node: Some("here".into()), ..meant(2, true, &["z2"]) };
+    assert_eq!(backends(&of(local, vec![own, meant(3, true, &["z1"])])[0].1), [2], "local is nearer still");
 }
