@@ -41,25 +41,35 @@ fn who_is_refused_finds_the_backend_that_the_table_has_a_second_later() {
     let world = World::new(3);
     let masqueraded = |target| Target { masquerade: true, ..target };
     let stays = |target| Target { affinity: Some(Duration::from_secs(60)), ..target };
-    let cases: [(_, _, _, Wish); 5] = [
-        (&world.pods[2], tcp(SERVICE, 80), SERVICE, |target| target),
-        (&world.pods[1], tcp(SERVICE, 81), SERVICE, stays),
-        (&world.machine, tcp(SERVICE, 82), SERVICE, |target| target),
-        (&world.neighbour, tcp(None, 30083), MACHINE, |target| target),
-        (&world.neighbour, tcp(None, 30084), MACHINE, masqueraded),
+    let (in_pod, on_machine) = (crashed(&world), SocketAddrV4::new(MACHINE, 8080));
+    let plain: Wish = |target| target;
+    let cases = [
+        (&world.pods[2], tcp(SERVICE, 80), SERVICE, in_pod, plain),
+        (&world.pods[1], tcp(SERVICE, 81), SERVICE, in_pod, stays),
+        (&world.machine, tcp(SERVICE, 82), SERVICE, in_pod, plain),
+        (&world.neighbour, tcp(None, 30083), MACHINE, in_pod, plain),
+        (&world.neighbour, tcp(None, 30084), MACHINE, in_pod, masqueraded),
+        (&world.pods[2], tcp(SERVICE, 85), SERVICE, on_machine, plain),
+        (&world.machine, tcp(SERVICE, 86), SERVICE, on_machine, plain),
+        (&world.neighbour, tcp(None, 30087), MACHINE, on_machine, plain),
     ];
-    world
-        .rules
-        .replace(&world.machine, cases.map(|(_, front, _, as_asked)| (front, as_asked(patient([crashed(&world)])))));
-    for (client, front, address, as_asked) in cases {
-        let asking = asks(client, SocketAddrV4::new(address, front.port));
-        let (began, refused) =
-            (Instant::now(), || command(&world.machine, "nft list set ip mainstay-services refused"));
-        while !refused().contains(&format!(". {} ", front.port)) {
-            assert!(began.elapsed() < PATIENCE, "{front:?} was not refused: {}", refused());
-        }
-        world.rules.apply(&world.machine, [(front, Some(as_asked(patient(world.backends([1])))))]);
-        let answer = asking.join().unwrap();
+    world.rules.replace(&world.machine, []);
+    for (client, front, address, gone, as_asked) in cases {
+        let set = |backends| world.rules.apply(&world.machine, [(front, Some(as_asked(patient(backends))))]);
+        let attempt = || {
+            set(vec![gone]);
+            let listed = || command(&world.machine, "nft list set ip mainstay-services refused");
+            let refused = || listed().matches(&format!(". {} ", front.port)).count();
+            let (before, began) = (refused(), Instant::now());
+            let asking = asks(client, SocketAddrV4::new(address, front.port));
+            while refused() == before {
+                assert!(began.elapsed() < PATIENCE, "{front:?} was not refused: {}", listed());
+            }
+            set(world.backends([1]));
+            asking.join().unwrap()
+        };
+        // On a busy machine the second may be over before the table has changed.
+        let answer = attempt().or_else(|_| attempt()).or_else(|_| attempt());
         assert_eq!(answer.unwrap().by, world.addresses[1], "{front:?}");
     }
     command(&world.machine, "nft list ruleset");
