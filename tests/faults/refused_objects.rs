@@ -61,6 +61,8 @@ fn what_is_immutable_stays() {
     let server = Server::start();
     let mut client = server.client();
     let mut created = client.post(DEPLOYMENTS, &deployment("d")).granted();
+    // Its controller may have changed it meanwhile.
+    created["metadata"]["resourceVersion"] = json!(null);
     created["spec"]["selector"]["matchLabels"]["app"] = json!("other");
     created["spec"]["template"]["metadata"]["labels"]["app"] = json!("other");
     let answer = client.put(&format!("{DEPLOYMENTS}/d"), &created);
