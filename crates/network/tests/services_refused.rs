@@ -5,7 +5,7 @@ mod places;
 
 use std::{
     io::{self, ErrorKind},
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -14,9 +14,10 @@ use mainstay_network::services::{
     Drift,
     frontend::{Target, WithoutBackends},
 };
+use nix::sys::socket::{setsockopt, sockopt};
 use places::{
     PATIENCE, Place,
-    services::{Answer, MACHINE, SERVICE, World, command, connect, read, target, tcp},
+    services::{Answer, MACHINE, SERVICE, World, command, connect, read, target, tcp, udp},
 };
 
 /// What a Service may ask for besides.
@@ -119,6 +120,22 @@ fn who_hears_nothing_finds_the_backend_that_the_table_has_a_second_later() {
         assert_eq!(asking.join().unwrap().unwrap().by, world.addresses[1]);
     }
     command(&world.machine, "nft list ruleset");
+}
+
+#[test]
+fn who_sends_datagrams_hears_that_a_machine_was_not_reached() {
+    let world = World::new(1);
+    let gone = SocketAddrV4::new([10, 244, 3, 200].into(), 80);
+    world.rules.replace(&world.machine, [(udp(SERVICE, 80), target([gone]))]);
+    let heard = world.pods[0].run(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        setsockopt(&socket, sockopt::Ipv4RecvErr, &true).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.connect((SERVICE, 80)).unwrap();
+        socket.send(b"who are you?").unwrap();
+        socket.recv(&mut [0; 100]).unwrap_err().kind()
+    });
+    assert_eq!(heard, ErrorKind::HostUnreachable);
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl Keeper {
                     Some(news) => self.hear_of_slice(news),
                     None => return,
                 },
-                Ok(()) = zone.changed() => self.dirty.extend(self.parts.catalogue.read().services().map(|(key, _)| key.clone())),
+                Ok(()) = zone.changed() => self.look_at_all(),
                 _ = reconcile.tick() => self.reconcile().await,
                 () = retry => {}
             }
@@ -110,6 +110,10 @@ impl Keeper {
             }
             again = self.apply().await.is_err().then(|| Instant::now() + AGAIN);
         }
+    }
+
+    fn look_at_all(&mut self) {
+        self.dirty.extend(self.parts.catalogue.read().services().map(|(key, _)| key.clone()));
     }
 
     fn hear_of_service(&mut self, news: News<Service>) {

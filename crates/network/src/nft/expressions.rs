@@ -187,6 +187,11 @@ impl Expressions {
         said.compare(scratch, true, &HOST_UNREACHABLE)
     }
 
+    /// Goes on if the packet belongs to a TCP connection, or speaks of one.
+    pub fn if_about_tcp(self, scratch: Register) -> Self {
+        self.original_protocol(scratch).compare(scratch, true, &[TCP])
+    }
+
     /// Goes on if the packet goes to who began the connection.
     pub fn if_answer(self, scratch: Register) -> Self {
         self.connection(scratch, 1, false).compare(scratch, true, &REPLY)

@@ -2,8 +2,8 @@
 //!
 //! What arrives before the table knows that a backend is gone is out of date when the client repeats its first packet. So where
 //! clients may be held (`mainstay.dev/hold`), a backend's first refusal to each of them is dropped, though not a second: it
-//! may listen on another port for good. And so is all word that a machine was not reached. Every packet is asked whether it
-//! is such news, and almost none is.
+//! may listen on another port for good. And so is all word that a machine was not reached. Datagrams are not held, and who sends
+//! them hears everything. Every packet is asked whether it is such news, and almost none is.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub fn chains() -> Vec<Chain> {
     let not_reached = [false, true].map(|node| patient(node).drop());
     let bad_news = vec![
         Expressions::new().if_refusal(KEY).if_answer(KEY).goto(REFUSED_BY_BACKEND),
-        Expressions::new().if_unreachable(KEY).if_answer(KEY).if_unanswered(KEY).goto(NOT_REACHED),
+        Expressions::new().if_unreachable(KEY).if_about_tcp(KEY).if_answer(KEY).if_unanswered(KEY).goto(NOT_REACHED),
     ];
     vec![
         Chain { name: REFUSED_BY_BACKEND.into(), hook: None, rules: refused.into() },
