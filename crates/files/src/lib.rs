@@ -1,0 +1,10 @@
+//! Files of our own on a machine: private directories, atomic writes, and the kernel's table of mounts.
+//!
+//! Everything that Mainstay keeps may hold Secrets, so the rule is one: directories 0700, files 0600, whatever the umask.
+
+pub mod mountinfo;
+mod private;
+mod write;
+
+pub use private::{DirectoryMode, create_private_dir, open_private, restrict_file};
+pub use write::{Durability, write_atomic};
