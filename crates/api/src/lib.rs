@@ -10,6 +10,7 @@
 //!   languages that requests are written in
 //! * [`openapi`]: the documents that clients learn the API from
 //! * [`matching`]: what selectors, affinities and tolerations mean
+//! * [`pod`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
 //! * [`heal`]: how pods are healed, as their annotation says
 //! * [`own`]: what machines say of themselves: [`offer`], [`service_table`]
 //! * [`narrow`]: kinds of which only a few fields are read
@@ -20,6 +21,7 @@
 pub mod convert;
 pub mod decode;
 pub mod descriptor;
+pub mod duration;
 pub mod field;
 pub mod heal;
 pub mod kinds;
@@ -29,9 +31,11 @@ pub mod offer;
 pub mod openapi;
 pub mod own;
 pub mod patch;
+pub mod pod;
 pub mod protobuf;
 pub mod quantity;
 pub mod registry;
+pub mod resources;
 pub mod rules;
 pub mod schema;
 pub mod selector;
@@ -40,5 +44,6 @@ pub mod service_table;
 pub mod share;
 pub mod strategy;
 pub mod table;
+pub mod wellknown;
 
 pub use k8s_openapi;

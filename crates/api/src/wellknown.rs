@@ -1,0 +1,77 @@
+//! Well-known names: labels, annotations, taints, conditions, finalizers and namespaces that several parts must spell alike.
+//!
+//! A name that only one file uses stays in that file.
+
+/// Labels and annotations of Kubernetes.
+pub mod kubernetes {
+    pub const HOSTNAME: &str = "kubernetes.io/hostname";
+    pub const ARCH: &str = "kubernetes.io/arch";
+    pub const OS: &str = "kubernetes.io/os";
+    pub const ZONE: &str = "topology.kubernetes.io/zone";
+    pub const REGION: &str = "topology.kubernetes.io/region";
+    pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+    /// On an EndpointSlice: its Service.
+    pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+    /// On a pod that stands for a static pod of a node.
+    pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+    /// On a pod inside an agent: where it was learnt of.
+    pub const POD_SOURCE: &str = "kubernetes.io/config.source";
+    pub const DEFAULT_STORAGE_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+    /// The storage class of a claim, before it was a field.
+    pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+    pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+    pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+    pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+    pub const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
+}
+
+/// Taints that the control plane puts on nodes.
+pub mod taint {
+    pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+    pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+    pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+    pub const MEMORY_PRESSURE: &str = "node.kubernetes.io/memory-pressure";
+    pub const DISK_PRESSURE: &str = "node.kubernetes.io/disk-pressure";
+    pub const PID_PRESSURE: &str = "node.kubernetes.io/pid-pressure";
+    pub const NETWORK_UNAVAILABLE: &str = "node.kubernetes.io/network-unavailable";
+}
+
+pub mod finalizer {
+    pub const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
+    pub const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
+}
+
+/// Signers of certificate requests.
+pub mod signer {
+    pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+    pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+    pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+}
+
+pub mod namespace {
+    /// Leases in it are the heartbeats of nodes.
+    pub const NODE_LEASES: &str = "kube-node-lease";
+    pub const SYSTEM: &str = "kube-system";
+}
+
+pub mod user {
+    pub const NODE_PREFIX: &str = "system:node:";
+    pub const NODES_GROUP: &str = "system:nodes";
+    pub const MASTERS_GROUP: &str = "system:masters";
+}
+
+/// Names of Mainstay itself, and those of Kubernetes on Mesos that it honours.
+pub mod mainstay {
+    pub const API_VERSION: &str = "mainstay.dev/v1";
+    /// Condition of a pod that is being deleted: no node sends connections to it any more.
+    pub const DRAINED_CONDITION: &str = "mainstay.dev/Drained";
+    /// On a Node: what endpoints of its pods are, `host-port` or pod addresses.
+    pub const ENDPOINTS: &str = "mainstay.dev/endpoints";
+    /// On a pod: nodes that gave it back.
+    pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
+    /// Provisioner of volumes that are directories of a node; also the finalizer that makes the node remove them.
+    pub const LOCAL_PATH: &str = "mainstay.dev/local-path";
+    pub const VOLUMES: &str = "mainstay.dev/volumes";
+    /// Prefix of annotations that say which host port was given to a container port: `…port_TCP_80: "31000"`.
+    pub const ASSIGNED_HOST_PORT: &str = "k8s.mesosphere.io/port_";
+}
