@@ -16,7 +16,8 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         return Some(Duration::ZERO);
     }
     // jiff reads more than this: other units, blanks, commas and ISO 8601.
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'h' | b'm' | b's' | b'u' | b'n'));
+    let is_plain =
+        text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'h' | b'm' | b's' | b'u' | b'n'));
     if !is_plain {
         return None;
     }

@@ -2,10 +2,10 @@
 //! descriptors, schema, defaulting, validation, patches, selectors and table columns.
 //!
 //! * [`descriptor`]: what one resource is; [`registry`]: all of them
-//! * [`kinds`]: the built-in descriptors, one file per API group
-//! * [`rules`]: defaulting and validation of the kinds people write by hand
+//! * [`groups`]: the API groups: descriptors, defaulting and validation, table columns
+//! * [`validation`]: what the groups' validation shares
 //! * [`convert`]: two served versions of one stored kind
-//! * [`table`]: the columns `kubectl get` shows
+//! * [`table`]: what tables for `kubectl get` are built of
 //! * [`schema`]: what fields the kinds have; [`decode`], [`patch`], [`selector`], [`quantity`]: the
 //!   languages that requests are written in
 //! * [`openapi`]: the documents that clients learn the API from
@@ -23,8 +23,8 @@ pub mod decode;
 pub mod descriptor;
 pub mod duration;
 pub mod field;
+pub mod groups;
 pub mod heal;
-pub mod kinds;
 pub mod matching;
 pub mod narrow;
 pub mod offer;
@@ -36,7 +36,6 @@ pub mod protobuf;
 pub mod quantity;
 pub mod registry;
 pub mod resources;
-pub mod rules;
 pub mod schema;
 pub mod selector;
 pub mod service;
@@ -44,6 +43,7 @@ pub mod service_table;
 pub mod share;
 pub mod strategy;
 pub mod table;
+pub mod validation;
 pub mod wellknown;
 
 pub use k8s_openapi;

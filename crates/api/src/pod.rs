@@ -115,7 +115,8 @@ pub fn assigned_host_ports(pod: &Pod) -> Vec<AssignedHostPort> {
         let Ok(container_port) = u16::try_from(port.container_port) else { continue };
         let annotation = annotations.get(&format!("{ASSIGNED_HOST_PORT}{}_{container_port}", protocol(port)));
         let number = annotation.and_then(|text| text.parse().ok()).filter(|number| *number > 0);
-        let is_new = assigned.iter().all(|a| (a.protocol.as_str(), a.container_port) != (protocol(port), container_port));
+        let is_new =
+            assigned.iter().all(|a| (a.protocol.as_str(), a.container_port) != (protocol(port), container_port));
         if let Some(host_port) = number.filter(|_| is_new) {
             let (protocol, name) = (protocol(port).to_owned(), port.name.clone().unwrap_or_default());
             assigned.push(AssignedHostPort { protocol, container_port, name, host_port });

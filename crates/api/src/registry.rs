@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::{descriptor::Descriptor, kinds};
+use crate::{descriptor::Descriptor, groups as kinds};
 
 #[derive(Clone)]
 pub struct Registry {

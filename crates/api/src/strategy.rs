@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     field::{Errors, FieldError, Path},
-    rules::meta,
+    validation::meta,
 };
 
 /// Parts of a pod's spec that have subresources of their own.

@@ -5,8 +5,8 @@
 use mainstay_api::{
     descriptor::{Descriptor, StatusRule},
     field::Errors,
-    rules::meta,
     strategy::SpecPart,
+    validation::meta,
 };
 use mainstay_store::{Compare, Entry, Expect, Op, Outcome, Revision, Txn};
 use serde_json::Value;

@@ -23,7 +23,7 @@ use kube::{
 };
 use mainstay_api::{
     heal::{Budget, Policy},
-    rules::labels,
+    validation::labels,
 };
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;

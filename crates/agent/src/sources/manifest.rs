@@ -11,8 +11,8 @@ use mainstay_api::{
     decode::{self, Decoded},
     field::Errors,
     registry::Registry,
-    rules::meta,
     schema::Schema,
+    validation::meta,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

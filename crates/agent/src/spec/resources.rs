@@ -6,10 +6,7 @@ use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec},
     apimachinery::pkg::api::resource::Quantity,
 };
-use mainstay_api::{
-    quantity::Quantity as Amount,
-    rules::{pod::qos_class, resources as rules},
-};
+use mainstay_api::{groups::core::rules::pod::qos_class, quantity::Quantity as Amount, validation::resources as rules};
 use mainstay_runtime::spec::Resources;
 
 use super::{container::is_sidecar, machine::Machine};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod};
-use mainstay_api::rules::resources as rules;
+use mainstay_api::validation::resources as rules;
 use nix::mount::{MsFlags, mount};
 
 use super::owner::{self, Group};

@@ -132,7 +132,7 @@ fn protobuf_says_what_the_json_says() {
 
 #[test]
 fn kinds_without_a_known_type_are_served_all_the_same() {
-    let mut descriptor: Descriptor = crate::kinds::all().into_iter().find(|d| d.kind == "ConfigMap").unwrap();
+    let mut descriptor: Descriptor = crate::groups::all().into_iter().find(|d| d.kind == "ConfigMap").unwrap();
     descriptor.group = "mainstay.dev".into();
     descriptor.kind = "Machine".into();
     descriptor.plural = "machines".into();

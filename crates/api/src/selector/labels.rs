@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{SelectorError, parse::Parser};
 use crate::{
     matching::Operator,
-    rules::names::{label_value, qualified_name},
+    validation::names::{label_value, qualified_name},
 };
 
 /// How a [`Term`] relates a label's value to its own.

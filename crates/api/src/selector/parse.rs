@@ -1,7 +1,7 @@
 //! The grammar of label selectors.
 
 use super::{Relation, SelectorError, Term};
-use crate::rules::names::qualified_name;
+use crate::validation::names::qualified_name;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Token {

@@ -1,32 +1,16 @@
-//! The columns `kubectl get` shows, per kind.
+//! The columns `kubectl get` shows: what groups build their tables of.
 //!
 //! Cells are read from the JSON as served: no kind is decoded whole, so an object that a newer
 //! client wrote, or one that is half empty, still has its row. Names, types, order and contents are
-//! upstream's. One file per API group.
+//! upstream's.
 
-pub mod admissionregistration;
-pub mod apps;
-pub mod autoscaling;
-pub mod batch;
-pub mod certificates;
-mod column;
-pub mod coordination;
-pub mod core;
-pub mod discovery;
+pub(crate) mod column;
 pub mod duration;
-pub mod events;
 pub mod generic;
-mod labels;
-pub mod mainstay;
-pub mod networking;
-pub mod node;
-pub mod policy;
-pub mod rbac;
-mod read;
-pub mod scheduling;
-pub mod storage;
+pub(crate) mod labels;
+pub(crate) mod read;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Columns;
-use crate::{kinds, schema::Schema};
+use crate::{groups as kinds, schema::Schema};
 
 pub const NOW: &str = "2025-01-02T00:00:00Z";
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use mainstay_api::{
     matching::{NodeTerm, UNLABELLED},
     quantity::Quantity as Amount,
-    rules::{labels, resources},
+    validation::{labels, resources},
 };
 
 /// A machine, as far as volumes are choosy about it.

@@ -1,7 +1,7 @@
 //! POST: a new object.
 
 use http::StatusCode;
-use mainstay_api::{descriptor::StatusRule, field::Errors, rules::meta};
+use mainstay_api::{descriptor::StatusRule, field::Errors, validation::meta};
 use mainstay_store::{Compare, Expect, Op, Outcome, Revision, Txn};
 use serde_json::{Value, json};
 

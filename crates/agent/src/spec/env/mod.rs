@@ -12,7 +12,7 @@ pub mod services;
 use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, Pod, Secret, Service};
-use mainstay_api::rules::names;
+use mainstay_api::validation::names;
 
 pub use self::expand::expand;
 use super::{ConfigError, container, machine::Machine, pod_ref};

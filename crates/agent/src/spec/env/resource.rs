@@ -1,7 +1,7 @@
 //! A container's own requests and limits, as variables and files show them.
 
 use k8s_openapi::api::core::v1::{Container, ResourceFieldSelector};
-use mainstay_api::{quantity::Quantity as Amount, rules::resources as rules};
+use mainstay_api::{quantity::Quantity as Amount, validation::resources as rules};
 
 use crate::spec::machine::Allocatable;
 

@@ -19,7 +19,7 @@ use kube::{
     Api,
     api::{ListParams, PostParams},
 };
-use mainstay_api::rules::batch::cron;
+use mainstay_api::groups::batch::rules::cron;
 
 use self::plan::{Action, Concurrency, Desired, JobView, Report, Say, World};
 use super::{

@@ -9,7 +9,7 @@ use k8s_openapi::{
     api::{batch::v1::CronJobStatus, core::v1::ObjectReference},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use mainstay_api::rules::batch::cron::Schedule;
+use mainstay_api::groups::batch::rules::cron::Schedule;
 
 use super::ticks;
 use crate::shell::Plan;

@@ -6,7 +6,7 @@
 //! what the cron library of upstream does.
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use mainstay_api::rules::batch::cron::{Calendar, Schedule};
+use mainstay_api::groups::batch::rules::cron::{Calendar, Schedule};
 
 /// A schedule that is not due within so many years never is: the thirtieth of February.
 const YEARS: i16 = 5;
@@ -80,7 +80,7 @@ pub fn more_than(most: usize, schedule: &Schedule, zone: &TimeZone, after: Times
 
 #[cfg(test)]
 mod tests {
-    use mainstay_api::rules::batch::cron;
+    use mainstay_api::groups::batch::rules::cron;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,0 +1,5 @@
+//! authentication.k8s.io: TokenReview, SelfSubjectReview.
+
+mod kinds;
+
+pub use kinds::kinds;

@@ -1,0 +1,5 @@
+//! authorization.k8s.io: access reviews.
+
+mod kinds;
+
+pub use kinds::kinds;

@@ -1,0 +1,110 @@
+//! What upstream's default admission plugins do to every pod: tolerations for a node that is
+//! gone for a moment, a priority, a service account, selectors completed from the pod's labels.
+
+use k8s_openapi::{
+    api::core::v1::{Pod, PodAffinityTerm, PodSpec, Toleration},
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
+};
+
+use super::annotations::MIRROR;
+use crate::validation::{
+    check::{list, text},
+    labels::Map,
+};
+
+/// How long a pod stays bound to a node that is not ready or out of reach.
+const TOLERATION_SECONDS: i64 = 300;
+const OUTAGES: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
+pub(super) fn admit_create(pod: &mut Pod) {
+    let labels = pod.metadata.labels.clone().unwrap_or_default();
+    let mirror = pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR));
+    let Some(spec) = &mut pod.spec else { return };
+    tolerate_outages(spec);
+    prioritize(spec);
+    if !mirror && text(&spec.service_account_name).is_empty() {
+        spec.service_account_name = Some("default".to_owned());
+        spec.service_account.clone_from(&spec.service_account_name);
+    }
+    complete_selectors(spec, &labels);
+}
+
+pub(super) fn admit_update(pod: &mut Pod, old: &Pod) {
+    let (Some(spec), Some(old)) = (&mut pod.spec, &old.spec) else { return };
+    tolerate_outages(spec);
+    // Whoever replaces a pod from a manifest need not know what was computed.
+    spec.priority = spec.priority.or(old.priority);
+    if spec.preemption_policy.is_none() {
+        spec.preemption_policy.clone_from(&old.preemption_policy);
+    }
+}
+
+fn tolerate_outages(spec: &mut PodSpec) {
+    let tolerated = |key: &str, toleration: &Toleration| {
+        (text(&toleration.key).is_empty() || text(&toleration.key) == key)
+            && matches!(text(&toleration.effect), "" | "NoExecute")
+    };
+    for key in OUTAGES {
+        if !list(&spec.tolerations).iter().any(|toleration| tolerated(key, toleration)) {
+            spec.tolerations.get_or_insert_default().push(Toleration {
+                key: Some(key.to_owned()),
+                operator: Some("Exists".to_owned()),
+                effect: Some("NoExecute".to_owned()),
+                toleration_seconds: Some(TOLERATION_SECONDS),
+                value: None,
+            });
+        }
+    }
+}
+
+/// The numbers behind the classes that always exist. Other classes are objects, which somebody
+/// with access to them has to look up.
+fn prioritize(spec: &mut PodSpec) {
+    let priority = match text(&spec.priority_class_name) {
+        "" => 0,
+        "system-cluster-critical" => 2_000_000_000,
+        "system-node-critical" => 2_000_001_000,
+        _ => return,
+    };
+    spec.priority.get_or_insert(priority);
+    spec.preemption_policy.get_or_insert_with(|| "PreemptLowerPriority".to_owned());
+}
+
+/// Turns `matchLabelKeys` into the requirements they stand for.
+fn complete_selectors(spec: &mut PodSpec, labels: &Map) {
+    let Some(affinity) = &mut spec.affinity else { return };
+    let (near, far) = (&mut affinity.pod_affinity, &mut affinity.pod_anti_affinity);
+    let near = near.iter_mut().map(|a| {
+        (
+            &mut a.required_during_scheduling_ignored_during_execution,
+            &mut a.preferred_during_scheduling_ignored_during_execution,
+        )
+    });
+    let far = far.iter_mut().map(|a| {
+        (
+            &mut a.required_during_scheduling_ignored_during_execution,
+            &mut a.preferred_during_scheduling_ignored_during_execution,
+        )
+    });
+    for (required, preferred) in near.chain(far) {
+        let preferred = preferred.iter_mut().flatten().map(|weighted| &mut weighted.pod_affinity_term);
+        required.iter_mut().flatten().chain(preferred).for_each(|term| complete_selector(term, labels));
+    }
+}
+
+fn complete_selector(term: &mut PodAffinityTerm, labels: &Map) {
+    let Some(selector) = &mut term.label_selector else { return };
+    for (keys, operator) in [(&term.match_label_keys, "In"), (&term.mismatch_label_keys, "NotIn")] {
+        for (key, value) in list(keys).iter().filter_map(|key| Some((key, labels.get(key)?))) {
+            add_requirement(selector, key, operator, value);
+        }
+    }
+}
+
+fn add_requirement(selector: &mut LabelSelector, key: &str, operator: &str, value: &str) {
+    selector.match_expressions.get_or_insert_default().push(LabelSelectorRequirement {
+        key: key.to_owned(),
+        operator: operator.to_owned(),
+        values: Some(vec![value.to_owned()]),
+    });
+}

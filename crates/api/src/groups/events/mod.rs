@@ -1,0 +1,6 @@
+//! events.k8s.io: Event.
+
+mod kinds;
+pub mod table;
+
+pub use kinds::kinds;

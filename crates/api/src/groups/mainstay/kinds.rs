@@ -1,0 +1,18 @@
+//! `mainstay.dev/v1`: kinds of our own.
+
+use super::{
+    rules::{offer::OfferRules, service_table::ServiceTableRules},
+    table,
+};
+use crate::{descriptor::Descriptor, groups::builder::of, offer::Offer, service_table::ServiceTable};
+
+/// Kinds of groups outside Kubernetes are stored below their group's name, as upstream stores them.
+pub fn kinds() -> Vec<Descriptor> {
+    vec![
+        of::<Offer>().rules::<OfferRules>().columns(&table::OFFERS).short("of").stored_below("mainstay.dev/offers"),
+        of::<ServiceTable>()
+            .rules::<ServiceTableRules>()
+            .columns(&table::SERVICE_TABLES)
+            .stored_below("mainstay.dev/servicetables"),
+    ]
+}

@@ -1,0 +1,25 @@
+//! `rbac.authorization.k8s.io/v1`. Names may be anything a path can carry: `system:node`.
+
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+
+use super::{
+    rules::{ClusterRoleBindingRules, ClusterRoleRules, RoleBindingRules, RoleRules},
+    table,
+};
+use crate::{
+    descriptor::{Descriptor, NameRule},
+    groups::builder::of,
+    table::generic,
+};
+
+pub fn kinds() -> Vec<Descriptor> {
+    vec![
+        of::<ClusterRole>().rules::<ClusterRoleRules>().columns(&generic::NAME_CREATED).named(NameRule::PathSegment),
+        of::<ClusterRoleBinding>()
+            .rules::<ClusterRoleBindingRules>()
+            .columns(&table::BINDINGS)
+            .named(NameRule::PathSegment),
+        of::<Role>().rules::<RoleRules>().columns(&generic::NAME_CREATED).named(NameRule::PathSegment),
+        of::<RoleBinding>().rules::<RoleBindingRules>().columns(&table::BINDINGS).named(NameRule::PathSegment),
+    ]
+}
