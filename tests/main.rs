@@ -6,6 +6,7 @@
 mod harness;
 
 mod columns;
+mod examples;
 mod faults;
 mod healing;
 mod jobs;
