@@ -1,4 +1,4 @@
-//! Requests by their bytes: what is sent is built once, what is answered is not parsed unless asked for.
+//! HTTP requests to the API by their bytes: bodies are encoded once, and responses are not decoded unless needed.
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
@@ -10,7 +10,7 @@ pub const JSON: &str = "application/json";
 pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub const MERGE: &str = "application/merge-patch+json";
 
-/// An answer other than success.
+/// A request that was not answered, or not with success.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error("{method} {path}")]
@@ -34,7 +34,7 @@ impl CallError {
     }
 }
 
-/// Sends a request and gives the answer's bytes.
+/// Sends a request and returns the bytes of the response.
 pub async fn call(
     client: &Client,
     method: Method,
@@ -60,8 +60,13 @@ pub async fn call(
     Err(CallError::Refused { method, path: path.to_owned(), code: code.as_u16(), message: message(code, &bytes) })
 }
 
-/// Writes an object whole, and makes it if it is not there.
-pub async fn put(client: &Client, all: &str, name: &str, object: &impl Serialize) -> Result<(), CallError> {
+/// Replaces an object, and creates it if there is none.
+pub async fn create_or_replace(
+    client: &Client,
+    all: &str,
+    name: &str,
+    object: &impl Serialize,
+) -> Result<(), CallError> {
     let body = serde_json::to_vec(object).unwrap_or_default();
     match call(client, Method::PUT, &format!("{all}/{name}"), JSON, body.clone()).await {
         Err(error) if error.code() == Some(404) => call(client, Method::POST, all, JSON, body).await.map(drop),
@@ -71,6 +76,6 @@ pub async fn put(client: &Client, all: &str, name: &str, object: &impl Serialize
 
 fn message(code: StatusCode, bytes: &[u8]) -> String {
     let status: Option<serde_json::Value> = serde_json::from_slice(bytes).ok();
-    let said = status.as_ref().and_then(|status| status["message"].as_str());
-    said.or(code.canonical_reason()).unwrap_or_default().to_owned()
+    let message = status.as_ref().and_then(|status| status["message"].as_str());
+    message.or(code.canonical_reason()).unwrap_or_default().to_owned()
 }

@@ -1,4 +1,4 @@
-//! A store that a kill cuts off in the middle: what was acknowledged stays, and nothing more is.
+//! A store that stops after some binds, as if the server was killed: what was acknowledged stays, the rest fails.
 
 use std::sync::{
     Arc,
@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use mainstay_store::{Embedded, Entry, Interest, List, Listing, Op, Outcome, Revision, Store, StoreError, Txn, Watch};
 use tokio::sync::Notify;
 
-pub struct Cut {
+pub struct KilledStore {
     pub inner: Arc<Embedded>,
     /// Binds that are let through before the cut; never cut if it is `usize::MAX`.
     left: AtomicUsize,
@@ -17,7 +17,7 @@ pub struct Cut {
     pub cut: Notify,
 }
 
-impl Cut {
+impl KilledStore {
     pub fn after(inner: Arc<Embedded>, binds: usize) -> Arc<Self> {
         Arc::new(Self { inner, left: AtomicUsize::new(binds), dead: AtomicBool::new(false), cut: Notify::new() })
     }
@@ -46,7 +46,7 @@ impl Cut {
 }
 
 #[async_trait]
-impl Store for Cut {
+impl Store for KilledStore {
     async fn get(&self, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
         self.check()?;
         self.inner.get(key).await

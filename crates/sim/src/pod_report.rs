@@ -1,4 +1,4 @@
-//! What a machine tells the API of one of its pods: that it runs, that it is gone, that it is refused.
+//! What a hollow node writes to the API about one of its pods: that it runs, that it is gone, that it is refused.
 
 use http::Method;
 use jiff::Timestamp;
@@ -7,19 +7,21 @@ use serde_json::{Value, json};
 
 use crate::{
     pod::Pod,
-    wire::{self, CallError, JSON, STRATEGIC},
+    requests::{self, CallError, JSON, STRATEGIC},
 };
 
-/// The pod and what is to be told of it.
-pub struct Word {
-    pub machine: usize,
+/// One write about one pod, fenced by its uid.
+pub struct PodReport {
+    pub node: usize,
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    pub what: What,
+    pub kind: PodReportKind,
+    /// How often sending it has failed.
+    pub failures: u32,
 }
 
-pub enum What {
+pub enum PodReportKind {
     Runs {
         /// Names and images.
         containers: Vec<(String, String)>,
@@ -31,38 +33,38 @@ pub enum What {
     },
 }
 
-impl Word {
-    pub fn of(machine: usize, pod: &Pod, what: What) -> Self {
+impl PodReport {
+    pub fn new(node: usize, pod: &Pod, kind: PodReportKind) -> Self {
         let (namespace, name, uid) = (pod.namespace().to_owned(), pod.name().to_owned(), pod.uid().to_owned());
-        Self { machine, namespace, name, uid, what }
+        Self { node, namespace, name, uid, kind, failures: 0 }
     }
 
     fn path(&self, subresource: &str) -> String {
         format!("/api/v1/namespaces/{}/pods/{}{subresource}", self.namespace, self.name)
     }
 
-    /// Tells it. That the pod is gone, or that its name is another's by now, is no error.
-    pub async fn tell(&self, client: &Client, address: Option<String>) -> Result<(), CallError> {
-        let told = match &self.what {
-            What::Runs { containers } => {
+    /// Sends it. That the pod is gone, or that another pod has its name by now, is no error.
+    pub async fn send(&self, client: &Client, address: Option<String>) -> Result<(), CallError> {
+        let sent = match &self.kind {
+            PodReportKind::Runs { containers } => {
                 let body = json!({
-                    "metadata": { "uid": self.uid }, "status": running(containers, address, Timestamp::now()),
+                    "metadata": { "uid": self.uid }, "status": running_status(containers, address, Timestamp::now()),
                 });
-                wire::call(client, Method::PATCH, &self.path("/status"), STRATEGIC, body.to_string().into()).await
+                requests::call(client, Method::PATCH, &self.path("/status"), STRATEGIC, body.to_string().into()).await
             }
-            What::Gone => {
+            PodReportKind::Gone => {
                 let body = json!({
                     "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0,
                     "preconditions": { "uid": self.uid },
                 });
-                wire::call(client, Method::DELETE, &self.path(""), JSON, body.to_string().into()).await
+                requests::call(client, Method::DELETE, &self.path(""), JSON, body.to_string().into()).await
             }
-            What::Refused { reason, message } => {
+            PodReportKind::Refused { reason, message } => {
                 let body = json!({ "uid": self.uid, "reason": reason, "message": message });
-                wire::call(client, Method::POST, &self.path("/refusal"), JSON, body.to_string().into()).await
+                requests::call(client, Method::POST, &self.path("/refusal"), JSON, body.to_string().into()).await
             }
         };
-        match told {
+        match sent {
             Ok(_) => Ok(()),
             Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
             Err(error) => Err(error),
@@ -70,8 +72,8 @@ impl Word {
     }
 }
 
-/// The whole status as an agent would tell it.
-fn running(containers: &[(String, String)], address: Option<String>, now: Timestamp) -> Value {
+/// The whole status as an agent would write it.
+fn running_status(containers: &[(String, String)], address: Option<String>, now: Timestamp) -> Value {
     let now = now.strftime("%FT%TZ").to_string();
     let condition = |kind: &str| json!({ "type": kind, "status": "True", "lastTransitionTime": now });
     let containers: Vec<Value> = containers

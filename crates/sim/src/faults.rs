@@ -1,13 +1,13 @@
-//! How machines behave, and which of them badly: chosen by a seed, so that a run can be repeated.
+//! Which hollow nodes misbehave, and how: chosen by a seed, so that a run can be repeated.
 
 use std::time::Duration;
 
-/// How one machine behaves.
+/// How one node behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Conduct {
+pub enum NodeBehavior {
     #[default]
     Honest,
-    /// It falls silent: no offers, no heartbeats, no word of its pods.
+    /// After this long it writes nothing any more: no offers, no heartbeats, no pod statuses.
     Silent { after: Duration },
     /// It always offers all it has, whatever it already holds, and refuses what does not fit.
     Lying,
@@ -15,7 +15,7 @@ pub enum Conduct {
     Refusing,
 }
 
-/// How many of a hundred machines behave in which bad way.
+/// How many of a hundred nodes misbehave in which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub seed: u64,
@@ -27,21 +27,21 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// The conduct of each of `count` machines; the same for the same seed.
-    pub fn conducts(&self, count: usize) -> Vec<Conduct> {
+    /// The behavior of each of `count` nodes; the same for the same seed.
+    pub fn assign_behaviors(&self, count: usize) -> Vec<NodeBehavior> {
         let mut chance = fastrand::Rng::with_seed(self.seed);
         let within = u64::try_from(self.within.as_millis()).unwrap_or(u64::MAX);
         (0..count)
             .map(|_| {
                 let (drawn, after) = (chance.u8(0..100), chance.u64(0..=within));
                 if drawn < self.silent {
-                    Conduct::Silent { after: Duration::from_millis(after) }
+                    NodeBehavior::Silent { after: Duration::from_millis(after) }
                 } else if drawn < self.silent.saturating_add(self.lying) {
-                    Conduct::Lying
+                    NodeBehavior::Lying
                 } else if drawn < self.silent.saturating_add(self.lying).saturating_add(self.refusing) {
-                    Conduct::Refusing
+                    NodeBehavior::Refusing
                 } else {
-                    Conduct::Honest
+                    NodeBehavior::Honest
                 }
             })
             .collect()
@@ -55,17 +55,17 @@ mod tests {
     #[test]
     fn a_seed_fixes_who_misbehaves() {
         let faults = Faults { seed: 7, silent: 10, lying: 20, refusing: 5, within: Duration::from_secs(9) };
-        let drawn = faults.conducts(1000);
-        assert_eq!(drawn, faults.conducts(1000));
-        assert_ne!(drawn, Faults { seed: 8, ..faults }.conducts(1000));
-        let share = |is: fn(&Conduct) -> bool| drawn.iter().filter(|conduct| is(conduct)).count();
-        assert!((60..140).contains(&share(|c| matches!(c, Conduct::Silent { .. }))));
-        assert!((150..250).contains(&share(|c| *c == Conduct::Lying)));
-        assert!((25..75).contains(&share(|c| *c == Conduct::Refusing)));
+        let drawn = faults.assign_behaviors(1000);
+        assert_eq!(drawn, faults.assign_behaviors(1000));
+        assert_ne!(drawn, Faults { seed: 8, ..faults }.assign_behaviors(1000));
+        let share = |is: fn(&NodeBehavior) -> bool| drawn.iter().filter(|behavior| is(behavior)).count();
+        assert!((60..140).contains(&share(|c| matches!(c, NodeBehavior::Silent { .. }))));
+        assert!((150..250).contains(&share(|c| *c == NodeBehavior::Lying)));
+        assert!((25..75).contains(&share(|c| *c == NodeBehavior::Refusing)));
     }
 
     #[test]
     fn without_faults_all_are_honest() {
-        assert!(Faults::default().conducts(100).iter().all(|conduct| *conduct == Conduct::Honest));
+        assert!(Faults::default().assign_behaviors(100).iter().all(|behavior| *behavior == NodeBehavior::Honest));
     }
 }
