@@ -73,10 +73,15 @@ fn service_range(text: &str) -> Result<mainstay_network::Range, String> {
     if (12..=27).contains(&range.bits()) { Ok(range) } else { Err("must be of a size from /12 to /27".to_owned()) }
 }
 
+/// A duration such as `5s` or `1m30s`.
+fn duration(text: &str) -> Result<std::time::Duration, String> {
+    mainstay_api::duration::parse_duration(text).ok_or_else(|| format!("{text:?} {}", mainstay_api::duration::EXPECTED))
+}
+
 /// Offers say in whole seconds how long they are good for.
 fn offer_ttl(text: &str) -> Result<std::time::Duration, String> {
     let bare = text.parse().ok().map(std::time::Duration::from_secs);
-    let time = bare.map_or_else(|| mainstay_scheduler::settings::duration(text), Ok)?;
+    let time = bare.map_or_else(|| duration(text), Ok)?;
     let whole = time.subsec_nanos() == 0 && (1..=3600).contains(&time.as_secs());
     if whole { Ok(time) } else { Err("must be whole seconds, at least 1s and at most 1h".to_owned()) }
 }
