@@ -114,7 +114,7 @@ mod tests {
             message: message.to_owned(),
         };
         assert_eq!(event_name(&event("u", "no room")), event_name(&event("u", "no room")));
-        assert_ne!(event_name(&event("u", "no room")), event_name(&event("u", "no machine")));
+        assert_ne!(event_name(&event("u", "no room")), event_name(&event("u", "no node")));
         assert_ne!(event_name(&event("u", "no room")), event_name(&event("v", "no room")), "another pod of that name");
         let event = build_event(&event("u", "no room"), &Time(Timestamp::UNIX_EPOCH));
         assert_eq!(event.involved_object.uid.as_deref(), Some("u"));

@@ -85,7 +85,7 @@ fn who_failed_is_tried_again_by_itself() {
         let waiting = &queue.waiting_pods(at)[0];
         assert!(waiting.delay < BACKOFF.ceiling(failures), "{waiting:?}");
         longest = longest.max(waiting.delay);
-        assert_eq!(queue.move_to_active(at, |_| true), 0, "no news of machines heals it");
+        assert_eq!(queue.move_to_active(at, |_| true), 0, "no change makes it active");
         at = queue.next_deadline(at).unwrap();
     }
     assert!(longest > 30 * SECOND, "it uses the whole span: {longest:?}");

@@ -30,7 +30,7 @@ enum Step {
     Hear(usize),
     /// The oldest placement under way is answered: well, or not at all.
     BindResult(bool),
-    ReconcileStep,
+    Schedule,
     Pass(u64),
 }
 
@@ -42,7 +42,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..3usize).prop_map(Step::Offer),
         6 => (1..4usize).prop_map(Step::Hear),
         4 => prop::bool::weighted(0.8).prop_map(Step::BindResult),
-        4 => Just(Step::ReconcileStep),
+        4 => Just(Step::Schedule),
         1 => (0..2_000u64).prop_map(Step::Pass),
     ];
     prop::collection::vec(step, 0..120)
@@ -171,7 +171,7 @@ impl Model {
                 }
             }
             Step::BindResult(well) => self.answer(*well)?,
-            Step::ReconcileStep => self.schedule()?,
+            Step::Schedule => self.schedule()?,
             Step::Pass(millis) => self.now += Duration::from_millis(*millis),
         }
         Ok(())
