@@ -24,6 +24,7 @@ mod offers;
 mod outages;
 mod outliving;
 mod placement;
+mod protection;
 mod python_client;
 mod restarts;
 mod rollouts;

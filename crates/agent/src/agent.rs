@@ -202,6 +202,8 @@ impl Agent {
             evictions: keeper.evictions(),
             traffic: services.as_ref().map(|services| services.traffic.clone()).unwrap_or_default(),
             mirrors,
+            user_ids: crate::user_ids::UserIds::of_machine(&settings.instance),
+            is_cri: matches!(engine, Engine::Cri { .. }),
         });
         Ok(Self { from_directory, settings, runtime, tools, keeper, from_api, said, server, bridge, services })
     }

@@ -12,6 +12,7 @@ use crate::{
     services,
     settings::Settings,
     standalone,
+    user_ids::UserIds,
     volumes::{VolumeError, Volumes, remove},
     wake::Wake,
 };
@@ -74,6 +75,8 @@ pub async fn teardown(
     if let Err(error) = remove::tree(&objects::kept_in(&settings.instance)) {
         tracing::warn!(%error, "something of what the API told is left");
     }
+    let user_ids = UserIds::of_machine(&settings.instance).release_all();
+    user_ids.map_err(|source| TeardownError::Left { what: "user ids", source })?;
     // Empty by now; whatever still holds on to them keeps them.
     Cgroup::at(&settings.instance).remove().map_err(|source| TeardownError::Left { what: "cgroup", source })?;
     let run = Path::new("/run").join(&settings.instance);

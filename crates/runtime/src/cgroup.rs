@@ -16,7 +16,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::spec::Resources;
+use crate::{error::at_path, spec::Resources};
 
 mod limits;
 mod usage;
@@ -34,6 +34,20 @@ pub enum Layout {
 pub fn layout() -> &'static Layout {
     static LAYOUT: OnceLock<Layout> = OnceLock::new();
     LAYOUT.get_or_init(|| parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()))
+}
+
+/// Whether groups can be made at all; said at the start rather than by the first pod.
+pub fn verify() -> io::Result<()> {
+    let Layout::V2(root) = layout() else { return Ok(()) };
+    let path = root.join("cgroup.controllers");
+    fs::read(&path).map(drop).map_err(|error| {
+        let text = format!(
+            "read {}: {error}: no cgroup file system is mounted; mount -t cgroup2 cgroup2 {} gives it one",
+            path.display(),
+            root.display()
+        );
+        io::Error::new(error.kind(), text)
+    })
 }
 
 /// From the text of `mountinfo`.
@@ -114,7 +128,8 @@ impl Cgroup<'_> {
                     if names.iter().any(|name| name == "cpuset") {
                         create_cpuset(root, &self.path)?;
                     } else {
-                        fs::create_dir_all(root.join(&self.path))?;
+                        let dir = root.join(&self.path);
+                        fs::create_dir_all(&dir).map_err(|error| at_path("make", &dir, &error))?;
                     }
                 }
                 Ok(())
@@ -125,7 +140,8 @@ impl Cgroup<'_> {
     /// Moves a process into it.
     pub fn add(&self, pid: i32) -> io::Result<()> {
         for dir in self.dirs() {
-            fs::write(dir.join("cgroup.procs"), pid.to_string())?;
+            let file = dir.join("cgroup.procs");
+            fs::write(&file, pid.to_string()).map_err(|error| at_path("write", &file, &error))?;
         }
         Ok(())
     }
@@ -236,7 +252,7 @@ fn create_cpuset(root: &Path, path: &Path) -> io::Result<()> {
 
 fn make_dir(dir: &Path) -> io::Result<()> {
     match fs::create_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(at_path("make", dir, &error)),
         _ => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
-use mainstay_runtime::spec::{Mount, Propagation};
+use mainstay_runtime::spec::{Mount, Propagation, RecursiveReadOnly};
 
 use super::{ConfigError, Specs, Wanted, dns, env, hostname, hosts, pod_ref};
 use crate::volumes::subpath::Place;
@@ -30,7 +30,13 @@ impl Specs {
         for (path, source) in self.files(wanted, container)? {
             if !mounts.iter().any(|mount| mount.target == Path::new(&path)) {
                 let target = PathBuf::from(path);
-                mounts.push(Mount { source, target, read_only: false, propagation: Propagation::Private });
+                mounts.push(Mount {
+                    source,
+                    target,
+                    read_only: false,
+                    recursive_read_only: Default::default(),
+                    propagation: Propagation::Private,
+                });
             }
         }
         Ok(mounts)
@@ -47,6 +53,11 @@ impl Specs {
         let refused = |why: String| ConfigError::Refused(why);
         let source = self.volumes.source(pod, &mount.name).map_err(|error| refused(error.to_string()))?;
         let read_only = mount.read_only.unwrap_or_default() || source.read_only;
+        let recursive = match mount.recursive_read_only.as_deref() {
+            Some("Enabled") => RecursiveReadOnly::Enabled,
+            Some("IfPossible") => RecursiveReadOnly::IfPossible,
+            Some(_) | None => RecursiveReadOnly::Disabled,
+        };
         let within = match (mount.sub_path.as_deref(), mount.sub_path_expr.as_deref()) {
             (Some(path), _) if !path.is_empty() => Some(path.to_owned()),
             (_, Some(path)) if !path.is_empty() => Some(expand_strictly(path, env).map_err(refused)?),
@@ -71,6 +82,7 @@ impl Specs {
             source: path,
             target: absolute(&mount.mount_path),
             read_only,
+            recursive_read_only: if read_only { recursive } else { RecursiveReadOnly::Disabled },
             propagation: match mount.mount_propagation.as_deref() {
                 Some("HostToContainer") => Propagation::HostToContainer,
                 Some("Bidirectional") => Propagation::Bidirectional,

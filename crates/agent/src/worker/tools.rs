@@ -7,7 +7,8 @@ use mainstay_runtime::Runtime;
 
 use crate::{
     events::Events, heal::Healer, hook::Hooks, node::Evictions, objects::Objects, pods::Pods, probe::Probes,
-    services::Traffic, settings::Settings, sources::mirror::Mirrors, spec::Specs, volumes::Volumes, wake::Wake,
+    services::Traffic, settings::Settings, sources::mirror::Mirrors, spec::Specs, user_ids::UserIds, volumes::Volumes,
+    wake::Wake,
 };
 
 pub struct Tools {
@@ -28,4 +29,7 @@ pub struct Tools {
     pub evictions: Evictions,
     pub traffic: Arc<Traffic>,
     pub mirrors: Arc<Mirrors>,
+    pub user_ids: UserIds,
+    /// Containers are made by a CRI runtime.
+    pub is_cri: bool,
 }

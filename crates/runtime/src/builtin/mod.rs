@@ -11,9 +11,11 @@ use caps::CapsHashSet;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
+pub mod apparmor;
 mod capabilities;
 mod client;
 mod containers;
+mod mount_checks;
 mod mounts;
 mod oci;
 mod paths;
@@ -24,6 +26,7 @@ mod seccomp;
 mod sessions;
 pub mod shim;
 mod signals;
+mod staging;
 mod stats;
 mod sys;
 mod users;
@@ -42,6 +45,9 @@ use crate::{
 use paths::Paths;
 use wire::Request;
 use world::World;
+
+/// As in a container's id, and as RuntimeClasses name it.
+pub const NAME: &str = "mainstay";
 
 pub struct BuiltinSettings {
     /// What outlives a restart of the machine: `<data>/runtime`.
@@ -89,6 +95,7 @@ impl Keyed {
 impl Builtin {
     /// Finds everything that an earlier one made.
     pub async fn open(settings: BuiltinSettings) -> Result<Self> {
+        cgroup::verify().map_err(|error| RuntimeError::caused("find the machine's cgroups", &error))?;
         let failed = |error: std::io::Error| RuntimeError::failed("open the runtime's directory", error);
         let paths = Paths { directory: settings.directory, run_dir: settings.run_dir };
         for dir in [paths.sandboxes(), paths.sockets()] {
@@ -127,7 +134,7 @@ impl Builtin {
 #[async_trait]
 impl Runtime for Builtin {
     async fn about(&self) -> Result<About> {
-        Ok(About { name: "mainstay".into(), version: env!("CARGO_PKG_VERSION").into() })
+        Ok(About { name: NAME.into(), version: env!("CARGO_PKG_VERSION").into() })
     }
 
     async fn observe(&self, pod: Option<&PodUid>) -> Result<Observed> {

@@ -29,7 +29,7 @@ use super::{
     world::{Known, Sandbox},
 };
 use crate::{
-    error::RuntimeError,
+    error::{RuntimeError, at_path},
     observed::{ContainerId, SandboxId},
     port::Result,
     spec::SandboxSpec,
@@ -46,6 +46,11 @@ const SHM: &str = "mode=1777,size=65536k";
 
 impl Inner {
     pub async fn create_sandbox(self: &Arc<Self>, spec: &SandboxSpec) -> Result<SandboxId> {
+        if !matches!(spec.runtime_handler.as_str(), "" | super::NAME) {
+            return Err(RuntimeError::Invalid {
+                why: format!("no runtime for {:?} is configured", spec.runtime_handler),
+            });
+        }
         // Two calls for one pod make one sandbox.
         let _making = self.making.lock(&spec.pod.uid).await;
         if let Some(id) = self.world.made_for(&spec.pod.uid, spec.attempt) {
@@ -77,12 +82,13 @@ impl Inner {
             addresses: Vec::new(),
             shim: None,
             reaper: None,
+            users: None,
         };
         self.world.insert(Sandbox::new(record.clone()));
         let made = record.clone();
         let inner = Arc::clone(self);
         blocking(move || inner.lay_out(&made)).await?.map_err(|error| RuntimeError::failed("make a sandbox", error))?;
-        (record.shim, record.reaper) = self.spawn_shim(id).await?;
+        (record.shim, record.reaper, record.users) = self.spawn_shim(id).await?;
         self.save(&record)?;
         let shim = record.shim.ok_or_else(|| RuntimeError::failed("start the pod's shim", "it ended at once"))?;
         self.watch(id).await?;
@@ -96,21 +102,22 @@ impl Inner {
 
     fn lay_out(&self, record: &SandboxRecord) -> io::Result<()> {
         let dir = self.paths.sandbox(&record.id);
-        fs::create_dir_all(dir.containers())?;
-        record::write(&dir.record(), record)?;
+        fs::create_dir_all(dir.containers()).map_err(|error| at_path("make", &dir.containers(), &error))?;
+        record::write(&dir.record(), record).map_err(|error| at_path("write", &dir.record(), &error))?;
         let pod = Cgroup::at(record.pod_cgroup.clone());
         pod.create()?;
         pod.limit(&record.spec.resources)?;
         if !record.spec.host_ipc {
             let shm = self.paths.shm(&record.id);
-            fs::create_dir_all(&shm)?;
+            fs::create_dir_all(&shm).map_err(|error| at_path("make", &shm, &error))?;
             mount(
                 Some("shm"),
                 &shm,
                 Some("tmpfs"),
                 MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
                 Some(SHM),
-            )?;
+            )
+            .map_err(|error| at_path("mount a tmpfs at", &shm, &error.into()))?;
         }
         Ok(())
     }
@@ -121,7 +128,7 @@ impl Inner {
         self.world.change(&record.id, |sandbox| sandbox.record = record.clone())
     }
 
-    async fn spawn_shim(&self, id: &SandboxId) -> Result<(Option<Process>, Option<i32>)> {
+    async fn spawn_shim(&self, id: &SandboxId) -> Result<(Option<Process>, Option<i32>, Option<Process>)> {
         let failed = |error: io::Error| RuntimeError::failed("start the pod's shim", error);
         let (program, arguments) =
             self.shim.split_first().ok_or_else(|| failed(io::Error::other("no shim was named")))?;
@@ -157,7 +164,7 @@ impl Inner {
             }
         };
         match hello {
-            Hello::Ready { reaper } => Ok((process, reaper)),
+            Hello::Ready { reaper, users } => Ok((process, reaper, users.and_then(Process::of))),
             Hello::Failed(why) => Err(RuntimeError::failed("start the pod's shim", why)),
         }
     }

@@ -40,6 +40,9 @@ impl Inner {
             None => self.image_user(spec).await?,
             Some(_) => config::ImageUser::default(),
         };
+        if config::needs_features(spec) {
+            config::verify_container(&pod, spec, &self.client.status().await?)?;
+        }
         let target = spec.pid_of.as_deref().map(|name| newest(&of_sandbox, name)).transpose()?;
         let config = config::container(&self.settings.instance, &pod, spec, &user, target)?;
         if let Some(directory) = spec.log_path.parent() {

@@ -28,7 +28,7 @@ use tokio::sync::watch as changes;
 
 pub use document::ImageConfig;
 pub use import::{ImportError, Imported};
-pub use rootfs::Rootfs;
+pub use rootfs::{Owners, Rootfs};
 pub use store::{ImageStore, Options};
 
 use crate::{error::RuntimeError, port::Result};

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 
 use super::{Auth, PullError, document::Descriptor, files::Files, layers, name, store::Options};
+use crate::error::chain;
 
 const MANIFESTS: &[&str] = &[
     "application/vnd.oci.image.manifest.v1+json",
@@ -318,20 +319,6 @@ fn on_this_machine(registry: &str) -> bool {
         None => registry.split(':').next().unwrap_or(registry),
     };
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// An error with its causes, each said once.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]
