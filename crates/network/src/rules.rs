@@ -66,3 +66,27 @@ pub async fn remove(bridge: &str) -> Result<(), NetworkError> {
     batch.delete_table(bridge);
     write(batch.finish()).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nft::tests::assert_golden;
+
+    #[test]
+    fn the_bytes_of_a_bridges_table_are_the_golden_ones() {
+        let port = |protocol, host_ip, host_port| HostPort { protocol, host_ip, host_port, pod_port: 8080 };
+        let leases = [
+            Lease { address: [10, 244, 3, 2].into(), ports: vec![] },
+            Lease {
+                address: [10, 244, 3, 3].into(),
+                ports: vec![
+                    port(Protocol::Tcp, None, 80),
+                    port(Protocol::Udp, Some([192, 168, 77, 1].into()), 53),
+                    port(Protocol::Sctp, Some([0, 0, 0, 0].into()), 9),
+                ],
+            },
+        ];
+        let bytes = batch("mainstay0", "10.244.0.0/16".parse().unwrap(), leases.iter());
+        assert_golden("bridge.txt", include_str!("nft/tests/bridge.txt"), &[("batch", bytes)]);
+    }
+}

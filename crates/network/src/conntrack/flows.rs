@@ -86,6 +86,10 @@ pub fn delete(session: &Session, flows: &[Flow]) -> io::Result<()> {
     if flows.is_empty() {
         return Ok(());
     }
+    session.send_all(&deletions(flows), io::ErrorKind::NotFound)
+}
+
+fn deletions(flows: &[Flow]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for flow in flows {
         let header = Header { kind: DELETE, flags: REQUEST, sequence: 0, family: IPV4, resource: 0 };
@@ -99,5 +103,29 @@ pub fn delete(session: &Session, flows: &[Flow]) -> io::Result<()> {
             }
         });
     }
-    session.send_all(&bytes, io::ErrorKind::NotFound)
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nft::tests::assert_golden;
+
+    #[test]
+    fn the_bytes_of_requests_are_the_golden_ones() {
+        let flow = Flow {
+            to: "10.96.0.1:53".parse().unwrap(),
+            answered_by: "10.244.0.2:53".parse().unwrap(),
+            original: vec![8, 0, 1, 0, 10, 96, 0, 1],
+            id: Some(vec![1, 2, 3, 4]),
+            zone: Some(vec![0, 7]),
+        };
+        let plain = Flow { id: None, zone: None, ..flow.clone() };
+        let requests = [
+            ("dump UDP", request(true)),
+            ("dump without filter", request(false)),
+            ("delete", deletions(&[flow, plain])),
+        ];
+        assert_golden("conntrack.txt", include_str!("../nft/tests/conntrack.txt"), &requests);
+    }
 }

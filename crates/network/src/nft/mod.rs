@@ -231,3 +231,6 @@ impl Batch {
         self.content += 1;
     }
 }
+
+#[cfg(test)]
+pub mod tests;

@@ -24,6 +24,11 @@ impl Again {
         Self { established: told.unwrap_or(STOCK) }
     }
 
+    #[cfg(test)]
+    pub fn with_established(established: u64) -> Self {
+        Self { established }
+    }
+
     /// The name of the limits.
     pub fn limits(self) -> String {
         format!("again-{}", self.established)

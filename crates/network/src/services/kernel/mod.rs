@@ -378,3 +378,6 @@ fn end(ways: &mut BTreeMap<Way, Use>, front: &Front, target: &Target) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
