@@ -15,7 +15,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use mainstay_network::{
     Protocol,
-    catalogue::{Catalogue, HOLD, Key, Kind, Service, ServicePort},
+    catalogue::{Catalogue, HOLD, Key, Service, ServiceKind, ServicePort},
     dns::{Dns, DnsSettings},
 };
 use socket2::{Domain, Socket, Type};
@@ -126,7 +126,7 @@ async fn start_ours(services: usize, stop: &CancellationToken) -> anyhow::Result
     let catalogue = Arc::new(Catalogue::default());
     for number in 0..services {
         let service = Service {
-            kind: Kind::Address(service_address(number)),
+            kind: ServiceKind::ClusterIp(service_address(number)),
             ports: vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, node_port: None }],
             external_ips: Vec::new(),
             affinity: None,

@@ -18,7 +18,7 @@ struct Options {
 #[derive(Debug, Subcommand)]
 enum Part {
     /// The kernel's packet rules beside a direct connection, and very many Services
-    Kernel(kernel::Options),
+    KernelProxy(kernel::Options),
     /// Names: beside a bare echo and Unbound
     Dns(dns::Options),
     /// The user-space proxy beside HAProxy
@@ -28,7 +28,7 @@ enum Part {
 fn main() -> anyhow::Result<()> {
     match Options::parse().part {
         Some(Part::Dns(options)) => dns::run(&options),
-        Some(Part::Kernel(options)) => kernel::run(options),
+        Some(Part::KernelProxy(options)) => kernel::run(options),
         Some(Part::Proxy(options)) => proxy::run(options),
         None => anyhow::bail!("name a part to measure"),
     }

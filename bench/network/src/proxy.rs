@@ -19,7 +19,7 @@ use anyhow::{Context, bail};
 use mainstay_network::{
     Protocol,
     proxy::{Proxy, local_address},
-    services::frontend::{Front, Target, WithoutBackends},
+    services::frontend::{BackendPool, Frontend, WithoutBackends},
 };
 
 #[derive(Debug, clap::Args)]
@@ -160,16 +160,16 @@ fn ours(backend: SocketAddrV4, threads: usize) -> anyhow::Result<Contestant> {
 /// What the process does that `ours` starts: it says its port and carries until its parent goes.
 fn carry(backend: SocketAddrV4, threads: usize) -> anyhow::Result<()> {
     let proxy = Proxy::start_with(local_address, threads)?;
-    let front = Front { address: Some(Ipv4Addr::LOCALHOST), protocol: Protocol::Tcp, port: proxy.port() };
-    let target = Target {
+    let frontend = Frontend { address: Some(Ipv4Addr::LOCALHOST), protocol: Protocol::Tcp, port: proxy.port() };
+    let pool = BackendPool {
         backends: vec![backend],
         affinity: None,
         masquerade: false,
         through_user_space: true,
         without_backends: WithoutBackends::Hold(Duration::from_secs(10)),
-        inside: None,
+        internal: None,
     };
-    proxy.set(front, Some(&target));
+    proxy.set(frontend, Some(&pool));
     println!("{}", proxy.port());
     std::io::stdin().read_line(&mut String::new())?;
     Ok(())
@@ -187,7 +187,7 @@ fn haproxy(name: &'static str, option: &str, backend: SocketAddrV4, threads: usi
     let text = format!(
         "global\n nbthread {threads}\n maxconn 4000\n\
          defaults\n mode tcp\n {option}\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n\
-         listen front\n bind 127.0.0.1:{port}\n server backend {backend}\n"
+         listen frontend\n bind 127.0.0.1:{port}\n server backend {backend}\n"
     );
     std::fs::write(&file, text)?;
     let mut command = Command::new(program);

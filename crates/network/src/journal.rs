@@ -14,7 +14,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::range::Range;
+use crate::{
+    nft::uapi::{IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP},
+    range::Range,
+};
 
 /// A port of the machine that leads to a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +34,17 @@ pub enum Protocol {
     Tcp,
     Udp,
     Sctp,
+}
+
+impl Protocol {
+    /// The protocol number in an IP header.
+    pub fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => IPPROTO_TCP,
+            Protocol::Udp => IPPROTO_UDP,
+            Protocol::Sctp => IPPROTO_SCTP,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

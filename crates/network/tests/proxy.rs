@@ -17,12 +17,12 @@ use mainstay_network::{
     catalogue::Key,
     services::{
         Balancer, BalancerSettings,
-        frontend::{Front, Target, WithoutBackends},
+        frontend::{BackendPool, Frontend, WithoutBackends},
     },
 };
 use places::{
     Place,
-    services::{Answer, MACHINE, SERVICE, World, connect, read, target, tcp},
+    services::{Answer, MACHINE, SERVICE, World, connect, pool, read, tcp},
 };
 
 const LONG: WithoutBackends = WithoutBackends::Hold(Duration::from_secs(30));
@@ -41,17 +41,17 @@ impl Balanced {
         Self { world, balancer }
     }
 
-    /// The one Service there is has these fronts.
-    fn apply(&self, fronts: Vec<(Front, Target)>) {
+    /// The one Service there is has these frontends.
+    fn apply(&self, frontends: Vec<(Frontend, BackendPool)>) {
         let balancer = self.balancer.clone();
-        let service = vec![(Key::new("default", "web"), fronts)];
+        let service = vec![(Key::new("default", "web"), frontends)];
         self.world.machine.run_async(move || async move { balancer.apply(service).await.unwrap() });
     }
 
     fn serve(&self, backends: Vec<SocketAddrV4>, without_backends: WithoutBackends) {
-        let target = Target { without_backends, ..target(backends) };
-        let outside = Target { masquerade: true, ..target.clone() };
-        self.apply(vec![(tcp(SERVICE, 80), target), (tcp(None, 30080), outside)]);
+        let pool = BackendPool { without_backends, ..pool(backends) };
+        let outside = BackendPool { masquerade: true, ..pool.clone() };
+        self.apply(vec![(tcp(SERVICE, 80), pool), (tcp(None, 30080), outside)]);
     }
 }
 
@@ -86,9 +86,9 @@ fn connections_that_wait_are_delivered_whoever_they_come_from() {
 fn callers_inside_wait_where_those_outside_hear_nothing() {
     let balanced = Balanced::new(2);
     let world = &balanced.world;
-    let serve = |inside: Vec<SocketAddrV4>| {
-        let inside = Some(Box::new(Target { without_backends: LONG, ..target(inside) }));
-        let outside = Target { without_backends: WithoutBackends::Drop, inside, ..target([]) };
+    let serve = |internal: Vec<SocketAddrV4>| {
+        let internal = Some(Box::new(BackendPool { without_backends: LONG, ..pool(internal) }));
+        let outside = BackendPool { without_backends: WithoutBackends::Drop, internal, ..pool([]) };
         balanced.apply(vec![(tcp(MACHINE, 80), outside)]);
     };
     serve(vec![]);
@@ -114,7 +114,7 @@ fn who_waited_in_vain_is_refused() {
 fn a_service_that_asks_for_it_is_always_carried_by_us() {
     let balanced = Balanced::new(2);
     let world = &balanced.world;
-    let through_us = Target { through_user_space: true, without_backends: LONG, ..target(world.backends([0])) };
+    let through_us = BackendPool { through_user_space: true, without_backends: LONG, ..pool(world.backends([0])) };
     balanced.apply(vec![(tcp(SERVICE, 80), through_us)]);
     let answer = world.pods[1].ask_tcp(SERVICE, 80).unwrap();
     assert_eq!(answer.by, world.addresses[0]);

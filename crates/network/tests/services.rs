@@ -11,14 +11,12 @@ use std::{
 
 use mainstay_network::services::{
     Drift,
-    frontend::{Front, Target, WithoutBackends},
+    frontend::{BackendPool, Frontend, WithoutBackends},
 };
 use nix::sys::socket::{getsockopt, sockopt};
 use places::{
     PATIENCE, Place,
-    services::{
-        Answer, MACHINE, NEIGHBOUR, SERVICE, World, command, exchange, read, serve, settings, target, tcp, udp,
-    },
+    services::{Answer, MACHINE, NEIGHBOUR, SERVICE, World, command, exchange, pool, read, serve, settings, tcp, udp},
 };
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 3, 1);
@@ -34,9 +32,9 @@ fn asked(client: &Place, address: Ipv4Addr, port: u16, times: usize) -> Vec<Answ
 #[test]
 fn connections_and_datagrams_reach_every_backend_from_pods_machine_and_outside() {
     let world = World::new(4);
-    let behind = || target(world.backends(0..3));
-    let fronts = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
-    world.rules.replace(&world.machine, fronts);
+    let behind = || pool(world.backends(0..3));
+    let frontends = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
+    world.rules.replace(&world.machine, frontends);
     let client = &world.pods[3];
     let expected: BTreeSet<_> = world.addresses[..3].iter().copied().collect();
     let answers = asked(client, SERVICE, 80, 60);
@@ -57,9 +55,9 @@ fn from_outside_a_front_is_masqueraded_or_tells_who_asks() {
     let world = World::new(1);
     let external = Ipv4Addr::new(203, 0, 113, 7);
     command(&world.neighbour, "ip route add 203.0.113.0/24 via 192.168.77.1");
-    let kept = || target(world.backends([0]));
-    let masqueraded = || Target { masquerade: true, ..kept() };
-    let fronts = [
+    let kept = || pool(world.backends([0]));
+    let masqueraded = || BackendPool { masquerade: true, ..kept() };
+    let frontends = [
         (tcp(None, 30001), masqueraded()),
         (udp(None, 30001), masqueraded()),
         (tcp(None, 30002), kept()),
@@ -68,7 +66,7 @@ fn from_outside_a_front_is_masqueraded_or_tells_who_asks() {
         (tcp(external, 81), kept()),
         (tcp(MACHINE, 82), masqueraded()),
     ];
-    world.rules.replace(&world.machine, fronts);
+    world.rules.replace(&world.machine, frontends);
     let seen = |port, address| world.neighbour.ask_tcp(address, port).unwrap().to;
     let seen_udp = |port| world.neighbour.ask_udp(MACHINE, port).unwrap().to;
     assert_eq!((seen(30001, MACHINE), seen_udp(30001)), (GATEWAY, GATEWAY));
@@ -84,21 +82,21 @@ fn callers_inside_may_have_other_backends_than_those_outside() {
     let world = World::new(4);
     let external = Ipv4Addr::new(203, 0, 113, 7);
     command(&world.neighbour, "ip route add 203.0.113.0/24 via 192.168.77.1");
-    let apart = |local: &[usize], all: std::ops::Range<usize>, affinity| Target {
+    let apart = |local: &[usize], all: std::ops::Range<usize>, affinity| BackendPool {
         affinity,
         without_backends: WithoutBackends::Drop,
-        inside: Some(Box::new(Target { affinity, ..target(world.backends(all)) })),
-        ..target(world.backends(local.iter().copied()))
+        internal: Some(Box::new(BackendPool { affinity, ..pool(world.backends(all)) })),
+        ..pool(world.backends(local.iter().copied()))
     };
     let stay = Some(Duration::from_secs(60));
-    let fronts = [
+    let frontends = [
         (tcp(external, 80), apart(&[0], 0..3, None)),
         (udp(external, 80), apart(&[0], 0..3, None)),
         (tcp(external, 81), apart(&[], 0..3, None)),
         (tcp(external, 82), apart(&[0], 1..3, stay)),
         (tcp(external, 83), apart(&[0], 0..0, None)),
     ];
-    world.rules.replace(&world.machine, fronts);
+    world.rules.replace(&world.machine, frontends);
     let of = |which: std::ops::Range<usize>| world.addresses[which].iter().copied().collect::<BTreeSet<_>>();
     let (pod, machine, neighbour) = (&world.pods[3], &world.machine, &world.neighbour);
 
@@ -127,7 +125,7 @@ fn callers_inside_may_have_other_backends_than_those_outside() {
     assert_eq!(world.rules.reconcile(machine), Drift::default(), "as it should be");
     world.rules.apply(machine, [(tcp(external, 80), Some(apart(&[1], 1..4, None)))]);
     assert_eq!((by(&asked(neighbour, external, 80, 30)), by(&asked(pod, external, 80, 60))), (of(1..2), of(1..4)));
-    world.rules.apply(machine, [(tcp(external, 80), Some(target(world.backends([2])))), (tcp(external, 81), None)]);
+    world.rules.apply(machine, [(tcp(external, 80), Some(pool(world.backends([2])))), (tcp(external, 81), None)]);
     assert_eq!((by(&asked(neighbour, external, 80, 9)), by(&asked(pod, external, 80, 9))), (of(2..3), of(2..3)));
     assert_eq!(world.rules.reconcile(machine), Drift::default());
 }
@@ -135,9 +133,9 @@ fn callers_inside_may_have_other_backends_than_those_outside() {
 #[test]
 fn a_pod_reaches_itself_through_its_service() {
     let world = World::new(2);
-    let behind = || target(world.backends([0]));
-    let fronts = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
-    world.rules.replace(&world.machine, fronts);
+    let behind = || pool(world.backends([0]));
+    let frontends = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
+    world.rules.replace(&world.machine, frontends);
     let itself = Answer { by: world.addresses[0], to: GATEWAY };
     assert_eq!(world.pods[0].ask_tcp(SERVICE, 80).unwrap(), itself);
     assert_eq!(world.pods[0].ask_udp(SERVICE, 80).unwrap(), itself);
@@ -148,15 +146,15 @@ fn a_pod_reaches_itself_through_its_service() {
 #[test]
 fn without_backends_a_client_is_refused_at_once_or_hears_nothing() {
     let world = World::new(1);
-    let silent = Target { without_backends: WithoutBackends::Drop, ..target([]) };
-    let fronts = [
-        (tcp(SERVICE, 80), target([])),
-        (udp(SERVICE, 80), target([])),
-        (tcp(None, 30080), target([])),
+    let silent = BackendPool { without_backends: WithoutBackends::Drop, ..pool([]) };
+    let frontends = [
+        (tcp(SERVICE, 80), pool([])),
+        (udp(SERVICE, 80), pool([])),
+        (tcp(None, 30080), pool([])),
         (tcp(SERVICE, 81), silent.clone()),
         (udp(SERVICE, 81), silent),
     ];
-    world.rules.replace(&world.machine, fronts);
+    world.rules.replace(&world.machine, frontends);
     let (pod, unused) = (&world.pods[0], Ipv4Addr::new(10, 96, 7, 7));
     for (client, address, port) in [
         (pod, SERVICE, 80),
@@ -202,16 +200,16 @@ fn what_waits_goes_to_our_own_process_which_knows_where_it_was_going() {
         proxy_port,
         ..settings("mainstay", "10.96.0.0/16")
     });
-    let waits = Target { without_backends: WithoutBackends::Hold(Duration::from_secs(1)), ..target([]) };
-    let always = Target { through_user_space: true, ..target(world.backends([0])) };
-    let node = target(world.backends([0]));
-    let fronts = [
+    let waits = BackendPool { without_backends: WithoutBackends::Hold(Duration::from_secs(1)), ..pool([]) };
+    let always = BackendPool { through_user_space: true, ..pool(world.backends([0])) };
+    let node = pool(world.backends([0]));
+    let frontends = [
         (tcp(SERVICE, 80), waits.clone()),
         (tcp(SERVICE, 81), always),
         (tcp(None, 30080), waits),
         (tcp(None, 30081), node),
     ];
-    world.rules.replace(&world.machine, fronts);
+    world.rules.replace(&world.machine, frontends);
     let went = |client: &Place, address, port: u16| {
         let held = client.ask_tcp(address, port).unwrap();
         assert_eq!(held, Answer { by: address, to: u32::from(port).into() });
@@ -225,7 +223,7 @@ fn what_waits_goes_to_our_own_process_which_knows_where_it_was_going() {
     went(&world.machine, Ipv4Addr::new(127, 0, 0, 7), 30081);
     let nobody = world.machine.try_tcp(Ipv4Addr::LOCALHOST, 30082).unwrap_err();
     assert_eq!(nobody.kind(), ErrorKind::ConnectionRefused);
-    let ready = target(world.backends([0]));
+    let ready = pool(world.backends([0]));
     world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(ready))]);
     assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap().by, world.addresses[0], "no longer");
 }
@@ -233,7 +231,7 @@ fn what_waits_goes_to_our_own_process_which_knows_where_it_was_going() {
 #[test]
 fn a_backend_that_goes_gets_nothing_new_and_keeps_what_it_has() {
     let world = World::new(4);
-    world.rules.replace(&world.machine, [(tcp(SERVICE, 80), target(world.backends(0..3)))]);
+    world.rules.replace(&world.machine, [(tcp(SERVICE, 80), pool(world.backends(0..3)))]);
     let client = &world.pods[3];
     let mut open: Vec<(TcpStream, Answer)> = (0..20)
         .map(|_| {
@@ -246,13 +244,13 @@ fn a_backend_that_goes_gets_nothing_new_and_keeps_what_it_has() {
         })
         .collect();
     assert!(open.iter().any(|(_, answer)| answer.by == world.addresses[0]));
-    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(target(world.backends(1..3))))]);
+    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(pool(world.backends(1..3))))]);
     assert_eq!(by(&asked(client, SERVICE, 80, 40)), world.addresses[1..3].iter().copied().collect());
     for (stream, before) in &mut open {
         stream.write_all(b"still there?\n").unwrap();
         assert_eq!(read(stream).unwrap(), *before);
     }
-    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(target([])))]);
+    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(pool([])))]);
     assert_eq!(client.try_tcp(SERVICE, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     world.rules.apply(&world.machine, [(tcp(SERVICE, 80), None)]);
     assert_eq!(client.try_tcp(SERVICE, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
@@ -274,10 +272,10 @@ fn sender(client: &Place, address: Ipv4Addr, port: u16) -> UdpSocket {
 #[test]
 fn a_flow_of_datagrams_leaves_a_backend_that_is_gone() {
     let world = World::new(3);
-    let all = |front: Front, which: &[usize]| (front, Some(target(world.backends(which.iter().copied()))));
+    let all = |frontend: Frontend, which: &[usize]| (frontend, Some(pool(world.backends(which.iter().copied()))));
     let (inside, node) = (udp(SERVICE, 80), udp(None, 30080));
-    world.rules.replace(&world.machine, [inside, node].map(|front| (front, target(world.backends(0..2)))));
-    for (client, socket, front) in [
+    world.rules.replace(&world.machine, [inside, node].map(|frontend| (frontend, pool(world.backends(0..2)))));
+    for (client, socket, frontend) in [
         (&world.pods[2], sender(&world.pods[2], SERVICE, 80), inside),
         (&world.machine, sender(&world.machine, SERVICE, 80), inside),
         (&world.neighbour, sender(&world.neighbour, MACHINE, 30080), node),
@@ -285,9 +283,9 @@ fn a_flow_of_datagrams_leaves_a_backend_that_is_gone() {
         let first = exchange(&socket).unwrap().by;
         assert_eq!(exchange(&socket).unwrap().by, first, "a flow stays");
         let other = usize::from(first == world.addresses[0]);
-        world.rules.apply(&world.machine, [all(front, &[other])]);
+        world.rules.apply(&world.machine, [all(frontend, &[other])]);
         assert_eq!(exchange(&socket).unwrap().by, world.addresses[other]);
-        world.rules.apply(&world.machine, [all(front, &[0, 1])]);
+        world.rules.apply(&world.machine, [all(frontend, &[0, 1])]);
         assert_eq!(exchange(&socket).unwrap().by, world.addresses[other], "a newcomer disturbs nobody");
         drop((client, socket));
     }
@@ -299,7 +297,7 @@ fn a_flow_of_datagrams_that_began_before_its_front_finds_it() {
     world.rules.replace(&world.machine, []);
     let socket = sender(&world.neighbour, MACHINE, 30080);
     assert!(exchange(&socket).is_err());
-    world.rules.apply(&world.machine, [(udp(None, 30080), Some(target(world.backends([0]))))]);
+    world.rules.apply(&world.machine, [(udp(None, 30080), Some(pool(world.backends([0]))))]);
     // What came back of the first attempt is told with the next call.
     let answer = exchange(&socket).or_else(|_| exchange(&socket)).unwrap();
     assert_eq!(answer.by, world.addresses[0]);
@@ -308,9 +306,9 @@ fn a_flow_of_datagrams_that_began_before_its_front_finds_it() {
 #[test]
 fn a_client_stays_with_its_backend_until_it_was_away_too_long_or_the_backend_is_gone() {
     let world = World::new(4);
-    let sticky = |which: std::ops::Range<usize>| Target {
+    let sticky = |which: std::ops::Range<usize>| BackendPool {
         affinity: Some(Duration::from_secs(2)),
-        ..target(world.backends(which))
+        ..pool(world.backends(which))
     };
     let (inside, node) = (tcp(SERVICE, 80), tcp(None, 30080));
     world.rules.replace(&world.machine, [(inside, sticky(0..3)), (node, sticky(0..3))]);
@@ -320,7 +318,7 @@ fn a_client_stays_with_its_backend_until_it_was_away_too_long_or_the_backend_is_
     assert_eq!(by(&asked(&world.neighbour, MACHINE, 30080, 20)).len(), 1);
     assert_eq!(by(&asked(&world.machine, SERVICE, 80, 20)).len(), 1);
     let others = world.backends((0..3).filter(|n| !first.contains(&world.addresses[*n])));
-    let rest = Target { affinity: Some(Duration::from_secs(2)), ..target(others) };
+    let rest = BackendPool { affinity: Some(Duration::from_secs(2)), ..pool(others) };
     world.rules.apply(&world.machine, [(inside, Some(rest))]);
     let second = by(&asked(client, SERVICE, 80, 20));
     assert!(second.len() == 1 && second.is_disjoint(&first), "{second:?} after {first:?}");
@@ -342,8 +340,8 @@ fn names_are_answered_by_the_machine_itself_whatever_service_claims_the_address(
     let dns = Ipv4Addr::new(10, 96, 0, 10);
     command(&world.machine, "ip address add 10.96.0.10/32 dev lo");
     serve(&world.machine, dns, 53);
-    world.rules.replace(&world.machine, [(udp(dns, 53), target([])), (tcp(SERVICE, 80), target(world.backends([0])))]);
-    world.rules.apply(&world.machine, [(tcp(dns, 53), Some(target([])))]);
+    world.rules.replace(&world.machine, [(udp(dns, 53), pool([])), (tcp(SERVICE, 80), pool(world.backends([0])))]);
+    world.rules.apply(&world.machine, [(tcp(dns, 53), Some(pool([])))]);
     for client in [&world.pods[0], &world.machine] {
         assert_eq!(client.ask_udp(dns, 53).unwrap().by, dns);
         assert_eq!(client.ask_tcp(dns, 53).unwrap().by, dns);
@@ -351,14 +349,14 @@ fn names_are_answered_by_the_machine_itself_whatever_service_claims_the_address(
     // With that address the machine would ask, had it not to leave.
     command(&world.machine, "ip route del default");
     assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap(), Answer { by: world.addresses[0], to: GATEWAY });
-    assert_eq!(world.machine.ask_udp(SERVICE, 80).unwrap_err().kind(), ErrorKind::PermissionDenied, "no such front");
+    assert_eq!(world.machine.ask_udp(SERVICE, 80).unwrap_err().kind(), ErrorKind::PermissionDenied, "no such frontend");
 }
 
 #[test]
 fn a_backend_on_the_machine_itself_is_reached_by_all() {
     let world = World::new(1);
     serve(&world.machine, MACHINE, 8080);
-    let behind = || target([SocketAddrV4::new(MACHINE, 8080)]);
+    let behind = || pool([SocketAddrV4::new(MACHINE, 8080)]);
     world.rules.replace(&world.machine, [(tcp(SERVICE, 80), behind()), (tcp(None, 30080), behind())]);
     assert_eq!(world.pods[0].ask_tcp(SERVICE, 80).unwrap(), Answer { by: MACHINE, to: world.addresses[0] });
     assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap().by, MACHINE);

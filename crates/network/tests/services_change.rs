@@ -15,13 +15,13 @@ use std::{
 use mainstay_network::{
     catalogue::Key,
     services::{
-        Balancer, BalancerSettings, Drift, Kernel,
-        frontend::{Front, Target, WithoutBackends},
+        Balancer, BalancerSettings, Drift, KernelProxy,
+        frontend::{BackendPool, Frontend, WithoutBackends},
     },
 };
 use places::{
     Place,
-    services::{MACHINE, Rules, SERVICE, World, command, connect, exchange, read, settings, target, tcp, udp},
+    services::{MACHINE, Rules, SERVICE, World, command, connect, exchange, pool, read, settings, tcp, udp},
 };
 
 const TABLE: &str = "mainstay-services";
@@ -71,12 +71,12 @@ impl Client {
 fn no_connection_fails_while_backends_change_all_the_time() {
     let world = World::new(5);
     let (inside, node) = (tcp(SERVICE, 80), tcp(None, 30080));
-    let with = |which: &[usize], sticky: bool| Target {
+    let with = |which: &[usize], sticky: bool| BackendPool {
         affinity: sticky.then_some(Duration::from_secs(30)),
         masquerade: true,
-        ..target(world.backends(which.iter().copied()))
+        ..pool(world.backends(which.iter().copied()))
     };
-    world.rules.replace(&world.machine, [inside, node].map(|front| (front, with(&[0], false))));
+    world.rules.replace(&world.machine, [inside, node].map(|frontend| (frontend, with(&[0], false))));
     let clients = [
         Client::start(&world.pods[4], SocketAddrV4::new(SERVICE, 80)),
         Client::start(&world.machine, SocketAddrV4::new(SERVICE, 80)),
@@ -91,11 +91,11 @@ fn no_connection_fails_while_backends_change_all_the_time() {
         if rounds % 50 == 0 {
             // As a new process does that finds what another left.
             let fresh = Rules::new(settings("mainstay", "10.96.0.0/16"));
-            fresh.replace(&world.machine, [inside, node].map(|front| (front, with(chosen, sticky))));
+            fresh.replace(&world.machine, [inside, node].map(|frontend| (frontend, with(chosen, sticky))));
             assert_eq!(fresh.reconcile(&world.machine), Drift::default());
-            world.rules.replace(&world.machine, [inside, node].map(|front| (front, with(chosen, false))));
+            world.rules.replace(&world.machine, [inside, node].map(|frontend| (frontend, with(chosen, false))));
         } else {
-            world.rules.apply(&world.machine, [inside, node].map(|front| (front, Some(with(chosen, sticky)))));
+            world.rules.apply(&world.machine, [inside, node].map(|frontend| (frontend, Some(with(chosen, sticky)))));
         }
     }
     for client in clients {
@@ -110,8 +110,8 @@ fn no_connection_fails_while_backends_change_all_the_time() {
 fn what_others_break_is_mended_and_counted() {
     let world = World::new(2);
     let (machine, rules) = (&world.machine, &world.rules);
-    let sticky = Target { affinity: Some(Duration::from_secs(60)), ..target(world.backends(0..2)) };
-    rules.replace(machine, [(tcp(SERVICE, 80), target(world.backends(0..2))), (tcp(SERVICE, 81), sticky)]);
+    let sticky = BackendPool { affinity: Some(Duration::from_secs(60)), ..pool(world.backends(0..2)) };
+    rules.replace(machine, [(tcp(SERVICE, 80), pool(world.backends(0..2))), (tcp(SERVICE, 81), sticky)]);
     assert_eq!(rules.reconcile(machine), Drift::default());
     let sound = ruleset(machine);
     let broken: [(&str, usize, usize); 7] = [
@@ -138,7 +138,7 @@ fn what_others_break_is_mended_and_counted() {
     assert_same(&others(ruleset(machine)), &others(sound), "all of ours is back");
     // A change finds out as well.
     command(machine, "nft flush ruleset");
-    rules.apply(machine, [(tcp(SERVICE, 82), Some(target(world.backends([0]))))]);
+    rules.apply(machine, [(tcp(SERVICE, 82), Some(pool(world.backends([0]))))]);
     for port in [80, 81, 82] {
         assert!(world.pods[1].ask_tcp(SERVICE, port).is_ok(), "{port}");
     }
@@ -163,14 +163,14 @@ fn assert_same(found: &str, expected: &str, what: &str) {
 #[test]
 fn dead_flows_that_nobody_told_us_of_are_found() {
     let world = World::new(3);
-    let front = udp(SERVICE, 80);
-    world.rules.replace(&world.machine, [(front, target(world.backends([0])))]);
+    let frontend = udp(SERVICE, 80);
+    world.rules.replace(&world.machine, [(frontend, pool(world.backends([0])))]);
     let socket = world.pods[2].run(|| std::net::UdpSocket::bind("0.0.0.0:0").unwrap());
     socket.connect((SERVICE, 80)).unwrap();
     assert_eq!(exchange(&socket).unwrap().by, world.addresses[0]);
     // Somebody else's change is in force, but the flow goes on as before.
     let fresh = Rules::new(settings("mainstay", "10.96.0.0/16"));
-    fresh.replace(&world.machine, [(front, target(world.backends([1])))]);
+    fresh.replace(&world.machine, [(frontend, pool(world.backends([1])))]);
     assert_eq!(exchange(&socket).unwrap().by, world.addresses[1], "found at the start");
     let drift = world.rules.reconcile(&world.machine);
     assert_eq!(drift.dead_connections, 1, "{drift:?}");
@@ -184,13 +184,13 @@ fn two_instances_leave_each_other_alone_and_removal_leaves_nothing() {
     let (before, routes_before) = (ruleset(machine), routes(machine));
     let other = Rules::new(settings("mainstay-0a1b2c3d", "10.97.0.0/16"));
     let theirs = Ipv4Addr::new(10, 97, 0, 1);
-    let fronts = |address, node, which: usize| {
-        let sticky = Target { affinity: Some(Duration::from_secs(60)), ..target(world.backends([which])) };
-        [(tcp(address, 80), target(world.backends([which]))), (tcp(None, node), sticky)]
+    let frontends = |address, node, which: usize| {
+        let sticky = BackendPool { affinity: Some(Duration::from_secs(60)), ..pool(world.backends([which])) };
+        [(tcp(address, 80), pool(world.backends([which]))), (tcp(None, node), sticky)]
     };
-    world.rules.replace(machine, fronts(SERVICE, 30080, 0));
+    world.rules.replace(machine, frontends(SERVICE, 30080, 0));
     let (ours_alone, routes_alone) = (ruleset(machine), routes(machine));
-    other.replace(machine, fronts(theirs, 30081, 1));
+    other.replace(machine, frontends(theirs, 30081, 1));
     for client in [&world.pods[0], &world.pods[1], machine] {
         assert_eq!(client.ask_tcp(SERVICE, 80).unwrap().by, world.addresses[0]);
         assert_eq!(client.ask_tcp(theirs, 80).unwrap().by, world.addresses[1]);
@@ -199,7 +199,7 @@ fn two_instances_leave_each_other_alone_and_removal_leaves_nothing() {
     assert_eq!(world.neighbour.ask_tcp(MACHINE, 30081).unwrap().by, world.addresses[1]);
     assert_eq!(world.rules.reconcile(machine), Drift::default());
     let remove =
-        |instance: &'static str| machine.run_async(move || async move { Kernel::remove(instance).await.unwrap() });
+        |instance: &'static str| machine.run_async(move || async move { KernelProxy::remove(instance).await.unwrap() });
     remove("mainstay-0a1b2c3d");
     assert_same(&ruleset(machine), &ours_alone, "only theirs is gone");
     assert_eq!(routes(machine), routes_alone);
@@ -213,16 +213,16 @@ fn two_instances_leave_each_other_alone_and_removal_leaves_nothing() {
 fn thirty_thousand_backends_are_loaded_changed_and_read_back() {
     let place = Place::new();
     let rules = Rules::new(settings("mainstay", "10.96.0.0/16"));
-    let fronts: BTreeMap<Front, Target> = (0..3_000u32)
+    let frontends: BTreeMap<Frontend, BackendPool> = (0..3_000u32)
         .map(|service| {
             let address = Ipv4Addr::from(u32::from(SERVICE) + 10 + service);
             let backends = (0..10).map(|n| SocketAddrV4::new(Ipv4Addr::from(0x0af4_0000 + service * 10 + n), 80));
-            (tcp(address, 80), target(backends))
+            (tcp(address, 80), pool(backends))
         })
         .collect();
-    let some = *fronts.keys().nth(1_500).unwrap();
-    rules.replace(&place, fronts);
-    rules.apply(&place, [(some, Some(target([SocketAddrV4::new([10, 1, 2, 3].into(), 80)])))]);
+    let some = *frontends.keys().nth(1_500).unwrap();
+    rules.replace(&place, frontends);
+    rules.apply(&place, [(some, Some(pool([SocketAddrV4::new([10, 1, 2, 3].into(), 80)])))]);
     assert_eq!(rules.reconcile(&place), Drift::default());
     command(&place, "nft add table ip somebody-elses");
     assert_eq!(rules.reconcile(&place), Drift::default(), "read back whole");
@@ -249,16 +249,16 @@ fn no_connection_fails_while_a_service_loses_and_regains_its_only_backend() {
     let (runtime, balancer) = balancer(&world);
     let held = WithoutBackends::Hold(Duration::from_secs(10));
     let key = Key::new("default", "only");
-    let with = |which: &[usize]| Target {
+    let with = |which: &[usize]| BackendPool {
         without_backends: held,
         masquerade: true,
-        ..target(world.backends(which.iter().copied()))
+        ..pool(world.backends(which.iter().copied()))
     };
     let runtime = Arc::new(runtime);
-    let apply = |target: Target| {
+    let apply = |pool: BackendPool| {
         let (runtime, balancer, key) = (runtime.clone(), balancer.clone(), key.clone());
-        let fronts = vec![(tcp(SERVICE, 80), target.clone()), (tcp(None, 30080), target)];
-        world.machine.run(move || runtime.block_on(balancer.apply(vec![(key, fronts)])).unwrap());
+        let frontends = vec![(tcp(SERVICE, 80), pool.clone()), (tcp(None, 30080), pool)];
+        world.machine.run(move || runtime.block_on(balancer.apply(vec![(key, frontends)])).unwrap());
     };
     apply(with(&[]));
     let clients = [

@@ -12,19 +12,19 @@ use std::{
 
 use mainstay_network::services::{
     Drift,
-    frontend::{Target, WithoutBackends},
+    frontend::{BackendPool, WithoutBackends},
 };
 use nix::sys::socket::{setsockopt, sockopt};
 use places::{
     PATIENCE, Place,
-    services::{Answer, MACHINE, SERVICE, World, command, connect, read, target, tcp, udp},
+    services::{Answer, MACHINE, SERVICE, World, command, connect, pool, read, tcp, udp},
 };
 
 /// What a Service may ask for besides.
-type Wish = fn(Target) -> Target;
+type Wish = fn(BackendPool) -> BackendPool;
 
-fn patient(backends: impl IntoIterator<Item = SocketAddrV4>) -> Target {
-    Target { without_backends: WithoutBackends::Hold(Duration::from_secs(10)), ..target(backends) }
+fn patient(backends: impl IntoIterator<Item = SocketAddrV4>) -> BackendPool {
+    BackendPool { without_backends: WithoutBackends::Hold(Duration::from_secs(10)), ..pool(backends) }
 }
 
 /// Where a pod was that served, and nobody listens.
@@ -40,10 +40,10 @@ fn asks(client: &Place, to: SocketAddrV4) -> JoinHandle<io::Result<Answer>> {
 #[test]
 fn who_is_refused_finds_the_backend_that_the_table_has_a_second_later() {
     let world = World::new(3);
-    let masqueraded = |target| Target { masquerade: true, ..target };
-    let stays = |target| Target { affinity: Some(Duration::from_secs(60)), ..target };
+    let masqueraded = |pool| BackendPool { masquerade: true, ..pool };
+    let stays = |pool| BackendPool { affinity: Some(Duration::from_secs(60)), ..pool };
     let (in_pod, on_machine) = (crashed(&world), SocketAddrV4::new(MACHINE, 8080));
-    let plain: Wish = |target| target;
+    let plain: Wish = |pool| pool;
     let cases = [
         (&world.pods[2], tcp(SERVICE, 80), SERVICE, in_pod, plain),
         (&world.pods[1], tcp(SERVICE, 81), SERVICE, in_pod, stays),
@@ -55,23 +55,23 @@ fn who_is_refused_finds_the_backend_that_the_table_has_a_second_later() {
         (&world.neighbour, tcp(None, 30087), MACHINE, on_machine, plain),
     ];
     world.rules.replace(&world.machine, []);
-    for (client, front, address, gone, as_asked) in cases {
-        let set = |backends| world.rules.apply(&world.machine, [(front, Some(as_asked(patient(backends))))]);
+    for (client, frontend, address, gone, as_asked) in cases {
+        let set = |backends| world.rules.apply(&world.machine, [(frontend, Some(as_asked(patient(backends))))]);
         let attempt = || {
             set(vec![gone]);
             let listed = || command(&world.machine, "nft list set ip mainstay-services refused");
-            let refused = || listed().matches(&format!(". {} ", front.port)).count();
+            let refused = || listed().matches(&format!(". {} ", frontend.port)).count();
             let (before, began) = (refused(), Instant::now());
-            let asking = asks(client, SocketAddrV4::new(address, front.port));
+            let asking = asks(client, SocketAddrV4::new(address, frontend.port));
             while refused() == before {
-                assert!(began.elapsed() < PATIENCE, "{front:?} was not refused: {}", listed());
+                assert!(began.elapsed() < PATIENCE, "{frontend:?} was not refused: {}", listed());
             }
             set(world.backends([1]));
             asking.join().unwrap()
         };
         // On a busy machine the second may be over before the table has changed.
         let answer = attempt().or_else(|_| attempt()).or_else(|_| attempt());
-        assert_eq!(answer.unwrap().by, world.addresses[1], "{front:?}");
+        assert_eq!(answer.unwrap().by, world.addresses[1], "{frontend:?}");
     }
     command(&world.machine, "nft list ruleset");
     assert_eq!(world.rules.reconcile(&world.machine), Drift::default());
@@ -81,9 +81,7 @@ fn who_is_refused_finds_the_backend_that_the_table_has_a_second_later() {
 fn a_second_refusal_is_heard_and_where_nobody_is_held_so_is_the_first() {
     let world = World::new(2);
     let refuses = crashed(&world);
-    world
-        .rules
-        .replace(&world.machine, [(tcp(SERVICE, 80), patient([refuses])), (tcp(SERVICE, 81), target([refuses]))]);
+    world.rules.replace(&world.machine, [(tcp(SERVICE, 80), patient([refuses])), (tcp(SERVICE, 81), pool([refuses]))]);
     let refused = |address: Ipv4Addr, port| {
         let began = Instant::now();
         let why = world.pods[1].ask_tcp(address, port).unwrap_err();
@@ -106,15 +104,15 @@ fn who_hears_nothing_finds_the_backend_that_the_table_has_a_second_later() {
         (&world.neighbour, tcp(None, 30082), MACHINE),
     ];
     let dead = || patient([SocketAddrV4::new(gone, 80)]);
-    world.rules.replace(&world.machine, cases.map(|(_, front, _)| (front, dead())));
-    let asking = cases.map(|(client, front, address)| asks(client, SocketAddrV4::new(address, front.port)));
+    world.rules.replace(&world.machine, cases.map(|(_, frontend, _)| (frontend, dead())));
+    let asking = cases.map(|(client, frontend, address)| asks(client, SocketAddrV4::new(address, frontend.port)));
     let began = Instant::now();
     // By then the machine has said that it is not reached.
     let neighbours = || command(&world.machine, &format!("ip neighbour show {gone}"));
     while !neighbours().contains("FAILED") {
         assert!(began.elapsed() < PATIENCE, "{}", neighbours());
     }
-    let alive = cases.map(|(_, front, _)| (front, Some(patient(world.backends([1])))));
+    let alive = cases.map(|(_, frontend, _)| (frontend, Some(patient(world.backends([1])))));
     world.rules.apply(&world.machine, alive);
     for asking in asking {
         assert_eq!(asking.join().unwrap().unwrap().by, world.addresses[1]);
@@ -126,7 +124,7 @@ fn who_hears_nothing_finds_the_backend_that_the_table_has_a_second_later() {
 fn who_sends_datagrams_hears_that_a_machine_was_not_reached() {
     let world = World::new(1);
     let gone = SocketAddrV4::new([10, 244, 3, 200].into(), 80);
-    world.rules.replace(&world.machine, [(udp(SERVICE, 80), target([gone]))]);
+    world.rules.replace(&world.machine, [(udp(SERVICE, 80), pool([gone]))]);
     let heard = world.pods[0].run(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         setsockopt(&socket, sockopt::Ipv4RecvErr, &true).unwrap();
@@ -142,21 +140,22 @@ fn who_sends_datagrams_hears_that_a_machine_was_not_reached() {
 fn who_stays_with_a_backend_that_does_not_answer_gets_another() {
     let world = World::new(4);
     let gone = SocketAddrV4::new([10, 244, 3, 200].into(), 80);
-    let stays = |backends: Vec<SocketAddrV4>| Target { affinity: Some(Duration::from_secs(600)), ..patient(backends) };
-    let fronts = [(tcp(SERVICE, 80), SERVICE, &world.pods[0]), (tcp(None, 30081), MACHINE, &world.neighbour)];
-    world.rules.replace(&world.machine, fronts.map(|(front, ..)| (front, stays(vec![gone]))));
-    let asking = fronts.map(|(front, address, client)| asks(client, SocketAddrV4::new(address, front.port)));
+    let stays =
+        |backends: Vec<SocketAddrV4>| BackendPool { affinity: Some(Duration::from_secs(600)), ..patient(backends) };
+    let frontends = [(tcp(SERVICE, 80), SERVICE, &world.pods[0]), (tcp(None, 30081), MACHINE, &world.neighbour)];
+    world.rules.replace(&world.machine, frontends.map(|(frontend, ..)| (frontend, stays(vec![gone]))));
+    let asking = frontends.map(|(frontend, address, client)| asks(client, SocketAddrV4::new(address, frontend.port)));
     let began = Instant::now();
     let known = || command(&world.machine, "nft list map ip mainstay-services sticky");
     while known().matches("10.244.3.200").count() < 2 {
         assert!(began.elapsed() < PATIENCE, "{}", known());
     }
     let with_others = || stays(world.backends(1..4).into_iter().chain([gone]).collect());
-    world.rules.apply(&world.machine, fronts.map(|(front, ..)| (front, Some(with_others()))));
-    for ((front, address, client), asking) in fronts.into_iter().zip(asking) {
+    world.rules.apply(&world.machine, frontends.map(|(frontend, ..)| (frontend, Some(with_others()))));
+    for ((frontend, address, client), asking) in frontends.into_iter().zip(asking) {
         let first = asking.join().unwrap().unwrap().by;
         for _ in 0..10 {
-            assert_eq!(client.ask_tcp(address, front.port).unwrap().by, first, "it stays with that one");
+            assert_eq!(client.ask_tcp(address, frontend.port).unwrap().by, first, "it stays with that one");
         }
     }
     command(&world.machine, "nft list ruleset");
@@ -165,8 +164,8 @@ fn who_stays_with_a_backend_that_does_not_answer_gets_another() {
 #[test]
 fn time_limits_follow_those_of_the_machine() {
     let world = World::new(1);
-    let front = tcp(SERVICE, 80);
-    world.rules.replace(&world.machine, [(front, target(world.backends([0])))]);
+    let frontend = tcp(SERVICE, 80);
+    world.rules.replace(&world.machine, [(frontend, pool(world.backends([0])))]);
     let established = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established";
     world.machine.run(move || std::fs::write(established, "4242").unwrap());
     assert_ne!(world.rules.reconcile(&world.machine), Drift::default(), "the rules know another limit");

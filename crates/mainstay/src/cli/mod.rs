@@ -69,7 +69,7 @@ fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
 /// The first addresses of the range are those of the API and of DNS.
 fn service_range(text: &str) -> Result<mainstay_network::Range, String> {
     let range: mainstay_network::Range =
-        text.parse().map_err(|error: mainstay_network::NotARange| error.to_string())?;
+        text.parse().map_err(|error: mainstay_network::InvalidRange| error.to_string())?;
     if (12..=27).contains(&range.bits()) { Ok(range) } else { Err("must be of a size from /12 to /27".to_owned()) }
 }
 

@@ -12,13 +12,13 @@ use super::{
 };
 use crate::{
     Protocol,
-    catalogue::{self, Endpoint, Key, Known, Service},
+    catalogue::{self, CatalogueState, Endpoint, Key, Service},
 };
 
 /// Of the specification.
 const VERSION: &str = "1.1.0";
 
-pub fn find(domain: &Name, known: &Known, labels: &[&str], kind: Kind, chance: &mut Chance) -> Found {
+pub fn find(domain: &Name, known: &CatalogueState, labels: &[&str], kind: Kind, chance: &mut Chance) -> Found {
     match *labels {
         ["dns-version"] => Found::one(kind, Kind::TXT, Data::Text(VERSION)),
         ["svc"] | ["pod"] => Found::NoData,
@@ -47,24 +47,39 @@ pub fn find(domain: &Name, known: &Known, labels: &[&str], kind: Kind, chance: &
 /// A Service as the catalogue has it.
 type Entry<'a> = (&'a Key, &'a Service);
 
-fn of_service(domain: &Name, known: &Known, (key, service): Entry<'_>, kind: Kind, chance: &mut Chance) -> Found {
+fn of_service(
+    domain: &Name,
+    known: &CatalogueState,
+    (key, service): Entry<'_>,
+    kind: Kind,
+    chance: &mut Chance,
+) -> Found {
     match &service.kind {
-        catalogue::Kind::Alias(target) => alias(target, kind),
+        catalogue::ServiceKind::ExternalName(target) => alias(target, kind),
         _ if kind == Kind::SRV => match (srv(domain, known, (key, service), chance, |_, _| true), &service.kind) {
-            (Found::NoSuchName, catalogue::Kind::Address(_)) => Found::NoData,
+            (Found::NoSuchName, catalogue::ServiceKind::ClusterIp(_)) => Found::NoData,
             (found, _) => found,
         },
-        catalogue::Kind::Address(address) => Found::one(kind, Kind::A, Data::Address(*address)),
-        catalogue::Kind::Headless => Found::addresses(kind, ready(known, key).map(|endpoint| endpoint.address), chance),
+        catalogue::ServiceKind::ClusterIp(address) => Found::one(kind, Kind::A, Data::Address(*address)),
+        catalogue::ServiceKind::Headless => {
+            Found::addresses(kind, ready(known, key).map(|endpoint| endpoint.address), chance)
+        }
     }
 }
 
-fn within_service(known: &Known, (key, service): Entry<'_>, label: &str, kind: Kind, chance: &mut Chance) -> Found {
+fn within_service(
+    known: &CatalogueState,
+    (key, service): Entry<'_>,
+    label: &str,
+    kind: Kind,
+    chance: &mut Chance,
+) -> Found {
     if let Some(protocol) = label.strip_prefix('_') {
         let named = service.ports.iter().any(|port| !port.name.is_empty() && is(port.protocol, protocol));
         return if named { Found::NoData } else { Found::NoSuchName };
     }
-    let called = known.backends_called(key, label).filter(|endpoint| endpoint.ready).map(|endpoint| endpoint.address);
+    let called =
+        known.backends_with_hostname(key, label).filter(|endpoint| endpoint.ready).map(|endpoint| endpoint.address);
     let at = from_dashed(label).filter(|address| {
         let mut here = known.backends_at(*address).filter(|(of, _, _)| *of == key);
         here.any(|(_, _, endpoint)| endpoint.ready && endpoint.hostname.is_none())
@@ -74,7 +89,7 @@ fn within_service(known: &Known, (key, service): Entry<'_>, label: &str, kind: K
 
 fn of_port(
     domain: &Name,
-    known: &Known,
+    known: &CatalogueState,
     (key, service): Entry<'_>,
     port: &str,
     protocol: &str,
@@ -86,7 +101,7 @@ fn of_port(
     };
     let wanted = |name: &str, of: Protocol| !name.is_empty() && name.eq_ignore_ascii_case(port) && is(of, protocol);
     let found = match &service.kind {
-        catalogue::Kind::Alias(target) => return alias(target, kind),
+        catalogue::ServiceKind::ExternalName(target) => return alias(target, kind),
         _ => srv(domain, known, (key, service), chance, wanted),
     };
     match found {
@@ -98,18 +113,18 @@ fn of_port(
 /// The ports that `wanted` picks, by name and protocol: of the Service itself, or of each of its backends.
 fn srv(
     domain: &Name,
-    known: &Known,
+    known: &CatalogueState,
     (key, service): Entry<'_>,
     chance: &mut Chance,
     wanted: impl Fn(&str, Protocol) -> bool,
 ) -> Found {
     let own = domain.below(&[&key.name, &key.namespace, "svc"]);
     let targets = match (&service.kind, own) {
-        (catalogue::Kind::Address(address), Some(own)) => {
+        (catalogue::ServiceKind::ClusterIp(address), Some(own)) => {
             let ports = service.ports.iter().filter(|port| wanted(&port.name, port.protocol));
             ports.map(|port| Target { name: own.clone(), address: *address, port: port.port }).collect()
         }
-        (catalogue::Kind::Headless, Some(own)) => {
+        (catalogue::ServiceKind::Headless, Some(own)) => {
             let mut targets = Vec::new();
             for slice in known.slices_of(key) {
                 for endpoint in slice.endpoints.iter().filter(|endpoint| endpoint.ready) {
@@ -121,7 +136,7 @@ fn srv(
             }
             targets
         }
-        (catalogue::Kind::Alias(_), _) | (_, None) => Vec::new(),
+        (catalogue::ServiceKind::ExternalName(_), _) | (_, None) => Vec::new(),
     };
     Found::targets(targets, chance)
 }
@@ -135,7 +150,7 @@ pub fn alias(target: &str, kind: Kind) -> Found {
     }
 }
 
-pub fn ready<'a>(known: &'a Known, service: &Key) -> impl Iterator<Item = &'a Endpoint> {
+pub fn ready<'a>(known: &'a CatalogueState, service: &Key) -> impl Iterator<Item = &'a Endpoint> {
     known.slices_of(service).flat_map(|slice| &slice.endpoints).filter(|endpoint| endpoint.ready)
 }
 

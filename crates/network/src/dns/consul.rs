@@ -18,7 +18,7 @@ use super::{
     query::Kind,
     zones::{Chance, Found, Target, Zone},
 };
-use crate::catalogue::{self, Endpoint, Key, Known, Service, Slice, SlicePort};
+use crate::catalogue::{self, CatalogueState, Endpoint, Key, Service, Slice, SlicePort};
 
 pub struct Consul {
     pub zone: Zone,
@@ -48,7 +48,7 @@ impl Consul {
         self.here.below(&labels)
     }
 
-    pub fn find(&self, known: &Known, labels: &[&str], kind: Kind, chance: &mut Chance) -> Found {
+    pub fn find(&self, known: &CatalogueState, labels: &[&str], kind: Kind, chance: &mut Chance) -> Found {
         let Some(place) = labels.iter().rposition(|label| ["service", "node", "addr"].contains(label)) else {
             return if self.is_here(labels) { Found::NoData } else { Found::NoSuchName };
         };
@@ -89,10 +89,10 @@ impl Consul {
         }
     }
 
-    fn members(&self, known: &Known, wanted: &Wanted<'_>, kind: Kind, chance: &mut Chance) -> Found {
+    fn members(&self, known: &CatalogueState, wanted: &Wanted<'_>, kind: Kind, chance: &mut Chance) -> Found {
         let services: Vec<_> =
             known.services_named(wanted.service).filter(|service| wanted.includes(*service)).collect();
-        if let [(_, Service { kind: catalogue::Kind::Alias(target), .. })] = services[..] {
+        if let [(_, Service { kind: catalogue::ServiceKind::ExternalName(target), .. })] = services[..] {
             return alias(target, kind);
         }
         let ready = services.iter().flat_map(|(key, service)| {
@@ -117,7 +117,7 @@ impl Consul {
         Found::targets(targets.collect(), chance)
     }
 
-    fn target(&self, known: &Known, endpoint: &Endpoint, port: u16) -> Option<Target> {
+    fn target(&self, known: &CatalogueState, endpoint: &Endpoint, port: u16) -> Option<Target> {
         let address = endpoint.address;
         let name = match known.machines_at(address).next() {
             Some(machine) => self.machine(machine)?,

@@ -160,7 +160,7 @@ fn body(query: &mut Query, rest: &[u8], [questions, answers, authorities, additi
     }
 }
 
-/// Takes one record from the front, and what an OPT says.
+/// Takes one record from the frontend, and what an OPT says.
 fn additional<'a>(query: &mut Query, rest: &'a [u8]) -> Result<&'a [u8], Code> {
     let length = name::length(rest).ok_or(Code::Malformed)?;
     let (fixed, rest) = rest[length..].split_first_chunk::<10>().ok_or(Code::Malformed)?;

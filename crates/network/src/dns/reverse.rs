@@ -12,10 +12,10 @@ use super::{
     query::Kind,
     zones::{Found, Zones},
 };
-use crate::catalogue::{self, Known};
+use crate::catalogue::{self, CatalogueState};
 
 /// Nothing if nobody here has the address.
-pub fn find(zones: &Zones, known: &Known, labels: &[&str], kind: Kind) -> Option<Found> {
+pub fn find(zones: &Zones, known: &CatalogueState, labels: &[&str], kind: Kind) -> Option<Found> {
     let [d, c, b, a] = *labels else { return None };
     let address: Ipv4Addr = [a, b, c, d].join(".").parse().ok()?;
     let names = names(zones, known, address);
@@ -26,7 +26,7 @@ pub fn find(zones: &Zones, known: &Known, labels: &[&str], kind: Kind) -> Option
     }
 }
 
-fn names(zones: &Zones, known: &Known, address: Ipv4Addr) -> Vec<Record> {
+fn names(zones: &Zones, known: &CatalogueState, address: Ipv4Addr) -> Vec<Record> {
     let domain = &zones.cluster.apex;
     let services = known.services_at(address).filter_map(|key| domain.below(&[&key.name, &key.namespace, "svc"]));
     let services: Vec<_> = services.map(|name| Record::here(Data::Pointer(name))).collect();
@@ -34,8 +34,9 @@ fn names(zones: &Zones, known: &Known, address: Ipv4Addr) -> Vec<Record> {
         return services;
     }
     let backends = || known.backends_at(address).filter(|(_, _, endpoint)| endpoint.ready);
-    let own = backends()
-        .filter(|(_, service, endpoint)| service.kind == catalogue::Kind::Headless || endpoint.hostname.is_some());
+    let own = backends().filter(|(_, service, endpoint)| {
+        service.kind == catalogue::ServiceKind::Headless || endpoint.hostname.is_some()
+    });
     let machines = known.machines_at(address).filter_map(|machine| zones.consul.machine(machine));
     let mut names: Vec<_> = own.filter_map(|(key, _, endpoint)| cluster::name_of(domain, key, endpoint)).collect();
     names.extend(machines.map(|name| Record::here(Data::Pointer(name))));

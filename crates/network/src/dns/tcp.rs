@@ -106,7 +106,7 @@ async fn converse(mut stream: TcpStream, server: &Server) -> io::Result<()> {
     }
 }
 
-/// Takes a packet from the front, if a whole one is there.
+/// Takes a packet from the frontend, if a whole one is there.
 fn next_packet(incoming: &mut Vec<u8>) -> Option<Vec<u8>> {
     let (length, rest) = incoming.split_first_chunk::<2>()?;
     let length = usize::from(u16::from_be_bytes(*length));

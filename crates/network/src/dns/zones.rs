@@ -15,7 +15,7 @@ use super::{
     query::{Code, Kind, Query},
     reverse,
 };
-use crate::catalogue::{Endpoint, Known};
+use crate::catalogue::{CatalogueState, Endpoint};
 
 /// As many names may stand for one another.
 const LONGEST_CHAIN: usize = 8;
@@ -163,7 +163,7 @@ impl Zones {
         })
     }
 
-    pub fn answer(&self, known: &Known, query: &Query, chance: &mut Chance) -> Outcome {
+    pub fn answer(&self, known: &CatalogueState, query: &Query, chance: &mut Chance) -> Outcome {
         let mut answer = Answer { authoritative: true, ..Answer::only(Code::Fine) };
         let mut alias: Option<Name> = None;
         loop {
@@ -202,7 +202,7 @@ impl Zones {
     }
 
     /// Nothing if the name is not ours.
-    fn find(&self, known: &Known, name: &[u8], kind: Kind, chance: &mut Chance) -> Option<(&Zone, Found)> {
+    fn find(&self, known: &CatalogueState, name: &[u8], kind: Kind, chance: &mut Chance) -> Option<(&Zone, Found)> {
         // Where one domain lies within the other, the inner one counts.
         let consul_first = self.consul.zone.apex.wire().len() > self.cluster.apex.wire().len();
         let found = match consul_first {
@@ -215,14 +215,26 @@ impl Zones {
         })
     }
 
-    fn in_cluster(&self, known: &Known, name: &[u8], kind: Kind, chance: &mut Chance) -> Option<(&Zone, Found)> {
+    fn in_cluster(
+        &self,
+        known: &CatalogueState,
+        name: &[u8],
+        kind: Kind,
+        chance: &mut Chance,
+    ) -> Option<(&Zone, Found)> {
         let zone = &self.cluster;
         let labels = labels_below(name, &zone.apex)?;
         let own = zone.own(&labels, kind, self.address);
         Some((zone, own.unwrap_or_else(|| cluster::find(&zone.apex, known, &labels, kind, chance))))
     }
 
-    fn in_consul(&self, known: &Known, name: &[u8], kind: Kind, chance: &mut Chance) -> Option<(&Zone, Found)> {
+    fn in_consul(
+        &self,
+        known: &CatalogueState,
+        name: &[u8],
+        kind: Kind,
+        chance: &mut Chance,
+    ) -> Option<(&Zone, Found)> {
         let zone = &self.consul.zone;
         let labels = labels_below(name, &zone.apex)?;
         let own = zone.own(&labels, kind, self.address);

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use super::wire::NESTED;
+use super::uapi::NLA_F_NESTED;
 
 /// One line per netlink message, one indented line per attribute. Attributes are numbered as the kernel's headers do.
 fn decode(mut bytes: &[u8]) -> String {
@@ -30,8 +30,8 @@ fn attributes(mut bytes: &[u8], depth: usize, text: &mut String) {
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
         let kind = u16::from_ne_bytes([header[2], header[3]]);
         let (value, indent) = (&bytes[4..length], "  ".repeat(depth));
-        if kind & NESTED != 0 {
-            writeln!(text, "{indent}{}", kind & !NESTED).unwrap();
+        if kind & NLA_F_NESTED != 0 {
+            writeln!(text, "{indent}{}", kind & !NLA_F_NESTED).unwrap();
             attributes(value, depth + 1, text);
         } else {
             match std::str::from_utf8(value).ok().and_then(|value| value.strip_suffix('\0')) {

@@ -10,13 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::services::frontend::Front;
+use crate::services::frontend::Frontend;
 
 const MOST: usize = 1 << 16;
 
 #[derive(Default)]
 pub struct Affinity {
-    clients: HashMap<(Front, Ipv4Addr), Stay>,
+    clients: HashMap<(Frontend, Ipv4Addr), Stay>,
 }
 
 struct Stay {
@@ -25,20 +25,27 @@ struct Stay {
 }
 
 impl Affinity {
-    pub fn backend(&self, front: Front, client: Ipv4Addr, now: Instant) -> Option<SocketAddrV4> {
-        self.clients.get(&(front, client)).filter(|stay| now < stay.until).map(|stay| stay.backend)
+    pub fn backend(&self, frontend: Frontend, client: Ipv4Addr, now: Instant) -> Option<SocketAddrV4> {
+        self.clients.get(&(frontend, client)).filter(|stay| now < stay.until).map(|stay| stay.backend)
     }
 
     /// From this connection on, for so long.
-    pub fn remember(&mut self, front: Front, client: Ipv4Addr, backend: SocketAddrV4, now: Instant, time: Duration) {
-        if self.clients.len() >= MOST && !self.clients.contains_key(&(front, client)) {
+    pub fn remember(
+        &mut self,
+        frontend: Frontend,
+        client: Ipv4Addr,
+        backend: SocketAddrV4,
+        now: Instant,
+        time: Duration,
+    ) {
+        if self.clients.len() >= MOST && !self.clients.contains_key(&(frontend, client)) {
             self.make_room(now);
         }
-        self.clients.insert((front, client), Stay { backend, until: now + time });
+        self.clients.insert((frontend, client), Stay { backend, until: now + time });
     }
 
-    pub fn forget(&mut self, front: Front) {
-        self.clients.retain(|(other, _), _| *other != front);
+    pub fn forget(&mut self, frontend: Frontend) {
+        self.clients.retain(|(other, _), _| *other != frontend);
     }
 
     fn make_room(&mut self, now: Instant) {
@@ -58,7 +65,7 @@ mod tests {
     use super::*;
     use crate::journal::Protocol;
 
-    const FRONT: Front = Front { address: None, protocol: Protocol::Tcp, port: 80 };
+    const FRONT: Frontend = Frontend { address: None, protocol: Protocol::Tcp, port: 80 };
     const BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80);
     const HOUR: Duration = Duration::from_secs(3600);
 

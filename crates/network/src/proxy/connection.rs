@@ -3,7 +3,7 @@
 use std::{net::SocketAddrV4, os::fd::OwnedFd, time::Instant};
 
 use super::{carry::Carrying, search::Search};
-use crate::services::frontend::Front;
+use crate::services::frontend::Frontend;
 
 pub struct Connection {
     pub client: OwnedFd,
@@ -17,12 +17,12 @@ pub enum State {
 
 /// Looks for a backend.
 pub struct Seeking {
-    pub front: Front,
+    pub frontend: Frontend,
     pub search: Search,
     pub step: Step,
     /// When something has to be done about it.
     pub timer: Option<Instant>,
-    /// It is to hear of changes of its front, until it has found a backend: its number in the queue.
+    /// It is to hear of changes of its frontend, until it has found a backend: its number in the queue.
     pub queued: Option<u64>,
     /// The client will send nothing more, but there is something to deliver.
     pub client_is_ending: bool,
@@ -36,9 +36,9 @@ pub enum Step {
 }
 
 impl Seeking {
-    pub fn new(front: Front, accepted: Instant) -> Self {
+    pub fn new(frontend: Frontend, accepted: Instant) -> Self {
         Self {
-            front,
+            frontend,
             search: Search::new(accepted),
             step: Step::Waiting,
             timer: None,

@@ -12,7 +12,7 @@ pub fn original_destination(connection: BorrowedFd<'_>) -> Option<SocketAddrV4> 
     sockopt::ip_original_dst(connection).ok()
 }
 
-/// Where it arrived: for tests and measurements without packet rules, which name their fronts by loopback addresses.
+/// Where it arrived: for tests and measurements without packet rules, which name their frontends by loopback addresses.
 pub fn local_address(connection: BorrowedFd<'_>) -> Option<SocketAddrV4> {
     getsockname(connection).ok()?.try_into().ok()
 }

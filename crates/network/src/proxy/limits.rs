@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// So many wait at one front; more are refused. What waits in the queue of a Service that is down for seconds
+/// So many wait at one frontend; more are refused. What waits in the queue of a Service that is down for seconds
 /// is far less; what would fill this is a flood.
 pub const WAITING_PER_FRONT: u32 = 4096;
 

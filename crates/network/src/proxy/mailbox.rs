@@ -9,7 +9,7 @@ use std::{
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::services::frontend::Front;
+use crate::services::frontend::Frontend;
 
 pub struct Mailbox {
     mail: Mutex<Mail>,
@@ -22,7 +22,7 @@ pub struct Mailbox {
 #[derive(Default)]
 pub struct Mail {
     /// They have changed, and somebody waits there.
-    pub fronts: Vec<Front>,
+    pub frontends: Vec<Frontend>,
     /// Connections that another thread accepted.
     pub arrivals: Vec<OwnedFd>,
 }
@@ -33,8 +33,8 @@ impl Mailbox {
         Ok(Self { mail: Mutex::default(), stop: AtomicBool::new(false), wake, connections: AtomicUsize::new(0) })
     }
 
-    pub fn changed(&self, front: Front) {
-        self.mail.lock().fronts.push(front);
+    pub fn changed(&self, frontend: Frontend) {
+        self.mail.lock().frontends.push(frontend);
         self.wake();
     }
 

@@ -1,13 +1,13 @@
 //! Connections that our own process carries: those that wait for a backend, and all of Services that ask for it.
 //!
 //! The kernel's packet rules redirect such connections to one port of ours; where they were going is still known to
-//! the kernel ([`destination`]) and names the front. A front without backends **holds** its connections: they are
+//! the kernel ([`destination`]) and names the frontend. A frontend without backends **holds** its connections: they are
 //! accepted and not read, so that they cost a socket and a few hundred bytes, until `set` brings a backend or the hold
 //! is over, when they are reset, which a client understands as a refusal. Whose backend does not answer looks
 //! for another, and waits too if there is none ([`search`]).
 //!
 //! A few threads of our own ([`worker`]) do this, each with its own listener on the port, its own epoll and its own
-//! connections, so that they share nothing but the table of fronts ([`table`]). They stay off the runtime of the rest of the
+//! connections, so that they share nothing but the table of frontends ([`table`]). They stay off the runtime of the rest of the
 //! process: a flood of traffic here delays no probe there, and a byte on its way meets neither a task nor
 //! a timer. Idle threads sleep, with nothing to wake them.
 //!
@@ -37,7 +37,7 @@ use std::{io, sync::Arc, thread::JoinHandle};
 pub use destination::{Destination, local_address, original_destination};
 
 use self::{limits::Limits, mailbox::Mailbox, table::Table, worker::Worker};
-use crate::services::frontend::{Front, Target};
+use crate::services::frontend::{BackendPool, Frontend};
 
 /// More than two would take cores from the pods: this path carries what cannot go by the kernel.
 const MOST_THREADS: usize = 2;
@@ -85,10 +85,10 @@ impl Proxy {
         self.port
     }
 
-    /// What becomes of connections to a front from now on, those that wait included.
-    pub fn set(&self, front: Front, target: Option<&Target>) {
-        if self.table.set(front, target) {
-            self.mailboxes.iter().for_each(|mailbox| mailbox.changed(front));
+    /// What becomes of connections to a frontend from now on, those that wait included.
+    pub fn set(&self, frontend: Frontend, pool: Option<&BackendPool>) {
+        if self.table.set(frontend, pool) {
+            self.mailboxes.iter().for_each(|mailbox| mailbox.changed(frontend));
         }
     }
 }

@@ -22,7 +22,7 @@ const LAST_ANSWER: Duration = Duration::from_secs(3);
 /// How long backends that were not tried yet are tried at all, if nothing is held for longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a front says about its connections.
+/// What a frontend says about its connections.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub backends: Arc<[SocketAddrV4]>,

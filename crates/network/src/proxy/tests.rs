@@ -1,4 +1,4 @@
-//! With real sockets on loopback addresses, each of which is a front. What follows is shared by all.
+//! With real sockets on loopback addresses, each of which is a frontend. What follows is shared by all.
 
 mod carrying;
 mod holding;
@@ -28,19 +28,26 @@ fn proxy() -> Arc<Proxy> {
     Proxy::start_with(local_address, 2).unwrap()
 }
 
-fn target(backends: &[SocketAddrV4], without_backends: WithoutBackends) -> Target {
+fn pool(backends: &[SocketAddrV4], without_backends: WithoutBackends) -> BackendPool {
     let mut backends = backends.to_vec();
     backends.sort();
-    Target { backends, affinity: None, masquerade: false, through_user_space: true, without_backends, inside: None }
+    BackendPool {
+        backends,
+        affinity: None,
+        masquerade: false,
+        through_user_space: true,
+        without_backends,
+        internal: None,
+    }
 }
 
 impl Proxy {
-    fn at(&self, address: Ipv4Addr) -> Front {
-        Front { address: Some(address), protocol: Protocol::Tcp, port: self.port }
+    fn at(&self, address: Ipv4Addr) -> Frontend {
+        Frontend { address: Some(address), protocol: Protocol::Tcp, port: self.port }
     }
 
     fn serve(&self, backends: &[SocketAddrV4], without: WithoutBackends) {
-        self.set(self.at(FRONT), Some(&target(backends, without)));
+        self.set(self.at(FRONT), Some(&pool(backends, without)));
     }
 
     fn client(&self) -> TcpStream {

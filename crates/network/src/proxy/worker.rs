@@ -25,7 +25,7 @@ use super::{
     socket,
     table::Table,
 };
-use crate::services::frontend::Front;
+use crate::services::frontend::Frontend;
 
 /// Accepted in a row before those that are there already have their turn.
 const ARRIVALS_PER_TURN: usize = 64;
@@ -46,8 +46,8 @@ pub struct Worker {
     poller: Poller,
     pools: Pools,
     connections: Slab<Connection>,
-    /// Who looks for a backend at which front and did not find one at once, in the order they came.
-    queues: BTreeSet<(Front, u64, Token)>,
+    /// Who looks for a backend at which frontend and did not find one at once, in the order they came.
+    queues: BTreeSet<(Frontend, u64, Token)>,
     next_in_queue: u64,
     timers: BTreeSet<(Instant, Token)>,
     /// Who has more to carry and let others go first.
@@ -163,7 +163,7 @@ impl Worker {
     fn read_mail(&mut self) {
         let mail = self.mailbox.take();
         mail.arrivals.into_iter().for_each(|client| self.welcome(client));
-        mail.fronts.into_iter().for_each(|front| self.deliver(front));
+        mail.frontends.into_iter().for_each(|frontend| self.deliver(frontend));
     }
 
     fn accept(&mut self) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hickory_proto::op::{Message, ResponseCode};
-use mainstay_network::catalogue::Kind;
+use mainstay_network::catalogue::ServiceKind;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -19,7 +19,7 @@ const WEB: &str = "web.default.svc.cluster.local";
 
 async fn cluster() -> Running {
     let dns = Running::start(Vec::new()).await;
-    dns.add("web", Kind::Address([10, 96, 0, 1].into()), []);
+    dns.add("web", ServiceKind::ClusterIp([10, 96, 0, 1].into()), []);
     dns
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hickory_proto::{op::ResponseCode, rr::Record};
-use mainstay_network::catalogue::Kind;
+use mainstay_network::catalogue::ServiceKind;
 use tokio::time::Instant;
 
 use crate::{
@@ -177,7 +177,7 @@ async fn resolvers_that_lose_letters_or_are_old_are_asked_otherwise() {
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_ours_that_stand_for_others_are_followed() {
     let (_upstream, dns) = with(Mode::Well(60)).await;
-    dns.add("out", Kind::Alias("alias.example".into()), []);
+    dns.add("out", ServiceKind::ExternalName("alias.example".into()), []);
     for _ in 0..2 {
         let said = dns.short("out.default.svc.cluster.local").await;
         assert_eq!(said, ["192.0.2.9", "alias.example.", "target.example."]);

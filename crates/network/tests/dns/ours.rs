@@ -5,15 +5,15 @@ use std::{
     time::Duration,
 };
 
-use mainstay_network::{catalogue::Kind, dns::Dns};
+use mainstay_network::{catalogue::ServiceKind, dns::Dns};
 
 use crate::support::{Running, own_address, settings};
 
 async fn cluster() -> Running {
     let dns = Running::start(Vec::new()).await;
-    dns.add("web", Kind::Address([10, 96, 0, 1].into()), [[10, 244, 0, 7]]);
-    dns.add("db", Kind::Headless, [[10, 244, 0, 5], [10, 244, 0, 6]]);
-    dns.add("many", Kind::Headless, (0..=255).map(|last| [10, 244, 9, last]));
+    dns.add("web", ServiceKind::ClusterIp([10, 96, 0, 1].into()), [[10, 244, 0, 7]]);
+    dns.add("db", ServiceKind::Headless, [[10, 244, 0, 5], [10, 244, 0, 6]]);
+    dns.add("many", ServiceKind::Headless, (0..=255).map(|last| [10, 244, 9, last]));
     dns.catalogue.set_machine("m1", Some([192, 0, 2, 1].into()));
     dns
 }
@@ -89,7 +89,7 @@ async fn a_set_too_large_for_a_packet_is_cut_there_and_whole_by_tcp() {
 async fn a_change_is_in_the_next_answer() {
     let dns = cluster().await;
     assert_eq!(dns.short("new.default.svc.cluster.local").await, [""; 0]);
-    dns.add("new", Kind::Address([10, 96, 0, 9].into()), []);
+    dns.add("new", ServiceKind::ClusterIp([10, 96, 0, 9].into()), []);
     assert_eq!(dns.short("new.default.svc.cluster.local").await, ["10.96.0.9"]);
     dns.stop().await;
 }

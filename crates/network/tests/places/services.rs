@@ -12,8 +12,8 @@ use std::{
 use mainstay_network::{
     Bridge, Protocol, Settings,
     services::{
-        Drift, Kernel, KernelSettings,
-        frontend::{Front, Target, WithoutBackends},
+        Drift, KernelProxy, KernelSettings,
+        frontend::{BackendPool, Frontend, WithoutBackends},
     },
 };
 use tokio::sync::Mutex;
@@ -27,40 +27,40 @@ pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 /// How long a silence is taken for one.
 const SILENCE: Duration = Duration::from_millis(700);
 
-pub fn tcp(address: impl Into<Option<Ipv4Addr>>, port: u16) -> Front {
-    Front { address: address.into(), protocol: Protocol::Tcp, port }
+pub fn tcp(address: impl Into<Option<Ipv4Addr>>, port: u16) -> Frontend {
+    Frontend { address: address.into(), protocol: Protocol::Tcp, port }
 }
 
-pub fn udp(address: impl Into<Option<Ipv4Addr>>, port: u16) -> Front {
-    Front { protocol: Protocol::Udp, ..tcp(address, port) }
+pub fn udp(address: impl Into<Option<Ipv4Addr>>, port: u16) -> Frontend {
+    Frontend { protocol: Protocol::Udp, ..tcp(address, port) }
 }
 
-pub fn target(backends: impl IntoIterator<Item = SocketAddrV4>) -> Target {
-    Target {
+pub fn pool(backends: impl IntoIterator<Item = SocketAddrV4>) -> BackendPool {
+    BackendPool {
         backends: backends.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
         affinity: None,
         masquerade: false,
         through_user_space: false,
-        without_backends: WithoutBackends::Refuse,
-        inside: None,
+        without_backends: WithoutBackends::Reject,
+        internal: None,
     }
 }
 
 /// The kernel's side of one machine, used inside its namespace.
 #[derive(Clone)]
-pub struct Rules(Arc<Mutex<Kernel>>);
+pub struct Rules(Arc<Mutex<KernelProxy>>);
 
 impl Rules {
     pub fn new(settings: KernelSettings) -> Self {
-        Self(Arc::new(Mutex::new(Kernel::new(settings))))
+        Self(Arc::new(Mutex::new(KernelProxy::new(settings))))
     }
 
-    pub fn replace(&self, machine: &Place, fronts: impl IntoIterator<Item = (Front, Target)>) {
-        let (kernel, fronts) = (self.0.clone(), fronts.into_iter().collect());
-        machine.run_async(move || async move { kernel.lock().await.replace(fronts).await.unwrap() });
+    pub fn replace(&self, machine: &Place, frontends: impl IntoIterator<Item = (Frontend, BackendPool)>) {
+        let (kernel, frontends) = (self.0.clone(), frontends.into_iter().collect());
+        machine.run_async(move || async move { kernel.lock().await.replace(frontends).await.unwrap() });
     }
 
-    pub fn apply(&self, machine: &Place, changes: impl IntoIterator<Item = (Front, Option<Target>)>) {
+    pub fn apply(&self, machine: &Place, changes: impl IntoIterator<Item = (Frontend, Option<BackendPool>)>) {
         let (kernel, changes): (_, BTreeMap<_, _>) = (self.0.clone(), changes.into_iter().collect());
         machine.run_async(move || async move { kernel.lock().await.apply(changes).await.unwrap() });
     }

@@ -28,7 +28,7 @@ pub fn settings() -> DnsSettings {
     }
 }
 
-fn service(kind: catalogue::Kind, ports: &[(&str, Protocol, u16)], tags: &[&str]) -> Service {
+fn service(kind: catalogue::ServiceKind, ports: &[(&str, Protocol, u16)], tags: &[&str]) -> Service {
     let port = |(name, protocol, port): &(&str, Protocol, u16)| ServicePort {
         name: (*name).into(),
         protocol: *protocol,
@@ -73,7 +73,7 @@ fn slice(service: &str, ports: &[(&str, Protocol, u16)], endpoints: Vec<Endpoint
 
 /// A small cluster in which everything occurs once.
 fn cluster() -> Catalogue {
-    use catalogue::Kind::{Address, Alias, Headless};
+    use catalogue::ServiceKind::{ClusterIp as Address, ExternalName as Alias, Headless};
     let (http, dns) = (("http", Protocol::Tcp, 80), ("dns", Protocol::Udp, 53));
     let catalogue = Catalogue::default();
     let services = [
@@ -122,7 +122,7 @@ fn packet(name: &str, kind: u16) -> Vec<u8> {
     packet
 }
 
-fn ask(known: &Known, name: &str, kind: u16, transport: Transport) -> Result<Message, Name> {
+fn ask(known: &CatalogueState, name: &str, kind: u16, transport: Transport) -> Result<Message, Name> {
     let query = query::read(&packet(name, kind)).unwrap().unwrap();
     match Zones::new(&settings()).unwrap().answer(known, &query, &mut Chance::with_seed(1)) {
         Outcome::Answer(answer) => {
@@ -358,7 +358,7 @@ fn consul_names_of_ports_machines_and_addresses() {
 fn a_domain_within_the_other_is_its_own_and_none_is_everything() {
     let zones = Zones::new(&DnsSettings { alias_domain: "consul.cluster.local".into(), ..settings() }).unwrap();
     let query = query::read(&packet("service.consul.cluster.local", A)).unwrap().unwrap();
-    let outcome = zones.answer(&Known::default(), &query, &mut Chance::with_seed(1));
+    let outcome = zones.answer(&CatalogueState::default(), &query, &mut Chance::with_seed(1));
     assert!(matches!(outcome, Outcome::Answer(Answer { code: Code::Fine, .. })));
     for wrong in ["", ".", "a..b"] {
         assert!(Zones::new(&DnsSettings { domain: wrong.into(), ..settings() }).is_err(), "{wrong:?}");
@@ -370,7 +370,7 @@ fn a_domain_within_the_other_is_its_own_and_none_is_everything() {
 #[test]
 fn the_order_of_backends_is_chance() {
     let catalogue = Catalogue::default();
-    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::Kind::Headless, &[], &[])));
+    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::ServiceKind::Headless, &[], &[])));
     let endpoints = (1..=9).map(|last| endpoint([10, 0, 0, last], true, None)).collect();
     catalogue.set_slice(Key::new("a", "s"), Some(slice("db", &[], endpoints)));
     let zones = Zones::new(&settings()).unwrap();
@@ -387,7 +387,7 @@ fn the_order_of_backends_is_chance() {
 fn what_does_not_fit_is_cut_and_said_to_be() {
     let catalogue = Catalogue::default();
     let ports = [("http", Protocol::Tcp, 80)];
-    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::Kind::Headless, &ports, &[])));
+    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::ServiceKind::Headless, &ports, &[])));
     let endpoints = (1..=200).map(|last| endpoint([10, 0, 0, last], true, None)).collect();
     catalogue.set_slice(Key::new("a", "s"), Some(slice("db", &ports, endpoints)));
     for kind in [A, SRV] {
@@ -402,7 +402,7 @@ fn what_does_not_fit_is_cut_and_said_to_be() {
 #[test]
 fn a_set_too_large_even_for_tcp_is_told_in_part() {
     let catalogue = Catalogue::default();
-    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::Kind::Headless, &[], &[])));
+    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::ServiceKind::Headless, &[], &[])));
     let endpoints =
         (0..5000u16).map(|number| endpoint([10, 1, (number >> 8) as u8, number as u8], true, None)).collect();
     catalogue.set_slice(Key::new("a", "s"), Some(slice("db", &[], endpoints)));
@@ -438,7 +438,7 @@ prop_compose! {
     ) -> Catalogue {
         let catalogue = Catalogue::default();
         for (namespace, name, address) in &services {
-            let kind = address.map_or(catalogue::Kind::Headless, |address| catalogue::Kind::Address(address.into()));
+            let kind = address.map_or(catalogue::ServiceKind::Headless, |address| catalogue::ServiceKind::ClusterIp(address.into()));
             catalogue.set_service(Key::new(namespace, name), Some(service(kind, &[("http", Protocol::Tcp, 80)], &[])));
         }
         for (number, (of, endpoints)) in slices.into_iter().enumerate() {
@@ -453,7 +453,7 @@ prop_compose! {
     }
 }
 
-fn addresses(known: &Known, name: &str) -> Vec<Ipv4Addr> {
+fn addresses(known: &CatalogueState, name: &str) -> Vec<Ipv4Addr> {
     let message = ask(known, name, A, Transport::Tcp).unwrap();
     message
         .answers

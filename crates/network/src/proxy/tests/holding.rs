@@ -43,7 +43,7 @@ fn a_held_connection_is_refused_when_its_time_is_over() {
 #[test]
 fn where_nothing_is_held_it_is_refused_at_once() {
     let proxy = proxy();
-    for without in [WithoutBackends::Refuse, WithoutBackends::Drop, WithoutBackends::Hold(Duration::ZERO)] {
+    for without in [WithoutBackends::Reject, WithoutBackends::Drop, WithoutBackends::Hold(Duration::ZERO)] {
         proxy.serve(&[], without);
         assert!(is_refusal(read_all(&proxy.client())), "{without:?}");
     }
@@ -52,7 +52,7 @@ fn where_nothing_is_held_it_is_refused_at_once() {
 #[test]
 fn a_hold_that_is_taken_back_ends_for_those_who_wait() {
     let proxy = proxy();
-    for end in [None, Some(target(&[], WithoutBackends::Refuse))] {
+    for end in [None, Some(pool(&[], WithoutBackends::Reject))] {
         proxy.serve(&[], LONG);
         let client = proxy.client();
         until("held", || proxy.seeking() == 1);
@@ -67,7 +67,7 @@ fn what_goes_to_no_front_of_ours_is_closed_at_once() {
     let proxy = proxy();
     assert!(is_refusal(read_all(&proxy.client())));
     let real = Proxy::start().unwrap();
-    real.set(Front { address: None, port: 80, ..real.at(FRONT) }, Some(&target(&[], LONG)));
+    real.set(Frontend { address: None, port: 80, ..real.at(FRONT) }, Some(&pool(&[], LONG)));
     let direct = TcpStream::connect((Ipv4Addr::LOCALHOST, real.port())).unwrap();
     direct.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(is_refusal(read_all(&direct)), "nobody redirected it");
@@ -77,8 +77,8 @@ fn what_goes_to_no_front_of_ours_is_closed_at_once() {
 fn a_node_port_answers_at_every_address_and_an_exact_front_before_it() {
     let (proxy, exact, any) = (proxy(), Backend::naming("exact"), Backend::naming("any"));
     proxy.serve(&[exact.address], LONG);
-    let everywhere = Front { address: None, ..proxy.at(FRONT) };
-    proxy.set(everywhere, Some(&target(&[any.address], LONG)));
+    let everywhere = Frontend { address: None, ..proxy.at(FRONT) };
+    proxy.set(everywhere, Some(&pool(&[any.address], LONG)));
     assert_eq!(read_all(&proxy.client()).unwrap(), "exact");
     assert_eq!(read_all(&TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap()).unwrap(), "any");
 }
@@ -99,7 +99,7 @@ fn a_client_that_leaves_while_it_is_held_frees_its_place() {
 #[test]
 fn a_backend_that_refuses_is_passed_over() {
     let (proxy, backend) = (proxy(), Backend::naming("here"));
-    proxy.serve(&[free_address(), backend.address, free_address()], WithoutBackends::Refuse);
+    proxy.serve(&[free_address(), backend.address, free_address()], WithoutBackends::Reject);
     for _ in 0..20 {
         assert_eq!(read_all(&proxy.client()).unwrap(), "here");
     }
@@ -119,7 +119,7 @@ fn if_all_refuse_it_waits_until_one_listens() {
 #[test]
 fn if_all_refuse_and_nothing_is_held_it_is_refused() {
     let proxy = proxy();
-    proxy.serve(&[free_address(), free_address()], WithoutBackends::Refuse);
+    proxy.serve(&[free_address(), free_address()], WithoutBackends::Reject);
     assert!(is_refusal(read_all(&proxy.client())));
 }
 
@@ -136,7 +136,7 @@ fn a_backend_that_does_not_answer_is_passed_over() {
 #[test]
 fn a_client_stays_with_its_backend_and_finds_another_when_it_is_gone() {
     let (proxy, a, b) = (proxy(), Backend::naming("a"), Backend::naming("b"));
-    let sticky = |backends: &[SocketAddrV4]| Target { affinity: Some(PATIENCE), ..target(backends, LONG) };
+    let sticky = |backends: &[SocketAddrV4]| BackendPool { affinity: Some(PATIENCE), ..pool(backends, LONG) };
     proxy.set(proxy.at(FRONT), Some(&sticky(&[a.address, b.address])));
     let answers: HashSet<String> = (0..30).map(|_| read_all(&proxy.client()).unwrap()).collect();
     assert_eq!(answers.len(), 1, "{answers:?}");

@@ -93,7 +93,7 @@ fn dropping_it_stops_its_threads_and_closes_everything() {
     proxy.serve(&[backend.address], LONG);
     let carried = proxy.client();
     let (port, held) = (proxy.port(), Ipv4Addr::new(127, 77, 0, 2));
-    proxy.set(proxy.at(held), Some(&target(&[], LONG)));
+    proxy.set(proxy.at(held), Some(&pool(&[], LONG)));
     let held = TcpStream::connect((held, port)).unwrap();
     until("carried", || backend.count() == 1);
     drop(proxy);

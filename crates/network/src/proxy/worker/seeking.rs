@@ -19,7 +19,7 @@ use super::{
     },
     End, Worker, YOUNG,
 };
-use crate::services::frontend::Front;
+use crate::services::frontend::Frontend;
 
 /// A thousand that waited, delivered in the same moment, would overrun the queue of a backend that has only just begun to
 /// listen (128 in many programs), and some of them would then hear nothing: when a queue overflows, the kernel may let a
@@ -29,9 +29,9 @@ const BETWEEN_DELIVERIES: Duration = Duration::from_millis(10);
 
 impl Worker {
     pub(super) fn welcome(&mut self, client: OwnedFd) {
-        let front = (self.destination)(client.as_fd()).and_then(|destination| self.table.front(destination));
-        let Some(front) = front else { return socket::reset(client) };
-        let state = State::Seeking(Seeking::new(front, self.now));
+        let frontend = (self.destination)(client.as_fd()).and_then(|destination| self.table.frontend(destination));
+        let Some(frontend) = frontend else { return socket::reset(client) };
+        let state = State::Seeking(Seeking::new(frontend, self.now));
         let token = self.connections.insert(Connection { client, state });
         self.seek(token);
     }
@@ -47,7 +47,7 @@ impl Worker {
             seeking.step = Step::Waiting;
             let client = connection.client.as_fd();
             let seeker = Seeker {
-                front: seeking.front,
+                frontend: seeking.frontend,
                 search: &mut seeking.search,
                 client: &|| socket::peer(client),
                 is_counted: seeking.queued.is_some(),
@@ -71,9 +71,9 @@ impl Worker {
                 }
                 Decision::Refuse => return self.end(token, End::Reset),
                 Decision::Crowded => {
-                    let front = seeking.front;
+                    let frontend = seeking.frontend;
                     if self.crowded.is_due(self.now) {
-                        tracing::warn!(?front, "too many connections wait for a backend; more are refused");
+                        tracing::warn!(?frontend, "too many connections wait for a backend; more are refused");
                     }
                     return self.end(token, End::Reset);
                 }
@@ -81,27 +81,27 @@ impl Worker {
         }
     }
 
-    /// An attempt takes its time. Whether it is worth it, which a change of the front may have decided by now; later
+    /// An attempt takes its time. Whether it is worth it, which a change of the frontend may have decided by now; later
     /// changes will be heard.
     fn expect(&mut self, token: Token, backend: OwnedFd, to: SocketAddrV4) -> bool {
         let Some(seeking) = self.seeking(token) else { return false };
         seeking.step = Step::Connecting { backend, to };
-        let front = seeking.front;
+        let frontend = seeking.frontend;
         if seeking.queued.is_none() {
-            self.table.enter(front);
+            self.table.enter(frontend);
             self.join_queue(token);
         }
-        self.table.still_sends(front, to)
+        self.table.still_sends(frontend, to)
     }
 
-    /// It is counted at its front.
+    /// It is counted at its frontend.
     fn join_queue(&mut self, token: Token) {
         let number = self.next_in_queue;
         let Some(seeking) = self.seeking(token) else { return };
         if seeking.queued.is_none() {
             seeking.queued = Some(number);
-            let front = seeking.front;
-            self.queues.insert((front, number, token));
+            let frontend = seeking.frontend;
+            self.queues.insert((frontend, number, token));
             self.next_in_queue += 1;
         }
     }
@@ -125,7 +125,7 @@ impl Worker {
         let Some(connection) = self.connections.get(token) else { return };
         let State::Seeking(seeking) = &connection.state else { return };
         if seeking.search.stays() {
-            self.table.remember(seeking.front, || socket::peer(connection.client.as_fd()), address, self.now);
+            self.table.remember(seeking.frontend, || socket::peer(connection.client.as_fd()), address, self.now);
         }
         let client_known = seeking.is_watched;
         let mut carrying = Carrying::new(backend, seeking.client_is_ending, announced.is_some());
@@ -163,10 +163,10 @@ impl Worker {
         }
     }
 
-    /// A front has changed at which somebody waits.
-    pub(super) fn deliver(&mut self, front: Front) {
-        let first = (front, 0, Token::from_number(0));
-        let ours = |(of, _, _): &&(Front, u64, Token)| *of == front;
+    /// A frontend has changed at which somebody waits.
+    pub(super) fn deliver(&mut self, frontend: Frontend) {
+        let first = (frontend, 0, Token::from_number(0));
+        let ours = |(of, _, _): &&(Frontend, u64, Token)| *of == frontend;
         let waiting: Vec<Token> = self.queues.range(first..).take_while(ours).map(|(_, _, token)| *token).collect();
         for (place, token) in waiting.into_iter().enumerate() {
             let Some(seeking) = self.seeking(token) else { continue };
@@ -175,7 +175,7 @@ impl Worker {
                 Step::Connecting { to, .. } => Some(to),
             };
             match attempt {
-                Some(to) if self.table.still_sends(front, to) => {}
+                Some(to) if self.table.still_sends(frontend, to) => {}
                 _ if place < DELIVERED_AT_ONCE => self.seek(token),
                 _ => self.seek_later(token, BETWEEN_DELIVERIES * (place / DELIVERED_AT_ONCE) as u32),
             }
@@ -201,10 +201,10 @@ impl Worker {
 
     pub(super) fn leave_queue(&mut self, token: Token) {
         let Some(seeking) = self.seeking(token) else { return };
-        let (front, queued, timer) = (seeking.front, seeking.queued.take(), seeking.timer.take());
+        let (frontend, queued, timer) = (seeking.frontend, seeking.queued.take(), seeking.timer.take());
         if let Some(number) = queued {
-            self.queues.remove(&(front, number, token));
-            self.table.leave(front);
+            self.queues.remove(&(frontend, number, token));
+            self.table.leave(frontend);
         }
         if let Some(at) = timer {
             self.timers.remove(&(at, token));
