@@ -26,7 +26,8 @@ pub struct Running {
     task: JoinHandle<()>,
 }
 
-/// A loopback address that no other test run beside this one uses: a port that is free for TCP may be somebody's for UDP.
+/// A loopback address that no other test run beside this one uses: a port that is free for TCP may be somebody's for
+/// UDP.
 pub fn own_address() -> Ipv4Addr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 128 | high, middle, low.max(1))
