@@ -1,8 +1,8 @@
-//! All frontends, as the threads share them.
+//! The frontends, as the proxy's threads share them.
 //!
-//! Whoever decides to wait is counted before the table is let go of, and whoever changes the table looks at the counts
-//! afterwards: so nobody waits past a change that was meant for them. Whoever tries a backend that takes its time is
-//! counted too, and looks at the table again after that.
+//! A connection that decides to wait is counted before the lock of the table is released, and a change of the table
+//! looks at the counts afterwards: so no connection waits past a change that is meant for it. A connection whose
+//! attempt takes a while is counted too, and looks at the table again after that.
 
 use std::{
     collections::HashMap,
@@ -14,8 +14,8 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{
     affinity::Affinity,
-    limits::WAITING_PER_FRONT,
-    search::{Next, Plan, Search},
+    resources::MAX_WAITING_PER_FRONTEND,
+    search::{BackendSearch, FrontendPolicy, SearchStep},
 };
 use crate::{
     journal::Protocol,
@@ -23,26 +23,27 @@ use crate::{
 };
 
 #[derive(Default)]
-pub struct Table {
-    frontends: RwLock<HashMap<Frontend, Plan>>,
-    /// How many are to hear of a change, at frontends where somebody is: they wait, or try a backend that has not answered yet.
-    seeking: Mutex<HashMap<Frontend, u32>>,
+pub struct FrontendTable {
+    frontends: RwLock<HashMap<Frontend, FrontendPolicy>>,
+    /// Connections that have to be notified of a change, by frontend: they wait, or try a backend that has not
+    /// answered yet.
+    waiting: Mutex<HashMap<Frontend, u32>>,
     affinity: Mutex<Affinity>,
 }
 
-/// One that looks for a backend.
-pub struct Seeker<'a> {
+/// A connection that needs a backend.
+pub struct SearchRequest<'a> {
     pub frontend: Frontend,
-    pub search: &'a mut Search,
-    /// Asked for only where clients stay with their backends.
+    pub search: &'a mut BackendSearch,
+    /// The client's address; used only with session affinity.
     pub client: &'a dyn Fn() -> Option<Ipv4Addr>,
-    /// It is counted at its frontend already.
+    /// It is counted already.
     pub is_counted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    Try {
+    Connect {
         backend: SocketAddrV4,
         within: Duration,
     },
@@ -50,29 +51,31 @@ pub enum Decision {
     Wait {
         until: Instant,
     },
-    Refuse,
+    Reset,
     /// It would have to wait, and too many do.
-    Crowded,
+    TooManyWaiting,
 }
 
-impl Table {
-    /// Whether somebody is to hear of it.
+impl FrontendTable {
+    /// Returns whether connections have to be notified.
     pub fn set(&self, frontend: Frontend, pool: Option<&BackendPool>) -> bool {
         if frontend.protocol != Protocol::Tcp {
             return false;
         }
         let before = match pool {
-            // Where those inside have a pool of their own, nobody else comes here.
-            Some(pool) => self.frontends.write().insert(frontend, Plan::from(pool.internal.as_deref().unwrap_or(pool))),
+            // Where clients inside the cluster have their own pool, only they come here.
+            Some(pool) => {
+                self.frontends.write().insert(frontend, FrontendPolicy::from(pool.internal.as_deref().unwrap_or(pool)))
+            }
             None => self.frontends.write().remove(&frontend),
         };
         if before.is_some_and(|before| before.affinity.is_some()) && pool.is_none_or(|now| now.affinity.is_none()) {
             self.affinity.lock().forget(frontend);
         }
-        self.seeking.lock().contains_key(&frontend)
+        self.waiting.lock().contains_key(&frontend)
     }
 
-    /// The frontend that a connection was going to.
+    /// The frontend of an original destination.
     pub fn frontend(&self, destination: SocketAddrV4) -> Option<Frontend> {
         let exact = Frontend { address: Some(*destination.ip()), protocol: Protocol::Tcp, port: destination.port() };
         let frontends = self.frontends.read();
@@ -83,49 +86,50 @@ impl Table {
         frontends.contains_key(&node_port).then_some(node_port)
     }
 
-    /// What a connection does now that nothing is under way for it.
-    pub fn decide(&self, seeker: Seeker<'_>, now: Instant) -> Decision {
+    /// Decides what a connection does next while no attempt is under way.
+    pub fn decide(&self, request: SearchRequest<'_>, now: Instant) -> Decision {
         let frontends = self.frontends.read();
-        let Some(plan) = frontends.get(&seeker.frontend) else { return Decision::Refuse };
-        let first = |backends: &[SocketAddrV4]| self.first(seeker.frontend, plan, backends, seeker.client, now);
-        let until = match seeker.search.next(plan, now, first) {
-            Next::Try { backend, within } => return Decision::Try { backend, within },
-            Next::Wait { until } => until,
-            Next::Refuse => return Decision::Refuse,
+        let Some(policy) = frontends.get(&request.frontend) else { return Decision::Reset };
+        let first =
+            |backends: &[SocketAddrV4]| self.first_backend(request.frontend, policy, backends, request.client, now);
+        let until = match request.search.next(policy, now, first) {
+            SearchStep::Connect { backend, within } => return Decision::Connect { backend, within },
+            SearchStep::Wait { until } => until,
+            SearchStep::Reset => return Decision::Reset,
         };
-        if !seeker.is_counted {
-            let mut seeking = self.seeking.lock();
-            let count = seeking.entry(seeker.frontend).or_default();
-            if *count >= WAITING_PER_FRONT {
-                return Decision::Crowded;
+        if !request.is_counted {
+            let mut waiting = self.waiting.lock();
+            let count = waiting.entry(request.frontend).or_default();
+            if *count >= MAX_WAITING_PER_FRONTEND {
+                return Decision::TooManyWaiting;
             }
             *count += 1;
         }
         Decision::Wait { until }
     }
 
-    /// One is counted that does not wait, but whose attempt takes a while.
-    pub fn enter(&self, frontend: Frontend) {
-        *self.seeking.lock().entry(frontend).or_default() += 1;
+    /// Counts a connection whose attempt takes a while.
+    pub fn begin_wait(&self, frontend: Frontend) {
+        *self.waiting.lock().entry(frontend).or_default() += 1;
     }
 
-    /// One that was counted has found a backend, or is gone.
-    pub fn leave(&self, frontend: Frontend) {
-        let mut seeking = self.seeking.lock();
-        if let Some(count) = seeking.get_mut(&frontend) {
+    /// A counted connection has got a backend, or is gone.
+    pub fn end_wait(&self, frontend: Frontend) {
+        let mut waiting = self.waiting.lock();
+        if let Some(count) = waiting.get_mut(&frontend) {
             *count -= 1;
             if *count == 0 {
-                seeking.remove(&frontend);
+                waiting.remove(&frontend);
             }
         }
     }
 
-    /// Whether an attempt at this backend is still worth waiting for.
-    pub fn still_sends(&self, frontend: Frontend, backend: SocketAddrV4) -> bool {
-        self.frontends.read().get(&frontend).is_some_and(|plan| plan.backends.contains(&backend))
+    /// Whether an attempt at this backend is still useful.
+    pub fn has_backend(&self, frontend: Frontend, backend: SocketAddrV4) -> bool {
+        self.frontends.read().get(&frontend).is_some_and(|policy| policy.backends.contains(&backend))
     }
 
-    /// A client got this backend, and stays with it for as long as its frontend says.
+    /// Renews session affinity after a connection to this backend.
     pub fn remember(
         &self,
         frontend: Frontend,
@@ -133,35 +137,35 @@ impl Table {
         backend: SocketAddrV4,
         now: Instant,
     ) {
-        let Some(time) = self.frontends.read().get(&frontend).and_then(|plan| plan.affinity) else { return };
+        let Some(time) = self.frontends.read().get(&frontend).and_then(|policy| policy.affinity) else { return };
         let Some(client) = client() else { return };
         self.affinity.lock().remember(frontend, client, backend, now, time);
     }
 
     #[cfg(test)]
-    pub fn seeking(&self, frontend: Frontend) -> u32 {
-        self.seeking.lock().get(&frontend).copied().unwrap_or_default()
+    pub fn waiting(&self, frontend: Frontend) -> u32 {
+        self.waiting.lock().get(&frontend).copied().unwrap_or_default()
     }
 
-    fn first(
+    fn first_backend(
         &self,
         frontend: Frontend,
-        plan: &Plan,
+        policy: &FrontendPolicy,
         backends: &[SocketAddrV4],
         client: &dyn Fn() -> Option<Ipv4Addr>,
         now: Instant,
     ) -> usize {
         let known = || self.affinity.lock().backend(frontend, client()?, now);
-        let same = plan.affinity.and_then(|_| known()).and_then(|same| backends.iter().position(|b| *b == same));
+        let same = policy.affinity.and_then(|_| known()).and_then(|same| backends.iter().position(|b| *b == same));
         same.unwrap_or_else(|| if backends.len() == 1 { 0 } else { fastrand::usize(..backends.len()) })
     }
 }
 
-impl From<&BackendPool> for Plan {
+impl From<&BackendPool> for FrontendPolicy {
     fn from(pool: &BackendPool) -> Self {
         let hold = match pool.without_backends {
             WithoutBackends::Hold(time) => time,
-            // The client hears something all the same: the kernel has accepted for us.
+            // The client gets an RST all the same: the kernel has accepted its connection for us.
             WithoutBackends::Reject | WithoutBackends::Drop => Duration::ZERO,
         };
         Self { backends: pool.backends.as_slice().into(), affinity: pool.affinity, hold }

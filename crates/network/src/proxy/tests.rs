@@ -1,8 +1,8 @@
-//! With real sockets on loopback addresses, each of which is a frontend. What follows is shared by all.
+//! Tests with real sockets on loopback addresses, each of which is a frontend; shared helpers.
 
-mod carrying;
 mod holding;
 mod limits;
+mod relaying;
 
 use std::{
     collections::HashSet,
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{limits::WAITING_PER_FRONT, *};
+use super::{resources::MAX_WAITING_PER_FRONTEND, *};
 use crate::{journal::Protocol, services::frontend::WithoutBackends};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -57,8 +57,8 @@ impl Proxy {
         stream
     }
 
-    fn seeking(&self) -> u32 {
-        self.table.seeking(self.at(FRONT))
+    fn waiting(&self) -> u32 {
+        self.table.waiting(self.at(FRONT))
     }
 }
 

@@ -3,14 +3,14 @@
 use super::*;
 
 #[test]
-fn what_is_said_after_the_client_has_ended_still_arrives() {
+fn data_after_the_client_closed_its_side_arrives() {
     let (proxy, backend) = (proxy(), Backend::echo());
     proxy.serve(&[backend.address], LONG);
     assert_eq!(ask(&proxy.client(), "hello").unwrap(), "hello");
 }
 
 #[test]
-fn what_is_said_after_the_backend_has_ended_still_arrives() {
+fn data_after_the_backend_closed_its_side_arrives() {
     let (heard, hears) = mpsc::channel();
     let backend = Backend::new(move |mut stream| {
         stream.write_all(b"first").unwrap();
@@ -131,7 +131,7 @@ fn a_reset_is_passed_on_as_a_reset_both_ways() {
 }
 
 #[test]
-fn a_client_that_ended_and_then_broke_is_noticed() {
+fn a_reset_after_a_half_close_is_noticed() {
     let (heard, hears) = mpsc::channel();
     let backend = Backend::new(move |mut stream| {
         let _ = read_all(&stream).unwrap();

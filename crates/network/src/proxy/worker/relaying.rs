@@ -1,65 +1,65 @@
-//! The turns of connections that have found their backends.
+//! Connections that have a backend: relays bytes, and registers for the events that this needs.
 
 use super::{
     super::{
-        carry::Progress,
-        connection::{Connection, State},
+        connection::{Connection, RelayStep, State},
         poller::Side,
-        slab::Token,
+        resources::Token,
     },
-    End, Worker,
+    CloseMode, Worker,
 };
 
 impl Worker {
-    pub(super) fn take_turn(&mut self, token: Token) {
-        if let Some(Connection { state: State::Carrying(carrying), .. }) = self.connections.get(token) {
-            carrying.has_turn = false;
-            self.go_on(token);
+    pub(super) fn resume_yielded(&mut self, token: Token) {
+        if let Some(Connection { state: State::Relaying(relay), .. }) = self.connections.get(token) {
+            relay.has_yielded = false;
+            self.relay_bytes(token);
         }
     }
 
-    pub(super) fn go_on(&mut self, token: Token) {
-        let asked = self.carry(token);
-        if asked != (false, false) {
-            self.watch(token, (true, true), asked);
+    pub(super) fn relay_bytes(&mut self, token: Token) {
+        let needs_epollout = self.relay_once(token);
+        if needs_epollout != (false, false) {
+            self.update_epoll(token, (true, true), needs_epollout);
         }
     }
 
-    /// Carries what there is. Of client and backend, who is to announce from now on when it can be written to.
-    pub(super) fn carry(&mut self, token: Token) -> (bool, bool) {
+    /// Relays once. Returns for client and backend whether `EPOLLOUT` has to be registered.
+    pub(super) fn relay_once(&mut self, token: Token) -> (bool, bool) {
         let Some(connection) = self.connections.get(token) else { return (false, false) };
-        let State::Carrying(carrying) = &mut connection.state else { return (false, false) };
-        match carrying.go_on(&connection.client, &mut self.pools) {
-            Ok(Progress::Waits) => {}
-            Ok(Progress::Again) if carrying.has_turn => {}
-            Ok(Progress::Again) => {
-                carrying.has_turn = true;
-                self.again.push(token);
+        let State::Relaying(relay) = &mut connection.state else { return (false, false) };
+        match relay.relay_bytes(&connection.client, &mut self.buffers) {
+            Ok(RelayStep::Blocked) => {}
+            Ok(RelayStep::Yield) if relay.has_yielded => {}
+            Ok(RelayStep::Yield) => {
+                relay.has_yielded = true;
+                self.yielded.push(token);
             }
-            Ok(Progress::Done) => {
-                self.end(token, End::Close);
+            Ok(RelayStep::Done) => {
+                self.end(token, CloseMode::Close);
                 return (false, false);
             }
             Err(_) => {
-                self.end(token, End::Reset);
+                self.end(token, CloseMode::Reset);
                 return (false, false);
             }
         }
-        carrying.newly_blocked()
+        relay.newly_blocked()
     }
 
-    pub(super) fn watch(&mut self, token: Token, known: (bool, bool), asked: (bool, bool)) {
+    /// Registers both sockets: those that are not watched yet, and those that need `EPOLLOUT`.
+    pub(super) fn update_epoll(&mut self, token: Token, watched: (bool, bool), needs_epollout: (bool, bool)) {
         let Some(connection) = self.connections.get(token) else { return };
-        let State::Carrying(carrying) = &connection.state else { return };
-        let watch = |socket, side, known, asked| match (known, asked) {
+        let State::Relaying(relay) = &connection.state else { return };
+        let watch = |socket, side, watched, needs_epollout| match (watched, needs_epollout) {
             (true, false) => Ok(()),
-            (true, true) => self.poller.ask_for_writable(socket, token, side),
-            (false, asked) => self.poller.add(socket, token, side, asked),
+            (true, true) => self.poller.add_writable(socket, token, side),
+            (false, needs_epollout) => self.poller.add(socket, token, side, needs_epollout),
         };
-        let client = watch(&connection.client, Side::Client, known.0, asked.0);
-        let backend = watch(&carrying.backend, Side::Backend, known.1, asked.1);
+        let client = watch(&connection.client, Side::Client, watched.0, needs_epollout.0);
+        let backend = watch(&relay.backend, Side::Backend, watched.1, needs_epollout.1);
         if client.and(backend).is_err() {
-            self.end(token, End::Reset);
+            self.end(token, CloseMode::Reset);
         }
     }
 }
