@@ -1,11 +1,11 @@
-//! The kernel's packet rules: what a connection through a Service costs beside one that goes straight to the pod, and what it
-//! costs to load and change very many Services.
+//! The kernel data path: what a connection through a Service costs beside one that goes straight to the pod, and what
+//! it costs to load and change very many Services.
 //!
-//! A machine and two pods are network namespaces on a bridge of ours. Both ways are taken in turns, from the same client
+//! A machine and two pods are network namespaces on a bridge. Both paths are measured in turns, from the same client
 //! to the same backend, with all Services loaded.
 
 mod load;
-mod place;
+mod netns;
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use mainstay_network::{
         frontend::{BackendPool, Frontend, WithoutBackends},
     },
 };
-use place::Place;
+use netns::Netns;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -34,10 +34,10 @@ pub struct Options {
     /// How many changes are timed
     #[arg(long, default_value_t = 1_000)]
     changes: u32,
-    /// How often each way has its turn
+    /// How often each path is measured
     #[arg(long, default_value_t = 8)]
     rounds: usize,
-    /// How long a turn is
+    /// How long each measurement takes
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// Clients at a time
@@ -49,7 +49,7 @@ const SERVICES: &str = "10.96.0.0/14";
 const MEASURED: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
 pub fn run(options: Options) -> anyhow::Result<()> {
-    let (machine, client, server) = (Place::new()?, Place::new()?, Place::new()?);
+    let (machine, client, server) = (Netns::new()?, Netns::new()?, Netns::new()?);
     let backend = connect(&machine, &client, &server)?;
     let (answers, flood) = server.run(load::serve)?;
     let frontends = [answers, flood].map(|port| (frontend(MEASURED, port), pool([SocketAddrV4::new(backend, port)])));
@@ -81,8 +81,8 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 
 type Load = fn(SocketAddrV4, usize, Duration) -> anyhow::Result<u64>;
 
-/// Puts both pods on a bridge of the machine. The address of the server.
-fn connect(machine: &Place, client: &Place, server: &Place) -> anyhow::Result<Ipv4Addr> {
+/// Attaches both pods to a bridge of the machine. Returns the address of the server.
+fn connect(machine: &Netns, client: &Netns, server: &Netns) -> anyhow::Result<Ipv4Addr> {
     let paths = [client.path().to_owned(), server.path().to_owned()];
     machine.run(move || {
         let directory = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! Measures Services and names. Each part prints its figures beside those of its peer, taken in the same run.
+//! Benchmarks of Services and DNS. Each part prints its figures beside those of its peer, taken in the same run.
 
 mod dns;
 mod kernel;
@@ -17,9 +17,9 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// The kernel's packet rules beside a direct connection, and very many Services
-    KernelProxy(kernel::Options),
-    /// Names: beside a bare echo and Unbound
+    /// The kernel data path beside a direct connection, and very many Services
+    Kernel(kernel::Options),
+    /// DNS beside a bare UDP echo and Unbound
     Dns(dns::Options),
     /// The user-space proxy beside HAProxy
     Proxy(proxy::Options),
@@ -28,7 +28,7 @@ enum Part {
 fn main() -> anyhow::Result<()> {
     match Options::parse().part {
         Some(Part::Dns(options)) => dns::run(&options),
-        Some(Part::KernelProxy(options)) => kernel::run(options),
+        Some(Part::Kernel(options)) => kernel::run(options),
         Some(Part::Proxy(options)) => proxy::run(options),
         None => anyhow::bail!("name a part to measure"),
     }

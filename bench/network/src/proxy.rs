@@ -1,9 +1,9 @@
 //! Our proxy beside Debian's HAProxy: the same backend, the same clients, the same number of threads, in turns.
 //!
-//! Each of them is a process of its own; clients and backend are threads of this one. With more to do than cores, what
-//! a proxy takes for itself is missing elsewhere, so the time it spent is printed as well: it says the same when others
-//! share the machine. Ratios are medians of those within a round. HAProxy is measured twice, because moving bulk through
-//! pipes has to be asked of it.
+//! Each of them is a process of its own; clients and backend are threads of this one. With more to do than cores,
+//! what a proxy takes for itself is missing elsewhere, so the time it spent is printed as well: it says the same when
+//! others share the machine. Ratios are medians of those within a round. HAProxy is measured twice, because moving
+//! bulk through pipes has to be asked of it.
 
 mod load;
 
@@ -24,10 +24,10 @@ use mainstay_network::{
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// How often each of them has its turn
+    /// How often each proxy is measured
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// How long a turn is
+    /// How long each measurement takes
     #[arg(long, default_value_t = 0.7)]
     seconds: f64,
     /// Threads of each proxy
@@ -157,7 +157,7 @@ fn ours(backend: SocketAddrV4, threads: usize) -> anyhow::Result<Contestant> {
     Ok(Contestant { name: "ours", process, port, _directory: None })
 }
 
-/// What the process does that `ours` starts: it says its port and carries until its parent goes.
+/// The process that `ours` starts: prints its port and relays until its parent ends.
 fn carry(backend: SocketAddrV4, threads: usize) -> anyhow::Result<()> {
     let proxy = Proxy::start_with(local_address, threads)?;
     let frontend = Frontend { address: Some(Ipv4Addr::LOCALHOST), protocol: Protocol::Tcp, port: proxy.port() };

@@ -1,7 +1,7 @@
 //! The nftables table of a bridge: masquerades what pods send out of the cluster, and DNATs host ports to pods.
 //!
-//! The table is always replaced as a whole, in one transaction. A host port works from outside, from the machine itself, from
-//! other pods, and from the very pod that it belongs to.
+//! The table is always replaced as a whole, in one transaction. A host port works from outside, from the machine
+//! itself, from other pods, and from the very pod that it belongs to.
 
 use std::net::Ipv4Addr;
 
@@ -17,9 +17,9 @@ use crate::{
     range::Range,
 };
 
-const PREROUTING: &str = "arriving";
-const OUTPUT: &str = "own";
-const POSTROUTING: &str = "leaving";
+const PREROUTING: &str = "prerouting";
+const OUTPUT: &str = "output";
+const POSTROUTING: &str = "postrouting";
 
 const FIRST: Register = Register(0);
 const SECOND: Register = Register(1);

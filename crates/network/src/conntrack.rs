@@ -1,9 +1,9 @@
 //! Connection tracking: sysctls, and stale UDP entries, which are listed and deleted over netlink.
 //!
-//! NAT is decided for the first packet of a flow and kept in its conntrack entry. UDP has no end that the kernel could see: a
-//! client that keeps sending from one port keeps its entry alive, and its datagrams go to the backend in that entry even
-//! when the backend is gone. Such entries have to be deleted. TCP entries are left alone: a connection to a pod that
-//! is terminating may still end in order.
+//! NAT is decided for the first packet of a flow and kept in its conntrack entry. UDP has no end that the kernel
+//! could see: a client that keeps sending from one port keeps its entry alive, and its datagrams go to the backend in
+//! that entry even when the backend is gone. Such entries have to be deleted. TCP entries are left alone: a
+//! connection to a pod that is terminating may still end in order.
 
 use std::{
     io,
@@ -33,8 +33,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Sets the sysctls. Returns a warning for each that could not be set: outside the initial network namespace the kernel
-    /// refuses some of them, and the rest of the agent works all the same.
+    /// Sets the sysctls. Returns a warning for each that could not be set: outside the initial network namespace the
+    /// kernel refuses some of them, and the rest of the agent works all the same.
     pub fn apply(&self) -> Vec<String> {
         self.apply_below(Path::new("/proc/sys/net/netfilter"))
     }
@@ -117,7 +117,8 @@ fn socket_address(tuple: &[u8], address: u16, port: u16) -> Option<SocketAddrV4>
     Some(SocketAddrV4::new(Ipv4Addr::from(address), u16::from_be_bytes(port)))
 }
 
-/// Deletes entries: the next packet of each flow passes the NAT chains again. Entries that ended meanwhile are no error.
+/// Deletes entries: the next packet of each flow passes the NAT chains again. Entries that ended meanwhile are no
+/// error.
 pub(crate) fn delete_entries(socket: &NetfilterSocket, entries: &[UdpEntry]) -> io::Result<()> {
     if entries.is_empty() {
         return Ok(());

@@ -1,6 +1,6 @@
 //! What becomes of connections to Services by the kernel's packet rules, with real packets. Needs root and `nft`.
 
-mod places;
+mod netns;
 
 use std::{
     collections::BTreeSet,
@@ -13,11 +13,13 @@ use mainstay_network::services::{
     Drift,
     frontend::{BackendPool, Frontend, WithoutBackends},
 };
-use nix::sys::socket::{getsockopt, sockopt};
-use places::{
-    PATIENCE, Place,
-    services::{Answer, MACHINE, NEIGHBOUR, SERVICE, World, command, exchange, pool, read, serve, settings, tcp, udp},
+use netns::{
+    Netns, PATIENCE,
+    services::{
+        Answer, MACHINE, NEIGHBOUR, SERVICE, TestCluster, command, exchange, pool, read, serve, settings, tcp, udp,
+    },
 };
+use nix::sys::socket::{getsockopt, sockopt};
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 3, 1);
 
@@ -25,13 +27,13 @@ fn by(answers: &[Answer]) -> BTreeSet<Ipv4Addr> {
     answers.iter().map(|answer| answer.by).collect()
 }
 
-fn asked(client: &Place, address: Ipv4Addr, port: u16, times: usize) -> Vec<Answer> {
+fn asked(client: &Netns, address: Ipv4Addr, port: u16, times: usize) -> Vec<Answer> {
     (0..times).map(|_| client.ask_tcp(address, port).unwrap()).collect()
 }
 
 #[test]
 fn connections_and_datagrams_reach_every_backend_from_pods_machine_and_outside() {
-    let world = World::new(4);
+    let world = TestCluster::new(4);
     let behind = || pool(world.backends(0..3));
     let frontends = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
     world.rules.replace(&world.machine, frontends);
@@ -51,8 +53,8 @@ fn connections_and_datagrams_reach_every_backend_from_pods_machine_and_outside()
 }
 
 #[test]
-fn from_outside_a_front_is_masqueraded_or_tells_who_asks() {
-    let world = World::new(1);
+fn from_outside_a_frontend_masquerades_or_keeps_the_client_address() {
+    let world = TestCluster::new(1);
     let external = Ipv4Addr::new(203, 0, 113, 7);
     command(&world.neighbour, "ip route add 203.0.113.0/24 via 192.168.77.1");
     let kept = || pool(world.backends([0]));
@@ -78,8 +80,8 @@ fn from_outside_a_front_is_masqueraded_or_tells_who_asks() {
 }
 
 #[test]
-fn callers_inside_may_have_other_backends_than_those_outside() {
-    let world = World::new(4);
+fn clients_inside_may_have_other_backends_than_those_outside() {
+    let world = TestCluster::new(4);
     let external = Ipv4Addr::new(203, 0, 113, 7);
     command(&world.neighbour, "ip route add 203.0.113.0/24 via 192.168.77.1");
     let apart = |local: &[usize], all: std::ops::Range<usize>, affinity| BackendPool {
@@ -132,7 +134,7 @@ fn callers_inside_may_have_other_backends_than_those_outside() {
 
 #[test]
 fn a_pod_reaches_itself_through_its_service() {
-    let world = World::new(2);
+    let world = TestCluster::new(2);
     let behind = || pool(world.backends([0]));
     let frontends = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
     world.rules.replace(&world.machine, frontends);
@@ -144,8 +146,8 @@ fn a_pod_reaches_itself_through_its_service() {
 }
 
 #[test]
-fn without_backends_a_client_is_refused_at_once_or_hears_nothing() {
-    let world = World::new(1);
+fn without_backends_connections_are_rejected_or_dropped() {
+    let world = TestCluster::new(1);
     let silent = BackendPool { without_backends: WithoutBackends::Drop, ..pool([]) };
     let frontends = [
         (tcp(SERVICE, 80), pool([])),
@@ -164,10 +166,9 @@ fn without_backends_a_client_is_refused_at_once_or_hears_nothing() {
         (&world.machine, unused, 80),
         (pod, SERVICE, 9999),
     ] {
-        let asked = Instant::now();
+        // Within the connect timeout: a dropped SYN would end in `TimedOut`.
         let refused = client.try_tcp(address, port).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{address}:{port}");
-        assert!(asked.elapsed() < Duration::from_millis(500), "at once");
     }
     assert_eq!(pod.ask_udp(SERVICE, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert_eq!(pod.ask_udp(unused, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
@@ -176,7 +177,7 @@ fn without_backends_a_client_is_refused_at_once_or_hears_nothing() {
 }
 
 /// Takes connections at a port and answers with where they were going.
-fn hold(machine: &Place) -> u16 {
+fn hold(machine: &Netns) -> u16 {
     machine.run(|| {
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -193,10 +194,10 @@ fn hold(machine: &Place) -> u16 {
 }
 
 #[test]
-fn what_waits_goes_to_our_own_process_which_knows_where_it_was_going() {
-    let mut world = World::new(1);
+fn held_connections_are_redirected_with_their_original_destination() {
+    let mut world = TestCluster::new(1);
     let proxy_port = hold(&world.machine);
-    world.rules = places::services::Rules::new(mainstay_network::services::KernelSettings {
+    world.rules = netns::services::Rules::new(mainstay_network::services::KernelSettings {
         proxy_port,
         ..settings("mainstay", "10.96.0.0/16")
     });
@@ -210,7 +211,7 @@ fn what_waits_goes_to_our_own_process_which_knows_where_it_was_going() {
         (tcp(None, 30081), node),
     ];
     world.rules.replace(&world.machine, frontends);
-    let went = |client: &Place, address, port: u16| {
+    let went = |client: &Netns, address, port: u16| {
         let held = client.ask_tcp(address, port).unwrap();
         assert_eq!(held, Answer { by: address, to: u32::from(port).into() });
     };
@@ -229,8 +230,8 @@ fn what_waits_goes_to_our_own_process_which_knows_where_it_was_going() {
 }
 
 #[test]
-fn a_backend_that_goes_gets_nothing_new_and_keeps_what_it_has() {
-    let world = World::new(4);
+fn a_removed_backend_gets_no_new_connections_and_keeps_its_old_ones() {
+    let world = TestCluster::new(4);
     world.rules.replace(&world.machine, [(tcp(SERVICE, 80), pool(world.backends(0..3)))]);
     let client = &world.pods[3];
     let mut open: Vec<(TcpStream, Answer)> = (0..20)
@@ -261,7 +262,7 @@ fn a_backend_that_goes_gets_nothing_new_and_keeps_what_it_has() {
 }
 
 /// A socket that keeps its port.
-fn sender(client: &Place, address: Ipv4Addr, port: u16) -> UdpSocket {
+fn sender(client: &Netns, address: Ipv4Addr, port: u16) -> UdpSocket {
     client.run(move || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect((address, port)).unwrap();
@@ -270,8 +271,8 @@ fn sender(client: &Place, address: Ipv4Addr, port: u16) -> UdpSocket {
 }
 
 #[test]
-fn a_flow_of_datagrams_leaves_a_backend_that_is_gone() {
-    let world = World::new(3);
+fn a_udp_flow_leaves_a_removed_backend() {
+    let world = TestCluster::new(3);
     let all = |frontend: Frontend, which: &[usize]| (frontend, Some(pool(world.backends(which.iter().copied()))));
     let (inside, node) = (udp(SERVICE, 80), udp(None, 30080));
     world.rules.replace(&world.machine, [inside, node].map(|frontend| (frontend, pool(world.backends(0..2)))));
@@ -292,8 +293,8 @@ fn a_flow_of_datagrams_leaves_a_backend_that_is_gone() {
 }
 
 #[test]
-fn a_flow_of_datagrams_that_began_before_its_front_finds_it() {
-    let world = World::new(1);
+fn a_udp_flow_older_than_its_frontend_is_balanced() {
+    let world = TestCluster::new(1);
     world.rules.replace(&world.machine, []);
     let socket = sender(&world.neighbour, MACHINE, 30080);
     assert!(exchange(&socket).is_err());
@@ -304,8 +305,8 @@ fn a_flow_of_datagrams_that_began_before_its_front_finds_it() {
 }
 
 #[test]
-fn a_client_stays_with_its_backend_until_it_was_away_too_long_or_the_backend_is_gone() {
-    let world = World::new(4);
+fn session_affinity_ends_by_timeout_or_with_the_backend() {
+    let world = TestCluster::new(4);
     let sticky = |which: std::ops::Range<usize>| BackendPool {
         affinity: Some(Duration::from_secs(2)),
         ..pool(world.backends(which))
@@ -324,7 +325,7 @@ fn a_client_stays_with_its_backend_until_it_was_away_too_long_or_the_backend_is_
     assert!(second.len() == 1 && second.is_disjoint(&first), "{second:?} after {first:?}");
     world.rules.apply(&world.machine, [(inside, Some(sticky(0..3)))]);
     assert_eq!(by(&asked(client, SERVICE, 80, 20)), second, "newcomers take nobody away");
-    let remembered = || command(&world.machine, "nft list map ip mainstay-services sticky");
+    let remembered = || command(&world.machine, "nft list map ip mainstay-services affinity");
     assert!(remembered().contains("expires"));
     let asked_last = Instant::now();
     while remembered().contains("expires") {
@@ -335,8 +336,8 @@ fn a_client_stays_with_its_backend_until_it_was_away_too_long_or_the_backend_is_
 }
 
 #[test]
-fn names_are_answered_by_the_machine_itself_whatever_service_claims_the_address() {
-    let world = World::new(1);
+fn the_address_of_dns_is_never_balanced() {
+    let world = TestCluster::new(1);
     let dns = Ipv4Addr::new(10, 96, 0, 10);
     command(&world.machine, "ip address add 10.96.0.10/32 dev lo");
     serve(&world.machine, dns, 53);
@@ -354,7 +355,7 @@ fn names_are_answered_by_the_machine_itself_whatever_service_claims_the_address(
 
 #[test]
 fn a_backend_on_the_machine_itself_is_reached_by_all() {
-    let world = World::new(1);
+    let world = TestCluster::new(1);
     serve(&world.machine, MACHINE, 8080);
     let behind = || pool([SocketAddrV4::new(MACHINE, 8080)]);
     world.rules.replace(&world.machine, [(tcp(SERVICE, 80), behind()), (tcp(None, 30080), behind())]);

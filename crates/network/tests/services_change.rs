@@ -1,6 +1,6 @@
 //! Services by the kernel's packet rules while they change, are tampered with, and go. Needs root and `nft`.
 
-mod places;
+mod netns;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,18 +19,18 @@ use mainstay_network::{
         frontend::{BackendPool, Frontend, WithoutBackends},
     },
 };
-use places::{
-    Place,
-    services::{MACHINE, Rules, SERVICE, World, command, connect, exchange, pool, read, settings, tcp, udp},
+use netns::{
+    Netns,
+    services::{MACHINE, Rules, SERVICE, TestCluster, command, connect, exchange, pool, read, settings, tcp, udp},
 };
 
 const TABLE: &str = "mainstay-services";
 
-fn ruleset(place: &Place) -> String {
+fn ruleset(place: &Netns) -> String {
     command(place, "nft list ruleset")
 }
 
-fn routes(place: &Place) -> String {
+fn routes(place: &Netns) -> String {
     command(place, "ip -4 route show table all")
 }
 
@@ -42,7 +42,7 @@ struct Client {
 }
 
 impl Client {
-    fn start(place: &Place, to: SocketAddrV4) -> Self {
+    fn start(place: &Netns, to: SocketAddrV4) -> Self {
         let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stopped, count) = (stop.clone(), answered.clone());
         let thread = place.run(move || {
@@ -69,7 +69,7 @@ impl Client {
 
 #[test]
 fn no_connection_fails_while_backends_change_all_the_time() {
-    let world = World::new(5);
+    let world = TestCluster::new(5);
     let (inside, node) = (tcp(SERVICE, 80), tcp(None, 30080));
     let with = |which: &[usize], sticky: bool| BackendPool {
         affinity: sticky.then_some(Duration::from_secs(30)),
@@ -107,21 +107,21 @@ fn no_connection_fails_while_backends_change_all_the_time() {
 }
 
 #[test]
-fn what_others_break_is_mended_and_counted() {
-    let world = World::new(2);
+fn changes_by_others_are_repaired_and_counted() {
+    let world = TestCluster::new(2);
     let (machine, rules) = (&world.machine, &world.rules);
     let sticky = BackendPool { affinity: Some(Duration::from_secs(60)), ..pool(world.backends(0..2)) };
     rules.replace(machine, [(tcp(SERVICE, 80), pool(world.backends(0..2))), (tcp(SERVICE, 81), sticky)]);
     assert_eq!(rules.reconcile(machine), Drift::default());
     let sound = ruleset(machine);
     let broken: [(&str, usize, usize); 7] = [
-        ("nft delete element ip mainstay-services fronts { 10.96.0.1 . tcp . 80 }", 1, 0),
-        ("nft add element ip mainstay-services fronts { 10.96.0.3 . tcp . 80 : 0 . 1 . 1 . 0 }", 0, 1),
+        ("nft delete element ip mainstay-services frontends { 10.96.0.1 . tcp . 80 }", 1, 0),
+        ("nft add element ip mainstay-services frontends { 10.96.0.3 . tcp . 80 : 0 . 1 . 1 . 0 }", 0, 1),
         ("nft flush map ip mainstay-services backends", 2, 0),
-        ("nft add rule ip mainstay-services own drop", 0, 1),
-        ("nft flush chain ip mainstay-services leaving", 4, 0),
+        ("nft add rule ip mainstay-services output drop", 0, 1),
+        ("nft flush chain ip mainstay-services postrouting", 4, 0),
         ("nft add chain ip mainstay-services stranger", 0, 1),
-        ("nft flush chain ip mainstay-services pick-2", 3, 0),
+        ("nft flush chain ip mainstay-services balance-2", 3, 0),
     ];
     for (how, missing, surplus) in broken {
         command(machine, how);
@@ -161,8 +161,8 @@ fn assert_same(found: &str, expected: &str, what: &str) {
 }
 
 #[test]
-fn dead_flows_that_nobody_told_us_of_are_found() {
-    let world = World::new(3);
+fn reconcile_deletes_stale_udp_entries() {
+    let world = TestCluster::new(3);
     let frontend = udp(SERVICE, 80);
     world.rules.replace(&world.machine, [(frontend, pool(world.backends([0])))]);
     let socket = world.pods[2].run(|| std::net::UdpSocket::bind("0.0.0.0:0").unwrap());
@@ -179,7 +179,7 @@ fn dead_flows_that_nobody_told_us_of_are_found() {
 
 #[test]
 fn two_instances_leave_each_other_alone_and_removal_leaves_nothing() {
-    let world = World::new(2);
+    let world = TestCluster::new(2);
     let machine = &world.machine;
     let (before, routes_before) = (ruleset(machine), routes(machine));
     let other = Rules::new(settings("mainstay-0a1b2c3d", "10.97.0.0/16"));
@@ -211,7 +211,7 @@ fn two_instances_leave_each_other_alone_and_removal_leaves_nothing() {
 
 #[test]
 fn thirty_thousand_backends_are_loaded_changed_and_read_back() {
-    let place = Place::new();
+    let place = Netns::new();
     let rules = Rules::new(settings("mainstay", "10.96.0.0/16"));
     let frontends: BTreeMap<Frontend, BackendPool> = (0..3_000u32)
         .map(|service| {
@@ -226,12 +226,12 @@ fn thirty_thousand_backends_are_loaded_changed_and_read_back() {
     assert_eq!(rules.reconcile(&place), Drift::default());
     command(&place, "nft add table ip somebody-elses");
     assert_eq!(rules.reconcile(&place), Drift::default(), "read back whole");
-    command(&place, "nft flush map ip mainstay-services fronts");
+    command(&place, "nft flush map ip mainstay-services frontends");
     assert_eq!(rules.reconcile(&place), Drift { missing: 3_000, surplus: 0, dead_connections: 0 });
 }
 
 /// Both paths together, in the machine's namespace.
-fn balancer(world: &World) -> (tokio::runtime::Runtime, Arc<Balancer>) {
+fn balancer(world: &TestCluster) -> (tokio::runtime::Runtime, Arc<Balancer>) {
     world.machine.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let balancer = runtime.block_on(async {
@@ -245,7 +245,7 @@ fn balancer(world: &World) -> (tokio::runtime::Runtime, Arc<Balancer>) {
 
 #[test]
 fn no_connection_fails_while_a_service_loses_and_regains_its_only_backend() {
-    let world = World::new(3);
+    let world = TestCluster::new(3);
     let (runtime, balancer) = balancer(&world);
     let held = WithoutBackends::Hold(Duration::from_secs(10));
     let key = Key::new("default", "only");

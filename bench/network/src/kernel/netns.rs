@@ -1,4 +1,4 @@
-//! A thread in a network namespace of its own, which goes with it.
+//! A network namespace, and a thread in it.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,12 +10,12 @@ use nix::sched::{CloneFlags, unshare};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-pub struct Place {
+pub struct Netns {
     work: mpsc::Sender<Work>,
     path: PathBuf,
 }
 
-impl Place {
+impl Netns {
     pub fn new() -> anyhow::Result<Self> {
         let (work, queue) = mpsc::channel::<Work>();
         let (ready, made) = mpsc::channel();
@@ -24,7 +24,7 @@ impl Place {
             let _ = ready.send(unshare(CloneFlags::CLONE_NEWNET).map(|()| PathBuf::from(own)));
             queue.iter().for_each(|work| work());
         });
-        let path = made.recv()?.context("make a network namespace (this needs root)")?;
+        let path = made.recv()?.context("create a network namespace (this needs root)")?;
         Ok(Self { work, path })
     }
 
@@ -37,8 +37,8 @@ impl Place {
         work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<T> {
         let (done, result) = mpsc::channel();
-        let told = self.work.send(Box::new(move || drop(done.send(work()))));
-        told.ok().context("the namespace is gone")?;
+        let sent = self.work.send(Box::new(move || drop(done.send(work()))));
+        sent.ok().context("the namespace is gone")?;
         result.recv().context("failed in its namespace")?
     }
 }

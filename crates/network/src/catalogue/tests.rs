@@ -41,7 +41,7 @@ fn backends(catalogue: &Catalogue, address: [u8; 4]) -> Vec<String> {
 }
 
 #[test]
-fn a_service_is_found_by_its_two_words_and_by_one() {
+fn a_service_is_found_by_namespace_and_name_and_by_name() {
     let catalogue = Catalogue::default();
     for namespace in ["b", "a"] {
         catalogue.set_service(Key::new(namespace, "web"), Some(service(ServiceKind::Headless)));
@@ -106,7 +106,7 @@ fn backends_are_found_by_address_and_hostname_while_their_slice_lists_them() {
 }
 
 #[test]
-fn a_slice_that_changes_its_service_concerns_both() {
+fn a_slice_that_changes_its_service_returns_both() {
     let catalogue = Catalogue::default();
     let key = Key::new("a", "s");
     catalogue.set_slice(key.clone(), Some(slice("old", Vec::new())));
@@ -115,7 +115,7 @@ fn a_slice_that_changes_its_service_concerns_both() {
 }
 
 #[test]
-fn machines_are_found_by_their_address_of_now() {
+fn machines_are_found_by_their_current_address() {
     let catalogue = Catalogue::default();
     catalogue.set_machine("m1", Some([192, 0, 2, 1].into()));
     catalogue.set_machine("m2", Some([192, 0, 2, 1].into()));

@@ -1,8 +1,8 @@
 //! The expressions of a rule: loads into registers, matches on them, and statements such as `dnat` or `drop`.
 //!
-//! There are sixteen registers of four bytes (`NFT_REG32_00` to `_15`). A longer value, such as a concatenated key, lies in
-//! consecutive ones, each field padded to four bytes. A rule may read only registers that it has itself written. A match that
-//! fails ends the rule; methods named `if_…` are matches.
+//! There are sixteen registers of four bytes (`NFT_REG32_00` to `_15`). A longer value, such as a concatenated key,
+//! lies in consecutive ones, each field padded to four bytes. A rule may read only registers that it has itself
+//! written. A match that fails ends the rule; methods named `if_…` are matches.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -216,7 +216,8 @@ impl Expressions {
         self.meta(scratch, NFT_META_OIFNAME).if_equal(scratch, &name)
     }
 
-    /// Matches the RST that refuses a SYN: a host that did not accept the connection has no sequence number, and sends zero.
+    /// Matches the RST that refuses a SYN: a host that did not accept the connection has no sequence number, and
+    /// sends zero.
     pub fn if_rst_to_syn(self, scratch: Register) -> Self {
         let flags = self.if_tcp(scratch).payload(scratch, NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS, 1);
         let rst = flags.bitwise_and(scratch, &[FIN | SYN | RST | ACK]).if_equal(scratch, &[RST | ACK]);

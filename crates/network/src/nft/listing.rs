@@ -19,8 +19,8 @@ use super::{
 
 /// User data of a rule that identifies its expressions; `nft list` prints it as the rule's comment.
 ///
-/// The kernel returns it unchanged, while the expressions that it returns differ between kernel releases. A rule cannot be
-/// changed in place, only replaced, so nobody can change the expressions and keep the tag.
+/// The kernel returns it unchanged, while the expressions that it returns differ between kernel releases. A rule
+/// cannot be changed in place, only replaced, so nobody can change the expressions and keep the tag.
 pub fn rule_tag(rule: &Expressions) -> Vec<u8> {
     let text = format!("mainstay {:016x}\0", rule.digest());
     [&[NFTNL_UDATA_RULE_COMMENT, text.len() as u8], text.as_bytes()].concat()

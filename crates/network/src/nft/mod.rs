@@ -1,9 +1,9 @@
 //! A client for nf_tables over netlink, as far as this crate uses it.
 //!
-//! A [`Batch`] is one transaction: all of it is in force, or nothing has changed. The crates for this need a C library, call
-//! the `nft` program, which a machine may not have, or carry a licence that ours cannot follow. So the encoding is here:
-//! [`netlink`] for messages, [`uapi`] for the kernel's constants, [`expressions`] for rules, [`sets`] for sets and maps,
-//! [`listing`] for reading back, [`socket`] for the exchange.
+//! A [`Batch`] is one transaction: all of it is in force, or nothing has changed. The crates for this need a C
+//! library, call the `nft` program, which a machine may not have, or carry a licence that ours cannot follow. So the
+//! encoding is here: [`netlink`] for messages, [`uapi`] for the kernel's constants, [`expressions`] for rules,
+//! [`sets`] for sets and maps, [`listing`] for reading back, [`socket`] for the exchange.
 
 pub mod expressions;
 pub mod listing;
@@ -174,8 +174,8 @@ impl Batch {
         });
     }
 
-    /// A conntrack timeout policy for TCP (`ct timeout`). Timeouts other than that of `SYN_SENT` are those that the sysctls
-    /// have at this moment.
+    /// A conntrack timeout policy for TCP (`ct timeout`). Timeouts other than that of `SYN_SENT` are those that the
+    /// sysctls have at this moment.
     pub fn add_ct_timeout(&mut self, table: &str, name: &str, syn_sent: Duration) {
         self.push(NFT_MSG_NEWOBJ, NLM_F_CREATE, |a| {
             a.put_str(NFTA_OBJ_TABLE, table);

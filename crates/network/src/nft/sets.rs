@@ -11,7 +11,8 @@ use super::{
     },
 };
 
-/// Type of one field of a concatenated key or value, as `nft list` prints it. In a register each field takes four bytes.
+/// Type of one field of a concatenated key or value, as `nft list` prints it. In a register each field takes four
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datatype {
     Ipv4Addr,

@@ -1,7 +1,7 @@
 //! The netfilter netlink socket: sends batches and requests, reads dumps.
 //!
-//! Closing the socket waits until the kernel has freed what earlier transactions replaced. That takes it several milliseconds, in
-//! which nobody can commit a transaction. So a caller that commits often keeps its socket open.
+//! Closing the socket waits until the kernel has freed what earlier transactions replaced. That takes it several
+//! milliseconds, in which nobody can commit a transaction. So a caller that commits often keeps its socket open.
 
 use std::io;
 

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use super::uapi::NLA_F_NESTED;
 
 /// One line per netlink message, one indented line per attribute. Attributes are numbered as the kernel's headers do.
+/// The last line is a digest of all bytes, padding included.
 fn decode(mut bytes: &[u8]) -> String {
     let mut text = String::new();
     let all = bytes;
@@ -17,7 +18,15 @@ fn decode(mut bytes: &[u8]) -> String {
         let (kind, flags, family) = (word(4), word(6), header[16]);
         writeln!(text, "type {}.{} flags {flags:#x} family {family} resource {resource}", kind >> 8, kind & 0xff)
             .unwrap();
-        attributes(&bytes[20..length], 1, &mut text);
+        for (kind, value) in attributes(&bytes[20..length]) {
+            match kind & !NLA_F_NESTED {
+                list @ 3..=4 if kind & NLA_F_NESTED != 0 => {
+                    writeln!(text, "  {list}").unwrap();
+                    attributes(value).for_each(|(kind, value)| writeln!(text, "    {}", line(kind, value)).unwrap());
+                }
+                _ => writeln!(text, "  {}", line(kind, value)).unwrap(),
+            }
+        }
         bytes = &bytes[length.next_multiple_of(4)..];
     }
     assert_eq!(bytes, b"", "no whole message");
@@ -25,26 +34,27 @@ fn decode(mut bytes: &[u8]) -> String {
     text
 }
 
-fn attributes(mut bytes: &[u8], depth: usize, text: &mut String) {
-    while let Some(header) = bytes.first_chunk::<4>() {
+/// The attributes with their flags.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let header = bytes.first_chunk::<4>()?;
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
-        let kind = u16::from_ne_bytes([header[2], header[3]]);
-        let (value, indent) = (&bytes[4..length], "  ".repeat(depth));
-        if kind & NLA_F_NESTED != 0 {
-            writeln!(text, "{indent}{}", kind & !NLA_F_NESTED).unwrap();
-            attributes(value, depth + 1, text);
-        } else {
-            match std::str::from_utf8(value).ok().and_then(|value| value.strip_suffix('\0')) {
-                Some(value) if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_graphic()) => {
-                    writeln!(text, "{indent}{kind} {value:?}").unwrap();
-                }
-                _ => {
-                    let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
-                    writeln!(text, "{indent}{kind} {hex}").unwrap();
-                }
-            }
-        }
+        let attribute = (u16::from_ne_bytes([header[2], header[3]]), &bytes[4..length]);
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(attribute)
+    })
+}
+
+fn line(kind: u16, value: &[u8]) -> String {
+    if kind & NLA_F_NESTED != 0 {
+        let nested: Vec<String> = attributes(value).map(|(kind, value)| line(kind, value)).collect();
+        return format!("{} {{ {} }}", kind & !NLA_F_NESTED, nested.join(", "));
+    }
+    match std::str::from_utf8(value).ok().and_then(|value| value.strip_suffix('\0')) {
+        Some(value) if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            format!("{kind} {value:?}")
+        }
+        _ => format!("{kind} {}", value.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Constants of the kernel's netfilter API by their kernel names, in the width that they have in a message.
 //!
-//! What `libc` has comes from there; the rest is from the header that each group names. The golden files in `tests/` fail
-//! if one of them changes.
+//! What `libc` has comes from there; the rest is from the header that each group names. The golden files in `tests/`
+//! fail if one of them changes.
 
 use nix::libc;
 

@@ -1,8 +1,8 @@
 //! Keeps the two data paths of Services together: the kernel's nftables table and the user-space proxy.
 //!
-//! When a frontend loses its last backend, the proxy learns of it before the kernel redirects connections there. When backends
-//! return, the proxy delivers what it holds before the kernel takes new connections. So a new connection is served
-//! whichever of the two it meets.
+//! When a frontend loses its last backend, the proxy learns of it before the kernel redirects connections there. When
+//! backends return, the proxy delivers what it holds before the kernel takes new connections. So a new connection is
+//! served whichever of the two it meets.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -53,8 +53,8 @@ impl Balancer {
         Ok(Arc::new(Self { proxy, state: Mutex::new(state) }))
     }
 
-    /// Sets the frontends of these Services. The first call has all Services there are, and replaces what an earlier process
-    /// left. In force when this returns.
+    /// Sets the frontends of these Services. The first call has all Services there are, and replaces what an earlier
+    /// process left. In force when this returns.
     pub async fn apply(&self, services: Vec<(Key, Vec<(Frontend, BackendPool)>)>) -> Result<(), NetworkError> {
         let mut state = self.state.lock().await;
         let changes = state.change(services);

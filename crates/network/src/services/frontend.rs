@@ -1,4 +1,5 @@
-//! Frontends of Services and the backends behind them: the types that both data paths share, and the choice of backends. Pure.
+//! Frontends of Services and the backends behind them: the types that both data paths share, and the choice of
+//! backends. Pure.
 
 use std::{
     collections::BTreeSet,
@@ -97,8 +98,8 @@ pub fn service_frontends(catalogue: &CatalogueState, key: &Key, node: LocalNode<
     frontends
 }
 
-/// `externalTrafficPolicy: Local` at an external address: clients outside get backends of this node, which see the client's
-/// address, and that only the kernel data path can do. Clients inside the cluster get all backends.
+/// `externalTrafficPolicy: Local` at an external address: clients outside get backends of this node, which see the
+/// client's address, and that only the kernel data path can do. Clients inside the cluster get all backends.
 fn split_by_client(external: BackendPool, internal: BackendPool) -> BackendPool {
     BackendPool { through_user_space: false, internal: Some(Box::new(internal)), ..external }
 }
@@ -142,7 +143,8 @@ enum BackendScope<'a> {
     Cluster { zone: Option<&'a str> },
 }
 
-/// The ready endpoints. If none is ready, and connections would not be held, those that are terminating but still serve.
+/// The ready endpoints. If none is ready, and connections would not be held, those that are terminating but still
+/// serve.
 fn choose_backends(
     catalogue: &CatalogueState,
     key: &Key,
@@ -171,7 +173,8 @@ fn choose_backends(
     chosen.into_iter().map(|(port, endpoint)| SocketAddrV4::new(endpoint.address, port)).collect()
 }
 
-/// Topology hints, as kube-proxy applies them: endpoints with a hint for the zone, if there are any and all endpoints have hints.
+/// Topology hints, as kube-proxy applies them: endpoints with a hint for the zone, if there are any and all endpoints
+/// have hints.
 fn prefer_zone<'a>(ready: Vec<(u16, &'a Endpoint)>, zone: &str) -> Vec<(u16, &'a Endpoint)> {
     let is_for_zone = |endpoint: &Endpoint| endpoint.for_zones.iter().any(|hint| **hint == *zone);
     let all_have_hints = ready.iter().all(|(_, endpoint)| !endpoint.for_zones.is_empty());

@@ -1,4 +1,4 @@
-//! Network namespaces for tests: machines and pods are threads, which take their namespaces with them when they end.
+//! Network namespaces for tests: each machine and pod is a thread in a network namespace that ends with it.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -24,14 +24,14 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread in a network namespace of its own.
-pub struct Place {
+/// A network namespace, and a thread in it.
+pub struct Netns {
     work: Option<mpsc::Sender<Work>>,
     thread: Option<std::thread::JoinHandle<()>>,
     pub path: PathBuf,
 }
 
-impl Place {
+impl Netns {
     pub fn new() -> Self {
         let (work, queue) = mpsc::channel::<Work>();
         let (ready, path) = mpsc::channel();
@@ -44,11 +44,11 @@ impl Place {
         Self { work: Some(work), thread: Some(thread), path: path.recv().unwrap() }
     }
 
-    /// Runs something there; panics come back.
+    /// Runs work on its thread; a panic there is one here.
     pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = mpsc::channel();
         self.work.as_ref().unwrap().send(Box::new(move || done.send(work()).unwrap())).unwrap();
-        result.recv_timeout(PATIENCE * 3).expect("failed in its namespace")
+        result.recv_timeout(PATIENCE * 3).expect("the work in the namespace panicked")
     }
 
     pub fn run_async<T: Send + 'static, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send + 'static) -> T {
@@ -72,7 +72,7 @@ impl Place {
         });
     }
 
-    /// As whom a server sees us.
+    /// The address that a server sees of us.
     pub fn ask(&self, server: impl Into<SocketAddr>) -> std::io::Result<String> {
         let server = server.into();
         self.run(move || {
@@ -85,7 +85,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Netns {
     fn drop(&mut self) {
         self.work.take();
         let _ = self.thread.take().unwrap().join();
@@ -93,13 +93,13 @@ impl Drop for Place {
 }
 
 /// A machine with an uplink to another host, at 192.168.77.1 and .2.
-pub fn machine_and_neighbour(mtu: u32) -> (Place, Place) {
-    let (machine, neighbour) = (Place::new(), Place::new());
+pub fn machine_and_neighbour(mtu: u32) -> (Netns, Netns) {
+    let (machine, neighbour) = (Netns::new(), Netns::new());
     let other: OwnedFd = std::fs::File::open(&neighbour.path).unwrap().into();
-    // Where this can be switched at all, it would do for us what other machines do not.
-    let crutch = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+    // br_netfilter would hide faults that machines without it have.
+    let sysctl = "/proc/sys/net/bridge/bridge-nf-call-iptables";
     machine.run(move || {
-        std::fs::write(crutch, "0")
+        std::fs::write(sysctl, "0")
             .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
             .unwrap()
     });

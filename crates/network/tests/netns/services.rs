@@ -18,7 +18,7 @@ use mainstay_network::{
 };
 use tokio::sync::Mutex;
 
-use super::{Place, machine_and_neighbour};
+use super::{Netns, machine_and_neighbour};
 
 pub const MACHINE: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 1);
 pub const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
@@ -55,17 +55,17 @@ impl Rules {
         Self(Arc::new(Mutex::new(KernelProxy::new(settings))))
     }
 
-    pub fn replace(&self, machine: &Place, frontends: impl IntoIterator<Item = (Frontend, BackendPool)>) {
+    pub fn replace(&self, machine: &Netns, frontends: impl IntoIterator<Item = (Frontend, BackendPool)>) {
         let (kernel, frontends) = (self.0.clone(), frontends.into_iter().collect());
         machine.run_async(move || async move { kernel.lock().await.replace(frontends).await.unwrap() });
     }
 
-    pub fn apply(&self, machine: &Place, changes: impl IntoIterator<Item = (Frontend, Option<BackendPool>)>) {
+    pub fn apply(&self, machine: &Netns, changes: impl IntoIterator<Item = (Frontend, Option<BackendPool>)>) {
         let (kernel, changes): (_, BTreeMap<_, _>) = (self.0.clone(), changes.into_iter().collect());
         machine.run_async(move || async move { kernel.lock().await.apply(changes).await.unwrap() });
     }
 
-    pub fn reconcile(&self, machine: &Place) -> Drift {
+    pub fn reconcile(&self, machine: &Netns) -> Drift {
         let kernel = self.0.clone();
         machine.run_async(move || async move { kernel.lock().await.reconcile().await.unwrap() })
     }
@@ -76,16 +76,16 @@ pub fn settings(instance: &str, services: &str) -> KernelSettings {
     KernelSettings { instance: instance.into(), services: services.parse().unwrap(), pods, proxy_port: 9 }
 }
 
-pub struct World {
-    pub machine: Place,
-    pub neighbour: Place,
-    pub pods: Vec<Place>,
+pub struct TestCluster {
+    pub machine: Netns,
+    pub neighbour: Netns,
+    pub pods: Vec<Netns>,
     pub addresses: Vec<Ipv4Addr>,
     pub rules: Rules,
     _directory: tempfile::TempDir,
 }
 
-impl World {
+impl TestCluster {
     /// With pods that serve TCP and UDP at port 80, saying who they are and as whom they see the client.
     pub fn new(count: usize) -> Self {
         Self::with(count, settings("mainstay", "10.96.0.0/16"))
@@ -93,7 +93,7 @@ impl World {
 
     pub fn with(count: usize, settings: KernelSettings) -> Self {
         let (machine, neighbour) = machine_and_neighbour(1500);
-        let pods: Vec<Place> = (0..count).map(|_| Place::new()).collect();
+        let pods: Vec<Netns> = (0..count).map(|_| Netns::new()).collect();
         let paths: Vec<PathBuf> = pods.iter().map(|pod| pod.path.clone()).collect();
         let directory = tempfile::tempdir().unwrap();
         let own = directory.path().to_owned();
@@ -118,8 +118,9 @@ impl World {
     }
 }
 
-/// Answers with its own address and that of the client: to every TCP connection at once and to each line, and to datagrams.
-pub fn serve(place: &Place, own: Ipv4Addr, port: u16) {
+/// Answers with its own address and that of the client: to every TCP connection at once and to each line, and to
+/// datagrams.
+pub fn serve(place: &Netns, own: Ipv4Addr, port: u16) {
     place.run(move || {
         let listener = TcpListener::bind((own, port)).unwrap();
         std::thread::spawn(move || {
@@ -176,7 +177,7 @@ pub fn connect(to: SocketAddrV4, patience: Duration) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-impl Place {
+impl Netns {
     /// Asks over a TCP connection of its own.
     pub fn ask_tcp(&self, address: Ipv4Addr, port: u16) -> io::Result<Answer> {
         self.run(move || read(&mut connect(SocketAddrV4::new(address, port), Duration::from_secs(10))?))
@@ -220,7 +221,7 @@ fn program(name: &str) -> std::process::Command {
 }
 
 /// Runs a program in a namespace. What it printed.
-pub fn command(place: &Place, line: &str) -> String {
+pub fn command(place: &Netns, line: &str) -> String {
     let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     place.run(move || {
         let output = program(&words[0]).args(&words[1..]).output();

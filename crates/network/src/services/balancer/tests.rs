@@ -39,7 +39,7 @@ fn change(state: &mut State, name: &str, frontends: &[(u16, u8)]) -> BTreeMap<Fr
 }
 
 #[test]
-fn only_what_differs_is_a_change() {
+fn only_differences_are_changes() {
     let mut state = state();
     assert_eq!(change(&mut state, "a", &[(80, 1), (81, 1)]).len(), 2);
     assert_eq!(change(&mut state, "a", &[(80, 1), (81, 1)]), BTreeMap::new());

@@ -36,8 +36,8 @@ impl TableChange {
         self.deleted.extend(old.into_keys().filter(|key| !unchanged.contains(key)));
     }
 
-    /// The chains of new dispositions: a transaction of its own that comes first. A packet that is in the ruleset while both are
-    /// committed at once could see the element but not the rules of the chain that it jumps to.
+    /// The chains of new dispositions: a transaction of its own that comes first. A packet that is in the ruleset
+    /// while both are committed at once could see the element but not the rules of the chain that it jumps to.
     pub fn chains_batch(&self, table: &str, settings: &KernelSettings, timeout: Option<ConntrackTimeout>) -> Batch {
         let mut batch = Batch::new();
         for disposition in &self.first_used {

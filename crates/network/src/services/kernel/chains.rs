@@ -1,29 +1,31 @@
 //! The chains of the Services table. Pure.
 //!
-//! Only the first packet of a connection passes nat chains; conntrack applies the decision to the rest. A packet may see one map
-//! before a transaction and the next map after it: a random index may then be gone, and the first backend takes the
-//! connection; if there is none either, or the frontend's disposition has no chain, the packet is dropped, and the client
-//! retransmits it. A reject would reach the client as an error, and accepting the packet would send it to an address that nobody has.
+//! Only the first packet of a connection passes nat chains; conntrack applies the decision to the rest. A packet may
+//! see one map before a transaction and the next map after it: a random index may then be gone, and the first backend
+//! takes the connection; if there is none either, or the frontend's disposition has no chain, the packet is dropped,
+//! and the client retransmits it. A reject would reach the client as an error, and accepting the packet would send it
+//! to an address that nobody has.
 //!
 //! Connections are rejected in these chains too: the kernel allows `reject` in nat chains, and packets of established
 //! connections then pass no filter rule for it.
 //!
-//! Administrators expect `nft list ruleset` to work. The `nft` program does not know the length of a value that a rule loaded
-//! from a map, and crashes when such a value begins a key or is written to another map. It only warns when it does not
-//! know what is in a register. So values that are used in such a way begin with a zero field, and their use begins after it, or
-//! with a zero that the rule itself loads in its place.
+//! Administrators expect `nft list ruleset` to work. The `nft` program does not know the length of a value that a
+//! rule loaded from a map, and crashes when such a value begins a key or is written to another map. It only warns
+//! when it does not know what is in a register. So values that are used in such a way begin with a zero field, and
+//! their use begins after it, or with a zero that the rule itself loads in its place.
 //!
-//! Where clients inside the cluster have other backends than clients outside, the disposition of the frontend distinguishes
-//! them, so that no other frontend pays for it. Each machine does so for its own processes and pods: what pods of other
-//! machines send has passed DNAT there.
+//! Where clients inside the cluster have other backends than clients outside, the disposition of the frontend
+//! distinguishes them, so that no other frontend pays for it. Each machine does so for its own processes and pods:
+//! what pods of other machines send has passed DNAT there.
 //!
-//! **An unanswered SYN is balanced anew.** A client retransmits its SYN after a second. Conntrack would send it to the same
-//! backend, so the entry of an unanswered SYN times out after a second ([`ConntrackTimeout`]), and the retransmission passes
-//! these chains again: a machine that just died delays its share of connections instead of failing them. With session
-//! affinity, a retransmitted SYN deletes the client's affinity. A backend's errors may be dropped, too ([`suppress_errors`]).
+//! **An unanswered SYN is balanced anew.** A client retransmits its SYN after a second. Conntrack would send it to
+//! the same backend, so the entry of an unanswered SYN times out after a second ([`ConntrackTimeout`]), and the
+//! retransmission passes these chains again: a machine that just died delays its share of connections instead of
+//! failing them. With session affinity, a retransmitted SYN deletes the client's affinity. A backend's errors may be
+//! dropped, too ([`suppress_errors`]).
 //!
-//! Which packets are masqueraded is decided by the original destination of the connection, which conntrack knows. kube-proxy
-//! marks packets instead, and that takes a bit that somebody else may use.
+//! Which packets are masqueraded is decided by the original destination of the connection, which conntrack knows.
+//! kube-proxy marks packets instead, and that takes a bit that somebody else may use.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -44,9 +46,9 @@ use crate::{
     range::Range,
 };
 
-const NO_FRONTEND: &str = "nobody";
-const INTERNAL_CLIENTS: &str = "from-inside";
-const LOCAL_MASQUERADE: &str = "as-sent";
+const NO_FRONTEND: &str = "no-frontend";
+const INTERNAL_CLIENTS: &str = "internal-clients";
+const LOCAL_MASQUERADE: &str = "local-masquerade";
 
 /// How long a SYN is remembered to recognize its retransmissions, which follow after one, three and seven seconds.
 const SYN_MEMORY: Duration = Duration::from_secs(8);
@@ -99,10 +101,10 @@ pub fn constant_chains(settings: &KernelSettings) -> Vec<Chain> {
             ],
         },
         Chain { name: LOCAL_MASQUERADE.into(), hook: None, rules: vec![hairpin(), from_this_machine()] },
-        Chain { name: "arriving".into(), hook: Some(Hook::Prerouting), rules: dispatch },
-        Chain { name: "own".into(), hook: Some(Hook::OutputNat), rules: output },
+        Chain { name: "prerouting".into(), hook: Some(Hook::Prerouting), rules: dispatch },
+        Chain { name: "output".into(), hook: Some(Hook::OutputNat), rules: output },
         Chain {
-            name: "leaving".into(),
+            name: "postrouting".into(),
             hook: Some(Hook::Postrouting),
             rules: vec![masquerade(false), masquerade(true), of_frontend(false), of_frontend(true)],
         },
@@ -147,8 +149,9 @@ fn if_node_address() -> Expressions {
     }
 }
 
-/// Redirects connections to node ports at loopback addresses to the user-space proxy, which opens its own connection to the
-/// backend: packets with loopback addresses do not leave the machine, so no backend elsewhere could answer them.
+/// Redirects connections to node ports at loopback addresses to the user-space proxy, which opens its own connection
+/// to the backend: packets with loopback addresses do not leave the machine, so no backend elsewhere could answer
+/// them.
 fn node_port_at_loopback(settings: &KernelSettings) -> Option<Expressions> {
     let to_loopback = Expressions::new().if_tcp(KEY).if_address_in(KEY, Side::Destination, loopback()?);
     let of_frontend = load_frontend(to_loopback, Scope::NodePort, 0).lookup(FRONTENDS.name, KEY, VALUE);

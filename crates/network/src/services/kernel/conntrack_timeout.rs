@@ -15,8 +15,9 @@ const ESTABLISHED_DEFAULT: u64 = 432_000;
 
 /// The `ct timeout` object that connections to backends get.
 ///
-/// Its timeouts other than that of `SYN_SENT` are copies of the sysctls, made when the object is created. Administrators
-/// change that of `ESTABLISHED`, so it is part of the object's name: after a change the table no longer matches, and is repaired.
+/// Its timeouts other than that of `SYN_SENT` are copies of the sysctls, made when the object is created.
+/// Administrators change that of `ESTABLISHED`, so it is part of the object's name: after a change the table no
+/// longer matches, and is repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConntrackTimeout {
     established: u64,
@@ -35,7 +36,7 @@ impl ConntrackTimeout {
     }
 
     pub fn object_name(self) -> String {
-        format!("again-{}", self.established)
+        format!("syn-sent-1s-established-{}s", self.established)
     }
 
     pub fn add_to(self, batch: &mut Batch, table: &str) {

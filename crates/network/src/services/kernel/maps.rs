@@ -1,8 +1,8 @@
 //! Frontends and their backends as elements of nftables sets and maps. Pure.
 //!
-//! There is no chain per Service. One map (`frontends`) has a disposition for every frontend, another (`backends`) has the
-//! backends by frontend and index. So a change writes as many elements as it changes, however many Services there are, and nothing
-//! that the kernel validates again in every transaction grows with them.
+//! There is no chain per Service. One map (`frontends`) has a disposition for every frontend, another (`backends`)
+//! has the backends by frontend and index. So a change writes as many elements as it changes, however many Services
+//! there are, and nothing that the kernel validates again in every transaction grows with them.
 
 use std::{
     collections::HashSet,
@@ -31,7 +31,7 @@ pub const INTERNAL_MARK: [u8; 2] = [0, 1];
 
 /// Frontend → a zero, and the key of its disposition.
 pub const FRONTENDS: SetDefinition = SetDefinition {
-    name: "fronts",
+    name: "frontends",
     key: &[Address, InetProto, InetService],
     data: SetData::Values(&[Mark, Mark, Mark, Mark]),
     dynamic: None,
@@ -48,53 +48,53 @@ pub const BACKENDS: SetDefinition = SetDefinition {
 };
 /// The same for frontends with session affinity. The value begins with a zero.
 pub const AFFINITY_BACKENDS: SetDefinition = SetDefinition {
-    name: "sticky-backends",
+    name: "affinity-backends",
     key: &[Address, InetProto, InetService, Mark],
     data: SetData::Values(&[Mark, Address, InetService]),
     dynamic: None,
 };
 /// Backend and frontend, for session affinity: a client's remembered backend is used only while this has it.
 pub const AFFINITY_MEMBERS: SetDefinition = SetDefinition {
-    name: "members",
+    name: "affinity-members",
     key: &[Address, InetService, Address, InetProto, InetService],
     data: SetData::None,
     dynamic: None,
 };
 /// Client and frontend → a zero, and the client's backend.
 pub const AFFINITY: SetDefinition = SetDefinition {
-    name: "sticky",
+    name: "affinity",
     key: &[Address, Address, InetProto, InetService],
     data: SetData::Values(&[Mark, Address, InetService]),
     dynamic: Some(MAX_AFFINITY),
 };
 /// SYNs of the last seconds, by the client's address and port and the sequence number.
 pub const RECENT_SYNS: SetDefinition = SetDefinition {
-    name: "begun",
+    name: "recent-syns",
     key: &[Address, InetService, Mark],
     data: SetData::None,
     dynamic: Some(MAX_RECENT_SYNS),
 };
 /// TCP frontends that do not hold: their clients receive a backend's first RST.
 pub const NO_HOLD: SetDefinition =
-    SetDefinition { name: "impatient", key: &[Address, InetProto, InetService], data: SetData::None, dynamic: None };
+    SetDefinition { name: "no-hold", key: &[Address, InetProto, InetService], data: SetData::None, dynamic: None };
 /// Client and frontend, by address and port: connections whose first RST was dropped.
 pub const RECENT_RSTS: SetDefinition = SetDefinition {
-    name: "refused",
+    name: "recent-rsts",
     key: &[Address, InetService, Address, InetService],
     data: SetData::None,
     dynamic: Some(MAX_RECENT_RSTS),
 };
 /// Disposition → its chain.
 pub const DISPOSITIONS: SetDefinition =
-    SetDefinition { name: "ways", key: &[Mark, Mark, Mark], data: SetData::Verdicts, dynamic: None };
-/// The same for clients inside the cluster, where they have another disposition than clients outside. Chains of `ways` jump
-/// here, and the kernel refuses rules that could loop.
+    SetDefinition { name: "dispositions", key: &[Mark, Mark, Mark], data: SetData::Verdicts, dynamic: None };
+/// The same for clients inside the cluster, where they have another disposition than clients outside. Chains of
+/// `dispositions` jump here, and the kernel refuses rules that could loop.
 pub const INTERNAL_DISPOSITIONS: SetDefinition =
-    SetDefinition { name: "inside-ways", key: &[Mark, Mark, Mark], data: SetData::Verdicts, dynamic: None };
-/// Pairs of equal bytes. A rule can compare a register only with a constant, so two addresses are compared by looking up
-/// each pair of their bytes.
+    SetDefinition { name: "internal-dispositions", key: &[Mark, Mark, Mark], data: SetData::Verdicts, dynamic: None };
+/// Pairs of equal bytes. A rule can compare a register only with a constant, so two addresses are compared by looking
+/// up each pair of their bytes.
 pub const EQUAL_BYTES: SetDefinition =
-    SetDefinition { name: "same", key: &[Mark, Mark], data: SetData::None, dynamic: None };
+    SetDefinition { name: "equal-bytes", key: &[Mark, Mark], data: SetData::None, dynamic: None };
 
 pub const SETS: [&SetDefinition; 12] = [
     &FRONTENDS,
@@ -236,9 +236,9 @@ impl Scope {
     fn chain_prefix(self) -> &'static str {
         match self {
             Scope::Address => "",
-            Scope::NodePort => "node-",
-            Scope::Internal => "inside-",
-            Scope::External => "outside-",
+            Scope::NodePort => "nodeport-",
+            Scope::Internal => "internal-",
+            Scope::External => "external-",
         }
     }
 }
@@ -294,10 +294,10 @@ impl Disposition {
     pub fn chain(&self) -> String {
         let scope = self.scope.chain_prefix();
         match self.action {
-            Action::Balance { count } => format!("{scope}pick-{count}"),
-            Action::Affinity { count, seconds } => format!("{scope}stick-{count}-{seconds}"),
+            Action::Balance { count } => format!("{scope}balance-{count}"),
+            Action::Affinity { count, seconds } => format!("{scope}affinity-{count}-{seconds}"),
             Action::Hold => format!("{scope}hold"),
-            Action::Reject => format!("{scope}refuse"),
+            Action::Reject => format!("{scope}reject"),
             Action::Drop => format!("{scope}drop"),
         }
     }
@@ -375,8 +375,8 @@ pub fn with_stable_order(old: Option<&BackendPool>, new: BackendPool) -> Backend
     }
 }
 
-/// The new backends in an order that changes as few indices of the old ones as possible: new ones take the indices of those
-/// that are gone, and if there are too few, the last ones do.
+/// The new backends in an order that changes as few indices of the old ones as possible: new ones take the indices of
+/// those that are gone, and if there are too few, the last ones do.
 pub fn stable_order(old: &[SocketAddrV4], new: Vec<SocketAddrV4>) -> Vec<SocketAddrV4> {
     let wanted: HashSet<&SocketAddrV4> = new.iter().collect();
     let present: HashSet<&SocketAddrV4> = old.iter().collect();

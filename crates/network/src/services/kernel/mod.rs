@@ -1,11 +1,11 @@
 //! The kernel data path of Services: one nftables table per instance.
 //!
-//! [`maps`] has the elements of frontends, [`chains`] and [`suppress_errors`] the chains, [`batches`] the transactions,
-//! [`observed`] what the kernel really has, [`stale_udp`] which conntrack entries to delete, [`conntrack_timeout`] how soon an
-//! unanswered SYN is balanced anew.
+//! [`maps`] has the elements of frontends, [`chains`] and [`suppress_errors`] the chains, [`batches`] the
+//! transactions, [`observed`] what the kernel really has, [`stale_udp`] which conntrack entries to delete,
+//! [`conntrack_timeout`] how soon an unanswered SYN is balanced anew.
 //!
-//! What is in force is known here, so that a change costs what it changes. After an error, or when the ruleset generation shows
-//! that somebody else changed rules, the table is read back and repaired.
+//! What is in force is known here, so that a change costs what it changes. After an error, or when the ruleset
+//! generation shows that somebody else changed rules, the table is read back and repaired.
 
 mod batches;
 mod chains;
@@ -40,7 +40,8 @@ use crate::{
     range::Range,
 };
 
-/// Metric of this machine's own routes to Services: they come after all other routes. The lower bytes differ by instance.
+/// Metric of this machine's own routes to Services: they come after all other routes. The lower bytes differ by
+/// instance.
 const LAST_METRIC: u32 = 0x4d00_0000;
 
 /// How long a chain stays that no frontend uses: a packet may be on its way to it, and another frontend may need it.
@@ -191,7 +192,8 @@ impl KernelProxy {
         Ok(())
     }
 
-    /// Records a frontend's change in the desired state and in the transaction. Whether its backends differ from before.
+    /// Records a frontend's change in the desired state and in the transaction. Whether its backends differ from
+    /// before.
     fn record_change(&mut self, change: &mut TableChange, frontend: Frontend, pool: Option<BackendPool>) -> bool {
         if frontend.address == Some(self.settings.dns()) {
             return false;
@@ -342,7 +344,8 @@ impl KernelProxy {
         }
     }
 
-    /// This machine's own route to cluster IPs. Without it, processes of a machine that has a default route reach them all the same.
+    /// This machine's own route to cluster IPs. Without it, processes of a machine that has a default route reach
+    /// them all the same.
     async fn ensure_route(&self) {
         let metric = route_metric(&self.settings.instance);
         let set = async {

@@ -21,8 +21,8 @@ pub struct StaleUdp<'a> {
 }
 
 impl StaleUdp<'_> {
-    /// Whether an entry sends to an address that is no backend of its frontend: to a backend that is gone, or to the frontend
-    /// itself because the flow is older than the frontend.
+    /// Whether an entry sends to an address that is no backend of its frontend: to a backend that is gone, or to the
+    /// frontend itself because the flow is older than the frontend.
     pub fn is_stale(&self, entry: &UdpEntry) -> bool {
         self.is_stale_flow(entry.original_destination, entry.reply_source)
     }

@@ -1,9 +1,10 @@
 //! Drops a backend's first RST and ICMP unreachable, so that the client's next SYN is balanced anew. Pure.
 //!
-//! An error that arrives before the frontend has lost its dead backend is out of date when the client retransmits its SYN. So at
-//! frontends that hold connections (`mainstay.dev/hold`), the first RST to each client is dropped. A second one is
-//! not: the backend may listen on another port for good. ICMP host unreachable is always dropped. UDP is not held, and its
-//! clients receive every error. These chains see every packet; the first match ends the rules for almost all of them.
+//! An error that arrives before the frontend has lost its dead backend is out of date when the client retransmits its
+//! SYN. So at frontends that hold connections (`mainstay.dev/hold`), the first RST to each client is dropped. A
+//! second one is not: the backend may listen on another port for good. ICMP host unreachable is always dropped. UDP
+//! is not held, and its clients receive every error. These chains see every packet; the first match ends the rules
+//! for almost all of them.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use crate::nft::{
     expressions::{Expressions, Register, Side},
 };
 
-const BACKEND_RST: &str = "refused-by-backend";
-const BACKEND_UNREACHABLE: &str = "not-reached";
+const BACKEND_RST: &str = "backend-rst";
+const BACKEND_UNREACHABLE: &str = "backend-unreachable";
 
 /// How long a dropped RST is remembered: longer than the client waits before it retransmits its SYN.
 const RST_MEMORY: Duration = Duration::from_secs(10);
@@ -38,9 +39,9 @@ pub fn chains() -> Vec<Chain> {
     vec![
         Chain { name: BACKEND_RST.into(), hook: None, rules: rst.into() },
         Chain { name: BACKEND_UNREACHABLE.into(), hook: None, rules: unreachable.into() },
-        Chain { name: "received".into(), hook: Some(Hook::Input), rules: errors.clone() },
-        Chain { name: "passing".into(), hook: Some(Hook::Forward), rules: errors.clone() },
-        Chain { name: "sent".into(), hook: Some(Hook::OutputFilter), rules: errors },
+        Chain { name: "input".into(), hook: Some(Hook::Input), rules: errors.clone() },
+        Chain { name: "forward".into(), hook: Some(Hook::Forward), rules: errors.clone() },
+        Chain { name: "output-filter".into(), hook: Some(Hook::OutputFilter), rules: errors },
     ]
 }
 

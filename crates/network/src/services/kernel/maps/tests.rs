@@ -30,27 +30,27 @@ fn the_disposition_follows_from_backends_protocol_and_settings() {
     let disposition = |frontend: &Frontend, pool: &BackendPool| {
         Disposition::of_frontend(frontend, pool).map(|disposition| disposition.chain()).collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(disposition(&frontend(), &pool(3)), "pick-3");
-    assert_eq!(disposition(&node, &pool(3)), "node-pick-3");
+    assert_eq!(disposition(&frontend(), &pool(3)), "balance-3");
+    assert_eq!(disposition(&node, &pool(3)), "nodeport-balance-3");
     let sticky = BackendPool { affinity: Some(Duration::from_secs(60)), ..pool(2) };
-    assert_eq!(disposition(&frontend(), &sticky), "stick-2-60");
-    assert_eq!(disposition(&node, &sticky), "node-stick-2-60");
-    assert_eq!(disposition(&frontend(), &BackendPool { without_backends: hold, ..pool(2) }), "pick-2");
+    assert_eq!(disposition(&frontend(), &sticky), "affinity-2-60");
+    assert_eq!(disposition(&node, &sticky), "nodeport-affinity-2-60");
+    assert_eq!(disposition(&frontend(), &BackendPool { without_backends: hold, ..pool(2) }), "balance-2");
     assert_eq!(disposition(&frontend(), &BackendPool { without_backends: hold, ..pool(0) }), "hold");
     assert_eq!(disposition(&node, &BackendPool { without_backends: hold, ..pool(0) }), "hold");
-    assert_eq!(disposition(&udp, &BackendPool { without_backends: hold, ..pool(0) }), "refuse");
+    assert_eq!(disposition(&udp, &BackendPool { without_backends: hold, ..pool(0) }), "reject");
     assert_eq!(disposition(&frontend(), &BackendPool { through_user_space: true, ..pool(2) }), "hold");
-    assert_eq!(disposition(&udp, &BackendPool { through_user_space: true, ..pool(2) }), "pick-2");
-    assert_eq!(disposition(&frontend(), &pool(0)), "refuse");
+    assert_eq!(disposition(&udp, &BackendPool { through_user_space: true, ..pool(2) }), "balance-2");
+    assert_eq!(disposition(&frontend(), &pool(0)), "reject");
     let silent = BackendPool { without_backends: WithoutBackends::Drop, ..pool(0) };
     assert_eq!(disposition(&frontend(), &silent), "drop");
     assert_eq!(
         disposition(&frontend(), &BackendPool { internal: Some(Box::new(pool(2))), ..silent }),
-        "outside-drop inside-pick-2"
+        "external-drop internal-balance-2"
     );
     assert_eq!(
         disposition(&frontend(), &BackendPool { internal: Some(Box::new(pool(0))), ..pool(1) }),
-        "outside-pick-1 inside-refuse"
+        "external-balance-1 internal-reject"
     );
 }
 
