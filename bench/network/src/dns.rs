@@ -84,7 +84,7 @@ fn report(options: &Options, peers: &mut [Peer; 3]) {
         options.services, options.outstanding, options.rounds, options.seconds
     );
     let medians = peers.each_mut().map(|peer| {
-        let (hits, misses) = (Spread::of(&mut peer.hits), Spread::of(&mut peer.misses));
+        let (hits, misses) = (Spread::from_rates(&mut peer.hits), Spread::from_rates(&mut peer.misses));
         println!("  {:<10} hits {hits}   misses {misses}", peer.name);
         (hits.median, misses.median)
     });
@@ -102,7 +102,7 @@ struct Spread {
 }
 
 impl Spread {
-    fn of(rates: &mut [f64]) -> Self {
+    fn from_rates(rates: &mut [f64]) -> Self {
         rates.sort_by(f64::total_cmp);
         Self { least: rates[0], median: rates[rates.len() / 2], most: rates[rates.len() - 1] }
     }

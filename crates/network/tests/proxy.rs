@@ -1,4 +1,4 @@
-//! Connections that the kernel redirects to our own process, with real packets. Needs root.
+//! Connections that nftables redirects to the user-space proxy, with real packets. Needs root.
 
 mod netns;
 
@@ -22,7 +22,7 @@ use mainstay_network::{
 };
 use netns::{
     Netns,
-    services::{Answer, MACHINE, SERVICE, TestCluster, connect, pool, read, tcp},
+    services::{EchoReply, MACHINE, SERVICE, TestCluster, connect, pool, read, tcp},
 };
 
 const LONG: WithoutBackends = WithoutBackends::Hold(Duration::from_secs(30));
@@ -56,7 +56,7 @@ impl Balanced {
 }
 
 /// Connects, and says so before it waits for an answer.
-fn ask_in_background(place: &Netns, address: Ipv4Addr, port: u16) -> JoinHandle<io::Result<Answer>> {
+fn ask_in_background(place: &Netns, address: Ipv4Addr, port: u16) -> JoinHandle<io::Result<EchoReply>> {
     place.run(move || {
         let mut stream = connect(SocketAddrV4::new(address, port), Duration::from_secs(10)).unwrap();
         std::thread::spawn(move || read(&mut stream))

@@ -1,4 +1,4 @@
-//! What becomes of connections to Services by the kernel's packet rules, with real packets. Needs root and `nft`.
+//! The kernel data path of Services, with real packets. Needs root and `nft`.
 
 mod netns;
 
@@ -16,18 +16,18 @@ use mainstay_network::services::{
 use netns::{
     Netns, PATIENCE,
     services::{
-        Answer, MACHINE, NEIGHBOUR, SERVICE, TestCluster, command, exchange, pool, read, serve, settings, tcp, udp,
+        EchoReply, MACHINE, NEIGHBOUR, SERVICE, TestCluster, command, exchange, pool, read, serve, settings, tcp, udp,
     },
 };
 use nix::sys::socket::{getsockopt, sockopt};
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 3, 1);
 
-fn by(answers: &[Answer]) -> BTreeSet<Ipv4Addr> {
+fn responders(answers: &[EchoReply]) -> BTreeSet<Ipv4Addr> {
     answers.iter().map(|answer| answer.by).collect()
 }
 
-fn asked(client: &Netns, address: Ipv4Addr, port: u16, times: usize) -> Vec<Answer> {
+fn ask_many(client: &Netns, address: Ipv4Addr, port: u16, times: usize) -> Vec<EchoReply> {
     (0..times).map(|_| client.ask_tcp(address, port).unwrap()).collect()
 }
 
@@ -39,12 +39,12 @@ fn connections_and_datagrams_reach_every_backend_from_pods_machine_and_outside()
     world.rules.replace(&world.machine, frontends);
     let client = &world.pods[3];
     let expected: BTreeSet<_> = world.addresses[..3].iter().copied().collect();
-    let answers = asked(client, SERVICE, 80, 60);
-    assert_eq!(by(&answers), expected);
+    let answers = ask_many(client, SERVICE, 80, 60);
+    assert_eq!(responders(&answers), expected);
     assert!(answers.iter().all(|a| a.to == world.addresses[3]), "backends see who asks");
     let answers: Vec<_> = (0..60).map(|_| client.ask_udp(SERVICE, 80).unwrap()).collect();
-    assert_eq!(by(&answers), expected);
-    assert_eq!(by(&asked(&world.machine, SERVICE, 80, 60)), expected, "from the machine");
+    assert_eq!(responders(&answers), expected);
+    assert_eq!(responders(&ask_many(&world.machine, SERVICE, 80, 60)), expected, "from the machine");
     assert!(world.machine.ask_udp(SERVICE, 80).is_ok());
     assert_eq!(world.neighbour.ask_tcp(MACHINE, 30080).unwrap().to, NEIGHBOUR, "not masqueraded unless asked");
     assert!(world.machine.ask_tcp(MACHINE, 30080).is_ok(), "from the machine");
@@ -102,33 +102,42 @@ fn clients_inside_may_have_other_backends_than_those_outside() {
     let of = |which: std::ops::Range<usize>| world.addresses[which].iter().copied().collect::<BTreeSet<_>>();
     let (pod, machine, neighbour) = (&world.pods[3], &world.machine, &world.neighbour);
 
-    let outside = Answer { by: world.addresses[0], to: NEIGHBOUR };
-    assert!(asked(neighbour, external, 80, 30).iter().all(|answer| *answer == outside), "with its own address");
+    let outside = EchoReply { by: world.addresses[0], to: NEIGHBOUR };
+    assert!(ask_many(neighbour, external, 80, 30).iter().all(|answer| *answer == outside), "with its own address");
     assert_eq!(neighbour.ask_udp(external, 80).unwrap(), outside);
-    let answers = asked(pod, external, 80, 60);
-    assert_eq!(by(&answers), of(0..3), "from a pod");
+    let answers = ask_many(pod, external, 80, 60);
+    assert_eq!(responders(&answers), of(0..3), "from a pod");
     assert!(answers.iter().all(|answer| answer.to == world.addresses[3]), "backends see which");
-    assert_eq!(by(&asked(machine, external, 80, 60)), of(0..3), "from the machine");
+    assert_eq!(responders(&ask_many(machine, external, 80, 60)), of(0..3), "from the machine");
     let answers: Vec<_> = (0..60).map(|_| pod.ask_udp(external, 80).unwrap()).collect();
-    assert_eq!(by(&answers), of(0..3));
-    assert!(asked(&world.pods[0], external, 80, 30).iter().any(|answer| answer.to == GATEWAY), "a pod reaches itself");
+    assert_eq!(responders(&answers), of(0..3));
+    assert!(
+        ask_many(&world.pods[0], external, 80, 30).iter().any(|answer| answer.to == GATEWAY),
+        "a pod reaches itself"
+    );
 
     assert_eq!(neighbour.try_tcp(external, 81).unwrap_err().kind(), ErrorKind::TimedOut, "others may have some");
-    assert_eq!(by(&asked(pod, external, 81, 60)), of(0..3));
+    assert_eq!(responders(&ask_many(pod, external, 81, 60)), of(0..3));
     for client in [pod, machine] {
-        let stays = by(&asked(client, external, 82, 20));
+        let stays = responders(&ask_many(client, external, 82, 20));
         assert!(stays.len() == 1 && stays.is_subset(&of(1..3)), "{stays:?}");
         assert_eq!(client.try_tcp(external, 83).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     }
-    assert_eq!(by(&asked(neighbour, external, 82, 20)), of(0..1));
-    assert_eq!(by(&asked(neighbour, external, 83, 20)), of(0..1));
+    assert_eq!(responders(&ask_many(neighbour, external, 82, 20)), of(0..1));
+    assert_eq!(responders(&ask_many(neighbour, external, 83, 20)), of(0..1));
 
     command(machine, "nft list ruleset");
     assert_eq!(world.rules.reconcile(machine), Drift::default(), "as it should be");
     world.rules.apply(machine, [(tcp(external, 80), Some(apart(&[1], 1..4, None)))]);
-    assert_eq!((by(&asked(neighbour, external, 80, 30)), by(&asked(pod, external, 80, 60))), (of(1..2), of(1..4)));
+    assert_eq!(
+        (responders(&ask_many(neighbour, external, 80, 30)), responders(&ask_many(pod, external, 80, 60))),
+        (of(1..2), of(1..4))
+    );
     world.rules.apply(machine, [(tcp(external, 80), Some(pool(world.backends([2])))), (tcp(external, 81), None)]);
-    assert_eq!((by(&asked(neighbour, external, 80, 9)), by(&asked(pod, external, 80, 9))), (of(2..3), of(2..3)));
+    assert_eq!(
+        (responders(&ask_many(neighbour, external, 80, 9)), responders(&ask_many(pod, external, 80, 9))),
+        (of(2..3), of(2..3))
+    );
     assert_eq!(world.rules.reconcile(machine), Drift::default());
 }
 
@@ -138,7 +147,7 @@ fn a_pod_reaches_itself_through_its_service() {
     let behind = || pool(world.backends([0]));
     let frontends = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
     world.rules.replace(&world.machine, frontends);
-    let itself = Answer { by: world.addresses[0], to: GATEWAY };
+    let itself = EchoReply { by: world.addresses[0], to: GATEWAY };
     assert_eq!(world.pods[0].ask_tcp(SERVICE, 80).unwrap(), itself);
     assert_eq!(world.pods[0].ask_udp(SERVICE, 80).unwrap(), itself);
     assert_eq!(world.pods[0].ask_tcp(MACHINE, 30080).unwrap(), itself);
@@ -213,7 +222,7 @@ fn held_connections_are_redirected_with_their_original_destination() {
     world.rules.replace(&world.machine, frontends);
     let went = |client: &Netns, address, port: u16| {
         let held = client.ask_tcp(address, port).unwrap();
-        assert_eq!(held, Answer { by: address, to: u32::from(port).into() });
+        assert_eq!(held, EchoReply { by: address, to: u32::from(port).into() });
     };
     for client in [&world.pods[0], &world.machine] {
         went(client, SERVICE, 80);
@@ -234,7 +243,7 @@ fn a_removed_backend_gets_no_new_connections_and_keeps_its_old_ones() {
     let world = TestCluster::new(4);
     world.rules.replace(&world.machine, [(tcp(SERVICE, 80), pool(world.backends(0..3)))]);
     let client = &world.pods[3];
-    let mut open: Vec<(TcpStream, Answer)> = (0..20)
+    let mut open: Vec<(TcpStream, EchoReply)> = (0..20)
         .map(|_| {
             client.run(|| {
                 let mut stream = TcpStream::connect((SERVICE, 80)).unwrap();
@@ -246,7 +255,7 @@ fn a_removed_backend_gets_no_new_connections_and_keeps_its_old_ones() {
         .collect();
     assert!(open.iter().any(|(_, answer)| answer.by == world.addresses[0]));
     world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(pool(world.backends(1..3))))]);
-    assert_eq!(by(&asked(client, SERVICE, 80, 40)), world.addresses[1..3].iter().copied().collect());
+    assert_eq!(responders(&ask_many(client, SERVICE, 80, 40)), world.addresses[1..3].iter().copied().collect());
     for (stream, before) in &mut open {
         stream.write_all(b"still there?\n").unwrap();
         assert_eq!(read(stream).unwrap(), *before);
@@ -314,17 +323,17 @@ fn session_affinity_ends_by_timeout_or_with_the_backend() {
     let (inside, node) = (tcp(SERVICE, 80), tcp(None, 30080));
     world.rules.replace(&world.machine, [(inside, sticky(0..3)), (node, sticky(0..3))]);
     let client = &world.pods[3];
-    let first = by(&asked(client, SERVICE, 80, 20));
+    let first = responders(&ask_many(client, SERVICE, 80, 20));
     assert_eq!(first.len(), 1, "one backend for one client");
-    assert_eq!(by(&asked(&world.neighbour, MACHINE, 30080, 20)).len(), 1);
-    assert_eq!(by(&asked(&world.machine, SERVICE, 80, 20)).len(), 1);
+    assert_eq!(responders(&ask_many(&world.neighbour, MACHINE, 30080, 20)).len(), 1);
+    assert_eq!(responders(&ask_many(&world.machine, SERVICE, 80, 20)).len(), 1);
     let others = world.backends((0..3).filter(|n| !first.contains(&world.addresses[*n])));
     let rest = BackendPool { affinity: Some(Duration::from_secs(2)), ..pool(others) };
     world.rules.apply(&world.machine, [(inside, Some(rest))]);
-    let second = by(&asked(client, SERVICE, 80, 20));
+    let second = responders(&ask_many(client, SERVICE, 80, 20));
     assert!(second.len() == 1 && second.is_disjoint(&first), "{second:?} after {first:?}");
     world.rules.apply(&world.machine, [(inside, Some(sticky(0..3)))]);
-    assert_eq!(by(&asked(client, SERVICE, 80, 20)), second, "newcomers take nobody away");
+    assert_eq!(responders(&ask_many(client, SERVICE, 80, 20)), second, "newcomers take nobody away");
     let remembered = || command(&world.machine, "nft list map ip mainstay-services affinity");
     assert!(remembered().contains("expires"));
     let asked_last = Instant::now();
@@ -349,7 +358,7 @@ fn the_address_of_dns_is_never_balanced() {
     }
     // With that address the machine would ask, had it not to leave.
     command(&world.machine, "ip route del default");
-    assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap(), Answer { by: world.addresses[0], to: GATEWAY });
+    assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap(), EchoReply { by: world.addresses[0], to: GATEWAY });
     assert_eq!(world.machine.ask_udp(SERVICE, 80).unwrap_err().kind(), ErrorKind::PermissionDenied, "no such frontend");
 }
 
@@ -359,8 +368,8 @@ fn a_backend_on_the_machine_itself_is_reached_by_all() {
     serve(&world.machine, MACHINE, 8080);
     let behind = || pool([SocketAddrV4::new(MACHINE, 8080)]);
     world.rules.replace(&world.machine, [(tcp(SERVICE, 80), behind()), (tcp(None, 30080), behind())]);
-    assert_eq!(world.pods[0].ask_tcp(SERVICE, 80).unwrap(), Answer { by: MACHINE, to: world.addresses[0] });
+    assert_eq!(world.pods[0].ask_tcp(SERVICE, 80).unwrap(), EchoReply { by: MACHINE, to: world.addresses[0] });
     assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap().by, MACHINE);
-    assert_eq!(world.neighbour.ask_tcp(MACHINE, 30080).unwrap(), Answer { by: MACHINE, to: NEIGHBOUR });
+    assert_eq!(world.neighbour.ask_tcp(MACHINE, 30080).unwrap(), EchoReply { by: MACHINE, to: NEIGHBOUR });
     assert_eq!(world.machine.ask_tcp(MACHINE, 30080).unwrap().by, MACHINE);
 }

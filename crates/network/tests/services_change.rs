@@ -1,4 +1,4 @@
-//! Services by the kernel's packet rules while they change, are tampered with, and go. Needs root and `nft`.
+//! The kernel data path while Services change, others change the table, and the table is removed. Needs root and `nft`.
 
 mod netns;
 

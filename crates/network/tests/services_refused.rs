@@ -16,7 +16,7 @@ use mainstay_network::services::{
 };
 use netns::{
     Netns, PATIENCE,
-    services::{Answer, MACHINE, SERVICE, TestCluster, command, connect, pool, read, tcp, udp},
+    services::{EchoReply, MACHINE, SERVICE, TestCluster, command, connect, pool, read, tcp, udp},
 };
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -27,13 +27,13 @@ fn patient(backends: impl IntoIterator<Item = SocketAddrV4>) -> BackendPool {
     BackendPool { without_backends: WithoutBackends::Hold(Duration::from_secs(10)), ..pool(backends) }
 }
 
-/// Where a pod was that served, and nobody listens.
+/// The address of a pod whose server has ended.
 fn crashed(world: &TestCluster) -> SocketAddrV4 {
     SocketAddrV4::new(world.addresses[0], 8080)
 }
 
 /// Asks beside what else is done there.
-fn asks(client: &Netns, to: SocketAddrV4) -> JoinHandle<io::Result<Answer>> {
+fn spawn_client(client: &Netns, to: SocketAddrV4) -> JoinHandle<io::Result<EchoReply>> {
     client.run(move || thread::spawn(move || read(&mut connect(to, PATIENCE)?)))
 }
 
@@ -62,7 +62,7 @@ fn after_an_rst_the_next_syn_finds_the_new_backend() {
             let listed = || command(&world.machine, "nft list set ip mainstay-services recent-rsts");
             let refused = || listed().matches(&format!(". {} ", frontend.port)).count();
             let (before, began) = (refused(), Instant::now());
-            let asking = asks(client, SocketAddrV4::new(address, frontend.port));
+            let asking = spawn_client(client, SocketAddrV4::new(address, frontend.port));
             while refused() == before {
                 assert!(began.elapsed() < PATIENCE, "{frontend:?} was not refused: {}", listed());
             }
@@ -108,7 +108,8 @@ fn after_icmp_unreachable_the_next_syn_finds_the_new_backend() {
     ];
     let dead = || patient([SocketAddrV4::new(gone, 80)]);
     world.rules.replace(&world.machine, cases.map(|(_, frontend, _)| (frontend, dead())));
-    let asking = cases.map(|(client, frontend, address)| asks(client, SocketAddrV4::new(address, frontend.port)));
+    let asking =
+        cases.map(|(client, frontend, address)| spawn_client(client, SocketAddrV4::new(address, frontend.port)));
     let began = Instant::now();
     // By then the machine has said that it is not reached.
     let neighbours = || command(&world.machine, &format!("ip neighbour show {gone}"));
@@ -147,7 +148,8 @@ fn a_retransmitted_syn_ends_session_affinity() {
         |backends: Vec<SocketAddrV4>| BackendPool { affinity: Some(Duration::from_secs(600)), ..patient(backends) };
     let frontends = [(tcp(SERVICE, 80), SERVICE, &world.pods[0]), (tcp(None, 30081), MACHINE, &world.neighbour)];
     world.rules.replace(&world.machine, frontends.map(|(frontend, ..)| (frontend, stays(vec![gone]))));
-    let asking = frontends.map(|(frontend, address, client)| asks(client, SocketAddrV4::new(address, frontend.port)));
+    let asking =
+        frontends.map(|(frontend, address, client)| spawn_client(client, SocketAddrV4::new(address, frontend.port)));
     let began = Instant::now();
     let known = || command(&world.machine, "nft list map ip mainstay-services affinity");
     while known().matches("10.244.3.200").count() < 2 {

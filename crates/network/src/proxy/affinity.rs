@@ -65,18 +65,18 @@ mod tests {
     use super::*;
     use crate::journal::Protocol;
 
-    const FRONT: Frontend = Frontend { address: None, protocol: Protocol::Tcp, port: 80 };
+    const FRONTEND: Frontend = Frontend { address: None, protocol: Protocol::Tcp, port: 80 };
     const BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80);
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
     fn affinity_expires_after_the_last_connection() {
         let (mut affinity, start, client) = (Affinity::default(), Instant::now(), Ipv4Addr::LOCALHOST);
-        affinity.remember(FRONT, client, BACKEND, start, HOUR);
-        affinity.remember(FRONT, client, BACKEND, start + HOUR / 2, HOUR);
-        assert_eq!(affinity.backend(FRONT, client, start + HOUR), Some(BACKEND));
-        assert_eq!(affinity.backend(FRONT, client, start + HOUR * 3 / 2), None);
-        assert_eq!(affinity.backend(FRONT, Ipv4Addr::UNSPECIFIED, start), None);
+        affinity.remember(FRONTEND, client, BACKEND, start, HOUR);
+        affinity.remember(FRONTEND, client, BACKEND, start + HOUR / 2, HOUR);
+        assert_eq!(affinity.backend(FRONTEND, client, start + HOUR), Some(BACKEND));
+        assert_eq!(affinity.backend(FRONTEND, client, start + HOUR * 3 / 2), None);
+        assert_eq!(affinity.backend(FRONTEND, Ipv4Addr::UNSPECIFIED, start), None);
     }
 
     #[test]
@@ -84,12 +84,12 @@ mod tests {
         let (mut affinity, start) = (Affinity::default(), Instant::now());
         let client = |number: usize| Ipv4Addr::from_bits(number as u32);
         for number in 0..MAX_CLIENTS + 1 {
-            affinity.remember(FRONT, client(number), BACKEND, start + Duration::from_millis(number as u64), HOUR);
+            affinity.remember(FRONTEND, client(number), BACKEND, start + Duration::from_millis(number as u64), HOUR);
         }
         let now = start + HOUR / 2;
         assert!(affinity.clients.len() <= MAX_CLIENTS);
-        assert_eq!(affinity.backend(FRONT, client(0), now), None);
-        assert_eq!(affinity.backend(FRONT, client(MAX_CLIENTS / 2), now), Some(BACKEND));
-        assert_eq!(affinity.backend(FRONT, client(MAX_CLIENTS), now), Some(BACKEND));
+        assert_eq!(affinity.backend(FRONTEND, client(0), now), None);
+        assert_eq!(affinity.backend(FRONTEND, client(MAX_CLIENTS / 2), now), Some(BACKEND));
+        assert_eq!(affinity.backend(FRONTEND, client(MAX_CLIENTS), now), Some(BACKEND));
     }
 }

@@ -2,7 +2,7 @@
 //! numbered slots.
 //!
 //! Idle connections have no buffers. A slot's number is never reused for a later connection, so an event for one that
-//! has ended since reaches nobody.
+//! has ended since finds no connection.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},

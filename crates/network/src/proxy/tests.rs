@@ -22,7 +22,7 @@ use crate::{journal::Protocol, services::frontend::WithoutBackends};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const LONG: WithoutBackends = WithoutBackends::Hold(Duration::from_secs(30));
-const FRONT: Ipv4Addr = Ipv4Addr::new(127, 77, 0, 1);
+const FRONTEND: Ipv4Addr = Ipv4Addr::new(127, 77, 0, 1);
 
 fn proxy() -> Arc<Proxy> {
     Proxy::start_with(local_address, 2).unwrap()
@@ -42,23 +42,23 @@ fn pool(backends: &[SocketAddrV4], without_backends: WithoutBackends) -> Backend
 }
 
 impl Proxy {
-    fn at(&self, address: Ipv4Addr) -> Frontend {
+    fn frontend(&self, address: Ipv4Addr) -> Frontend {
         Frontend { address: Some(address), protocol: Protocol::Tcp, port: self.port }
     }
 
     fn serve(&self, backends: &[SocketAddrV4], without: WithoutBackends) {
-        self.set(self.at(FRONT), Some(&pool(backends, without)));
+        self.set(self.frontend(FRONTEND), Some(&pool(backends, without)));
     }
 
     fn client(&self) -> TcpStream {
-        let stream = TcpStream::connect((FRONT, self.port)).unwrap();
+        let stream = TcpStream::connect((FRONTEND, self.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 
     fn waiting(&self) -> u32 {
-        self.table.waiting(self.at(FRONT))
+        self.table.waiting(self.frontend(FRONTEND))
     }
 }
 
@@ -71,10 +71,10 @@ struct Backend {
 impl Backend {
     /// What `serve` does with every connection, on a thread of its own.
     fn new(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
-        Self::at(free_address(), serve)
+        Self::listen_at(free_address(), serve)
     }
 
-    fn at(address: SocketAddrV4, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
+    fn listen_at(address: SocketAddrV4, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let (count, serve) = (connections.clone(), Arc::new(serve));
@@ -106,7 +106,7 @@ impl Backend {
     }
 }
 
-/// Where nobody listens.
+/// An address without a listener.
 fn free_address() -> SocketAddrV4 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port())

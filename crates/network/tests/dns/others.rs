@@ -51,7 +51,7 @@ async fn an_answer_is_cached_and_its_ttl_counts_down() {
     assert_eq!(dns.short("+tcp www.example").await, ["192.0.2.1"]);
     let aged = until(&dns, "www.example", |(_, _, ttl)| *ttl < 60).await;
     assert!(aged.2 >= 50);
-    assert_eq!(upstream.asked(), (1, 0));
+    assert_eq!(upstream.query_counts(), (1, 0));
     let letters = dns.dig("wWw.eXample").await;
     assert!(letters.contains("wWw.eXample. ") && letters.contains("flags: qr rd ra;"), "{letters}");
     dns.stop().await;
@@ -62,7 +62,7 @@ async fn an_expired_answer_is_queried_again() {
     let (upstream, dns) = with(Mode::Well(1)).await;
     ask(&dns, "www.example").await;
     let begin = Instant::now();
-    while upstream.asked().0 < 2 {
+    while upstream.query_counts().0 < 2 {
         assert_eq!(ask(&dns, "www.example").await.1, ["192.0.2.1"]);
         assert!(begin.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -78,11 +78,11 @@ async fn negative_answers_are_cached_only_with_an_soa() {
         assert_eq!(ask(&dns, "none.example").await.0, ResponseCode::NXDomain);
         assert_eq!(ask(&dns, "empty.example").await, (ResponseCode::NoError, Vec::new(), 60));
     }
-    assert_eq!(upstream.asked(), (2, 0));
+    assert_eq!(upstream.query_counts(), (2, 0));
     for _ in 0..2 {
         assert_eq!(ask(&dns, "unsaid.example").await.0, ResponseCode::NXDomain);
     }
-    assert_eq!(upstream.asked(), (4, 0));
+    assert_eq!(upstream.query_counts(), (4, 0));
     dns.stop().await;
 }
 
@@ -116,7 +116,7 @@ async fn identical_queries_in_flight_are_sent_once() {
     let (upstream, dns) = with(Mode::Late(Duration::from_millis(300))).await;
     let answers = futures::future::join_all((0..50).map(|_| ask(&dns, "www.example"))).await;
     assert!(answers.iter().all(|(_, said, _)| *said == ["192.0.2.1"]));
-    assert_eq!(upstream.asked(), (1, 0));
+    assert_eq!(upstream.query_counts(), (1, 0));
     dns.stop().await;
 }
 
@@ -125,9 +125,9 @@ async fn truncated_responses_are_fetched_over_tcp() {
     let (upstream, dns) = with(Mode::Well(60)).await;
     let cut = dns.send(&question(1, "big.example"), PATIENCE).await.unwrap();
     assert!(cut.metadata.truncation && cut.answers.len() < 100);
-    assert_eq!(upstream.asked(), (1, 1));
+    assert_eq!(upstream.query_counts(), (1, 1));
     assert_eq!(dns.short("big.example").await.len(), 100);
-    assert_eq!(upstream.asked(), (1, 1));
+    assert_eq!(upstream.query_counts(), (1, 1));
     dns.stop().await;
 }
 
@@ -142,7 +142,7 @@ async fn the_next_upstream_is_queried_when_one_fails() {
     drop(gone);
     let dns = Running::start(vec![dead, failing.address, well.address]).await;
     assert_eq!(ask(&dns, "www.example").await.1, ["192.0.2.1"]);
-    assert_eq!((failing.asked(), well.asked()), ((1, 0), (1, 0)));
+    assert_eq!((failing.query_counts(), well.query_counts()), ((1, 0), (1, 0)));
     dns.stop().await;
 }
 
@@ -150,7 +150,7 @@ async fn the_next_upstream_is_queried_when_one_fails() {
 async fn spoofed_responses_are_ignored() {
     let (upstream, dns) = with(Mode::Spoofed).await;
     assert_eq!(ask(&dns, "www.example").await.1, ["192.0.2.1"]);
-    assert_eq!(upstream.asked(), (1, 0));
+    assert_eq!(upstream.query_counts(), (1, 0));
     let names: std::collections::HashSet<_> = futures::future::join_all((0..20).map(|number| {
         let dns = &dns;
         async move { ask(dns, &format!("a-long-name-with-letters-{number}.example")).await }
@@ -168,7 +168,7 @@ async fn spoofed_responses_are_ignored() {
 async fn upstreams_without_0x20_or_edns_are_queried_otherwise() {
     let (upstream, dns) = with(Mode::LosesLetters).await;
     assert_eq!(ask(&dns, "a-long-name-with-letters.example").await.1, ["192.0.2.1"]);
-    assert_eq!(upstream.asked(), (1, 1));
+    assert_eq!(upstream.query_counts(), (1, 1));
     upstream.set(Mode::Old);
     assert_eq!(ask(&dns, "another.example").await.1, ["192.0.2.1"]);
     dns.stop().await;
@@ -192,9 +192,9 @@ async fn names_in_our_zones_are_never_forwarded() {
     for name in ["none.default.svc.cluster.local", "cluster.local", "x.consul", "none.service.dc2.consul"] {
         assert_eq!(ask(&dns, name).await.1, [""; 0], "{name}");
     }
-    assert_eq!(upstream.asked(), (0, 0));
+    assert_eq!(upstream.query_counts(), (0, 0));
     assert_eq!(ask(&dns, "9.9.9.9.in-addr.arpa").await.0, ResponseCode::NoError);
-    assert_eq!(upstream.asked(), (1, 0));
+    assert_eq!(upstream.query_counts(), (1, 0));
     dns.stop().await;
 }
 

@@ -1,4 +1,4 @@
-//! A machine with pods behind Services, and a neighbour that asks.
+//! A machine with pods behind Services, and a neighbour as a client outside the cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -148,20 +148,20 @@ pub fn serve(place: &Netns, own: Ipv4Addr, port: u16) {
     });
 }
 
-/// Who answered, and as whom it saw us.
+/// What an echo server answers: its own address, and the client's address as it sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct EchoReply {
     pub by: Ipv4Addr,
     pub to: Ipv4Addr,
 }
 
-fn answer(text: &str) -> io::Result<Answer> {
+fn answer(text: &str) -> io::Result<EchoReply> {
     let parsed =
-        text.trim().split_once(' ').and_then(|(by, to)| Some(Answer { by: by.parse().ok()?, to: to.parse().ok()? }));
+        text.trim().split_once(' ').and_then(|(by, to)| Some(EchoReply { by: by.parse().ok()?, to: to.parse().ok()? }));
     parsed.ok_or_else(|| io::Error::other(format!("answered {text:?}")))
 }
 
-pub fn read(stream: &mut TcpStream) -> io::Result<Answer> {
+pub fn read(stream: &mut TcpStream) -> io::Result<EchoReply> {
     let mut text = Vec::new();
     let mut byte = [0];
     while !text.ends_with(b"\n") {
@@ -179,17 +179,17 @@ pub fn connect(to: SocketAddrV4, patience: Duration) -> io::Result<TcpStream> {
 
 impl Netns {
     /// Asks over a TCP connection of its own.
-    pub fn ask_tcp(&self, address: Ipv4Addr, port: u16) -> io::Result<Answer> {
+    pub fn ask_tcp(&self, address: Ipv4Addr, port: u16) -> io::Result<EchoReply> {
         self.run(move || read(&mut connect(SocketAddrV4::new(address, port), Duration::from_secs(10))?))
     }
 
     /// As before, with little patience.
-    pub fn try_tcp(&self, address: Ipv4Addr, port: u16) -> io::Result<Answer> {
+    pub fn try_tcp(&self, address: Ipv4Addr, port: u16) -> io::Result<EchoReply> {
         self.run(move || read(&mut connect(SocketAddrV4::new(address, port), SILENCE)?))
     }
 
     /// Asks with a datagram from a port of its own.
-    pub fn ask_udp(&self, address: Ipv4Addr, port: u16) -> io::Result<Answer> {
+    pub fn ask_udp(&self, address: Ipv4Addr, port: u16) -> io::Result<EchoReply> {
         self.run(move || {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             socket.connect((address, port))?;
@@ -198,7 +198,7 @@ impl Netns {
     }
 }
 
-pub fn exchange(socket: &UdpSocket) -> io::Result<Answer> {
+pub fn exchange(socket: &UdpSocket) -> io::Result<EchoReply> {
     socket.set_read_timeout(Some(SILENCE))?;
     socket.send(b"who are you?")?;
     let mut text = [0; 100];

@@ -1,5 +1,5 @@
-//! Every name of ours, as a table: what is asked, and what is answered. Answers are written, and read again by a
-//! library that knows nothing of how.
+//! Every kind of name in our zones, as a table of queries and answers. Responses are written, and parsed again by a
+//! library (`hickory-proto`).
 
 use hickory_proto::{
     op::{Message, ResponseCode},

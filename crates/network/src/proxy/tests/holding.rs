@@ -54,7 +54,7 @@ fn a_removed_hold_resets_waiting_connections() {
         proxy.serve(&[], LONG);
         let client = proxy.client();
         until("held", || proxy.waiting() == 1);
-        proxy.set(proxy.at(FRONT), end.as_ref());
+        proxy.set(proxy.frontend(FRONTEND), end.as_ref());
         assert!(is_refusal(read_all(&client)), "{end:?}");
         assert_eq!(proxy.waiting(), 0);
     }
@@ -65,7 +65,7 @@ fn a_connection_to_no_frontend_is_reset() {
     let proxy = proxy();
     assert!(is_refusal(read_all(&proxy.client())));
     let real = Proxy::start().unwrap();
-    real.set(Frontend { address: None, port: 80, ..real.at(FRONT) }, Some(&pool(&[], LONG)));
+    real.set(Frontend { address: None, port: 80, ..real.frontend(FRONTEND) }, Some(&pool(&[], LONG)));
     let direct = TcpStream::connect((Ipv4Addr::LOCALHOST, real.port())).unwrap();
     direct.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(is_refusal(read_all(&direct)), "nobody redirected it");
@@ -75,7 +75,7 @@ fn a_connection_to_no_frontend_is_reset() {
 fn a_node_port_matches_every_address_after_exact_frontends() {
     let (proxy, exact, any) = (proxy(), Backend::naming("exact"), Backend::naming("any"));
     proxy.serve(&[exact.address], LONG);
-    let everywhere = Frontend { address: None, ..proxy.at(FRONT) };
+    let everywhere = Frontend { address: None, ..proxy.frontend(FRONTEND) };
     proxy.set(everywhere, Some(&pool(&[any.address], LONG)));
     assert_eq!(read_all(&proxy.client()).unwrap(), "exact");
     assert_eq!(read_all(&TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap()).unwrap(), "any");
@@ -109,7 +109,7 @@ fn if_all_refuse_it_waits_until_one_listens() {
     proxy.serve(&[address], LONG);
     let client = proxy.client();
     until("held", || proxy.waiting() == 1);
-    let _late = Backend::at(address, |mut stream| stream.write_all(b"late").unwrap());
+    let _late = Backend::listen_at(address, |mut stream| stream.write_all(b"late").unwrap());
     assert_eq!(read_all(&client).unwrap(), "late");
     assert_eq!(proxy.waiting(), 0);
 }
@@ -135,11 +135,11 @@ fn a_backend_that_does_not_answer_is_skipped() {
 fn session_affinity_lasts_until_the_backend_is_removed() {
     let (proxy, a, b) = (proxy(), Backend::naming("a"), Backend::naming("b"));
     let sticky = |backends: &[SocketAddrV4]| BackendPool { affinity: Some(PATIENCE), ..pool(backends, LONG) };
-    proxy.set(proxy.at(FRONT), Some(&sticky(&[a.address, b.address])));
+    proxy.set(proxy.frontend(FRONTEND), Some(&sticky(&[a.address, b.address])));
     let answers: HashSet<String> = (0..30).map(|_| read_all(&proxy.client()).unwrap()).collect();
     assert_eq!(answers.len(), 1, "{answers:?}");
     let other = if answers.contains("a") { b.address } else { a.address };
-    proxy.set(proxy.at(FRONT), Some(&sticky(&[other])));
+    proxy.set(proxy.frontend(FRONTEND), Some(&sticky(&[other])));
     let after = read_all(&proxy.client()).unwrap();
     assert!(!answers.contains(&after));
 }

@@ -52,7 +52,7 @@ fn without_file_descriptors_new_connections_wait() {
     while let Ok(file) = std::fs::File::open("/dev/null") {
         hoard.push(file);
     }
-    client.connect(&SocketAddrV4::new(FRONT, proxy.port()).into()).unwrap();
+    client.connect(&SocketAddrV4::new(FRONTEND, proxy.port()).into()).unwrap();
     let client = TcpStream::from(client);
     let spent = || nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).unwrap().system_time();
     let before = spent();
@@ -93,7 +93,7 @@ fn dropping_it_stops_its_threads_and_closes_everything() {
     proxy.serve(&[backend.address], LONG);
     let carried = proxy.client();
     let (port, held) = (proxy.port(), Ipv4Addr::new(127, 77, 0, 2));
-    proxy.set(proxy.at(held), Some(&pool(&[], LONG)));
+    proxy.set(proxy.frontend(held), Some(&pool(&[], LONG)));
     let held = TcpStream::connect((held, port)).unwrap();
     until("carried", || backend.count() == 1);
     drop(proxy);
@@ -101,7 +101,7 @@ fn dropping_it_stops_its_threads_and_closes_everything() {
         let end = read_all(&client);
         assert!(matches!(&end, Ok(text) if text.is_empty()) || is_refusal(end), "{what}");
     }
-    assert!(TcpStream::connect((FRONT, port)).is_err());
+    assert!(TcpStream::connect((FRONTEND, port)).is_err());
     assert_eq!(threads(), 0);
 }
 

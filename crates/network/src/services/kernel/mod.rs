@@ -163,8 +163,14 @@ impl KernelProxy {
 
     /// Takes out the dispositions whose chains are to be deleted now.
     fn take_unused(&mut self) -> BTreeSet<Disposition> {
-        let is_old = |used: &DispositionUse| matches!(used, DispositionUse::Unused { since } if since.elapsed() >= UNUSED_CHAIN_LIFETIME);
-        self.dispositions.extract_if(.., |_, used| is_old(used)).map(|(disposition, _)| disposition).collect()
+        let is_old = |used: &DispositionUse| match used {
+            DispositionUse::Used { .. } => false,
+            DispositionUse::Unused { since } => since.elapsed() >= UNUSED_CHAIN_LIFETIME,
+        };
+        let unused = self.dispositions.iter().filter(|(_, used)| is_old(used)).map(|(disposition, _)| *disposition);
+        let unused: BTreeSet<Disposition> = unused.collect();
+        self.dispositions.retain(|disposition, _| !unused.contains(disposition));
+        unused
     }
 
     async fn commit(&mut self, change: TableChange) -> Result<()> {
