@@ -19,6 +19,7 @@ mod kubectl_describe;
 mod kubectl_errors;
 mod kubectl_get;
 mod kubectl_pods;
+mod lifecycle;
 mod machines;
 mod offers;
 mod outages;

@@ -149,7 +149,7 @@ impl Agent {
         let reachable = has_server.then(|| client.clone());
         let policies = Arc::new(Policies::new(reachable.clone()));
         let directory = settings.directory.clone();
-        let healer = Healer::new(reachable, policies.clone(), pods.clone(), events.clone(), directory, metrics);
+        let healer = Healer::new(reachable, policies.clone(), pods.clone(), events.clone(), directory, metrics.clone());
         let healer = Arc::new(healer);
         let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings.instance));
         let objects = Arc::new(objects);
@@ -201,6 +201,7 @@ impl Agent {
             healer,
             evictions: keeper.evictions(),
             traffic: services.as_ref().map(|services| services.traffic.clone()).unwrap_or_default(),
+            metrics,
             mirrors,
         });
         Ok(Self { from_directory, settings, runtime, tools, keeper, from_api, said, server, bridge, services })

@@ -114,6 +114,21 @@ impl PodView {
 }
 
 impl RestartPolicy {
+    /// Whether a container in this role that ended with `exit_code` is started again.
+    pub fn restarts(self, role: Role, exit_code: i32) -> bool {
+        let policy = match role {
+            Role::Sidecar => Self::Always,
+            // A first failure of an init container with `Always` is tried again like any other.
+            Role::Init | Role::Main => self,
+            Role::Ephemeral => Self::Never,
+        };
+        match policy {
+            Self::Always => true,
+            Self::OnFailure => exit_code != 0,
+            Self::Never => false,
+        }
+    }
+
     fn of(spec: &PodSpec) -> Self {
         match spec.restart_policy.as_deref() {
             Some("Never") => Self::Never,

@@ -176,7 +176,13 @@ impl Runtime for Builtin {
         client::ask(&self.0.paths.socket(&sandbox), &request, client::SOON).await.map(drop)
     }
 
-    async fn exec(&self, id: &ContainerId, command: &[String], timeout: Duration, limit: usize) -> Result<ExecOutput> {
+    async fn exec(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Option<Duration>,
+        limit: usize,
+    ) -> Result<ExecOutput> {
         self.0.exec(id, command, timeout, limit).await
     }
 
