@@ -24,10 +24,14 @@ use crate::{
     events::{Events, Said, Writer},
     heal::{Healer, Policies},
     hook::Hooks,
+    leftovers::{Instance, LeftoversError, orphans::remove_orphans},
     logs::rotate::Rotation,
     metrics::Metrics,
     network::{BridgeNetwork, Machines},
-    node::{Keeper, Parts},
+    node::{
+        Keeper, Parts, PodsAfterStop,
+        ended::{DownNotice, mark_pods_ended},
+    },
     objects::{self, Objects},
     offers::{Gate, Publisher},
     pods::{Pods, Source},
@@ -91,6 +95,8 @@ pub enum AgentError {
     Runtime(#[from] RuntimeError),
     #[error("set up the pod network: {0}")]
     Network(String),
+    #[error("remove pods of which the data directory has no record")]
+    Orphans(#[source] LeftoversError),
 }
 
 /// Everything built and bound, nothing running yet.
@@ -234,6 +240,7 @@ impl Agent {
             tasks.spawn(volumes.run(stop.clone()));
         }
         let has_server = self.services.is_some();
+        let client = self.tools.client.clone();
         if let Some(services) = self.services {
             let machines = Machines {
                 node_name: self.settings.node_name.clone(),
@@ -252,7 +259,11 @@ impl Agent {
         stop.cancelled().await;
         tasks.wait().await;
         if has_server {
-            self.keeper.retire().await;
+            let ends = self.settings.instance.parse().is_ok_and(|instance| DownNotice::is_there(&instance));
+            if ends {
+                mark_pods_ended(&client, &self.settings.node_name).await;
+            }
+            self.keeper.retire(if ends { PodsAfterStop::End } else { PodsAfterStop::KeepRunning }).await;
         }
         quiet.cancel();
         let _ = speaking.await;
@@ -271,6 +282,9 @@ pub async fn start_engine(
 ) -> Result<(Arc<dyn Runtime>, Option<Arc<Bridge>>), AgentError> {
     match engine {
         Engine::Builtin { shim, insecure } => {
+            if let Ok(instance) = settings.instance.parse::<Instance>() {
+                remove_orphans(&instance, &settings.runtime_directory).await.map_err(AgentError::Orphans)?;
+            }
             let bridge = Bridge::new(mainstay_network::Settings {
                 instance: settings.instance.clone(),
                 directory: settings.directory.join("network"),

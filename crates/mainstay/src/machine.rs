@@ -10,6 +10,8 @@ use std::{
 use anyhow::{Context, anyhow};
 use mainstay_agent::{
     agent::{Agent, Config, Engine},
+    leftovers::{Instance, InstanceRecord},
+    node::ended::DownNotice,
     servers::Servers,
     services::{NamesSettings, dns_address},
     settings::{Eviction, Network, Offering, Reserved, Settings},
@@ -17,15 +19,14 @@ use mainstay_agent::{
 };
 use mainstay_network::{Range, conntrack};
 use tokio_util::sync::CancellationToken;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     cli::{CommonOptions, MachineOptions, NetworkChoice, RuntimeChoice, is_root},
     exit::Exit,
+    process,
     server::reachable,
 };
 
-const STOCK_DATA_DIR: &str = "/var/lib/mainstay";
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const STATUS_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -159,8 +160,13 @@ fn remember_engine(settings: &Settings, engine: &Engine) -> Result<(), Exit> {
     };
     let file = settings.directory.join("runtime");
     fs::create_dir_all(&settings.directory)
-        .and_then(|()| fs::write(&file, text))
+        .and_then(|()| fs::write(&file, &text))
         .with_context(|| format!("write {}", file.display()))?;
+    if let (Ok(instance), Some(data_dir)) = (settings.instance.parse(), settings.directory.parent()) {
+        DownNotice::clear(&instance);
+        let record = InstanceRecord { data_dir: process::resolve(data_dir), runtime: text };
+        record.write(&instance).with_context(|| format!("write to {}", instance.run_dir().display()))?;
+    }
     Ok(())
 }
 
@@ -203,12 +209,8 @@ pub fn any_range() -> anyhow::Result<Range> {
 }
 
 /// Names what belongs to the agent of this data directory on a machine with several.
-pub fn instance(data_dir: &Path) -> String {
-    let whole = fs::canonicalize(data_dir).unwrap_or_else(|_| data_dir.to_owned());
-    if whole == Path::new(STOCK_DATA_DIR) {
-        return "mainstay".to_owned();
-    }
-    format!("mainstay-{:08x}", xxh3_64(whole.as_os_str().as_encoded_bytes()) >> 32)
+pub fn instance(data_dir: &Path) -> Instance {
+    Instance::of_data_dir(&process::resolve(data_dir))
 }
 
 pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Path) -> Result<Settings, Exit> {
@@ -261,7 +263,7 @@ pub fn places(data_dir: &Path) -> Settings {
         directory: data_dir.join("agent"),
         runtime_directory: data_dir.join("runtime"),
         log_directory: data_dir.join("logs"),
-        instance: instance(data_dir),
+        instance: instance(data_dir).to_string(),
         static_pods: None,
         labels: vec![],
         taints: vec![],
@@ -322,11 +324,15 @@ mod tests {
     }
 
     #[test]
-    fn instances_differ_by_data_directory_and_stay_the_same() {
-        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        assert_eq!(instance(a.path()), instance(a.path()));
-        assert_ne!(instance(a.path()), instance(b.path()));
-        assert_eq!(instance(a.path()).len(), "mainstay-01234567".len());
-        assert_eq!(instance(Path::new(STOCK_DATA_DIR)), "mainstay");
+    fn an_instance_is_named_alike_before_and_after_its_data_directory_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data_dir, link) = (dir.path().join("data"), dir.path().join("link"));
+        fs::create_dir(&data_dir).unwrap();
+        std::os::unix::fs::symlink("data", &link).unwrap();
+        let there = instance(&data_dir);
+        assert_eq!(instance(&link), there);
+        fs::remove_dir(&data_dir).unwrap();
+        assert_eq!((instance(&data_dir), instance(&link)), (there.clone(), there));
+        assert_eq!(instance(Path::new("/var/lib/mainstay")).name(), "mainstay");
     }
 }

@@ -8,6 +8,7 @@ mod demo;
 mod down;
 mod exit;
 mod image;
+mod leftovers;
 mod log;
 mod machine;
 mod process;

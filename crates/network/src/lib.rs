@@ -6,6 +6,7 @@
 //! * [`bridge`]: what is asked of it; [`journal`]: who has which address
 //! * [`conntrack`]: what the kernel remembers of connections
 //! * [`links`]: interfaces and routes; [`rules`]: packet rules, encoded by [`nft`]
+//! * [`leftovers`]: what instances have here, without any record of theirs
 //! * [`netns`]: doing things inside a pod's namespace
 //!
 //! Machines reach each other's pods by plain routes, which needs them to be neighbours on one network.
@@ -16,6 +17,7 @@ pub mod conntrack;
 pub mod dns;
 mod error;
 mod journal;
+pub mod leftovers;
 mod links;
 pub mod loopback;
 mod netns;

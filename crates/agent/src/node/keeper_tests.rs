@@ -106,7 +106,7 @@ async fn ready_outlives_a_restart_and_ends_with_an_orderly_stop() {
     assert_eq!(current().await.unwrap(), before, "no transition");
     let keeper = second.keeper.clone();
     second.stop().await;
-    keeper.retire().await;
+    keeper.retire(crate::node::PodsAfterStop::KeepRunning).await;
     let (status, reason, _) = current().await.unwrap();
     assert_eq!((status.as_str(), reason.as_str()), ("False", "AgentStopped"));
 }

@@ -5,6 +5,7 @@
 //! * [`upkeep`]: watches for shortages ([`measure`], [`pressure`]), removes images ([`images`]) and names the pods
 //!   that have to go ([`eviction`])
 
+pub mod ended;
 pub mod eviction;
 mod facts;
 mod images;
@@ -17,3 +18,4 @@ mod upkeep;
 pub use eviction::{Eviction, Evictions};
 pub use facts::VERSION;
 pub use keeper::{Keeper, Parts};
+pub use status::PodsAfterStop;

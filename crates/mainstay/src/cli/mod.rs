@@ -8,6 +8,7 @@ mod sim;
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use mainstay_agent::leftovers::Instance;
 
 pub use self::{
     machine::{MachineOptions, NetworkChoice, RuntimeChoice},
@@ -37,7 +38,7 @@ pub enum Command {
     /// Stop what runs on this machine; its containers run on
     Stop(StopOptions),
     /// Stop what runs on this machine, end its pods, and leave nothing behind but the data directory
-    Down(StopOptions),
+    Down(DownOptions),
     /// Write a consistent copy of the store to FILE, while the server runs or not
     Backup(BackupOptions),
     /// Make the store what it was when the backup FILE was written
@@ -157,6 +158,24 @@ pub struct StopOptions {
     /// How long to wait for it to end, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds())]
     pub timeout: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct DownOptions {
+    #[command(flatten)]
+    pub stop: StopOptions,
+
+    /// Find what any instance without a data directory and a process left on this machine, and remove it
+    #[arg(long)]
+    pub leftovers: bool,
+
+    /// Only list what is left over; ends with 1 if there is something
+    #[arg(long, requires = "leftovers")]
+    pub dry_run: bool,
+
+    /// Only this instance, as it is listed
+    #[arg(long, requires = "leftovers", value_name = "ID")]
+    pub instance: Option<Instance>,
 }
 
 #[derive(Debug, Args)]

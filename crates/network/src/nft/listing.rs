@@ -9,6 +9,7 @@ use super::{
     wire::{self, Attributes, DUMP, Header, REQUEST, attribute, attributes},
 };
 
+const GET_TABLE: u16 = SUBSYSTEM + 1;
 const GET_CHAIN: u16 = SUBSYSTEM + 4;
 const GET_RULE: u16 = SUBSYSTEM + 7;
 const GET_SET: u16 = SUBSYSTEM + 10;
@@ -36,6 +37,13 @@ fn request(kind: u16, flags: u16, content: impl FnOnce(&mut Attributes<'_>)) -> 
 /// A number that every change to any packet rule of this network namespace counts up.
 pub fn generation(session: &Session) -> io::Result<u32> {
     session.ask(&request(GET_GENERATION, 0, |_| {}), |message| wire::number(message.attributes(), 1))
+}
+
+/// Names of all tables for IPv4.
+pub fn tables(session: &Session) -> io::Result<Vec<String>> {
+    session.list(&request(GET_TABLE, DUMP, |_| {}), |message, found| {
+        found.extend(wire::text(message.attributes(), 1).map(str::to_owned));
+    })
 }
 
 /// Names of a table's sets and maps.
