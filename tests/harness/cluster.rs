@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use kube::{
@@ -54,7 +55,8 @@ impl Cluster {
     #[track_caller]
     pub fn with_pods(flags: &[&str]) -> Self {
         // Clusters side by side on one machine must not share addresses.
-        let id = std::process::id();
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let id = std::process::id() + STARTED.fetch_add(1, Ordering::Relaxed) * 3_200;
         let [pods, services] = [128, 28].map(|base| format!("10.{}.{}.0/22", base + (id >> 6) % 100, (id % 64) * 4));
         // A test machine's disk may be nearly full without that being what is tested.
         let own = ["--agent-port", "0", "--node-name", "here", "--evict-disk", "0"];
