@@ -170,7 +170,9 @@ async fn leftovers_are_listed_and_removed_and_nobody_elses() {
     assert_eq!(listed.code, 1, "{listed}");
     let bridge = format!("interface {}", instance.replace("mainstay-", "ms-"));
     let rules = format!("packet rules {instance}-services");
-    for line in ["process ", " shim ", "mount /run/", "/merged", "/subpaths/c/0", "cgroup ", "directory /run/", &bridge, &rules] {
+    for line in
+        ["process ", " shim ", "mount /run/", "/merged", "/subpaths/c/0", "cgroup ", "directory /run/", &bridge, &rules]
+    {
         assert!(listed.stdout.contains(line), "{line} is missing\n{listed}");
     }
     assert!(!listed.stdout.contains(&format!("process {} ", other.id())), "{listed}");

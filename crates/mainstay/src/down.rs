@@ -123,7 +123,9 @@ async fn sweep(instance: &Instance, grace: Duration) -> anyhow::Result<Option<En
     match (failures.first(), left.is_empty()) {
         (None, true) => Ok(Some(count(&traces))),
         (Some(error), _) => Err(anyhow!("{}", Chain(error)).context(format!("remove what {instance} has left"))),
-        (None, false) => Err(anyhow!("{instance} has left something on this machine: `mainstay down --leftovers` lists it")),
+        (None, false) => {
+            Err(anyhow!("{instance} has left something on this machine: `mainstay down --leftovers` lists it"))
+        }
     }
 }
 

@@ -31,7 +31,9 @@ pub fn run(options: &DownOptions) -> Result<(), Exit> {
                 }
                 Verdict::Running { pid, data_dir } => {
                     let data_dir = data_dir.display();
-                    println!("{instance}: left alone, process {pid} runs; `mainstay down --data-dir {data_dir}` ends it");
+                    println!(
+                        "{instance}: left alone, process {pid} runs; `mainstay down --data-dir {data_dir}` ends it"
+                    );
                 }
                 Verdict::Stopped { data_dir } => {
                     let data_dir = data_dir.display();
@@ -45,7 +47,9 @@ pub fn run(options: &DownOptions) -> Result<(), Exit> {
                 println!("Nothing is left over.");
                 Ok(())
             }
-            (count, true) => Err(Exit::Refused(anyhow!("{count} instances left something; nothing was removed (--dry-run)"))),
+            (count, true) => {
+                Err(Exit::Refused(anyhow!("{count} instances left something; nothing was removed (--dry-run)")))
+            }
             (_, false) => remove_all(&left_over, Duration::from_secs(options.stop.timeout)).await,
         }
     })

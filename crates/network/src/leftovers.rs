@@ -1,7 +1,10 @@
 //! What instances have in this network namespace, found by how it is named and without any record of theirs: bridges with the
 //! interfaces on them, labelled addresses, tables of packet rules.
 
-use std::{collections::BTreeMap, net::{IpAddr, Ipv4Addr}};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use futures::StreamExt;
 use rtnetlink::packet_route::{
@@ -61,7 +64,8 @@ async fn bridges(netlink: &Netlink) -> Result<BTreeMap<String, Vec<String>>, Net
         }
         ports.extend(controller.map(|controller| (controller, name)));
     }
-    let ports_of = |bridge: u32| ports.iter().filter(|(index, _)| *index == bridge).map(|(_, name)| name.clone()).collect();
+    let ports_of =
+        |bridge: u32| ports.iter().filter(|(index, _)| *index == bridge).map(|(_, name)| name.clone()).collect();
     Ok(bridges.into_iter().map(|(index, name)| (name, ports_of(index))).collect())
 }
 

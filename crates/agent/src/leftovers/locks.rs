@@ -35,7 +35,9 @@ pub fn find() -> io::Result<Vec<Holder>> {
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         for descriptor in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-            let Some(data_dir) = fs::read_link(descriptor.path()).ok().and_then(|file| data_dir_of(&file)) else { continue };
+            let Some(data_dir) = fs::read_link(descriptor.path()).ok().and_then(|file| data_dir_of(&file)) else {
+                continue;
+            };
             let info = Path::new("/proc").join(pid.to_string()).join("fdinfo").join(descriptor.file_name());
             if has_lock(&fs::read_to_string(info).unwrap_or_default()) {
                 found.push(Holder { pid, data_dir, descriptor: descriptor.path() });

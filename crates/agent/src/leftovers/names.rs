@@ -112,7 +112,10 @@ impl SandboxCgroup {
 
     /// From the lines of `/proc/PID/cgroup`: on version 1 a process that is being moved is in some hierarchies only.
     pub fn of_process(lines: &str) -> Option<Self> {
-        lines.lines().filter_map(|line| Self::parse(line.splitn(3, ':').nth(2)?)).max_by_key(|group| group.part.is_some())
+        lines
+            .lines()
+            .filter_map(|line| Self::parse(line.splitn(3, ':').nth(2)?))
+            .max_by_key(|group| group.part.is_some())
     }
 }
 
@@ -132,7 +135,9 @@ pub fn data_dir_of_mount(point: &Path) -> Option<PathBuf> {
     let parts: Vec<Component<'_>> = point.components().collect();
     let is = |at: usize, name: &str| parts.get(at).is_some_and(|part| part.as_os_str() == name);
     let has_id = |at: usize| parts.get(at).is_some_and(|part| part.as_os_str().to_str().is_some_and(is_id));
-    let root = |at| is(at, "runtime") && is(at + 1, "images") && is(at + 2, "rootfs") && has_id(at + 3) && is(at + 4, "merged");
+    let root = |at| {
+        is(at, "runtime") && is(at + 1, "images") && is(at + 2, "rootfs") && has_id(at + 3) && is(at + 4, "merged")
+    };
     let volume = |at: usize| is(at, "agent") && is(at + 1, "pods") && (is(at + 3, "volumes") || is(at + 3, "subpaths"));
     let at = (1..parts.len()).find(|at| root(*at) || volume(*at))?;
     Some(parts[..at].iter().collect())
@@ -169,7 +174,8 @@ mod tests {
     #[test]
     fn only_whole_names_are_an_instance() {
         assert!("mainstay".parse::<Instance>().is_ok() && "mainstay-0a1b2c3d".parse::<Instance>().is_ok());
-        for other in ["", "mainstay-", "mainstay-0a1b2c3", "mainstay-0A1B2C3D", "mainstay-0a1b2c3d4", "mainstayx", "x"] {
+        for other in ["", "mainstay-", "mainstay-0a1b2c3", "mainstay-0A1B2C3D", "mainstay-0a1b2c3d4", "mainstayx", "x"]
+        {
             assert_eq!(other.parse::<Instance>(), Err(NotAnInstance), "{other}");
         }
     }
@@ -196,7 +202,9 @@ mod tests {
         assert_eq!((plain.sandbox.as_str(), plain.part), (ID, None));
         let inner = SandboxCgroup::parse(&format!("/mainstay/podx/{ID}/c/mainstay-0a1b2c3d/pody/{ID}/shim")).unwrap();
         assert_eq!(inner.instance.name(), "mainstay", "one that runs in a pod of another");
-        for other in ["/", "/mainstay", "/mainstay.service", "/system.slice/mainstay", "/mainstay/podx", "/mainstay/user/x"] {
+        for other in
+            ["/", "/mainstay", "/mainstay.service", "/system.slice/mainstay", "/mainstay/podx", "/mainstay/user/x"]
+        {
             assert_eq!(SandboxCgroup::parse(other), None, "{other}");
         }
         assert_eq!(SandboxCgroup::parse(&format!("/mainstay-backup/podx/{ID}")), None);
@@ -228,10 +236,15 @@ mod tests {
         assert_eq!(of(&format!("/srv/a b/runtime/images/rootfs/{ID}/merged")), data_dir);
         assert_eq!(of("/srv/a b/agent/pods/u/volumes/cache"), data_dir);
         assert_eq!(of("/srv/a b/agent/pods/u/subpaths/c/0"), data_dir);
-        for disk in ["/", "/srv/a b", "/srv/a b/runtime", "/srv/a b/runtime/images", "/srv/a b/agent/pods", "/srv/a b/logs"] {
+        for disk in
+            ["/", "/srv/a b", "/srv/a b/runtime", "/srv/a b/runtime/images", "/srv/a b/agent/pods", "/srv/a b/logs"]
+        {
             assert_eq!(of(disk), None, "{disk}");
         }
-        assert_eq!(instance_of_shm(Path::new(&format!("/run/mainstay-0a1b2c3d/shm/{ID}"))).unwrap().name(), "mainstay-0a1b2c3d");
+        assert_eq!(
+            instance_of_shm(Path::new(&format!("/run/mainstay-0a1b2c3d/shm/{ID}"))).unwrap().name(),
+            "mainstay-0a1b2c3d"
+        );
         for other in ["/run/shm", "/run/mainstay-0a1b2c3d/shm", "/run/mainstay-x/shm/a", "/dev/shm"] {
             assert_eq!(instance_of_shm(Path::new(other)), None, "{other}");
         }

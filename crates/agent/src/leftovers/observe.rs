@@ -200,7 +200,8 @@ mod tests {
 
     #[test]
     fn hierarchies_of_both_versions_are_looked_at() {
-        let mounts = [mount("/sys/fs/cgroup/cpu", "cgroup"), mount("/sys/fs/cgroup/unified", "cgroup2"), mount("/", "ext4")];
+        let mounts =
+            [mount("/sys/fs/cgroup/cpu", "cgroup"), mount("/sys/fs/cgroup/unified", "cgroup2"), mount("/", "ext4")];
         assert_eq!(cgroup_roots(&mounts).len(), 2);
     }
 }

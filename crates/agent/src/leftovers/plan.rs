@@ -37,10 +37,17 @@ pub enum Step {
     KillProcesses,
     Unmount(PathBuf),
     /// Interfaces, addresses, routes and packet rules.
-    RemoveNetwork { links: Vec<String>, addresses: Vec<Ipv4Addr>, tables: Vec<String> },
+    RemoveNetwork {
+        links: Vec<String>,
+        addresses: Vec<Ipv4Addr>,
+        tables: Vec<String>,
+    },
     RemoveCgroup(PathBuf),
     /// Directories that have nothing in them, from this one up to the data directory.
-    RemoveEmpty { from: PathBuf, up_to: PathBuf },
+    RemoveEmpty {
+        from: PathBuf,
+        up_to: PathBuf,
+    },
     RemoveRunDirectory(PathBuf),
 }
 

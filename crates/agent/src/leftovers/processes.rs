@@ -168,10 +168,7 @@ mod tests {
         let found = group(&all);
         let own = &found[&"mainstay".parse::<Instance>().unwrap()];
         let roles: Vec<(i32, Role)> = own.iter().map(|process| (process.pid, process.role)).collect();
-        assert_eq!(
-            roles,
-            [(10, Role::Shim), (11, Role::ContainerInit), (12, Role::Container), (13, Role::Container)]
-        );
+        assert_eq!(roles, [(10, Role::Shim), (11, Role::ContainerInit), (12, Role::Container), (13, Role::Container)]);
         assert_eq!((found.len(), own[0].data_dir.clone()), (1, Some("/d".into())));
     }
 

@@ -139,7 +139,9 @@ fn remove_empty(from: &Path, up_to: &Path) -> io::Result<()> {
         match fs::remove_dir(directory) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::ResourceBusy) => break,
+            Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::ResourceBusy) => {
+                break;
+            }
             // A bind of a file needs a file to be mounted on.
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 if fs::metadata(directory).is_ok_and(|file| file.len() == 0) {

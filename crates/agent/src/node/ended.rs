@@ -91,7 +91,8 @@ fn ended_status(pod: &Pod, now: Timestamp) -> Option<Value> {
     }
     let not_ready = |kind: &str| {
         let before = status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
-        let since = before.filter(|before| before.status == "False").and_then(|before| before.last_transition_time.clone());
+        let since =
+            before.filter(|before| before.status == "False").and_then(|before| before.last_transition_time.clone());
         let since = since.map_or_else(|| json!(now), |since| json!(since));
         json!({ "type": kind, "status": "False", "reason": REASON, "message": MESSAGE, "lastTransitionTime": since })
     };
@@ -125,9 +126,7 @@ mod tests {
     use super::*;
 
     fn pod(phase: &str) -> Pod {
-        let container = |name: &str, state: Value| {
-            json!({"name": name, "image": "i", "imageID": "", "ready": true, "started": true, "restartCount": 3, "state": state})
-        };
+        let container = |name: &str, state: Value| json!({"name": name, "image": "i", "imageID": "", "ready": true, "started": true, "restartCount": 3, "state": state});
         let running = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
         let exited = json!({"terminated": {"exitCode": 0}});
         let status = json!({
@@ -136,13 +135,17 @@ mod tests {
             "containerStatuses": [container("a", running)],
             "initContainerStatuses": [container("b", exited)],
         });
-        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": []}, "status": status})).unwrap()
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": []}, "status": status}))
+            .unwrap()
     }
 
     #[test]
     fn what_runs_is_no_longer_ready_and_what_has_ended_stays_as_it_was() {
         let ended = ended_status(&pod("Running"), Timestamp::UNIX_EPOCH).unwrap();
-        assert_eq!((&ended["conditions"][0]["status"], &ended["conditions"][0]["reason"]), (&json!("False"), &json!(REASON)));
+        assert_eq!(
+            (&ended["conditions"][0]["status"], &ended["conditions"][0]["reason"]),
+            (&json!("False"), &json!(REASON))
+        );
         let container = &ended["containerStatuses"][0];
         assert_eq!((&container["ready"], &container["restartCount"]), (&json!(false), &json!(3)));
         assert_eq!(container["state"]["waiting"]["reason"], REASON);
