@@ -116,18 +116,28 @@ async fn running(cluster: &Cluster, names: &[&str]) {
     }
 }
 
-/// A process of somebody else that looks like a shim in the list of processes.
-fn pretender(instance: &str, directory: &Path) -> Child {
+/// A process of somebody else that looks like a shim in the list of processes; ends with the test.
+struct Pretender(Child);
+
+impl Drop for Pretender {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn pretender(instance: &str, directory: &Path) -> Pretender {
     fs::write(directory.join("shim"), "while :; do sleep 0.1; done").expect("write a script");
     let id = "0123456789abcdef0123456789abcdef";
-    Command::new("sh")
+    let child = Command::new("sh")
         .arg0("mainstay")
         .arg("shim")
         .arg(format!("/d/runtime/sandboxes/{id}"))
         .arg(format!("/run/{instance}/s/{id}"))
         .current_dir(directory)
         .spawn()
-        .expect("start a process")
+        .expect("start a process");
+    Pretender(child)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,15 +185,15 @@ async fn leftovers_are_listed_and_removed_and_nobody_elses() {
     {
         assert!(listed.stdout.contains(line), "{line} is missing\n{listed}");
     }
-    assert!(!listed.stdout.contains(&format!("process {} ", other.id())), "{listed}");
+    assert!(!listed.stdout.contains(&format!("process {} ", other.0.id())), "{listed}");
     let all = mainstay(&["down", "--leftovers", "--dry-run"]);
     let running = format!("{}: left alone, process", host::instance(&beside.data_dir()));
     assert!(all.code == 1 && all.stdout.contains(&running), "{all}");
     assert_eq!(host::pids(&vanished.marks.of(0)).len(), 1, "listing removes nothing");
 
     mainstay(&["down", "--leftovers", "--instance", &instance, "--timeout", "2"]).ok();
-    assert!(other.try_wait().expect("ask for its state").is_none(), "it is not ours");
-    other.kill().and_then(|()| other.wait()).expect("end it");
+    assert!(other.0.try_wait().expect("ask for its state").is_none(), "it is not ours");
+    drop(other);
     vanished.assert_nothing_left();
     let clean = mainstay(&["down", "--leftovers", "--dry-run", "--instance", &instance]).ok();
     assert!(clean.contains("Nothing is left over."), "{clean}");

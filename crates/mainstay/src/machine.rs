@@ -165,7 +165,11 @@ fn remember_engine(settings: &Settings, engine: &Engine) -> Result<(), Exit> {
     if let (Ok(instance), Some(data_dir)) = (settings.instance.parse(), settings.directory.parent()) {
         DownNotice::clear(&instance);
         let record = InstanceRecord { data_dir: process::resolve(data_dir), runtime: text };
-        record.write(&instance).with_context(|| format!("write to {}", instance.run_dir().display()))?;
+        // Only needed once the data directory is gone: no reason not to start.
+        if let Err(error) = record.write(&instance) {
+            let directory = instance.run_dir();
+            tracing::warn!(%error, directory = %directory.display(), "cannot record where the data directory is");
+        }
     }
     Ok(())
 }
