@@ -20,6 +20,7 @@ pub mod auth;
 mod authorize;
 pub mod body;
 pub mod bootstrap;
+mod certificate_limit;
 mod change;
 pub mod client;
 mod connection;

@@ -211,6 +211,15 @@ impl ApiError {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(1)
     }
 
+    /// Someone has as many unanswered or recently answered certificate signing requests as one may have.
+    pub fn too_many_certificate_requests(user: &str, most: usize) -> Box<Self> {
+        let message = format!(
+            "{user} has {most} certificate signing requests, which is the most; they are deleted an hour after they were \
+             answered, or sooner when there are many"
+        );
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(30)
+    }
+
     /// A PodDisruptionBudget does not let a pod go now.
     pub fn budget_refuses(why: &str, retry_after: Option<u32>) -> Box<Self> {
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";

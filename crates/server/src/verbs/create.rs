@@ -10,7 +10,7 @@ use crate::{
     admission,
     api::{self, Target},
     body::Response,
-    incoming, keys, metadata, node_restriction,
+    certificate_limit, incoming, keys, metadata, node_restriction,
     object::{self, Wire},
     reply,
     status::{ApiError, ApiResult},
@@ -70,6 +70,9 @@ async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<At
         return Err(ApiError::invalid(d, name, &errors));
     }
     node_restriction::create(api, user, target, &object).await?;
+    if certificate_limit::concerns(d) {
+        certificate_limit::check(api, user, d, &object).await?;
+    }
     let admitted = admission::create(api, target, name, &mut object).await?;
     let key = keys::key(d, target.namespace.as_deref(), name);
     let stored = object::to_stored(d, &object);
