@@ -21,6 +21,7 @@ mod kubectl_get;
 mod kubectl_pods;
 mod lifecycle;
 mod machines;
+mod node_confinement;
 mod offers;
 mod outages;
 mod outliving;
