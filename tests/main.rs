@@ -23,6 +23,7 @@ mod lifecycle;
 mod machines;
 mod node_confinement;
 mod offers;
+mod other_users;
 mod outages;
 mod outliving;
 mod placement;

@@ -19,6 +19,9 @@ use super::{
     eventually,
 };
 
+/// What most people have.
+const UMASK: &str = "0022";
+
 /// How much of the server's log a failing test shows.
 const TAIL: usize = 40;
 
@@ -28,6 +31,7 @@ pub struct Cluster {
     url: String,
     parts: Parts,
     flags: Vec<String>,
+    umask: &'static str,
 }
 
 /// Which parts of the binary run.
@@ -48,12 +52,18 @@ impl Cluster {
     /// Starts with more flags.
     #[track_caller]
     pub fn start_with(flags: &[&str]) -> Self {
-        Self::of(Parts::Server, flags)
+        Self::of(Parts::Server, UMASK, flags)
     }
 
     /// A cluster in which pods really run. Everything they leave on the machine goes with it.
     #[track_caller]
     pub fn with_pods(flags: &[&str]) -> Self {
+        Self::with_pods_and_umask(UMASK, flags)
+    }
+
+    /// Likewise, started by somebody with this umask.
+    #[track_caller]
+    pub fn with_pods_and_umask(umask: &'static str, flags: &[&str]) -> Self {
         // Clusters side by side on one machine must not share addresses.
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let id = std::process::id() + STARTED.fetch_add(1, Ordering::Relaxed) * 3_200;
@@ -61,15 +71,15 @@ impl Cluster {
         // A test machine's disk may be nearly full without that being what is tested.
         let own = ["--agent-port", "0", "--node-name", "here", "--evict-disk", "0"];
         let ranges = ["--pod-range", &pods, "--service-range", &services];
-        Self::of(Parts::ServerAndAgent, &[&own[..], &ranges, flags].concat())
+        Self::of(Parts::ServerAndAgent, umask, &[&own[..], &ranges, flags].concat())
     }
 
     #[track_caller]
-    fn of(parts: Parts, flags: &[&str]) -> Self {
+    fn of(parts: Parts, umask: &'static str, flags: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir().expect("make a directory");
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-        let server = launch(parts, dir.path(), "127.0.0.1:0", &flags);
-        let mut cluster = Self { server, dir, url: String::new(), parts, flags };
+        let server = launch(parts, umask, dir.path(), "127.0.0.1:0", &flags);
+        let mut cluster = Self { server, dir, url: String::new(), parts, flags, umask };
         cluster.url = cluster.announced();
         cluster
     }
@@ -102,7 +112,7 @@ impl Cluster {
     #[track_caller]
     pub fn start_again(&mut self) {
         let address = self.url.trim_start_matches("https://").to_owned();
-        self.server = launch(self.parts, self.dir.path(), &address, &self.flags);
+        self.server = launch(self.parts, self.umask, self.dir.path(), &address, &self.flags);
         self.url = self.announced();
     }
 
@@ -153,18 +163,19 @@ impl Cluster {
         path.to_str().expect("temporary paths are UTF-8").to_owned()
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
     }
 }
 
-fn launch(parts: Parts, dir: &Path, listen: &str, flags: &[String]) -> Child {
+fn launch(parts: Parts, umask: &str, dir: &Path, listen: &str, flags: &[String]) -> Child {
     let log = fs::File::create(dir.join("server.log")).expect("make a log file");
     let command = match parts {
         Parts::Server => "server",
         Parts::ServerAndAgent => "up",
     };
-    Command::new(env!("CARGO_BIN_EXE_mainstay"))
+    Command::new("sh")
+        .args(["-c", "umask \"$0\"; exec \"$@\"", umask, env!("CARGO_BIN_EXE_mainstay")])
         .args([command, "--listen", listen, "--data-dir"])
         .arg(dir.join("data"))
         .args(flags)

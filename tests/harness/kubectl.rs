@@ -35,7 +35,7 @@ impl Kubectl {
     }
 
     #[track_caller]
-    fn of(version: Version, cluster: Cluster) -> Self {
+    pub fn of(version: Version, cluster: Cluster) -> Self {
         let kubectl = Self { version, cluster };
         kubectl.program(); // missing? then say so first
         kubectl

@@ -1,6 +1,10 @@
 //! What an agent is told when it starts.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use mainstay_api::offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, Ports};
 
@@ -40,6 +44,13 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
+}
+
+impl Settings {
+    /// What does not outlive the machine's next start: sockets of shims, pods' shared memory, Secrets for a restart.
+    pub fn run_directory(&self) -> PathBuf {
+        Path::new("/run").join(&self.instance)
+    }
 }
 
 /// Where pods have their addresses.

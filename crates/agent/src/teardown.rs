@@ -72,13 +72,13 @@ pub async fn teardown(
     for uid in volumes.held() {
         volumes.release(&uid).await?;
     }
-    if let Err(error) = remove::tree(&objects::kept_in(&settings.instance)) {
+    if let Err(error) = remove::tree(&objects::kept_in(settings)) {
         tracing::warn!(%error, "something of what the API told is left");
     }
     // Empty by now; whatever still holds on to them keeps them.
     Cgroup::at(&settings.instance).remove().map_err(|source| TeardownError::Left { what: "cgroup", source })?;
-    let run = Path::new("/run").join(&settings.instance);
-    mountinfo::remove_tree(&run).map_err(|source| TeardownError::Left { what: "directory", source })?;
+    mountinfo::remove_tree(&settings.run_directory())
+        .map_err(|source| TeardownError::Left { what: "directory", source })?;
     services::remove(&settings.instance).await.map_err(|error| TeardownError::Network(error.chain()))?;
     if let Some(bridge) = bridge {
         bridge.down().await.map_err(|error| TeardownError::Network(error.chain()))?;

@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use kube::{Client, Config, config::Kubeconfig};
+use mainstay_files::create_private;
 use mainstay_store::embedded::{self, BackupError, OpenError, Summary};
 
 use crate::{cli::BackupOptions, exit::Exit, server};
@@ -63,7 +64,8 @@ async fn fetch(data_dir: &Path, into: &Path) -> anyhow::Result<()> {
         let text = body.collect().await?.to_bytes();
         bail!("the server answered {code}: {}", String::from_utf8_lossy(&text));
     }
-    let mut file = fs::File::create(into).with_context(|| format!("create {}", into.display()))?;
+    let _ = fs::remove_file(into); // left by a backup that was killed
+    let mut file = create_private(into).with_context(|| format!("create {}", into.display()))?;
     while let Some(frame) = body.frame().await {
         if let Some(data) = frame.context("read the backup")?.data_ref() {
             file.write_all(data).with_context(|| format!("write {}", into.display()))?;

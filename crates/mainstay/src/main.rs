@@ -4,6 +4,7 @@ mod agent;
 mod backup;
 mod cli;
 mod config_file;
+mod data_dir;
 mod demo;
 mod down;
 mod exit;
@@ -25,11 +26,16 @@ mod why;
 
 use cli::Command;
 use exit::Exit;
+use nix::sys::stat::{Mode, umask};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// What containers may read is made with it, in us, in shims and in containers; whoever starts us may have another.
+const UMASK: Mode = Mode::S_IWGRP.union(Mode::S_IWOTH);
+
 fn main() -> std::process::ExitCode {
+    umask(UMASK);
     // One small process per pod, started by the agent: before anything that allocates or starts a thread.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "shim") {
         return mainstay_runtime::builtin::shim::main(std::env::args_os().skip(2));

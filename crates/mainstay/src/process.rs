@@ -4,7 +4,7 @@
 //! process whose data directory is gone is found too, and none is started beside it.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, TryLockError},
     io::{Read, Seek, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -13,12 +13,13 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use mainstay_agent::leftovers::locks::{self, Holder, LOCK_FILE};
+use mainstay_files::open_private;
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-use crate::exit::Exit;
+use crate::{data_dir, exit::Exit};
 
 /// A process that was killed while it started another leaves the lock with its child, until that becomes its own program.
 const INHERITED: Duration = Duration::from_secs(5);
@@ -53,12 +54,29 @@ pub fn resolve(path: &Path) -> PathBuf {
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+    open_private(path)
 }
 
 impl Claim {
+    /// Comes before anything else: what fails here has opened, bound and written nothing. Afterwards the directory is ours, and
+    /// closed to other users.
     pub fn take(data_dir: &Path) -> Result<Self, Exit> {
-        fs::create_dir_all(data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
+        let mut restricted = data_dir::create(data_dir)
+            .with_context(|| format!("create --data-dir {}, closed to other users", data_dir.display()))?;
+        let claimed = Self::lock(data_dir);
+        if claimed.is_ok() {
+            match data_dir::restrict_data(data_dir) {
+                Ok(more) => restricted.extend(more),
+                Err(error) => {
+                    tracing::warn!(path = %data_dir.display(), %error, "cannot close all of the data directory")
+                }
+            }
+        }
+        data_dir::warn(&restricted);
+        claimed
+    }
+
+    fn lock(data_dir: &Path) -> Result<Self, Exit> {
         let path = path(data_dir);
         if !path.exists()
             && let Some(holder) = holder_of(data_dir)?

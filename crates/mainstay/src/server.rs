@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use mainstay_api::registry::Registry;
+use mainstay_files::create_private_dir;
 use mainstay_server::{
     agent_tls::AgentTls,
     api::Api,
@@ -59,7 +60,7 @@ impl Server {
     pub async fn build(options: &ServerOptions) -> Result<Self, Exit> {
         Ranges::of(&options.common)?;
         let data_dir = options.data.path();
-        fs::create_dir_all(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
+        create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
         let settings = settings(options);

@@ -7,11 +7,11 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    io::Write,
     net::Ipv4Addr,
     path::{Path, PathBuf},
 };
 
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use serde::{Deserialize, Serialize};
 
 use crate::range::Range;
@@ -164,12 +164,8 @@ impl Pages {
 
 fn replace(path: &Path, pages: &Pages) -> std::io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(directory)?;
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
-    serde_json::to_writer(&mut file, pages)?;
-    file.flush()?;
-    file.persist(path)?;
-    Ok(())
+    create_private_dir(directory)?;
+    write_atomic(path, &serde_json::to_vec(pages)?, PRIVATE_FILE, Durability::Volatile)
 }
 
 #[cfg(test)]

@@ -30,4 +30,5 @@ pub mod services;
 pub use bridge::{Bridge, Settings, bridge_name};
 pub use error::NetworkError;
 pub use journal::{HostPort, Protocol};
+pub use nft::check as check_nftables;
 pub use range::{NotARange, Range};

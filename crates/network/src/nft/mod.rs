@@ -21,6 +21,11 @@ use self::{
 };
 pub use self::{socket::send, steps::Step};
 
+/// Whether the kernel takes packet rules from this process.
+pub fn check() -> std::io::Result<()> {
+    listing::generation(&socket::Session::open()?).map(drop)
+}
+
 const SUBSYSTEM: u16 = 10 << 8;
 pub const IPV4: u8 = 2;
 

@@ -232,6 +232,8 @@ pub(super) fn write_file<'a>(
     mut meta: Meta,
     rows: impl Iterator<Item = Row<'a>>,
 ) -> rusqlite::Result<Meta> {
+    // SQLite would create it with a mode that others can read, and its log after its likeness.
+    mainstay_files::create_private(file).map_err(|error| cannot_create(&error))?;
     let mut db = Connection::open(file)?;
     db.pragma_update(None, "application_id", APPLICATION)?;
     db.pragma_update(None, "user_version", FORMAT)?;
@@ -246,6 +248,15 @@ pub(super) fn write_file<'a>(
     txn.commit()?;
     db.close().map_err(|(_, error)| error)?;
     Ok(meta)
+}
+
+/// In the words of SQLite, which would have said it a moment later.
+fn cannot_create(error: &std::io::Error) -> rusqlite::Error {
+    let code = match error.kind() {
+        std::io::ErrorKind::StorageFull => rusqlite::ffi::SQLITE_FULL,
+        _ => rusqlite::ffi::SQLITE_CANTOPEN,
+    };
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), Some(error.to_string()))
 }
 
 impl Disk {

@@ -174,8 +174,9 @@ fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Send
         let path = path.to_path_buf();
         move |source| OpenError::Io { path, source }
     };
-    fs::create_dir_all(dir).map_err(io(dir))?;
+    mainstay_files::create_private_dir(dir).map_err(io(dir))?;
     let lock = DirLock::acquire(dir)?;
+    close_to_others(dir).map_err(io(dir))?;
     if paths::restoring(dir).exists() {
         return Err(OpenError::HalfRestored { dir: dir.to_path_buf() });
     }
@@ -200,6 +201,18 @@ fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Send
         upkeep_failed: None,
     };
     Ok((writer, lock, requests))
+}
+
+/// Every file here holds Secrets. An earlier version may have left some open, a write-ahead log above all: SQLite makes
+/// it with the mode of the database and leaves an old one as it is.
+fn close_to_others(dir: &Path) -> std::io::Result<()> {
+    let restricted = mainstay_files::restrict_tree(dir, &|_| false)?;
+    if let Some(first) = restricted.first() {
+        let (path, mode) = (first.path.display(), format!("{:04o}", first.previous_mode));
+        let more = restricted.len() - 1;
+        tracing::warn!(%path, mode, more, "other users of this machine could read the store; it is closed to them now");
+    }
+    Ok(())
 }
 
 /// Makes an empty store, complete before it has its name.
