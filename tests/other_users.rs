@@ -111,8 +111,9 @@ fn as_nobody(program: &Path, arguments: &[&Path]) -> Output {
     command::run(command, &format!("{} as nobody", program.display()), "", PATIENCE)
 }
 
-/// What others could read, write or run by its path, and what would be open to them if a directory above were not closed.
-fn what_is_open(roots: &[&Path]) -> Vec<String> {
+/// Others can read, write or run nothing by its path, and could not if a directory above were open, either.
+#[track_caller]
+fn assert_closed(roots: &[&Path]) {
     let accessible = Command::new("setpriv")
         .args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".into(), "find".into()])
         .args(roots)
@@ -124,7 +125,7 @@ fn what_is_open(roots: &[&Path]) -> Vec<String> {
     for root in roots {
         collect_open(root, Path::new(""), &mut open);
     }
-    open
+    assert!(open.is_empty(), "open to others: {open:#?}");
 }
 
 fn collect_open(root: &Path, below: &Path, open: &mut Vec<String>) {
@@ -161,7 +162,7 @@ fn nothing_of_ours_is_open_to_others_under_any_umask() {
     run_pods(&k);
     let data = k.cluster.data_dir();
     let run = run_dir(&data);
-    assert_eq!(what_is_open(&[&data, &run]), [String::new(); 0]);
+    assert_closed(&[&data, &run]);
 
     // What a container can leave in a volume.
     let volumes = data.join("agent/pods").join(k.value("pod root", "{.metadata.uid}")).join("volumes");
@@ -206,7 +207,7 @@ fn nothing_of_ours_is_open_to_others_under_any_umask() {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }
     k.cluster.start_again();
-    assert_eq!(what_is_open(&[&data, &run]), [String::new(); 0]);
+    assert_closed(&[&data, &run]);
     let log = k.cluster.log();
     for path in [&data, &run] {
         let named = |line: &&str| line.contains(&format!("path={} ", path.display())) && line.contains("mode=\"0755\"");
@@ -237,7 +238,7 @@ fn a_store_that_was_left_open_is_closed_with_one_warning() {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }
     cluster.start_again();
-    assert_eq!(what_is_open(&[&data]), [String::new(); 0]);
+    assert_closed(&[&data]);
     let log = cluster.log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("open to other users")).collect();
     let [line] = lines[..] else { panic!("not one warning:\n{log}") };
@@ -294,7 +295,7 @@ spec:
         let pods = fs::read_dir(data.join("agent/pods")).ok()?.flatten();
         pods.map(|pod| pod.path().join("volumes/v/x")).find(|path| path.exists() && mode(path) == 0o4755)
     });
-    assert_eq!(what_is_open(&[&data, &run_dir(&data)]), [String::new(); 0]);
+    assert_closed(&[&data, &run_dir(&data)]);
     assert_ne!(as_nobody(&planted, &[]).code, 0);
     let sockets = fs::read_dir(run_dir(&data).join("s")).expect("list sockets").flatten();
     assert!(sockets.into_iter().any(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket())), "the shim has one");

@@ -68,11 +68,15 @@ fn private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Takes everybody's access to an existing file or socket but its owner's. A missing one is nothing to do.
+/// Takes everybody's access to an existing file or socket but its owner's, and setuid. A missing one is nothing to do.
 pub fn restrict_file(path: &Path) -> io::Result<Option<Restricted>> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_symlink() => Ok(None),
-        Ok(metadata) => restrict(path, &metadata, PRIVATE_FILE),
+        Ok(metadata) => {
+            // Whether its owner may run a file is the owner's affair.
+            let run = if metadata.is_file() { metadata.mode() & 0o100 } else { 0 };
+            restrict(path, &metadata, PRIVATE_FILE | run)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -221,7 +225,8 @@ mod tests {
         let mut paths: Vec<_> = closed.iter().map(|closed| closed.path.strip_prefix(&root).unwrap()).collect();
         paths.sort();
         assert_eq!(paths, ["", "socket", "store", "store/db", "volumes"].map(Path::new));
-        assert_eq!((mode(&root.join("store/db")), mode(&root.join("store"))), (0o600, 0o700));
+        assert_eq!((mode(&root.join("store/db")), mode(&root.join("store"))), (0o700, 0o700));
+        assert_eq!(mode(&root.join("socket")), 0o600);
         assert_eq!((mode(&root.join("volumes/web/setuid")), mode(&outside)), (0o4755, 0o4755));
         assert!(restrict_tree(&root, &|path| path == Path::new("volumes/web")).unwrap().is_empty());
     }

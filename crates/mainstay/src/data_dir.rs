@@ -8,6 +8,9 @@ use std::{io, os::unix::fs::MetadataExt, path::Path};
 
 use mainstay_files::{Restricted, create_private_dir, restrict_tree};
 
+/// What lies in a data directory. Whatever else somebody has put beside it is left alone.
+const OURS: [&str; 8] = ["mainstay.pid", "admin.kubeconfig", "pki", "store", "agent", "runtime", "logs", "volumes"];
+
 /// Makes the data directory, or closes it, before anything in it is opened.
 pub fn create(data_dir: &Path) -> io::Result<Vec<Restricted>> {
     let restricted = create_private_dir(data_dir)?;
@@ -21,7 +24,7 @@ pub fn create(data_dir: &Path) -> io::Result<Vec<Restricted>> {
 
 /// Closes what an earlier version left open below the data directory.
 pub fn restrict_data(data_dir: &Path) -> io::Result<Vec<Restricted>> {
-    restrict_tree(data_dir, &|path| is_for_containers(&parts(path)))
+    restrict_tree(data_dir, &|path| has_modes_of_its_own(&parts(path)))
 }
 
 /// Likewise, of `/run/<instance>`, which need not exist.
@@ -48,8 +51,9 @@ fn parts(path: &Path) -> Vec<&str> {
 }
 
 /// What has modes that others chose, by its path below the data directory: for containers, mostly.
-fn is_for_containers(path: &[&str]) -> bool {
+fn has_modes_of_its_own(path: &[&str]) -> bool {
     match path {
+        [first] => !OURS.contains(first),
         ["volumes", _] => true,
         ["agent", "pods", _, "volumes" | "etc", _] => true,
         ["agent", "pods", _, "subpaths" | "containers", _, _] => true,
@@ -83,6 +87,7 @@ mod tests {
             "runtime/images/layers/h/fs/bin",
             "runtime/images/rootfs/c/upper/bin",
             "runtime/sandboxes/s/containers/c/oci/c/state.json",
+            "notes-of-the-administrator",
         ];
         let ours = [
             "mainstay.pid",
@@ -103,7 +108,7 @@ mod tests {
         assert_eq!(found, [Restricted { path: data.clone(), previous_mode: 0o755 }]);
         assert!(restrict_data(&data).unwrap().len() > ours.len());
         let mode = |path: &str| data.join(path).metadata().unwrap().permissions().mode() & 0o7777;
-        assert_eq!(shared.map(mode), [0o644; 7]);
+        assert_eq!(shared.map(mode), [0o644; 8]);
         assert_eq!(ours.map(mode), [0o600; 7]);
         assert!(create(&data).unwrap().is_empty() && restrict_data(&data).unwrap().is_empty());
     }

@@ -10,7 +10,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use mainstay_files::{create_private_dir, open_private};
+use mainstay_files::{create_private, create_private_dir};
 use nix::{
     errno::Errno,
     fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
@@ -61,9 +61,9 @@ pub fn bind(place: &Place, target: &Path) -> Result<(), SubPathError> {
     }
     create_private_dir(target.parent().unwrap_or(target)).map_err(io)?;
     if is_directory {
-        create_private_dir(target).map_err(io)?;
+        std::fs::create_dir(target).map_err(io)?;
     } else {
-        open_private(target).map_err(io)?;
+        create_private(target).map_err(io)?;
     }
     let opened = format!("/proc/self/fd/{}", found.as_raw_fd());
     mount(Some(opened.as_str()), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(failed)

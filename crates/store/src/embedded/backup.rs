@@ -176,7 +176,7 @@ pub fn restore(file: &Path, dir: &Path, existing: Existing) -> Result<Summary, R
 
 /// Moves the store's files out of the way, in place of those moved by the restore before this one.
 fn set_aside(dir: &Path) -> io::Result<()> {
-    let aside = dir.join("replaced");
+    let aside = paths::replaced(dir);
     mainstay_files::create_private_dir(&aside)?;
     for path in [paths::db(dir), paths::wal(dir), paths::marker(dir)] {
         let Some(name) = path.file_name() else { continue };

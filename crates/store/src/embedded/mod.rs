@@ -206,7 +206,14 @@ fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Send
 /// Every file here holds Secrets. An earlier version may have left some open, a write-ahead log above all: SQLite makes
 /// it with the mode of the database and leaves an old one as it is.
 fn close_to_others(dir: &Path) -> std::io::Result<()> {
-    let restricted = mainstay_files::restrict_tree(dir, &|_| false)?;
+    // By name: the directory may be an administrator's, with other things in it.
+    let mut restricted = Vec::new();
+    for file in paths::files(dir) {
+        restricted.extend(mainstay_files::restrict_file(&file)?);
+    }
+    for directory in [paths::backups(dir), paths::replaced(dir)] {
+        restricted.extend(mainstay_files::restrict_tree(&directory, &|_| false)?);
+    }
     if let Some(first) = restricted.first() {
         let (path, mode) = (first.path.display(), format!("{:04o}", first.previous_mode));
         let more = restricted.len() - 1;
