@@ -106,7 +106,7 @@ fn complete(target: &Target, object: &mut Value) -> (Errors, Vec<String>) {
     let mut errors = Errors::new();
     meta::validate(object, d.namespaced(), d.name_rule, &mut errors);
     let (wrong, advice) = d.strategy.create_advised(object);
-    errors.extend(wrong);
+    errors.append(wrong);
     if d.generation {
         object["metadata"]["generation"] = json!(1);
     }

@@ -75,7 +75,7 @@ impl Options {
 
 fn propagation(policy: Option<&str>, orphan: Option<bool>) -> ApiResult<Option<Propagation>> {
     let path = Path::new("propagationPolicy");
-    let refuse = |error| Err(ApiError::invalid_kind("meta.k8s.io", "DeleteOptions", "", &vec![error]));
+    let refuse = |error: FieldError| Err(ApiError::invalid_kind("meta.k8s.io", "DeleteOptions", "", &error.into()));
     match (policy, orphan) {
         (Some(_), Some(_)) => {
             refuse(FieldError::invalid(&path, policy, "orphanDependents and deletionPropagation cannot be both set"))
