@@ -177,6 +177,7 @@ fn settings(options: &ServerOptions) -> Settings {
         max_writes: options.max_writes as usize,
         max_connections: options.max_connections as usize,
         request_timeout: Duration::from_secs(options.request_timeout),
+        body_timeout: Duration::from_secs(options.body_timeout),
         handshake_timeout: Duration::from_secs(options.handshake_timeout),
         idle_timeout: Duration::from_secs(options.idle_timeout),
         stall_timeout: Duration::from_secs(options.stall_timeout),

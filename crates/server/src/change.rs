@@ -87,7 +87,7 @@ pub async fn change(
             txn.compares.extend(admitted.compares);
             txn.ops.extend(admitted.ops);
         }
-        if let Outcome::Committed(revision) = api.store.commit(txn).await? {
+        if let Outcome::Committed(revision) = api.commit(txn).await? {
             return Ok(Changed { wire: served, revision, object });
         }
     }

@@ -15,7 +15,7 @@ pub fn concerns(path: &str) -> bool {
     ROOTS.iter().any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Alive means that we answer; ready means that the store answers too.
+/// Alive means that we answer; ready means that the store answers too and takes writes.
 pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     if !matches!(parts.method, Method::GET | Method::HEAD) {
         return Err(ApiError::method_not_allowed());
@@ -29,6 +29,8 @@ pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     let mut checks = vec![("ping", Ok(()))];
     if root != "livez" {
         checks.push(("store", handler.store().revision().await.map(drop).map_err(|e| e.to_string())));
+        let full = "no space left on the store's disk: writes are refused";
+        checks.push(("store-space", if handler.api.space.is_exhausted() { Err(full.to_owned()) } else { Ok(()) }));
     }
     if let Some(wanted) = &check {
         checks.retain(|(name, _)| name == wanted);

@@ -203,7 +203,7 @@ impl ApiError {
     }
 
     pub fn too_many_requests() -> Box<Self> {
-        let message = "too many requests in flight, please try again later";
+        let message = "too many requests, please try again later";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(1)
     }
 
@@ -235,6 +235,12 @@ impl ApiError {
 
     pub fn timeout(message: impl Into<String>) -> Box<Self> {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
+    }
+
+    /// The client does not send its request's body.
+    pub fn body_timeout(waited: std::time::Duration) -> Box<Self> {
+        let message = format!("Timeout: the request body did not arrive within {}s", waited.as_secs());
+        Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message)
     }
 
     /// The client asks to see a revision that does not exist yet.

@@ -88,7 +88,7 @@ async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<At
     };
     txn.compares.extend(admitted.compares);
     txn.ops.extend(admitted.ops);
-    Ok(match api.store.commit(txn).await? {
+    Ok(match api.commit(txn).await? {
         Outcome::Committed(revision) => created(Some(revision)),
         Outcome::Conflict { current } if current.first().is_some_and(Option::is_some) => Attempt::Taken,
         Outcome::Conflict { .. } => Attempt::Overtaken,

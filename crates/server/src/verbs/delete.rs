@@ -203,7 +203,7 @@ pub async fn delete_one(api: &Api, target: &Target, options: &Options) -> ApiRes
         if gone {
             txn.ops.extend(admission::released(target, &old));
         }
-        if let Outcome::Committed(revision) = api.store.commit(txn).await? {
+        if let Outcome::Committed(revision) = api.commit(txn).await? {
             return Ok(Deleted { object, wire: served, revision, gone });
         }
     }
