@@ -95,7 +95,10 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers() {
     assert_eq!(events.about("before")["type"], "ADDED");
     assert_eq!(client.get("/livez").code, 200);
     let ready = client.get("/readyz?verbose");
-    assert_eq!(ready.code, 200, "{}", ready.text());
+    assert_eq!(ready.code, 500, "{}", ready.text());
+    assert!(ready.text().contains("[-]store-space failed: no space left on the store's disk"), "{}", ready.text());
+    assert!(ready.text().contains("[+]store ok"), "{}", ready.text());
+    assert_eq!(client.get("/readyz/store-space").code, 500);
     until_refused(&disk, |n| client.delete(&format!("{CONFIG_MAPS}/spare-{n}")));
     let patched = until_refused(&disk, |n| {
         let patch = serde_json::json!({"data": {"key": format!("patched {n}")}});
@@ -107,6 +110,16 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers() {
     disk.free();
     eventually("writes are taken again", || (client.post(CONFIG_MAPS, &config_map("after")).code == 201).then_some(()));
     assert_eq!(events.about("after")["type"], "ADDED");
+    let mut count = 0;
+    eventually("the server is ready again", || {
+        count += 1;
+        let written = serde_json::json!({"data": {"count": count.to_string()}});
+        client.patch(&format!("{CONFIG_MAPS}/after"), "merge-patch+json", &written).granted();
+        (client.get("/readyz").code == 200).then_some(())
+    });
+    let said = server.said();
+    assert_eq!(said.matches("the store's disk is full").count(), 1, "{said}");
+    assert_eq!(said.matches("the store's disk has space again").count(), 1, "{said}");
     server.kill();
     server.start_again();
     for n in 0..taken {

@@ -27,3 +27,4 @@ mod races;
 mod refused_objects;
 mod slow_clients;
 mod stopping;
+mod unwanted_bodies;
