@@ -1,6 +1,7 @@
 //! `/livez`, `/readyz`, `/healthz`: open to everyone, and true.
 
 use http::{Method, StatusCode, request::Parts};
+use mainstay_store::StoreError;
 
 use crate::{
     body::Response,
@@ -28,9 +29,16 @@ pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     };
     let mut checks = vec![("ping", Ok(()))];
     if root != "livez" {
-        checks.push(("store", handler.store().revision().await.map(drop).map_err(|e| e.to_string())));
-        let full = "no space left on the store's disk: writes are refused";
-        checks.push(("store-space", if handler.api.space.is_exhausted() { Err(full.to_owned()) } else { Ok(()) }));
+        let (store, full) = match handler.store().health().await {
+            Ok(()) => (Ok(()), false),
+            Err(StoreError::NoSpace) => (Ok(()), true),
+            Err(error) => (Err(error.to_string()), false),
+        };
+        let space = match full || handler.api.space.is_exhausted() {
+            true => Err("no space left on the store's disk: writes that need more are refused".to_owned()),
+            false => Ok(()),
+        };
+        checks.extend([("store", store), ("store-space", space)]);
     }
     if let Some(wanted) = &check {
         checks.retain(|(name, _)| name == wanted);

@@ -20,7 +20,12 @@ use std::{
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, params};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::{error::Fault, marker::Marker};
+use super::{
+    error::Fault,
+    marker::Marker,
+    presence::OpenFiles,
+    reserve::{Reserve, Space},
+};
 use crate::{Change, Revision, mvcc::Garbage};
 
 pub(super) const FORMAT: i64 = 1;
@@ -177,6 +182,8 @@ pub(super) fn seq(revision: Revision, place: usize) -> i64 {
 #[derive(Clone, Debug)]
 pub(super) enum CommitError {
     Full,
+    /// The files are not where they belong; nothing was written.
+    Missing(Arc<str>),
     /// The file can no longer be trusted to hold what is written to it, until it is opened anew.
     Broken(Arc<str>),
 }
@@ -193,6 +200,8 @@ pub(super) struct Disk {
     dir: PathBuf,
     meta: Meta,
     marker: Marker,
+    files: Arc<OpenFiles>,
+    reserve: Reserve,
     /// Pages in the write-ahead log, as SQLite told after the last commit.
     wal_pages: Arc<AtomicU64>,
     /// A commit failed: its frames must be cleared from the log before the next one is written.
@@ -260,7 +269,8 @@ fn cannot_create(error: &std::io::Error) -> rusqlite::Error {
 }
 
 impl Disk {
-    pub(super) fn new(mut db: Connection, dir: &Path, meta: Meta, marker: Marker) -> Result<Disk, Fault> {
+    /// With at most `reserve` bytes set aside for when the file system is full.
+    pub(super) fn new(mut db: Connection, dir: &Path, meta: Meta, marker: Marker, reserve: u64) -> Result<Disk, Fault> {
         let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
         if mode != "wal" {
             return Err(Fault::damaged(format!("its journal cannot be changed from {mode}")));
@@ -275,7 +285,37 @@ impl Disk {
             seen.store(pages.max(0) as u64, Ordering::Relaxed);
             Ok(())
         }))?;
-        Ok(Disk { db, dir: dir.to_path_buf(), meta, marker, wal_pages, dirty_log: false, broken: None })
+        let files = Arc::new(OpenFiles::open(dir)?);
+        let reserve = Reserve::new(reserve, &files);
+        let dir = dir.to_path_buf();
+        let mut disk = Disk { db, dir, meta, marker, files, reserve, wal_pages, dirty_log: false, broken: None };
+        disk.refill();
+        Ok(disk)
+    }
+
+    pub(super) fn files(&self) -> &Arc<OpenFiles> {
+        &self.files
+    }
+
+    /// How much room there is; looks anew while there is little.
+    pub(super) fn space(&mut self) -> Space {
+        if self.reserve.space(0) != Space::Ample {
+            self.refill();
+        }
+        self.reserve.space(self.wal_pages())
+    }
+
+    /// Pages of the log from which on it is to be checkpointed.
+    pub(super) fn log_limit(&self, wanted: u64) -> u64 {
+        self.reserve.log_pages(wanted)
+    }
+
+    fn refill(&mut self) {
+        let count = self.db.prepare_cached("PRAGMA page_count");
+        match count.and_then(|mut count| count.query_row([], |row| row.get::<_, i64>(0))) {
+            Ok(pages) => self.reserve.refill(&self.files, pages as u64),
+            Err(error) => tracing::debug!(%error, "cannot ask for the size of the database"),
+        }
     }
 
     pub(super) fn meta(&self) -> &Meta {
@@ -286,8 +326,9 @@ impl Disk {
         self.wal_pages.load(Ordering::Relaxed)
     }
 
-    pub(super) fn broken(&self) -> bool {
-        self.broken.is_some()
+    /// Why nothing is written any more.
+    pub(super) fn broken(&self) -> Option<&Arc<str>> {
+        self.broken.as_ref()
     }
 
     /// Writes rows and removes garbage, durably and all at once, or not at all.
@@ -300,6 +341,9 @@ impl Disk {
         if let Some(why) = &self.broken {
             return Err(CommitError::Broken(why.clone()));
         }
+        if let Some(why) = self.files.missing() {
+            return Err(CommitError::Missing(why));
+        }
         if self.dirty_log {
             self.clear_log()?;
         }
@@ -307,6 +351,10 @@ impl Disk {
             Ok(meta) => {
                 self.meta = meta;
                 self.marker.note(meta.turn);
+                if let Some(why) = self.files.missing() {
+                    return Err(self.give_up(why));
+                }
+                self.refill();
                 Ok(())
             }
             Err(error) => {
@@ -360,6 +408,8 @@ impl Disk {
     fn clear_log(&mut self) -> Result<(), CommitError> {
         self.run_checkpoint("PRAGMA wal_checkpoint(TRUNCATE)")?;
         self.dirty_log = false;
+        self.reserve.log_was_cut();
+        self.refill();
         Ok(())
     }
 
@@ -368,6 +418,8 @@ impl Disk {
         match checkpoint {
             Ok(()) => {
                 self.wal_pages.store(0, Ordering::Relaxed);
+                self.reserve.database_was_cut();
+                self.refill();
                 Ok(())
             }
             Err(error) => Err(self.explain(error)),
@@ -383,7 +435,11 @@ impl Disk {
         if let Some(why) = &self.broken {
             return Err(CommitError::Broken(why.clone()));
         }
-        self.clear_log()
+        // Cutting the log would give its reserve to whoever fills the disk, and the next start may need it.
+        match self.space() {
+            Space::Short | Space::Spent if !self.dirty_log => self.checkpoint(),
+            Space::Ample | Space::Short | Space::Spent => self.clear_log(),
+        }
     }
 
     fn explain(&mut self, error: rusqlite::Error) -> CommitError {
@@ -395,8 +451,12 @@ impl Disk {
         }
         // After a failed fsync the kernel may drop what it could not write and report success the next time,
         // so nothing is written any more until a new start has read back what the disk really holds.
-        let why: Arc<str> = error.to_string().into();
-        tracing::error!(%error, dir = %self.dir.display(), "store cannot write any more; restart after mending the disk");
+        self.give_up(error.to_string().into())
+    }
+
+    /// From here on nothing is written, until a new start has read what is really there.
+    fn give_up(&mut self, why: Arc<str>) -> CommitError {
+        tracing::error!(error = %why, dir = %self.dir.display(), "store cannot write any more; restart after mending the disk");
         self.broken = Some(why.clone());
         CommitError::Broken(why)
     }
