@@ -11,7 +11,7 @@
 //!
 //! File systems without `fallocate` give no such promise; there the store looks at the free space and stops growing early.
 
-use std::os::fd::AsFd;
+use std::{fs::File, os::unix::fs::MetadataExt};
 
 use nix::{
     errno::Errno,
@@ -95,7 +95,7 @@ pub(super) struct Reserve {
 impl Reserve {
     /// At most `wanted` bytes, less on a small file system.
     pub(super) fn new(wanted: u64, files: &OpenFiles) -> Reserve {
-        let capacity = fstatvfs(files.db.as_fd()).map_or(u64::MAX, |found| found.blocks() * found.fragment_size());
+        let capacity = fstatvfs(&*files.db).map_or(u64::MAX, |found| found.blocks() * found.fragment_size());
         let bytes = wanted.min(capacity / PART_OF_FILE_SYSTEM);
         Reserve { bytes, log_allocated: 0, db_allocated: 0, whole: true }
     }
@@ -135,11 +135,11 @@ impl Reserve {
         let (used, ahead) = (db_pages * PAGE, self.bytes / 4);
         let mut whole = true;
         if self.log_allocated < self.bytes {
-            whole &= allocate(files.log.as_fd(), self.bytes);
+            whole &= allocate(&files.log, self.bytes);
             self.log_allocated = if whole { self.bytes } else { 0 };
         }
         if self.db_allocated < used + ahead / 2 {
-            let allocated = allocate(files.db.as_fd(), used + ahead);
+            let allocated = allocate(&files.db, used + ahead);
             self.db_allocated = if allocated { used + ahead } else { 0 };
             whole &= allocated;
         }
@@ -156,14 +156,18 @@ impl Reserve {
 }
 
 /// Whether the file has blocks of its own up to `end`. What cannot be allocated ahead must at least be free.
-fn allocate(file: impl AsFd, end: u64) -> bool {
-    let Ok(length) = i64::try_from(end) else { return false };
+fn allocate(file: &File, end: u64) -> bool {
+    let (Ok(length), Ok(free)) = (i64::try_from(end), fstatvfs(file)) else { return false };
+    let (free, block) = (free.blocks_available() * free.fragment_size(), free.fragment_size());
+    let allocated = file.metadata().map_or(0, |found| found.blocks() * 512);
+    // Cheap to ask, while some file systems allocate as far as they can and then undo it.
+    if free + block < end.saturating_sub(allocated) {
+        return false;
+    }
     loop {
-        return match fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, length) {
-            Ok(()) => true,
+        return match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, length) {
+            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => true,
             Err(Errno::EINTR) => continue,
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => fstatvfs(&file)
-                .is_ok_and(|found| found.blocks_available() * found.fragment_size() > end.min(super::RESERVE_BYTES)),
             Err(_) => false,
         };
     }
