@@ -13,7 +13,7 @@ use kube::{Client, Config, config::Kubeconfig};
 use mainstay_files::create_private;
 use mainstay_store::embedded::{self, BackupError, OpenError, Summary};
 
-use crate::{cli::BackupOptions, exit::Exit, server};
+use crate::{cli::BackupOptions, exit::Exit, store_dir};
 
 pub fn run(options: BackupOptions) -> Result<(), Exit> {
     let data_dir = options.data.path();
@@ -21,7 +21,7 @@ pub fn run(options: BackupOptions) -> Result<(), Exit> {
     if file.exists() {
         return Err(Exit::Refused(anyhow!("{} exists already; name a file that does not", file.display())));
     }
-    let store = server::store_dir(&data_dir);
+    let store = store_dir::locate(&data_dir, options.place.store_dir.as_deref());
     let summary = match embedded::backup_closed(&store, file) {
         Ok(summary) => summary,
         // A running server holds the directory, and is asked instead.

@@ -19,6 +19,7 @@ mod run;
 mod scheduler;
 mod server;
 mod sim;
+mod store_dir;
 mod stores;
 mod token;
 mod up;

@@ -112,9 +112,10 @@ impl Claim {
                 }
             }
         }
-        // A full disk must not keep us from starting: the lock is what counts.
+        // Over what is there: a full disk has no room for it once it is gone, and `mainstay stop` needs it.
+        let text = format!("{}\n", std::process::id());
         let written =
-            lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+            lock.rewind().and_then(|()| lock.write_all(text.as_bytes())).and_then(|()| lock.set_len(text.len() as u64));
         if let Err(error) = written {
             tracing::warn!(%error, file = %path.display(), "cannot write our process id");
         }
@@ -199,6 +200,14 @@ fn is_free(file: &File) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shorter_process_id_replaces_a_longer_one() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(path(dir.path()), "1234567890123\n").unwrap();
+        let _claim = Claim::take(dir.path());
+        assert_eq!(fs::read_to_string(path(dir.path())).unwrap(), format!("{}\n", std::process::id()));
+    }
 
     #[test]
     fn a_directory_is_claimed_once_and_found_free_afterwards() {

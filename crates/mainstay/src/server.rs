@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{IpAddr, SocketAddr, UdpSocket},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -29,6 +29,7 @@ use crate::{
     machine::Ranges,
     rivals,
     scheduler::Scheduler,
+    store_dir,
     stores::{self, Opened},
 };
 
@@ -41,6 +42,7 @@ const CONTROLLERS_LEASE: &str = "mainstay-controllers";
 /// Everything of a server, built and bound but not yet running.
 pub struct Server {
     pub data_dir: PathBuf,
+    store_dir: PathBuf,
     pub kubeconfig: PathBuf,
     pub url: String,
     pub pki: Pki,
@@ -100,6 +102,7 @@ impl Server {
         let stop_working = CancellationToken::new();
         let controllers = mainstay_controllers::Settings { root_ca: pki.ca.clone() };
         Ok(Self {
+            store_dir: store_dir::locate(&data_dir, options.place.store_dir.as_deref()),
             data_dir,
             kubeconfig,
             url,
@@ -118,7 +121,7 @@ impl Server {
     /// Where objects are kept, for people.
     pub fn store(&self) -> String {
         match &self.opened {
-            Opened::Embedded(_) => format!("{} (embedded)", store_dir(&self.data_dir).display()),
+            Opened::Embedded(_) => format!("{} (embedded)", self.store_dir.display()),
             Opened::Etcd(_) => "etcd".to_owned(),
         }
     }
@@ -199,9 +202,4 @@ pub fn reachable(listen: IpAddr) -> IpAddr {
         socket.local_addr()
     });
     outward.map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip())
-}
-
-/// The directory of the embedded store below a data directory.
-pub fn store_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("store")
 }

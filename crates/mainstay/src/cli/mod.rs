@@ -89,6 +89,14 @@ pub struct DataDir {
     pub data_dir: Option<PathBuf>,
 }
 
+/// Where the embedded store is, for commands that read or write it.
+#[derive(Debug, Args)]
+pub struct StoreDir {
+    /// Directory of the file store, to put it on a file system of its own [default: `store` in the data directory]
+    #[arg(long, env = "MAINSTAY_STORE_DIR", value_name = "DIR")]
+    pub store_dir: Option<PathBuf>,
+}
+
 #[derive(Debug, Args)]
 pub struct UpOptions {
     #[command(flatten)]
@@ -185,6 +193,9 @@ pub struct BackupOptions {
 
     #[command(flatten)]
     pub data: DataDir,
+
+    #[command(flatten)]
+    pub place: StoreDir,
 }
 
 #[derive(Debug, Args)]
@@ -194,6 +205,9 @@ pub struct RestoreOptions {
 
     #[command(flatten)]
     pub data: DataDir,
+
+    #[command(flatten)]
+    pub place: StoreDir,
 
     /// Replace a store that holds data; the old one is set aside
     #[arg(long)]
@@ -288,6 +302,16 @@ mod tests {
             _ => panic!("an unknown key was accepted"),
         }
         std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn the_directory_of_the_store_is_a_flag_of_all_that_use_it() {
+        assert_eq!(up(&["mainstay", "up"]).place.store_dir, None);
+        assert_eq!(up(&["mainstay", "server", "--store-dir", "/s"]).place.store_dir, Some("/s".into()));
+        let Ok(Command::Backup(backup)) = parsed(&["mainstay", "backup", "f", "--store-dir", "/s"]) else { panic!() };
+        assert_eq!(backup.place.store_dir, Some("/s".into()));
+        let Ok(Command::Restore(restore)) = parsed(&["mainstay", "restore", "f", "--store-dir", "/s"]) else { panic!() };
+        assert_eq!(restore.place.store_dir, Some("/s".into()));
     }
 
     #[test]

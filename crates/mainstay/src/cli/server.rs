@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
-use super::{CommonOptions, DataDir, scheduler::SchedulerOptions, seconds};
+use super::{CommonOptions, DataDir, StoreDir, scheduler::SchedulerOptions, seconds};
 
 #[derive(Debug, Args)]
 pub struct ServerOptions {
@@ -29,6 +29,9 @@ pub struct ServerOptions {
     /// Where objects are stored: `file`, or `etcd://HOST:PORT,HOST:PORT`
     #[arg(long, env = "MAINSTAY_STORE", default_value = "file")]
     pub store: String,
+
+    #[command(flatten)]
+    pub place: StoreDir,
 
     /// Changes younger than this are kept in the file store for watches and lists to continue from, in seconds
     #[arg(long, env = "MAINSTAY_HISTORY_SECONDS", value_name = "SECONDS", default_value_t = 300)]

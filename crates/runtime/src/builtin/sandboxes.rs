@@ -1,8 +1,11 @@
 //! Sandboxes: made, found again, removed.
 //!
-//! A sandbox is its directory. It is made not ready, and only made ready when everything is there; it is made not ready
-//! again before anything is taken away, and its record is the last that goes. So whatever interrupts, what is found is
+//! A sandbox is its directory. It is made not ready, and only made ready when everything is there; its shim ends before
+//! anything is taken away, and its record is the last that goes. So whatever interrupts, what is found is
 //! either whole or good for removal, and removal can be repeated from any point.
+//!
+//! Removal writes nothing: on a full disk it is what makes room. That it has begun need not be recorded, because a
+//! sandbox without its shim is not ready, whatever its record says.
 
 use std::{fs, io, path::Path, process::Stdio, sync::Arc, time::Duration};
 
@@ -224,10 +227,8 @@ impl Inner {
             return Ok(());
         };
         let _changing = lock.lock().await;
-        if record.ready {
-            record.ready = false;
-            self.save(&record)?;
-        }
+        record.ready = false;
+        self.world.change(id, |sandbox| sandbox.record.ready = false)?;
         let _ = client::ask(&self.paths.socket(id), &Request::Shutdown, client::SOON).await;
         let group = Cgroup::at(record.cgroup());
         let shim = record.shim.filter(|shim| record.boot == self.boot && shim.is_alive());
