@@ -293,7 +293,8 @@ pub async fn start_engine(
             })
             .map_err(|error| AgentError::Network(error.chain()))?;
             let directory = settings.runtime_directory.clone();
-            let options = ImageOptions { insecure: insecure.clone(), ..ImageOptions::default() };
+            let mut options = ImageOptions { insecure: insecure.clone(), ..ImageOptions::default() };
+            options.hidden.extend(settings.store_directory.clone());
             let images = ImageStore::open_with(&directory.join("images"), options)?;
             let builtin = Builtin::open(BuiltinSettings {
                 directory,

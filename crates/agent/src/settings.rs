@@ -21,6 +21,8 @@ pub struct Settings {
     pub runtime_directory: PathBuf,
     /// `<data-dir>/logs`.
     pub log_directory: PathBuf,
+    /// Where a server on this machine has its store, if not in the data directory: containers must not see it.
+    pub store_directory: Option<PathBuf>,
     /// Names what belongs to this agent alone on a machine with several: `mainstay`, or
     /// `mainstay-<8 hex digits>` for a data directory that is not the stock one.
     pub instance: String,

@@ -277,6 +277,7 @@ pub fn places(data_dir: &Path) -> Settings {
         runtime_directory: data_dir.join("runtime"),
         log_directory: data_dir.join("logs"),
         instance: instance(data_dir).to_string(),
+        store_directory: fs::canonicalize(data_dir.join("store")).ok(),
         static_pods: None,
         labels: vec![],
         taints: vec![],

@@ -70,7 +70,8 @@ fn plan(data_dir: &Path, named: Option<&Path>, linked: Linked) -> Result<StorePl
     }
     let Some(named) = named else { return Ok(StorePlace { directory: usual, link: None }) };
     let directory = std::path::absolute(named).with_context(|| format!("--store-dir {}", named.display()))?;
-    let same = |other: &Path| matches!((fs::canonicalize(&directory), fs::canonicalize(other)), (Ok(a), Ok(b)) if a == b);
+    let same =
+        |other: &Path| matches!((fs::canonicalize(&directory), fs::canonicalize(other)), (Ok(a), Ok(b)) if a == b);
     if same(&usual) || target.as_ref() == Some(&directory) {
         return Ok(StorePlace { directory, link: None });
     }

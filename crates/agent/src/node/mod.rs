@@ -13,6 +13,7 @@ mod keeper;
 mod measure;
 pub mod pressure;
 mod status;
+mod termination_log;
 mod upkeep;
 
 pub use eviction::{Eviction, Evictions};

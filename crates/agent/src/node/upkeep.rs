@@ -15,6 +15,7 @@ use super::{
     images::{Uses, to_free},
     keeper::Keeper,
     pressure::{Measured, Shortage, Signal},
+    termination_log,
 };
 use crate::{
     events::Kind,
@@ -22,7 +23,12 @@ use crate::{
     settings,
 };
 
+/// Limits of pods are looked after this often.
 const LOOK: Duration = Duration::from_secs(10);
+/// The machine is measured this often: a disk can be filled within seconds.
+const MEASURE: Duration = Duration::from_secs(1);
+/// What was done about a shortage takes this long to show.
+const EFFECT: Duration = Duration::from_secs(3);
 /// A pressure is told of until it has been gone for this long, so that pods do not come back at once.
 const CALM: SignedDuration = SignedDuration::from_mins(5);
 /// How often images are looked at while the disk is fine, in looks.
@@ -59,7 +65,19 @@ impl Keeper {
         loop {
             self.keep_up_once(looks.is_multiple_of(IMAGES_EVERY)).await;
             looks += 1;
-            tokio::time::sleep(LOOK).await;
+            self.wait_for_shortage().await;
+        }
+    }
+
+    /// Until the next look is due, or something has become short.
+    async fn wait_for_shortage(&self) {
+        let is_short = || !(self.measure)().shortages(&self.parts.settings.eviction).is_empty();
+        if is_short() {
+            return tokio::time::sleep(EFFECT).await;
+        }
+        let due = tokio::time::Instant::now() + LOOK;
+        while tokio::time::Instant::now() < due && !is_short() {
+            tokio::time::sleep(MEASURE).await;
         }
     }
 
@@ -69,6 +87,8 @@ impl Keeper {
         let there: BTreeSet<PodUid> =
             pods.iter().filter_map(|wanted| wanted.pod.metadata.uid.clone().map(PodUid)).collect();
         self.evictions.retain(|uid| there.contains(uid));
+        let directory = parts.settings.directory.join("pods");
+        let _ = tokio::task::spawn_blocking(move || termination_log::trim_all(&directory)).await;
         let limits = &parts.settings.eviction;
         let mut shortages = (self.measure)().shortages(limits);
         let disk = |found: &[Shortage]| found.iter().any(|s| matches!(s.signal, Signal::Disk | Signal::Inodes));
@@ -142,7 +162,11 @@ impl Keeper {
             let candidate = |(pod, source): &(std::sync::Arc<Pod>, Source)| {
                 let mut candidate = Candidate::new(pod, *source)?;
                 fill_in(&mut candidate, &stats);
-                candidate.volumes = volumes(pod, &directory.join(&candidate.uid.0).join("volumes"));
+                let own = directory.join(&candidate.uid.0);
+                for share in &mut candidate.containers {
+                    share.disk += usage(own.join("containers").join(&share.name));
+                }
+                candidate.volumes = volumes(pod, &own.join("volumes"));
                 Some(candidate)
             };
             pods.iter().filter_map(candidate).collect()

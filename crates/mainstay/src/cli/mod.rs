@@ -310,7 +310,9 @@ mod tests {
         assert_eq!(up(&["mainstay", "server", "--store-dir", "/s"]).place.store_dir, Some("/s".into()));
         let Ok(Command::Backup(backup)) = parsed(&["mainstay", "backup", "f", "--store-dir", "/s"]) else { panic!() };
         assert_eq!(backup.place.store_dir, Some("/s".into()));
-        let Ok(Command::Restore(restore)) = parsed(&["mainstay", "restore", "f", "--store-dir", "/s"]) else { panic!() };
+        let Ok(Command::Restore(restore)) = parsed(&["mainstay", "restore", "f", "--store-dir", "/s"]) else {
+            panic!()
+        };
         assert_eq!(restore.place.store_dir, Some("/s".into()));
     }
 
