@@ -8,6 +8,7 @@ mod harness;
 mod columns;
 mod examples;
 mod faults;
+mod full_disk;
 mod healing;
 mod jobs;
 mod joining;

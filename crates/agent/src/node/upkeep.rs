@@ -31,6 +31,8 @@ const MEASURE: Duration = Duration::from_secs(1);
 const EFFECT: Duration = Duration::from_secs(3);
 /// A pressure is told of until it has been gone for this long, so that pods do not come back at once.
 const CALM: SignedDuration = SignedDuration::from_mins(5);
+/// Longest wait for an evicted pod to be removed before another one goes.
+const CLEANED_UP: SignedDuration = SignedDuration::from_secs(30);
 /// How often images are looked at while the disk is fine, in looks.
 const IMAGES_EVERY: u64 = 30;
 /// More files than this in one volume are not counted.
@@ -40,6 +42,8 @@ const MOST_FILES: usize = 1_000_000;
 pub struct Upkeep {
     /// When each condition of pressure was last true.
     pressed: BTreeMap<&'static str, Timestamp>,
+    /// When a pod was last evicted.
+    evicted_at: Option<Timestamp>,
     uses: Uses,
 }
 
@@ -111,7 +115,7 @@ impl Keeper {
             }
         }
         // One at a time: the next look shows what it brought. One that is on its way out already is waited for.
-        let leaving = pods.iter().any(|wanted| self.is_leaving(wanted));
+        let leaving = pods.iter().any(|wanted| self.is_leaving(wanted)) || self.holds_evicted().await;
         if let Some(shortage) = shortages.first().filter(|_| !leaving) {
             self.warn(shortage);
             if let Some(victim) = eviction::first(shortage.signal, &candidates) {
@@ -137,9 +141,20 @@ impl Keeper {
         !Self::ended(&wanted.pod) && self.evictions.evicted(&Self::uid(wanted)).is_some()
     }
 
+    /// Whether a pod that was evicted lately still has something on this machine. Then what it used is not free yet.
+    async fn holds_evicted(&self) -> bool {
+        let lately = |at: Timestamp| Timestamp::now().duration_since(at) < CLEANED_UP;
+        if !self.upkeep.lock().evicted_at.is_some_and(lately) {
+            return false;
+        }
+        let observed = self.parts.runtime.observe(None).await.unwrap_or_default();
+        observed.sandboxes.iter().any(|sandbox| self.evictions.evicted(&sandbox.pod.uid).is_some())
+    }
+
     fn evict(&self, live: &[&Wanted], candidate: &Candidate, message: String) {
         let Some(wanted) = live.iter().find(|wanted| Self::uid(wanted) == candidate.uid) else { return };
         if self.evictions.evict(&candidate.uid, message.clone()) {
+            self.upkeep.lock().evicted_at = Some(Timestamp::now());
             self.parts.events.pod(&wanted.pod, Kind::Warning, "Evicted", message);
         }
     }

@@ -176,12 +176,16 @@ pub fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
+/// A pod that is evicted gets no more, as upstream: the machine needs what it holds now.
+const EVICTION_GRACE: Duration = Duration::from_secs(1);
+
 fn ending(pod: &Pod, spec: &PodSpec, failed: Option<Eviction>, grace: Duration, now: Timestamp) -> Option<Ending> {
     if let Some(deadline) = &pod.metadata.deletion_timestamp {
         return Some(Ending { why: EndingWhy::Deleted, deadline: deadline.0 });
     }
     if let Some(Eviction { reason, message }) = failed {
-        return Some(Ending { why: EndingWhy::Failed { reason: reason.into(), message }, deadline: now + grace });
+        let why = EndingWhy::Failed { reason: reason.into(), message };
+        return Some(Ending { why, deadline: now + grace.min(EVICTION_GRACE) });
     }
     let allowed = seconds(spec.active_deadline_seconds?);
     let started = pod.status.as_ref()?.start_time.as_ref()?.0;
