@@ -40,7 +40,7 @@ fn a_pod_that_fills_the_disk_is_evicted_and_its_space_comes_back() {
         let tolerant = format!("tolerations: [{{operator: Exists}}]\n  {spec}");
         k.create(&pod(name, script, &tolerant, container));
         until(&k, &format!("pod {name}"), REASON, "Evicted");
-        assert_eq!(k.value(&format!("pod {name}"), PHASE), "Failed");
+        until(&k, &format!("pod {name}"), PHASE, "Failed");
         until(&k, "node here", DISK_PRESSURE, "True");
         until_available(&k, 400 * MIB);
         assert_eq!(k.value("pod modest", PHASE), "Running", "after {name}");

@@ -1,7 +1,7 @@
 //! A server: store, API and controllers, built, run, and stopped from the outside in.
 
 use std::{
-    fs,
+    fs, io,
     net::{IpAddr, SocketAddr, UdpSocket},
     path::PathBuf,
     sync::Arc,
@@ -16,7 +16,7 @@ use mainstay_server::{
     api::Api,
     bootstrap, client, expire,
     handler::Handler,
-    pki::{self, Pki},
+    pki::{self, Pki, PkiError},
     serve::{self, Listener},
     settings::Settings,
     signer::{self, Authorities},
@@ -87,7 +87,13 @@ impl Server {
         let credentials = pki.kubeconfig(&url);
         // A restart on a full disk must not fail for the sake of a file that is as it should be.
         if !fs::read_to_string(&kubeconfig).is_ok_and(|written| written == credentials) {
-            pki::write_private(&kubeconfig, &credentials).map_err(|e| Exit::Failed(anyhow!(e)))?;
+            match pki::write_private(&kubeconfig, &credentials) {
+                // Nor for the sake of a new address: pods are there to be deleted all the same.
+                Err(PkiError::File { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
+                    tracing::warn!(file = %kubeconfig.display(), "the disk is full: the kubeconfig is not written");
+                }
+                written => written.map_err(|e| Exit::Failed(anyhow!(e)))?,
+            }
         }
 
         let stop_serving = CancellationToken::new();
