@@ -228,8 +228,8 @@ mod tests {
     #[test]
     fn an_evicted_pod_gets_a_second_and_no_more_than_it_asked_for() {
         let deadline = |grace: i64| {
-            let mut pod = Pod::default();
-            pod.spec = Some(PodSpec { termination_grace_period_seconds: Some(grace), ..PodSpec::default() });
+            let spec = PodSpec { termination_grace_period_seconds: Some(grace), ..PodSpec::default() };
+            let pod = Pod { spec: Some(spec), ..Pod::default() };
             let evicted = Eviction { reason: "Evicted".into(), message: String::new() };
             let now = Timestamp::UNIX_EPOCH;
             PodView::of(&pod, |_| Resources::default(), Some(evicted), now).ending.unwrap().deadline.as_second()
