@@ -206,6 +206,8 @@ pub(super) struct Disk {
     wal_pages: Arc<AtomicU64>,
     /// A commit failed: its frames must be cleared from the log before the next one is written.
     dirty_log: bool,
+    /// The files were missing at the last commit, so that it is logged once.
+    missing: bool,
     broken: Option<Arc<str>>,
 }
 
@@ -288,7 +290,8 @@ impl Disk {
         let files = Arc::new(OpenFiles::open(dir)?);
         let reserve = Reserve::new(reserve, &files);
         let dir = dir.to_path_buf();
-        let mut disk = Disk { db, dir, meta, marker, files, reserve, wal_pages, dirty_log: false, broken: None };
+        let (dirty_log, missing, broken) = (false, false, None);
+        let mut disk = Disk { db, dir, meta, marker, files, reserve, wal_pages, dirty_log, missing, broken };
         disk.refill();
         Ok(disk)
     }
@@ -341,7 +344,12 @@ impl Disk {
         if let Some(why) = &self.broken {
             return Err(CommitError::Broken(why.clone()));
         }
-        if let Some(why) = self.files.missing() {
+        let missing = self.files.missing();
+        if let Some(why) = missing.as_ref().filter(|_| !self.missing) {
+            tracing::error!(error = %why, "store refuses writes");
+        }
+        self.missing = missing.is_some();
+        if let Some(why) = missing {
             return Err(CommitError::Missing(why));
         }
         if self.dirty_log {
