@@ -6,6 +6,7 @@
 //! * [`bridge`]: attaches pods; [`journal`]: which pod has which address; [`bridge_nat`]: masquerading and host ports
 //! * [`conntrack`]: connection tracking; [`links`]: interfaces and routes; [`nft`]: nftables over netlink
 //! * [`netns`]: work inside a pod's network namespace
+//! * [`leftovers`]: interfaces, addresses and tables of any instance on the machine, found by their names
 //!
 //! Machines reach each other's pods by plain routes, so they must be on one network.
 
@@ -16,6 +17,7 @@ pub mod conntrack;
 pub mod dns;
 mod error;
 mod journal;
+pub mod leftovers;
 mod links;
 pub mod loopback;
 mod netns;
@@ -27,4 +29,5 @@ pub mod services;
 pub use bridge::{Bridge, Settings, bridge_name};
 pub use error::NetworkError;
 pub use journal::{HostPort, Protocol};
+pub use nft::check as check_nftables;
 pub use range::{InvalidRange, Range};

@@ -9,11 +9,11 @@ use super::{
     socket::NetfilterSocket,
     uapi::{
         NFPROTO_IPV4, NFT_MSG_GETCHAIN, NFT_MSG_GETGEN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM,
-        NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_GEN_ID,
-        NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_RULE_USERDATA,
+        NFT_MSG_GETTABLE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_DATA_VALUE, NFTA_DATA_VERDICT,
+        NFTA_GEN_ID, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_RULE_USERDATA,
         NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET,
-        NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_VERDICT_CHAIN, NFTNL_UDATA_RULE_COMMENT,
-        NLM_F_DUMP, NLM_F_REQUEST,
+        NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME, NFTA_VERDICT_CHAIN,
+        NFTNL_UDATA_RULE_COMMENT, NLM_F_DUMP, NLM_F_REQUEST,
     },
 };
 
@@ -38,6 +38,13 @@ fn request(message: u16, flags: u16, content: impl FnOnce(&mut Attributes<'_>)) 
 /// The ruleset generation: every committed transaction of this network namespace increments it.
 pub fn get_generation(socket: &NetfilterSocket) -> io::Result<u32> {
     socket.request(&request(NFT_MSG_GETGEN, 0, |_| {}), |message| get_u32(message.attributes(), NFTA_GEN_ID))
+}
+
+/// Names of all tables of the IPv4 family.
+pub fn list_tables(socket: &NetfilterSocket) -> io::Result<Vec<String>> {
+    socket.dump(&request(NFT_MSG_GETTABLE, NLM_F_DUMP, |_| {}), |message, found| {
+        found.extend(get_str(message.attributes(), NFTA_TABLE_NAME).map(str::to_owned));
+    })
 }
 
 /// Names of a table's sets and maps.

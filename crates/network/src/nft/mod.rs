@@ -38,6 +38,11 @@ use self::{
 /// Elements per message: the list attribute is at most 64 KiB long.
 const ELEMENTS_PER_MESSAGE: usize = 500;
 
+/// Whether the kernel answers nf_tables requests of this process.
+pub fn check() -> std::io::Result<()> {
+    listing::get_generation(&socket::NetfilterSocket::open()?).map(drop)
+}
+
 /// The message type of an `NFT_MSG_*`.
 const fn nft_message(message: u16) -> u16 {
     NFNL_SUBSYS_NFTABLES << 8 | message

@@ -15,6 +15,7 @@ use std::{
     process::ExitCode,
 };
 
+use mainstay_files::restrict_file;
 use nix::{
     sched::{CloneFlags, unshare},
     sys::prctl,
@@ -109,6 +110,7 @@ fn begin(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, Opti
     };
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).map_err(|error| told("listen", &error))?;
+    restrict_file(socket)?;
     listener.set_nonblocking(true)?;
     Ok((listener, reaper))
 }
