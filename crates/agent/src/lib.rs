@@ -11,6 +11,7 @@ pub mod events;
 pub mod heal;
 pub mod hook;
 pub mod join;
+pub mod leftovers;
 pub mod logs;
 pub mod metrics;
 pub mod network;

@@ -1,8 +1,12 @@
 //! What of the machine appears inside a container: volumes, and the few files that every pod has.
 
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use mainstay_files::create_private_dir;
 use mainstay_runtime::spec::{Mount, Propagation, RecursiveReadOnly};
 
 use super::{ConfigError, Specs, Wanted, dns, env, hostname, hosts, pod_ref};
@@ -104,7 +108,7 @@ impl Specs {
         }
         let directory = self.layout().etc(&uid);
         let failed = |error: std::io::Error| ConfigError::Refused(format!("cannot write the pod's files: {error}"));
-        std::fs::create_dir_all(&directory).map_err(failed)?;
+        create_private_dir(&directory).map_err(failed)?;
         let mut files = Vec::new();
         for (target, text) in texts {
             let file = directory.join(Path::new(target).file_name().unwrap_or_default());
@@ -112,6 +116,8 @@ impl Specs {
             if std::fs::read_to_string(&file).ok().as_deref() != Some(&text) {
                 std::fs::write(&file, text).map_err(failed)?;
             }
+            // Every user in the container reads it, whatever our umask; nobody else gets to it on the machine.
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).map_err(failed)?;
             files.push((target.to_owned(), file));
         }
         let last_words = self.termination_log(&uid, wanted.name, wanted.attempt);
@@ -124,8 +130,7 @@ impl Specs {
 
 /// A file that any user in the container can write.
 fn write_anybody(file: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::create_dir_all(file.parent().unwrap_or(file))?;
+    create_private_dir(file.parent().unwrap_or(file))?;
     let made = std::fs::OpenOptions::new().create(true).append(true).open(file)?;
     made.set_permissions(std::fs::Permissions::from_mode(0o666))
 }

@@ -1,6 +1,7 @@
 //! Doing what was decided. Nothing is decided here, and everything may be done twice.
 
 use std::{
+    any::Any,
     collections::BTreeSet,
     net::IpAddr,
     sync::Arc,
@@ -13,6 +14,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, api::DeleteParams};
 use mainstay_runtime::{ContainerId, PodUid, RuntimeError, SandboxStatus, error::chain, idmap::UserNamespace};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Tools, image,
@@ -34,6 +36,8 @@ pub struct Subject {
     pub pod: Option<Arc<Pod>>,
     pub source: Option<Source>,
     pub sandbox: Option<SandboxStatus>,
+    /// Cancelled when a start is to be given up, because the pod ends.
+    pub give_up: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -43,6 +47,12 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A fault in our own code. What was under way is tried again like anything that failed.
+    pub fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self::other(format!("internal error: {}", text.unwrap_or("panic")))
+    }
+
     fn other(error: impl std::fmt::Display) -> Self {
         Self { kind: TroubleKind::Other, message: error.to_string() }
     }
@@ -153,8 +163,11 @@ async fn start(tools: &Tools, on: &Subject, name: &str, attempt: u32) -> Done {
         Failure { kind, message }
     };
 
-    let image =
-        image::resolve(tools, pod, &container).await.map_err(|no| Failure { kind: no.kind, message: no.message })?;
+    // Other pods may wait for the same image: what was fetched so far is not lost.
+    let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(tools, pod, &container)).await else {
+        return Err(Failure::other("given up, because the pod ends"));
+    };
+    let image = resolved.map_err(|no| Failure { kind: no.kind, message: no.message })?;
     let wanted = spec::Wanted { pod, name, attempt, image: &image, addresses: &addresses(tools, pod, sandbox) };
     let mut made = tools.specs.container(&wanted).await.map_err(|e| failed(TroubleKind::Config, e.to_string()))?;
     made.annotations.insert(IDENTITY.into(), spec::identity(&container));
@@ -176,7 +189,9 @@ async fn start(tools: &Tools, on: &Subject, name: &str, attempt: u32) -> Done {
     let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
     if let Some(hook) = hook {
         let at = Place { pod, container: name, id: &id, address: addresses(tools, pod, sandbox).first().copied() };
-        if let Err(error) = tools.hooks.run(at, hook, Duration::MAX).await {
+        // A hook may take as long as the pod lives, and no longer.
+        let hooked = on.give_up.run_until_cancelled(tools.hooks.run(at, hook, None)).await;
+        if let Some(Err(error)) = hooked {
             say(Kind::Warning, "FailedPostStartHook", format!("PostStartHook failed: {error}"));
             say(Kind::Normal, "Killing", format!("FailedPostStartHook: Container {name} will be killed"));
             gone(tools.runtime.stop_container(&id, grace(pod)).await)?;
@@ -200,7 +215,9 @@ async fn stop(tools: &Tools, on: &Subject, name: &str, id: &ContainerId, grace: 
         let text = match why {
             StopWhy::PodEnds => format!("Stopping container {name}"),
             StopWhy::Changed => format!("Container {name} definition changed, will be restarted"),
-            StopWhy::Unhealthy(_) => format!("Container {name} failed liveness probe, will be restarted"),
+            StopWhy::Unhealthy(probe) => {
+                format!("Container {name} failed {} probe, will be restarted", probe.name().to_lowercase())
+            }
             StopWhy::Resized => format!("Container {name} resize requires restart"),
             StopWhy::PodRecreated(why) => format!("Stopping container {name}: {why}"),
             StopWhy::Lost => format!("Container {name} cannot be tracked any more, will be restarted"),
@@ -215,7 +232,7 @@ async fn stop(tools: &Tools, on: &Subject, name: &str, id: &ContainerId, grace: 
     {
         let address = on.sandbox.as_ref().and_then(|sandbox| addresses(tools, pod, sandbox).first().copied());
         let at = Place { pod, container: name, id, address };
-        if let Err(error) = tools.hooks.run(at, hook, grace).await {
+        if let Err(error) = tools.hooks.run(at, hook, Some(grace)).await {
             let text = format!("PreStopHook failed: {error}");
             tools.events.container(pod, name, Kind::Warning, "FailedPreStopHook", text);
         }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     Inner, apparmor, capabilities, cgroup,
     cgroup::Cgroup,
-    client, mount_checks, mounts,
+    client, mount_checks,
     oci::{self, Pids, Wanted},
     record::{self, ContainerRecord, Launch, Run, SharedMount},
     rooted,
@@ -141,7 +141,7 @@ impl Inner {
                     staging,
                 };
                 let write = || -> io::Result<()> {
-                    std::fs::create_dir_all(dir.path())?;
+                    mainstay_files::create_private_dir(dir.path())?;
                     record::write(&dir.config(), &config)?;
                     record::write(&dir.launch(), &launch)?;
                     // Last: what has it is whole.
@@ -273,7 +273,7 @@ impl Inner {
         let swept = blocking(move || {
             // What lies there without its record was never there.
             let record = std::fs::remove_file(dir.record());
-            mounts::remove_tree(dir.path()).and(record)
+            mainstay_files::mountinfo::remove_tree(dir.path()).and(record)
         });
         swept.await?.map_err(|error| RuntimeError::failed(format!("remove container {id}"), error))?;
         self.world.change(&sandbox, |sandbox| sandbox.containers.remove(id))?;

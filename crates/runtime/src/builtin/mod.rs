@@ -8,6 +8,7 @@ use std::{collections::HashMap, ffi::OsString, path::PathBuf, sync::Arc, time::D
 
 use async_trait::async_trait;
 use caps::CapsHashSet;
+use mainstay_files::{create_private_dir, mountinfo};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
@@ -16,7 +17,6 @@ mod capabilities;
 mod client;
 mod containers;
 mod mount_checks;
-mod mounts;
 mod oci;
 mod paths;
 mod record;
@@ -95,11 +95,14 @@ impl Keyed {
 impl Builtin {
     /// Finds everything that an earlier one made.
     pub async fn open(settings: BuiltinSettings) -> Result<Self> {
-        cgroup::verify().map_err(|error| RuntimeError::caused("find the machine's cgroups", &error))?;
+        let missing = cgroup::what_is_missing();
+        if !missing.is_empty() {
+            return Err(RuntimeError::failed("find the machine's cgroups", missing.join("; ")));
+        }
         let failed = |error: std::io::Error| RuntimeError::failed("open the runtime's directory", error);
         let paths = Paths { directory: settings.directory, run_dir: settings.run_dir };
-        for dir in [paths.sandboxes(), paths.sockets()] {
-            std::fs::create_dir_all(dir).map_err(failed)?;
+        for dir in [paths.sandboxes(), paths.run_dir.clone(), paths.sockets(), paths.all_shm()] {
+            create_private_dir(&dir).map_err(failed)?;
         }
         let inner = Arc::new(Inner {
             paths,
@@ -125,7 +128,7 @@ impl Builtin {
         let inner = Arc::clone(&self.0);
         let swept = sandboxes::blocking(move || {
             Cgroup::at(inner.cgroup_parent.clone()).remove()?;
-            mounts::remove_tree(&inner.paths.run_dir)
+            mountinfo::remove_tree(&inner.paths.run_dir)
         });
         swept.await?.map_err(|error| RuntimeError::failed("remove what is left of the runtime", error))
     }
@@ -183,7 +186,13 @@ impl Runtime for Builtin {
         client::ask(&self.0.paths.socket(&sandbox), &request, client::SOON).await.map(drop)
     }
 
-    async fn exec(&self, id: &ContainerId, command: &[String], timeout: Duration, limit: usize) -> Result<ExecOutput> {
+    async fn exec(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Option<Duration>,
+        limit: usize,
+    ) -> Result<ExecOutput> {
         self.0.exec(id, command, timeout, limit).await
     }
 

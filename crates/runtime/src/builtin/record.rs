@@ -4,13 +4,13 @@
 //! container runs, and the boot id in each record says so.
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use jiff::Timestamp;
+use mainstay_files::{Durability, PRIVATE_FILE, write_atomic};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -215,10 +215,7 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
 }
 
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = fs::File::create(&new)?;
-    file.write_all(bytes)?;
-    fs::rename(&new, path)
+    write_atomic(path, bytes, PRIVATE_FILE, Durability::Volatile)
 }
 
 /// Changes with every start of the machine.

@@ -1,12 +1,16 @@
 //! Sandboxes: made, found again, removed.
 //!
-//! A sandbox is its directory. It is made not ready, and only made ready when everything is there; it is made not ready
-//! again before anything is taken away, and its record is the last that goes. So whatever interrupts, what is found is
+//! A sandbox is its directory. It is made not ready, and only made ready when everything is there; its shim ends before
+//! anything is taken away, and its record is the last that goes. So whatever interrupts, what is found is
 //! either whole or good for removal, and removal can be repeated from any point.
+//!
+//! Removal writes nothing: on a full disk it is what makes room. That it has begun need not be recorded, because a
+//! sandbox without its shim is not ready, whatever its record says.
 
 use std::{fs, io, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use mainstay_files::{create_private_dir, mountinfo};
 use nix::{
     mount::{MsFlags, mount},
     sys::signal::{Signal, kill},
@@ -22,7 +26,6 @@ use super::{
     Inner,
     cgroup::Cgroup,
     client::{self, Client},
-    mounts,
     record::{self, ContainerRecord, Process, Run, SandboxRecord},
     shim::Hello,
     wire::{Answer, Request},
@@ -102,14 +105,14 @@ impl Inner {
 
     fn lay_out(&self, record: &SandboxRecord) -> io::Result<()> {
         let dir = self.paths.sandbox(&record.id);
-        fs::create_dir_all(dir.containers()).map_err(|error| at_path("make", &dir.containers(), &error))?;
+        create_private_dir(&dir.containers()).map_err(|error| at_path("make", &dir.containers(), &error))?;
         record::write(&dir.record(), record).map_err(|error| at_path("write", &dir.record(), &error))?;
         let pod = Cgroup::at(record.pod_cgroup.clone());
         pod.create()?;
         pod.limit(&record.spec.resources)?;
         if !record.spec.host_ipc {
             let shm = self.paths.shm(&record.id);
-            fs::create_dir_all(&shm).map_err(|error| at_path("make", &shm, &error))?;
+            create_private_dir(&shm).map_err(|error| at_path("make", &shm, &error))?;
             mount(
                 Some("shm"),
                 &shm,
@@ -231,10 +234,8 @@ impl Inner {
             return Ok(());
         };
         let _changing = lock.lock().await;
-        if record.ready {
-            record.ready = false;
-            self.save(&record)?;
-        }
+        record.ready = false;
+        self.world.change(id, |sandbox| sandbox.record.ready = false)?;
         let _ = client::ask(&self.paths.socket(id), &Request::Shutdown, client::SOON).await;
         let group = Cgroup::at(record.cgroup());
         let shim = record.shim.filter(|shim| record.boot == self.boot && shim.is_alive());
@@ -261,12 +262,12 @@ impl Inner {
     /// Everything that is on disk or in the kernel, the record last.
     fn sweep(&self, record: &SandboxRecord) -> io::Result<()> {
         let dir = self.paths.sandbox(&record.id);
-        mounts::unmount(&self.paths.shm(&record.id))?;
+        mountinfo::unmount_and_remove(&self.paths.shm(&record.id))?;
         Cgroup::at(record.cgroup()).remove()?;
         Cgroup::at(record.pod_cgroup.clone()).remove_if_empty();
         let _ = fs::remove_file(self.paths.socket(&record.id));
-        mounts::remove_tree(&dir.containers())?;
-        mounts::remove_tree(&dir.0)
+        mountinfo::remove_tree(&dir.containers())?;
+        mountinfo::remove_tree(&dir.0)
     }
 
     /// Reads what is on disk, and connects to the shims that still live.
@@ -324,8 +325,8 @@ impl Inner {
             let dir = self.paths.sandbox(&id);
             let Ok(record) = record::read::<SandboxRecord>(&dir.record()) else {
                 // Removal got as far as the record, or making it not as far as that: there is nothing else of it.
-                mounts::unmount(&self.paths.shm(&id))?;
-                mounts::remove_tree(&dir.0)?;
+                mountinfo::unmount_and_remove(&self.paths.shm(&id))?;
+                mountinfo::remove_tree(&dir.0)?;
                 continue;
             };
             let mut sandbox = Sandbox::new(record);
@@ -339,7 +340,7 @@ impl Inner {
                 let paths = dir.container(&container);
                 let Ok(record) = record::read::<ContainerRecord>(&paths.record()) else {
                     // Never finished: nobody was told of it.
-                    mounts::remove_tree(paths.path())?;
+                    mountinfo::remove_tree(paths.path())?;
                     continue;
                 };
                 let run = record::read::<Run>(&paths.run()).ok();

@@ -46,7 +46,7 @@ impl Inner {
         let target = spec.pid_of.as_deref().map(|name| newest(&of_sandbox, name)).transpose()?;
         let config = config::container(&self.settings.instance, &pod, spec, &user, target)?;
         if let Some(directory) = spec.log_path.parent() {
-            let made = tokio::fs::create_dir_all(directory).await;
+            let made = mainstay_files::create_private_dir(directory);
             made.map_err(|error| RuntimeError::failed(format!("make {}", directory.display()), error))?;
         }
         let mut sandbox_config = config::sandbox(&self.settings.instance, &pod);

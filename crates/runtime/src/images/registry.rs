@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Read},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -264,16 +264,15 @@ pub struct Blob {
 
 impl Blob {
     fn create(files: &Files, hex: &str) -> io::Result<Self> {
-        let open = |path: &Path| File::options().create(true).truncate(false).read(true).write(true).open(path);
         let path = files.ingest(hex);
-        let lock = open(&path)?;
+        let lock = mainstay_files::open_private(&path)?;
         match lock.try_lock() {
             Ok(()) => return Ok(Self { path, lock }),
             Err(TryLockError::WouldBlock) => {} // another process fetches it; two copies are better than one waiting
             Err(TryLockError::Error(e)) => return Err(e),
         }
         let path = files.ingest(&format!("{hex}.{}", uuid::Uuid::new_v4().simple()));
-        let lock = open(&path)?;
+        let lock = mainstay_files::open_private(&path)?;
         lock.lock()?;
         Ok(Self { path, lock })
     }

@@ -20,12 +20,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, mountinfo, write_atomic};
 use rustix::{
     io::Errno,
     mount::{MountFlags, MoveMountFlags, UnmountFlags, move_mount},
 };
 
-use super::{HOST_IMAGE, du, extract, files::Files, mounts};
+use super::{HOST_IMAGE, du, extract, files::Files};
 use crate::{
     error::RuntimeError,
     idmap::{self, UserNamespace},
@@ -61,15 +62,16 @@ pub fn prepare(
     let failed = |e: io::Error| RuntimeError::failed(format!("prepare the root filesystem of {container_id}"), e);
     let merged = dir.join("merged");
     if dir.exists() {
-        if mounts::at_or_below(&merged).map_err(failed)?.contains(&merged) {
+        if mountinfo::at_or_below(&merged).map_err(failed)?.contains(&merged) {
             return Ok(Rootfs { path: merged });
         }
         release(files, container_id)?; // half made, or from before the machine was restarted
     }
+    create_private_dir(&dir).map_err(failed)?;
     for part in ["upper", "work", "merged", LOWER] {
         fs::create_dir_all(dir.join(part)).map_err(failed)?;
     }
-    fs::write(dir.join("image"), image_id).map_err(failed)?;
+    write_atomic(&dir.join("image"), image_id.as_bytes(), PRIVATE_FILE, Durability::Volatile).map_err(failed)?;
     let lower = lower(files, image_id, layers)?;
     let first_id = owners.map_or(0, |owners| owners.ids.host_id);
     look_like(&dir.join("upper"), &lower[0], first_id).map_err(failed)?;
@@ -121,18 +123,18 @@ pub fn release(files: &Files, container_id: &str) -> Result<()> {
     if !dir.exists() {
         return Ok(());
     }
-    for layer in mounts::at_or_below(&dir.join(LOWER)).map_err(failed)? {
+    for layer in mountinfo::at_or_below(&dir.join(LOWER)).map_err(failed)? {
         // Left by an agent that ended while it mounted.
         rustix::mount::unmount(&layer, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).map_err(|e| failed(e.into()))?;
     }
-    for _ in 0..=mounts::at_or_below(&dir).map_err(failed)?.len() {
+    for _ in 0..=mountinfo::at_or_below(&dir).map_err(failed)?.len() {
         match rustix::mount::unmount(dir.join("merged"), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
             Err(Errno::INVAL | Errno::NOENT) => break, // not, or no longer, mounted
             Err(e) => return Err(failed(e.into())),
         }
     }
-    if let Some(mounted) = mounts::at_or_below(&dir).map_err(failed)?.pop() {
+    if let Some(mounted) = mountinfo::at_or_below(&dir).map_err(failed)?.pop() {
         return Err(RuntimeError::failed(doing(), format!("{} is still mounted", mounted.display())));
     }
     for part in ["upper", "work", LOWER] {
@@ -141,6 +143,24 @@ pub fn release(files: &Files, container_id: &str) -> Result<()> {
     gone(fs::remove_dir(dir.join("merged"))).map_err(failed)?; // fails rather than delete what it should not hold
     gone(fs::remove_file(dir.join("image"))).map_err(failed)?;
     gone(fs::remove_dir(&dir)).map_err(failed)
+}
+
+/// Why root filesystems cannot be made below `directory`; nothing if they can. Tries it: that the kernel knows overlayfs does not
+/// mean that this directory's filesystem can carry one.
+pub fn what_overlay_lacks(directory: &Path) -> Option<String> {
+    let attempt = || -> std::result::Result<(), String> {
+        let told = |error: io::Error| format!("{}: {error}", directory.display());
+        create_private_dir(directory).map_err(told)?;
+        let scratch = tempfile::Builder::new().prefix(".overlay-").tempdir_in(directory).map_err(told)?;
+        for part in ["lower", "upper", "work", "merged"] {
+            fs::create_dir(scratch.path().join(part)).map_err(told)?;
+        }
+        mount(scratch.path(), &[scratch.path().join("lower")]).map_err(|error| error.to_string())?;
+        rustix::mount::unmount(scratch.path().join("merged"), UnmountFlags::DETACH).map_err(|error| told(error.into()))
+    };
+    // A full disk says nothing of what the machine can do.
+    let is_full = || rustix::fs::statvfs(directory).is_ok_and(|found| found.f_bavail == 0 || found.f_favail == 0);
+    attempt().err().filter(|_| !is_full())
 }
 
 /// What the container itself wrote.

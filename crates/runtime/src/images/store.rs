@@ -187,6 +187,29 @@ impl ImageStore {
         Ok(true)
     }
 
+    /// Gives an image one more name, and answers it in full. A name that another image had is this one's from now on.
+    pub fn add_name(&self, reference: &str, name: &str) -> Result<String> {
+        let invalid = |why: String| RuntimeError::Invalid { why };
+        let parsed = super::name::parse(name).map_err(|error| invalid(error.to_string()))?;
+        let tag = super::name::tagged(&parsed).filter(|_| parsed.digest().is_none());
+        let tag = tag.ok_or_else(|| invalid(format!("{name:?} is a digest; give a name and a tag, as in web:v1")))?;
+        if name == HOST_IMAGE {
+            return Err(invalid(format!("the name {HOST_IMAGE} is this machine's")));
+        }
+        let files = &self.inner.files;
+        let failed = |e| RuntimeError::failed("write the image index", e);
+        let _lock = files.lock().map_err(failed)?;
+        let mut index = files.read_index().map_err(failed)?;
+        let found = index.find(reference).map(|(id, record)| (id.clone(), record.clone()));
+        let (id, record) = found.ok_or_else(|| RuntimeError::ImageMissing { image: reference.to_owned() })?;
+        index.put(&id, Record { tags: BTreeSet::from([tag.clone()]), ..record.clone() });
+        if let Some(named) = index.images.get_mut(&id) {
+            named.tags.extend(record.tags);
+        }
+        files.write_index(&index).map_err(failed)?;
+        Ok(tag)
+    }
+
     /// Removes the image, or only this one of its names if it has others. Answers the bytes freed.
     pub fn remove_name(&self, reference: &str) -> Result<u64> {
         let name = super::name::parse(reference).ok();

@@ -147,7 +147,7 @@ impl Pod {
     pub async fn exec(&self, id: &ContainerId, script: &str) -> ExecOutput {
         let command = [BOX, "sh", "-c", script].map(str::to_owned);
         let runtime = &self.bench.runtime;
-        runtime.exec(id, &command, Duration::from_secs(60), 1 << 20).await.expect("exec")
+        runtime.exec(id, &command, Some(Duration::from_secs(60)), 1 << 20).await.expect("exec")
     }
 
     pub async fn containers(&self) -> Vec<ContainerStatus> {

@@ -131,7 +131,7 @@ async fn root_in_a_user_namespace_is_nobody_on_the_machine() {
     // Others of the pod, and what joins them.
     let exec = async |id, script: &str| {
         let command = ["/bin/sh", "-c", script].map(str::to_owned);
-        let said = subject.runtime.exec(id, &command, Duration::from_secs(20), 10_000).await.unwrap();
+        let said = subject.runtime.exec(id, &command, Some(Duration::from_secs(20)), 10_000).await.unwrap();
         String::from_utf8_lossy(&said.stdout).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     let look = "cat /proc/self/uid_map; id -u; touch /volume/joined /joined && stat -c %u:%g /volume/joined /joined; \

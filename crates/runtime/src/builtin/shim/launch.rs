@@ -19,6 +19,7 @@ use libcontainer::{
     error::LibcontainerError,
     syscall::syscall::SyscallType,
 };
+use mainstay_files::{create_private_dir, restrict_file};
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
@@ -114,6 +115,8 @@ fn container(job: Job, channel: &Rc<OwnedFd>) -> Result<(), String> {
     }
     part_mounts(launch).map_err(|error| format!("make the container's mounts: {error}"))?;
 
+    // What libcontainer records in it is as open as it likes.
+    create_private_dir(&job.dir.oci()).map_err(|error| format!("record the container: {error}"))?;
     let console = Console::listen(&job, launch.tty)?;
     let program = program(launch, channel, launch.private.clone())?;
     let builder = with_stdio(ContainerBuilder::new(job.id.0.clone(), SyscallType::Linux), job.stdio)
@@ -210,7 +213,7 @@ fn part_mounts(launch: &Launch) -> io::Result<()> {
         .collect::<Result<_, _>>()?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
     for (tree, to) in shared.iter().zip(&launch.shared) {
-        fs::create_dir_all(&to.stage)?;
+        create_private_dir(&to.stage)?;
         move_mount(tree.as_fd(), "", rustix::fs::CWD, &to.stage, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     }
     launch.staging.as_ref().map_or(Ok(()), stage)
@@ -273,6 +276,7 @@ impl Console {
         let path = Path::new("/proc/self/cwd").join(format!("tty-{}", std::process::id()));
         std::env::set_current_dir(job.dir.path()).map_err(|error| error.to_string())?;
         let listener = UnixListener::bind(&path).map_err(|error| format!("listen for the terminal: {error}"))?;
+        restrict_file(&path).map_err(|error| format!("listen for the terminal: {error}"))?;
         let path = job.dir.path().join(path.file_name().unwrap_or_default());
         Ok(Some(Self { path, listener }))
     }

@@ -17,6 +17,7 @@ use std::{
     process::ExitCode,
 };
 
+use mainstay_files::restrict_file;
 use nix::{
     sched::{CloneFlags, setns, unshare},
     sys::prctl,
@@ -133,6 +134,7 @@ fn begin(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, Sand
     }
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).map_err(|error| told("listen", &error))?;
+    restrict_file(socket)?;
     listener.set_nonblocking(true)?;
     Ok((listener, spec, reaper))
 }
