@@ -4,9 +4,10 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
-use super::eventually;
+use super::{eventually, tool};
 
 /// How many processes have each argument that begins so.
 pub fn running(prefix: &str) -> BTreeMap<String, usize> {
@@ -89,19 +90,23 @@ fn remove_cgroup(path: &Path) -> std::io::Result<()> {
 
 /// Everything on the machine that names this data directory or its instance: mounts, cgroups, processes, interfaces.
 pub fn traces(data_dir: &Path) -> Vec<String> {
-    let instance = instance(data_dir);
+    traces_of(&instance(data_dir), data_dir)
+}
+
+/// The same of a data directory that may be gone.
+pub fn traces_of(instance: &str, data_dir: &Path) -> Vec<String> {
     let id = instance.trim_start_matches("mainstay-").to_owned();
-    let names = |text: &str| text.contains(&instance) || text.contains(&data_dir.display().to_string());
+    let names = |text: &str| text.contains(instance) || text.contains(&data_dir.display().to_string());
     let mut traces = Vec::new();
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read mounts");
     traces.extend(mounts.lines().filter(|line| names(line)).map(|line| format!("mount {line}")));
     for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
-        let path = hierarchy.path().join(&instance);
+        let path = hierarchy.path().join(instance);
         traces.extend(path.exists().then(|| format!("cgroup {}", path.display())));
     }
     for (pid, command) in processes() {
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        if command.iter().any(|part| names(part)) || cgroups.contains(&instance) {
+        if command.iter().any(|part| names(part)) || cgroups.contains(instance) {
             traces.push(format!("process {pid} {command:?}"));
         }
     }
@@ -109,13 +114,50 @@ pub fn traces(data_dir: &Path) -> Vec<String> {
         let name = link.file_name().to_string_lossy().into_owned();
         traces.extend(name.contains(&id).then(|| format!("interface {name}")));
     }
-    let run = PathBuf::from("/run").join(&instance);
+    traces.extend(network(&id));
+    let run = PathBuf::from("/run").join(instance);
     traces.extend(run.exists().then(|| format!("directory {}", run.display())));
     traces
 }
 
+/// Addresses and packet rules that bear this id.
+fn network(id: &str) -> Vec<String> {
+    let nft = tool("nftables/usr/sbin/nft");
+    let libraries = fs::canonicalize(tool("nftables")).expect("tools are there").join("libraries");
+    let mut tables = Command::new(nft);
+    tables.args(["list", "tables"]).env("LD_LIBRARY_PATH", libraries);
+    let mut addresses = Command::new("ip");
+    addresses.args(["-o", "addr", "show"]);
+    let mut found = Vec::new();
+    for mut question in [tables, addresses] {
+        let output = question.output().expect("ask for the machine's network");
+        assert!(output.status.success(), "{output:?}");
+        let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+        found.extend(lines.lines().filter(|line| line.contains(id)).map(|line| format!("network {}", line.trim())));
+    }
+    found
+}
+
+/// Cgroups of sandboxes of an instance, in all hierarchies.
+pub fn sandbox_cgroups(instance: &str) -> Vec<PathBuf> {
+    fn below(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                found.push(entry.path());
+            }
+            below(&entry.path(), found);
+        }
+    }
+    let mut found = Vec::new();
+    for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+        below(&hierarchy.path().join(instance), &mut found);
+    }
+    found
+}
+
 /// As the binary names it: from the hash of the data directory.
-fn instance(data_dir: &Path) -> String {
+pub fn instance(data_dir: &Path) -> String {
     let whole = fs::canonicalize(data_dir).expect("the data directory is there");
     format!("mainstay-{:08x}", xxhash_rust::xxh3::xxh3_64(whole.as_os_str().as_encoded_bytes()) >> 32)
 }

@@ -2,6 +2,7 @@
 
 mod cluster;
 pub mod command;
+mod disk;
 mod etcd;
 mod following;
 pub mod host;
@@ -16,6 +17,7 @@ use std::{
 };
 
 pub use cluster::Cluster;
+pub use disk::SmallDisk;
 pub use etcd::Etcd;
 pub use following::Following;
 pub use kubectl::{Kubectl, Version};

@@ -37,7 +37,7 @@ fn once(name: &str, directory: &Path, script: &str) -> Pod {
     serde_json::from_value(pod).expect("a pod")
 }
 
-async fn until(cluster: &Cluster, name: &str, what: impl Fn(&Pod) -> bool) -> Pod {
+pub async fn until(cluster: &Cluster, name: &str, what: impl Fn(&Pod) -> bool) -> Pod {
     let deadline = std::time::Instant::now() + super::REST;
     loop {
         let pod = pods(cluster).await.get(name).await.expect("get the pod");

@@ -5,6 +5,7 @@
 
 mod ends;
 mod kills;
+mod vanished;
 
 use std::{collections::BTreeMap, time::Duration};
 

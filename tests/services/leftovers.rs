@@ -51,6 +51,28 @@ fn down_leaves_nothing_of_services_and_a_start_leaves_conntrack_alone() {
     assert_eq!(host::traces(&lab.machines.data("a")), Vec::<String>::new());
 }
 
+#[test]
+fn down_takes_the_pods_of_a_node_from_their_endpoints_and_says_that_they_ended() {
+    let mut machines = Machines::wired(&["a"]);
+    machines.start_server();
+    machines.start_agent("a");
+    machines.all_ready();
+    let mut lab = Lab::of(machines);
+    lab.start_service("web", json!({}));
+    lab.start_web("web", 2);
+    let endpoints = |lab: &Lab| lab.value("endpoints web", "{.subsets[*].addresses[*].ip}");
+    eventually("both are endpoints", || (endpoints(&lab).split(' ').count() == 2).then_some(()));
+    lab.machines.down("a");
+    eventually("none is an endpoint", || endpoints(&lab).is_empty().then_some(()));
+    assert_eq!(lab.ready_pods("web"), Vec::<String>::new());
+    let reasons = "{.items[*].status.containerStatuses[*].state.waiting.reason}";
+    assert_eq!(lab.value("pods -l app=web", reasons), "NodeDown NodeDown");
+    let ready = "{.status.conditions[?(@.type==\"Ready\")].message}";
+    assert!(lab.machines.kubectl(&["get", "node", "a", "-o", &format!("jsonpath={ready}")], "").ok().contains("ended"));
+    lab.machines.start_agent("a");
+    lab.serves("web", 2);
+}
+
 fn rules(lab: &Lab) -> String {
     lab.on("a", &format!("{} -s list ruleset", program("nftables", "usr/sbin/nft"))).ok()
 }

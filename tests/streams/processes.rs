@@ -116,7 +116,13 @@ impl Runtime for Processes {
         self.fake.reopen_log(id).await
     }
 
-    async fn exec(&self, id: &ContainerId, command: &[String], timeout: Duration, limit: usize) -> Result<ExecOutput> {
+    async fn exec(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Option<Duration>,
+        limit: usize,
+    ) -> Result<ExecOutput> {
         self.fake.exec(id, command, timeout, limit).await
     }
 

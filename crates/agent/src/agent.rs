@@ -24,10 +24,14 @@ use crate::{
     events::{Events, Said, Writer},
     heal::{Healer, Policies},
     hook::Hooks,
+    leftovers::{Instance, LeftoversError, orphans::remove_orphans},
     logs::rotate::Rotation,
     metrics::Metrics,
     network::{BridgeNetwork, Machines},
-    node::{Keeper, Parts},
+    node::{
+        Keeper, Parts, PodsAfterStop,
+        ended::{DownNotice, mark_pods_ended},
+    },
     objects::{self, Objects},
     offers::{Gate, Publisher},
     pods::{Pods, Source},
@@ -91,6 +95,8 @@ pub enum AgentError {
     Runtime(#[from] RuntimeError),
     #[error("set up the pod network: {0}")]
     Network(String),
+    #[error("remove pods of which the data directory has no record")]
+    Orphans(#[source] LeftoversError),
 }
 
 /// Everything built and bound, nothing running yet.
@@ -149,9 +155,9 @@ impl Agent {
         let reachable = has_server.then(|| client.clone());
         let policies = Arc::new(Policies::new(reachable.clone()));
         let directory = settings.directory.clone();
-        let healer = Healer::new(reachable, policies.clone(), pods.clone(), events.clone(), directory, metrics);
+        let healer = Healer::new(reachable, policies.clone(), pods.clone(), events.clone(), directory, metrics.clone());
         let healer = Arc::new(healer);
-        let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings.instance));
+        let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings));
         let objects = Arc::new(objects);
         let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
         let suspicion = healer.clone();
@@ -201,7 +207,10 @@ impl Agent {
             healer,
             evictions: keeper.evictions(),
             traffic: services.as_ref().map(|services| services.traffic.clone()).unwrap_or_default(),
+            metrics,
             mirrors,
+            user_ids: crate::user_ids::UserIds::of_machine(&settings.instance),
+            is_cri: matches!(engine, Engine::Cri { .. }),
         });
         Ok(Self { from_directory, settings, runtime, tools, keeper, from_api, said, server, bridge, services })
     }
@@ -233,6 +242,7 @@ impl Agent {
             tasks.spawn(volumes.run(stop.clone()));
         }
         let has_server = self.services.is_some();
+        let client = self.tools.client.clone();
         if let Some(services) = self.services {
             let machines = Machines {
                 node_name: self.settings.node_name.clone(),
@@ -251,7 +261,11 @@ impl Agent {
         stop.cancelled().await;
         tasks.wait().await;
         if has_server {
-            self.keeper.retire().await;
+            let ends = self.settings.instance.parse().is_ok_and(|instance| DownNotice::is_there(&instance));
+            if ends {
+                mark_pods_ended(&client, &self.settings.node_name).await;
+            }
+            self.keeper.retire(if ends { PodsAfterStop::End } else { PodsAfterStop::KeepRunning }).await;
         }
         quiet.cancel();
         let _ = speaking.await;
@@ -259,7 +273,8 @@ impl Agent {
 }
 
 fn make_directory(path: &Path) -> Result<(), AgentError> {
-    std::fs::create_dir_all(path).map_err(|source| AgentError::Directory { path: path.to_owned(), source })
+    let created = mainstay_files::create_private_dir(path).map(drop);
+    created.map_err(|source| AgentError::Directory { path: path.to_owned(), source })
 }
 
 /// The runtime, and the pod network if it is ours.
@@ -270,6 +285,9 @@ pub async fn start_engine(
 ) -> Result<(Arc<dyn Runtime>, Option<Arc<Bridge>>), AgentError> {
     match engine {
         Engine::Builtin { shim, insecure } => {
+            if let Ok(instance) = settings.instance.parse::<Instance>() {
+                remove_orphans(&instance, &settings.runtime_directory).await.map_err(AgentError::Orphans)?;
+            }
             let bridge = Bridge::new(mainstay_network::Settings {
                 instance: settings.instance.clone(),
                 directory: settings.directory.join("network"),
@@ -277,11 +295,12 @@ pub async fn start_engine(
             })
             .map_err(|error| AgentError::Network(error.chain()))?;
             let directory = settings.runtime_directory.clone();
-            let options = ImageOptions { insecure: insecure.clone(), ..ImageOptions::default() };
+            let mut options = ImageOptions { insecure: insecure.clone(), ..ImageOptions::default() };
+            options.hidden.extend(settings.store_directory.clone());
             let images = ImageStore::open_with(&directory.join("images"), options)?;
             let builtin = Builtin::open(BuiltinSettings {
                 directory,
-                run_dir: Path::new("/run").join(&settings.instance),
+                run_dir: settings.run_directory(),
                 cgroup_parent: settings.instance.clone(),
                 shim: shim.clone(),
                 network: Arc::new(BridgeNetwork(bridge.clone())),

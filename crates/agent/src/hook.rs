@@ -12,11 +12,14 @@ use crate::probe::{http_get, place, port, tcp};
 
 const USER_AGENT: &str = "kube-lifecycle/1.33";
 
-/// Of what a hook's command says, this much is told.
-const KEPT: usize = 1024;
+/// How much of a hook command's output its event shows.
+const OUTPUT_LIMIT: usize = 1024;
 
-/// How much longer than the deadline the runtime may take to end a command.
+/// How much longer than its limit the runtime may take to end a command.
 const SLACK: Duration = Duration::from_secs(10);
+
+/// For one HTTP request or connection of a hook that has no limit of its own.
+const ONE_REQUEST: Duration = Duration::from_secs(60);
 
 pub struct Hooks {
     runtime: Arc<dyn Runtime>,
@@ -40,17 +43,17 @@ impl Hooks {
         Self { runtime }
     }
 
-    /// Runs one hook to its end, or until `deadline` is over.
-    pub async fn run(&self, at: Place<'_>, hook: &LifecycleHandler, deadline: Duration) -> Result<(), HookError> {
+    /// Runs one hook to its end, or for `limit` if there is one.
+    pub async fn run(&self, at: Place<'_>, hook: &LifecycleHandler, limit: Option<Duration>) -> Result<(), HookError> {
         let (what, done) = if let Some(exec) = &hook.exec {
             let command = exec.command.as_deref().unwrap_or_default();
-            (format!("Exec lifecycle hook ([{}])", command.join(" ")), self.exec(&at, command, deadline).await)
+            (format!("Exec lifecycle hook ([{}])", command.join(" ")), self.exec(&at, command, limit).await)
         } else if let Some(get) = &hook.http_get {
             let what = format!("HTTP lifecycle hook ({})", get.path.as_deref().unwrap_or_default());
             let request = http_get::Request::new(get, &container(&at), at.address, USER_AGENT);
             let done = match request {
                 // As upstream: whatever the server answers, it has been told.
-                Ok(request) => request.send(deadline).await.map(drop),
+                Ok(request) => request.send(limit.unwrap_or(ONE_REQUEST)).await.map(drop),
                 Err(why) => Err(why),
             };
             (what, done)
@@ -58,32 +61,41 @@ impl Hooks {
             let to = place(socket.host.as_deref(), at.address)
                 .and_then(|host| Ok((host, port(&socket.port, &container(&at))?)));
             let done = match to {
-                Ok((host, port)) => tcp::connect(&host, port, deadline).await.map(drop),
+                Ok((host, port)) => tcp::connect(&host, port, limit.unwrap_or(ONE_REQUEST)).await.map(drop),
                 Err(why) => Err(why),
             };
             ("TCP lifecycle hook".to_owned(), done)
         } else if let Some(sleep) = &hook.sleep {
             let wanted = Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0));
-            tokio::time::sleep(wanted.min(deadline)).await;
-            let done =
-                if wanted > deadline { Err("container terminated before sleep hook finished".into()) } else { Ok(()) };
+            tokio::time::sleep(limit.map_or(wanted, |limit| wanted.min(limit))).await;
+            let done = match limit {
+                Some(limit) if wanted > limit => Err("container terminated before sleep hook finished".into()),
+                Some(_) | None => Ok(()),
+            };
             (format!("Sleep lifecycle hook ({})", sleep.seconds), done)
         } else {
             ("Lifecycle hook".to_owned(), Err("it says nothing to do".to_owned()))
         };
         done.map_err(|why| HookError {
-            why: format!("{what} for Container {:?} in Pod {:?} failed - error: {why}", at.container, shown(at.pod)),
+            why: format!(
+                "{what} for Container {:?} in Pod {:?} failed - error: {why}",
+                at.container,
+                full_name(at.pod)
+            ),
         })
     }
 
-    async fn exec(&self, at: &Place<'_>, command: &[String], deadline: Duration) -> Result<(), String> {
-        let run = self.runtime.exec(at.id, command, deadline, KEPT);
-        let late = || format!("command {:?} timed out", command.join(" "));
-        match tokio::time::timeout(deadline + SLACK, run).await {
-            Err(_) | Ok(Err(RuntimeError::Timeout { .. })) => Err(late()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(output)) if output.exit_code == 0 => Ok(()),
-            Ok(Ok(output)) => {
+    async fn exec(&self, at: &Place<'_>, command: &[String], limit: Option<Duration>) -> Result<(), String> {
+        let run = self.runtime.exec(at.id, command, limit, OUTPUT_LIMIT);
+        let done = match limit {
+            Some(limit) => tokio::time::timeout(limit.saturating_add(SLACK), run).await.ok(),
+            None => Some(run.await),
+        };
+        match done {
+            None | Some(Err(RuntimeError::Timeout { .. })) => Err(format!("command {:?} timed out", command.join(" "))),
+            Some(Err(error)) => Err(error.to_string()),
+            Some(Ok(output)) if output.exit_code == 0 => Ok(()),
+            Some(Ok(output)) => {
                 let said = String::from_utf8_lossy(&output.stderr);
                 let all = [&output.stdout[..], &output.stderr[..]].concat();
                 Err(format!(
@@ -105,7 +117,7 @@ fn container(at: &Place<'_>) -> Container {
 }
 
 /// `name_namespace(uid)`, as upstream writes pods.
-fn shown(pod: &Pod) -> String {
+pub fn full_name(pod: &Pod) -> String {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let meta = &pod.metadata;
     format!("{}_{}({})", text(&meta.name), text(&meta.namespace), text(&meta.uid))

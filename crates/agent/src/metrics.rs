@@ -17,6 +17,8 @@ pub struct Owner {
 pub struct Metrics {
     /// Containers restarted because their liveness failed.
     pub liveness_restarts: Family<Owner, Counter>,
+    /// Faults of our own while working on a pod.
+    pub worker_panics: Counter,
     /// Services that the table has.
     pub services: Gauge,
     /// Times that the table was changed.
@@ -31,6 +33,8 @@ impl Metrics {
         let mut registry = Registry::with_prefix("mainstay_agent");
         let help = "Containers restarted because their liveness failed, by owner";
         registry.register("liveness_restarts", help, self.liveness_restarts.clone());
+        let help = "Times that the worker of a pod panicked and was started again";
+        registry.register("worker_panics", help, self.worker_panics.clone());
         registry.register("services", "Services known on this machine", self.services.clone());
         registry.register("service_table_changes", "Changes of the table of Services", self.table_changes.clone());
         let help = "Packet rules of Services that were missing from the kernel or did not belong there";

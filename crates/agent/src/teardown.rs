@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
+use mainstay_files::mountinfo;
 use mainstay_network::Bridge;
 use mainstay_runtime::{ContainerStatus, Runtime, RuntimeError, cgroup::Cgroup};
 
@@ -12,6 +13,7 @@ use crate::{
     services,
     settings::Settings,
     standalone,
+    user_ids::UserIds,
     volumes::{VolumeError, Volumes, remove},
     wake::Wake,
 };
@@ -71,30 +73,20 @@ pub async fn teardown(
     for uid in volumes.held() {
         volumes.release(&uid).await?;
     }
-    if let Err(error) = remove::tree(&objects::kept_in(&settings.instance)) {
+    if let Err(error) = remove::tree(&objects::kept_in(settings)) {
         tracing::warn!(%error, "something of what the API told is left");
     }
+    let user_ids = UserIds::of_machine(&settings.instance).release_all();
+    user_ids.map_err(|source| TeardownError::Left { what: "user ids", source })?;
     // Empty by now; whatever still holds on to them keeps them.
     Cgroup::at(&settings.instance).remove().map_err(|source| TeardownError::Left { what: "cgroup", source })?;
-    let run = Path::new("/run").join(&settings.instance);
-    remove_empty(&run).map_err(|source| TeardownError::Left { what: "directory", source })?;
+    mountinfo::remove_tree(&settings.run_directory())
+        .map_err(|source| TeardownError::Left { what: "directory", source })?;
     services::remove(&settings.instance).await.map_err(|error| TeardownError::Network(error.chain()))?;
     if let Some(bridge) = bridge {
         bridge.down().await.map_err(|error| TeardownError::Network(error.chain()))?;
     }
     Ok(Ended { pods: observed.sandboxes.len(), containers: alive.len() })
-}
-
-/// Directories only: files, and with them what is mounted, are never touched.
-fn remove_empty(directory: &Path) -> std::io::Result<()> {
-    let entries = match std::fs::read_dir(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        remove_empty(&entry.path())?;
-    }
-    std::fs::remove_dir(directory)
 }
 
 /// How long each pod may take to stop, as far as it was kept.

@@ -18,9 +18,25 @@
 use std::{fmt, time::Duration};
 
 pub const ANNOTATION: &str = "mainstay.dev/heal";
+/// On a Lease that is a place of a set's restart budget: the uid of the set's controller.
+pub const SET_LABEL: &str = "mainstay.dev/heal-set";
+/// On such a Lease: the node whose pod has the place.
+pub const NODE_ANNOTATION: &str = "mainstay.dev/heal-node";
+const LEASE_PREFIX: &str = "heal-";
 
 const KEYS: &str = "restarts, recreate, move, budget, hold, settle, reset";
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The name of the Lease that is the place with this number of a set's restart budget.
+pub fn lease_name(set: &str, number: u32) -> String {
+    format!("{LEASE_PREFIX}{set}-{number}")
+}
+
+/// The set to whose restart budget a Lease of this name belongs.
+pub fn lease_set(name: &str) -> Option<&str> {
+    let (set, number) = name.strip_prefix(LEASE_PREFIX)?.rsplit_once('-')?;
+    (!set.is_empty() && number.parse::<u32>().is_ok_and(|parsed| parsed.to_string() == number)).then_some(set)
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -206,6 +222,14 @@ impl fmt::Display for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_name_tells_its_set() {
+        assert_eq!(lease_set(&lease_name("0a-1b", 12)), Some("0a-1b"));
+        for other in ["heal-", "heal-0", "heal--0", "heal-x-", "heal-x-01", "heal-x-+1", "leader-x-0"] {
+            assert_eq!(lease_set(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn what_is_not_said_is_as_always() {

@@ -12,6 +12,7 @@
 //! * [`matching`]: what selectors, affinities and tolerations mean
 //! * [`pod`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
 //! * [`heal`]: how pods are healed, as their annotation says
+//! * [`references`]: which objects a pod refers to
 //! * [`own`]: what machines say of themselves: [`offer`], [`service_table`]
 //! * [`narrow`]: kinds of which only a few fields are read
 //! * [`service`]: what Services ask for in annotations of ours
@@ -34,6 +35,7 @@ pub mod patch;
 pub mod pod;
 pub mod protobuf;
 pub mod quantity;
+pub mod references;
 pub mod registry;
 pub mod resources;
 pub mod schema;

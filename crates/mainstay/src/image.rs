@@ -23,6 +23,8 @@ pub enum ImageVerb {
     Import(ImportOptions),
     /// Fetch images from their registries
     Pull(PullOptions),
+    /// Give an image another name, such as the one that a manifest uses
+    Tag(TagOptions),
     /// List the images of this machine
     Ls(LsOptions),
     /// Remove names of images, and images with their last name
@@ -65,6 +67,18 @@ pub struct PullOptions {
 }
 
 #[derive(Debug, Args)]
+pub struct TagOptions {
+    /// Name or id of an image that is here
+    pub image: String,
+
+    /// Its new name, as in `web:v1`
+    pub name: String,
+
+    #[command(flatten)]
+    pub data: DataDir,
+}
+
+#[derive(Debug, Args)]
 pub struct LsOptions {
     #[command(flatten)]
     pub data: DataDir,
@@ -87,6 +101,7 @@ pub fn run(options: ImageOptions) -> Result<(), Exit> {
         match options.verb {
             ImageVerb::Import(options) => import(&options),
             ImageVerb::Pull(options) => pull(&options).await,
+            ImageVerb::Tag(options) => tag(&options).await,
             ImageVerb::Ls(options) => ls(&options).await,
             ImageVerb::Rm(options) => rm(&options).await,
         }
@@ -134,6 +149,23 @@ async fn pull(options: &PullOptions) -> Result<(), Exit> {
         })?;
         println!("{}  {}", names(&image).join(" "), image.id);
     }
+    Ok(())
+}
+
+async fn tag(options: &TagOptions) -> Result<(), Exit> {
+    let store = open(&options.data)?;
+    let image = find(&store, &options.image).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
+    let Some((reference, image)) = image else {
+        return Err(Exit::Refused(anyhow!(
+            "there is no image {}; mainstay image ls lists those that are",
+            options.image
+        )));
+    };
+    let name = store.add_name(&reference, &options.name).map_err(|error| match error {
+        RuntimeError::Invalid { .. } | RuntimeError::ImageMissing { .. } => Exit::Refused(anyhow!(error)),
+        other => Exit::Failed(anyhow!(other)),
+    })?;
+    println!("{name}  {}", image.id);
     Ok(())
 }
 

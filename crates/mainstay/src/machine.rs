@@ -10,22 +10,26 @@ use std::{
 use anyhow::{Context, anyhow};
 use mainstay_agent::{
     agent::{Agent, Config, Engine},
+    leftovers::{Instance, InstanceRecord},
+    node::ended::DownNotice,
     servers::Servers,
     services::{NamesSettings, dns_address},
     settings::{Eviction, Network, Offering, Reserved, Settings},
     tls::Identity,
 };
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use mainstay_network::{Range, conntrack};
+use mainstay_runtime::{cgroup, images::what_overlay_lacks};
 use tokio_util::sync::CancellationToken;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     cli::{CommonOptions, MachineOptions, NetworkChoice, RuntimeChoice, is_root},
+    data_dir,
     exit::Exit,
+    process,
     server::reachable,
 };
 
-const STOCK_DATA_DIR: &str = "/var/lib/mainstay";
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const STATUS_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -110,6 +114,7 @@ impl Machine {
             },
             settings,
         };
+        data_dir::restrict_run(&config.settings.run_directory());
         remember_engine(&config.settings, &config.engine)?;
         for warning in conntrack(options).apply() {
             tracing::warn!(
@@ -158,14 +163,26 @@ fn remember_engine(settings: &Settings, engine: &Engine) -> Result<(), Exit> {
         Engine::Cri { socket } => format!("cri://{}", socket.display()),
     };
     let file = settings.directory.join("runtime");
-    fs::create_dir_all(&settings.directory)
-        .and_then(|()| fs::write(&file, text))
-        .with_context(|| format!("write {}", file.display()))?;
+    // A restart on a full disk must not fail for the sake of a file that is as it should be.
+    if !fs::read_to_string(&file).is_ok_and(|written| written == text) {
+        create_private_dir(&settings.directory)
+            .and_then(|_| write_atomic(&file, text.as_bytes(), PRIVATE_FILE, Durability::Durable))
+            .with_context(|| format!("write {}", file.display()))?;
+    }
+    if let (Ok(instance), Some(data_dir)) = (settings.instance.parse(), settings.directory.parent()) {
+        DownNotice::clear(&instance);
+        let record = InstanceRecord { data_dir: process::resolve(data_dir), runtime: text };
+        // Only needed once the data directory is gone: no reason not to start.
+        if let Err(error) = record.write(&instance) {
+            let directory = instance.run_dir();
+            tracing::warn!(%error, directory = %directory.display(), "cannot record where the data directory is");
+        }
+    }
     Ok(())
 }
 
-/// Everything that keeps this machine from running pods; empty if nothing does.
-pub fn what_is_missing(options: &MachineOptions) -> Vec<String> {
+/// Everything that keeps this machine from running pods, each with what to do about it; empty if nothing does.
+pub fn what_is_missing(options: &MachineOptions, data_dir: &Path) -> Vec<String> {
     let mut missing = Vec::new();
     if !is_root() {
         missing.push("root: namespaces, mounts and cgroups of containers take it; run it with sudo".to_owned());
@@ -181,12 +198,15 @@ pub fn what_is_missing(options: &MachineOptions) -> Vec<String> {
     }
     match &options.runtime {
         RuntimeChoice::Builtin => {
-            let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-            if !filesystems.contains("overlay") {
-                missing.push("overlayfs in the kernel (modprobe overlay)".to_owned());
+            missing.extend(cgroup::what_is_missing());
+            let images = places(data_dir).runtime_directory.join("images");
+            if let Some(why) = what_overlay_lacks(&images) {
+                missing.push(format!("overlayfs: {why} (is the kernel's module there? modprobe overlay)"));
             }
-            if !Path::new("/sys/fs/cgroup").is_dir() {
-                missing.push("cgroups, mounted at /sys/fs/cgroup".to_owned());
+            if let Err(error) = mainstay_network::check_nftables() {
+                missing.push(format!(
+                    "nftables: the kernel refuses it over netlink: {error} (is its module there? modprobe nf_tables)"
+                ));
             }
         }
         RuntimeChoice::Cri(socket) if !socket.exists() => {
@@ -203,12 +223,8 @@ pub fn any_range() -> anyhow::Result<Range> {
 }
 
 /// Names what belongs to the agent of this data directory on a machine with several.
-pub fn instance(data_dir: &Path) -> String {
-    let whole = fs::canonicalize(data_dir).unwrap_or_else(|_| data_dir.to_owned());
-    if whole == Path::new(STOCK_DATA_DIR) {
-        return "mainstay".to_owned();
-    }
-    format!("mainstay-{:08x}", xxh3_64(whole.as_os_str().as_encoded_bytes()) >> 32)
+pub fn instance(data_dir: &Path) -> Instance {
+    Instance::of_data_dir(&process::resolve(data_dir))
 }
 
 pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Path) -> Result<Settings, Exit> {
@@ -216,7 +232,6 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
         [] => vec![reachable(Ipv4Addr::UNSPECIFIED.into())],
         named => named.to_vec(),
     };
-    fs::create_dir_all(data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
     Ok(Settings {
         node_name: node_name(options)?,
         addresses,
@@ -261,7 +276,8 @@ pub fn places(data_dir: &Path) -> Settings {
         directory: data_dir.join("agent"),
         runtime_directory: data_dir.join("runtime"),
         log_directory: data_dir.join("logs"),
-        instance: instance(data_dir),
+        instance: instance(data_dir).to_string(),
+        store_directory: fs::canonicalize(data_dir.join("store")).ok(),
         static_pods: None,
         labels: vec![],
         taints: vec![],
@@ -322,11 +338,15 @@ mod tests {
     }
 
     #[test]
-    fn instances_differ_by_data_directory_and_stay_the_same() {
-        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        assert_eq!(instance(a.path()), instance(a.path()));
-        assert_ne!(instance(a.path()), instance(b.path()));
-        assert_eq!(instance(a.path()).len(), "mainstay-01234567".len());
-        assert_eq!(instance(Path::new(STOCK_DATA_DIR)), "mainstay");
+    fn an_instance_is_named_alike_before_and_after_its_data_directory_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data_dir, link) = (dir.path().join("data"), dir.path().join("link"));
+        fs::create_dir(&data_dir).unwrap();
+        std::os::unix::fs::symlink("data", &link).unwrap();
+        let there = instance(&data_dir);
+        assert_eq!(instance(&link), there);
+        fs::remove_dir(&data_dir).unwrap();
+        assert_eq!((instance(&data_dir), instance(&link)), (there.clone(), there));
+        assert_eq!(instance(Path::new("/var/lib/mainstay")).name(), "mainstay");
     }
 }

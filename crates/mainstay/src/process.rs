@@ -1,46 +1,99 @@
 //! One process per data directory, and how others find it.
+//!
+//! The lock on `mainstay.pid` says who runs. It stays with the process when the file is removed, and the kernel still shows it: so a
+//! process whose data directory is gone is found too, and none is started beside it.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, TryLockError},
     io::{Read, Seek, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, anyhow};
-use nix::{
-    errno::Errno,
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+use mainstay_agent::leftovers::locks::{self, Holder, LOCK_FILE};
+use mainstay_files::open_private;
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-use crate::exit::Exit;
+use crate::{data_dir, exit::Exit};
 
 /// A process that was killed while it started another leaves the lock with its child, until that becomes its own program.
 const INHERITED: Duration = Duration::from_secs(5);
 
+/// As many as the kernel follows.
+const MOST_LINKS: usize = 40;
+
 /// Held as long as the process runs; the kernel gives it back whatever happens.
 pub struct Claim {
     _lock: File,
+    path: PathBuf,
 }
 
 fn path(data_dir: &Path) -> PathBuf {
-    data_dir.join("mainstay.pid")
+    data_dir.join(LOCK_FILE)
+}
+
+/// The absolute path without symbolic links, as far as it exists; a link whose target is gone is followed all the same.
+pub fn resolve(path: &Path) -> PathBuf {
+    let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for _ in 0..MOST_LINKS {
+        let Some((whole, real)) = path.ancestors().find_map(|whole| Some((whole, whole.canonicalize().ok()?))) else {
+            return path;
+        };
+        let Ok(rest) = path.strip_prefix(whole) else { return path };
+        let Some(first) = rest.components().next() else { return real };
+        let Ok(target) = fs::read_link(real.join(first)) else { return real.join(rest) };
+        let behind = rest.strip_prefix(first).unwrap_or(Path::new(""));
+        path = real.join(target).join(behind).components().collect();
+    }
+    path
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+    open_private(path)
 }
 
 impl Claim {
+    /// Comes before anything else: what fails here has opened, bound and written nothing. Afterwards the directory is ours, and
+    /// closed to other users.
     pub fn take(data_dir: &Path) -> Result<Self, Exit> {
-        fs::create_dir_all(data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
+        let mut restricted = data_dir::create(data_dir)
+            .with_context(|| format!("create --data-dir {}, closed to other users", data_dir.display()))?;
+        let claimed = Self::lock(data_dir);
+        if claimed.is_ok() {
+            match data_dir::restrict_data(data_dir) {
+                Ok(more) => restricted.extend(more),
+                Err(error) => {
+                    tracing::warn!(path = %data_dir.display(), %error, "cannot close all of the data directory")
+                }
+            }
+        }
+        data_dir::warn(&restricted);
+        claimed
+    }
+
+    fn lock(data_dir: &Path) -> Result<Self, Exit> {
         let path = path(data_dir);
+        if !path.exists()
+            && let Some(holder) = holder_of(data_dir)?
+        {
+            return Err(Exit::Refused(anyhow!(
+                "--data-dir {}: process {} runs here already, though its files were removed; stop it with `mainstay stop`",
+                data_dir.display(),
+                holder.pid,
+            )));
+        }
         let mut lock = open(&path).with_context(|| format!("open {}", path.display()))?;
         let since = Instant::now();
         loop {
             match lock.try_lock() {
-                Ok(()) => break,
+                Ok(()) if is_file_at(&lock, &path) => break,
+                // `mainstay down` removed it between our opening and locking it.
+                Ok(()) => lock = open(&path).with_context(|| format!("open {}", path.display()))?,
                 Err(TryLockError::WouldBlock) => {
                     let mut text = String::new();
                     let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut text));
@@ -59,42 +112,80 @@ impl Claim {
                 }
             }
         }
-        // A full disk must not keep us from starting: the lock is what counts.
+        // Over what is there: a full disk has no room for it once it is gone, and `mainstay stop` needs it.
+        let text = format!("{}\n", std::process::id());
         let written =
-            lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+            lock.rewind().and_then(|()| lock.write_all(text.as_bytes())).and_then(|()| lock.set_len(text.len() as u64));
         if let Err(error) = written {
             tracing::warn!(%error, file = %path.display(), "cannot write our process id");
         }
-        Ok(Self { _lock: lock })
+        Ok(Self { _lock: lock, path })
     }
+
+    /// Gives the directory back and removes the file that said who has it.
+    pub fn release(self) {
+        // While it is still locked: whoever waits for it sees that it is gone.
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(%error, file = %self.path.display(), "cannot remove the file of our process id");
+        }
+    }
+}
+
+fn is_file_at(file: &File, path: &Path) -> bool {
+    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    file.metadata().map(id).ok() == fs::metadata(path).map(id).ok()
+}
+
+/// The process that holds a data directory, also if its lock file was removed.
+fn holder_of(data_dir: &Path) -> Result<Option<Holder>, Exit> {
+    let data_dir = resolve(data_dir);
+    let all = locks::find().context("list processes")?;
+    Ok(all.into_iter().find(|holder| holder.data_dir == data_dir))
 }
 
 /// Asks the process of this data directory to stop, and waits until it has. `false` if none runs.
 pub fn stop(data_dir: &Path, patience: Duration) -> Result<bool, Exit> {
-    let path = path(data_dir);
-    let mut file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(Exit::Failed(anyhow!(error).context(format!("open {}", path.display())))),
-    };
-    if is_free(&file) {
-        return Ok(false);
-    }
-    let mut text = String::new();
-    file.read_to_string(&mut text).with_context(|| format!("read {}", path.display()))?;
-    let pid: i32 = text.trim().parse().with_context(|| format!("{} holds no process id", path.display()))?;
-    match kill(Pid::from_raw(pid), Signal::SIGTERM) {
-        Ok(()) | Err(Errno::ESRCH) => {}
-        Err(error) => return Err(Exit::Failed(anyhow!(error).context(format!("stop process {pid}")))),
+    let Some((pid, file)) = find_running(data_dir)? else { return Ok(false) };
+    let failed = |error: Errno| Exit::Failed(anyhow!(error).context(format!("stop process {}", pid.as_raw_pid())));
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        // Still locked: so this is the process that holds it, and not a later one of its number.
+        Ok(process) if !is_free(&file) => match pidfd_send_signal(&process, Signal::TERM) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => return Err(failed(error)),
+        },
+        Ok(_) | Err(Errno::SRCH) => {}
+        Err(error) => return Err(failed(error)),
     }
     let since = Instant::now();
     while !is_free(&file) {
         if since.elapsed() > patience {
-            return Err(Exit::Failed(anyhow!("process {pid} did not stop within {} s", patience.as_secs())));
+            let (pid, seconds) = (pid.as_raw_pid(), patience.as_secs());
+            return Err(Exit::Failed(anyhow!("process {pid} did not stop within {seconds} s")));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(true)
+}
+
+/// With the file that it has locked.
+fn find_running(data_dir: &Path) -> Result<Option<(Pid, File)>, Exit> {
+    let path = path(data_dir);
+    match File::open(&path) {
+        Ok(file) if is_free(&file) => {}
+        Ok(mut file) => {
+            let mut text = String::new();
+            file.read_to_string(&mut text).with_context(|| format!("read {}", path.display()))?;
+            let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+            let pid = pid.with_context(|| format!("{} holds no process id", path.display()))?;
+            return Ok(Some((pid, file)));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(Exit::Failed(anyhow!(error).context(format!("open {}", path.display())))),
+    }
+    // The file, or the directory, may have been removed under a process that runs on.
+    let Some(holder) = holder_of(data_dir)? else { return Ok(None) };
+    // It may have ended since.
+    Ok(Pid::from_raw(holder.pid).zip(holder.open().ok()))
 }
 
 /// Whether nobody holds the lock; asking does not keep it.
@@ -111,6 +202,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_shorter_process_id_replaces_a_longer_one() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(path(dir.path()), "1234567890123\n").unwrap();
+        let _claim = Claim::take(dir.path());
+        assert_eq!(fs::read_to_string(path(dir.path())).unwrap(), format!("{}\n", std::process::id()));
+    }
+
+    #[test]
     fn a_directory_is_claimed_once_and_found_free_afterwards() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!stop(dir.path(), Duration::ZERO).is_ok_and(|ran| ran));
@@ -120,6 +219,28 @@ mod tests {
         assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
         drop(claim);
         assert!(!stop(dir.path(), Duration::ZERO).is_ok_and(|ran| ran));
+        assert!(Claim::take(dir.path()).is_ok());
+    }
+
+    #[test]
+    fn a_directory_whose_lock_file_was_removed_is_still_claimed() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("data");
+        let Ok(claim) = Claim::take(&data_dir) else { panic!("not claimed") };
+        fs::remove_dir_all(&data_dir).unwrap();
+        let Err(Exit::Refused(error)) = Claim::take(&data_dir) else { panic!("claimed twice") };
+        assert!(error.to_string().contains("its files were removed"), "{error}");
+        assert!(find_running(&data_dir).is_ok_and(|found| found.is_some()));
+        drop(claim);
+        assert!(find_running(&data_dir).is_ok_and(|found| found.is_none()));
+    }
+
+    #[test]
+    fn a_released_directory_has_no_lock_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let Ok(claim) = Claim::take(dir.path()) else { panic!("not claimed") };
+        claim.release();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(Claim::take(dir.path()).is_ok());
     }
 }

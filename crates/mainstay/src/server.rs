@@ -1,21 +1,22 @@
 //! A server: store, API and controllers, built, run, and stopped from the outside in.
 
 use std::{
-    fs,
+    fs, io,
     net::{IpAddr, SocketAddr, UdpSocket},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context, anyhow};
 use mainstay_api::registry::Registry;
+use mainstay_files::create_private_dir;
 use mainstay_server::{
     agent_tls::AgentTls,
     api::Api,
     bootstrap, client, expire,
     handler::Handler,
-    pki::{self, Pki},
+    pki::{self, Pki, PkiError},
     serve::{self, Listener},
     settings::Settings,
     signer::{self, Authorities},
@@ -28,6 +29,7 @@ use crate::{
     machine::Ranges,
     rivals,
     scheduler::Scheduler,
+    store_dir,
     stores::{self, Opened},
 };
 
@@ -40,6 +42,7 @@ const CONTROLLERS_LEASE: &str = "mainstay-controllers";
 /// Everything of a server, built and bound but not yet running.
 pub struct Server {
     pub data_dir: PathBuf,
+    store_dir: PathBuf,
     pub kubeconfig: PathBuf,
     pub url: String,
     pub pki: Pki,
@@ -59,7 +62,7 @@ impl Server {
     pub async fn build(options: &ServerOptions) -> Result<Self, Exit> {
         Ranges::of(&options.common)?;
         let data_dir = options.data.path();
-        fs::create_dir_all(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
+        create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
         let settings = settings(options);
@@ -84,7 +87,13 @@ impl Server {
         let credentials = pki.kubeconfig(&url);
         // A restart on a full disk must not fail for the sake of a file that is as it should be.
         if !fs::read_to_string(&kubeconfig).is_ok_and(|written| written == credentials) {
-            pki::write_private(&kubeconfig, &credentials).map_err(|e| Exit::Failed(anyhow!(e)))?;
+            match pki::write_private(&kubeconfig, &credentials) {
+                // Nor for the sake of a new address: pods are there to be deleted all the same.
+                Err(PkiError::File { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
+                    tracing::warn!(file = %kubeconfig.display(), "the disk is full: the kubeconfig is not written");
+                }
+                written => written.map_err(|e| Exit::Failed(anyhow!(e)))?,
+            }
         }
 
         let stop_serving = CancellationToken::new();
@@ -99,6 +108,7 @@ impl Server {
         let stop_working = CancellationToken::new();
         let controllers = mainstay_controllers::Settings { root_ca: pki.ca.clone() };
         Ok(Self {
+            store_dir: store_dir::locate(&data_dir, options.place.store_dir.as_deref()),
             data_dir,
             kubeconfig,
             url,
@@ -117,7 +127,7 @@ impl Server {
     /// Where objects are kept, for people.
     pub fn store(&self) -> String {
         match &self.opened {
-            Opened::Embedded(_) => format!("{} (embedded)", store_dir(&self.data_dir).display()),
+            Opened::Embedded(_) => format!("{} (embedded)", self.store_dir.display()),
             Opened::Etcd(_) => "etcd".to_owned(),
         }
     }
@@ -176,6 +186,7 @@ fn settings(options: &ServerOptions) -> Settings {
         max_writes: options.max_writes as usize,
         max_connections: options.max_connections as usize,
         request_timeout: Duration::from_secs(options.request_timeout),
+        body_timeout: Duration::from_secs(options.body_timeout),
         handshake_timeout: Duration::from_secs(options.handshake_timeout),
         idle_timeout: Duration::from_secs(options.idle_timeout),
         stall_timeout: Duration::from_secs(options.stall_timeout),
@@ -197,9 +208,4 @@ pub fn reachable(listen: IpAddr) -> IpAddr {
         socket.local_addr()
     });
     outward.map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip())
-}
-
-/// The directory of the embedded store below a data directory.
-pub fn store_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("store")
 }

@@ -136,7 +136,7 @@ impl Directory {
     fn make(below: Option<PathBuf>) -> Result<Self, Exit> {
         let below = below.unwrap_or_else(std::env::temp_dir);
         let path = below.join(format!("mainstay-sim-{}", std::process::id()));
-        std::fs::create_dir_all(&path)
+        mainstay_files::create_private_dir(&path)
             .with_context(|| format!("make a directory for the store in {}", below.display()))
             .map_err(Exit::Refused)?;
         Ok(Self(path))

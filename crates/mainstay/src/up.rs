@@ -28,9 +28,10 @@ pub fn run(options: &UpOptions) -> Result<(), Exit> {
     // What the demo tells is not to be looked for between other lines.
     let unasked = if options.demo { "warn" } else { log::STOCK };
     until_told(&options.server.common, unasked, async |stop| {
+        let data_dir = options.server.data.path();
+        let _claim = Claim::take(&data_dir)?;
         let server = Server::build(&options.server).await?;
-        let _claim = Claim::take(&server.data_dir)?;
-        let machine = match machine::what_is_missing(&options.machine) {
+        let machine = match machine::what_is_missing(&options.machine, &data_dir) {
             missing if missing.is_empty() => Ok(local_machine(&server, options).await?),
             missing => Err(missing),
         };
@@ -60,8 +61,8 @@ async fn show(wanted: bool, pods_can_run: bool, client: kube::Client, kubeconfig
 pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
     let started = Instant::now();
     until_told(&options.common, log::STOCK, async |stop| {
+        let _claim = Claim::take(&options.data.path())?;
         let server = Server::build(options).await?;
-        let _claim = Claim::take(&server.data_dir)?;
         announce(&server, Err(&[]), started.elapsed());
         run_both(server, None, stop).await
     })

@@ -56,9 +56,15 @@ pub trait Runtime: Send + Sync + 'static {
     /// Writes to the log file go to a new file of the same name from now on.
     async fn reopen_log(&self, id: &ContainerId) -> Result<()>;
 
-    /// Runs a command in a container and waits for it, killing it after `timeout`. Keeps at most
+    /// Runs a command in a container and waits for it, killing it after `timeout` if there is one. Keeps at most
     /// `limit` bytes of each stream.
-    async fn exec(&self, id: &ContainerId, command: &[String], timeout: Duration, limit: usize) -> Result<ExecOutput>;
+    async fn exec(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Option<Duration>,
+        limit: usize,
+    ) -> Result<ExecOutput>;
 
     /// Runs a command with its streams connected.
     async fn open_exec(&self, id: &ContainerId, exec: &Exec) -> Result<Session>;

@@ -97,11 +97,14 @@ fn attributes(spec: &Value) -> ApiResult<Attributes<'_>> {
     let given = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(|text| text.to_owned().into());
     match (&spec["resourceAttributes"], &spec["nonResourceAttributes"]) {
         (resource, Value::Null) if resource.is_object() => {
-            let requirements = resource["fieldSelector"]["requirements"].as_array();
-            let fields = requirements.into_iter().flatten().filter(|r| r["operator"] == "In").filter_map(|r| {
-                let [value] = r["values"].as_array()?.as_slice() else { return None };
-                Some((text(&r["key"]), text(value)))
-            });
+            let equal = |selector: &Value| -> Vec<(String, String)> {
+                let requirements = selector["requirements"].as_array().into_iter().flatten();
+                let equal = requirements.filter(|r| r["operator"] == "In").filter_map(|r| {
+                    let [value] = r["values"].as_array()?.as_slice() else { return None };
+                    Some((text(&r["key"]), text(value)))
+                });
+                equal.collect()
+            };
             Ok(Attributes {
                 verb: resource["verb"].as_str().unwrap_or_default(),
                 asked: Asked::Resource(ResourceAttributes {
@@ -110,7 +113,8 @@ fn attributes(spec: &Value) -> ApiResult<Attributes<'_>> {
                     subresource: given(&resource["subresource"]),
                     namespace: given(&resource["namespace"]),
                     name: given(&resource["name"]),
-                    fields: fields.collect(),
+                    fields: equal(&resource["fieldSelector"]),
+                    labels: equal(&resource["labelSelector"]),
                 }),
             })
         }

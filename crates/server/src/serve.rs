@@ -7,13 +7,13 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     auth::Verifier,
-    connection::{self, Shared},
+    connection::{self, ConnectionLimits, Shared},
     handler::Handler,
     pki::Pki,
 };
@@ -50,18 +50,18 @@ impl Listener {
 
     /// Answers until `stop`, then lets requests under way end, but not for longer than `grace`.
     pub async fn run(self, handler: Arc<Handler>, stop: CancellationToken, grace: Duration) {
-        let room = Arc::new(Semaphore::new(handler.api.settings.max_connections.min(Semaphore::MAX_PERMITS)));
+        let limits = ConnectionLimits::new(&handler.api.settings);
         let http = connection::http(&handler.api.settings);
         let (tls, verifier) = (self.tls, self.verifier);
-        let shared = Arc::new(Shared { handler, tls, verifier, http, stop: stop.clone() });
+        let shared = Arc::new(Shared { handler, tls, verifier, http, limits, stop: stop.clone() });
         let connections = TaskTracker::new();
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
                 accepted = self.tcp.accept() => accepted,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, source) = match accepted {
+                Ok((stream, source)) => (stream, source.ip()),
                 Err(error) => {
                     // Out of file descriptors, mostly: wait for some to come back.
                     tracing::warn!(%error, "cannot accept a connection");
@@ -69,15 +69,11 @@ impl Listener {
                     continue;
                 }
             };
-            let Ok(permit) = room.clone().try_acquire_owned() else {
+            let Some(handshake) = shared.limits.admit(source) else {
                 drop(stream); // full: closing at once is the cheapest answer
                 continue;
             };
-            let shared = shared.clone();
-            connections.spawn(async move {
-                let _permit = permit;
-                connection::run(stream, shared).await;
-            });
+            connections.spawn(connection::run(stream, source, handshake, shared.clone()));
         }
         drop(self.tcp);
         connections.close();

@@ -4,7 +4,11 @@
 //! Upstream's ServiceAccount admission, with its words. One thing is kinder: a pod that comes so soon after
 //! its namespace that the account `default` is not there yet brings it along, in the same transaction.
 
-use mainstay_api::descriptor::Descriptor;
+use mainstay_api::{
+    descriptor::Descriptor,
+    references::{self, Referent},
+    wellknown::kubernetes::MIRROR_POD,
+};
 use mainstay_store::{Compare, Expect, Op};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -18,7 +22,6 @@ use crate::{
 };
 
 const DEFAULT: &str = "default";
-const MIRROR: &str = "kubernetes.io/config.mirror";
 const VOLUME: &str = "kube-api-access-";
 const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const TOKEN_SECONDS: i64 = 3607;
@@ -30,8 +33,8 @@ pub fn concerns(d: &Descriptor) -> bool {
 pub async fn on_create(api: &Api, target: &Target, pod: &mut Value, admitted: &mut Admitted) -> ApiResult<()> {
     let name = metadata::text(pod, "name").unwrap_or_default().to_owned();
     let forbid = |why: &str| ApiError::forbidden(&target.d, &name, why);
-    if pod["metadata"]["annotations"].get(MIRROR).is_some() {
-        return mirror_objection(&pod["spec"]).map_or(Ok(()), |why| Err(forbid(why)));
+    if pod["metadata"]["annotations"].get(MIRROR_POD).is_some() {
+        return mirror_objection(pod).map_or(Ok(()), |why| Err(forbid(why)));
     }
     let (Some(d), Some(namespace)) = (api.registry.find("", "v1", "serviceaccounts"), target.namespace.as_deref())
     else {
@@ -68,15 +71,15 @@ fn fresh(namespace: &str) -> Value {
     })
 }
 
-/// What a pod that a machine runs by itself may not refer to.
-fn mirror_objection(spec: &Value) -> Option<&'static str> {
-    let volumes = || spec["volumes"].as_array().into_iter().flatten();
-    let mut sources = volumes().flat_map(|volume| volume["projected"]["sources"].as_array().into_iter().flatten());
-    if spec["serviceAccountName"].as_str().is_some_and(|name| !name.is_empty()) {
+/// What a mirror pod may not refer to, whoever creates it.
+fn mirror_objection(pod: &Value) -> Option<&'static str> {
+    let references = references::pod_references(pod);
+    let refers = |to: Referent| references.iter().any(|reference| reference.to == to);
+    if refers(Referent::ServiceAccount) {
         Some("a mirror pod may not reference service accounts")
-    } else if volumes().any(|volume| volume["secret"].is_object()) {
+    } else if refers(Referent::Secret) {
         Some("a mirror pod may not reference secrets")
-    } else if sources.any(|source| source["serviceAccountToken"].is_object()) {
+    } else if !references::token_audiences(pod).is_empty() {
         Some("a mirror pod may not use ServiceAccountToken volume projections")
     } else {
         None
@@ -203,16 +206,17 @@ mod tests {
 
     #[test]
     fn a_mirror_pod_refers_to_nothing() {
-        assert_eq!(mirror_objection(&json!({"containers": []})), None);
+        assert_eq!(mirror_objection(&json!({"spec": {"containers": []}})), None);
         for (spec, words) in [
             (json!({"serviceAccountName": "x"}), "a mirror pod may not reference service accounts"),
             (json!({"volumes": [{"secret": {"secretName": "s"}}]}), "a mirror pod may not reference secrets"),
+            (json!({"imagePullSecrets": [{"name": "s"}]}), "a mirror pod may not reference secrets"),
             (
                 json!({"volumes": [{"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}),
                 "a mirror pod may not use ServiceAccountToken volume projections",
             ),
         ] {
-            assert_eq!(mirror_objection(&spec), Some(words));
+            assert_eq!(mirror_objection(&json!({ "spec": spec })), Some(words));
         }
     }
 }

@@ -46,8 +46,9 @@ pub fn step(
     let restarts = within(&history.restarts, policy.restarts, now);
     let recreates = within(&history.recreates, policy.recreate, now);
     let why = cause.to_string();
-    if let Some(used) = restarts {
-        let said = format!("Restarting container {container} ({}): {why}", nth(used, policy.restarts));
+    if restarts.is_some() {
+        // The same words each time, so that the events of a crash loop are one event with a count.
+        let said = format!("Restarting container {container}: {why}");
         return Step { rung: Rung::Restart, said };
     }
     let exhausted = format!("container {container} {why}; restarting it did not help ({})", policy.restarts);

@@ -22,7 +22,7 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams, Preconditions},
 };
 use mainstay_api::{
-    heal::{Budget, Policy},
+    heal::{self, Budget, Policy},
     validation::labels,
 };
 use mainstay_runtime::PodUid;
@@ -33,7 +33,6 @@ use super::{
     budget::{self, Claim, Place},
 };
 
-const SET_LABEL: &str = "mainstay.dev/heal-set";
 const PATIENCE: Duration = Duration::from_secs(3);
 const ATTEMPTS: usize = 8;
 
@@ -187,7 +186,7 @@ async fn shared(client: &Client, asked: &Asked<'_>, now: Timestamp) -> Result<An
     let size = asked.size.unwrap_or(asked.here).max(asked.here);
     let Some(allowed) = budget::allowance(asked.policy.budget, spec, size) else { return Ok(Answer::Taken(None)) };
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    let of_set = ListParams::default().labels(&format!("{SET_LABEL}={}", asked.controller.uid));
+    let of_set = ListParams::default().labels(&format!("{}={}", heal::SET_LABEL, asked.controller.uid));
     for _ in 0..ATTEMPTS {
         let list = leases.list(&of_set).await?;
         let places: Vec<Place> = list.items.iter().filter_map(place).collect();
@@ -229,7 +228,7 @@ async fn disruption_budget(
 }
 
 fn name(asked: &Asked<'_>, number: u32) -> String {
-    format!("heal-{}-{number}", asked.controller.uid)
+    heal::lease_name(&asked.controller.uid, number)
 }
 
 fn named(namespace: &str, lease: &Lease) -> Named {
@@ -243,12 +242,14 @@ fn named(namespace: &str, lease: &Lease) -> Named {
 
 fn lease(asked: &Asked<'_>, number: u32, version: Option<String>, now: Timestamp) -> Lease {
     let owner = OwnerReference { controller: None, block_owner_deletion: None, ..asked.controller.clone() };
+    let node = asked.pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
     let settle = i32::try_from(asked.policy.settle.as_secs()).unwrap_or(i32::MAX).max(1);
     Lease {
         metadata: ObjectMeta {
             name: Some(name(asked, number)),
             resource_version: version,
-            labels: Some(BTreeMap::from([(SET_LABEL.to_owned(), asked.controller.uid.clone())])),
+            labels: Some(BTreeMap::from([(heal::SET_LABEL.to_owned(), asked.controller.uid.clone())])),
+            annotations: Some(BTreeMap::from([(heal::NODE_ANNOTATION.to_owned(), node)])),
             owner_references: Some(vec![owner]),
             ..Default::default()
         },

@@ -29,7 +29,13 @@ fn pod(port: u16) -> Pod {
     pod
 }
 
-async fn run(hook: LifecycleHandler, port: u16, deadline: Duration, code: i32, takes: u64) -> Result<(), String> {
+async fn run(
+    hook: LifecycleHandler,
+    port: u16,
+    limit: impl Into<Option<Duration>>,
+    code: i32,
+    takes: u64,
+) -> Result<(), String> {
     let runtime = Arc::new(Fake::new());
     runtime.on_exec(move |_, _| {
         let mut executed = Executed::code(code);
@@ -46,6 +52,9 @@ async fn run(hook: LifecycleHandler, port: u16, deadline: Duration, code: i32, t
         host_network: true,
         host_ipc: false,
         pid: Default::default(),
+        users: None,
+        runtime_handler: String::new(),
+        selinux: None,
         cgroup: String::new(),
         resources: Default::default(),
         sysctls: BTreeMap::new(),
@@ -60,7 +69,7 @@ async fn run(hook: LifecycleHandler, port: u16, deadline: Duration, code: i32, t
     runtime.start_container(&id).await.unwrap();
     let pod = pod(port);
     let at = Place { pod: &pod, container: "c", id: &id, address: Some([127, 0, 0, 1].into()) };
-    Hooks::new(runtime).run(at, &hook, deadline).await.map_err(|error| error.to_string())
+    Hooks::new(runtime).run(at, &hook, limit.into()).await.map_err(|error| error.to_string())
 }
 
 fn exec() -> LifecycleHandler {
@@ -113,4 +122,11 @@ async fn http_and_tcp_reach_the_pods_own_port_by_name() {
         refused.starts_with("HTTP lifecycle hook (/bye) for Container \"c\"") && refused.contains("refused"),
         "{refused}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_without_a_limit_may_take_its_time_and_its_failure_is_told() {
+    assert_eq!(run(exec(), 1, None, 0, 100_000).await, Ok(()));
+    assert!(run(exec(), 1, None, 3, 100_000).await.unwrap_err().contains("exited with 3"));
+    assert_eq!(run(exec(), 1, Duration::MAX, 0, 3).await, Ok(()));
 }

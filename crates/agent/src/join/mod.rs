@@ -69,7 +69,9 @@ impl JoinError {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::NoAnswer { .. } => true,
-            Self::Api { source, .. } => !matches!(**source, kube::Error::Api(ref status) if status.code < 500),
+            Self::Api { source, .. } => {
+                !matches!(**source, kube::Error::Api(ref status) if status.code < 500 && status.code != 429)
+            }
             Self::NoToken | Self::TokenRefused | Self::WrongServer { .. } | Self::Refused { .. } => false,
             Self::Request { .. } | Self::Tls(_) | Self::File(_) => false,
         }

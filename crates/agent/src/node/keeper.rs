@@ -33,7 +33,7 @@ use super::{
     facts::Facts,
     measure,
     pressure::Measured,
-    status::{self, Seen},
+    status::{self, PodsAfterStop, Seen},
     upkeep::Upkeep,
 };
 use crate::{
@@ -141,12 +141,12 @@ impl Keeper {
         stop.run_until_cancelled(all).await;
     }
 
-    /// Says that the agent was stopped on purpose. For after [`Keeper::run`].
-    pub async fn retire(&self) {
+    /// Says that the agent was stopped on purpose, and what becomes of its pods. For after [`Keeper::run`].
+    pub async fn retire(&self, pods: PodsAfterStop) {
         let told = async {
             let nodes = self.nodes();
             let Some(node) = nodes.get_opt(self.name()).await? else { return Ok(()) };
-            let ready = status::retired(&node.status.unwrap_or_default(), Timestamp::now());
+            let ready = status::retired(&node.status.unwrap_or_default(), pods, Timestamp::now());
             let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
             nodes.patch_status(self.name(), &PatchParams::default(), &patch).await.map(drop)
         };

@@ -194,9 +194,21 @@ pub fn condition<'a>(status: &'a NodeStatus, kind: &str) -> Option<&'a NodeCondi
     status.conditions.iter().flatten().find(|condition| condition.type_ == kind)
 }
 
+/// What becomes of the pods of an agent that stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodsAfterStop {
+    KeepRunning,
+    /// `mainstay down`.
+    End,
+}
+
 /// The Node of a machine whose agent was stopped on purpose.
-pub fn retired(before: &NodeStatus, now: Timestamp) -> NodeCondition {
-    let message = "the agent was stopped; containers keep running".to_owned();
+pub fn retired(before: &NodeStatus, pods: PodsAfterStop, now: Timestamp) -> NodeCondition {
+    let message = match pods {
+        PodsAfterStop::KeepRunning => "the agent was stopped; containers keep running",
+        PodsAfterStop::End => "the agent was stopped, and its pods were ended",
+    };
+    let message = message.to_owned();
     told("Ready", (false, "AgentStopped", message), Some(before), now)
 }
 

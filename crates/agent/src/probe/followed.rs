@@ -1,6 +1,12 @@
 //! What is known of one container that is probed.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use mainstay_runtime::{ContainerId, PodUid};
@@ -15,6 +21,7 @@ pub(super) struct Followed {
     place: Mutex<(Arc<Pod>, Option<IpAddr>)>,
     said: Mutex<Said>,
     started: watch::Sender<bool>,
+    stopping: AtomicBool,
 }
 
 struct Said {
@@ -30,6 +37,7 @@ impl Followed {
             place: Mutex::new((pod, address)),
             said: Mutex::new(Said { ready: begins.ready, failed: None }),
             started: watch::Sender::new(begins.started),
+            stopping: AtomicBool::new(false),
         }
     }
 
@@ -41,8 +49,18 @@ impl Followed {
         self.place.lock().0.clone()
     }
 
+    /// The pod is deleted.
     pub fn is_terminating(&self) -> bool {
         self.place.lock().0.metadata.deletion_timestamp.is_some()
+    }
+
+    pub fn set_stopping(&self, stopping: bool) {
+        self.stopping.store(stopping, Ordering::Relaxed);
+    }
+
+    /// This container is being killed, whatever becomes of the pod.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// Of the pod; on the host's network the machine's own is as good.

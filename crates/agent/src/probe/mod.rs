@@ -6,6 +6,7 @@
 
 mod check;
 mod followed;
+mod schedule;
 mod tally;
 mod task;
 
@@ -116,6 +117,13 @@ impl Probes {
         let pods = self.pods.lock();
         let containers = pods.get(pod).into_iter().flatten();
         containers.map(|(id, entry)| (id.clone(), entry.followed.results())).collect()
+    }
+
+    /// The container is being killed, or is not after all: while it is, neither startup nor liveness is asked for.
+    pub fn set_stopping(&self, pod: &PodUid, container: &ContainerId, stopping: bool) {
+        if let Some(entry) = self.pods.lock().get(pod).and_then(|containers| containers.get(container)) {
+            entry.followed.set_stopping(stopping);
+        }
     }
 
     pub fn forget(&self, pod: &PodUid) {

@@ -4,12 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Probe};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use super::{
     Failed, ProbeKind, Shared,
     check::{self, Outcome, Target},
     followed::Followed,
+    schedule::{Attempt, Schedule},
     tally::{Found, Tally, Thresholds},
 };
 use crate::events::Kind;
@@ -35,15 +36,32 @@ impl Task {
         tokio::time::sleep_until(self.first).await;
         let began = Instant::now();
         let mut tally = Tally::default();
-        let mut ticks = tokio::time::interval(seconds(self.probe.period_seconds, 10));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let impatient = match self.kind {
+            ProbeKind::Startup => true,
+            ProbeKind::Readiness => !self.followed.results().ready,
+            ProbeKind::Liveness => false,
+        };
+        let mut schedule = Schedule::new(seconds(self.probe.period_seconds, 10), impatient);
         loop {
-            ticks.tick().await;
-            if self.kind != ProbeKind::Readiness && self.followed.is_terminating() {
-                return; // a pod that is being stopped is neither started nor kept alive
+            let (due, attempt) = schedule.next(began.elapsed());
+            tokio::time::sleep_until(began + due).await;
+            if self.kind != ProbeKind::Readiness {
+                if self.followed.is_terminating() {
+                    return; // a pod that is being stopped is neither started nor kept alive
+                }
+                if self.followed.is_stopping() {
+                    continue;
+                }
             }
             let (found, why) = match self.attempt().await {
                 Outcome::Gone => return,
+                Outcome::Errored(_) | Outcome::Failure(_) if attempt == Attempt::Extra => continue,
+                // It was killed while it was asked.
+                Outcome::Errored(_) | Outcome::Failure(_)
+                    if self.kind != ProbeKind::Readiness && self.followed.is_stopping() =>
+                {
+                    continue;
+                }
                 Outcome::Errored(why) => {
                     let kind = self.kind.name();
                     self.say("Unhealthy", format!("{kind} probe errored and resulted in unknown state: {why}"));
@@ -59,6 +77,9 @@ impl Task {
                     (Found::Bad, why)
                 }
             };
+            if found == Found::Good {
+                schedule.succeeded();
+            }
             let thresholds = self.thresholds(found).await;
             let now = began.elapsed();
             match tally.count(found, thresholds, now) {

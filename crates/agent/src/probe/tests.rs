@@ -100,6 +100,9 @@ fn sandbox(pod: PodRef) -> SandboxSpec {
         host_network: true,
         host_ipc: false,
         pid: Default::default(),
+        users: None,
+        runtime_handler: String::new(),
+        selinux: None,
         cgroup: String::new(),
         resources: Default::default(),
         sysctls: BTreeMap::new(),
@@ -322,4 +325,61 @@ async fn an_agent_that_returns_believes_what_was_known_of_the_same_container() {
     pass(30).await;
     assert!(!world.results().ready, "and finds out anew");
     assert_eq!(world.execs("startup"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_takes_a_moment_to_listen_is_ready_long_before_the_period_is_over() {
+    for (kind, probe) in [("readiness", exec("readiness")), ("startup", exec("startup"))] {
+        let container = match kind {
+            "readiness" => Container { readiness_probe: Some(probe), ..Default::default() },
+            _ => Container { startup_probe: Some(probe), ..Default::default() },
+        };
+        let mut world = World::new(container).await;
+        world.codes.readiness.store(1, Ordering::SeqCst);
+        world.codes.startup.store(1, Ordering::SeqCst);
+        world.follow();
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        assert!(!world.results().ready);
+        world.codes.readiness.store(0, Ordering::SeqCst);
+        world.codes.startup.store(0, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(world.results().ready, "{kind}");
+        let name = if kind == "startup" { "Startup" } else { "Readiness" };
+        assert_eq!(
+            world.events(),
+            [format!("Unhealthy: {name} probe failed: not well")],
+            "extra attempts fail silently"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn extra_attempts_do_not_shorten_the_time_that_a_container_has_to_start() {
+    let probe = Probe { failure_threshold: Some(3), period_seconds: Some(10), ..exec("startup") };
+    let world = World::new(Container { startup_probe: Some(probe), ..Default::default() }).await;
+    world.codes.startup.store(1, Ordering::SeqCst);
+    world.follow();
+    pass(18).await;
+    assert!(world.execs("startup") > 3);
+    assert_eq!(world.results().failed, None);
+    pass(1).await;
+    assert_eq!(world.results().failed.expect("three periods are over").probe, ProbeKind::Startup);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_being_killed_is_not_asked_whether_it_lives() {
+    let probe = Probe { period_seconds: Some(1), ..exec("liveness") };
+    let mut world = World::new(with_liveness(probe)).await;
+    world.follow();
+    pass(2).await;
+    world.codes.liveness.store(1, Ordering::SeqCst);
+    let uid = PodUid("u".into());
+    world.probes.set_stopping(&uid, &world.running.id, true);
+    let asked = world.execs("liveness");
+    pass(30).await;
+    assert_eq!(world.execs("liveness"), asked);
+    assert!(world.events().is_empty());
+    world.probes.set_stopping(&uid, &world.running.id, false);
+    pass(2).await;
+    assert!(world.execs("liveness") > asked, "the kill failed, so it matters again");
 }

@@ -10,6 +10,7 @@ use k8s_openapi::{
 use mainstay_api::{
     decode::{self, Decoded},
     field::Errors,
+    references,
     registry::Registry,
     schema::Schema,
     validation::meta,
@@ -111,7 +112,10 @@ fn one(mut value: Value, origin: &Origin<'_>, read: &mut Read) -> Result<(), Unu
     if let Some(fields) = value.as_object_mut() {
         fields.remove("status");
     }
-    let account = value["spec"]["serviceAccountName"].as_str().is_some_and(|name| !name.is_empty());
+    // It has to run without a server, and the API would not take its mirror pod.
+    if let Some(resource) = references::api_reference(&value) {
+        return Err(Unusable(format!("static pods may not reference {resource}")));
+    }
     let mut errors = Errors::new();
     meta::validate(&value, true, d.name_rule, &mut errors);
     errors.extend(d.strategy.create(&mut value));
@@ -120,13 +124,13 @@ fn one(mut value: Value, origin: &Origin<'_>, read: &mut Read) -> Result<(), Unu
         return Err(Unusable(all.join("; ")));
     }
     let mut pod = Pod::deserialize(value).map_err(|error| Unusable(error.to_string()))?;
-    settle(&mut pod, uid, origin, account);
+    settle(&mut pod, uid, origin);
     read.pods.push(pod);
     Ok(())
 }
 
 /// What an API server would have added, and what makes it a static pod of this machine.
-fn settle(pod: &mut Pod, uid: String, origin: &Origin<'_>, account: bool) {
+fn settle(pod: &mut Pod, uid: String, origin: &Origin<'_>) {
     let meta = &mut pod.metadata;
     meta.creation_timestamp = Some(Time(origin.changed));
     let annotations = meta.annotations.get_or_insert_default();
@@ -136,11 +140,9 @@ fn settle(pod: &mut Pod, uid: String, origin: &Origin<'_>, account: bool) {
     meta.uid = Some(uid);
     let spec = pod.spec.get_or_insert_default();
     spec.node_name = Some(origin.node.to_owned());
-    if !account {
-        // There may be no server to ask for a token.
-        (spec.service_account_name, spec.service_account) = (None, None);
-        spec.automount_service_account_token = Some(false);
-    }
+    // There may be no server to ask for a token.
+    (spec.service_account_name, spec.service_account) = (None, None);
+    spec.automount_service_account_token = Some(false);
     // Nothing but its file makes it go.
     spec.tolerations = Some(vec![Toleration {
         operator: Some("Exists".to_owned()),
@@ -221,6 +223,21 @@ spec:
         assert!(refused("kind: Service\napiVersion: v1\n").contains("kind"));
         let wrong = refused(&WEB.replace("image: busybox", "image: busybox, stdin: [1]"));
         assert!(wrong.contains("stdin"), "{wrong}");
+    }
+
+    #[test]
+    fn a_static_pod_that_refers_to_objects_of_the_api_is_refused() {
+        for (more, resource) in [
+            ("  serviceAccountName: robot", "serviceaccounts"),
+            ("  serviceAccount: robot", "serviceaccounts"),
+            ("  imagePullSecrets: [{name: s}]", "secrets"),
+            ("  volumes: [{name: v, configMap: {name: c}}]", "configmaps"),
+            ("  volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", "persistentvolumeclaims"),
+            ("  volumes: [{name: v, csi: {driver: d, nodePublishSecretRef: {name: s}}}]", "secrets"),
+        ] {
+            assert_eq!(refused(&format!("{WEB}{more}\n")), format!("static pods may not reference {resource}"));
+        }
+        assert_eq!(pods(&format!("{WEB}  nodeSelector: {{secretName: s}}\n")).len(), 1, "no reference");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use mainstay_runtime::PodUid;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -83,6 +83,8 @@ pub struct Mirrors {
     /// The Node that mirrors belong to.
     node: watch::Receiver<Option<Node>>,
     found: RwLock<BTreeMap<Key, Found>>,
+    /// What the API last refused, so that it is logged once.
+    refused: Mutex<BTreeMap<Key, String>>,
     /// The set of static pods has changed.
     pub changed: Arc<Notify>,
 }
@@ -95,8 +97,8 @@ impl Mirrors {
         wake: Wake,
         node: watch::Receiver<Option<Node>>,
     ) -> Arc<Self> {
-        let (found, changed) = Default::default();
-        Arc::new(Self { client, node_name, pods, wake, node, found, changed })
+        let (found, refused, changed) = Default::default();
+        Arc::new(Self { client, node_name, pods, wake, node, found, refused, changed })
     }
 
     /// For a static pod that of its mirror, once there is one; for another its own.
@@ -214,8 +216,21 @@ impl Mirrors {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.0);
         match pods.create(&PostParams::default(), &mirror).await {
             Ok(made) => {
+                self.refused.lock().remove(key);
                 self.seen(&made);
                 true
+            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
+                let why = status.message.clone();
+                if self.refused.lock().insert(key.clone(), why.clone()).as_ref() != Some(&why) {
+                    tracing::warn!(
+                        namespace = key.0,
+                        name = key.1,
+                        why,
+                        "the API refuses the mirror pod of a static pod"
+                    );
+                }
+                false
             }
             Err(error) => {
                 tracing::debug!(namespace = key.0, name = key.1, %error, "cannot show a static pod in the API");

@@ -103,7 +103,8 @@ impl Found {
         Err(Refusal::bad_request(format!("container {container:?} in pod {name:?} is waiting to start: {why}")))
     }
 
-    /// The runs of a container that began, oldest first: what the runtime holds, and what left only a log behind.
+    /// The runs of a container that began, oldest first: what the runtime holds, what left only a log behind, and what the
+    /// API knows to have ended (one that printed nothing leaves no log).
     fn runs(&self, directory: &std::path::Path, container: &str) -> Vec<Run> {
         let known = self.observed.containers.iter().filter(|c| c.name == container);
         let began = known.filter(|c| !matches!(c.state, ContainerState::Created));
@@ -114,6 +115,14 @@ impl Found {
             self.observed.containers.iter().filter(|c| c.name == container).map(|c| c.attempt).collect();
         for attempt in files.filter_map(|file| path::attempt_of(&file)) {
             if !held.contains(&attempt) && !runs.iter().any(|run| run.attempt == attempt) {
+                runs.push(Run { attempt, path: directory.join(format!("{attempt}.log")), ended: true });
+            }
+        }
+        if let Some(status) = self.status(container)
+            && status.state.as_ref().is_some_and(|state| state.terminated.is_some())
+        {
+            let attempt = u32::try_from(status.restart_count).unwrap_or(0);
+            if !runs.iter().any(|run| run.attempt >= attempt) {
                 runs.push(Run { attempt, path: directory.join(format!("{attempt}.log")), ended: true });
             }
         }

@@ -1,14 +1,20 @@
 //! Doing what was decided. Nothing is decided here, and everything may be done twice.
 
 use std::{
+    any::Any,
+    collections::BTreeSet,
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::{
+    core::v1::{Container, Pod},
+    node::v1::RuntimeClass,
+};
 use kube::{Api, api::DeleteParams};
-use mainstay_runtime::{ContainerId, RuntimeError, SandboxStatus};
+use mainstay_runtime::{ContainerId, PodUid, RuntimeError, SandboxStatus, error::chain, idmap::UserNamespace};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Tools, image,
@@ -30,6 +36,8 @@ pub struct Subject {
     pub pod: Option<Arc<Pod>>,
     pub source: Option<Source>,
     pub sandbox: Option<SandboxStatus>,
+    /// Cancelled when a start is to be given up, because the pod ends.
+    pub give_up: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -39,6 +47,12 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A fault in our own code. What was under way is tried again like anything that failed.
+    pub fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self::other(format!("internal error: {}", text.unwrap_or("panic")))
+    }
+
     fn other(error: impl std::fmt::Display) -> Self {
         Self { kind: TroubleKind::Other, message: error.to_string() }
     }
@@ -86,8 +100,9 @@ fn pod(on: &Subject) -> Result<&Arc<Pod>, Failure> {
 async fn prepare_volumes(tools: &Tools, on: &Subject) -> Done {
     let pod = pod(on)?;
     tools.volumes.ready(pod).await.map_err(|error| {
-        tools.events.pod(pod, Kind::Warning, "FailedMount", error.to_string());
-        Failure::other(error)
+        let text = chain(&error);
+        tools.events.pod(pod, Kind::Warning, "FailedMount", text.clone());
+        Failure::other(text)
     })
 }
 
@@ -98,9 +113,36 @@ async fn create_sandbox(tools: &Tools, on: &Subject, attempt: u32) -> Done {
         tools.events.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
         Failure::other(why)
     };
-    let spec = tools.specs.sandbox(pod, attempt).map_err(|error| fail(error.to_string()))?;
-    tools.runtime.create_sandbox(&spec).await.map_err(|error| fail(error.to_string()))?;
+    let mut spec = tools.specs.sandbox(pod, attempt).map_err(|error| fail(chain(&error)))?;
+    spec.users = user_namespace(tools, pod).await.map_err(|error| fail(chain(&error)))?;
+    spec.runtime_handler = runtime_handler(tools, pod).await.map_err(&fail)?;
+    tools.runtime.create_sandbox(&spec).await.map_err(|error| fail(chain(&error)))?;
     Ok(())
+}
+
+/// `hostUsers: false`: the pod's block of ids.
+async fn user_namespace(tools: &Tools, pod: &Pod) -> Result<Option<UserNamespace>, RuntimeError> {
+    if pod.spec.as_ref().and_then(|spec| spec.host_users) != Some(false) {
+        return Ok(None);
+    }
+    let mut live: BTreeSet<PodUid> = tools.pods.held().into_iter().map(|(uid, _)| uid).collect();
+    live.extend(tools.runtime.observe(None).await?.sandboxes.into_iter().map(|sandbox| sandbox.pod.uid));
+    let users = tools.user_ids.allocate(&spec::pod_ref(pod).uid, &live);
+    users.map(Some).map_err(|error| RuntimeError::failed("allocate user ids for hostUsers: false", error))
+}
+
+/// What the pod's RuntimeClass names; the runtime itself says whether it has it.
+async fn runtime_handler(tools: &Tools, pod: &Pod) -> Result<String, String> {
+    let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()).unwrap_or_default();
+    if class.is_empty() {
+        return Ok(String::new());
+    }
+    let classes: Api<RuntimeClass> = Api::all(tools.client.clone());
+    match classes.get_opt(class).await {
+        Ok(Some(found)) => Ok(found.handler),
+        Ok(None) => Err(format!("failed to get sandbox runtime: RuntimeClass {class:?} not found")),
+        Err(error) => Err(format!("failed to get RuntimeClass {class:?}: {}", chain(&error))),
+    }
 }
 
 /// The container of this name, of whatever kind.
@@ -121,8 +163,11 @@ async fn start(tools: &Tools, on: &Subject, name: &str, attempt: u32) -> Done {
         Failure { kind, message }
     };
 
-    let image =
-        image::resolve(tools, pod, &container).await.map_err(|no| Failure { kind: no.kind, message: no.message })?;
+    // Other pods may wait for the same image: what was fetched so far is not lost.
+    let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(tools, pod, &container)).await else {
+        return Err(Failure::other("given up, because the pod ends"));
+    };
+    let image = resolved.map_err(|no| Failure { kind: no.kind, message: no.message })?;
     let wanted = spec::Wanted { pod, name, attempt, image: &image, addresses: &addresses(tools, pod, sandbox) };
     let mut made = tools.specs.container(&wanted).await.map_err(|e| failed(TroubleKind::Config, e.to_string()))?;
     made.annotations.insert(IDENTITY.into(), spec::identity(&container));
@@ -144,7 +189,9 @@ async fn start(tools: &Tools, on: &Subject, name: &str, attempt: u32) -> Done {
     let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
     if let Some(hook) = hook {
         let at = Place { pod, container: name, id: &id, address: addresses(tools, pod, sandbox).first().copied() };
-        if let Err(error) = tools.hooks.run(at, hook, Duration::MAX).await {
+        // A hook may take as long as the pod lives, and no longer.
+        let hooked = on.give_up.run_until_cancelled(tools.hooks.run(at, hook, None)).await;
+        if let Some(Err(error)) = hooked {
             say(Kind::Warning, "FailedPostStartHook", format!("PostStartHook failed: {error}"));
             say(Kind::Normal, "Killing", format!("FailedPostStartHook: Container {name} will be killed"));
             gone(tools.runtime.stop_container(&id, grace(pod)).await)?;
@@ -168,7 +215,9 @@ async fn stop(tools: &Tools, on: &Subject, name: &str, id: &ContainerId, grace: 
         let text = match why {
             StopWhy::PodEnds => format!("Stopping container {name}"),
             StopWhy::Changed => format!("Container {name} definition changed, will be restarted"),
-            StopWhy::Unhealthy(_) => format!("Container {name} failed liveness probe, will be restarted"),
+            StopWhy::Unhealthy(probe) => {
+                format!("Container {name} failed {} probe, will be restarted", probe.name().to_lowercase())
+            }
             StopWhy::Resized => format!("Container {name} resize requires restart"),
             StopWhy::PodRecreated(why) => format!("Stopping container {name}: {why}"),
             StopWhy::Lost => format!("Container {name} cannot be tracked any more, will be restarted"),
@@ -183,7 +232,7 @@ async fn stop(tools: &Tools, on: &Subject, name: &str, id: &ContainerId, grace: 
     {
         let address = on.sandbox.as_ref().and_then(|sandbox| addresses(tools, pod, sandbox).first().copied());
         let at = Place { pod, container: name, id, address };
-        if let Err(error) = tools.hooks.run(at, hook, grace).await {
+        if let Err(error) = tools.hooks.run(at, hook, Some(grace)).await {
             let text = format!("PreStopHook failed: {error}");
             tools.events.container(pod, name, Kind::Warning, "FailedPreStopHook", text);
         }

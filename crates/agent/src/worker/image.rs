@@ -38,7 +38,14 @@ pub async fn resolve(tools: &Tools, pod: &Pod, container: &Container) -> Result<
             tools.events.container(pod, &container.name, Kind::Warning, "ErrImageNeverPull", message.clone());
             Err(NoImage { kind: TroubleKind::NeverPull, message })
         }
-        (Some(_) | None, _) => pull(tools, pod, container, reference).await,
+        (Some(_), _) => pull(tools, pod, container, reference).await.map_err(|mut failure| {
+            // Somebody imported it, or it was pulled while the registry could be reached.
+            let hint = format!("image {reference:?} is on this machine; imagePullPolicy IfNotPresent would use it");
+            tools.events.container(pod, &container.name, Kind::Normal, "ImagePresent", hint.clone());
+            failure.message = format!("{}; {hint}", failure.message);
+            failure
+        }),
+        (None, _) => pull(tools, pod, container, reference).await,
     }
 }
 

@@ -1,17 +1,20 @@
 //! Asking the healer: about containers that ended badly, and about those that probes condemn.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_runtime::{ContainerState, ContainerStatus};
 
 use super::{
     Tools,
     memory::Memory,
-    view::{ContainerView, Role},
+    plan,
+    view::ContainerView,
     world::{IDENTITY, World},
 };
 use crate::{
     events::Kind,
     heal::{Cause, Leave, Rung},
+    hook::full_name,
     probe::ProbeKind,
 };
 
@@ -22,7 +25,7 @@ pub async fn judge(tools: &Tools, pod: &Pod, world: &World, memory: &mut Memory)
         let Some(seen) = world.newest(&view.name) else { continue };
         match &seen.state {
             ContainerState::Exited { exit_code, oom, .. } => {
-                ended(tools, pod, view, seen, (*exit_code, *oom), memory).await;
+                ended(tools, pod, world, view, seen, (*exit_code, *oom), memory).await;
             }
             ContainerState::Running { .. } => waits |= condemned(tools, pod, world, view, seen, memory).await,
             ContainerState::Created | ContainerState::Unknown => {}
@@ -34,6 +37,7 @@ pub async fn judge(tools: &Tools, pod: &Pod, world: &World, memory: &mut Memory)
 async fn ended(
     tools: &Tools,
     pod: &Pod,
+    world: &World,
     view: &ContainerView,
     seen: &ContainerStatus,
     (exit_code, oom): (i32, bool),
@@ -51,7 +55,7 @@ async fn ended(
         return;
     }
     let unhealthy = own.condemned.as_ref().is_some_and(|(attempt, _)| *attempt == seen.attempt);
-    if exit_code == 0 && !unhealthy || view.role == Role::Ephemeral {
+    if exit_code == 0 && !unhealthy || !world.pod.restart.restarts(view.role, exit_code) {
         own.judged = Some((seen.attempt, Rung::Restart));
         return;
     }
@@ -62,7 +66,12 @@ async fn ended(
     };
     let rung = tools.healer.failed(pod, &view.name, seen.attempt, &cause).await;
     match &rung {
-        Rung::Restart => {}
+        Rung::Restart => {
+            if plan::restart_at(world, view, seen).is_some_and(|at| at > Timestamp::now()) {
+                let text = format!("Back-off restarting failed container {} in pod {}", view.name, full_name(pod));
+                tools.events.container(pod, &view.name, Kind::Warning, "BackOff", text);
+            }
+        }
         Rung::Recreate { why } => memory.recreate = Some(why.clone()),
         Rung::Move { why } => memory.moving = Some(why.clone()),
     }

@@ -20,4 +20,5 @@ mod workers;
 mod world;
 
 pub use tools::Tools;
+pub(crate) use view::plain;
 pub use workers::Workers;

@@ -2,10 +2,12 @@
 
 use std::{
     collections::BTreeMap,
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use mainstay_runtime::{ContainerId, ContainerState, Observed, PodUid, RuntimeError};
@@ -25,7 +27,15 @@ use super::{
     view::{EndingWhy, PodView},
     world::World,
 };
-use crate::{pods::Source, probe, services::is_drained};
+use crate::{
+    admission::{self, Host},
+    events::Kind,
+    node::Eviction,
+    offers::is_fresh,
+    pods::Source,
+    probe,
+    services::is_drained,
+};
 
 /// How soon to look again when the runtime did not answer.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
@@ -47,6 +57,7 @@ pub async fn run(tools: &Arc<Tools>, uid: &PodUid, notify: &Notify, stop: &Cance
         known: None,
         messages: BTreeMap::new(),
         refreshed: None,
+        starts: CancellationToken::new(),
         tasks: JoinSet::new(),
     };
     loop {
@@ -96,6 +107,8 @@ struct Worker<'a> {
     messages: BTreeMap<ContainerId, String>,
     /// When volumes were last brought up to date, and whether they are to be looked at again.
     refreshed: Option<(Instant, bool)>,
+    /// Of starts under way: cancelled when the pod ends.
+    starts: CancellationToken,
     tasks: JoinSet<Finished>,
 }
 
@@ -117,7 +130,8 @@ impl Worker<'_> {
         let view = match (&wanted, &self.last) {
             (Some(wanted), _) => {
                 let limits = |container: &_| self.tools.specs.resources(&wanted.pod, container);
-                PodView::of(&wanted.pod, limits, self.tools.evictions.evicted(self.uid), now)
+                let failed = self.tools.evictions.evicted(self.uid).or_else(|| self.refuse(&wanted.pod));
+                PodView::of(&wanted.pod, limits, failed, now)
             }
             (None, last) => {
                 let since = *self.unwanted_since.get_or_insert(now);
@@ -131,6 +145,9 @@ impl Worker<'_> {
         };
         let mut world = world(view, observed, self.memory.clone());
         let mut wake_at = None;
+        if world.pod.ending.is_some() || self.memory.recreate.is_some() {
+            std::mem::take(&mut self.starts).cancel();
+        }
         if let Some((pod, _)) = &self.last {
             let pod = pod.clone();
             self.probe(&pod, &mut world);
@@ -156,6 +173,20 @@ impl Worker<'_> {
             self.begin(action, &world, now);
         }
         if over { Turn::Over } else { Turn::Again(wake_at) }
+    }
+
+    /// Why nothing is done for a pod that asks for more protection than there is. One that has begun goes on.
+    fn refuse(&self, pod: &Pod) -> Option<Eviction> {
+        if !is_fresh(pod) {
+            return None;
+        }
+        let refusal = admission::admit(pod, &Host::read(self.tools.is_cri)).err()?;
+        let message = format!("Pod was rejected: {}", refusal.message);
+        self.tools.events.pod(pod, Kind::Warning, refusal.reason, refusal.message);
+        self.tools.pods.reject(self.uid);
+        // Said once: from now on the pod has to end.
+        self.tools.evictions.reject(self.uid, refusal.reason.to_owned(), message);
+        self.tools.evictions.evicted(self.uid)
     }
 
     /// A pod that Services send to is not asked to stop before they no longer do. Whether they do is judged when it begins to
@@ -263,7 +294,8 @@ impl Worker<'_> {
     fn begin(&mut self, action: Action, world: &World, now: Timestamp) {
         let what = busy(&action);
         tracing::debug!(?action, "apply");
-        if let Action::Stop { container, grace, why, .. } = &action {
+        if let Action::Stop { container, id, grace, why } = &action {
+            self.tools.probes.set_stopping(self.uid, id, true);
             let attempt = world.newest(container).map(|c| c.attempt);
             let memory = self.memory.containers.entry(container.clone()).or_default();
             memory.stop_deadline = Some(now + *grace);
@@ -276,20 +308,25 @@ impl Worker<'_> {
             pod: self.last.as_ref().map(|(pod, _)| pod.clone()),
             source: self.last.as_ref().map(|(_, source)| *source),
             sandbox: world.sandbox().cloned(),
+            give_up: self.starts.clone(),
         };
         let (tools, uid) = (self.tools.clone(), self.uid.clone());
         self.tasks.spawn(async move {
             let since = Instant::now();
-            let result = act::act(&tools, &uid, &on, action.clone()).await;
+            let acted = AssertUnwindSafe(act::act(&tools, &uid, &on, action.clone())).catch_unwind().await;
+            let result = acted.unwrap_or_else(|panic| {
+                let failure = Failure::panicked(&*panic);
+                tools.report_panic(on.pod.as_deref(), &failure.message);
+                Err(failure)
+            });
             Finished { what, action: Some(action), result, reported: None, took: since.elapsed() }
         });
     }
 
     fn done(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
         let Ok(Finished { what, action, result, reported, took }) = finished else {
-            // A fault in our own code; what was under way is looked at anew.
-            tracing::error!("a task of this pod panicked");
-            self.memory.busy.clear();
+            // Nothing but writing the status is outside of what catches panics; it is written again.
+            self.memory.busy.remove(&Busy::Report);
             return;
         };
         self.memory.busy.remove(&what);
@@ -340,6 +377,9 @@ impl Worker<'_> {
                 }
             }
             Err(failure) => {
+                if let Some(Action::Stop { id, .. }) = &action {
+                    self.tools.probes.set_stopping(self.uid, id, false);
+                }
                 let before = memory.trouble.as_ref().map_or(0, |trouble| trouble.failures);
                 memory.trouble = Some(Trouble::after(before, failure.kind, failure.message, now));
             }

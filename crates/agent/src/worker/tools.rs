@@ -2,12 +2,26 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use mainstay_runtime::Runtime;
 
 use crate::{
-    events::Events, heal::Healer, hook::Hooks, node::Evictions, objects::Objects, pods::Pods, probe::Probes,
-    services::Traffic, settings::Settings, sources::mirror::Mirrors, spec::Specs, volumes::Volumes, wake::Wake,
+    events::{Events, Kind},
+    heal::Healer,
+    hook::Hooks,
+    metrics::Metrics,
+    node::Evictions,
+    objects::Objects,
+    pods::Pods,
+    probe::Probes,
+    services::Traffic,
+    settings::Settings,
+    sources::mirror::Mirrors,
+    spec::Specs,
+    user_ids::UserIds,
+    volumes::Volumes,
+    wake::Wake,
 };
 
 pub struct Tools {
@@ -28,4 +42,20 @@ pub struct Tools {
     pub evictions: Evictions,
     pub traffic: Arc<Traffic>,
     pub mirrors: Arc<Mirrors>,
+    pub user_ids: UserIds,
+    /// Containers are made by a CRI runtime.
+    pub is_cri: bool,
+    pub metrics: Metrics,
+}
+
+impl Tools {
+    /// A worker panicked: a fault of ours, to be seen in the log, the metrics and the pod's events.
+    pub fn report_panic(&self, pod: Option<&Pod>, message: &str) {
+        tracing::error!(message, "a pod's worker panicked; what it did is tried again");
+        self.metrics.worker_panics.inc();
+        if let Some(pod) = pod {
+            let text = format!("The agent failed to work on this pod and tries again: {message}");
+            self.events.pod(pod, Kind::Warning, "AgentPanic", text);
+        }
+    }
 }

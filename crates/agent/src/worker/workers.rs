@@ -2,22 +2,26 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
 };
 
+use futures::FutureExt;
 use mainstay_runtime::{PodUid, RuntimeError};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast::error::RecvError};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
-use super::{Tools, task};
+use super::{Tools, act::Failure, task};
 
 /// How often everything is looked at even if nothing is heard.
 const SLOWLY: Duration = Duration::from_secs(60);
 /// How often pods that nobody wants are looked for.
 const ORPHANS: Duration = Duration::from_secs(10);
+/// How long a pod whose loop panicked is left alone: the same fault may wait for it.
+const AFTER_A_PANIC: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 pub struct Workers {
@@ -91,7 +95,7 @@ impl Workers {
         let span = tracing::info_span!("pod", %uid);
         let (workers, stop) = (self.clone(), stop.clone());
         let work = async move {
-            let unwanted = task::run(&workers.tools, &uid, &notify, &stop).await;
+            let unwanted = workers.run_task(&uid, &notify, &stop).await;
             workers.tasks.lock().remove(&uid);
             if !stop.is_cancelled() {
                 workers.tools.pods.release(&uid);
@@ -102,6 +106,24 @@ impl Workers {
             }
         };
         self.tracker.spawn(work.instrument(span));
+    }
+
+    /// The loop around one pod. One that panics begins anew: no pod is forgotten for a fault of ours.
+    async fn run_task(&self, uid: &PodUid, notify: &Notify, stop: &CancellationToken) -> bool {
+        loop {
+            let run = AssertUnwindSafe(task::run(&self.tools, uid, notify, stop));
+            match run.catch_unwind().await {
+                Ok(unwanted) => return unwanted,
+                Err(panic) => {
+                    let wanted = self.tools.pods.get(uid);
+                    let failure = Failure::panicked(&*panic);
+                    self.tools.report_panic(wanted.as_ref().map(|wanted| &*wanted.pod), &failure.message);
+                    if stop.run_until_cancelled(tokio::time::sleep(AFTER_A_PANIC)).await.is_none() {
+                        return false;
+                    }
+                }
+            }
+        }
     }
 
     /// What runs here without anybody wanting it gets a task that ends it; not before every source has spoken.

@@ -8,6 +8,7 @@ mod sim;
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use mainstay_agent::leftovers::Instance;
 
 pub use self::{
     machine::{MachineOptions, NetworkChoice, RuntimeChoice},
@@ -37,7 +38,7 @@ pub enum Command {
     /// Stop what runs on this machine; its containers run on
     Stop(StopOptions),
     /// Stop what runs on this machine, end its pods, and leave nothing behind but the data directory
-    Down(StopOptions),
+    Down(DownOptions),
     /// Write a consistent copy of the store to FILE, while the server runs or not
     Backup(BackupOptions),
     /// Make the store what it was when the backup FILE was written
@@ -69,7 +70,7 @@ fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
 /// The first addresses of the range are those of the API and of DNS.
 fn service_range(text: &str) -> Result<mainstay_network::Range, String> {
     let range: mainstay_network::Range =
-        text.parse().map_err(|error: mainstay_network::NotARange| error.to_string())?;
+        text.parse().map_err(|error: mainstay_network::InvalidRange| error.to_string())?;
     if (12..=27).contains(&range.bits()) { Ok(range) } else { Err("must be of a size from /12 to /27".to_owned()) }
 }
 
@@ -91,6 +92,14 @@ pub struct DataDir {
     /// Where everything is kept [default: /var/lib/mainstay as root, ~/.local/share/mainstay otherwise]
     #[arg(long, env = "MAINSTAY_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+}
+
+/// Where the embedded store is, for commands that read or write it.
+#[derive(Debug, Args)]
+pub struct StoreDir {
+    /// Directory of the file store, to put it on a file system of its own [default: `store` in the data directory]
+    #[arg(long, env = "MAINSTAY_STORE_DIR", value_name = "DIR")]
+    pub store_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -165,12 +174,33 @@ pub struct StopOptions {
 }
 
 #[derive(Debug, Args)]
+pub struct DownOptions {
+    #[command(flatten)]
+    pub stop: StopOptions,
+
+    /// Find what any instance without a data directory and a process left on this machine, and remove it
+    #[arg(long)]
+    pub leftovers: bool,
+
+    /// Only list what is left over; ends with 1 if there is something
+    #[arg(long, requires = "leftovers")]
+    pub dry_run: bool,
+
+    /// Only this instance, as it is listed
+    #[arg(long, requires = "leftovers", value_name = "ID")]
+    pub instance: Option<Instance>,
+}
+
+#[derive(Debug, Args)]
 pub struct BackupOptions {
     /// File to write; must not exist
     pub file: PathBuf,
 
     #[command(flatten)]
     pub data: DataDir,
+
+    #[command(flatten)]
+    pub place: StoreDir,
 }
 
 #[derive(Debug, Args)]
@@ -180,6 +210,9 @@ pub struct RestoreOptions {
 
     #[command(flatten)]
     pub data: DataDir,
+
+    #[command(flatten)]
+    pub place: StoreDir,
 
     /// Replace a store that holds data; the old one is set aside
     #[arg(long)]
@@ -274,6 +307,18 @@ mod tests {
             _ => panic!("an unknown key was accepted"),
         }
         std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn the_directory_of_the_store_is_a_flag_of_all_that_use_it() {
+        assert_eq!(up(&["mainstay", "up"]).place.store_dir, None);
+        assert_eq!(up(&["mainstay", "server", "--store-dir", "/s"]).place.store_dir, Some("/s".into()));
+        let Ok(Command::Backup(backup)) = parsed(&["mainstay", "backup", "f", "--store-dir", "/s"]) else { panic!() };
+        assert_eq!(backup.place.store_dir, Some("/s".into()));
+        let Ok(Command::Restore(restore)) = parsed(&["mainstay", "restore", "f", "--store-dir", "/s"]) else {
+            panic!()
+        };
+        assert_eq!(restore.place.store_dir, Some("/s".into()));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, unix::AsyncFd},
     net::unix::pipe,
     sync::mpsc,
-    time::timeout,
+    time::{error::Elapsed, timeout},
 };
 
 use super::{
@@ -62,6 +62,17 @@ fn pipes(streams: Streams) -> io::Result<Pipes> {
     Ok(Pipes { stdin, stdout, stderr, theirs })
 }
 
+/// The shim's next answer; without a time limit, whenever it comes.
+async fn receive_within(
+    client: &mut Client,
+    limit: Option<Duration>,
+) -> std::result::Result<io::Result<Option<(Answer, Option<OwnedFd>)>>, Elapsed> {
+    match limit {
+        Some(limit) => timeout(limit.saturating_add(client::SOON), client.receive()).await,
+        None => Ok(client.receive().await),
+    }
+}
+
 impl Inner {
     async fn client(&self, id: &ContainerId) -> Result<Client> {
         let (sandbox, running) =
@@ -77,14 +88,14 @@ impl Inner {
         &self,
         id: &ContainerId,
         command: &[String],
-        patience: Duration,
+        patience: Option<Duration>,
         limit: usize,
     ) -> Result<ExecOutput> {
         let doing = || format!("exec in container {id}");
         let mut client = self.client(id).await?;
         let streams = Streams { stdin: false, stdout: true, stderr: true };
         let pipes = pipes(streams).map_err(|error| RuntimeError::failed(doing(), error))?;
-        let timeout_ms = Some(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+        let timeout_ms = patience.map(|patience| u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
         let request =
             Request::Exec { container: id.clone(), command: command.to_vec(), tty: false, streams, timeout_ms };
         client.ask(&request, &pipes.theirs, BEGIN).await?;
@@ -99,7 +110,7 @@ impl Inner {
             let ended = loop {
                 tokio::select! {
                     () = &mut reading, if !read => read = true,
-                    ended = timeout(patience + client::SOON, client.receive()) => break ended,
+                    ended = receive_within(&mut client, patience) => break ended,
                 }
             };
             if !read {
@@ -112,7 +123,7 @@ impl Inner {
                 Ok(ExecOutput { exit_code, stdout, stderr })
             }
             Ok(Ok(Some((Answer::Ended { .. }, _)))) | Err(_) => {
-                Err(RuntimeError::Timeout { doing: doing(), after: patience })
+                Err(RuntimeError::Timeout { doing: doing(), after: patience.unwrap_or_default() })
             }
             Ok(Ok(_)) => Err(RuntimeError::failed(doing(), "the pod's shim went away")),
             Ok(Err(error)) => Err(RuntimeError::failed(doing(), error)),

@@ -18,11 +18,12 @@ impl Inner {
         &self,
         id: &ContainerId,
         command: &[String],
-        timeout: Duration,
+        timeout: Option<Duration>,
         limit: usize,
     ) -> Result<ExecOutput> {
         // CRI counts whole seconds, and none of them means for ever.
-        let seconds = (timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0)).max(1);
+        let seconds =
+            timeout.map_or(0, |timeout| timeout.as_secs().saturating_add(u64::from(timeout.subsec_nanos() > 0)).max(1));
         let request = proto::ExecSyncRequest {
             container_id: id.0.clone(),
             cmd: command.to_vec(),
@@ -30,7 +31,7 @@ impl Inner {
         };
         let about = About { doing: "run a command", what: "container", id: &id.0 };
         // The runtime ends the command, but may wait for ever for what the command has begun and left behind.
-        let patience = timeout.saturating_add(LENIENCE);
+        let patience = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_add(LENIENCE));
         match within(patience, about, self.client.runtime().exec_sync(request)).await {
             Ok(mut done) => {
                 done.stdout.truncate(limit);
@@ -38,7 +39,7 @@ impl Inner {
                 Ok(ExecOutput { exit_code: done.exit_code, stdout: done.stdout, stderr: done.stderr })
             }
             Err(RuntimeError::Timeout { .. }) => {
-                Err(RuntimeError::Timeout { doing: format!("command {command:?}"), after: timeout })
+                Err(RuntimeError::Timeout { doing: format!("command {command:?}"), after: timeout.unwrap_or_default() })
             }
             Err(RuntimeError::Failed { why, .. }) if begins_processes(&why) => Err(RuntimeError::Start { why }),
             Err(error) => Err(error),

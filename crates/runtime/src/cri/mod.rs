@@ -148,7 +148,13 @@ impl Runtime for Cri {
         self.inner.client.reopen_log(id).await
     }
 
-    async fn exec(&self, id: &ContainerId, command: &[String], timeout: Duration, limit: usize) -> Result<ExecOutput> {
+    async fn exec(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Option<Duration>,
+        limit: usize,
+    ) -> Result<ExecOutput> {
         self.inner.exec(id, command, timeout, limit).await
     }
 

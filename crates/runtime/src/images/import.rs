@@ -36,6 +36,10 @@ pub enum ImportError {
         "{0} holds neither an OCI layout nor what `docker save` writes; give a name to import it as a root filesystem"
     )]
     NotAnImage(PathBuf),
+    #[error(
+        "{0} is no image archive: it is neither a tar archive (plain, gzip or zstd) nor the directory of an OCI layout"
+    )]
+    NotAnArchive(PathBuf),
     #[error("{0} holds no image for this machine")]
     Empty(PathBuf),
     #[error("the archive holds {0} images, which cannot all have one name")]
@@ -87,8 +91,13 @@ impl ImageStore {
         if file.metadata().map_err(read)?.is_dir() {
             return self.import_from(source, source, name.as_ref());
         }
-        let (kind, seen) = layers::unpack(&file, kind).map_err(read)?;
-        match (kind.map_err(read)?, &name) {
+        // What the operating system did not refuse, the decompressor or the archive reader did.
+        let unpacked = |e: io::Error| match e.raw_os_error() {
+            Some(_) => read(e),
+            None => ImportError::NotAnArchive(source.into()),
+        };
+        let (kind, seen) = layers::unpack(&file, kind).map_err(unpacked)?;
+        match (kind.map_err(unpacked)?, &name) {
             (Kind::Images, _) => {
                 let scratch = self.inner.files.scratch().map_err(read)?;
                 let plain = layers::decompress(File::open(source).map_err(read)?).map_err(read)?;

@@ -20,7 +20,7 @@ use super::{
     files::{Files, Signature},
     index::{Index, Record},
     layers, pull,
-    rootfs::{self, Rootfs},
+    rootfs::{self, Owners, Rootfs},
 };
 use crate::{error::RuntimeError, port::Result};
 
@@ -93,6 +93,16 @@ impl ImageStore {
 
     /// A root filesystem of the container's own, mounted. Asked again, the same.
     pub fn prepare_rootfs(&self, image_id: &str, container_id: &str) -> Result<Rootfs> {
+        self.prepare_rootfs_for(image_id, container_id, None)
+    }
+
+    /// One whose files belong to the ids of a pod's user namespace.
+    pub fn prepare_rootfs_for(
+        &self,
+        image_id: &str,
+        container_id: &str,
+        owners: Option<&Owners<'_>>,
+    ) -> Result<Rootfs> {
         let files = &self.inner.files;
         let _lock = files.lock_shared().map_err(|e| RuntimeError::failed("lock the image store", e))?;
         let (id, layers) = if image_id == HOST_IMAGE {
@@ -101,7 +111,7 @@ impl ImageStore {
             let (id, record) = self.record(image_id)?;
             (id, record.layers)
         };
-        let rootfs = rootfs::prepare(files, &id, &layers, container_id, &self.inner.options.hidden)?;
+        let rootfs = rootfs::prepare(files, &id, &layers, container_id, &self.inner.options.hidden, owners)?;
         if let Err(error) = files.touch(&id) {
             tracing::debug!(%error, image = id, "cannot note that an image was used");
         }
@@ -175,6 +185,29 @@ impl ImageStore {
         files.touch(id).map_err(failed)?;
         files.write_index(&index).map_err(failed)?;
         Ok(true)
+    }
+
+    /// Gives an image one more name, and answers it in full. A name that another image had is this one's from now on.
+    pub fn add_name(&self, reference: &str, name: &str) -> Result<String> {
+        let invalid = |why: String| RuntimeError::Invalid { why };
+        let parsed = super::name::parse(name).map_err(|error| invalid(error.to_string()))?;
+        let tag = super::name::tagged(&parsed).filter(|_| parsed.digest().is_none());
+        let tag = tag.ok_or_else(|| invalid(format!("{name:?} is a digest; give a name and a tag, as in web:v1")))?;
+        if name == HOST_IMAGE {
+            return Err(invalid(format!("the name {HOST_IMAGE} is this machine's")));
+        }
+        let files = &self.inner.files;
+        let failed = |e| RuntimeError::failed("write the image index", e);
+        let _lock = files.lock().map_err(failed)?;
+        let mut index = files.read_index().map_err(failed)?;
+        let found = index.find(reference).map(|(id, record)| (id.clone(), record.clone()));
+        let (id, record) = found.ok_or_else(|| RuntimeError::ImageMissing { image: reference.to_owned() })?;
+        index.put(&id, Record { tags: BTreeSet::from([tag.clone()]), ..record.clone() });
+        if let Some(named) = index.images.get_mut(&id) {
+            named.tags.extend(record.tags);
+        }
+        files.write_index(&index).map_err(failed)?;
+        Ok(tag)
     }
 
     /// Removes the image, or only this one of its names if it has others. Answers the bytes freed.

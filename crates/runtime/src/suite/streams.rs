@@ -55,7 +55,7 @@ pub async fn exec_answers_output_and_code(b: Arc<Bench>) {
 pub async fn exec_keeps_no_more_than_its_limit(b: Arc<Bench>) {
     let (_pod, id) = sleeping(&b).await;
     let command = [BOX, "seq", "1", "100000"].map(str::to_owned);
-    let output = b.runtime.exec(&id, &command, Duration::from_secs(60), 1000).await.expect("exec");
+    let output = b.runtime.exec(&id, &command, Some(Duration::from_secs(60)), 1000).await.expect("exec");
     assert_eq!((output.exit_code, output.stdout.len()), (0, 1000));
     assert!(output.stdout.starts_with(b"1\n2\n3\n"), "the first bytes are kept");
 }
@@ -64,7 +64,7 @@ pub async fn exec_is_killed_after_its_timeout(b: Arc<Bench>) {
     let (pod, id) = sleeping(&b).await;
     let asked = Instant::now();
     let command = [BOX, "sh", "-c", "trap '' TERM; echo begun; sleep 161803; echo over"].map(str::to_owned);
-    let late = b.runtime.exec(&id, &command, Duration::from_secs(1), 1 << 20).await.expect_err("too long");
+    let late = b.runtime.exec(&id, &command, Some(Duration::from_secs(1)), 1 << 20).await.expect_err("too long");
     assert!(matches!(late, RuntimeError::Timeout { .. }), "{late:?}");
     assert!(asked.elapsed() < Duration::from_secs(30), "{:?}", asked.elapsed());
     eventually("it is killed", async || {
@@ -77,7 +77,7 @@ pub async fn exec_is_killed_after_its_timeout(b: Arc<Bench>) {
 pub async fn exec_of_a_missing_program_fails(b: Arc<Bench>) {
     let (pod, id) = sleeping(&b).await;
     let command = ["/box/no-such-program".to_owned()];
-    let failed = b.runtime.exec(&id, &command, Duration::from_secs(60), 1000).await.expect_err("no such program");
+    let failed = b.runtime.exec(&id, &command, Some(Duration::from_secs(60)), 1000).await.expect_err("no such program");
     assert!(matches!(&failed, RuntimeError::Start { why } if why.contains("no-such-program")), "{failed:?}");
     assert!(pod.status(&id).await.expect("is observed").state.is_running(), "the container does not mind");
 }
@@ -86,12 +86,13 @@ pub async fn exec_in_what_does_not_run_is_refused(b: Arc<Bench>) {
     let pod = b.pod().await;
     let id = pod.create(pod.sleeper("c")).await;
     let command = [BOX, "true"].map(str::to_owned);
-    b.runtime.exec(&id, &command, Duration::from_secs(60), 1000).await.expect_err("it does not run yet");
+    b.runtime.exec(&id, &command, Some(Duration::from_secs(60)), 1000).await.expect_err("it does not run yet");
     b.runtime.start_container(&id).await.expect("start");
     b.runtime.stop_container(&id, Duration::ZERO).await.expect("stop");
-    b.runtime.exec(&id, &command, Duration::from_secs(60), 1000).await.expect_err("it runs no more");
+    b.runtime.exec(&id, &command, Some(Duration::from_secs(60)), 1000).await.expect_err("it runs no more");
     let nobody = ContainerId("0".repeat(64));
-    let gone = b.runtime.exec(&nobody, &command, Duration::from_secs(60), 1000).await.expect_err("no such container");
+    let gone =
+        b.runtime.exec(&nobody, &command, Some(Duration::from_secs(60)), 1000).await.expect_err("no such container");
     assert!(gone.is_not_found(), "{gone:?}");
 }
 

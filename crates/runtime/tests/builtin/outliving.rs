@@ -56,7 +56,8 @@ async fn containers_outlive_the_agent_and_exits_meanwhile_are_told() {
     says(&spec.log_directory.join("goes/0.log"), "stdout F late").await;
     assert!(status(&second, &stays).await.unwrap().state.is_running());
     assert!(second.observe(None).await.unwrap().sandboxes[0].ready);
-    let done = second.exec(&stays, &["/bin/echo".into(), "hi".into()], Duration::from_secs(60), 100).await.unwrap();
+    let done =
+        second.exec(&stays, &["/bin/echo".into(), "hi".into()], Some(Duration::from_secs(60)), 100).await.unwrap();
     assert_eq!(done.stdout, b"hi\n");
     second.remove_sandbox(&id).await.unwrap();
     assert!(shims(&subject).is_empty());
@@ -134,7 +135,7 @@ async fn a_flood_of_output_is_bounded_and_harms_no_other() {
         assert!(size <= 4 << 20, "{size} bytes of logs");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let done = runtime.exec(&calm, &["/bin/true".into()], Duration::from_secs(60), 0).await.unwrap();
+    let done = runtime.exec(&calm, &["/bin/true".into()], Some(Duration::from_secs(60)), 0).await.unwrap();
     assert_eq!(done.exit_code, 0);
     let began = Instant::now();
     runtime.stop_container(&flooding, Duration::from_secs(0)).await.unwrap();

@@ -10,6 +10,8 @@ pub mod service_account;
 
 use std::collections::BTreeMap;
 
+use mainstay_api::validation::names;
+
 pub use self::certificate::Verifier;
 
 pub const MASTERS: &str = "system:masters";
@@ -54,8 +56,23 @@ impl User {
         self.is_in(MASTERS)
     }
 
-    /// The machine whose agent this is. Members of the group whose name is no machine's are nobody's.
+    /// The node whose agent this is. Members of the group whose name no Node can have are no node's.
     pub fn node_name(&self) -> Option<&str> {
-        self.name.strip_prefix(NODE_PREFIX).filter(|name| !name.is_empty() && self.is_in(NODES))
+        let name = self.name.strip_prefix(NODE_PREFIX)?;
+        (self.is_in(NODES) && names::dns1123_subdomain(name).is_empty()).then_some(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_a_name_that_a_node_can_have() {
+        assert_eq!(User::node("a-1.example").node_name(), Some("a-1.example"));
+        for name in ["", " ", "a ", "A", "..", ".", "a/b", "a%2fb", "-a", &"a".repeat(254)] {
+            assert_eq!(User::node(name).node_name(), None, "{name:?}");
+        }
+        assert_eq!(User::authenticated("system:node:a".to_owned(), vec![]).node_name(), None);
     }
 }

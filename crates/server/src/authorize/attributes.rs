@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use http::Method;
-use mainstay_api::selector::{Fields, Operator};
+use mainstay_api::selector::{Fields, Labels, Operator, Relation};
 
 use crate::{
     query::Query,
@@ -34,6 +34,8 @@ pub struct ResourceAttributes<'a> {
     pub name: Option<Cow<'a, str>>,
     /// `field=value` requirements of a list or watch.
     pub fields: Vec<(String, String)>,
+    /// `label=value` requirements of a list or watch.
+    pub labels: Vec<(String, String)>,
 }
 
 impl ResourceAttributes<'_> {
@@ -43,6 +45,11 @@ impl ResourceAttributes<'_> {
 
     pub fn selects(&self, field: &str, value: &str) -> bool {
         self.fields.iter().any(|(f, v)| f == field && v == value)
+    }
+
+    /// The value that a list or watch requires a label to have.
+    pub fn selected_label(&self, label: &str) -> Option<&str> {
+        self.labels.iter().find(|(key, _)| key == label).map(|(_, value)| value.as_str())
     }
 
     pub fn name(&self) -> &str {
@@ -106,6 +113,7 @@ fn resource<'a>(verb: &str, route: &'a ResourceRoute<'a>, query: &Query) -> Reso
     let borrowed = |text: &'a Option<Cow<'a, str>>| text.as_deref().map(Cow::Borrowed);
     let selecting = ["list", "watch", "deletecollection"].contains(&verb);
     let fields = if selecting { equalities(&query.field_selector) } else { Vec::new() };
+    let labels = if selecting { equal_labels(&query.label_selector) } else { Vec::new() };
     let selected = fields.iter().find(|(field, _)| field == "metadata.name").map(|(_, name)| Cow::Owned(name.clone()));
     ResourceAttributes {
         group: Cow::Borrowed(&route.group),
@@ -114,7 +122,19 @@ fn resource<'a>(verb: &str, route: &'a ResourceRoute<'a>, query: &Query) -> Reso
         namespace: borrowed(&route.namespace),
         name: borrowed(&route.name).or(selected),
         fields,
+        labels,
     }
+}
+
+/// What a label selector requires labels to be, as [`equalities`].
+fn equal_labels(selector: &str) -> Vec<(String, String)> {
+    let labels = Labels::parse(selector).unwrap_or_default();
+    let equal = labels.terms().iter().filter(|term| matches!(term.relation, Relation::Equals | Relation::In));
+    let single = equal.filter_map(|term| match term.values.as_slice() {
+        [value] => Some((term.key.clone(), value.clone())),
+        _ => None,
+    });
+    single.collect()
 }
 
 /// What a field selector requires fields to be. One that cannot be read requires nothing, and is refused later.

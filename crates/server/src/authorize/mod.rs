@@ -6,7 +6,7 @@
 //! that the answer is a [`Relation`] to be looked up ([`relation`]). Roles and bindings will have their place here.
 
 mod attributes;
-pub(crate) mod node;
+mod node;
 mod relation;
 
 pub use self::{
@@ -62,13 +62,18 @@ pub async fn decide(api: &Api, user: &User, asked: &Attributes<'_>) -> ApiResult
         Decision::Deny(why) => Err(why),
         Decision::IfRelated(relation) => {
             let node = relation.node.clone();
-            if relation::holds(api, &relation).await? {
+            if is_related(api, &relation).await? {
                 Ok(())
             } else {
                 Err(format!("no relationship found between node '{node}' and this object"))
             }
         }
     })
+}
+
+/// Whether a node has to do with an object.
+pub(crate) async fn is_related(api: &Api, relation: &Relation) -> ApiResult<bool> {
+    relation::holds(api, relation).await
 }
 
 /// What everyone with a name may do: see which kinds there are and which version this is, and ask about

@@ -1,43 +1,50 @@
-//! What the agent of a machine may ask for: what it needs to run the pods placed there, and no more.
+//! What the agent of a node may ask for: what it needs to run the pods bound there, and no more.
 //!
-//! Upstream's Node authorizer, with its words. Beyond it, an agent may see all nodes (it routes between
-//! machines), the endpoints of Services (it proxies to them), the pods of a namespace, their owners and
-//! disruption budgets (healing is bounded over a set), and other machines' heartbeats. What it may write is
-//! narrowed further where the object is known: see `node_restriction`.
+//! Upstream's Node authorizer (with `AuthorizeNodeWithSelectors`), with its words. It is narrower where our agent needs
+//! less: no claim's status, no CSINodes, VolumeAttachments or ResourceClaims, of which it uses none. Beyond upstream, an
+//! agent may
+//!
+//! * see all nodes and all EndpointSlices: it routes to the pods of other nodes and balances Services;
+//! * get the workload that controls one of its pods, and the workload behind that (a ReplicaSet's Deployment, a Job's
+//!   CronJob): their annotation says how pods are healed, their size how many may restart at once;
+//! * list the PodDisruptionBudgets of namespaces in which it has a pod;
+//! * list, create, update and delete the `heal-<uid>-<n>` Leases of sets of which it has a pod: the places of the set's
+//!   restart budget, which all nodes share. What remains is that such a node can use up the budget of these sets.
+//!
+//! What it may write is narrowed further where the object is known: see `node_restriction`.
+
+use mainstay_api::{heal, wellknown::namespace::NODE_LEASES};
 
 use super::{Decision, Relation, RelationKind, ResourceAttributes};
 
 const READ: &[&str] = &["get", "list", "watch"];
-const LOOK: &[&str] = &["get", "list"];
 const WRITE: &[&str] = &["create", "update", "patch"];
 const ASK: &[&str] = &["create"];
 const ASK_AND_READ: &[&str] = &["create", "get", "list", "watch"];
-pub(crate) const LEASES: &str = "kube-node-lease";
-/// Leases by which machines share a set's restart budget begin like this, in the set's own namespace.
-pub(crate) const HEALING: &str = "heal-";
 
-/// Group, resource and verbs that every machine may use alike.
+/// Group, resource and verbs that every node may use alike.
 const COMMON: &[(&str, &str, &[&str])] = &[
     ("", "services", READ),
-    ("", "endpoints", READ),
     ("discovery.k8s.io", "endpointslices", READ),
     ("", "events", WRITE),
     ("events.k8s.io", "events", WRITE),
-    ("", "namespaces", READ),
     ("node.k8s.io", "runtimeclasses", READ),
-    ("storage.k8s.io", "storageclasses", READ),
     ("storage.k8s.io", "csidrivers", READ),
-    ("policy", "poddisruptionbudgets", READ),
-    ("apps", "replicasets", LOOK),
-    ("apps", "deployments", LOOK),
-    ("apps", "statefulsets", LOOK),
-    ("apps", "daemonsets", LOOK),
-    ("batch", "jobs", LOOK),
-    ("", "replicationcontrollers", LOOK),
     ("certificates.k8s.io", "certificatesigningrequests", ASK_AND_READ),
     ("authentication.k8s.io", "tokenreviews", ASK),
     ("authorization.k8s.io", "subjectaccessreviews", ASK),
     ("authorization.k8s.io", "localsubjectaccessreviews", ASK),
+];
+
+/// Group, resource and kind of workloads that control pods.
+const WORKLOADS: &[(&str, &str, &str)] = &[
+    ("apps", "replicasets", "ReplicaSet"),
+    ("apps", "deployments", "Deployment"),
+    ("apps", "statefulsets", "StatefulSet"),
+    ("apps", "daemonsets", "DaemonSet"),
+    ("batch", "jobs", "Job"),
+    ("batch", "cronjobs", "CronJob"),
+    ("", "replicationcontrollers", "ReplicationController"),
 ];
 
 pub fn authorize(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
@@ -45,10 +52,6 @@ pub fn authorize(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Deci
     match (&*asked.group, &*asked.resource) {
         ("", "secrets") => read_related(node, verb, RelationKind::Secret, asked),
         ("", "configmaps") => read_related(node, verb, RelationKind::ConfigMap, asked),
-        ("", "persistentvolumeclaims") if subresource == Some("status") => match verb {
-            "update" | "patch" => related(node, RelationKind::Claim, asked),
-            _ => Decision::no("can only get/update/patch this type"),
-        },
         ("", "persistentvolumeclaims") => read_related(node, verb, RelationKind::Claim, asked),
         ("", "persistentvolumes") if subresource.is_some() => Decision::no("cannot get subresource"),
         ("", "persistentvolumes") => match verb {
@@ -66,10 +69,20 @@ pub fn authorize(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Deci
             _ => Decision::NO,
         },
         ("", "pods") => pod(node, verb, asked),
-        (group, resource) => Decision::of(
-            subresource.is_none()
-                && COMMON.iter().any(|(g, r, verbs)| (*g, *r) == (group, resource) && verbs.contains(&verb)),
-        ),
+        ("policy", "poddisruptionbudgets") => match (subresource, verb) {
+            (None, "list") if !asked.namespace().is_empty() => relation(node, RelationKind::Namespace, asked, ""),
+            _ => Decision::no("can only list the budgets of namespaces in which it has a pod"),
+        },
+        (group, resource) => {
+            if let Some((_, _, kind)) = WORKLOADS.iter().find(|(g, r, _)| (*g, *r) == (group, resource)) {
+                return match (subresource, verb) {
+                    (None, "get") => related(node, RelationKind::Workload(kind), asked),
+                    _ => Decision::no("can only get individual resources of this type"),
+                };
+            }
+            let listed = COMMON.iter().any(|(g, r, verbs)| (*g, *r) == (group, resource) && verbs.contains(&verb));
+            Decision::of(subresource.is_none() && listed)
+        }
     }
 }
 
@@ -77,11 +90,15 @@ fn related(node: &str, kind: RelationKind, asked: &ResourceAttributes<'_>) -> De
     if asked.name().is_empty() {
         return Decision::no("No Object name found");
     }
+    relation(node, kind, asked, asked.name())
+}
+
+fn relation(node: &str, kind: RelationKind, asked: &ResourceAttributes<'_>, name: &str) -> Decision {
     Decision::IfRelated(Relation {
         node: node.to_owned(),
         kind,
         namespace: asked.namespace().to_owned(),
-        name: asked.name().to_owned(),
+        name: name.to_owned(),
     })
 }
 
@@ -99,7 +116,7 @@ fn read_related(node: &str, verb: &str, kind: RelationKind, asked: &ResourceAttr
 
 fn service_account(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
     match (asked.subresource.as_deref(), verb) {
-        (None, "get" | "list" | "watch") | (Some("token"), "create") => {
+        (None, "get") | (Some("token"), "create") => {
             if asked.name().is_empty() {
                 Decision::no("can only create tokens for individual service accounts")
             } else {
@@ -112,22 +129,38 @@ fn service_account(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> De
 }
 
 fn lease(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
-    let changes = ["update", "patch", "delete"].contains(&verb);
-    if !changes && !["get", "list", "watch", "create"].contains(&verb) {
-        Decision::no("can only get, create, update, patch, or delete a node lease")
-    } else if asked.namespace() == LEASES {
-        if changes && asked.name() != node {
-            return Decision::no("can only access node lease with the same name as the requesting node");
-        }
-        Decision::of(asked.subresource.is_none())
-    } else if changes && !asked.name().starts_with(HEALING) {
-        Decision::no(format!("can only access leases in the {LEASES:?} system namespace"))
-    } else {
-        Decision::of(asked.subresource.is_none() && !asked.namespace().is_empty())
+    if asked.subresource.is_some() {
+        return Decision::NO;
+    }
+    if asked.namespace() == NODE_LEASES {
+        return match verb {
+            "create" => Decision::Allow, // the name is in the object: see `node_restriction`
+            "get" | "update" | "patch" | "delete" if asked.name() == node => Decision::Allow,
+            "get" | "update" | "patch" | "delete" => {
+                Decision::no("can only access node lease with the same name as the requesting node")
+            }
+            _ => Decision::no("can only get, create, update, patch, or delete a node lease"),
+        };
+    }
+    let elsewhere = || Decision::no(format!("can only access leases in the {NODE_LEASES:?} system namespace"));
+    if asked.namespace().is_empty() {
+        return elsewhere();
+    }
+    let of_set = |set: Option<&str>| match set {
+        Some(set) => relation(node, RelationKind::Controller, asked, set),
+        None => elsewhere(),
+    };
+    match verb {
+        "create" => Decision::Allow, // as above
+        "list" => of_set(asked.selected_label(heal::SET_LABEL)),
+        "update" => of_set(heal::lease_set(asked.name())),
+        // Also when the last pod of the set has gone from here; `node_restriction` looks whose it is.
+        "delete" if heal::lease_set(asked.name()).is_some() => Decision::Allow,
+        _ => elsewhere(),
     }
 }
 
-/// What it says of itself, and nobody else of it.
+/// What a node says of itself, and no other of it.
 fn own(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str) -> Decision {
     match verb {
         "create" => Decision::of(asked.subresource.is_none()), // the name is in the object: see `node_restriction`
@@ -141,9 +174,8 @@ fn own(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str) -> De
 fn pod(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
     match (asked.subresource.as_deref(), verb) {
         (None, "list" | "watch") if asked.selects("spec.nodeName", node) => Decision::Allow,
-        (None, "get") => Decision::Allow,
-        (None, "list") if !asked.namespace().is_empty() => Decision::Allow,
-        (None, "watch") if !asked.name().is_empty() => related(node, RelationKind::Pod, asked),
+        (None, "get") => related(node, RelationKind::Pod, asked),
+        (None, "list" | "watch") if !asked.name().is_empty() => related(node, RelationKind::Pod, asked),
         (None, "list" | "watch") => Decision::no("can only list/watch pods with spec.nodeName field selector"),
         (None, "create" | "delete") => Decision::Allow,
         (Some("status"), "update" | "patch") | (Some("eviction" | "refusal"), "create") => Decision::Allow,

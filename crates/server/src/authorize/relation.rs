@@ -1,8 +1,13 @@
-//! Whether a machine has anything to do with an object: a pod that was placed on it refers to it.
+//! Whether a node has anything to do with an object: a pod that is bound to it refers to the object.
 //!
-//! Looked up when asked, from the pods themselves, so that there is no second account of them to
-//! keep true.
+//! Upstream's node authorizer graph, looked up when asked from the pods and volumes themselves, so that there is no
+//! second account of them to keep true. What counts as a reference is [`references`]' to say. Mirror pods relate to
+//! nothing: the node wrote them itself.
 
+use mainstay_api::{
+    references::{self, Referent},
+    wellknown::kubernetes::MIRROR_POD,
+};
 use mainstay_store::List;
 use serde_json::Value;
 
@@ -18,29 +23,86 @@ pub struct Relation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelationKind {
+    /// The pod itself is bound to the node.
     Pod,
     Secret,
     ConfigMap,
     Claim,
     Volume,
     ServiceAccount,
+    /// A workload of this kind controls a pod, or controls what controls a pod.
+    Workload(&'static str),
+    /// The object with this uid, for which the name stands, controls a pod.
+    Controller,
+    /// Any pod at all is in the namespace.
+    Namespace,
 }
+
+/// Kinds whose objects are controlled by objects of another kind: parent, then group, version, plural and kind.
+const CONTROLLED: [(&str, &str, &str, &str, &str); 2] =
+    [("Deployment", "apps", "v1", "replicasets", "ReplicaSet"), ("CronJob", "batch", "v1", "jobs", "Job")];
 
 pub async fn holds(api: &Api, relation: &Relation) -> ApiResult<bool> {
-    if relation.kind != RelationKind::Volume {
-        return any_pod(api, &relation.node, &relation.namespace, relation.kind, &relation.name).await;
+    let Relation { node, kind, namespace, name } = relation;
+    let referring = async |to: Referent| any_pod(api, node, namespace, |pod| refers(pod, to, name)).await;
+    match kind {
+        RelationKind::Pod => any_pod(api, node, namespace, |pod| pod["metadata"]["name"] == **name).await,
+        RelationKind::Namespace => any_pod(api, node, namespace, |pod| !is_mirror(pod)).await,
+        RelationKind::Controller => {
+            any_pod(api, node, namespace, |pod| controller(pod).is_some_and(|owner| owner["uid"] == **name)).await
+        }
+        RelationKind::Workload(kind) => controls(api, relation, kind).await,
+        RelationKind::ConfigMap => referring(Referent::ConfigMap).await,
+        RelationKind::Claim => referring(Referent::PersistentVolumeClaim).await,
+        RelationKind::ServiceAccount => referring(Referent::ServiceAccount).await,
+        RelationKind::Secret => Ok(referring(Referent::Secret).await? || by_volume(api, node, namespace, name).await?),
+        RelationKind::Volume => match api.core_object("persistentvolumes", None, name).await? {
+            // A volume belongs to whoever its claim belongs to, and to the one node that has it.
+            Some(volume) => Ok(is_only_on(&volume, node) || is_claimed(api, node, &volume).await?),
+            None => Ok(false),
+        },
     }
-    // A volume belongs to whoever its claim belongs to, and to the one machine that has it.
-    let Some(volume) = api.core_object("persistentvolumes", None, &relation.name).await? else { return Ok(false) };
-    if is_only_on(&volume, &relation.node) {
-        return Ok(true);
-    }
-    let claim = &volume["spec"]["claimRef"];
-    let (Some(namespace), Some(name)) = (claim["namespace"].as_str(), claim["name"].as_str()) else { return Ok(false) };
-    any_pod(api, &relation.node, namespace, RelationKind::Claim, name).await
 }
 
-/// Whether a volume names this machine as the only one it can be reached from.
+fn is_mirror(pod: &Value) -> bool {
+    pod["metadata"]["annotations"].get(MIRROR_POD).is_some()
+}
+
+fn refers(pod: &Value, to: Referent, name: &str) -> bool {
+    !is_mirror(pod) && references::pod_refers_to(pod, to, name)
+}
+
+/// The controller of an object: the owner that made it.
+fn controller(object: &Value) -> Option<&Value> {
+    let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    owners.into_iter().find(|owner| owner["controller"] == true && owner["kind"] != "Node")
+}
+
+/// Whether a persistent volume that a pod's claim is bound to needs the Secret to be mounted.
+async fn by_volume(api: &Api, node: &str, namespace: &str, name: &str) -> ApiResult<bool> {
+    let Some(volumes) = api.registry.find("", "v1", "persistentvolumes") else { return Ok(false) };
+    let all = api.store.list(List { prefix: &keys::prefix(volumes, None), ..List::default() }).await?;
+    for entry in &all.entries {
+        let volume = object::value_of(volumes, entry);
+        let claimed_in = volume["spec"]["claimRef"]["namespace"].as_str();
+        let needed = references::volume_secrets(&volume).iter().any(|secret| {
+            secret.name == name && secret.namespace.or(claimed_in).is_some_and(|needed| needed == namespace)
+        });
+        if needed && is_claimed(api, node, &volume).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a pod refers to the claim that a persistent volume is bound to.
+async fn is_claimed(api: &Api, node: &str, volume: &Value) -> ApiResult<bool> {
+    let claim = &volume["spec"]["claimRef"];
+    let (Some(namespace), Some(name)) = (claim["namespace"].as_str(), claim["name"].as_str()) else { return Ok(false) };
+    any_pod(api, node, namespace, |pod| refers(pod, Referent::PersistentVolumeClaim, name)).await
+}
+
+/// Whether a volume names this node as the only one it can be reached from.
 fn is_only_on(volume: &Value, node: &str) -> bool {
     let terms = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"].as_array();
     let named = |requirement: &Value| {
@@ -54,117 +116,49 @@ fn is_only_on(volume: &Value, node: &str) -> bool {
     })
 }
 
-async fn any_pod(api: &Api, node: &str, namespace: &str, kind: RelationKind, name: &str) -> ApiResult<bool> {
-    let Some(pods) = api.registry.find("", "v1", "pods").filter(|_| keys::is_segment(namespace)) else {
+/// Whether a workload controls a pod here, or controls what controls it.
+async fn controls(api: &Api, relation: &Relation, kind: &str) -> ApiResult<bool> {
+    let Relation { node, namespace, name, .. } = relation;
+    let pods = pods_of(api, node, namespace).await?;
+    let owners: Vec<&Value> = pods.iter().filter_map(controller).collect();
+    let is = |owner: &Value, kind: &str, name: &str| owner["kind"] == kind && owner["name"] == name;
+    if owners.iter().any(|owner| is(owner, kind, name)) {
+        return Ok(true);
+    }
+    let Some((_, group, version, plural, child)) = CONTROLLED.iter().find(|(parent, ..)| *parent == kind) else {
         return Ok(false);
+    };
+    let Some(d) = api.registry.find(group, version, plural) else { return Ok(false) };
+    for owner in owners.into_iter().filter(|owner| owner["kind"] == **child) {
+        let Some(between) = owner["name"].as_str().filter(|name| keys::is_segment(name)) else { continue };
+        let (entry, _) = api.store.get(&keys::key(d, Some(namespace), between)).await?;
+        let object = entry.map(|entry| object::value_of(d, &entry)).unwrap_or_default();
+        if controller(&object).is_some_and(|owner| is(owner, kind, name)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+async fn any_pod(api: &Api, node: &str, namespace: &str, wanted: impl Fn(&Value) -> bool) -> ApiResult<bool> {
+    Ok(pods_of(api, node, namespace).await?.iter().any(wanted))
+}
+
+/// The pods of a namespace that are bound to the node.
+async fn pods_of(api: &Api, node: &str, namespace: &str) -> ApiResult<Vec<Value>> {
+    let Some(pods) = api.registry.find("", "v1", "pods").filter(|_| keys::is_segment(namespace)) else {
+        return Ok(Vec::new());
     };
     let node_field = pods.selectable.iter().position(|field| field.label == "spec.nodeName");
     let prefix = keys::prefix(pods, Some(namespace));
     let listing = api.store.list(List { prefix: &prefix, ..List::default() }).await?;
-    let mut here = listing.entries.iter().filter(|entry| {
+    let here = listing.entries.iter().filter(|entry| {
         object::with_picked(pods, entry, |picked| {
-            node_field.and_then(|at| picked.fields.get(at)).is_some_and(|placed| &**placed == node)
+            node_field.and_then(|at| picked.fields.get(at)).is_some_and(|bound_to| &**bound_to == node)
         })
     });
-    Ok(here.any(|entry| refers(&object::value_of(pods, entry), kind, name)))
-}
-
-/// Whether a pod refers to this object of its namespace.
-fn refers(pod: &Value, kind: RelationKind, name: &str) -> bool {
-    let spec = &pod["spec"];
-    match kind {
-        RelationKind::Pod => pod["metadata"]["name"] == name,
-        RelationKind::ServiceAccount => spec["serviceAccountName"] == name,
-        RelationKind::Secret => {
-            let pulls = spec["imagePullSecrets"].as_array();
-            pulls.is_some_and(|pulls| pulls.iter().any(|pull| pull["name"] == name))
-                || mentions(spec, &|key, value| match key {
-                    "secretName" => value == name,
-                    "secret" | "secretRef" | "secretKeyRef" | "nodePublishSecretRef" => value["name"] == name,
-                    _ => false,
-                })
-        }
-        RelationKind::ConfigMap => mentions(spec, &|key, value| {
-            ["configMap", "configMapRef", "configMapKeyRef"].contains(&key) && value["name"] == name
-        }),
-        RelationKind::Claim => spec["volumes"].as_array().is_some_and(|volumes| {
-            volumes.iter().any(|volume| {
-                let own = || format!("{}-{}", text(&pod["metadata"]["name"]), text(&volume["name"]));
-                volume["persistentVolumeClaim"]["claimName"] == name
-                    || (volume["ephemeral"].is_object() && own() == name)
-            })
-        }),
-        RelationKind::Volume => false,
-    }
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-/// Whether any field in here is one that is looked for. References have the same few names wherever they are.
-fn mentions(value: &Value, wanted: &dyn Fn(&str, &Value) -> bool) -> bool {
-    match value {
-        Value::Object(fields) => fields.iter().any(|(key, value)| wanted(key, value) || mentions(value, wanted)),
-        Value::Array(items) => items.iter().any(|item| mentions(item, wanted)),
-        _ => false,
-    }
+    Ok(here.map(|entry| object::value_of(pods, entry)).collect())
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_volume_on_one_machine_is_that_machines() {
-        let on = |terms: Value| {
-            let volume = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}});
-            is_only_on(&volume, "a")
-        };
-        let named =
-            |names: Value| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": names}]});
-        assert!(on(json!([named(json!(["a"]))])));
-        assert!(!on(json!([named(json!(["b"]))])));
-        assert!(!on(json!([named(json!(["a", "b"]))])));
-        assert!(!on(json!([named(json!(["a"])), named(json!(["b"]))])));
-        assert!(!on(json!([])) && !on(Value::Null));
-    }
-
-    #[test]
-    fn a_pod_refers_to_what_its_volumes_containers_and_account_name() {
-        let pod = json!({
-            "metadata": {"name": "web"},
-            "spec": {
-                "serviceAccountName": "bot",
-                "imagePullSecrets": [{"name": "pull"}],
-                "initContainers": [{"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "key", "key": "k"}}}]}],
-                "containers": [{"envFrom": [{"secretRef": {"name": "env"}}, {"configMapRef": {"name": "conf"}}]}],
-                "volumes": [
-                    {"name": "a", "secret": {"secretName": "vol"}},
-                    {"name": "b", "projected": {"sources": [
-                        {"secret": {"name": "part"}}, {"configMap": {"name": "kube-root-ca.crt"}},
-                    ]}},
-                    {"name": "c", "persistentVolumeClaim": {"claimName": "data"}},
-                    {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}},
-                    {"name": "d", "configMap": {"name": "files"}},
-                ],
-            },
-        });
-        for name in ["pull", "key", "env", "vol", "part"] {
-            assert!(refers(&pod, RelationKind::Secret, name), "{name}");
-            assert!(!refers(&pod, RelationKind::ConfigMap, name), "{name}");
-        }
-        for name in ["conf", "kube-root-ca.crt", "files"] {
-            assert!(refers(&pod, RelationKind::ConfigMap, name), "{name}");
-            assert!(!refers(&pod, RelationKind::Secret, name), "{name}");
-        }
-        assert!(refers(&pod, RelationKind::Claim, "data"));
-        assert!(refers(&pod, RelationKind::Claim, "web-scratch"));
-        assert!(!refers(&pod, RelationKind::Claim, "other"));
-        assert!(refers(&pod, RelationKind::ServiceAccount, "bot"));
-        assert!(!refers(&pod, RelationKind::ServiceAccount, "default"));
-        assert!(refers(&pod, RelationKind::Pod, "web"));
-    }
-}
+mod tests;

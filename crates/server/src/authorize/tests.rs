@@ -32,8 +32,7 @@ fn a_machine_may_what_it_needs() {
         "GET /apis/discovery.k8s.io/v1/endpointslices",
         "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da",
         "GET /api/v1/pods?watch=1&fieldSelector=spec.nodeName%3Da",
-        "GET /api/v1/namespaces/shop/pods",
-        "GET /api/v1/namespaces/shop/pods/web",
+        "GET /api/v1/namespaces/shop/pods?fieldSelector=spec.nodeName%3Da",
         "PATCH /api/v1/namespaces/shop/pods/web/status",
         "POST /api/v1/namespaces/shop/pods/web/eviction",
         "POST /api/v1/namespaces/shop/pods/web/refusal",
@@ -45,7 +44,9 @@ fn a_machine_may_what_it_needs() {
         "PUT /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/a",
         "POST /apis/certificates.k8s.io/v1/certificatesigningrequests",
         "GET /apis/certificates.k8s.io/v1/certificatesigningrequests/x",
-        "GET /apis/policy/v1/namespaces/shop/poddisruptionbudgets",
+        "GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/a",
+        "POST /apis/coordination.k8s.io/v1/namespaces/shop/leases",
+        "DELETE /apis/coordination.k8s.io/v1/namespaces/shop/leases/heal-u-0",
         "POST /apis/mainstay.dev/v1/offers",
         "PUT /apis/mainstay.dev/v1/offers/a",
         "GET /apis/mainstay.dev/v1/offers/a",
@@ -70,14 +71,24 @@ fn what_pods_refer_to_depends_on_them() {
         ("GET /api/v1/namespaces/shop/configmaps?watch=1&fieldSelector=metadata.name%3Dx", RelationKind::ConfigMap),
         ("GET /api/v1/namespaces/shop/configmaps?fieldSelector=metadata.name%3Dx", RelationKind::ConfigMap),
         ("GET /api/v1/namespaces/shop/persistentvolumeclaims/x", RelationKind::Claim),
-        ("PATCH /api/v1/namespaces/shop/persistentvolumeclaims/x/status", RelationKind::Claim),
         ("POST /api/v1/namespaces/shop/serviceaccounts/x/token", RelationKind::ServiceAccount),
         ("GET /api/v1/namespaces/shop/serviceaccounts/x", RelationKind::ServiceAccount),
+        ("GET /api/v1/namespaces/shop/pods/x", RelationKind::Pod),
+        ("GET /api/v1/namespaces/shop/pods?fieldSelector=metadata.name%3Dx", RelationKind::Pod),
         ("GET /api/v1/namespaces/shop/pods?watch=1&fieldSelector=metadata.name%3Dx", RelationKind::Pod),
+        ("GET /apis/apps/v1/namespaces/shop/deployments/x", RelationKind::Workload("Deployment")),
+        ("GET /apis/batch/v1/namespaces/shop/jobs/x", RelationKind::Workload("Job")),
+        ("PUT /apis/coordination.k8s.io/v1/namespaces/shop/leases/heal-x-0", RelationKind::Controller),
+        (
+            "GET /apis/coordination.k8s.io/v1/namespaces/shop/leases?labelSelector=mainstay.dev%2Fheal-set%3Dx",
+            RelationKind::Controller,
+        ),
     ] {
         let relation = Relation { node: "a".into(), kind, namespace: "shop".into(), name: "x".into() };
         assert_eq!(decided(&node, request), Decision::IfRelated(relation), "{request}");
     }
+    let budgets = decided(&node, "GET /apis/policy/v1/namespaces/shop/poddisruptionbudgets");
+    assert!(matches!(budgets, Decision::IfRelated(Relation { kind: RelationKind::Namespace, .. })), "{budgets:?}");
     let volume = decided(&node, "GET /api/v1/persistentvolumes/x");
     assert!(matches!(volume, Decision::IfRelated(Relation { kind: RelationKind::Volume, .. })), "{volume:?}");
 }
@@ -102,6 +113,33 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
             "PUT /apis/coordination.k8s.io/v1/namespaces/shop/leases/a",
             "can only access leases in the \"kube-node-lease\" system namespace",
         ),
+        (
+            "GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+            "can only get, create, update, patch, or delete a node lease",
+        ),
+        (
+            "GET /apis/coordination.k8s.io/v1/namespaces/shop/leases",
+            "can only access leases in the \"kube-node-lease\" system namespace",
+        ),
+        (
+            "GET /apis/coordination.k8s.io/v1/leases?labelSelector=mainstay.dev%2Fheal-set%3Dx",
+            "can only access leases in the \"kube-node-lease\" system namespace",
+        ),
+        (
+            "DELETE /apis/coordination.k8s.io/v1/namespaces/shop/leases/leader",
+            "can only access leases in the \"kube-node-lease\" system namespace",
+        ),
+        ("GET /api/v1/namespaces/shop/pods", "can only list/watch pods with spec.nodeName field selector"),
+        (
+            "GET /api/v1/pods?fieldSelector=spec.nodeName%21%3Da",
+            "can only list/watch pods with spec.nodeName field selector",
+        ),
+        ("PATCH /api/v1/namespaces/shop/persistentvolumeclaims/x/status", "can only read resources of this type"),
+        ("GET /apis/apps/v1/namespaces/shop/deployments", "can only get individual resources of this type"),
+        ("POST /apis/apps/v1/namespaces/shop/deployments", "can only get individual resources of this type"),
+        ("GET /apis/policy/v1/poddisruptionbudgets", "can only list the budgets of namespaces in which it has a pod"),
+        ("GET /api/v1/namespaces", ""),
+        ("GET /apis/storage.k8s.io/v1/csinodes/a", ""),
         ("POST /api/v1/namespaces/shop/serviceaccounts", "can only create token subresource of serviceaccount"),
         (
             "PUT /apis/mainstay.dev/v1/offers/b",
@@ -120,7 +158,6 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
         ("DELETE /api/v1/namespaces/shop/pods", ""),
         ("PUT /api/v1/namespaces/shop/pods/web", ""),
         ("GET /api/v1/namespaces/shop/pods/web/log", ""),
-        ("POST /apis/apps/v1/namespaces/shop/deployments", ""),
         ("PUT /apis/certificates.k8s.io/v1/certificatesigningrequests/x/approval", ""),
         ("POST /apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ""),
         ("GET /metrics", ""),

@@ -17,7 +17,10 @@ pub enum RequestError {
 }
 
 pub struct Request {
+    /// The first of them, or nothing.
     pub common_name: String,
+    /// How many common names the subject has: more than one leave open who is meant.
+    pub common_names: usize,
     pub organizations: Vec<String>,
     pub dns_names: Vec<String>,
     pub addresses: Vec<IpAddr>,
@@ -49,6 +52,7 @@ impl Request {
         }
         Ok(Self {
             common_name: subject.iter_common_name().map(text).next().unwrap_or_default(),
+            common_names: subject.iter_common_name().count(),
             organizations: subject.iter_organization().map(text).collect(),
             dns_names,
             addresses,

@@ -1,13 +1,14 @@
-//! Gives certificates to machines: approves what they may have, and signs what is approved.
+//! The signer of certificate signing requests: approves what nodes may have, and signs what is approved.
 //!
 //! Level-triggered: every look reads all requests there are, so that one that was missed, or one that people
-//! approve, is answered at the next. Writes carry the version that was judged.
+//! approve, is answered at the next. Writes carry the version that was judged. A request that is wrong is denied, with
+//! the reason; one that cannot be answered now is tried again, and holds up no other.
 
 mod plan;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use kube::{
     Api, Client, Resource,
@@ -24,6 +25,7 @@ use mainstay_api::k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rcgen::ExtendedKeyUsagePurpose;
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +38,8 @@ use crate::{
 
 /// How often everything is looked at even if nothing is heard.
 const SLOWLY: Duration = Duration::from_secs(60);
+/// What has to be escaped in a segment of a path.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 pub struct Authorities {
     clients: Arc<Authority>,
@@ -53,6 +57,7 @@ pub async fn run(handler: Arc<Handler>, authorities: Authorities, stop: Cancella
     let client = client::internal(handler, "signer");
     let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
     let mut news = watcher(requests.clone(), watcher::Config::default()).default_backoff().boxed();
+    let mut failures = Failures::default();
     loop {
         let heard = tokio::time::timeout(SLOWLY, news.try_next());
         match stop.run_until_cancelled(heard).await {
@@ -60,47 +65,102 @@ pub async fn run(handler: Arc<Handler>, authorities: Authorities, stop: Cancella
             Some(Ok(Err(error))) => tracing::debug!(%error, "cannot follow certificate signing requests"),
             Some(Ok(Ok(_)) | Err(_)) => {}
         }
-        if let Err(error) = look(&client, &requests, &authorities).await {
-            tracing::warn!(%error, "cannot answer certificate signing requests; will try again");
+        // Many that come together are answered in one look.
+        while let Some(Ok(Some(_))) = news.try_next().now_or_never() {}
+        if let Err(error) = look(&client, &requests, &authorities, &mut failures).await {
+            tracing::warn!(%error, "cannot list certificate signing requests; will try again");
         }
     }
 }
 
+/// Looks at every request. One that cannot be answered is left for the next look and holds up no other.
 async fn look(
     client: &Client,
     requests: &Api<CertificateSigningRequest>,
     authorities: &Authorities,
+    failures: &mut Failures,
 ) -> Result<(), kube::Error> {
     let now = Timestamp::now();
     let all = requests.list(&ListParams::default()).await?.items;
+    failures.keep_only(&all);
+    let created = |object: &CertificateSigningRequest| object.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let known: Vec<(&str, State, Timestamp)> = all
+        .iter()
+        .map(|object| {
+            let user = object.spec.username.as_deref().unwrap_or_default();
+            (user, state(object), created(object).unwrap_or(now))
+        })
+        .collect();
+    let superfluous = plan::superfluous(&known, now);
+    // Reading a request verifies its signature: not worth while if nothing is to be decided.
+    let open = known.iter().any(|(_, state, _)| matches!(state, State::Pending | State::Approved));
     let mut asked: Vec<(&CertificateSigningRequest, Asked)> = Vec::new();
-    for object in &all {
-        let created = object.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-        if plan::is_old(state(object), created, now) {
-            forget(requests, object).await?;
-        } else if let Some(view) = view(object) {
+    for (index, object) in all.iter().enumerate() {
+        let (_, state, created) = known[index];
+        if plan::is_old(state, created, now) || superfluous.contains(&index) {
+            failures.note(object, forget(requests, object).await);
+        } else if let Some(view) = Some(object).filter(|_| open && state != State::Refused).and_then(view) {
             asked.push((object, view));
         }
     }
     for index in 0..asked.len() {
         let (object, one) = &asked[index];
         let member = match (one.state, one.node()) {
-            (State::Pending, Some(name)) => Api::<Node>::all(client.clone()).get_metadata_opt(name).await?.is_some(),
+            (State::Pending, Some(name)) => {
+                let found = Api::<Node>::all(client.clone()).get_metadata_opt(&path_segment(name)).await;
+                match found {
+                    Ok(found) => found.is_some(),
+                    Err(error) => {
+                        failures.note(object, Err(error));
+                        continue;
+                    }
+                }
+            }
             _ => false,
         };
         let others = asked.iter().map(|(_, other)| other);
         let Some(action) = plan::plan(one, member, others) else { continue };
         let approved = matches!(action, Action::Approve(_));
-        match apply(requests, object, one, action, authorities, now).await {
-            // The next in line must know.
-            Ok(()) if approved => asked[index].1.state = State::Approved,
-            Ok(()) => {}
-            // Somebody else was faster: the news of it brings us back.
-            Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
-            Err(error) => return Err(error),
+        let applied = apply(requests, object, one, action, authorities, now).await;
+        let done = applied.is_ok();
+        failures.note(object, applied);
+        if done && approved {
+            asked[index].1.state = State::Approved; // the next in line must know
         }
     }
     Ok(())
+}
+
+/// Requests that could not be answered, so that each failure is logged once and not at every look.
+#[derive(Default)]
+struct Failures(BTreeMap<String, String>);
+
+impl Failures {
+    fn note(&mut self, object: &CertificateSigningRequest, result: Result<(), kube::Error>) {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        match result {
+            Ok(()) => drop(self.0.remove(&name)),
+            // Somebody else was faster: the watch event of it brings us back.
+            Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
+            Err(error) => {
+                let error = error.to_string();
+                if self.0.get(&name) != Some(&error) {
+                    tracing::warn!(name, error, "cannot answer a certificate signing request; will try again");
+                    self.0.insert(name, error);
+                }
+            }
+        }
+    }
+
+    fn keep_only(&mut self, all: &[CertificateSigningRequest]) {
+        self.0.retain(|name, _| all.iter().any(|object| object.metadata.name.as_ref() == Some(name)));
+    }
+}
+
+/// A name as a segment of a path. The client puts names into paths as they are, and a request may have any name that
+/// a path segment can stand for: `a b`, `a?b`.
+fn path_segment(name: &str) -> String {
+    utf8_percent_encode(name, SEGMENT).to_string()
 }
 
 async fn apply(
@@ -138,7 +198,7 @@ async fn apply(
         }
     };
     let params = PostParams::default();
-    requests.replace_subresource(subresource, name, &params, &next).await.map(drop)
+    requests.replace_subresource(subresource, &path_segment(name), &params, &next).await.map(drop)
 }
 
 fn issue(object: &CertificateSigningRequest, asked: &Asked, authorities: &Authorities) -> Result<String, String> {
@@ -158,10 +218,7 @@ async fn forget(
     let meta = object.meta();
     let ours = Preconditions { uid: meta.uid.clone(), resource_version: meta.resource_version.clone() };
     let params = DeleteParams { preconditions: Some(ours), ..DeleteParams::default() };
-    match requests.delete(meta.name.as_deref().unwrap_or_default(), &params).await {
-        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
-        other => other.map(drop),
-    }
+    requests.delete(&path_segment(meta.name.as_deref().unwrap_or_default()), &params).await.map(drop)
 }
 
 fn add(status: &mut CertificateSigningRequestStatus, kind: &str, reason: &str, message: String, now: Timestamp) {

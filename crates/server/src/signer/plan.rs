@@ -1,6 +1,9 @@
 //! What becomes of a request for a certificate. Pure: the world and the time are arguments.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
+use mainstay_api::{validation::names, wellknown::user::NODE_PREFIX};
 
 use crate::{
     auth::{BOOTSTRAPPERS, MASTERS, NODES},
@@ -12,6 +15,10 @@ const AT_ONCE: SignedDuration = SignedDuration::from_secs(60);
 /// How long answered and unanswered requests are kept.
 const ANSWERED: SignedDuration = SignedDuration::from_hours(1);
 const UNANSWERED: SignedDuration = SignedDuration::from_hours(24);
+/// How many answered requests of one requester are kept that long.
+const ANSWERED_EACH: usize = 100;
+/// How long after its creation a requester may still be about to read the answer.
+const UNREAD: SignedDuration = SignedDuration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signer {
@@ -62,10 +69,10 @@ pub enum Action {
 }
 
 impl Asked {
-    /// The machine that the certificate would name.
+    /// The node that the certificate would name, if a Node can have that name.
     pub fn node(&self) -> Option<&str> {
-        let name = self.request.as_ref().ok()?.common_name.strip_prefix("system:node:")?;
-        (self.signer != Signer::Client && !name.is_empty()).then_some(name)
+        let name = self.request.as_ref().ok()?.common_name.strip_prefix(NODE_PREFIX)?;
+        (self.signer != Signer::Client && names::dns1123_subdomain(name).is_empty()).then_some(name)
     }
 
     fn is_from(&self, group: &str) -> bool {
@@ -135,10 +142,22 @@ fn objection(asked: &Asked) -> Option<String> {
         Err(why) => return Some(format!("the request cannot be read: {why}")),
     };
     let named = !request.dns_names.is_empty() || !request.addresses.is_empty();
-    let uses = |allowed: &[&str], required: &str| {
+    let uses = |allowed: &[&str], required: &[&str]| {
         let usages = &asked.usages;
-        usages.iter().any(|usage| usage == required) && usages.iter().all(|usage| allowed.contains(&usage.as_str()))
+        required.iter().all(|required| usages.iter().any(|usage| usage == required))
+            && usages.iter().all(|usage| allowed.contains(&usage.as_str()))
     };
+    let of_nodes = request.organizations.iter().any(|group| group == NODES);
+    let node_name = request.common_name.strip_prefix(NODE_PREFIX);
+    if request.common_names > 1 {
+        return Some(format!("the subject has {} common names: exactly one is required", request.common_names));
+    }
+    // Whoever signs it: a certificate of a node that cannot exist is of no use to anybody honest.
+    if let Some(name) = node_name.filter(|_| of_nodes)
+        && let [complaint, ..] = &*names::dns1123_subdomain(name)
+    {
+        return Some(format!("no node can be named {name:?}: {complaint}"));
+    }
     let machine = asked.node().is_some() && request.organizations == [NODES];
     match asked.signer {
         Signer::Client if request.organizations.iter().any(|group| group == MASTERS) => {
@@ -154,16 +173,46 @@ fn objection(asked: &Asked) -> Option<String> {
         Signer::NodeClient if named || request.other_names => {
             Some("subject alternative names are not allowed".to_owned())
         }
-        Signer::NodeClient if !uses(&["key encipherment", "digital signature", "client auth"], "client auth") => {
+        Signer::NodeClient
+            if !uses(
+                &["key encipherment", "digital signature", "client auth"],
+                &["digital signature", "client auth"],
+            ) =>
+        {
             Some("usages did not match [digital signature, client auth]".to_owned())
         }
         Signer::NodeServing if !named => Some("DNS or IP subjectAltName is required".to_owned()),
         Signer::NodeServing if request.other_names => Some("email and URI subjectAltNames are not allowed".to_owned()),
-        Signer::NodeServing if !uses(&["key encipherment", "digital signature", "server auth"], "server auth") => {
+        Signer::NodeServing
+            if !uses(
+                &["key encipherment", "digital signature", "server auth"],
+                &["digital signature", "server auth"],
+            ) =>
+        {
             Some("usages did not match [digital signature, server auth]".to_owned())
         }
         Signer::NodeClient | Signer::NodeServing => None,
     }
+}
+
+/// Which answered requests are forgotten before their time because a requester has many of them: the oldest beyond
+/// [`ANSWERED_EACH`], but none whose answer the requester may not have read yet. Takes requester, state and creation of
+/// each request, and answers their indexes.
+pub fn superfluous<'a>(requests: &[(&'a str, State, Timestamp)], now: Timestamp) -> Vec<usize> {
+    let mut answered: BTreeMap<&'a str, Vec<(Timestamp, usize)>> = BTreeMap::new();
+    for (index, (user, state, created)) in requests.iter().enumerate() {
+        if matches!(state, State::Issued | State::Refused) {
+            answered.entry(*user).or_default().push((*created, index));
+        }
+    }
+    let mut gone = Vec::new();
+    for mut of_user in answered.into_values() {
+        of_user.sort_unstable();
+        let surplus = of_user.len().saturating_sub(ANSWERED_EACH);
+        let read = |(created, _): &&(Timestamp, usize)| now.duration_since(*created) > UNREAD;
+        gone.extend(of_user.iter().take(surplus).filter(read).map(|(_, index)| *index));
+    }
+    gone
 }
 
 /// Whether a request has been kept long enough.

@@ -10,7 +10,7 @@ use crate::{
     admission,
     api::{self, Target},
     body::Response,
-    incoming, keys, metadata, node_restriction,
+    certificate_limit, incoming, keys, metadata, node_restriction,
     object::{self, Wire},
     reply,
     status::{ApiError, ApiResult},
@@ -70,6 +70,9 @@ async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<At
         return Err(ApiError::invalid(d, name, &errors));
     }
     node_restriction::create(api, user, target, &object).await?;
+    if certificate_limit::concerns(d) {
+        certificate_limit::check(api, user, d, &object).await?;
+    }
     let admitted = admission::create(api, target, name, &mut object).await?;
     let key = keys::key(d, target.namespace.as_deref(), name);
     let stored = object::to_stored(d, &object);
@@ -85,7 +88,7 @@ async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<At
     };
     txn.compares.extend(admitted.compares);
     txn.ops.extend(admitted.ops);
-    Ok(match api.store.commit(txn).await? {
+    Ok(match api.commit(txn).await? {
         Outcome::Committed(revision) => created(Some(revision)),
         Outcome::Conflict { current } if current.first().is_some_and(Option::is_some) => Attempt::Taken,
         Outcome::Conflict { .. } => Attempt::Overtaken,
@@ -103,7 +106,7 @@ fn complete(target: &Target, object: &mut Value) -> (Errors, Vec<String>) {
     let mut errors = Errors::new();
     meta::validate(object, d.namespaced(), d.name_rule, &mut errors);
     let (wrong, advice) = d.strategy.create_advised(object);
-    errors.extend(wrong);
+    errors.append(wrong);
     if d.generation {
         object["metadata"]["generation"] = json!(1);
     }

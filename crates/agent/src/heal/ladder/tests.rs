@@ -62,7 +62,7 @@ fn a_step_says_what_and_why() {
     let mut history = History::default();
     let policy = Policy::parse("restarts=1/5m").unwrap();
     let first = step(&policy, &history, true, "web", &CRASH, at(0));
-    assert_eq!(first.said, "Restarting container web (1 of 1 in 5m): ended with exit code 1");
+    assert_eq!(first.said, "Restarting container web: ended with exit code 1");
     history.record(&first.rung, at(0));
     let second = step(&policy, &history, true, "web", &Cause::OutOfMemory, at(1));
     assert_eq!(

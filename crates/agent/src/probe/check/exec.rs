@@ -14,8 +14,8 @@ pub async fn attempt(target: &Target<'_>, exec: &ExecAction, timeout: Duration) 
     let command = expanded(exec.command.as_deref().unwrap_or_default(), target.container);
     let late =
         || Outcome::Failure(format!("command timed out: {:?} timed out after {}", command.join(" "), shown(timeout)));
-    let run = target.runtime.exec(target.id, &command, timeout, KEPT);
-    match tokio::time::timeout(timeout + SLACK, run).await {
+    let run = target.runtime.exec(target.id, &command, Some(timeout), KEPT);
+    match tokio::time::timeout(timeout.saturating_add(SLACK), run).await {
         Ok(Ok(output)) if output.exit_code == 0 => Outcome::Success,
         Ok(Ok(output)) => {
             let all = [output.stdout, output.stderr].concat();

@@ -98,3 +98,11 @@ fn a_log_outlives_its_container() {
     assert_eq!(gone.log(directory.path(), "a", false).unwrap().path, place.join("1.log"));
     assert_eq!(gone.log(directory.path(), "a", true).unwrap().path, place.join("0.log"));
 }
+
+#[test]
+fn one_that_ended_and_printed_nothing_has_an_empty_log() {
+    let over = found(json!({ "terminated": { "exitCode": 0 } }), &[]);
+    assert!(!log(&over, false).unwrap().exists());
+    let text = "previous terminated container \"a\" in pod \"web\" not found";
+    assert_eq!(log(&over, true).unwrap_err(), text);
+}

@@ -20,7 +20,7 @@ use super::{
     view::{Ending, EndingWhy, RestartPolicy, Role},
     world::World,
 };
-use crate::heal::Rung;
+use crate::{heal::Rung, probe::ProbeKind};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -65,7 +65,8 @@ pub enum StopWhy {
     PodEnds,
     /// What it should be made from has changed.
     Changed,
-    Unhealthy(String),
+    /// This probe has failed as often as it may.
+    Unhealthy(ProbeKind),
     /// Resized, and its policy wants a restart for that.
     Resized,
     PodRecreated(String),

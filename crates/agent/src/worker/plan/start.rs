@@ -10,7 +10,7 @@ use crate::{
     heal::{Leave, Rung},
     worker::{
         memory::{Busy, HEALTHY_RUN, TroubleKind, pause},
-        view::{ContainerView, RestartPolicy, Role},
+        view::{ContainerView, Role},
         world::{RESOURCES, World},
     },
 };
@@ -140,7 +140,7 @@ fn look_after(world: &World, wanted: &ContainerView, seen: &ContainerStatus, pla
         && attempt == seen.attempt
     {
         let grace = failed.grace_seconds.map_or(world.pod.grace, crate::worker::view::seconds);
-        return stop(wanted, seen, grace, StopWhy::Unhealthy(failed.why), plan);
+        return stop(wanted, seen, grace, StopWhy::Unhealthy(failed.probe), plan);
     }
     let applied = match &memory.applied {
         Some((id, resources)) if *id == seen.id => Some(resources.clone()),
@@ -162,18 +162,7 @@ fn stop(wanted: &ContainerView, seen: &ContainerStatus, grace: Duration, why: St
 fn restart(world: &World, wanted: &ContainerView, seen: &ContainerStatus, now: Timestamp, plan: &mut Plan) {
     let ContainerState::Exited { exit_code, .. } = seen.state else { return };
     let changed = !is_current(seen, wanted);
-    let policy = match wanted.role {
-        Role::Sidecar => RestartPolicy::Always,
-        // A first failure of an init container with `Always` is tried again like any other.
-        Role::Init | Role::Main => world.pod.restart,
-        Role::Ephemeral => RestartPolicy::Never,
-    };
-    let again = match policy {
-        RestartPolicy::Always => true,
-        RestartPolicy::OnFailure => exit_code != 0,
-        RestartPolicy::Never => false,
-    };
-    if !again && !changed {
+    if !world.pod.restart.restarts(wanted.role, exit_code) && !changed {
         return;
     }
     let memory = world.memory.container(&wanted.name);

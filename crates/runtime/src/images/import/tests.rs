@@ -174,9 +174,11 @@ async fn an_archive_cannot_point_at_files_of_the_machine() {
 #[tokio::test]
 async fn what_is_no_archive_is_refused() {
     let test = TestStore::new();
-    for bytes in [&b"hello"[..], b"", &gzip(b"hello")[..10]] {
-        assert!(test.store.import(&saved(&test, bytes), None).is_err());
+    for bytes in [&b"hello"[..], &gzip(b"hello")[..10]] {
+        let refused = test.store.import(&saved(&test, bytes), Some("x"));
+        assert!(matches!(refused, Err(ImportError::NotAnArchive(_))), "{refused:?}");
     }
+    assert!(test.store.import(&saved(&test, b""), None).is_err());
     let empty = Oci::new();
     assert!(matches!(test.store.import(empty.write(), None), Err(ImportError::Empty(_))));
     assert!(test.store.import(Path::new("/nowhere"), None).is_err());

@@ -1,10 +1,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
-use crate::images::{
-    mounts,
-    testing::{Tar, TestStore},
-};
+use crate::images::testing::{Tar, TestStore};
 
 fn lines(store: &TestStore, image: &str, container: &str) -> PathBuf {
     store.store.prepare_rootfs(image, container).unwrap().path
@@ -45,7 +42,7 @@ async fn a_root_filesystem_shows_the_layers_one_upon_the_other() {
     test.store.release_rootfs("never was").unwrap_err();
     test.store.release_rootfs("never-was").unwrap();
     assert_eq!(test.store.prepared().unwrap(), ["c2"]);
-    assert!(mounts::at_or_below(&path).unwrap().is_empty());
+    assert!(mainstay_files::mountinfo::at_or_below(&path).unwrap().is_empty());
     assert!(lines(&test, &id, "c1").join("d/a").exists());
     assert!(!path.join("d/own").exists(), "a new container is a fresh one");
 }
@@ -75,12 +72,13 @@ async fn the_image_host_is_the_machine_without_the_data_directory() {
 
 #[tokio::test]
 async fn the_data_directory_is_hidden_wherever_it_lies() {
-    let here = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    // The image shows nothing of /tmp, where a clone may lie.
+    let here = tempfile::tempdir_in("/var/lib").unwrap();
     let store = ImageStore::open(&here.path().join("runtime/images")).unwrap();
     fs::write(here.path().join("secret"), "key").unwrap();
     let path = store.prepare_rootfs("host", "c1").unwrap().path;
     let inside = path.join(here.path().strip_prefix("/").unwrap());
-    let (there, beside) = (inside.exists(), inside.parent().unwrap().join("Cargo.toml").exists());
+    let (there, beside) = (inside.exists(), inside.parent().unwrap().join("dpkg").exists());
     let shows = inside.join("secret").exists();
     store.release_rootfs("c1").unwrap();
     assert!(there && beside && !shows, "{there} {beside} {shows}");
@@ -131,6 +129,22 @@ async fn images_in_use_are_not_removed_and_shared_layers_stay() {
     assert_eq!(test.store.find("a").await.unwrap(), None);
     assert!(test.store.prepare_rootfs(&a, "c2").unwrap_err().to_string().contains("not present"));
     assert_eq!(fs::read_dir(test.store.inner.files.layers()).unwrap().count(), 2);
+}
+
+#[tokio::test]
+async fn an_image_gets_another_name_and_takes_it_from_whoever_had_it() {
+    let test = TestStore::new();
+    let one = test.add("one", &[Tar::default().file("a", "x").end()]);
+    let two = test.add("two", &[Tar::default().file("b", "y").end()]);
+    assert_eq!(test.store.add_name("one", "web:v1").unwrap(), "docker.io/library/web:v1");
+    assert_eq!(test.store.find("web:v1").await.unwrap().unwrap().id, one);
+    assert_eq!(test.store.find("one").await.unwrap().unwrap().id, one, "it keeps the name it had");
+    test.store.add_name("two", "web:v1").unwrap();
+    assert_eq!(test.store.find("web:v1").await.unwrap().unwrap().id, two);
+    assert_eq!(test.store.find("one").await.unwrap().unwrap().tags, ["docker.io/library/one:latest"]);
+    for (from, name) in [("nobody", "web"), ("one", "UPPER"), ("one", "host")] {
+        assert!(test.store.add_name(from, name).is_err(), "{from} {name}");
+    }
 }
 
 #[tokio::test]

@@ -79,14 +79,56 @@ fn a_request_for_more_than_a_machine_is_refused() {
     for (wanted, words) in [
         (of(Signer::NodeClient, request("system:node:a", MASTERS, &[])), "not those of a node"),
         (of(Signer::NodeClient, request("admin", NODES, &[])), "not those of a node"),
-        (of(Signer::NodeClient, request("system:node:", NODES, &[])), "not those of a node"),
+        (of(Signer::NodeClient, request("system:node:", NODES, &[])), "no node can be named \"\""),
         (of(Signer::NodeClient, request("system:node:a", NODES, &["kubernetes"])), "alternative names"),
         (of(Signer::NodeClient, Err("nonsense".to_owned())), "nonsense"),
         (Asked { usages: vec!["any".into()], ..joining("a") }, "usages did not match"),
+        (Asked { usages: vec!["client auth".into()], ..joining("a") }, "usages did not match"),
     ] {
         let why = denied(plan(&wanted, false, &[]));
         assert!(why.contains(words), "{why}");
     }
+}
+
+#[test]
+fn no_certificate_is_given_to_a_node_that_cannot_exist() {
+    let long = "a".repeat(254);
+    for name in ["adv ", " adv", "..", ".", "a/b", "ADV", "a_b", "a%2fb", "a?b", "-a", "a-", "\u{e4}", &long] {
+        let why = denied(plan(&joining(name), false, &[]));
+        assert!(why.starts_with(&format!("no node can be named {name:?}: ")), "{why}");
+        assert_eq!(joining(name).node(), None, "nobody looks for such a node");
+        let approved = Asked { state: State::Approved, ..joining(name) };
+        assert!(matches!(plan(&approved, false, &[]), Some(Action::Fail(_))), "not even if somebody approves it");
+        let request = request(&format!("system:node:{name}"), NODES, &[]);
+        let by_people = Asked { state: State::Approved, ..asked(Signer::Client, "ann", "staff", request) };
+        assert!(matches!(plan(&by_people, false, &[]), Some(Action::Fail(_))), "nor from another signer");
+    }
+    for name in ["a", "a.b-c.d", "0", &long[..253]] {
+        assert!(matches!(plan(&joining(name), false, &[]), Some(Action::Approve(_))), "{name}");
+    }
+}
+
+#[test]
+fn a_subject_of_two_names_is_refused() {
+    let mut two = joining("a");
+    if let Ok(request) = &mut two.request {
+        request.common_names = 2;
+    }
+    assert!(denied(plan(&two, false, &[])).contains("2 common names"));
+}
+
+#[test]
+fn of_many_answered_requests_the_oldest_are_forgotten() {
+    let at = |second: i64| Timestamp::from_second(second).unwrap();
+    let many = ANSWERED_EACH as i64 + 10;
+    let mut all: Vec<(&str, State, Timestamp)> = (0..many).map(|n| ("a", State::Issued, at(n))).collect();
+    all.push(("b", State::Refused, at(0)));
+    all.push(("a", State::Pending, at(0)));
+    all.push(("a", State::Approved, at(0)));
+    assert_eq!(superfluous(&all, at(many + 1000)), (0..10).collect::<Vec<_>>());
+    let read = UNREAD.as_secs() + 5;
+    assert_eq!(superfluous(&all, at(read)), (0..5).collect::<Vec<_>>(), "the others may not have been read");
+    assert_eq!(superfluous(&all[10..], at(many + 1000)), Vec::<usize>::new());
 }
 
 #[test]

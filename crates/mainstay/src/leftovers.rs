@@ -1,0 +1,138 @@
+//! `mainstay down --leftovers`: lists what instances left on this machine, and removes it.
+//!
+//! An instance whose process runs, or whose data directory is there, is left alone: `mainstay down` ends it in good order.
+
+use std::{collections::BTreeMap, fmt::Display, time::Duration};
+
+use anyhow::{Context, anyhow};
+use mainstay_agent::leftovers::{Instance, LeftoversError, Traces, Verdict, observe, plan, remove};
+
+use crate::{
+    cli::{DownOptions, is_root},
+    exit::Exit,
+};
+
+pub fn run(options: &DownOptions) -> Result<(), Exit> {
+    if !is_root() {
+        return Err(Exit::Failed(anyhow!("--leftovers takes root: others cannot see all processes and packet rules")));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+    runtime.block_on(async {
+        let found = select(look().await?, options.instance.as_ref());
+        if let (Some(instance), Some(traces)) = (&options.instance, found.values().next()) {
+            refuse_if_in_use(instance, traces)?;
+        }
+        let mut left_over = Vec::new();
+        for (instance, traces) in &found {
+            match Verdict::of(traces) {
+                Verdict::LeftOver => {
+                    describe(instance, traces);
+                    left_over.push(instance);
+                }
+                Verdict::Running { pid, data_dir } => {
+                    let data_dir = data_dir.display();
+                    println!(
+                        "{instance}: left alone, process {pid} runs; `mainstay down --data-dir {data_dir}` ends it"
+                    );
+                }
+                Verdict::Stopped { data_dir } => {
+                    let data_dir = data_dir.display();
+                    println!("{instance}: left alone, stopped; `mainstay down --data-dir {data_dir}` ends its pods");
+                }
+                Verdict::Clean => {}
+            }
+        }
+        match (left_over.len(), options.dry_run) {
+            (0, _) => {
+                println!("Nothing is left over.");
+                Ok(())
+            }
+            (count, true) => {
+                Err(Exit::Refused(anyhow!("{count} instances left something; nothing was removed (--dry-run)")))
+            }
+            (_, false) => remove_all(&left_over, Duration::from_secs(options.stop.timeout)).await,
+        }
+    })
+}
+
+async fn look() -> Result<BTreeMap<Instance, Traces>, Exit> {
+    observe().await.map_err(|error| Exit::Failed(anyhow!(error)))
+}
+
+fn select(found: BTreeMap<Instance, Traces>, named: Option<&Instance>) -> BTreeMap<Instance, Traces> {
+    found.into_iter().filter(|(instance, _)| named.is_none_or(|named| named == instance)).collect()
+}
+
+fn refuse_if_in_use(instance: &Instance, traces: &Traces) -> Result<(), Exit> {
+    let (state, data_dir) = match Verdict::of(traces) {
+        Verdict::Running { pid, data_dir } => (format!("runs as process {pid}"), data_dir),
+        Verdict::Stopped { data_dir } => ("is stopped and has its data".to_owned(), data_dir),
+        Verdict::LeftOver | Verdict::Clean => return Ok(()),
+    };
+    let data_dir = data_dir.display();
+    Err(Exit::Refused(anyhow!("--instance {instance} {state}: use `mainstay down --data-dir {data_dir}`")))
+}
+
+async fn remove_all(left_over: &[&Instance], grace: Duration) -> Result<(), Exit> {
+    let mut failures = Vec::new();
+    for instance in left_over {
+        failures.extend(remove_one(instance, grace).await?);
+    }
+    for error in &failures {
+        eprintln!("mainstay: {:#}", Chain(error));
+    }
+    let mut after = look().await?;
+    after.retain(|instance, traces| left_over.contains(&instance) && Verdict::of(traces) == Verdict::LeftOver);
+    if after.is_empty() && failures.is_empty() {
+        println!("Removed. Nothing of them is left on this machine.");
+        return Ok(());
+    }
+    after.iter().for_each(|(instance, traces)| describe(instance, traces));
+    Err(Exit::Refused(anyhow!("not everything could be removed")))
+}
+
+/// Removes what an instance left, unless somebody began to look after it meanwhile. Returns what failed.
+async fn remove_one(instance: &Instance, grace: Duration) -> Result<Vec<LeftoversError>, Exit> {
+    let now = look().await?.remove(instance).unwrap_or_default();
+    match Verdict::of(&now) {
+        Verdict::LeftOver => Ok(remove(instance, &plan(&now), grace).await),
+        Verdict::Running { .. } | Verdict::Stopped { .. } | Verdict::Clean => Ok(Vec::new()),
+    }
+}
+
+fn describe(instance: &Instance, traces: &Traces) {
+    match &traces.data_dir {
+        Some(data_dir) => println!("{instance}: left over, its data directory {} is gone", data_dir.display()),
+        None => println!("{instance}: left over, nothing says where its data directory was"),
+    }
+    for process in &traces.processes {
+        println!("  process {} {}", process.pid, process.command);
+    }
+    list("mount", traces.mounts.iter().map(|path| path.display()));
+    list("interface", &traces.links);
+    list("address", &traces.addresses);
+    list("packet rules", &traces.tables);
+    list("cgroup", traces.cgroups.iter().map(|path| path.display()));
+    list("directory", traces.run_dir.iter().map(|path| path.display()));
+}
+
+fn list(what: &str, all: impl IntoIterator<Item = impl Display>) {
+    for one in all {
+        println!("  {what} {one}");
+    }
+}
+
+/// An error with its causes, in one line.
+pub struct Chain<'a>(pub &'a LeftoversError);
+
+impl Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut next: Option<&dyn std::error::Error> = Some(self.0);
+        let mut separator = "";
+        while let Some(error) = next {
+            write!(f, "{separator}{error}")?;
+            (next, separator) = (error.source(), ": ");
+        }
+        Ok(())
+    }
+}
