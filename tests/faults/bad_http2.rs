@@ -1,6 +1,6 @@
 //! HTTP/2 as an attacker speaks it, frame by frame.
 
-use std::io;
+use std::{io, time::Duration};
 
 use super::support::{Server, Wire};
 
@@ -120,4 +120,41 @@ fn answers_that_nobody_takes_are_borne() {
         std::thread::sleep(std::time::Duration::from_secs(1));
         Ok(())
     });
+}
+
+/// A connection that takes no data, on which `count` requests for a document were sent.
+fn takes_nothing(server: &Server, count: u32) -> Wire {
+    let ann = server.authority().client("ann", &[]);
+    let mut wire = server.client_as(&ann).connect().expect("connect");
+    let windows_of_zero = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    // `GET https://x/openapi/v3`.
+    let mut get = vec![0x82, 0x87, 0x41, 0x01, b'x', 0x04, 0x0b];
+    get.extend(b"/openapi/v3");
+    let requests = (0..count).flat_map(|n| frame(HEADERS, END_HEADERS | END_STREAM, n * 2 + 1, &get));
+    let sent: Vec<u8> = PREFACE.iter().copied().chain(windows_of_zero).chain(requests).collect();
+    wire.send(&sent).expect("send the requests");
+    wire
+}
+
+#[test]
+fn answers_that_nobody_takes_count_against_the_share_of_whoever_asked() {
+    let server = Server::start_with(&["--max-reads", "40"]);
+    let mut wire = takes_nothing(&server, 30);
+    let mut codes = Vec::new();
+    while codes.len() < 30 {
+        let mut head = [0; 9];
+        wire.read_exact(&mut head).expect("a frame");
+        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        wire.read_exact(&mut payload).expect("all of the frame");
+        if head[3] == HEADERS {
+            codes.push(payload[0] == 0x88); // `:status: 200` of the static table
+        }
+    }
+    assert_eq!(codes.iter().filter(|granted| **granted).count(), 10, "a quarter of all reads");
+}
+
+#[test]
+fn an_answer_that_nobody_takes_ends_its_connection() {
+    let server = Server::start_with(&["--stall-timeout", "1"]);
+    assert!(takes_nothing(&server, 1).is_closed_within(Duration::from_secs(20)));
 }

@@ -10,6 +10,9 @@ use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt};
 use http_body::{Frame, SizeHint};
 
+/// What is whole leaves in pieces too: a client that takes a part of it has not taken all.
+const PIECE: usize = 64 * 1024;
+
 pub type Response = http::Response<Body>;
 
 pub enum Body {
@@ -42,6 +45,7 @@ impl http_body::Body for Body {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let next = match &mut *self {
+            Self::Full(Some(bytes)) if bytes.len() > PIECE => Some(bytes.split_to(PIECE)),
             Self::Full(bytes) => bytes.take(),
             Self::Pieces { length, pieces } => {
                 let piece = pieces.next();

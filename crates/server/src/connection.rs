@@ -3,7 +3,7 @@
 //! Whoever connects may be slow, silent, or gone without saying so, and must not be able to hold on
 //! to us for that. A connection is closed when its handshake takes too long, when no request has been
 //! under way on it for too long (whatever it sent meanwhile: half a request is none), and when it
-//! takes none of what is being sent to it. Requests under way have their own limits, see
+//! takes none of what is being sent to it, on the connection or on one stream of it. Requests under way have their own limits, see
 //! `handler`.
 //!
 //! Nor can one client take all connections. Until its handshake is done a connection counts against its source
@@ -12,6 +12,7 @@
 
 use std::{
     cell::Cell,
+    collections::HashMap,
     convert::Infallible,
     io,
     net::IpAddr,
@@ -47,6 +48,7 @@ use crate::{
     body::Body,
     fairness::{FairLimit, Flow, Permit},
     handler::{Caller, Handler},
+    request_limits::TakenSeat,
     settings::Settings,
 };
 
@@ -134,14 +136,17 @@ pub async fn run(stream: TcpStream, source: IpAddr, handshake: Permit, shared: A
         let (handler, caller, busy) = (shared.handler.clone(), caller.clone(), activity.clone().begin());
         let patient = patient.clone();
         async move {
-            let answer = handler.handle(request, caller).await;
+            let mut answer = handler.handle(request, caller).await;
+            let seat = answer.extensions_mut().remove::<Arc<TakenSeat>>();
             if matches!(answer.body(), Body::Endless(_) | Body::Relayed(_)) {
                 busy.endlessly();
+            } else {
+                busy.progressed();
             }
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS || matches!(answer.body(), Body::Relayed(_)) {
                 patient.store(true, Ordering::Relaxed);
             }
-            Ok::<_, Infallible>(answer.map(|body| Tracked { body, _busy: busy }))
+            Ok::<_, Infallible>(answer.map(|body| Tracked { body, busy, _seat: seat }))
         }
     });
     let mut connection = pin!(shared.http.serve_connection_with_upgrades(TokioIo::new(stream), service));
@@ -149,6 +154,9 @@ pub async fn run(stream: TcpStream, source: IpAddr, handshake: Permit, shared: A
         ended = connection.as_mut() => Some(ended),
         () = shared.stop.cancelled() => None,
         () = activity.idle_for(settings.idle_timeout) => None,
+        () = activity.stalled_for(settings.stall_timeout) => {
+            return tracing::debug!(%source, "the client takes nothing of a response any more");
+        }
     };
     let ended = match ended {
         Some(ended) => ended,
@@ -174,18 +182,38 @@ struct Under {
     endless: usize,
     /// When one last began or ended.
     since: Instant,
+    begun: u64,
+    /// Responses that have an end and have not reached it: when the client last took a part of each.
+    sending: HashMap<u64, Instant>,
 }
 
 impl Default for Activity {
     fn default() -> Self {
-        Self(Mutex::new(Under { requests: 0, endless: 0, since: Instant::now() }))
+        Self(Mutex::new(Under { requests: 0, endless: 0, since: Instant::now(), begun: 0, sending: HashMap::new() }))
     }
 }
 
 impl Activity {
     fn begin(self: Arc<Self>) -> Busy {
-        self.0.lock().requests += 1;
-        Busy { activity: self, endless: Cell::new(false) }
+        let number = {
+            let mut under = self.0.lock();
+            under.requests += 1;
+            under.begun += 1;
+            under.begun
+        };
+        Busy { activity: self, number, endless: Cell::new(false) }
+    }
+
+    /// Returns once nothing of some response was taken for this long. In HTTP/2 a client can take other responses meanwhile, and
+    /// the connection as a whole does not stall.
+    async fn stalled_for(&self, patience: Duration) {
+        loop {
+            let longest = self.0.lock().sending.values().map(Instant::elapsed).max().unwrap_or_default();
+            if longest >= patience {
+                return;
+            }
+            tokio::time::sleep(patience - longest).await;
+        }
     }
 
     /// Returns once nothing has been under way for this long.
@@ -216,6 +244,7 @@ impl Activity {
 /// A request under way; over when dropped.
 struct Busy {
     activity: Arc<Activity>,
+    number: u64,
     endless: Cell<bool>,
 }
 
@@ -224,6 +253,13 @@ impl Busy {
         self.endless.set(true);
         self.activity.0.lock().endless += 1;
     }
+
+    /// The client takes a part of the response.
+    fn progressed(&self) {
+        if !self.endless.get() {
+            self.activity.0.lock().sending.insert(self.number, Instant::now());
+        }
+    }
 }
 
 impl Drop for Busy {
@@ -231,6 +267,7 @@ impl Drop for Busy {
         let mut under = self.activity.0.lock();
         under.requests -= 1;
         under.endless -= usize::from(self.endless.get());
+        under.sending.remove(&self.number);
         under.since = Instant::now();
     }
 }
@@ -238,7 +275,8 @@ impl Drop for Busy {
 /// A response whose request is under way until all of it is sent.
 struct Tracked {
     body: Body,
-    _busy: Busy,
+    busy: Busy,
+    _seat: Option<Arc<TakenSeat>>,
 }
 
 impl http_body::Body for Tracked {
@@ -246,6 +284,7 @@ impl http_body::Body for Tracked {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.busy.progressed();
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
@@ -326,6 +365,29 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_response_that_is_not_taken_stalls_whatever_else_goes_on() {
+        let activity = Arc::new(Activity::default());
+        let [slow, stuck, watch] = [(); 3].map(|()| activity.clone().begin());
+        watch.endlessly();
+        for response in [&slow, &stuck, &watch] {
+            response.progressed();
+        }
+        let started = Instant::now();
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                slow.progressed();
+            }
+        });
+        activity.stalled_for(Duration::from_secs(5)).await;
+        assert_eq!(started.elapsed().as_secs(), 5);
+        drop(stuck);
+        assert!(
+            tokio::time::timeout(Duration::from_secs(60), activity.stalled_for(Duration::from_secs(5))).await.is_err()
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_quiet_only_while_nothing_is_under_way() {

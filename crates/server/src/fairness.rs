@@ -73,7 +73,7 @@ impl PriorityLevel {
 
     /// Whether one flow of this level is held to a part of the whole. Administrators are not: they are held back
     /// only by what is guaranteed to others.
-    fn bounds_flows(self) -> bool {
+    pub fn bounds_flows(self) -> bool {
         self != Self::Exempt
     }
 }

@@ -186,11 +186,18 @@ impl Handler {
         let flow = matches!(caller, Caller::Network { .. }).then(|| Flow::of_user(&user));
         let mut seat = self.seat(flow, kind);
         seat.take()?;
-        let work = self.route(parts, body, &user, route, query, watch, seat);
-        match caller {
-            Caller::Network { .. } if !relayed => self.within_time(work).await,
-            Caller::Network { .. } | Caller::Internal(_) => work.await,
+        let work = self.route(parts, body, &user, route, query, watch, &mut seat);
+        let mut response = match caller {
+            Caller::Network { .. } if !relayed => self.within_time(work).await?,
+            Caller::Network { .. } | Caller::Internal(_) => work.await?,
+        };
+        // Its memory is ours until the client has taken it, and so its seat is the client's: see `connection`. Not so for
+        // administrators, whose shares have no bound: they would keep each other out.
+        let is_bounded = flow.is_some_and(|flow| flow.level().bounds_flows());
+        if let Some(taken) = seat.hand_over().filter(|_| is_bounded) {
+            response.extensions_mut().insert(Arc::new(taken));
         }
+        Ok(response)
     }
 
     fn seat(&self, flow: Option<Flow>, kind: RequestKind) -> Seat<'_> {
@@ -237,7 +244,7 @@ impl Handler {
         route: Route<'_>,
         query: Query,
         watch: bool,
-        mut seat: Seat<'_>,
+        seat: &mut Seat<'_>,
     ) -> ApiResult<Response> {
         let user = user.judged(&parts.headers)?;
         let asked = Attributes::of(&parts.method, parts.uri.path(), &route, &query);
@@ -255,7 +262,7 @@ impl Handler {
                 if parts.method != Method::POST {
                     return Err(ApiError::method_not_allowed());
                 }
-                let received = self.receive(body, &mut seat).await?;
+                let received = self.receive(body, seat).await?;
                 verbs::placements::place(&self.api, &received.bytes, query.dry_run).await
             }
             Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch, seat).await,
@@ -279,17 +286,17 @@ impl Handler {
         route: ResourceRoute<'_>,
         query: Query,
         watch: bool,
-        mut seat: Seat<'_>,
+        seat: &mut Seat<'_>,
     ) -> ApiResult<Response> {
         let target = self.target(&route)?;
         let (target, query) = if watch { narrowed(target, query) } else { (target, query) };
         let accepted = negotiate::accepted(&parts.headers)?;
         let row = RowObject::parse(query.include_object.as_deref())?;
-        let received = self.receive(body, &mut seat).await?;
+        let received = self.receive(body, seat).await?;
         let body = received.bytes.clone();
         let call = Call { api: &self.api, user, target, accepted, row, query, headers: &parts.headers, body };
         let is_large = !seat.is_internal() && large_work::is_large(&call.body);
-        let work = self.verb(parts, &call, &route, watch, &mut seat);
+        let work = self.verb(parts, &call, &route, watch, seat);
         // What cannot be interrupted cannot be ended from outside either: the time is watched from within.
         if is_large { self.api.large_bodies.run(true, self.within_time(work)).await } else { work.await }
     }

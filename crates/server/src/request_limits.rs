@@ -1,7 +1,7 @@
 //! How many requests are at work, how many streams are open and how much memory request bodies take, by user.
 //!
-//! A request holds its seat only while it is at work, not while its body is on its way: a body may take seconds to
-//! arrive, or never does. See [`crate::fairness`] for who gets how much.
+//! A request holds its seat while it is at work and until the client has taken the response, which is in memory so long; not
+//! while its body is on its way: a body may take seconds to arrive, or never does. See [`crate::fairness`] for who gets how much.
 
 use std::sync::Arc;
 

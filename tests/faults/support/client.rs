@@ -154,6 +154,10 @@ impl Wire {
         &self.0.get_ref().sock
     }
 
+    pub fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact(bytes)
+    }
+
     pub fn answer(&mut self, headless: bool) -> io::Result<Answer> {
         let (code, headers) = self.head()?;
         let bodyless = headless || code == 204 || code == 304;
