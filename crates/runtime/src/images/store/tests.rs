@@ -77,6 +77,8 @@ async fn the_data_directory_is_hidden_wherever_it_lies() {
     let store = ImageStore::open(&here.path().join("runtime/images")).unwrap();
     fs::write(here.path().join("secret"), "key").unwrap();
     let path = store.prepare_rootfs("host", "c1").unwrap().path;
+    let lower = fs::metadata(path.with_file_name("lower")).unwrap().mode();
+    assert_eq!(lower & 0o7777, 0o700, "ours, so that no start finds it open");
     let inside = path.join(here.path().strip_prefix("/").unwrap());
     let (there, beside) = (inside.exists(), inside.parent().unwrap().join("dpkg").exists());
     let shows = inside.join("secret").exists();
