@@ -57,6 +57,15 @@ fn a_handshake_that_is_never_finished_is_closed() {
 }
 
 #[test]
+fn silent_connections_do_not_keep_out_others_from_the_same_address() {
+    let server = Server::start_with(&["--max-connections", "20"]);
+    // A source has two of twenty.
+    let silent: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(server.address()).expect("connect")).collect();
+    assert_undisturbed(&mut server.client());
+    drop(silent);
+}
+
+#[test]
 fn a_connection_that_never_asks_anything_is_closed() {
     let server = impatient();
     let mut silent = server.client().connect().expect("connect");

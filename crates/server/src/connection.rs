@@ -46,8 +46,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     auth::Verifier,
     body::Body,
-    fairness::{FairLimit, Flow, Permit},
+    fairness::{FairLimit, Flow},
     handler::{Caller, Handler},
+    handshakes::{Handshake, Handshakes},
     request_limits::TakenSeat,
     settings::Settings,
 };
@@ -73,20 +74,19 @@ pub struct Shared {
 const FLOW_PERCENT: usize = 10;
 
 pub struct ConnectionLimits {
-    /// Those whose handshake is not done; they are given little time.
-    handshakes: Arc<FairLimit>,
+    handshakes: Arc<Handshakes>,
     established: Arc<FairLimit>,
 }
 
 impl ConnectionLimits {
     pub fn new(settings: &Settings) -> Self {
         let limit = || FairLimit::new(settings.max_connections, FLOW_PERCENT);
-        Self { handshakes: limit(), established: limit() }
+        Self { handshakes: Handshakes::new(limit()), established: limit() }
     }
 
     /// Room for a new connection from this address to shake hands.
-    pub fn admit(&self, source: IpAddr) -> Option<Permit> {
-        self.handshakes.acquire(Flow::of_source(source), 1).ok()
+    pub fn admit(&self, source: IpAddr) -> Option<Handshake> {
+        self.handshakes.admit(source)
     }
 }
 
@@ -109,7 +109,7 @@ pub fn http(settings: &Settings) -> Builder<TokioExecutor> {
 
 /// Serves a connection until either side has had enough of it. `handshake` is its place among those that are not
 /// established yet.
-pub async fn run(stream: TcpStream, source: IpAddr, handshake: Permit, shared: Arc<Shared>) {
+pub async fn run(stream: TcpStream, source: IpAddr, handshake: Handshake, shared: Arc<Shared>) {
     let settings = &shared.handler.api.settings;
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
@@ -118,6 +118,7 @@ pub async fn run(stream: TcpStream, source: IpAddr, handshake: Permit, shared: A
     let accepted = tokio::time::timeout(settings.handshake_timeout, shared.tls.accept(stream));
     let stream = tokio::select! {
         () = shared.stop.cancelled() => return,
+        () = handshake.evicted() => return tracing::debug!(%source, "another connection took the place of this handshake"),
         done = accepted => match done {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),

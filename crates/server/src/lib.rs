@@ -32,6 +32,7 @@ pub mod expire;
 mod fairness;
 mod filter;
 pub mod handler;
+mod handshakes;
 mod health;
 mod incoming;
 mod issuer;
