@@ -327,3 +327,45 @@ fn a_second_process_is_refused_before_it_changes_anything() {
     let now = fs::metadata(cluster.kubeconfig()).expect("it is there");
     assert_eq!((now.ino(), now.mtime_nsec()), (kubeconfig.ino(), kubeconfig.mtime_nsec()));
 }
+
+#[test]
+fn a_data_directory_that_another_user_made_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().expect("make a directory");
+    for (made, theirs) in [("own", "own"), ("ours", "ours/pki")] {
+        let (data, theirs) = (dir.path().join(made), dir.path().join(theirs));
+        fs::create_dir_all(&theirs).expect("make it");
+        std::os::unix::fs::chown(&theirs, Some(NOBODY), Some(NOBODY)).expect("give it away");
+        let mut up = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+        up.args(["server", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&data);
+        let refused = command::run(up, "mainstay server", "", PATIENCE);
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        let expected = format!("{} belongs to user {NOBODY}", theirs.display());
+        assert!(refused.stderr.contains(&expected) && refused.stderr.contains("chown -R"), "{}", refused.stderr);
+        assert_eq!(mode(&theirs), 0o755);
+        assert!(!data.join("mainstay.pid").exists());
+    }
+}
+
+#[test]
+fn a_token_does_not_stay_on_the_command_line() {
+    let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir().expect("make a directory");
+    let token = format!("abcdef.0123456789abcdef.{}", "0".repeat(64));
+    // Nobody answers there; it goes on trying.
+    let process = Command::new(env!("CARGO_BIN_EXE_mainstay"))
+        .args(["agent", "--server", "https://127.0.0.1:1", "--token", &token, "--node-name", "here", "--data-dir"])
+        .arg(dir.path().join("data"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("start an agent");
+    let agent = Agent { process, dir };
+    let of_process = PathBuf::from(format!("/proc/{}", agent.process.id()));
+    eventually("the data directory is taken", || agent.dir.path().join("data/mainstay.pid").exists().then_some(()));
+    let line = fs::read_to_string(of_process.join("cmdline")).expect("read the command line");
+    assert!(line.contains("--node-name\0here") && !line.contains("0123456789abcdef"), "{line}");
+    let environment = fs::read_to_string(of_process.join("environ")).expect("root reads the environment");
+    assert!(environment.contains(&token), "it is not lost");
+    assert_ne!(as_nobody(Path::new("/bin/cat"), &[&of_process.join("environ")]).code, 0);
+    drop(agent);
+}

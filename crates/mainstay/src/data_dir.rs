@@ -3,23 +3,45 @@
 //! Directories of ours are 0700 and files 0600 when they are made. What an earlier version left open is closed at the start, with one
 //! warning that names the outermost path and its former mode. What containers look at (volumes, root filesystems, layers of
 //! images) keeps its modes: nobody else gets there, because a directory above is closed.
+//!
+//! A mode does not bind the owner: a directory that belongs to another user, who may have made it in `/tmp` before us, is refused.
 
-use std::{io, os::unix::fs::MetadataExt, path::Path};
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
 use mainstay_files::{Restricted, create_private_dir, restrict_tree};
 
 /// What lies in a data directory. Whatever else somebody has put beside it is left alone.
 const OURS: [&str; 8] = ["mainstay.pid", "admin.kubeconfig", "pki", "store", "agent", "runtime", "logs", "volumes"];
 
-/// Makes the data directory, or closes it, before anything in it is opened.
+/// Directories in it that we make and nobody else writes to.
+const OUR_DIRECTORIES: [&str; 4] = ["pki", "store", "agent", "runtime"];
+
+/// Makes the data directory, or closes it, before anything in it is opened. One that is another user's is left as it is.
 pub fn create(data_dir: &Path) -> io::Result<Vec<Restricted>> {
+    check_owner(data_dir)?;
     let restricted = create_private_dir(data_dir)?;
-    let (owner, own) = (data_dir.metadata()?.uid(), nix::unistd::geteuid().as_raw());
-    if owner != own {
-        let path = data_dir.display();
-        tracing::warn!(%path, owner, "the data directory belongs to another user, who can read and change everything in it; give it to ours: chown");
-    }
+    check_owner(data_dir)?; // it may have been made by somebody else just now
+    OUR_DIRECTORIES.iter().try_for_each(|name| check_owner(&data_dir.join(name)))?;
     Ok(restricted.into_iter().collect())
+}
+
+/// What is missing will be ours.
+fn check_owner(directory: &Path) -> io::Result<()> {
+    let owner = match fs::metadata(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?.uid(),
+    };
+    let own = nix::unistd::geteuid().as_raw();
+    if owner == own {
+        return Ok(());
+    }
+    let path = directory.display();
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "{path} belongs to user {owner}, who could read and replace what is in it: name another directory, or make it ours with `chown -R {own} {path}`"
+        ),
+    ))
 }
 
 /// Closes what an earlier version left open below the data directory.
