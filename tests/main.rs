@@ -26,6 +26,7 @@ mod offers;
 mod outages;
 mod outliving;
 mod placement;
+mod pods;
 mod python_client;
 mod restarts;
 mod rollouts;

@@ -125,6 +125,14 @@ impl Cluster {
         run(program, &format!("mainstay {command} {file}"), "", PATIENCE)
     }
 
+    /// Runs `mainstay image` on this cluster's data.
+    #[track_caller]
+    pub fn image(&self, arguments: &[&str]) -> Output {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+        program.arg("image").args(arguments).arg("--data-dir").arg(self.data_dir());
+        run(program, &format!("mainstay image {}", arguments.join(" ")), "", PATIENCE)
+    }
+
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -153,7 +161,8 @@ impl Cluster {
         path.to_str().expect("temporary paths are UTF-8").to_owned()
     }
 
-    fn log(&self) -> String {
+    /// What the server printed.
+    pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
     }
 }
