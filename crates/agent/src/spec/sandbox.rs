@@ -63,7 +63,8 @@ pub fn sandbox(pod: &Pod, attempt: u32, about: About<'_>) -> Result<SandboxSpec,
     })
 }
 
-fn sysctls(spec: &PodSpec) -> Result<BTreeMap<String, String>, ConfigError> {
+/// What a pod sets of the kernel; refused if that would reach beyond the pod.
+pub fn sysctls(spec: &PodSpec) -> Result<BTreeMap<String, String>, ConfigError> {
     let asked = spec.security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
     asked
         .map(|sysctl| {
