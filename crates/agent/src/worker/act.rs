@@ -18,7 +18,7 @@ use super::{
     plan::{Action, StopWhy},
     report,
     view::plain,
-    world::{IDENTITY, RESOURCES},
+    world::{GRACE, IDENTITY, RESOURCES},
 };
 use crate::{events::Kind, hook::Place, pods::Source, spec};
 
@@ -141,6 +141,7 @@ async fn start(tools: &Tools, on: &Subject, name: &str, attempt: u32) -> Done {
     made.annotations.insert(IDENTITY.into(), spec::identity(&container));
     let resources = serde_json::to_string(&tools.specs.resources(pod, &container)).unwrap_or_default();
     made.annotations.insert(RESOURCES.into(), resources);
+    made.annotations.insert(GRACE.into(), grace(pod).as_secs().to_string());
 
     let created = tools.runtime.create_container(&sandbox.id, &made).await;
     let id = created.map_err(|error| failed(TroubleKind::Create, error.to_string()))?;

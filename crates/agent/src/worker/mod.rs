@@ -21,3 +21,4 @@ mod world;
 
 pub use tools::Tools;
 pub use workers::Workers;
+pub use world::GRACE;
