@@ -9,7 +9,7 @@ use crate::{
     probe,
     worker::{
         memory::{Memory, Step, Trouble, TroubleKind},
-        view::{ContainerView, PodView},
+        view::{ContainerView, PodView, ResizeRestarts},
         world::IDENTITY,
     },
 };
@@ -27,7 +27,7 @@ fn view(name: &str, role: Role) -> ContainerView {
         image: "host".into(),
         identity: "v1".into(),
         resources: Resources::default(),
-        resize_restarts: false,
+        resize_restarts: ResizeRestarts::default(),
         made: 0,
     }
 }
