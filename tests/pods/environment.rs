@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::{once, printed};
-use crate::harness::{Kubectl, Version};
+use super::{once, until_running};
+use crate::harness::{Kubectl, Version, eventually};
 
 #[test]
 fn variables_come_from_config_maps_secrets_the_pod_and_each_other() {
@@ -36,12 +36,13 @@ fn variables_come_from_config_maps_secrets_the_pod_and_each_other() {
         ],
     });
     let script = "env | grep -E '^(COLOUR|SIZE|SECRET_PASSWORD|KEY|WORD|NONE|BOTH|POD|NAMESPACE|NODE|LABEL|ACCOUNT|CPU|MEMORY)=' | sort; \
-                  echo address $ADDRESS; echo api $KUBERNETES_SERVICE_HOST; echo \"$0\" \"$1\"";
+                  echo address $ADDRESS; echo api $KUBERNETES_SERVICE_HOST; echo \"$0\" \"$1\"; exec sleep 1000";
     let mut pod: serde_json::Value = serde_json::from_str(&once("p", script, variables, json!({}))).unwrap();
     pod["metadata"]["labels"] = json!({"app": "web"});
     pod["spec"]["containers"][0]["args"] = json!(["of $(POD)", "$(WORD)"]);
     k.create(&pod.to_string());
-    let log = printed(&k, "p");
+    until_running(&k, "p");
+    let log = eventually("all of its log", || Some(k.ok("logs p")).filter(|log| log.contains("of p")));
     let address = k.value("pod p", "{.status.podIP}");
     let api = k.value("service kubernetes", "{.spec.clusterIP}");
     let expected = format!(

@@ -43,7 +43,7 @@ fn archives_of_every_kind_are_imported_and_the_settings_of_images_honoured() {
     assert!(said.starts_with("example.test/docker:1  sha256:"), "{said}");
     image(&["import", &path("oci.tar")]).ok();
     let refused = image(&["import", &path("rootfs.tar")]).refused();
-    assert!(refused.contains("--name"), "{refused}");
+    assert!(refused.contains("give a name"), "{refused}");
     image(&["import", &path("rootfs.tar"), "--name", "example.test/rootfs:1"]).ok();
     std::fs::write(file("nonsense.tar"), "no archive at all").expect("write a file");
     image(&["import", &path("nonsense.tar"), "--name", "example.test/nonsense:1"]).refused();
@@ -90,7 +90,7 @@ fn an_image_changed_in_place_restarts_its_container_alone() {
     let k = Kubectl::with_pods(Version::V1_32);
     for version in ["1", "2"] {
         let file = k.cluster.home().join(version);
-        let sleeps = json!({"Env": ["PATH=/bin"], "Cmd": ["sh", "-c", "cat /etc/marker; exec sleep 1000"]});
+        let sleeps = json!({"Env": ["PATH=/bin"], "Cmd": ["sh", "-c", "cat /etc/marker; echo; exec sleep 1000"]});
         TestImage::new(version, sleeps).write_docker(&file, &format!("example.test/web:{version}"));
         k.cluster.image(&["import", &file.display().to_string()]).ok();
     }
@@ -101,7 +101,7 @@ fn an_image_changed_in_place_restarts_its_container_alone() {
         |name: &str| k.value("pod p", &format!("{{.status.containerStatuses[?(@.name==\"{name}\")].containerID}}"));
     let before = (id("a"), id("b"), k.value("pod p", "{.status.podIP}"));
     k.ok("set image pod/p a=example.test/web:2");
-    eventually("the new image runs", || (k.run("logs p -c a").stdout == "2").then_some(()));
+    eventually("the new image runs", || (k.run("logs p -c a").stdout == "2\n").then_some(()));
     until(&k, "pod p", "{.status.containerStatuses[*].ready}", "true true");
     assert_ne!(id("a"), before.0);
     assert_eq!((id("b"), k.value("pod p", "{.status.podIP}")), (before.1, before.2));

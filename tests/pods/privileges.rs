@@ -89,7 +89,7 @@ fn a_read_only_root_is_read_only_everywhere_but_in_volumes() {
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     });
     k.create(&once("p", script, fields, json!({"volumes": [{"name": "data", "emptyDir": {}}]})));
-    let masked = "cat /proc/kcore 2>&1 | head -c 1 | wc -c; echo 1 2>/dev/null > /proc/sys/vm/drop_caches || echo read-only; \
+    let masked = "cat /proc/kcore 2>/dev/null | head -c 1 | wc -c; echo 1 2>/dev/null > /proc/sys/vm/drop_caches || echo read-only; \
                   ls /sys/firmware | wc -l";
     k.create(&once("masked", masked, json!({}), json!({})));
     let log = printed(&k, "p");
