@@ -65,6 +65,7 @@ fn a_change_reaches_the_running_pod_whole_and_a_missing_config_map_is_waited_for
         while :; do
             d=$(readlink /c/..data) && a=$(cat /c/$d/a 2>/dev/null) && b=$(cat /c/$d/b 2>/dev/null) || continue
             test \"$a\" = \"$b\" || echo torn: $a $b
+            sleep 0.01
         done";
     let mounts = json!({"volumeMounts": [
         {"name": "c", "mountPath": "/c"},

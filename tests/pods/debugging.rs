@@ -11,7 +11,7 @@ use crate::{
 #[test]
 fn a_debug_container_runs_beside_the_others_and_sees_its_targets_processes() {
     let k = Kubectl::with_pods(Version::V1_32);
-    let mark = format!("{}", 400_000 + std::process::id());
+    let mark = format!("400000.{}", std::process::id());
     k.create(&manifest("p", json!({"containers": [container("c", &format!("exec sleep {mark}"), json!({}))]})));
     until_running(&k, "p");
     let before = k.value("pod p", "{.status.containerStatuses[0].containerID}");

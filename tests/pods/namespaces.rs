@@ -28,7 +28,7 @@ fn a_pod_shares_exactly_the_namespaces_it_asks_for() {
     for (name, spec, _) in &cases {
         k.create(&once(name, script, json!({}), spec.clone()));
     }
-    let mark = format!("{}", 200_000 + std::process::id());
+    let mark = format!("200000.{}", std::process::id());
     let sleeps = |name: &str| container(name, &format!("exec sleep {mark}"), json!({}));
     let two = |share: bool| json!({"shareProcessNamespace": share, "containers": [sleeps("a"), sleeps("b")]});
     k.create(&manifest("together", two(true)));

@@ -15,8 +15,9 @@ use crate::{
     restarts::until,
 };
 
+/// What `sleep` is told, that no other test tells it.
 fn mark(number: u32) -> String {
-    format!("{}", 500_000 + std::process::id() * 10 + number)
+    format!("{}.{}", 500_000 + number, std::process::id())
 }
 
 fn write(directory: &Path, name: &str, mark: &str) {
