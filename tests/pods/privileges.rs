@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs};
 use serde_json::{Value, json};
 
 use super::{once, printed};
-use crate::harness::{Kubectl, Version};
+use crate::harness::{Kubectl, Version, eventually};
 
 /// Numbers of capabilities, from `linux/capability.h`.
 const CAP_NET_BIND_SERVICE: u32 = 10;
@@ -74,7 +74,7 @@ fn a_container_has_the_capabilities_and_the_seccomp_filter_asked_for_and_no_more
     assert_eq!(status(&log)["Seccomp"], "0");
     assert!(log.ends_with("may mount\nhas devices"), "{log}");
 
-    crate::harness::eventually("a profile that is not there is named", || {
+    eventually("a profile that is not there is named", || {
         k.ok("get events --field-selector involvedObject.name=missing").contains("none.json").then_some(())
     });
 }
@@ -95,6 +95,6 @@ fn a_read_only_root_is_read_only_everywhere_but_in_volumes() {
     let log = printed(&k, "p");
     assert_eq!(log.matches("Read-only file system").count(), 2, "{log}");
     assert!(log.ends_with("volume is writable\netc is not"), "{log}");
-    assert_eq!(k.value("pod p", "{.status.containerStatuses[0].state.terminated.message}"), "end\n".trim_end());
+    assert_eq!(k.value("pod p", "{.status.containerStatuses[0].state.terminated.message}"), "end");
     assert_eq!(printed(&k, "masked"), "0\nread-only\n0", "what tells or changes the machine is masked");
 }

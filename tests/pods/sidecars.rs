@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{container, manifest, printed, until_running};
+use super::{container, manifest, merged, printed, until_running};
 use crate::{
     harness::{Kubectl, Version, eventually},
     restarts::until,
@@ -14,9 +14,7 @@ fn narrator(name: &str, more: Value) -> Value {
         "trap 'echo {name} ends >> /s/order; exit 0' TERM; sleep 0.3; echo {name} begins >> /s/order; \
          while :; do sleep 0.05; done"
     );
-    let mut narrator = container(name, &script, json!({"volumeMounts": [{"name": "s", "mountPath": "/s"}]}));
-    narrator.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    narrator
+    merged(container(name, &script, json!({"volumeMounts": [{"name": "s", "mountPath": "/s"}]})), more)
 }
 
 fn sidecar(name: &str) -> Value {
@@ -38,7 +36,7 @@ fn sidecars_start_before_the_main_containers_and_stop_after_them_in_reverse_orde
             "containers": [narrator("main", json!({}))],
         }),
     ));
-    let restarted = "test -e /again && exec sleep 1000; touch /again; exit 1";
+    let restarted = "test -e /s/again && exec sleep 1000; touch /s/again; exit 1";
     k.create(&manifest(
         "work",
         json!({
@@ -46,7 +44,7 @@ fn sidecars_start_before_the_main_containers_and_stop_after_them_in_reverse_orde
             "volumes": [{"name": "s", "emptyDir": {}}],
             "initContainers": [container(
                 "helper",
-                &restarted.replace("/again", "/s/again"),
+                restarted,
                 json!({"restartPolicy": "Always", "volumeMounts": [{"name": "s", "mountPath": "/s"}]}),
             )],
             // Ends once its sidecar has been started a second time.

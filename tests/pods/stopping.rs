@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
-use super::{container, manifest, until_running};
+use super::{container, manifest, merged, until_running};
 use crate::{
     harness::{Kubectl, Version, eventually},
     restarts::until,
@@ -14,8 +14,7 @@ const EXIT_CODE: &str = "{.status.containerStatuses[0].state.terminated.exitCode
 
 /// A pod that a finalizer keeps in the API after its end, with a directory of the machine at `/s`.
 fn held(name: &str, shared: &Path, script: &str, fields: Value, grace: u32) -> String {
-    let mut c = container("c", script, json!({"volumeMounts": [{"name": "s", "mountPath": "/s"}]}));
-    c.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let c = merged(container("c", script, json!({"volumeMounts": [{"name": "s", "mountPath": "/s"}]})), fields);
     let volumes = json!([{"name": "s", "hostPath": {"path": shared}}]);
     let spec = json!({"terminationGracePeriodSeconds": grace, "volumes": volumes, "containers": [c]});
     let mut pod: Value = serde_json::from_str(&manifest(name, spec)).unwrap();
