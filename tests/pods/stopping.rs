@@ -95,5 +95,5 @@ fn a_startup_probe_holds_the_other_probes_back_and_a_probe_has_its_own_grace() {
         (k.value("pod deaf", "{.status.containerStatuses[0].restartCount}") != "0").then_some(())
     });
     assert_eq!(k.value("pod deaf", "{.status.containerStatuses[0].lastState.terminated.exitCode}"), "137");
-    k.ok("delete pod deaf --force --grace-period=0");
+    k.ok("delete pod deaf --grace-period=1");
 }
