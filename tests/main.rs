@@ -5,6 +5,7 @@
 
 mod harness;
 
+mod api_from_pods;
 mod columns;
 mod examples;
 mod faults;
