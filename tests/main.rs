@@ -5,9 +5,11 @@
 
 mod harness;
 
+mod api_from_pods;
 mod columns;
 mod examples;
 mod faults;
+mod full_disk;
 mod healing;
 mod jobs;
 mod joining;
@@ -23,10 +25,12 @@ mod lifecycle;
 mod machines;
 mod node_confinement;
 mod offers;
+mod other_users;
 mod outages;
 mod outliving;
 mod placement;
 mod pods;
+mod protection;
 mod python_client;
 mod restarts;
 mod rollouts;

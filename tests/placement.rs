@@ -51,7 +51,7 @@ fn a_pod_that_does_not_fit_says_why_and_whether_it_ever_will() {
     let k = Kubectl::with_pods(Version::V1_32);
     k.create(&asking("big", "", "640"));
     let said = why(&k, "big", "0/1 nodes are available: 1 Insufficient cpu.");
-    assert!(said.contains("no machine has 640 cpu"), "{said}");
+    assert!(said.contains("no node has 640 cpu"), "{said}");
     k.create(&asking("picky", "nodeSelector: {disk: ssd}", "10m"));
     why(&k, "picky", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
     let described = eventually("describe tells", || {
@@ -64,7 +64,7 @@ fn a_pod_that_does_not_fit_says_why_and_whether_it_ever_will() {
     // Told the same by mainstay itself, reason by reason.
     let told = k.cluster.mainstay("why", "pod/big").ok();
     assert!(told.starts_with("pod default/big fits on no machine"), "{told}");
-    for part in ["0/1 machines can take it:", "    1  Insufficient cpu", "no machine has 640 cpu", "FailedScheduling"] {
+    for part in ["0/1 machines can take it:", "    1  Insufficient cpu", "no node has 640 cpu", "FailedScheduling"] {
         assert!(told.contains(part), "{part:?} in\n{told}");
     }
 

@@ -11,7 +11,7 @@ const MASTERS: &[&str] = &["system:masters"];
 fn is_nobody(server: &Server, who: Option<&Identity>, token: Option<&str>) {
     let mut client = who.map_or_else(|| server.stranger(), |who| server.client_as(who));
     client.headers.extend(token.map(|token| ("Authorization".to_owned(), token.to_owned())));
-    for path in ["/api", "/apis", "/version", "/openapi/v2", "/backup", "/nothing", CONFIG_MAPS] {
+    for path in ["/api", "/apis", "/openapi/v2", "/backup", "/nothing", CONFIG_MAPS] {
         client.get(path).refused_saying(401, "Unauthorized", "Unauthorized");
     }
     client.post(CONFIG_MAPS, &config_map("x")).refused(401, "Unauthorized");
@@ -19,9 +19,10 @@ fn is_nobody(server: &Server, who: Option<&Identity>, token: Option<&str>) {
 }
 
 #[test]
-fn without_credentials_nothing_but_health_is_told() {
+fn without_credentials_nothing_but_health_and_version_is_told() {
     let mut server = Server::start();
     is_nobody(&server, None, None);
+    assert_eq!(server.stranger().get("/version").granted()["major"], "1");
     for path in ["/livez", "/readyz", "/healthz"] {
         assert_eq!(server.stranger().get(path).text(), "ok", "{path}");
     }

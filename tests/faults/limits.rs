@@ -1,14 +1,83 @@
 //! Requests in flight: as many as allowed, and an honest answer to the rest.
 
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Instant,
+};
+
 use super::support::{
-    Answer, Server, Wire,
+    Answer, Client, Server,
     objects::{CONFIG_MAPS, config_map},
 };
-use crate::harness::eventually;
+use crate::harness::{PATIENCE, eventually};
 
-/// Requests whose bodies are still to come.
-fn occupy(server: &Server, method: &str, count: usize, body: &str) -> Vec<Wire> {
-    let begin = || {
+#[track_caller]
+fn assert_busy(answer: &Answer) {
+    let status = answer.refused_saying(429, "TooManyRequests", "too many requests, please try again later");
+    assert_eq!(status["details"]["retryAfterSeconds"], 1);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+}
+
+/// Asks on eight connections at once until somebody is refused, and returns the refusal.
+#[track_caller]
+fn refused_in_a_crowd(server: &Server, ask: impl Fn(&mut Client) -> Answer + Sync) -> Answer {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let asker = || {
+            let mut client = server.client();
+            let deadline = Instant::now() + PATIENCE;
+            while !over.load(Ordering::Relaxed) && Instant::now() < deadline {
+                let answer = ask(&mut client);
+                if answer.code >= 300 {
+                    over.store(true, Ordering::Relaxed);
+                    return Some(answer);
+                }
+            }
+            None
+        };
+        let askers: Vec<_> = (0..8).map(|_| scope.spawn(asker)).collect();
+        askers.into_iter().find_map(|asker| asker.join().expect("an asker"))
+    })
+    .expect("somebody is refused")
+}
+
+#[test]
+fn writes_beyond_the_limit_are_told_to_come_back() {
+    let server = Server::start_with(&["--max-writes", "1"]);
+    let mut client = server.client();
+    client.post(CONFIG_MAPS, &config_map("c")).granted();
+    let refusal = refused_in_a_crowd(&server, |client| {
+        client.put(&format!("{CONFIG_MAPS}/c"), &config_map("c"));
+        client.delete(&format!("{CONFIG_MAPS}/none?dryRun=All"));
+        client.post(&format!("{CONFIG_MAPS}?dryRun=All"), &config_map("d"))
+    });
+    assert_busy(&refusal);
+    client.get(CONFIG_MAPS).granted();
+    eventually("alone there is room", || (client.post(CONFIG_MAPS, &config_map("e")).code == 201).then_some(()));
+}
+
+#[test]
+fn reads_beyond_the_limit_are_told_to_come_back() {
+    let server = Server::start_with(&["--max-reads", "1"]);
+    let mut client = server.client();
+    for n in 0..300 {
+        client.post(CONFIG_MAPS, &config_map(&format!("c{n}"))).granted();
+    }
+    let refusal = refused_in_a_crowd(&server, |client| client.get(&format!("{CONFIG_MAPS}?labelSelector=a%21%3Db")));
+    assert_busy(&refusal);
+    client.post(CONFIG_MAPS, &config_map("written")).granted();
+    assert_eq!(client.get("/livez").code, 200);
+    assert_eq!(client.watch(&format!("{CONFIG_MAPS}?watch=1")).about("written")["type"], "ADDED");
+    eventually("alone there is room", || (client.get(CONFIG_MAPS).code == 200).then_some(()));
+}
+
+#[test]
+fn a_request_whose_body_is_still_to_come_takes_no_place() {
+    let server = Server::start_with(&["--max-writes", "1", "--max-reads", "1"]);
+    let mut client = server.client();
+    let body = config_map("slow").to_string();
+    let begin = |method: &str| {
         let mut wire = server.client().connect().expect("connect");
         let length = body.len();
         let head = format!(
@@ -17,64 +86,27 @@ fn occupy(server: &Server, method: &str, count: usize, body: &str) -> Vec<Wire> 
         wire.send(head.as_bytes()).expect("send the head");
         wire
     };
-    (0..count).map(|_| begin()).collect()
-}
-
-#[track_caller]
-fn assert_busy(answer: &Answer) {
-    let status = answer.refused_saying(429, "TooManyRequests", "please try again later");
-    assert_eq!(status["details"]["retryAfterSeconds"], 1);
-    assert_eq!(answer.header("retry-after"), Some("1"));
-}
-
-#[test]
-fn writes_beyond_the_limit_are_told_to_come_back() {
-    let server = Server::start_with(&["--max-writes", "2"]);
-    let mut client = server.client();
-    let body = config_map("slow").to_string();
-    let mut slow = occupy(&server, "POST", 2, &body);
-    let path = format!("{CONFIG_MAPS}?dryRun=All");
-    let busy = eventually("the limit is reached", || {
-        let answer = client.post(&path, &config_map("late"));
-        (answer.code != 201).then_some(answer)
-    });
-    assert_busy(&busy);
-    assert_busy(&client.delete(&format!("{CONFIG_MAPS}/slow")));
+    let mut slow: Vec<_> = ["POST", "GET", "POST", "GET"].map(begin).into();
+    client.post(CONFIG_MAPS, &config_map("quick")).granted();
     client.get(CONFIG_MAPS).granted();
-    assert_eq!(client.get("/readyz").code, 200);
-    slow[0].send(body.as_bytes()).expect("send the body");
-    assert_eq!(slow[0].answer(false).expect("an answer").code, 201);
-    client.post(CONFIG_MAPS, &config_map("late")).granted();
-    slow[1].send(body.as_bytes()).expect("send the body");
-    slow[1].answer(false).expect("an answer").refused(409, "AlreadyExists");
-}
-
-#[test]
-fn reads_beyond_the_limit_are_told_to_come_back() {
-    let server = Server::start_with(&["--max-reads", "2"]);
-    let mut client = server.client();
-    let mut slow = occupy(&server, "GET", 2, "{}");
-    let busy = eventually("the limit is reached", || {
-        let answer = client.get(CONFIG_MAPS);
-        (answer.code != 200).then_some(answer)
-    });
-    assert_busy(&busy);
-    client.post(CONFIG_MAPS, &config_map("written")).granted();
-    assert_eq!(client.get("/livez").code, 200);
-    assert_eq!(client.watch(&format!("{CONFIG_MAPS}?watch=1")).about("written")["type"], "ADDED");
-    for wire in &mut slow {
-        wire.send(b"{}").expect("send the body");
-        assert_eq!(wire.answer(false).expect("an answer").code, 200);
+    for (wire, code) in slow.iter_mut().zip([201, 200, 409, 200]) {
+        wire.send(body.as_bytes()).expect("send the body");
+        assert_eq!(wire.answer(false).expect("an answer").code, code);
     }
-    client.get(CONFIG_MAPS).granted();
 }
 
 #[test]
-fn a_client_that_leaves_gives_its_place_back() {
-    let server = Server::start_with(&["--max-writes", "1"]);
-    let mut client = server.client();
-    let slow = occupy(&server, "POST", 1, "{}");
-    eventually("the limit is reached", || (client.post(CONFIG_MAPS, &config_map("x")).code == 429).then_some(()));
-    drop(slow);
-    eventually("the place is free", || (client.post(CONFIG_MAPS, &config_map("y")).code == 201).then_some(()));
+fn the_debug_log_has_a_line_per_request_and_the_usual_log_none() {
+    let server = Server::start_with(&["--log", "mainstay_server=debug"]);
+    server.client().get(CONFIG_MAPS).granted();
+    let line = eventually("the request is in the log", || {
+        let said = server.said();
+        said.lines().find(|line| line.contains("request answered") && line.contains(CONFIG_MAPS)).map(str::to_owned)
+    });
+    for part in ["user=\"mainstay-admin\"", "verb=LIST", "resource=\"configmaps\"", "code=200", "took="] {
+        assert!(line.contains(part), "no {part} in {line}");
+    }
+    let quiet = Server::start();
+    quiet.client().get(CONFIG_MAPS).granted();
+    assert!(!quiet.said().contains("request answered"), "{}", quiet.said());
 }

@@ -25,5 +25,7 @@ mod limits;
 mod patches;
 mod races;
 mod refused_objects;
+mod removed;
 mod slow_clients;
 mod stopping;
+mod unwanted_bodies;

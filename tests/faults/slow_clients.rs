@@ -7,16 +7,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::json;
+
 use super::support::{
     Client, Server,
     objects::{CONFIG_MAPS, config_map},
 };
+use crate::harness::eventually;
 
 /// Well beyond the server's patience below, on a busy machine.
 const SOON: Duration = Duration::from_secs(10);
 
 fn impatient() -> Server {
-    Server::start_with(&["--handshake-timeout", "1", "--idle-timeout", "2", "--request-timeout", "2"])
+    let times = ["--handshake-timeout", "1", "--idle-timeout", "2", "--request-timeout", "2", "--body-timeout", "1"];
+    Server::start_with(&times)
 }
 
 #[track_caller]
@@ -94,7 +98,8 @@ fn a_body_that_is_never_finished_times_out() {
     wire.send(head.as_bytes()).expect("send");
     assert_undisturbed(&mut server.client());
     let answer = wire.answer(false).expect("an answer");
-    answer.refused_saying(504, "Timeout", "request did not complete within the allotted timeout");
+    answer.refused_saying(408, "Timeout", "the request body did not arrive within 1s");
+    assert_eq!(answer.header("connection"), Some("close"));
     assert!(wire.is_closed_within(SOON));
 }
 
@@ -104,7 +109,42 @@ fn a_watch_whose_request_is_never_finished_times_out() {
     let mut wire = server.client().connect().expect("connect");
     let head = format!("GET {CONFIG_MAPS}?watch=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n");
     wire.send(head.as_bytes()).expect("send");
-    wire.answer(false).expect("an answer").refused(504, "Timeout");
+    wire.answer(false).expect("an answer").refused(408, "Timeout");
+}
+
+/// More than the requests that write and the requests that read may be.
+const HALVES: usize = 450;
+
+#[test]
+fn half_sent_bodies_of_one_token_hold_up_neither_administrators_nor_nodes() {
+    let mut server = Server::start_with(&["--body-timeout", "60"]);
+    let mut client = server.client();
+    let token = eventually("the default service account", || {
+        let path = "/api/v1/namespaces/default/serviceaccounts/default/token";
+        let answer = client.post(path, &json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}));
+        (answer.code == 201).then(|| answer.json()["status"]["token"].as_str().expect("a token").to_owned())
+    });
+    let pod = server.stranger();
+    let begin = |_| {
+        let mut wire = pod.connect().expect("connect");
+        let head = format!(
+            "POST /apis/authentication.k8s.io/v1/selfsubjectreviews HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \
+             {token}\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"
+        );
+        wire.send(head.as_bytes()).expect("send");
+        wire
+    };
+    let halves: Vec<_> = (0..HALVES).map(begin).collect();
+    let mut node = server.client_as(&server.authority().client("system:node:n1", &["system:nodes"]));
+    node.post("/api/v1/nodes", &json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1"}})).granted();
+    for n in 0..20 {
+        client.post(CONFIG_MAPS, &config_map(&format!("c{n}"))).granted();
+        let labels = json!({"metadata": {"annotations": {"n": n.to_string()}}});
+        node.patch("/api/v1/nodes/n1/status", "merge-patch+json", &labels).granted();
+        client.get(CONFIG_MAPS).granted();
+    }
+    drop(halves);
+    server.assert_well();
 }
 
 #[test]

@@ -14,20 +14,26 @@ use kube::{
 use tempfile::TempDir;
 
 use super::{
-    PATIENCE,
+    PATIENCE, SmallDisk,
     command::{Output, run},
     eventually,
 };
+
+/// What most people have.
+const UMASK: &str = "0022";
 
 /// How much of the server's log a failing test shows.
 const TAIL: usize = 40;
 
 pub struct Cluster {
     server: Child,
+    /// Before the directory, which cannot be removed while it is mounted.
+    disk: Option<SmallDisk>,
     dir: TempDir,
     url: String,
     parts: Parts,
     flags: Vec<String>,
+    umask: &'static str,
 }
 
 /// Which parts of the binary run.
@@ -48,28 +54,44 @@ impl Cluster {
     /// Starts with more flags.
     #[track_caller]
     pub fn start_with(flags: &[&str]) -> Self {
-        Self::of(Parts::Server, flags)
+        Self::of(Parts::Server, UMASK, owned(flags), None)
     }
 
     /// A cluster in which pods really run. Everything they leave on the machine goes with it.
     #[track_caller]
     pub fn with_pods(flags: &[&str]) -> Self {
-        // Clusters side by side on one machine must not share addresses.
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let id = std::process::id() + STARTED.fetch_add(1, Ordering::Relaxed) * 3_200;
-        let [pods, services] = [128, 28].map(|base| format!("10.{}.{}.0/22", base + (id >> 6) % 100, (id % 64) * 4));
+        Self::with_pods_and_umask(UMASK, flags)
+    }
+
+    /// Likewise, started by somebody with this umask.
+    #[track_caller]
+    pub fn with_pods_and_umask(umask: &'static str, flags: &[&str]) -> Self {
         // A test machine's disk may be nearly full without that being what is tested.
-        let own = ["--agent-port", "0", "--node-name", "here", "--evict-disk", "0"];
-        let ranges = ["--pod-range", &pods, "--service-range", &services];
-        Self::of(Parts::ServerAndAgent, &[&own[..], &ranges, flags].concat())
+        let flags = [machine_flags(), owned(&["--evict-disk", "0"]), owned(flags)].concat();
+        Self::of(Parts::ServerAndAgent, umask, flags, None)
+    }
+
+    /// Likewise, with the data directory on a file system of this size, whose room is looked after.
+    #[track_caller]
+    pub fn with_pods_on_disk(size: &str, flags: &[&str]) -> Self {
+        Self::of(Parts::ServerAndAgent, UMASK, [machine_flags(), owned(flags)].concat(), Some(size))
+    }
+
+    /// The file system of the data directory, if it has one of its own.
+    pub fn disk(&self) -> Option<&SmallDisk> {
+        self.disk.as_ref()
     }
 
     #[track_caller]
-    fn of(parts: Parts, flags: &[&str]) -> Self {
+    fn of(parts: Parts, umask: &'static str, flags: Vec<String>, disk: Option<&str>) -> Self {
         let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir().expect("make a directory");
-        let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-        let server = launch(parts, dir.path(), "127.0.0.1:0", &flags);
-        let mut cluster = Self { server, dir, url: String::new(), parts, flags };
+        let disk = disk.map(|size| {
+            let data = dir.path().join("data");
+            fs::create_dir(&data).expect("make a directory");
+            SmallDisk::mount(&data, size)
+        });
+        let server = launch(parts, umask, dir.path(), "127.0.0.1:0", &flags);
+        let mut cluster = Self { server, disk, dir, url: String::new(), parts, flags, umask };
         cluster.url = cluster.announced();
         cluster
     }
@@ -102,7 +124,7 @@ impl Cluster {
     #[track_caller]
     pub fn start_again(&mut self) {
         let address = self.url.trim_start_matches("https://").to_owned();
-        self.server = launch(self.parts, self.dir.path(), &address, &self.flags);
+        self.server = launch(self.parts, self.umask, self.dir.path(), &address, &self.flags);
         self.url = self.announced();
     }
 
@@ -131,6 +153,14 @@ impl Cluster {
         let mut program = Command::new(env!("CARGO_BIN_EXE_mainstay"));
         program.arg("image").args(arguments).arg("--data-dir").arg(self.data_dir());
         run(program, &format!("mainstay image {}", arguments.join(" ")), "", PATIENCE)
+    }
+
+    /// The same for a command that takes nothing else.
+    #[track_caller]
+    pub fn mainstay_alone(&self, command: &str) -> Output {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+        program.args([command, "--data-dir"]).arg(self.data_dir());
+        run(program, &format!("mainstay {command}"), "", PATIENCE)
     }
 
     pub fn url(&self) -> &str {
@@ -167,13 +197,28 @@ impl Cluster {
     }
 }
 
-fn launch(parts: Parts, dir: &Path, listen: &str, flags: &[String]) -> Child {
+fn owned(flags: &[&str]) -> Vec<String> {
+    flags.iter().map(|&flag| flag.to_owned()).collect()
+}
+
+/// Flags of a machine beside others on the same computer.
+fn machine_flags() -> Vec<String> {
+    // Clusters side by side on one machine must not share addresses.
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let id = std::process::id() + STARTED.fetch_add(1, Ordering::Relaxed) * 3_200;
+    let [pods, services] = [128, 28].map(|base| format!("10.{}.{}.0/22", base + (id >> 6) % 100, (id % 64) * 4));
+    let flags = ["--agent-port", "0", "--node-name", "here", "--pod-range", &pods, "--service-range", &services];
+    flags.map(str::to_owned).to_vec()
+}
+
+fn launch(parts: Parts, umask: &str, dir: &Path, listen: &str, flags: &[String]) -> Child {
     let log = fs::File::create(dir.join("server.log")).expect("make a log file");
     let command = match parts {
         Parts::Server => "server",
         Parts::ServerAndAgent => "up",
     };
-    Command::new(env!("CARGO_BIN_EXE_mainstay"))
+    Command::new("sh")
+        .args(["-c", "umask \"$0\"; exec \"$@\"", umask, env!("CARGO_BIN_EXE_mainstay")])
         .args([command, "--listen", listen, "--data-dir"])
         .arg(dir.join("data"))
         .args(flags)

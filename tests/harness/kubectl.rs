@@ -40,8 +40,14 @@ impl Kubectl {
         Self::of(version, Cluster::with_pods(flags))
     }
 
+    /// The same with the data directory on a file system of this size.
     #[track_caller]
-    fn of(version: Version, cluster: Cluster) -> Self {
+    pub fn with_pods_on_disk(version: Version, size: &str, flags: &[&str]) -> Self {
+        Self::of(version, Cluster::with_pods_on_disk(size, flags))
+    }
+
+    #[track_caller]
+    pub fn of(version: Version, cluster: Cluster) -> Self {
         let kubectl = Self { version, cluster };
         kubectl.program(); // missing? then say so first
         kubectl

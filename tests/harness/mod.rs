@@ -3,6 +3,7 @@
 mod cluster;
 pub mod command;
 pub mod containerd;
+mod disk;
 mod etcd;
 mod following;
 pub mod host;
@@ -19,6 +20,7 @@ use std::{
 };
 
 pub use cluster::Cluster;
+pub use disk::SmallDisk;
 pub use etcd::Etcd;
 pub use following::Following;
 pub use kubectl::{Kubectl, Version};

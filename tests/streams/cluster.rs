@@ -121,6 +121,9 @@ impl Cluster {
             dns: spec::Dns::default(),
             labels: Default::default(),
             annotations: Default::default(),
+            users: None,
+            runtime_handler: Default::default(),
+            selinux: None,
         };
         let sandbox = self.runtime.create_sandbox(&sandbox).await.unwrap();
         for container in &pod.spec.as_ref().unwrap().containers {

@@ -4,6 +4,7 @@
 //! measure start, memory and idle CPU); `--kubeconfig FILE` measures whatever is there. Every figure
 //! is printed beside that of an upstream kube-apiserver + etcd on a machine like ours.
 
+mod absurd;
 mod client;
 mod disk;
 mod load;
@@ -117,6 +118,11 @@ async fn run(options: Options) -> anyhow::Result<()> {
             "ms",
             Some(("limit", 50.0)),
         );
+    }
+    if let Some(server) = &spawned
+        && report.wants("absurd bodies")
+    {
+        absurd::run(&target, server, &report).await?;
     }
     if let Some(server) = spawned {
         report.figure("memory after the run (RSS)", server.rss_mb()?, "MB", Some(("upstream", 1400.0)));

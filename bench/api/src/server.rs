@@ -74,8 +74,22 @@ impl Spawned {
     }
 
     pub fn rss_mb(&self) -> anyhow::Result<f64> {
+        self.status_mb("VmRSS:")
+    }
+
+    /// Starts to look for the most memory anew.
+    pub fn reset_peak(&self) -> anyhow::Result<()> {
+        Ok(fs::write(format!("/proc/{}/clear_refs", self.pid()?), "5")?)
+    }
+
+    /// The most it has had since then.
+    pub fn peak_mb(&self) -> anyhow::Result<f64> {
+        self.status_mb("VmHWM:")
+    }
+
+    fn status_mb(&self, field: &str) -> anyhow::Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).with_context(|| format!("no {field}"))?;
         let kb: f64 = line.trim().trim_end_matches(" kB").trim().parse()?;
         Ok(kb / 1024.0)
     }

@@ -1,4 +1,4 @@
-//! DNS: questions per second for names that exist and names that do not, against a bare UDP echo of the same answers'
+//! DNS: queries per second for names that exist and names that do not, against a bare UDP echo of the same answers'
 //! size and against Unbound with the same names. `dnsperf` asks all of them, in turns, so that a noisy moment of the
 //! machine meets everybody.
 
@@ -15,7 +15,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use mainstay_network::{
     Protocol,
-    catalogue::{Catalogue, HOLD, Key, Kind, Service, ServicePort},
+    catalogue::{Catalogue, HOLD, Key, Service, ServiceKind, ServicePort},
     dns::{Dns, DnsSettings},
 };
 use socket2::{Domain, Socket, Type};
@@ -27,21 +27,21 @@ pub struct Options {
     /// Where tools/test-deps put dnsperf and Unbound
     #[arg(long, env = "MAINSTAY_TOOLS", value_name = "DIR", default_value = ".tools")]
     tools: PathBuf,
-    /// Services that there are
+    /// Number of Services
     #[arg(long, default_value_t = 10_000)]
     services: usize,
-    /// How often everybody is measured
+    /// How often each server is measured
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How long each time
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// Questions on their way at the same time
+    /// Queries in flight
     #[arg(long, default_value_t = 200)]
     outstanding: usize,
 }
 
-/// Somebody who is asked, and what came of it, per round.
+/// A server, and its results per round.
 struct Peer {
     name: &'static str,
     address: SocketAddr,
@@ -84,7 +84,7 @@ fn report(options: &Options, peers: &mut [Peer; 3]) {
         options.services, options.outstanding, options.rounds, options.seconds
     );
     let medians = peers.each_mut().map(|peer| {
-        let (hits, misses) = (Spread::of(&mut peer.hits), Spread::of(&mut peer.misses));
+        let (hits, misses) = (Spread::from_rates(&mut peer.hits), Spread::from_rates(&mut peer.misses));
         println!("  {:<10} hits {hits}   misses {misses}", peer.name);
         (hits.median, misses.median)
     });
@@ -102,7 +102,7 @@ struct Spread {
 }
 
 impl Spread {
-    fn of(rates: &mut [f64]) -> Self {
+    fn from_rates(rates: &mut [f64]) -> Self {
         rates.sort_by(f64::total_cmp);
         Self { least: rates[0], median: rates[rates.len() / 2], most: rates[rates.len() - 1] }
     }
@@ -126,7 +126,7 @@ async fn start_ours(services: usize, stop: &CancellationToken) -> anyhow::Result
     let catalogue = Arc::new(Catalogue::default());
     for number in 0..services {
         let service = Service {
-            kind: Kind::Address(service_address(number)),
+            kind: ServiceKind::ClusterIp(service_address(number)),
             ports: vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, node_port: None }],
             external_ips: Vec::new(),
             affinity: None,
@@ -154,7 +154,7 @@ async fn start_ours(services: usize, stop: &CancellationToken) -> anyhow::Result
     Ok(address)
 }
 
-/// How long the answer to such a question is, as dnsperf asks it.
+/// Size of the response to such a query of dnsperf.
 fn answer_size(server: SocketAddr, prefix: &str) -> anyhow::Result<usize> {
     let mut packet = vec![0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name(prefix, 7).split('.') {
@@ -169,7 +169,7 @@ fn answer_size(server: SocketAddr, prefix: &str) -> anyhow::Result<usize> {
     Ok(socket.recv(&mut [0; 1500])? - packet.len())
 }
 
-/// A thread per core that sends back what it gets, marked as an answer, and `longer` than it was.
+/// A thread per core that echoes each packet with the QR flag, `longer` than it came.
 fn echo(longer: usize) -> anyhow::Result<SocketAddr> {
     let mut address: SocketAddrV4 = "127.0.0.1:0".parse()?;
     for _ in 0..std::thread::available_parallelism()?.get() {
@@ -244,7 +244,7 @@ fn free_port() -> anyhow::Result<SocketAddr> {
     bail!("no port is free for both UDP and TCP")
 }
 
-/// Questions answered per second.
+/// Responses per second.
 fn dnsperf(options: &Options, server: SocketAddr, questions: &Path) -> anyhow::Result<f64> {
     let output = tool(&options.tools, "dns-load", "usr/bin/dnsperf")?
         .args(["-s", &server.ip().to_string(), "-p", &server.port().to_string(), "-c", "16", "-T", "1"])

@@ -1,11 +1,11 @@
-//! The kernel's packet rules: what a connection through a Service costs beside one that goes straight to the pod, and what it
-//! costs to load and change very many Services.
+//! The kernel data path: what a connection through a Service costs beside one that goes straight to the pod, and what
+//! it costs to load and change very many Services.
 //!
-//! A machine and two pods are network namespaces on a bridge of ours. Both ways are taken in turns, from the same client
+//! A machine and two pods are network namespaces on a bridge. Both paths are measured in turns, from the same client
 //! to the same backend, with all Services loaded.
 
 mod load;
-mod place;
+mod netns;
 
 use std::{
     collections::BTreeMap,
@@ -17,11 +17,11 @@ use anyhow::Context;
 use mainstay_network::{
     Bridge, Protocol, Range, Settings,
     services::{
-        Kernel, KernelSettings,
-        frontend::{Front, Target, WithoutBackends},
+        KernelProxy, KernelSettings,
+        frontend::{BackendPool, Frontend, WithoutBackends},
     },
 };
-use place::Place;
+use netns::Netns;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -34,10 +34,10 @@ pub struct Options {
     /// How many changes are timed
     #[arg(long, default_value_t = 1_000)]
     changes: u32,
-    /// How often each way has its turn
+    /// How often each path is measured
     #[arg(long, default_value_t = 8)]
     rounds: usize,
-    /// How long a turn is
+    /// How long each measurement takes
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// Clients at a time
@@ -49,13 +49,13 @@ const SERVICES: &str = "10.96.0.0/14";
 const MEASURED: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
 pub fn run(options: Options) -> anyhow::Result<()> {
-    let (machine, client, server) = (Place::new()?, Place::new()?, Place::new()?);
+    let (machine, client, server) = (Netns::new()?, Netns::new()?, Netns::new()?);
     let backend = connect(&machine, &client, &server)?;
     let (answers, flood) = server.run(load::serve)?;
-    let fronts = [answers, flood].map(|port| (front(MEASURED, port), target([SocketAddrV4::new(backend, port)])));
+    let frontends = [answers, flood].map(|port| (frontend(MEASURED, port), pool([SocketAddrV4::new(backend, port)])));
     machine.run({
         let (services, backends, changes) = (options.services, options.backends, options.changes);
-        move || change(services, backends, changes, fronts)
+        move || change(services, backends, changes, frontends)
     })?;
     let turn = Duration::from_secs_f64(options.seconds);
     let figures: [(&str, &str, f64, u16, Load); 2] =
@@ -81,8 +81,8 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 
 type Load = fn(SocketAddrV4, usize, Duration) -> anyhow::Result<u64>;
 
-/// Puts both pods on a bridge of the machine. The address of the server.
-fn connect(machine: &Place, client: &Place, server: &Place) -> anyhow::Result<Ipv4Addr> {
+/// Attaches both pods to a bridge of the machine. Returns the address of the server.
+fn connect(machine: &Netns, client: &Netns, server: &Netns) -> anyhow::Result<Ipv4Addr> {
     let paths = [client.path().to_owned(), server.path().to_owned()];
     machine.run(move || {
         let directory = tempfile::tempdir()?;
@@ -106,23 +106,23 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-fn front(address: Ipv4Addr, port: u16) -> Front {
-    Front { address: Some(address), protocol: Protocol::Tcp, port }
+fn frontend(address: Ipv4Addr, port: u16) -> Frontend {
+    Frontend { address: Some(address), protocol: Protocol::Tcp, port }
 }
 
-fn target(backends: impl IntoIterator<Item = SocketAddrV4>) -> Target {
-    Target {
+fn pool(backends: impl IntoIterator<Item = SocketAddrV4>) -> BackendPool {
+    BackendPool {
         backends: backends.into_iter().collect(),
         affinity: None,
         masquerade: false,
         through_user_space: false,
         without_backends: WithoutBackends::Hold(Duration::from_secs(10)),
-        inside: None,
+        internal: None,
     }
 }
 
 /// Loads very many Services, and takes one backend from one of them, or gives it back, again and again.
-fn change(services: u32, count: u32, changes: u32, more: [(Front, Target); 2]) -> anyhow::Result<()> {
+fn change(services: u32, count: u32, changes: u32, more: [(Frontend, BackendPool); 2]) -> anyhow::Result<()> {
     let (services_range, pods) = (SERVICES.parse()?, "10.244.0.0/16".parse()?);
     let settings = KernelSettings { instance: "mainstay".into(), services: services_range, pods, proxy_port: 9 };
     let address = |service: u32| Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 1, 0)) + service);
@@ -130,12 +130,12 @@ fn change(services: u32, count: u32, changes: u32, more: [(Front, Target); 2]) -
         let first = u32::from(Ipv4Addr::new(10, 128, 0, 0)) + service * count.next_power_of_two().max(16);
         (0..count).map(move |n| SocketAddrV4::new(Ipv4Addr::from(first + n), 8080))
     };
-    let all = (0..services).map(|service| (front(address(service), 80), target(backends(service, count))));
-    let fronts: BTreeMap<Front, Target> = all.chain(more).collect();
+    let all = (0..services).map(|service| (frontend(address(service), 80), pool(backends(service, count))));
+    let frontends: BTreeMap<Frontend, BackendPool> = all.chain(more).collect();
     runtime()?.block_on(async {
         let (before, start) = (resident()?, Instant::now());
-        let mut kernel = Kernel::new(settings);
-        kernel.replace(fronts).await?;
+        let mut kernel = KernelProxy::new(settings);
+        kernel.replace(frontends).await?;
         let (loaded, after) = (start.elapsed(), resident()?);
         println!("load         {services} Services with {count} backends each in {:.0} ms", ms(loaded));
         println!("memory       {:.1} MB, of which {:.1} MB before", after as f64 / 1e3, before as f64 / 1e3);
@@ -143,7 +143,7 @@ fn change(services: u32, count: u32, changes: u32, more: [(Front, Target); 2]) -
         for n in 0..changes {
             let service = (n / 2).wrapping_mul(7919) % services;
             let left = count - (n + 1) % 2;
-            let change = BTreeMap::from([(front(address(service), 80), Some(target(backends(service, left))))]);
+            let change = BTreeMap::from([(frontend(address(service), 80), Some(pool(backends(service, left))))]);
             let start = Instant::now();
             kernel.apply(change).await?;
             times.push(ms(start.elapsed()));
@@ -155,7 +155,7 @@ fn change(services: u32, count: u32, changes: u32, more: [(Front, Target); 2]) -
         println!("reconcile    {:.2} ms if nobody changed any rule", ms(start.elapsed()));
         let other =
             KernelSettings { instance: "other".into(), services: "10.200.0.0/16".parse()?, pods, proxy_port: 9 };
-        let mut fresh = Kernel::new(other);
+        let mut fresh = KernelProxy::new(other);
         fresh.replace(BTreeMap::new()).await?;
         let start = Instant::now();
         let drift = kernel.reconcile().await?;

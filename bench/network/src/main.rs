@@ -1,4 +1,4 @@
-//! Measures Services and names. Each part prints its figures beside those of its peer, taken in the same run.
+//! Benchmarks of Services and DNS. Each part prints its figures beside those of its peer, taken in the same run.
 
 mod dns;
 mod kernel;
@@ -17,9 +17,9 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// The kernel's packet rules beside a direct connection, and very many Services
+    /// The kernel data path beside a direct connection, and very many Services
     Kernel(kernel::Options),
-    /// Names: beside a bare echo and Unbound
+    /// DNS beside a bare UDP echo and Unbound
     Dns(dns::Options),
     /// The user-space proxy beside HAProxy
     Proxy(proxy::Options),

@@ -1,9 +1,9 @@
 //! Our proxy beside Debian's HAProxy: the same backend, the same clients, the same number of threads, in turns.
 //!
-//! Each of them is a process of its own; clients and backend are threads of this one. With more to do than cores, what
-//! a proxy takes for itself is missing elsewhere, so the time it spent is printed as well: it says the same when others
-//! share the machine. Ratios are medians of those within a round. HAProxy is measured twice, because moving bulk through
-//! pipes has to be asked of it.
+//! Each of them is a process of its own; clients and backend are threads of this one. With more to do than cores,
+//! what a proxy takes for itself is missing elsewhere, so the time it spent is printed as well: it says the same when
+//! others share the machine. Ratios are medians of those within a round. HAProxy is measured twice, because moving
+//! bulk through pipes has to be asked of it.
 
 mod load;
 
@@ -19,15 +19,15 @@ use anyhow::{Context, bail};
 use mainstay_network::{
     Protocol,
     proxy::{Proxy, local_address},
-    services::frontend::{Front, Target, WithoutBackends},
+    services::frontend::{BackendPool, Frontend, WithoutBackends},
 };
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// How often each of them has its turn
+    /// How often each proxy is measured
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// How long a turn is
+    /// How long each measurement takes
     #[arg(long, default_value_t = 0.7)]
     seconds: f64,
     /// Threads of each proxy
@@ -157,19 +157,19 @@ fn ours(backend: SocketAddrV4, threads: usize) -> anyhow::Result<Contestant> {
     Ok(Contestant { name: "ours", process, port, _directory: None })
 }
 
-/// What the process does that `ours` starts: it says its port and carries until its parent goes.
+/// The process that `ours` starts: prints its port and relays until its parent ends.
 fn carry(backend: SocketAddrV4, threads: usize) -> anyhow::Result<()> {
     let proxy = Proxy::start_with(local_address, threads)?;
-    let front = Front { address: Some(Ipv4Addr::LOCALHOST), protocol: Protocol::Tcp, port: proxy.port() };
-    let target = Target {
+    let frontend = Frontend { address: Some(Ipv4Addr::LOCALHOST), protocol: Protocol::Tcp, port: proxy.port() };
+    let pool = BackendPool {
         backends: vec![backend],
         affinity: None,
         masquerade: false,
         through_user_space: true,
         without_backends: WithoutBackends::Hold(Duration::from_secs(10)),
-        inside: None,
+        internal: None,
     };
-    proxy.set(front, Some(&target));
+    proxy.set(frontend, Some(&pool));
     println!("{}", proxy.port());
     std::io::stdin().read_line(&mut String::new())?;
     Ok(())
@@ -187,7 +187,7 @@ fn haproxy(name: &'static str, option: &str, backend: SocketAddrV4, threads: usi
     let text = format!(
         "global\n nbthread {threads}\n maxconn 4000\n\
          defaults\n mode tcp\n {option}\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n\
-         listen front\n bind 127.0.0.1:{port}\n server backend {backend}\n"
+         listen frontend\n bind 127.0.0.1:{port}\n server backend {backend}\n"
     );
     std::fs::write(&file, text)?;
     let mut command = Command::new(program);

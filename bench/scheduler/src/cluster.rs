@@ -1,8 +1,8 @@
-//! Pods all the way: created by clients over TLS, bound, durable, and reported by hollow machines.
+//! Pods all the way: created by clients over TLS, bound, durable, and reported by hollow nodes.
 //!
 //! `--spawn target/release/mainstay` starts ours in a temporary directory, anew for every size; `--kubeconfig FILE` measures
-//! whatever is there, a kube-apiserver with its kube-scheduler for one. Both are given the same: a thousand machines
-//! and the same pods. Load, machines and server share the cores.
+//! whatever is there, a kube-apiserver with its kube-scheduler for one. Both are given the same: a thousand nodes
+//! and the same pods. Load, nodes and server share the cores.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,10 +21,10 @@ use kube::{
 };
 use mainstay_sim::{
     figures::Figure,
-    fleet::{Access, Settings, Watching},
+    fleet::{Access, Settings, WatchMode},
     process::Process,
     progress::{Progress, grouped},
-    scenario::{self, Plan, World},
+    scenario::{self, ClusterUnderTest, Plan},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -33,7 +33,7 @@ use crate::server::Spawned;
 /// What an upstream kube-scheduler does on a machine of this kind, and what we want of ours.
 const COMPARED: [(&str, f64, f64); 2] =
     [("pods bound while they are created", 242.0, 4840.0), ("pods bound from a backlog", 363.0, 7260.0)];
-/// Clients that the machines share, so that none of them waits for another's connection.
+/// Clients that the nodes share, so that none of them waits for another's connection.
 const SHARED: usize = 8;
 
 #[derive(Args)]
@@ -44,7 +44,7 @@ pub struct Options {
     /// Measure the cluster this kubeconfig names
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Hollow machines
+    /// Hollow nodes
     #[arg(long, default_value_t = 1000)]
     nodes: usize,
     /// Pods; several sizes are measured one after the other
@@ -56,10 +56,10 @@ pub struct Options {
     /// Replicas of a Deployment that is scaled up at the end; 0 for none
     #[arg(long, default_value_t = 5000)]
     deployment: usize,
-    /// Machines do not report pods as running, as those of scheduler_perf do not
+    /// RunningFleet do not report pods as running, as those of scheduler_perf do not
     #[arg(long)]
     no_reports: bool,
-    /// One watch for each machine, as agents have
+    /// One watch for each node, as agents have
     #[arg(long)]
     watch_each: bool,
     /// Leave out the round from a backlog
@@ -91,22 +91,22 @@ fn measure(runtime: &tokio::runtime::Runtime, options: &Options, pods: usize, de
         (None, None) => anyhow::bail!("--spawn or --kubeconfig"),
     };
     let what = if pods > 0 { format!("{} pods", grouped(pods)) } else { "a Deployment".to_owned() };
-    println!("{what}, {} machines, {} clients:", grouped(options.nodes), options.clients);
-    let machines = Settings {
+    println!("{what}, {} nodes, {} clients:", grouped(options.nodes), options.clients);
+    let nodes = Settings {
         start_delay: (!options.no_reports).then_some(Duration::ZERO),
-        watching: if options.watch_each { Watching::Each } else { Watching::Together },
+        watch_mode: if options.watch_each { WatchMode::PerNode } else { WatchMode::Shared },
         ..Settings::new(options.nodes)
     };
     let idle = Duration::from_secs(if deployment > 0 { options.idle } else { 0 });
-    let plan = Plan { machines, pods, backlog: !options.no_backlog, deployment, idle };
+    let plan = Plan { nodes, pods, backlog: !options.no_backlog, deployment, idle };
     runtime.block_on(async {
-        let world = world(&file, options.clients, spawned.as_ref().map(Spawned::process)).await?;
-        scenario::run(&world, &plan, Progress::Hidden, CancellationToken::new(), say).await
+        let cluster = cluster(&file, options.clients, spawned.as_ref().map(Spawned::process)).await?;
+        scenario::run(&cluster, &plan, Progress::Hidden, CancellationToken::new(), print_figure).await
     })?;
     Ok(())
 }
 
-fn say(figure: &Figure) {
+fn print_figure(figure: &Figure) {
     let compared = COMPARED.iter().find(|(name, ..)| *name == figure.name).map(|(_, upstream, goal)| {
         let (ratio, met) = (figure.value / upstream, if figure.value >= *goal { "met" } else { "missed" });
         format!("  upstream {upstream:.0} ({ratio:.1}x), goal {}: {met}", grouped(*goal as usize))
@@ -114,7 +114,7 @@ fn say(figure: &Figure) {
     println!("{figure}{}", compared.unwrap_or_default());
 }
 
-async fn world(kubeconfig: &Path, clients: usize, server: Option<Process>) -> anyhow::Result<World> {
+async fn cluster(kubeconfig: &Path, clients: usize, server: Option<Process>) -> anyhow::Result<ClusterUnderTest> {
     let config = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
     let mut config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
     config.read_timeout = None;
@@ -122,6 +122,6 @@ async fn world(kubeconfig: &Path, clients: usize, server: Option<Process>) -> an
     let shared = some(SHARED)?;
     let admin = shared[0].clone();
     let next = AtomicUsize::new(0);
-    let machine = Arc::new(move |_: &str| shared[next.fetch_add(1, Relaxed) % shared.len()].clone());
-    Ok(World { access: Access { admin, machine }, clients: some(clients)?, server })
+    let node_client = Arc::new(move |_: &str| shared[next.fetch_add(1, Relaxed) % shared.len()].clone());
+    Ok(ClusterUnderTest { access: Access { admin, node_client }, clients: some(clients)?, server })
 }

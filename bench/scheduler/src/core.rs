@@ -1,7 +1,7 @@
-//! The decision alone: pods and machines that are already parsed in, placements out, on one core.
+//! The decision alone: pods and nodes that are already parsed in, placements out, on one core.
 //!
 //! The workloads are those of upstream's `scheduler_perf` at 5,000 nodes, its templates included, so that the same can
-//! be asked of a kube-scheduler: machines of 4 cpus, 32Gi and 110 pods in three zones; pods of 100m and 500Mi, some
+//! be asked of a kube-scheduler: nodes of 4 cpus, 32Gi and 110 pods in three zones; pods of 100m and 500Mi, some
 //! there before and many to be placed.
 
 use std::{
@@ -11,8 +11,8 @@ use std::{
 
 use anyhow::{Context, ensure};
 use mainstay_scheduler::core::{
-    Cluster, decide,
-    verdict::{Settings, Verdict, Wanted},
+    Cluster, schedule,
+    verdict::{PendingPod, ScoringStrategy, Verdict},
     view::{NodeView, OfferView, PodView},
 };
 use serde_json::{Value, json};
@@ -22,9 +22,9 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Machines in the cluster
+    /// Nodes in the cluster
     #[arg(long, default_value_t = 5_000)]
-    machines: usize,
+    nodes: usize,
     /// Pods decided at once
     #[arg(long, default_value_t = 1_000)]
     batch: usize,
@@ -119,7 +119,7 @@ fn preferred_affinity() -> (Value, Value) {
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    println!("{} machines, batches of {}, median of {} rounds", options.machines, options.batch, options.rounds);
+    println!("{} machines, batches of {}, median of {} rounds", options.nodes, options.batch, options.rounds);
     println!(
         "{:<34} {:<27} {:>8} {:>14} {:>14} {:>12}",
         "what", "upstream's name", "pods", "placements/s", "/s of CPU", "goal"
@@ -145,7 +145,7 @@ fn median(all: impl Iterator<Item = f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// How long this thread was on a CPU, so that a busy machine does not blur what is measured.
+/// How long this thread was on a CPU, so that a busy node does not blur what is measured.
 fn on_cpu() -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").context("read the time on the CPU")?;
     let nanoseconds = stat.split(' ').next().and_then(|text| text.parse().ok());
@@ -155,22 +155,22 @@ fn on_cpu() -> anyhow::Result<Duration> {
 /// How long the decisions took, by the clock and on the CPU. Every pod has to be placed.
 fn round(workload: &Workload, options: &Options) -> anyhow::Result<[Duration; 2]> {
     let mut cluster = Cluster::new();
-    for at in 0..options.machines {
-        let node = machine(at)?;
+    for at in 0..options.nodes {
+        let node = node(at)?;
         let free = node.allocatable.clone();
         let name = node.name.clone();
-        cluster.put_machine(node);
-        cluster.put_offer(&name, OfferView { free, ..OfferView::default() });
+        cluster.update_node(node);
+        cluster.update_offer(&name, OfferView { free, ..OfferView::default() });
     }
-    let pods: Vec<Wanted> = (0..workload.before + workload.measured)
-        .map(|at| pod(at, workload.pod).map(|pod| Wanted::new(Arc::new(pod))))
+    let pods: Vec<PendingPod> = (0..workload.before + workload.measured)
+        .map(|at| pod(at, workload.pod).map(|pod| PendingPod::new(Arc::new(pod))))
         .collect::<Result<_, _>>()?;
     let (before, measured) = pods.split_at(workload.before);
-    let settings = Settings::default();
-    decide(&mut cluster, before, &settings);
+    let scoring = ScoringStrategy::default();
+    schedule(&mut cluster, before, scoring);
     let (started, busy, mut placed) = (Instant::now(), on_cpu()?, 0);
     for batch in measured.chunks(options.batch.max(1)) {
-        let verdicts = decide(&mut cluster, batch, &settings);
+        let verdicts = schedule(&mut cluster, batch, scoring);
         placed += verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Place { .. })).count();
     }
     let took = [started.elapsed(), on_cpu()?.saturating_sub(busy)];
@@ -178,7 +178,7 @@ fn round(workload: &Workload, options: &Options) -> anyhow::Result<[Duration; 2]
     Ok(took)
 }
 
-fn machine(at: usize) -> anyhow::Result<NodeView> {
+fn node(at: usize) -> anyhow::Result<NodeView> {
     let name = format!("scheduler-perf-{at:05}");
     let labels = json!({ HOST: name, ZONE: format!("moon-{}", at % 3 + 1) });
     let status = json!({

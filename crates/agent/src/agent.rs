@@ -157,7 +157,7 @@ impl Agent {
         let directory = settings.directory.clone();
         let healer = Healer::new(reachable, policies.clone(), pods.clone(), events.clone(), directory, metrics.clone());
         let healer = Arc::new(healer);
-        let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings.instance));
+        let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings));
         let objects = Arc::new(objects);
         let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
         let suspicion = healer.clone();
@@ -209,6 +209,8 @@ impl Agent {
             traffic: services.as_ref().map(|services| services.traffic.clone()).unwrap_or_default(),
             metrics,
             mirrors,
+            user_ids: crate::user_ids::UserIds::of_machine(&settings.instance),
+            is_cri: matches!(engine, Engine::Cri { .. }),
         });
         Ok(Self { from_directory, settings, runtime, tools, keeper, from_api, said, server, bridge, services })
     }
@@ -271,7 +273,8 @@ impl Agent {
 }
 
 fn make_directory(path: &Path) -> Result<(), AgentError> {
-    std::fs::create_dir_all(path).map_err(|source| AgentError::Directory { path: path.to_owned(), source })
+    let created = mainstay_files::create_private_dir(path).map(drop);
+    created.map_err(|source| AgentError::Directory { path: path.to_owned(), source })
 }
 
 /// The runtime, and the pod network if it is ours.
@@ -292,11 +295,12 @@ pub async fn start_engine(
             })
             .map_err(|error| AgentError::Network(error.chain()))?;
             let directory = settings.runtime_directory.clone();
-            let options = ImageOptions { insecure: insecure.clone(), ..ImageOptions::default() };
+            let mut options = ImageOptions { insecure: insecure.clone(), ..ImageOptions::default() };
+            options.hidden.extend(settings.store_directory.clone());
             let images = ImageStore::open_with(&directory.join("images"), options)?;
             let builtin = Builtin::open(BuiltinSettings {
                 directory,
-                run_dir: Path::new("/run").join(&settings.instance),
+                run_dir: settings.run_directory(),
                 cgroup_parent: settings.instance.clone(),
                 shim: shim.clone(),
                 network: Arc::new(BridgeNetwork(bridge.clone())),

@@ -5,6 +5,7 @@
 //! a pure `plan`, and acts. Everything else either tells it to look again ([`wake`]) or does one thing
 //! for it.
 
+pub mod admission;
 pub mod agent;
 pub mod events;
 pub mod heal;
@@ -32,6 +33,7 @@ pub mod teardown;
 #[cfg(test)]
 mod testing;
 pub mod tls;
+pub mod user_ids;
 pub mod volumes;
 pub mod wake;
 pub mod worker;

@@ -1,6 +1,10 @@
 //! What an agent is told when it starts.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use mainstay_api::offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, Ports};
 
@@ -17,6 +21,8 @@ pub struct Settings {
     pub runtime_directory: PathBuf,
     /// `<data-dir>/logs`.
     pub log_directory: PathBuf,
+    /// Where a server on this machine has its store, if not in the data directory: containers must not see it.
+    pub store_directory: Option<PathBuf>,
     /// Names what belongs to this agent alone on a machine with several: `mainstay`, or
     /// `mainstay-<8 hex digits>` for a data directory that is not the stock one.
     pub instance: String,
@@ -40,6 +46,13 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
+}
+
+impl Settings {
+    /// What does not outlive the machine's next start: sockets of shims, pods' shared memory, Secrets for a restart.
+    pub fn run_directory(&self) -> PathBuf {
+        Path::new("/run").join(&self.instance)
+    }
 }
 
 /// Where pods have their addresses.

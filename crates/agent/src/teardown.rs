@@ -1,6 +1,6 @@
 //! Ending everything on a machine, with no agent running: containers first, then what they stood on.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use mainstay_files::mountinfo;
@@ -12,6 +12,7 @@ use crate::{
     services,
     settings::Settings,
     standalone,
+    user_ids::UserIds,
     volumes::{VolumeError, Volumes, remove},
     wake::Wake,
     worker,
@@ -71,13 +72,15 @@ pub async fn teardown(
     for uid in volumes.held() {
         volumes.release(&uid).await?;
     }
-    if let Err(error) = remove::tree(&objects::kept_in(&settings.instance)) {
+    if let Err(error) = remove::tree(&objects::kept_in(settings)) {
         tracing::warn!(%error, "something of what the API told is left");
     }
+    let user_ids = UserIds::of_machine(&settings.instance).release_all();
+    user_ids.map_err(|source| TeardownError::Left { what: "user ids", source })?;
     // Empty by now; whatever still holds on to them keeps them.
     Cgroup::at(&settings.instance).remove().map_err(|source| TeardownError::Left { what: "cgroup", source })?;
-    let run = Path::new("/run").join(&settings.instance);
-    mountinfo::remove_tree(&run).map_err(|source| TeardownError::Left { what: "directory", source })?;
+    mountinfo::remove_tree(&settings.run_directory())
+        .map_err(|source| TeardownError::Left { what: "directory", source })?;
     services::remove(&settings.instance).await.map_err(|error| TeardownError::Network(error.chain()))?;
     if let Some(bridge) = bridge {
         bridge.down().await.map_err(|error| TeardownError::Network(error.chain()))?;

@@ -19,11 +19,18 @@ pub const MAX_DEPTH: usize = 127;
 /// The same for YAML, whose reader needs far more stack for each level.
 pub const MAX_YAML_DEPTH: usize = 64;
 
+/// Most duplicate or unknown fields of one document that are reported: nobody reads more.
+pub const MAX_REPORTED: usize = 100;
+
+/// Most objects with anything in them in one document. Six bytes can write one, and each takes 600 in memory; a
+/// document that could be stored has far fewer.
+pub const MAX_OBJECTS: usize = 100_000;
+
 /// A decoded document.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decoded {
     pub value: Value,
-    /// Paths of the fields that were given more than once: `spec.replicas`.
+    /// Paths of the fields that were given more than once, at most [`MAX_REPORTED`]: `spec.replicas`.
     pub duplicates: Vec<String>,
 }
 
@@ -36,13 +43,13 @@ pub enum DecodeError {
 }
 
 pub fn json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
-    let mut duplicates = Vec::new();
+    let mut notes = Notes::default();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = Node { place: &Place::Root, depth: 0, duplicates: &mut duplicates }
+    let value = Node { place: &Place::Root, depth: 0, notes: &mut notes }
         .deserialize(&mut reader)
         .and_then(|value| reader.end().map(|()| value))
         .map_err(|error| DecodeError::Json(in_api_words(bytes, &error)))?;
-    Ok(Decoded { value, duplicates })
+    Ok(Decoded { value, duplicates: notes.duplicates })
 }
 
 /// One YAML document. An empty one is null.
@@ -60,12 +67,12 @@ pub fn yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
         legacy_octal_numbers: true,
         with_snippet: false,
     };
-    let mut duplicates = Vec::new();
+    let mut notes = Notes::default();
     let value = serde_saphyr::with_deserializer_from_slice_with_options(bytes, options, |reader| {
-        Node { place: &Place::Root, depth: 0, duplicates: &mut duplicates }.deserialize(reader)
+        Node { place: &Place::Root, depth: 0, notes: &mut notes }.deserialize(reader)
     })
     .map_err(|error| DecodeError::Yaml(error.to_string()))?;
-    Ok(Decoded { value, duplicates })
+    Ok(Decoded { value, duplicates: notes.duplicates })
 }
 
 /// Where the visitor is: a list on the stack, from the innermost step outwards.
@@ -90,7 +97,15 @@ impl fmt::Display for Place<'_> {
 struct Node<'a> {
     place: &'a Place<'a>,
     depth: usize,
-    duplicates: &'a mut Vec<String>,
+    notes: &'a mut Notes,
+}
+
+/// What is noted along the way.
+#[derive(Default)]
+struct Notes {
+    duplicates: Vec<String>,
+    /// Objects that are not empty.
+    objects: usize,
 }
 
 impl Node<'_> {
@@ -155,7 +170,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut array = Vec::new();
         loop {
             let place = Place::Index(self.place, array.len());
-            match items.next_element_seed(Node { place: &place, depth, duplicates: self.duplicates })? {
+            match items.next_element_seed(Node { place: &place, depth, notes: self.notes })? {
                 Some(item) => array.push(item),
                 None => return Ok(Value::Array(array)),
             }
@@ -167,9 +182,16 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             let place = Place::Field(self.place, &key);
-            let value = entries.next_value_seed(Node { place: &place, depth, duplicates: self.duplicates })?;
-            if object.contains_key(&key) {
-                self.duplicates.push(place.to_string());
+            let value = entries.next_value_seed(Node { place: &place, depth, notes: self.notes })?;
+            if object.is_empty() {
+                self.notes.objects += 1;
+                if self.notes.objects > MAX_OBJECTS {
+                    return Err(serde::de::Error::custom(format_args!(
+                        "more than {MAX_OBJECTS} objects in one document"
+                    )));
+                }
+            } else if self.notes.duplicates.len() < MAX_REPORTED && object.contains_key(&key) {
+                self.notes.duplicates.push(place.to_string());
             }
             object.insert(key, value);
         }
@@ -250,6 +272,15 @@ mod tests {
                 assert_eq!(error, message, "{text:?}");
             }
         }
+    }
+
+    #[test]
+    fn more_objects_than_memory_is_worth_are_refused() {
+        let list = |item: &str, count: usize| format!("[{}]", vec![item; count].join(","));
+        let error = json(list(r#"{"":0}"#, 400_000).as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("more than 100000 objects in one document"), "{error}");
+        assert!(json(list(r#"{"":0}"#, 100_000).as_bytes()).is_ok());
+        assert!(json(list("{}", 400_000).as_bytes()).is_ok()); // nothing in them, no memory for them
     }
 
     #[test]

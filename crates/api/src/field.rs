@@ -93,8 +93,90 @@ pub struct FieldError {
     pub detail: String,
 }
 
-/// What validation collects.
-pub type Errors = Vec<FieldError>;
+/// What validation collects: the first [`Errors::MAX_KEPT`] errors, and how many more there were.
+///
+/// An object can be wrong in more places than anyone would read; its errors must not take more memory than itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Errors {
+    kept: Vec<FieldError>,
+    omitted: usize,
+}
+
+impl Errors {
+    pub const MAX_KEPT: usize = 500;
+
+    pub const fn new() -> Self {
+        Self { kept: Vec::new(), omitted: 0 }
+    }
+
+    pub fn push(&mut self, error: FieldError) {
+        if self.kept.len() < Self::MAX_KEPT {
+            self.kept.push(error);
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    pub fn append(&mut self, other: Self) {
+        self.omitted += other.omitted;
+        self.extend(other.kept);
+    }
+
+    /// How many there were, omitted ones included.
+    pub fn len(&self) -> usize {
+        self.kept.len() + self.omitted
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    pub fn omitted(&self) -> usize {
+        self.omitted
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, FieldError> {
+        self.kept.iter()
+    }
+}
+
+impl Extend<FieldError> for Errors {
+    fn extend<T: IntoIterator<Item = FieldError>>(&mut self, errors: T) {
+        errors.into_iter().for_each(|error| self.push(error));
+    }
+}
+
+impl FromIterator<FieldError> for Errors {
+    fn from_iter<T: IntoIterator<Item = FieldError>>(errors: T) -> Self {
+        let mut collected = Self::new();
+        collected.extend(errors);
+        collected
+    }
+}
+
+impl From<FieldError> for Errors {
+    fn from(error: FieldError) -> Self {
+        Self { kept: vec![error], omitted: 0 }
+    }
+}
+
+impl IntoIterator for Errors {
+    type Item = FieldError;
+    type IntoIter = std::vec::IntoIter<FieldError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.kept.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Errors {
+    type Item = &'a FieldError;
+    type IntoIter = std::slice::Iter<'a, FieldError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
 
 impl FieldError {
     fn new(reason: Reason, path: &Path, value: Option<Value>, detail: impl Into<String>) -> Self {
@@ -168,6 +250,17 @@ impl fmt::Display for FieldError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_very_many_errors_the_first_are_kept_and_the_rest_counted() {
+        let mut errors = Errors::new();
+        let path = Path::new("spec").child("containers");
+        errors.extend((0..900_000).map(|n| FieldError::required(&path.index(n), "")));
+        assert_eq!((errors.iter().count(), errors.omitted(), errors.len()), (500, 899_500, 900_000));
+        let mut both = Errors::from(FieldError::required(&path, ""));
+        both.append(errors);
+        assert_eq!((both.iter().count(), both.len()), (500, 900_001));
+    }
 
     #[test]
     fn errors_read_as_upstream_writes_them() {

@@ -10,10 +10,13 @@ mod ports;
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::MicroTime};
-pub use ports::{PortRangeError, Ports};
+pub use ports::{PortRangeError, PortRanges};
 use serde::{Deserialize, Serialize};
 
 use crate::own::{Own, Said};
+
+/// The former name of [`PortRanges`], for parts that still use it.
+pub type Ports = PortRanges;
 
 /// The ports a machine gives to pods that ask for any, unless it says otherwise.
 pub const AUTOMATIC_PORTS: &str = "31000-32000";

@@ -1,7 +1,7 @@
 //! Rules about pods that the scheduler, nodes and controllers must agree on: requests, host ports, readiness, phases.
 //!
 //! Functions take the API's own types; whoever reads pods into something smaller calls the same rules with its parts
-//! ([`crate::resources::peak`], [`HostPort::conflicts_with`], [`is_terminal_phase`]).
+//! ([`crate::resources::peak`], [`lasting`], [`requested_host_port`], [`is_terminal_phase`]).
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
 
@@ -17,8 +17,16 @@ pub fn is_sidecar(init_container: &Container) -> bool {
 
 /// The containers whose processes may run for as long as the pod does: ordinary ones and sidecars.
 pub fn lasting_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
-    let sidecars = spec.init_containers.iter().flatten().filter(|container| is_sidecar(container));
-    spec.containers.iter().chain(sidecars)
+    lasting(&spec.containers, spec.init_containers.as_deref().unwrap_or_default(), is_sidecar)
+}
+
+/// [`lasting_containers`] for whoever reads containers into a type of its own.
+pub fn lasting<'a, C>(
+    containers: &'a [C],
+    init_containers: &'a [C],
+    is_sidecar: impl Fn(&C) -> bool + 'a,
+) -> impl Iterator<Item = &'a C> {
+    containers.iter().chain(init_containers.iter().filter(move |container| is_sidecar(container)))
 }
 
 /// What a pod takes of a node: its containers at their worst moment, or what it asks for as a whole, and its overhead.
@@ -81,11 +89,16 @@ pub fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
     let host_network = spec.host_network.unwrap_or_default();
     let ports = lasting_containers(spec).flat_map(|container| container.ports.iter().flatten());
     let requested = ports.filter_map(|port| {
-        let number = port.host_port.filter(|port| *port > 0).or(host_network.then_some(port.container_port))?;
-        let number = u16::try_from(number).ok().filter(|port| *port > 0)?;
+        let number = requested_host_port(port.host_port, port.container_port, host_network)?;
         Some(HostPort::new(number, protocol(port), port.host_ip.as_deref().unwrap_or_default()))
     });
     requested.collect()
+}
+
+/// The port of the node that a container port asks for by number, if it does.
+pub fn requested_host_port(host_port: Option<i32>, container_port: i32, host_network: bool) -> Option<u16> {
+    let number = host_port.filter(|port| *port > 0).or(host_network.then_some(container_port))?;
+    u16::try_from(number).ok().filter(|port| *port > 0)
 }
 
 fn protocol(port: &ContainerPort) -> &str {

@@ -129,12 +129,12 @@ impl<R> Typed<R> {
 }
 
 fn decode<T: DeserializeOwned>(object: &Value) -> Result<T, Errors> {
-    T::deserialize(object).map_err(|error| vec![FieldError::type_invalid(&Path::ROOT, Value::Null, error.to_string())])
+    T::deserialize(object).map_err(|error| FieldError::type_invalid(&Path::ROOT, Value::Null, error.to_string()).into())
 }
 
 fn encode<T: Serialize>(object: &T, into: &mut Value) -> Result<(), Errors> {
     *into = serde_json::to_value(object)
-        .map_err(|error| vec![FieldError::type_invalid(&Path::ROOT, Value::Null, error.to_string())])?;
+        .map_err(|error| FieldError::type_invalid(&Path::ROOT, Value::Null, error.to_string()))?;
     Ok(())
 }
 

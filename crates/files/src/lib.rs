@@ -6,5 +6,8 @@ pub mod mountinfo;
 mod private;
 mod write;
 
-pub use private::{DirectoryMode, create_private_dir, open_private, restrict_file};
-pub use write::{Durability, write_atomic};
+pub use private::{
+    PRIVATE_FILE, Restricted, append_private, create_private, create_private_dir, open_private, restrict_file,
+    restrict_tree,
+};
+pub use write::{AtomicFile, Durability, write_atomic};

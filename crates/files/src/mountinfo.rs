@@ -74,7 +74,11 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
 
 /// Unmounts what is mounted at `path`, however often, and removes the directory.
 pub fn unmount_and_remove(path: &Path) -> io::Result<()> {
-    while at_or_below(path)?.iter().any(|mounted| mounted == path) {
+    let path = &match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        path => path?,
+    };
+    while at_or_below(path)?.contains(path) {
         umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
     }
     match fs::remove_dir(path) {

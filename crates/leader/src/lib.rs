@@ -1,12 +1,12 @@
-//! One of several servers does a work at a time: whoever holds a Lease.
+//! Leader election: of several servers, the one that holds a Lease runs a task.
 //!
-//! * [`plan`]: whether to take, renew, wait or give up. Pure
-//! * [`lead`]: does the work while the lease is held, and stops it before another could begin
+//! * [`lease`]: whether to acquire, wait or give up. Pure
+//! * [`run_while_leading`]: runs the task while the Lease is held and stops it before another server could start it
 //!
-//! Clocks need not agree. Who waits measures by its own clock how long the lease has not changed; who leads
-//! stops well before that time is over. Whoever stops in order gives the lease back, so that the next begins at once.
+//! Clocks need not agree. A candidate measures by its own clock how long the Lease has not changed; the leader stops
+//! well before that time is over. A leader that stops in order releases the Lease, so that the next starts at once.
 
-mod lead;
-pub mod plan;
+mod elector;
+pub mod lease;
 
-pub use lead::{Term, lead};
+pub use elector::{LeaderElectionConfig, run_while_leading};

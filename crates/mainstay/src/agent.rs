@@ -26,11 +26,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub fn run(options: &AgentOptions) -> Result<(), Exit> {
     let data_dir = options.data.path();
     until_told(&options.common, log::STOCK, async |stop| {
-        let missing = machine::what_is_missing(&options.machine);
+        let _claim = Claim::take(&data_dir)?;
+        let missing = machine::what_is_missing(&options.machine, &data_dir);
         if !missing.is_empty() {
             return Err(Exit::Refused(anyhow!("this machine cannot run pods:\n  - {}", missing.join("\n  - "))));
         }
-        let _claim = Claim::take(&data_dir)?;
         let settings = machine::settings(&options.machine, &options.common, &data_dir)?;
         match &options.server[..] {
             [] if options.machine.static_pods.is_some() => {

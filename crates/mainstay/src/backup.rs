@@ -10,9 +10,10 @@ use anyhow::{Context, anyhow, bail};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use kube::{Client, Config, config::Kubeconfig};
+use mainstay_files::create_private;
 use mainstay_store::embedded::{self, BackupError, OpenError, Summary};
 
-use crate::{cli::BackupOptions, exit::Exit, server};
+use crate::{cli::BackupOptions, exit::Exit, store_dir};
 
 pub fn run(options: BackupOptions) -> Result<(), Exit> {
     let data_dir = options.data.path();
@@ -20,7 +21,7 @@ pub fn run(options: BackupOptions) -> Result<(), Exit> {
     if file.exists() {
         return Err(Exit::Refused(anyhow!("{} exists already; name a file that does not", file.display())));
     }
-    let store = server::store_dir(&data_dir);
+    let store = store_dir::locate(&data_dir, options.place.store_dir.as_deref());
     let summary = match embedded::backup_closed(&store, file) {
         Ok(summary) => summary,
         // A running server holds the directory, and is asked instead.
@@ -63,7 +64,8 @@ async fn fetch(data_dir: &Path, into: &Path) -> anyhow::Result<()> {
         let text = body.collect().await?.to_bytes();
         bail!("the server answered {code}: {}", String::from_utf8_lossy(&text));
     }
-    let mut file = fs::File::create(into).with_context(|| format!("create {}", into.display()))?;
+    let _ = fs::remove_file(into); // left by a backup that was killed
+    let mut file = create_private(into).with_context(|| format!("create {}", into.display()))?;
     while let Some(frame) = body.frame().await {
         if let Some(data) = frame.context("read the backup")?.data_ref() {
             file.write_all(data).with_context(|| format!("write {}", into.display()))?;

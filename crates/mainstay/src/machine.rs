@@ -17,11 +17,14 @@ use mainstay_agent::{
     settings::{Eviction, Network, Offering, Reserved, Settings},
     tls::Identity,
 };
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use mainstay_network::{Range, conntrack};
+use mainstay_runtime::{cgroup, images::what_overlay_lacks};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     cli::{CommonOptions, MachineOptions, NetworkChoice, RuntimeChoice, is_root},
+    data_dir,
     exit::Exit,
     process,
     server::reachable,
@@ -111,6 +114,7 @@ impl Machine {
             },
             settings,
         };
+        data_dir::restrict_run(&config.settings.run_directory());
         remember_engine(&config.settings, &config.engine)?;
         for warning in conntrack(options).apply() {
             tracing::warn!(
@@ -159,9 +163,12 @@ fn remember_engine(settings: &Settings, engine: &Engine) -> Result<(), Exit> {
         Engine::Cri { socket } => format!("cri://{}", socket.display()),
     };
     let file = settings.directory.join("runtime");
-    fs::create_dir_all(&settings.directory)
-        .and_then(|()| fs::write(&file, &text))
-        .with_context(|| format!("write {}", file.display()))?;
+    // A restart on a full disk must not fail for the sake of a file that is as it should be.
+    if !fs::read_to_string(&file).is_ok_and(|written| written == text) {
+        create_private_dir(&settings.directory)
+            .and_then(|_| write_atomic(&file, text.as_bytes(), PRIVATE_FILE, Durability::Durable))
+            .with_context(|| format!("write {}", file.display()))?;
+    }
     if let (Ok(instance), Some(data_dir)) = (settings.instance.parse(), settings.directory.parent()) {
         DownNotice::clear(&instance);
         let record = InstanceRecord { data_dir: process::resolve(data_dir), runtime: text };
@@ -174,8 +181,8 @@ fn remember_engine(settings: &Settings, engine: &Engine) -> Result<(), Exit> {
     Ok(())
 }
 
-/// Everything that keeps this machine from running pods; empty if nothing does.
-pub fn what_is_missing(options: &MachineOptions) -> Vec<String> {
+/// Everything that keeps this machine from running pods, each with what to do about it; empty if nothing does.
+pub fn what_is_missing(options: &MachineOptions, data_dir: &Path) -> Vec<String> {
     let mut missing = Vec::new();
     if !is_root() {
         missing.push("root: namespaces, mounts and cgroups of containers take it; run it with sudo".to_owned());
@@ -191,12 +198,15 @@ pub fn what_is_missing(options: &MachineOptions) -> Vec<String> {
     }
     match &options.runtime {
         RuntimeChoice::Builtin => {
-            let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-            if !filesystems.contains("overlay") {
-                missing.push("overlayfs in the kernel (modprobe overlay)".to_owned());
+            missing.extend(cgroup::what_is_missing());
+            let images = places(data_dir).runtime_directory.join("images");
+            if let Some(why) = what_overlay_lacks(&images) {
+                missing.push(format!("overlayfs: {why} (is the kernel's module there? modprobe overlay)"));
             }
-            if !Path::new("/sys/fs/cgroup").is_dir() {
-                missing.push("cgroups, mounted at /sys/fs/cgroup".to_owned());
+            if let Err(error) = mainstay_network::check_nftables() {
+                missing.push(format!(
+                    "nftables: the kernel refuses it over netlink: {error} (is its module there? modprobe nf_tables)"
+                ));
             }
         }
         RuntimeChoice::Cri(socket) if !socket.exists() => {
@@ -217,15 +227,22 @@ pub fn instance(data_dir: &Path) -> Instance {
     Instance::of_data_dir(&process::resolve(data_dir))
 }
 
-pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Path) -> Result<Settings, Exit> {
-    let addresses = match &options.node_ip[..] {
+fn addresses(options: &MachineOptions) -> Vec<IpAddr> {
+    match &options.node_ip[..] {
         [] => vec![reachable(Ipv4Addr::UNSPECIFIED.into())],
         named => named.to_vec(),
-    };
-    fs::create_dir_all(data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
+    }
+}
+
+/// An address of this machine that its pods reach; none if it has only its loopback interface.
+pub fn address(options: &MachineOptions) -> Option<IpAddr> {
+    addresses(options).into_iter().find(|address| !address.is_loopback())
+}
+
+pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Path) -> Result<Settings, Exit> {
     Ok(Settings {
         node_name: node_name(options)?,
-        addresses,
+        addresses: addresses(options),
         port: options.agent_port,
         static_pods: options.static_pods.clone(),
         labels: options.node_label.clone(),
@@ -268,6 +285,7 @@ pub fn places(data_dir: &Path) -> Settings {
         runtime_directory: data_dir.join("runtime"),
         log_directory: data_dir.join("logs"),
         instance: instance(data_dir).to_string(),
+        store_directory: fs::canonicalize(data_dir.join("store")).ok(),
         static_pods: None,
         labels: vec![],
         taints: vec![],

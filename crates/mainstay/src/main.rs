@@ -4,6 +4,7 @@ mod agent;
 mod backup;
 mod cli;
 mod config_file;
+mod data_dir;
 mod demo;
 mod down;
 mod exit;
@@ -18,6 +19,7 @@ mod run;
 mod scheduler;
 mod server;
 mod sim;
+mod store_dir;
 mod stores;
 mod token;
 mod up;
@@ -25,11 +27,16 @@ mod why;
 
 use cli::Command;
 use exit::Exit;
+use nix::sys::stat::{Mode, umask};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// What containers may read is made with it, in us, in shims and in containers; whoever starts us may have another.
+const UMASK: Mode = Mode::S_IWGRP.union(Mode::S_IWOTH);
+
 fn main() -> std::process::ExitCode {
+    umask(UMASK);
     // One small process per pod, started by the agent: before anything that allocates or starts a thread.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "shim") {
         return mainstay_runtime::builtin::shim::main(std::env::args_os().skip(2));

@@ -4,7 +4,7 @@
 //! process whose data directory is gone is found too, and none is started beside it.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, TryLockError},
     io::{Read, Seek, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -13,12 +13,13 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use mainstay_agent::leftovers::locks::{self, Holder, LOCK_FILE};
+use mainstay_files::open_private;
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-use crate::exit::Exit;
+use crate::{data_dir, exit::Exit};
 
 /// A process that was killed while it started another leaves the lock with its child, until that becomes its own program.
 const INHERITED: Duration = Duration::from_secs(5);
@@ -53,12 +54,29 @@ pub fn resolve(path: &Path) -> PathBuf {
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+    open_private(path)
 }
 
 impl Claim {
+    /// Comes before anything else: what fails here has opened, bound and written nothing. Afterwards the directory is ours, and
+    /// closed to other users.
     pub fn take(data_dir: &Path) -> Result<Self, Exit> {
-        fs::create_dir_all(data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
+        let mut restricted = data_dir::create(data_dir)
+            .with_context(|| format!("create --data-dir {}, closed to other users", data_dir.display()))?;
+        let claimed = Self::lock(data_dir);
+        if claimed.is_ok() {
+            match data_dir::restrict_data(data_dir) {
+                Ok(more) => restricted.extend(more),
+                Err(error) => {
+                    tracing::warn!(path = %data_dir.display(), %error, "cannot close all of the data directory")
+                }
+            }
+        }
+        data_dir::warn(&restricted);
+        claimed
+    }
+
+    fn lock(data_dir: &Path) -> Result<Self, Exit> {
         let path = path(data_dir);
         if !path.exists()
             && let Some(holder) = holder_of(data_dir)?
@@ -94,9 +112,10 @@ impl Claim {
                 }
             }
         }
-        // A full disk must not keep us from starting: the lock is what counts.
+        // Over what is there: a full disk has no room for it once it is gone, and `mainstay stop` needs it.
+        let text = format!("{}\n", std::process::id());
         let written =
-            lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+            lock.rewind().and_then(|()| lock.write_all(text.as_bytes())).and_then(|()| lock.set_len(text.len() as u64));
         if let Err(error) = written {
             tracing::warn!(%error, file = %path.display(), "cannot write our process id");
         }
@@ -181,6 +200,14 @@ fn is_free(file: &File) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shorter_process_id_replaces_a_longer_one() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(path(dir.path()), "1234567890123\n").unwrap();
+        let _claim = Claim::take(dir.path());
+        assert_eq!(fs::read_to_string(path(dir.path())).unwrap(), format!("{}\n", std::process::id()));
+    }
 
     #[test]
     fn a_directory_is_claimed_once_and_found_free_afterwards() {

@@ -3,13 +3,19 @@
 use anyhow::anyhow;
 use mainstay_store::embedded::{self, Existing, RestoreError};
 
-use crate::{cli::RestoreOptions, exit::Exit, server};
+use crate::{
+    cli::RestoreOptions,
+    exit::Exit,
+    store_dir::{self, Linked},
+};
 
 pub fn run(options: &RestoreOptions) -> Result<(), Exit> {
-    let dir = server::store_dir(&options.data.path());
+    let place = store_dir::prepare(&options.data.path(), options.place.store_dir.as_deref(), Linked::MayBeEmpty)?;
+    let dir = &place.directory;
     let existing = if options.force { Existing::Replace } else { Existing::Refuse };
-    match embedded::restore(&options.file, &dir, existing) {
+    match embedded::restore(&options.file, dir, existing) {
         Ok(summary) => {
+            place.remember()?;
             println!(
                 "Restored {} objects from {} into {}; revisions go on at {}.",
                 summary.keys,

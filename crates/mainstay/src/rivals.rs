@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use kube::Client;
-use mainstay_leader::{Term, lead};
+use mainstay_leader::{LeaderElectionConfig, run_while_leading};
 use tokio_util::sync::CancellationToken;
 
 /// Does `work` until asked to stop, while this server holds `lease`. `rival` is the name by which it is known to the
@@ -19,6 +19,6 @@ pub async fn one_at_a_time<F>(
 {
     match rival {
         None => work(stop).await,
-        Some(own) => lead(client, Term::new(lease, own), stop, work).await,
+        Some(own) => run_while_leading(client, LeaderElectionConfig::new(lease, own), stop, work).await,
     }
 }

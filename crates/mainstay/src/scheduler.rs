@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kube::Client;
-use mainstay_scheduler::{Handle, Metrics, Reply, Settings, metrics::Registry};
+use mainstay_scheduler::{DebugReply, Handle, Metrics, Settings, metrics::Registry};
 use mainstay_server::debug::{Debug, Told};
 use tokio_util::sync::CancellationToken;
 
@@ -33,10 +33,10 @@ impl Scheduler {
             let handle = handle.clone();
             Box::pin(async move {
                 match handle.debug(&path).await {
-                    Reply::Text(text) => Told::Text(text),
-                    Reply::Done => Told::Done,
-                    Reply::Unknown => Told::Unknown,
-                    Reply::Unavailable(why) => Told::Unavailable(why.to_owned()),
+                    DebugReply::Text(text) => Told::Text(text),
+                    DebugReply::Done => Told::Done,
+                    DebugReply::Unknown => Told::Unknown,
+                    DebugReply::Unavailable(why) => Told::Unavailable(why.to_owned()),
                 }
             })
         })

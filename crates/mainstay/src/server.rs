@@ -1,22 +1,23 @@
 //! A server: store, API and controllers, built, run, and stopped from the outside in.
 
 use std::{
-    fs,
+    fs, io,
     net::{IpAddr, SocketAddr, UdpSocket},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context, anyhow};
 use mainstay_api::registry::Registry;
+use mainstay_files::create_private_dir;
 use mainstay_server::{
     agent_tls::AgentTls,
     api::Api,
     bootstrap, client, expire,
     handler::Handler,
-    pki::{self, Pki},
-    serve::{self, Listener},
+    pki::{self, Pki, PkiError},
+    serve::{self, Audience, BindError, Listener},
     settings::Settings,
     signer::{self, Authorities},
 };
@@ -28,6 +29,7 @@ use crate::{
     machine::Ranges,
     rivals,
     scheduler::Scheduler,
+    store_dir,
     stores::{self, Opened},
 };
 
@@ -40,6 +42,7 @@ const CONTROLLERS_LEASE: &str = "mainstay-controllers";
 /// Everything of a server, built and bound but not yet running.
 pub struct Server {
     pub data_dir: PathBuf,
+    store_dir: PathBuf,
     pub kubeconfig: PathBuf,
     pub url: String,
     pub pki: Pki,
@@ -49,17 +52,20 @@ pub struct Server {
     controllers: mainstay_controllers::Settings,
     scheduler: Scheduler,
     listener: Listener,
-    /// Ends the listener and with it the watches.
+    /// Where pods reach this server, if the listener is for this machine alone.
+    pod_listener: Option<Listener>,
+    /// Ends the listeners and with it the watches.
     stop_serving: CancellationToken,
     /// Ends what works in the background.
     stop_working: CancellationToken,
 }
 
 impl Server {
-    pub async fn build(options: &ServerOptions) -> Result<Self, Exit> {
+    /// `pods_at` is an address of this machine that its pods reach, if it is to run any.
+    pub async fn build(options: &ServerOptions, pods_at: Option<IpAddr>) -> Result<Self, Exit> {
         Ranges::of(&options.common)?;
         let data_dir = options.data.path();
-        fs::create_dir_all(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
+        create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
         let settings = settings(options);
@@ -67,8 +73,12 @@ impl Server {
         let listen = options.listen.ok_or_else(|| anyhow!("--listen is missing"))?;
         let advertised = options.advertise.unwrap_or_else(|| reachable(listen.ip()));
         let service_address = std::net::Ipv4Addr::from(u32::from(settings.service_range.0) + 1);
+        // Servers that share an etcd find each other by what they advertise: that must be for everybody.
+        let alone = listen.ip().is_loopback() && options.advertise.is_none() && matches!(opened, Opened::Embedded(_));
+        let pods_at = pods_at.filter(|_| alone);
         let mut names = options.tls_san.clone();
         names.push(advertised.to_string());
+        names.extend(pods_at.map(|address| address.to_string()));
         let names = serve::names(listen, &names, service_address);
         if let Opened::Etcd(store) = &opened {
             pki::share(&**store, &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
@@ -78,13 +88,28 @@ impl Server {
             .await
             .map_err(|e| Exit::Refused(anyhow!(e).context(format!("--listen {listen}"))))?;
         let bound = listener.address().context("ask for the address listened on")?;
+        let pod_listener = match pods_at {
+            Some(address) => {
+                let pod_range = (options.common.pod_range.base(), options.common.pod_range.bits());
+                let listener = listen_for_pods(SocketAddr::new(address, bound.port()), &pki).await;
+                let listener = listener.map_err(|e| Exit::Refused(anyhow!(e).context("listen for pods")))?;
+                Some(listener.confined_to(Audience::PodsAndThisMachine { pod_range }))
+            }
+            None => None,
+        };
         let host = if listen.ip().is_unspecified() { advertised } else { listen.ip() };
         let url = format!("https://{}", SocketAddr::new(host, bound.port()));
         let kubeconfig = data_dir.join("admin.kubeconfig");
         let credentials = pki.kubeconfig(&url);
         // A restart on a full disk must not fail for the sake of a file that is as it should be.
         if !fs::read_to_string(&kubeconfig).is_ok_and(|written| written == credentials) {
-            pki::write_private(&kubeconfig, &credentials).map_err(|e| Exit::Failed(anyhow!(e)))?;
+            match pki::write_private(&kubeconfig, &credentials) {
+                // Nor for the sake of a new address: pods are there to be deleted all the same.
+                Err(PkiError::File { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
+                    tracing::warn!(file = %kubeconfig.display(), "the disk is full: the kubeconfig is not written");
+                }
+                written => written.map_err(|e| Exit::Failed(anyhow!(e)))?,
+            }
         }
 
         let stop_serving = CancellationToken::new();
@@ -94,11 +119,15 @@ impl Server {
         let (scheduler, registry) = Scheduler::new(scheduling);
         let handler = handler.with_agents(agents).with_metrics(registry).with_debug(scheduler.debug());
         let handler = Arc::new(handler);
-        let advertised = SocketAddr::new(advertised, bound.port());
+        let advertised = match &pod_listener {
+            Some(listener) => listener.address().context("ask for the address listened on")?,
+            None => SocketAddr::new(advertised, bound.port()),
+        };
         bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
         let stop_working = CancellationToken::new();
         let controllers = mainstay_controllers::Settings { root_ca: pki.ca.clone() };
         Ok(Self {
+            store_dir: store_dir::locate(&data_dir, options.place.store_dir.as_deref()),
             data_dir,
             kubeconfig,
             url,
@@ -109,15 +138,21 @@ impl Server {
             controllers,
             scheduler,
             listener,
+            pod_listener,
             stop_serving,
             stop_working,
         })
     }
 
+    /// Where pods reach the API, if not where everybody does.
+    pub fn pods_reach(&self) -> Option<SocketAddr> {
+        self.pod_listener.is_some().then_some(self.advertised)
+    }
+
     /// Where objects are kept, for people.
     pub fn store(&self) -> String {
         match &self.opened {
-            Opened::Embedded(_) => format!("{} (embedded)", store_dir(&self.data_dir).display()),
+            Opened::Embedded(_) => format!("{} (embedded)", self.store_dir.display()),
             Opened::Etcd(_) => "etcd".to_owned(),
         }
     }
@@ -158,10 +193,16 @@ impl Server {
         let client = client::internal(self.handler.clone(), "scheduler");
         work.spawn(self.scheduler.run(client, rival, stop_working));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
+        let for_pods = self
+            .pod_listener
+            .map(|listener| tokio::spawn(listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN)));
         stop.cancelled().await;
         self.stop_serving.cancel();
         self.stop_working.cancel(); // at once: its watches have just ended
         let _ = serving.await;
+        if let Some(for_pods) = for_pods {
+            let _ = for_pods.await;
+        }
         work.close();
         if tokio::time::timeout(DRAIN, work.wait()).await.is_err() {
             tracing::warn!("background work did not end in time");
@@ -176,6 +217,7 @@ fn settings(options: &ServerOptions) -> Settings {
         max_writes: options.max_writes as usize,
         max_connections: options.max_connections as usize,
         request_timeout: Duration::from_secs(options.request_timeout),
+        body_timeout: Duration::from_secs(options.body_timeout),
         handshake_timeout: Duration::from_secs(options.handshake_timeout),
         idle_timeout: Duration::from_secs(options.idle_timeout),
         stall_timeout: Duration::from_secs(options.stall_timeout),
@@ -183,6 +225,16 @@ fn settings(options: &ServerOptions) -> Settings {
         pod_range: (options.common.pod_range.base(), options.common.pod_range.bits()),
         service_range: (options.common.service_range.base(), options.common.service_range.bits()),
         ..Settings::default()
+    }
+}
+
+/// The same port as everybody's if it is free, else any.
+async fn listen_for_pods(address: SocketAddr, pki: &Pki) -> Result<Listener, BindError> {
+    match Listener::bind(address, pki).await {
+        Err(BindError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+            Listener::bind(SocketAddr::new(address.ip(), 0), pki).await
+        }
+        bound => bound,
     }
 }
 
@@ -197,9 +249,4 @@ pub fn reachable(listen: IpAddr) -> IpAddr {
         socket.local_addr()
     });
     outward.map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip())
-}
-
-/// The directory of the embedded store below a data directory.
-pub fn store_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("store")
 }

@@ -1,4 +1,4 @@
-//! `mainstay sim`: a whole cluster of hollow machines in this process, to try its size.
+//! `mainstay sim`: a whole cluster of hollow nodes in this process, to try its size.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -9,12 +9,12 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use mainstay_sim::{
-    conduct::Faults,
-    fleet::{self, Access, Watching},
-    machine::Shape,
+    faults::Faults,
+    fleet::{self, Access, WatchMode},
+    hollow_node::NodeTemplate,
     process::Process,
     progress::{Progress, grouped},
-    scenario::{self, Plan, World},
+    scenario::{self, ClusterUnderTest, Plan},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -26,37 +26,37 @@ use crate::{
     server::Server,
 };
 
-/// Machines that fall silent do so within this time.
+/// RunningFleet that fall silent do so within this time.
 const SILENCE: Duration = Duration::from_secs(10);
 
 pub fn run(options: &SimOptions) -> Result<(), Exit> {
     let directory = Directory::make(options.dir.clone())?;
     let server = stock_server(options, &directory)?;
     until_told(&server.common, log::STOCK, async |stop| {
-        let server = Server::build(&server).await?;
-        let world = world(&server, options).await?;
+        let server = Server::build(&server, None).await?;
+        let cluster = cluster(&server, options).await?;
         let ended = CancellationToken::new();
         let serving = tokio::spawn(server.run(ended.clone()));
-        let measured = measure(&world, options, stop).await;
+        let measured = measure(&cluster, options, stop).await;
         ended.cancel();
         serving.await.map_err(|error| Exit::Failed(anyhow!(error).context("the server ended badly")))??;
         measured
     })
 }
 
-async fn measure(world: &World, options: &SimOptions, stop: CancellationToken) -> Result<(), Exit> {
+async fn measure(cluster: &ClusterUnderTest, options: &SimOptions, stop: CancellationToken) -> Result<(), Exit> {
     let plan = plan(options);
     if !options.json {
         let (nodes, pods) = (grouped(options.nodes), grouped(options.pods));
-        println!("{nodes} hollow machines, {pods} pods, {} clients:", options.clients);
+        println!("{nodes} hollow nodes, {pods} pods, {} clients:", options.clients);
     }
-    let say = |figure: &mainstay_sim::figures::Figure| {
+    let print_figure = |figure: &mainstay_sim::figures::Figure| {
         if !options.json {
             println!("{figure}");
         }
     };
     let told = stop.clone();
-    let figures = match scenario::run(world, &plan, Progress::fitting(), stop, say).await {
+    let figures = match scenario::run(cluster, &plan, Progress::for_stderr(), stop, print_figure).await {
         Err(_) if told.is_cancelled() => return Ok(()), // asked to, by Ctrl-C
         figures => figures?,
     };
@@ -74,22 +74,22 @@ fn plan(options: &SimOptions) -> Plan {
         refusing: options.refusing,
         within: SILENCE,
     };
-    let machines = fleet::Settings {
-        shape: Shape {
+    let nodes = fleet::Settings {
+        template: NodeTemplate {
             cpu: options.cpu,
             memory: options.memory << 20,
             pods: options.max_pods,
             zones: options.zones,
             labels: options.labels.iter().cloned().collect::<BTreeMap<_, _>>(),
-            ..Shape::default()
+            ..NodeTemplate::default()
         },
         start_delay: options.start_delay(),
         faults,
-        watching: if options.watch_each { Watching::Each } else { Watching::Together },
+        watch_mode: if options.watch_each { WatchMode::PerNode } else { WatchMode::Shared },
         ..fleet::Settings::new(options.nodes)
     };
     Plan {
-        machines,
+        nodes,
         pods: options.pods,
         backlog: !options.no_backlog,
         deployment: options.deployment,
@@ -97,18 +97,18 @@ fn plan(options: &SimOptions) -> Plan {
     }
 }
 
-/// Machines need no socket; those who create pods come over TLS, as anybody would.
-async fn world(server: &Server, options: &SimOptions) -> Result<World, Exit> {
+/// RunningFleet need no socket; those who create pods come over TLS, as anybody would.
+async fn cluster(server: &Server, options: &SimOptions) -> Result<ClusterUnderTest, Exit> {
     let config = Kubeconfig::read_from(&server.kubeconfig).context("read the kubeconfig just written")?;
     let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
     let config = config.context("use the kubeconfig just written")?;
     let clients = (0..options.clients).map(|_| Client::try_from(config.clone()));
     let clients = clients.collect::<Result<Vec<_>, _>>().context("make clients")?;
-    let access = Access { admin: server.client("sim"), machine: Arc::new(server.node_clients()) };
-    Ok(World { access, clients, server: Some(Process::own()) })
+    let access = Access { admin: server.client("sim"), node_client: Arc::new(server.node_clients()) };
+    Ok(ClusterUnderTest { access, clients, server: Some(Process::own()) })
 }
 
-/// A server as `mainstay server` would start it, on a free port, with room for the addresses of all machines' pods.
+/// A server as `mainstay server` would start it, on a free port, with room for the addresses of all nodes' pods.
 fn stock_server(options: &SimOptions, directory: &Directory) -> Result<ServerOptions, Exit> {
     #[derive(Parser)]
     struct Stock {
@@ -136,7 +136,7 @@ impl Directory {
     fn make(below: Option<PathBuf>) -> Result<Self, Exit> {
         let below = below.unwrap_or_else(std::env::temp_dir);
         let path = below.join(format!("mainstay-sim-{}", std::process::id()));
-        std::fs::create_dir_all(&path)
+        mainstay_files::create_private_dir(&path)
             .with_context(|| format!("make a directory for the store in {}", below.display()))
             .map_err(Exit::Refused)?;
         Ok(Self(path))

@@ -7,7 +7,11 @@ use mainstay_server::handler::Backup;
 use mainstay_store::{Embedded, Etcd, EtcdConfig, Store, embedded, etcd::compactor};
 use tokio_util::sync::CancellationToken;
 
-use crate::{cli::ServerOptions, exit::Exit, server::store_dir};
+use crate::{
+    cli::ServerOptions,
+    exit::Exit,
+    store_dir::{self, Linked},
+};
 
 /// What machines say every few seconds is not worth an fsync: that they live, what they offer, and how
 /// far they have come in following Services. Nor is that a server lives.
@@ -64,7 +68,8 @@ impl Opened {
 pub async fn open(options: &ServerOptions, data_dir: &Path) -> Result<Opened, Exit> {
     match options.store.as_str() {
         "file" => {
-            let dir = store_dir(data_dir);
+            let place = store_dir::prepare(data_dir, options.place.store_dir.as_deref(), Linked::HoldsStore)?;
+            let dir = place.directory.clone();
             let settings = embedded::Options {
                 history: Duration::from_secs(options.history_seconds),
                 history_events: options.history_events,
@@ -73,6 +78,7 @@ pub async fn open(options: &ServerOptions, data_dir: &Path) -> Result<Opened, Ex
             };
             let opened = tokio::task::spawn_blocking(move || Embedded::open(dir, settings)).await;
             let store = opened.context("open the store")?.map_err(|e| Exit::Refused(anyhow!(e)))?;
+            place.remember()?;
             Ok(Opened::Embedded(Arc::new(store)))
         }
         url if url.starts_with("etcd://") || url.starts_with("etcds://") => {

@@ -28,11 +28,14 @@ pub fn run(options: &UpOptions) -> Result<(), Exit> {
     // What the demo tells is not to be looked for between other lines.
     let unasked = if options.demo { "warn" } else { log::STOCK };
     until_told(&options.server.common, unasked, async |stop| {
-        let server = Server::build(&options.server).await?;
-        let _claim = Claim::take(&server.data_dir)?;
-        let machine = match machine::what_is_missing(&options.machine) {
-            missing if missing.is_empty() => Ok(local_machine(&server, options).await?),
-            missing => Err(missing),
+        let data_dir = options.server.data.path();
+        let _claim = Claim::take(&data_dir)?;
+        let missing = machine::what_is_missing(&options.machine, &data_dir);
+        let pods_at = if missing.is_empty() { machine::address(&options.machine) } else { None };
+        let server = Server::build(&options.server, pods_at).await?;
+        let machine = match missing.is_empty() {
+            true => Ok(local_machine(&server, options).await?),
+            false => Err(missing),
         };
         announce(&server, machine.as_ref().map_err(Vec::as_slice), started.elapsed());
         let kubeconfig = server.kubeconfig.clone();
@@ -60,8 +63,8 @@ async fn show(wanted: bool, pods_can_run: bool, client: kube::Client, kubeconfig
 pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
     let started = Instant::now();
     until_told(&options.common, log::STOCK, async |stop| {
-        let server = Server::build(options).await?;
-        let _claim = Claim::take(&server.data_dir)?;
+        let _claim = Claim::take(&options.data.path())?;
+        let server = Server::build(options, None).await?;
         announce(&server, Err(&[]), started.elapsed());
         run_both(server, None, stop).await
     })
@@ -100,6 +103,9 @@ async fn run_both(server: Server, machine: Option<Machine>, stop: CancellationTo
 fn announce(server: &Server, machine: Result<&Machine, &[String]>, took: Duration) {
     println!("Mainstay {} is up after {:.2} s.", env!("CARGO_PKG_VERSION"), took.as_secs_f64());
     println!("  API    {}", server.url);
+    if let Some(address) = server.pods_reach() {
+        println!("  pods   reach it at https://{address}, nobody else does");
+    }
     println!("  store  {}", server.store());
     match machine {
         Ok(machine) => println!("  node   {}", machine.describe()),

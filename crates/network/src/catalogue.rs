@@ -1,7 +1,7 @@
-//! What this machine knows of Services: themselves, who stands behind them, and the machines.
+//! What this machine knows of Services, EndpointSlices and Nodes, indexed for the data paths and for DNS.
 //!
-//! It is fed by the API and read by two: by the table that says where connections go, and by DNS for every
-//! question. Nothing here asks anybody, so names and addresses are good for as long as this process lives.
+//! It is fed from the API and read by two: the choice of backends, and DNS for every query. Nothing here waits for
+//! anybody, so Services and their names work for as long as this process lives.
 
 use std::{
     borrow::Borrow,
@@ -17,10 +17,10 @@ use tokio::sync::watch;
 
 use crate::journal::Protocol;
 
-/// How long a connection waits for the first backend, unless its Service says otherwise.
+/// How long a connection is held unless its Service says otherwise.
 pub const HOLD: Duration = Duration::from_secs(10);
 
-/// A namespace and a name in it.
+/// Namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     pub namespace: Arc<str>,
@@ -41,48 +41,45 @@ impl std::fmt::Display for Key {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    pub kind: Kind,
+    pub kind: ServiceKind,
     pub ports: Vec<ServicePort>,
-    /// Addresses of the world outside that lead here.
+    /// `externalIPs` and load balancer addresses.
     pub external_ips: Vec<Ipv4Addr>,
-    /// A client stays with its backend for so long after its last connection.
+    /// Session affinity: a client keeps its backend for so long after its last connection.
     pub affinity: Option<Duration>,
-    /// Only backends on the machine that is asked, for clients inside and outside the cluster.
+    /// `internalTrafficPolicy` and `externalTrafficPolicy` are `Local`.
     pub internal_local: bool,
     pub external_local: bool,
-    /// How long a connection waits while there is no backend.
+    /// How long a connection is held while there is no backend.
     pub hold: Duration,
-    /// All connections go through our own process, not only those that are held.
+    /// All connections go through the user-space proxy, not only those that are held.
     pub through_user_space: bool,
-    /// Backends count before they are ready.
+    /// `publishNotReadyAddresses`
     pub publish_not_ready: bool,
-    /// By which the Service is also found, as `<tag>.<service>.service.<datacentre>.<domain>`.
+    /// Consul tags: `<tag>.<service>.service.<datacentre>.<domain>`.
     pub tags: Vec<Arc<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It has an address of its own.
-    Address(Ipv4Addr),
-    /// Its name stands for its backends.
+pub enum ServiceKind {
+    ClusterIp(Ipv4Addr),
     Headless,
-    /// Its name stands for another name.
-    Alias(Arc<str>),
+    ExternalName(Arc<str>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Empty if it has none.
+    /// Empty for an unnamed port.
     pub name: Arc<str>,
     pub protocol: Protocol,
     pub port: u16,
     pub node_port: Option<u16>,
 }
 
-/// Some of the backends of a Service, all with the same ports.
+/// An EndpointSlice: endpoints that all have the same ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// In the slice's own namespace.
+    /// The Service, in the namespace of the slice.
     pub service: Arc<str>,
     pub ports: Vec<SlicePort>,
     pub endpoints: Vec<Endpoint>,
@@ -90,7 +87,7 @@ pub struct Slice {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePort {
-    /// That of the Service's port.
+    /// The name of the Service's port.
     pub name: Arc<str>,
     pub protocol: Protocol,
     pub port: u16,
@@ -100,94 +97,94 @@ pub struct SlicePort {
 pub struct Endpoint {
     pub address: Ipv4Addr,
     pub ready: bool,
-    /// Able to answer, whether or not it is about to end.
+    /// Able to answer, whether or not it is terminating.
     pub serving: bool,
     pub terminating: bool,
-    /// The machine it is on.
+    /// `nodeName`
     pub node: Option<Arc<str>>,
-    /// What it is called within a headless Service.
+    /// Its name within a headless Service.
     pub hostname: Option<Arc<str>>,
-    /// Zones whose callers it is meant for; mostly none, and then it is for all.
+    /// Topology hints; mostly none.
     pub for_zones: Box<[Arc<str>]>,
 }
 
-/// A [`Key`], or the two words of one that somebody asks for: so that asking copies nothing.
-trait Pair {
-    fn words(&self) -> (&str, &str);
+/// A [`Key`], or namespace and name that are looked up: a lookup copies nothing.
+trait NamespacedName {
+    fn parts(&self) -> (&str, &str);
 }
 
-impl Pair for Key {
-    fn words(&self) -> (&str, &str) {
+impl NamespacedName for Key {
+    fn parts(&self) -> (&str, &str) {
         (&self.namespace, &self.name)
     }
 }
 
-impl Pair for (&str, &str) {
-    fn words(&self) -> (&str, &str) {
+impl NamespacedName for (&str, &str) {
+    fn parts(&self) -> (&str, &str) {
         *self
     }
 }
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.words().hash(state);
+        self.parts().hash(state);
     }
 }
 
-impl Hash for dyn Pair + '_ {
+impl Hash for dyn NamespacedName + '_ {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.words().hash(state);
+        self.parts().hash(state);
     }
 }
 
-impl PartialEq for dyn Pair + '_ {
+impl PartialEq for dyn NamespacedName + '_ {
     fn eq(&self, other: &Self) -> bool {
-        self.words() == other.words()
+        self.parts() == other.parts()
     }
 }
 
-impl Eq for dyn Pair + '_ {}
+impl Eq for dyn NamespacedName + '_ {}
 
-impl<'a> Borrow<dyn Pair + 'a> for Key {
-    fn borrow(&self) -> &(dyn Pair + 'a) {
+impl<'a> Borrow<dyn NamespacedName + 'a> for Key {
+    fn borrow(&self) -> &(dyn NamespacedName + 'a) {
         self
     }
 }
 
-/// Who has an address.
+/// What has an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum AddressOwner {
     Service(Key),
-    /// A backend in this slice.
+    /// An endpoint of this slice.
     Slice(Key),
 }
 
-/// Everything known, at one moment.
+/// Everything state, at one moment.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct CatalogueState {
     services: HashMap<Key, Service>,
     slices: HashMap<Key, Slice>,
-    /// Which slices belong to a Service.
+    /// Slices by their Service.
     slices_of: HashMap<Key, BTreeSet<Key>>,
-    at_address: HashMap<Ipv4Addr, Vec<Place>>,
-    /// Slices that have a backend of this hostname.
-    with_hostname: HashMap<Arc<str>, Vec<Key>>,
+    by_address: HashMap<Ipv4Addr, Vec<AddressOwner>>,
+    /// Slices by the hostnames of their endpoints.
+    by_hostname: HashMap<Arc<str>, Vec<Key>>,
     /// Services by name, whatever their namespace.
     by_name: HashMap<Arc<str>, BTreeSet<Key>>,
-    /// How many Services each has.
+    /// Number of Services by namespace.
     namespaces: HashMap<Arc<str>, usize>,
     machines: BTreeMap<Arc<str>, Ipv4Addr>,
     machines_at: BTreeSet<(Ipv4Addr, Arc<str>)>,
 }
 
-impl Known {
+impl CatalogueState {
     pub fn service(&self, key: &Key) -> Option<&Service> {
         self.services.get(key)
     }
 
-    /// The Service of this name, without making a [`Key`] of it first.
+    /// Looks a Service up without making a [`Key`] first.
     pub fn service_named(&self, namespace: &str, name: &str) -> Option<(&Key, &Service)> {
-        self.services.get_key_value(&(namespace, name) as &dyn Pair)
+        self.services.get_key_value(&(namespace, name) as &dyn NamespacedName)
     }
 
     pub fn services(&self) -> impl Iterator<Item = (&Key, &Service)> {
@@ -200,7 +197,7 @@ impl Known {
         keys.filter_map(|key| self.services.get_key_value(key))
     }
 
-    /// Whether there is a Service in it.
+    /// Whether the namespace has a Service.
     pub fn has_namespace(&self, namespace: &str) -> bool {
         self.namespaces.contains_key(namespace)
     }
@@ -219,19 +216,19 @@ impl Known {
         self.slices.iter()
     }
 
-    /// Services that have this address themselves.
+    /// Services with this cluster IP.
     pub fn services_at(&self, address: Ipv4Addr) -> impl Iterator<Item = &Key> {
-        self.places(address).filter_map(|place| match place {
-            Place::Service(key) => Some(key),
-            Place::Slice(_) => None,
+        self.owners(address).filter_map(|place| match place {
+            AddressOwner::Service(key) => Some(key),
+            AddressOwner::Slice(_) => None,
         })
     }
 
-    /// Backends at this address, each with its Service, as far as that exists.
+    /// Endpoints with this address, each with its Service, if that exists.
     pub fn backends_at(&self, address: Ipv4Addr) -> impl Iterator<Item = (&Key, &Service, &Endpoint)> {
-        let slices = self.places(address).filter_map(|place| match place {
-            Place::Service(_) => None,
-            Place::Slice(key) => Some((key, self.slices.get(key)?)),
+        let slices = self.owners(address).filter_map(|place| match place {
+            AddressOwner::Service(_) => None,
+            AddressOwner::Slice(key) => Some((key, self.slices.get(key)?)),
         });
         slices.filter_map(|(key, slice)| Some((slice, self.service_named(&key.namespace, &slice.service)?))).flat_map(
             move |(slice, (key, service))| {
@@ -241,9 +238,9 @@ impl Known {
         )
     }
 
-    /// Backends of a Service that are called so.
-    pub fn backends_called(&self, service: &Key, hostname: &str) -> impl Iterator<Item = &Endpoint> {
-        let slices = self.with_hostname.get(hostname).into_iter().flatten();
+    /// Endpoints of a Service with this hostname.
+    pub fn backends_with_hostname(&self, service: &Key, hostname: &str) -> impl Iterator<Item = &Endpoint> {
+        let slices = self.by_hostname.get(hostname).into_iter().flatten();
         let slices = slices.filter(|key| key.namespace == service.namespace).filter_map(|key| self.slices.get(key));
         let endpoints = slices.filter(|slice| slice.service == service.name).flat_map(|slice| &slice.endpoints);
         endpoints.filter(move |endpoint| endpoint.hostname.as_deref() == Some(hostname))
@@ -263,14 +260,14 @@ impl Known {
         self.machines_at.range(from..).take_while(move |(at, _)| *at == address).map(|(_, name)| name)
     }
 
-    fn places(&self, address: Ipv4Addr) -> impl Iterator<Item = &Place> {
-        self.at_address.get(&address).into_iter().flatten()
+    fn owners(&self, address: Ipv4Addr) -> impl Iterator<Item = &AddressOwner> {
+        self.by_address.get(&address).into_iter().flatten()
     }
 
     fn set_service(&mut self, key: Key, service: Option<Service>) {
         let old = self.services.remove(&key);
-        if let Some(Service { kind: Kind::Address(address), .. }) = old {
-            remove_from(&mut self.at_address, &address, &Place::Service(key.clone()));
+        if let Some(Service { kind: ServiceKind::ClusterIp(address), .. }) = old {
+            remove_from(&mut self.by_address, &address, &AddressOwner::Service(key.clone()));
         }
         match (&old, &service) {
             (None, Some(_)) => {
@@ -281,8 +278,8 @@ impl Known {
             (None, None) | (Some(_), Some(_)) => {}
         }
         if let Some(service) = service {
-            if let Kind::Address(address) = service.kind {
-                add_to(&mut self.at_address, address, Place::Service(key.clone()));
+            if let ServiceKind::ClusterIp(address) = service.kind {
+                add_to(&mut self.by_address, address, AddressOwner::Service(key.clone()));
             }
             self.services.insert(key, service);
         }
@@ -304,12 +301,12 @@ impl Known {
     }
 
     fn set_slice(&mut self, key: Key, slice: Option<Slice>) -> Vec<Key> {
-        let mut concerned = Vec::new();
+        let mut services = Vec::new();
         if let Some(old) = self.slices.remove(&key) {
             for endpoint in &old.endpoints {
-                remove_from(&mut self.at_address, &endpoint.address, &Place::Slice(key.clone()));
+                remove_from(&mut self.by_address, &endpoint.address, &AddressOwner::Slice(key.clone()));
                 if let Some(hostname) = &endpoint.hostname {
-                    remove_from(&mut self.with_hostname, hostname, &key);
+                    remove_from(&mut self.by_hostname, hostname, &key);
                 }
             }
             let service = Key { namespace: key.namespace.clone(), name: old.service.clone() };
@@ -319,23 +316,23 @@ impl Known {
                     self.slices_of.remove(&service);
                 }
             }
-            concerned.push(service);
+            services.push(service);
         }
         if let Some(new) = slice {
             for endpoint in &new.endpoints {
-                add_to(&mut self.at_address, endpoint.address, Place::Slice(key.clone()));
+                add_to(&mut self.by_address, endpoint.address, AddressOwner::Slice(key.clone()));
                 if let Some(hostname) = &endpoint.hostname {
-                    add_to(&mut self.with_hostname, hostname.clone(), key.clone());
+                    add_to(&mut self.by_hostname, hostname.clone(), key.clone());
                 }
             }
             let service = Key { namespace: key.namespace.clone(), name: new.service.clone() };
             self.slices_of.entry(service.clone()).or_default().insert(key.clone());
             self.slices.insert(key, new);
-            if !concerned.contains(&service) {
-                concerned.push(service);
+            if !services.contains(&service) {
+                services.push(service);
             }
         }
-        concerned
+        services
     }
 
     fn set_machine(&mut self, name: &str, address: Option<Ipv4Addr>) {
@@ -350,7 +347,7 @@ impl Known {
     }
 }
 
-/// There is hardly ever more than one of an address, and there may be very many addresses.
+/// Mostly there is one value per key, and there may be very many keys.
 fn add_to<K: Eq + Hash, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: K, value: V) {
     let here = index.entry(key).or_insert_with(|| Vec::with_capacity(1));
     if !here.contains(&value) {
@@ -367,29 +364,29 @@ fn remove_from<K: Eq + Hash, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: 
     }
 }
 
-/// What is known, for several to read while one writes.
+/// What is state, for several to read while one writes.
 #[derive(Debug, Default)]
 pub struct Catalogue {
-    known: RwLock<Known>,
+    state: RwLock<CatalogueState>,
     zone: watch::Sender<Option<Arc<str>>>,
 }
 
 impl Catalogue {
-    pub fn read(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read()
+    pub fn read(&self) -> RwLockReadGuard<'_, CatalogueState> {
+        self.state.read()
     }
 
     pub fn set_service(&self, key: Key, service: Option<Service>) {
-        self.known.write().set_service(key, service);
+        self.state.write().set_service(key, service);
     }
 
-    /// The Services whose backends these were or are.
+    /// Returns the Services that the slice belonged to or belongs to.
     pub fn set_slice(&self, key: Key, slice: Option<Slice>) -> Vec<Key> {
-        self.known.write().set_slice(key, slice)
+        self.state.write().set_slice(key, slice)
     }
 
     pub fn set_machine(&self, name: &str, address: Option<Ipv4Addr>) {
-        self.known.write().set_machine(name, address);
+        self.state.write().set_machine(name, address);
     }
 
     /// The zone that this machine is in.

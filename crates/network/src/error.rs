@@ -1,4 +1,4 @@
-//! What can go wrong with a pod's network.
+//! Errors of pod networks and Services, with the operation that failed.
 
 use nix::errno::Errno;
 
@@ -33,13 +33,13 @@ impl NetworkError {
 }
 
 impl NetworkError {
-    /// Whether the kernel lacks what it was asked for.
+    /// Whether the kernel does not know an object or operation that was used.
     pub fn is_unknown_to_kernel(&self) -> bool {
         let unknown = [Errno::ENOENT, Errno::EOPNOTSUPP].map(|errno| Some(errno as i32));
         matches!(self, Self::System { source, .. } if unknown.contains(&source.raw_os_error()))
     }
 
-    /// With its causes, in one line.
+    /// The error and its causes in one line, for logs.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut cause = std::error::Error::source(self);
@@ -51,7 +51,7 @@ impl NetworkError {
     }
 }
 
-/// Whether the kernel answered with this error.
-pub fn is(error: &rtnetlink::Error, errno: Errno) -> bool {
+/// Whether the kernel answered with this errno.
+pub fn is_errno(error: &rtnetlink::Error, errno: Errno) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -(errno as i32))
 }

@@ -1,20 +1,24 @@
 //! Who has which address, in one small file.
 //!
 //! The file is replaced as a whole before anything is made, and after everything is gone: a kill at any
-//! moment leaves at worst an address that is held by nobody, which `retain` gives back. It is not
+//! moment leaves at worst an address that is held by nobody, which `retain` gives back. For the same reason a disk
+//! without room does not keep an address from being given back: the file then says so with its next change. It is not
 //! synced, for it says nothing of use after the machine itself has gone down: the interfaces and
 //! namespaces it speaks of are gone then. An unreadable file is therefore taken as empty.
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    io::Write,
     net::Ipv4Addr,
     path::{Path, PathBuf},
 };
 
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use serde::{Deserialize, Serialize};
 
-use crate::range::Range;
+use crate::{
+    nft::uapi::{IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP},
+    range::Range,
+};
 
 /// A port of the machine that leads to a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +35,17 @@ pub enum Protocol {
     Tcp,
     Udp,
     Sctp,
+}
+
+impl Protocol {
+    /// The protocol number in an IP header.
+    pub fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => IPPROTO_TCP,
+            Protocol::Udp => IPPROTO_UDP,
+            Protocol::Sctp => IPPROTO_SCTP,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +129,7 @@ impl Journal {
         Ok(lease)
     }
 
+    /// Never fails for want of disk space, because removing pods is what makes some.
     pub fn give_back(&mut self, sandboxes: &[String]) -> Result<(), JournalError> {
         let mut pages = self.pages.clone();
         for sandbox in sandboxes {
@@ -121,7 +137,17 @@ impl Journal {
                 pages.freed.push_back(lease.address);
             }
         }
-        if pages == self.pages { Ok(()) } else { self.commit(pages) }
+        if pages == self.pages {
+            return Ok(());
+        }
+        match self.commit(pages.clone()) {
+            Err(JournalError::Write { path, source }) if is_full(&source) => {
+                tracing::warn!(?path, error = %source, "the record of pod addresses will be written when there is room");
+                self.pages = pages;
+                Ok(())
+            }
+            written => written,
+        }
     }
 
     /// The routes that may be ours.
@@ -162,14 +188,15 @@ impl Pages {
     }
 }
 
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
 fn replace(path: &Path, pages: &Pages) -> std::io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(directory)?;
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
-    serde_json::to_writer(&mut file, pages)?;
-    file.flush()?;
-    file.persist(path)?;
-    Ok(())
+    create_private_dir(directory)?;
+    write_atomic(path, &serde_json::to_vec(pages)?, PRIVATE_FILE, Durability::Volatile)
 }
 
 #[cfg(test)]
@@ -205,6 +232,32 @@ mod tests {
         let order: Vec<u8> = ["c", "d", "e", "f", "g"].iter().map(|s| take(&mut journal, s)).collect();
         assert_eq!(order, [4, 5, 6, 2, 3]);
         assert!(matches!(journal.take("h", range(), &[]), Err(JournalError::Full { .. })));
+    }
+
+    #[test]
+    fn a_full_disk_refuses_new_addresses_and_takes_old_ones_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(dir.path()).status();
+        assert!(
+            mounted.is_ok_and(|status| status.success()),
+            "this test mounts a small file system and must run as root"
+        );
+        let mut journal = Journal::open(dir.path().join("j"));
+        let (first, _) = (take(&mut journal, "a"), take(&mut journal, "b"));
+        std::fs::write(dir.path().join("filler"), vec![0; 1 << 20]).unwrap_err();
+        let refused = journal.take("c", range(), &[]);
+        let returned = journal.give_back(&["a".into()]);
+        let held: Vec<String> = journal.held().keys().cloned().collect();
+        let stale = Journal::open(dir.path().join("j")).held().len();
+        std::fs::remove_file(dir.path().join("filler")).unwrap();
+        let next = take(&mut journal, "d");
+        let written = Journal::open(dir.path().join("j")).held().len();
+        assert!(std::process::Command::new("umount").arg(dir.path()).status().unwrap().success());
+        assert!(matches!(refused, Err(JournalError::Write { .. })), "{refused:?}");
+        assert!(returned.is_ok(), "{returned:?}");
+        assert_eq!((held, stale), (vec!["b".to_owned()], 2));
+        assert_eq!((written, next != first), (2, true), "the next change writes it all");
     }
 
     #[test]

@@ -14,11 +14,11 @@ use rtnetlink::packet_route::{
 
 use crate::{
     bridge::bridge_name,
+    bridge_nat,
     error::NetworkError,
     links, loopback,
     netns::{self, Netlink},
-    nft::{listing, socket::Session},
-    rules,
+    nft::{listing, socket::NetfilterSocket},
     services::Balancer,
 };
 
@@ -35,8 +35,8 @@ pub struct NamedThings {
 
 /// Lists them.
 pub async fn find() -> Result<NamedThings, NetworkError> {
-    let netlink = Netlink::here()?;
-    let tables = netns::apart(|| listing::tables(&Session::open()?)).await;
+    let netlink = Netlink::in_current_netns()?;
+    let tables = netns::run_on_thread(|| listing::list_tables(&NetfilterSocket::open()?)).await;
     Ok(NamedThings {
         bridges: bridges(&netlink).await?,
         labels: labels(&netlink).await?,
@@ -89,15 +89,15 @@ async fn labels(netlink: &Netlink) -> Result<Vec<(String, Ipv4Addr)>, NetworkErr
 
 /// Removes a bridge, what is on it, and all rules, addresses and marked routes of an instance. May be repeated.
 pub async fn remove(instance: &str) -> Result<(), NetworkError> {
-    let netlink = Netlink::here()?;
+    let netlink = Netlink::in_current_netns()?;
     let bridge = bridge_name(instance);
-    if let Some(link) = links::find(&netlink.handle, &bridge).await? {
-        for port in links::ports(&netlink.handle, link.index).await? {
-            links::delete(&netlink.handle, &port).await?;
+    if let Some(link) = links::find_link(&netlink.handle, &bridge).await? {
+        for port in links::list_bridge_ports(&netlink.handle, link.index).await? {
+            links::delete_link(&netlink.handle, &port).await?;
         }
-        links::delete(&netlink.handle, &bridge).await?;
+        links::delete_link(&netlink.handle, &bridge).await?;
     }
-    rules::remove(&bridge).await?;
+    bridge_nat::delete_table(&bridge).await?;
     Balancer::remove(instance).await?;
-    loopback::release(instance).await
+    loopback::remove(instance).await
 }

@@ -1,17 +1,17 @@
-//! Addresses for pods: a bridge on each machine, a veth pair and an address for each pod. Addresses and names for
-//! Services, which stay while pods come and go.
+//! Networking of one machine: addresses for pods, and load balancing and DNS for Services.
 //!
-//! * [`catalogue`]: what is known of Services; [`services`]: where their connections go, by the kernel or through
-//!   [`proxy`]; [`dns`]: their names, at an address on [`loopback`]
-//! * [`bridge`]: what is asked of it; [`journal`]: who has which address
-//! * [`conntrack`]: what the kernel remembers of connections
-//! * [`links`]: interfaces and routes; [`rules`]: packet rules, encoded by [`nft`]
-//! * [`leftovers`]: what instances have here, without any record of theirs
-//! * [`netns`]: doing things inside a pod's namespace
+//! * [`catalogue`]: what is known of Services, EndpointSlices and Nodes
+//! * [`services`]: frontends and backends, in the kernel by nftables or through the user-space [`proxy`]
+//! * [`dns`]: cluster DNS, at an address on [`loopback`]
+//! * [`bridge`]: attaches pods; [`journal`]: which pod has which address; [`bridge_nat`]: masquerading and host ports
+//! * [`conntrack`]: connection tracking; [`links`]: interfaces and routes; [`nft`]: nftables over netlink
+//! * [`netns`]: work inside a pod's network namespace
+//! * [`leftovers`]: interfaces, addresses and tables of any instance on the machine, found by their names
 //!
-//! Machines reach each other's pods by plain routes, which needs them to be neighbours on one network.
+//! Machines reach each other's pods by plain routes, so they must be on one network.
 
 mod bridge;
+mod bridge_nat;
 pub mod catalogue;
 pub mod conntrack;
 pub mod dns;
@@ -24,10 +24,10 @@ mod netns;
 mod nft;
 pub mod proxy;
 mod range;
-mod rules;
 pub mod services;
 
 pub use bridge::{Bridge, Settings, bridge_name};
 pub use error::NetworkError;
 pub use journal::{HostPort, Protocol};
-pub use range::{NotARange, Range};
+pub use nft::check as check_nftables;
+pub use range::{InvalidRange, Range};

@@ -1,4 +1,4 @@
-//! Interfaces, addresses and routes, one verb each. All may be repeated.
+//! Network interfaces, addresses and routes over rtnetlink. Every function is idempotent.
 
 use std::{
     collections::BTreeSet,
@@ -18,16 +18,16 @@ use rtnetlink::{
 };
 
 use crate::{
-    error::{NetworkError, is},
+    error::{NetworkError, is_errno},
     range::Range,
 };
 
-/// The pod's side of its pair.
-pub const INSIDE: &str = "eth0";
-/// Marks our routes to other machines among the machine's own.
-const OURS: RouteProtocol = RouteProtocol::Other(77);
+/// The interface inside a pod.
+pub const POD_INTERFACE: &str = "eth0";
+/// Marks our routes among those of others (`RTPROT_*`; unassigned).
+const ROUTE_PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
 const LOOPBACK: u32 = 1;
-const USUAL_MTU: u32 = 1500;
+const DEFAULT_MTU: u32 = 1500;
 
 type Result<T> = std::result::Result<T, NetworkError>;
 
@@ -42,52 +42,52 @@ fn link(message: &LinkMessage) -> Link {
     Link { index: message.header.index, mtu }
 }
 
-/// An interface that never needs to be looked up again: whoever has the address has this hardware address, so that
-/// neighbours remember nothing wrong when an address passes from one pod to another.
-fn hardware(address: Ipv4Addr) -> Vec<u8> {
+/// A MAC address derived from the IP address: neighbours keep no wrong ARP entry when an address passes from one pod
+/// to another.
+fn mac_address(address: Ipv4Addr) -> Vec<u8> {
     [&[0x0a, 0x58][..], &address.octets()].concat()
 }
 
-pub async fn find(handle: &Handle, name: &str) -> Result<Option<Link>> {
+pub async fn find_link(handle: &Handle, name: &str) -> Result<Option<Link>> {
     match handle.link().get().match_name(name).execute().try_next().await {
         Ok(found) => Ok(found.as_ref().map(link)),
-        Err(error) if is(&error, Errno::ENODEV) => Ok(None),
-        Err(error) => Err(NetworkError::netlink(format!("look for interface {name}"))(error)),
+        Err(error) if is_errno(&error, Errno::ENODEV) => Ok(None),
+        Err(error) => Err(NetworkError::netlink(format!("look up interface {name}"))(error)),
     }
 }
 
-pub async fn delete(handle: &Handle, name: &str) -> Result<()> {
-    let Some(link) = find(handle, name).await? else { return Ok(()) };
+pub async fn delete_link(handle: &Handle, name: &str) -> Result<()> {
+    let Some(link) = find_link(handle, name).await? else { return Ok(()) };
     match handle.link().del(link.index).execute().await {
-        Err(error) if !is(&error, Errno::ENODEV) => {
+        Err(error) if !is_errno(&error, Errno::ENODEV) => {
             Err(NetworkError::netlink(format!("delete interface {name}"))(error))
         }
         _ => Ok(()),
     }
 }
 
-pub async fn bridge(handle: &Handle, name: &str, range: Range, mtu: u32) -> Result<u32> {
-    let index = match find(handle, name).await? {
+pub async fn ensure_bridge(handle: &Handle, name: &str, range: Range, mtu: u32) -> Result<u32> {
+    let index = match find_link(handle, name).await? {
         Some(link) => link.index,
         None => {
-            let message = LinkBridge::new(name).mtu(mtu).address(hardware(range.gateway())).build();
+            let message = LinkBridge::new(name).mtu(mtu).address(mac_address(range.gateway())).build();
             match handle.link().add(message).execute().await {
-                Err(error) if !is(&error, Errno::EEXIST) => {
-                    return Err(NetworkError::netlink(format!("make bridge {name}"))(error));
+                Err(error) if !is_errno(&error, Errno::EEXIST) => {
+                    return Err(NetworkError::netlink(format!("create bridge {name}"))(error));
                 }
                 _ => {}
             }
-            let made = find(handle, name).await?;
-            made.ok_or_else(|| NetworkError::system(format!("make bridge {name}"))(Errno::ENODEV))?.index
+            let made = find_link(handle, name).await?;
+            made.ok_or_else(|| NetworkError::system(format!("create bridge {name}"))(Errno::ENODEV))?.index
         }
     };
-    up(handle, index).await?;
-    address(handle, index, range.gateway(), range.bits()).await?;
+    set_up(handle, index).await?;
+    add_address(handle, index, range.gateway(), range.bits()).await?;
     Ok(index)
 }
 
-/// The interfaces attached to a bridge.
-pub async fn ports(handle: &Handle, bridge: u32) -> Result<Vec<String>> {
+/// The interfaces of a bridge.
+pub async fn list_bridge_ports(handle: &Handle, bridge: u32) -> Result<Vec<String>> {
     let mut links = handle.link().get().execute();
     let mut found = Vec::new();
     while let Some(message) = links.next().await {
@@ -121,8 +121,8 @@ pub async fn with_address_in(handle: &Handle, range: Range) -> Result<Vec<String
     Ok(found)
 }
 
-/// All addresses of the machine.
-pub async fn addresses(handle: &Handle) -> Result<BTreeSet<Ipv4Addr>> {
+/// All IPv4 addresses of this network namespace.
+pub async fn list_addresses(handle: &Handle) -> Result<BTreeSet<Ipv4Addr>> {
     let messages = handle.address().get().execute().try_collect::<Vec<_>>().await;
     let attributes = messages.map_err(NetworkError::netlink("list addresses"))?.into_iter().flat_map(|m| m.attributes);
     let own = attributes.filter_map(|attribute| match attribute {
@@ -132,24 +132,24 @@ pub async fn addresses(handle: &Handle) -> Result<BTreeSet<Ipv4Addr>> {
     Ok(own.collect())
 }
 
-pub struct Pair<'a> {
-    pub outside: &'a str,
+pub struct VethPair<'a> {
+    pub host_end: &'a str,
     pub bridge: u32,
     pub netns: &'a OwnedFd,
     pub address: Ipv4Addr,
     pub mtu: u32,
 }
 
-/// Makes a pair with one end on the bridge and the other in the pod. `false` if the outer end is already there.
-pub async fn pair(handle: &Handle, pair: &Pair<'_>) -> Result<bool> {
-    let doing = || format!("make interface {}", pair.outside);
+/// Creates a veth pair with one end on the bridge and the other in the pod. `false` if the host end is already there.
+pub async fn create_veth_pair(handle: &Handle, pair: &VethPair<'_>) -> Result<bool> {
+    let doing = || format!("create veth pair {}", pair.host_end);
     let peer = LinkMessageBuilder::<LinkUnspec>::new()
-        .name(INSIDE)
+        .name(POD_INTERFACE)
         .mtu(pair.mtu)
-        .address(hardware(pair.address))
+        .address(mac_address(pair.address))
         .setns_by_fd(pair.netns.as_raw_fd())
         .build();
-    let message = LinkVeth::new(pair.outside, INSIDE)
+    let message = LinkVeth::new(pair.host_end, POD_INTERFACE)
         .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
         .mtu(pair.mtu)
         .controller(pair.bridge)
@@ -157,28 +157,28 @@ pub async fn pair(handle: &Handle, pair: &Pair<'_>) -> Result<bool> {
         .build();
     match handle.link().add(message).execute().await {
         Ok(()) => {}
-        Err(error) if is(&error, Errno::EEXIST) => return Ok(false),
+        Err(error) if is_errno(&error, Errno::EEXIST) => return Ok(false),
         Err(error) => return Err(NetworkError::netlink(doing())(error)),
     }
-    let Some(link) = find(handle, pair.outside).await? else {
+    let Some(link) = find_link(handle, pair.host_end).await? else {
         return Err(NetworkError::system(doing())(Errno::ENODEV));
     };
     let hairpin = LinkBridgePort::new(link.index).hairpin(true).build();
     let port = handle.link().set_port(hairpin).execute().await;
-    port.map_err(NetworkError::netlink(format!("let {} answer itself", pair.outside)))?;
+    port.map_err(NetworkError::netlink(format!("set hairpin mode of {}", pair.host_end)))?;
     Ok(true)
 }
 
-/// The pod's own side: address, routes, loopback. `false` if its interface is not there.
+/// Configures the pod's interface: addresses, routes, loopback. `false` if the interface is not there.
 ///
-/// Everything goes by way of the machine, to other pods on the same bridge as well. Answers that went straight back would miss
-/// the machine that has to undo what it did to a connection through a Service; on some machines, not on all, a
-/// kernel module shows the rules what the bridge carries.
-pub async fn furnish(handle: &Handle, pod: Ipv4Addr, range: Range) -> Result<bool> {
-    let Some(link) = find(handle, INSIDE).await? else { return Ok(false) };
-    up(handle, LOOPBACK).await?;
-    up(handle, link.index).await?;
-    address(handle, link.index, pod, 32).await?;
+/// All traffic goes through the machine, also to pods on the same bridge. Replies that went straight back over the
+/// bridge would miss the machine's conntrack, which has to undo the DNAT of a Service connection; only some machines
+/// load `br_netfilter`, which would show conntrack what the bridge forwards.
+pub async fn configure_pod(handle: &Handle, pod: Ipv4Addr, range: Range) -> Result<bool> {
+    let Some(link) = find_link(handle, POD_INTERFACE).await? else { return Ok(false) };
+    set_up(handle, LOOPBACK).await?;
+    set_up(handle, link.index).await?;
+    add_address(handle, link.index, pod, 32).await?;
     let gateway = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(range.gateway(), 32);
     let gateway = gateway.output_interface(link.index).scope(RouteScope::Link).build();
     let default = RouteMessageBuilder::<Ipv4Addr>::new().gateway(range.gateway()).build();
@@ -189,19 +189,19 @@ pub async fn furnish(handle: &Handle, pod: Ipv4Addr, range: Range) -> Result<boo
     Ok(true)
 }
 
-async fn up(handle: &Handle, index: u32) -> Result<()> {
+async fn set_up(handle: &Handle, index: u32) -> Result<()> {
     let message = LinkUnspec::new_with_index(index).up().build();
     handle.link().change(message).execute().await.map_err(NetworkError::netlink("bring an interface up"))
 }
 
-async fn address(handle: &Handle, index: u32, address: Ipv4Addr, bits: u8) -> Result<()> {
+async fn add_address(handle: &Handle, index: u32, address: Ipv4Addr, bits: u8) -> Result<()> {
     let added = handle.address().add(index, IpAddr::V4(address), bits).replace().execute().await;
-    added.map_err(NetworkError::netlink(format!("give {address} to an interface")))
+    added.map_err(NetworkError::netlink(format!("assign {address} to an interface")))
 }
 
-/// What packets to elsewhere may be as long as: that of the interface of the default route.
+/// The MTU of the interface of the default route.
 pub async fn uplink_mtu(handle: &Handle) -> Result<u32> {
-    let routes = routes(handle).await?;
+    let routes = list_routes(handle).await?;
     let default = routes.iter().filter(|route| route.header.destination_prefix_length == 0);
     let default = default.min_by_key(|route| {
         route.attributes.iter().find_map(|a| if let RouteAttribute::Priority(p) = a { Some(*p) } else { None })
@@ -209,43 +209,44 @@ pub async fn uplink_mtu(handle: &Handle) -> Result<u32> {
     let oif = default.and_then(|route| {
         route.attributes.iter().find_map(|a| if let RouteAttribute::Oif(index) = a { Some(*index) } else { None })
     });
-    let Some(oif) = oif else { return Ok(USUAL_MTU) };
+    let Some(oif) = oif else { return Ok(DEFAULT_MTU) };
     let found = handle.link().get().match_index(oif).execute().try_next().await;
-    let found = found.map_err(NetworkError::netlink("look for the uplink"))?;
-    Ok(found.as_ref().map(link).and_then(|link| link.mtu).unwrap_or(USUAL_MTU))
+    let found = found.map_err(NetworkError::netlink("look up the uplink"))?;
+    Ok(found.as_ref().map(link).and_then(|link| link.mtu).unwrap_or(DEFAULT_MTU))
 }
 
-async fn routes(handle: &Handle) -> Result<Vec<RouteMessage>> {
+async fn list_routes(handle: &Handle) -> Result<Vec<RouteMessage>> {
     let all = handle.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build()).execute();
     let all: Vec<RouteMessage> = all.try_collect().await.map_err(NetworkError::netlink("list routes"))?;
     Ok(all.into_iter().filter(|route| route.header.table == RouteHeader::RT_TABLE_MAIN).collect())
 }
 
-fn route(to: Range, via: Ipv4Addr) -> RouteMessage {
+fn pod_route(to: Range, via: Ipv4Addr) -> RouteMessage {
     let route = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(to.base(), to.bits());
-    route.gateway(via).protocol(OURS).build()
+    route.gateway(via).protocol(ROUTE_PROTOCOL).build()
 }
 
-/// `false` if that machine is not a neighbour: there is no way but over a router, which knows nothing of pods.
+/// `false` if that machine is on no directly connected network: the routers between know nothing of pods.
 pub async fn add_route(handle: &Handle, to: Range, via: Ipv4Addr) -> Result<bool> {
-    match handle.route().add(route(to, via)).replace().execute().await {
+    match handle.route().add(pod_route(to, via)).replace().execute().await {
         Ok(()) => Ok(true),
-        Err(error) if is(&error, Errno::ENETUNREACH) || is(&error, Errno::EHOSTUNREACH) => Ok(false),
+        Err(error) if is_errno(&error, Errno::ENETUNREACH) || is_errno(&error, Errno::EHOSTUNREACH) => Ok(false),
         Err(error) => Err(NetworkError::netlink(format!("set the route to {to}"))(error)),
     }
 }
 
 pub async fn delete_route(handle: &Handle, to: Range, via: Ipv4Addr) -> Result<()> {
-    match handle.route().del(route(to, via)).execute().await {
-        Err(error) if !is(&error, Errno::ESRCH) => {
+    match handle.route().del(pod_route(to, via)).execute().await {
+        Err(error) if !is_errno(&error, Errno::ESRCH) => {
             Err(NetworkError::netlink(format!("delete the route to {to}"))(error))
         }
         _ => Ok(()),
     }
 }
 
-/// Lets the machine itself send to a range of addresses that no interface has, whatever other routes there are: exactly this
-/// range, or none. The metric tells the routes of several of us apart.
+/// Sets the machine's own route to a range of addresses that no interface has, or removes it. It only makes the
+/// kernel choose a source address; nftables rewrites the destination before the packet leaves. The metric
+/// distinguishes the routes of several instances.
 pub async fn set_own_range(handle: &Handle, range: Option<Range>, metric: u32) -> Result<()> {
     let wanted = |route: &RouteMessage| {
         range.is_some_and(|range| {
@@ -255,12 +256,12 @@ pub async fn set_own_range(handle: &Handle, range: Option<Range>, metric: u32) -
     };
     let ours = |route: &RouteMessage| {
         let marks = [RouteAttribute::Oif(LOOPBACK), RouteAttribute::Priority(metric)];
-        route.header.protocol == OURS && marks.iter().all(|mark| route.attributes.contains(mark))
+        route.header.protocol == ROUTE_PROTOCOL && marks.iter().all(|mark| route.attributes.contains(mark))
     };
-    let (right, wrong): (Vec<_>, Vec<_>) = routes(handle).await?.into_iter().filter(ours).partition(wanted);
+    let (right, wrong): (Vec<_>, Vec<_>) = list_routes(handle).await?.into_iter().filter(ours).partition(wanted);
     for route in wrong {
         match handle.route().del(route).execute().await {
-            Err(error) if !is(&error, Errno::ESRCH) => {
+            Err(error) if !is_errno(&error, Errno::ESRCH) => {
                 return Err(NetworkError::netlink("delete a route to Services")(error));
             }
             _ => {}
@@ -268,7 +269,8 @@ pub async fn set_own_range(handle: &Handle, range: Option<Range>, metric: u32) -
     }
     let Some(range) = range.filter(|_| right.is_empty()) else { return Ok(()) };
     let route = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(range.base(), range.bits());
-    let route = route.output_interface(LOOPBACK).scope(RouteScope::Link).priority(metric).protocol(OURS).build();
+    let route =
+        route.output_interface(LOOPBACK).scope(RouteScope::Link).priority(metric).protocol(ROUTE_PROTOCOL).build();
     let added = handle.route().add(route).replace().execute().await;
     added.map_err(NetworkError::netlink(format!("set the machine's own route to {range}")))
 }

@@ -1,8 +1,8 @@
-//! Doing something in another network namespace.
+//! Runs work in other network namespaces.
 //!
-//! A namespace belongs to a thread. Ours are shared by everything that runs on them, so that only a thread
-//! made for the purpose may leave for another namespace, and it never comes back: it opens its
-//! socket there and ends. A netlink socket belongs to the namespace it was opened in for ever.
+//! A network namespace belongs to a thread. The threads of the runtime are shared, so only a thread made for the
+//! purpose may enter another namespace, and it never comes back: it opens its socket there and ends. A netlink socket
+//! belongs to the namespace it was opened in for ever.
 
 use std::{
     fs::File,
@@ -16,7 +16,7 @@ use tokio::{sync::oneshot, task::AbortHandle};
 
 use crate::error::NetworkError;
 
-/// A connection to the kernel's network configuration of one namespace.
+/// An rtnetlink connection of one network namespace.
 pub struct Netlink {
     pub handle: Handle,
     task: AbortHandle,
@@ -29,15 +29,15 @@ impl Drop for Netlink {
 }
 
 impl Netlink {
-    /// Of the namespace that the calling thread is in.
-    pub fn here() -> Result<Self, NetworkError> {
+    /// For the namespace of the calling thread.
+    pub fn in_current_netns() -> Result<Self, NetworkError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(NetworkError::system("open netlink"))?;
         Ok(Self { handle, task: tokio::spawn(connection).abort_handle() })
     }
 
-    pub async fn inside(netns: &OwnedFd) -> Result<Self, NetworkError> {
+    pub async fn in_netns(netns: &OwnedFd) -> Result<Self, NetworkError> {
         let runtime = tokio::runtime::Handle::current();
-        let opened = within(netns, move || {
+        let opened = run_in_netns(netns, move || {
             let _entered = runtime.enter();
             rtnetlink::new_connection()
         });
@@ -47,32 +47,32 @@ impl Netlink {
     }
 }
 
-/// Runs something in a namespace.
-pub async fn within<T: Send + 'static>(
+/// Runs blocking work in a network namespace.
+pub async fn run_in_netns<T: Send + 'static>(
     netns: &OwnedFd,
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {
     let netns = netns.try_clone()?;
-    apart(move || {
+    run_on_thread(move || {
         setns(netns.as_fd(), CloneFlags::CLONE_NEWNET)?;
         work()
     })
     .await
 }
 
-/// Opens a namespace by its file.
+/// Opens a network namespace by its file.
 pub fn open(path: &Path) -> Result<OwnedFd, NetworkError> {
     let file = File::open(path).map_err(NetworkError::system(format!("open {}", path.display())))?;
     Ok(file.into())
 }
 
-/// Runs something on a thread of its own, which begins in the namespace of the caller.
-pub async fn apart<T: Send + 'static>(
+/// Runs blocking work on a thread of its own, which starts in the network namespace of the caller.
+pub async fn run_on_thread<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {
     let (done, result) = oneshot::channel();
     std::thread::Builder::new().name("netns".into()).stack_size(128 << 10).spawn(move || {
         let _ = done.send(work());
     })?;
-    result.await.unwrap_or_else(|_| Err(std::io::Error::other("the thread ended early")))
+    result.await.unwrap_or_else(|_| Err(std::io::Error::other("the thread panicked")))
 }

@@ -1,4 +1,4 @@
-//! The addresses of one machine's pods: a network such as `10.244.3.0/24`. The first address is the bridge's.
+//! IPv4 ranges in CIDR notation, such as the pods of one machine (`10.244.3.0/24`). The first address is the gateway.
 
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
@@ -12,13 +12,13 @@ pub struct Range {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is not an IPv4 network such as 10.244.3.0/24, with room for two hosts at least")]
-pub struct NotARange {
+#[error("{text:?} is not an IPv4 range such as 10.244.3.0/24 with a prefix of at most 30 bits")]
+pub struct InvalidRange {
     text: String,
 }
 
 impl Range {
-    /// A network that contains this address.
+    /// The range of this size that contains the address.
     pub fn around(address: Ipv4Addr, bits: u8) -> Option<Self> {
         (1..=30).contains(&bits).then(|| Self { base: Ipv4Addr::from(u32::from(address) & mask(bits)), bits })
     }
@@ -39,12 +39,12 @@ impl Range {
         u32::from(address) & mask(self.bits) == u32::from(self.base)
     }
 
-    /// The bridge's own address, and the gateway of every pod.
+    /// The bridge's address, and the gateway of every pod.
     pub fn gateway(&self) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(self.base) + 1)
     }
 
-    /// The addresses that pods may have, in order.
+    /// The addresses that pods may get, in order.
     pub fn hosts(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
         let base = u32::from(self.base);
         let last = base | !mask(self.bits);
@@ -57,21 +57,21 @@ fn mask(bits: u8) -> u32 {
 }
 
 impl FromStr for Range {
-    type Err = NotARange;
+    type Err = InvalidRange;
 
-    fn from_str(text: &str) -> Result<Self, NotARange> {
+    fn from_str(text: &str) -> Result<Self, InvalidRange> {
         let parsed = text.split_once('/').and_then(|(base, bits)| {
             let (base, bits) = (base.parse().ok()?, bits.parse().ok()?);
             Range::around(base, bits).filter(|range| range.base == base)
         });
-        parsed.ok_or_else(|| NotARange { text: text.to_owned() })
+        parsed.ok_or_else(|| InvalidRange { text: text.to_owned() })
     }
 }
 
 impl TryFrom<String> for Range {
-    type Error = NotARange;
+    type Error = InvalidRange;
 
-    fn try_from(text: String) -> Result<Self, NotARange> {
+    fn try_from(text: String) -> Result<Self, InvalidRange> {
         text.parse()
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn invalid_ranges_are_refused() {
         for text in ["", "10.244.3.0", "10.244.3.1/24", "10.244.3.0/31", "10.244.3.0/0", "fd00::/64", "x/24"] {
             assert!(text.parse::<Range>().is_err(), "{text}");
         }

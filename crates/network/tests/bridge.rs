@@ -1,7 +1,7 @@
 //! Bridges in network namespaces of their own: machines and pods are threads, which take their namespaces with
 //! them when they end, so that nothing is left behind whatever happens. Needs root.
 
-mod places;
+mod netns;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use std::{
 
 use futures::TryStreamExt;
 use mainstay_network::{Bridge, HostPort, Protocol, Range, Settings};
-use places::{Place, machine_and_neighbour};
+use netns::{Netns, machine_and_neighbour};
 use rtnetlink::packet_route::link::LinkAttribute;
 
 fn settings(directory: &std::path::Path) -> Settings {
@@ -43,7 +43,7 @@ async fn interfaces() -> BTreeMap<String, u32> {
         .collect()
 }
 
-fn attach(machine: &Place, directory: &std::path::Path, pods: &[(&str, &Place, Vec<HostPort>)]) -> Vec<Ipv4Addr> {
+fn attach(machine: &Netns, directory: &std::path::Path, pods: &[(&str, &Netns, Vec<HostPort>)]) -> Vec<Ipv4Addr> {
     let (settings, pods): (_, Vec<(String, PathBuf, Vec<HostPort>)>) = (
         settings(directory),
         pods.iter().map(|(name, place, ports)| (name.to_string(), place.path.clone(), ports.clone())).collect(),
@@ -62,7 +62,7 @@ fn attach(machine: &Place, directory: &std::path::Path, pods: &[(&str, &Place, V
 #[test]
 fn pods_reach_each_other_the_machine_and_the_world() {
     let (machine, neighbour) = machine_and_neighbour(1400);
-    let (a, b) = (Place::new(), Place::new());
+    let (a, b) = (Netns::new(), Netns::new());
     let directory = tempfile::tempdir().unwrap();
     let addresses = attach(&machine, directory.path(), &[("a", &a, vec![]), ("b", &b, vec![])]);
     let texts: Vec<String> = addresses.iter().map(Ipv4Addr::to_string).collect();
@@ -82,9 +82,9 @@ fn pods_reach_each_other_the_machine_and_the_world() {
 }
 
 #[test]
-fn a_machines_port_leads_to_its_pod_from_everywhere() {
+fn a_host_port_reaches_its_pod_from_everywhere() {
     let (machine, neighbour) = machine_and_neighbour(1500);
-    let (a, b) = (Place::new(), Place::new());
+    let (a, b) = (Netns::new(), Netns::new());
     let directory = tempfile::tempdir().unwrap();
     let port = HostPort { protocol: Protocol::Tcp, host_ip: None, host_port: 8080, pod_port: 80 };
     let here = HostPort { host_ip: Some([192, 168, 77, 1].into()), host_port: 8081, ..port.clone() };
@@ -103,22 +103,22 @@ fn a_machines_port_leads_to_its_pod_from_everywhere() {
 }
 
 #[test]
-fn what_is_attached_twice_or_by_a_new_agent_stays_the_same() {
-    let (machine, pod) = (Place::new(), Place::new());
+fn attach_is_idempotent_also_for_a_new_agent() {
+    let (machine, pod) = (Netns::new(), Netns::new());
     let directory = tempfile::tempdir().unwrap();
     let first = attach(&machine, directory.path(), &[("a", &pod, vec![]), ("a", &pod, vec![])]);
     let again = attach(&machine, directory.path(), &[("a", &pod, vec![])]);
     assert_eq!((first[0], first[1]), (again[0], again[0]));
     assert_eq!(machine.run_async(interfaces).keys().filter(|name| name.starts_with("veth")).count(), 1);
-    let fresh = Place::new();
+    let fresh = Netns::new();
     assert_eq!(attach(&machine, directory.path(), &[("a", &fresh, vec![])])[0], first[0], "a new namespace");
     fresh.serve(80);
     assert_eq!(machine.ask((first[0], 80)).unwrap(), "10.244.3.1");
 }
 
 #[test]
-fn what_is_dead_is_given_back_and_down_leaves_nothing() {
-    let (machine, a, b, c) = (Place::new(), Place::new(), Place::new(), Place::new());
+fn retain_frees_dead_sandboxes_and_down_removes_everything() {
+    let (machine, a, b, c) = (Netns::new(), Netns::new(), Netns::new(), Netns::new());
     let directory = tempfile::tempdir().unwrap();
     let before = machine.run_async(interfaces);
     let pods = [("a", &a, vec![]), ("b", &b, vec![]), ("c", &c, vec![])];
@@ -131,7 +131,7 @@ fn what_is_dead_is_given_back_and_down_leaves_nothing() {
     });
     let left = machine.run_async(interfaces);
     assert_eq!(left.keys().filter(|name| name.starts_with("veth")).count(), 1, "{left:?}");
-    let d = Place::new();
+    let d = Netns::new();
     let next = attach(&machine, directory.path(), &[("d", &d, vec![]), ("b", &b, vec![])]);
     assert!(!addresses.contains(&next[0]), "an address just given back is used last");
     assert_eq!(next[1], addresses[1]);
@@ -146,9 +146,9 @@ fn what_is_dead_is_given_back_and_down_leaves_nothing() {
 }
 
 #[test]
-fn many_pods_at_once_each_get_their_own() {
-    let machine = Place::new();
-    let pods: Vec<Place> = (0..20).map(|_| Place::new()).collect();
+fn many_pods_at_once_each_get_their_own_address() {
+    let machine = Netns::new();
+    let pods: Vec<Netns> = (0..20).map(|_| Netns::new()).collect();
     let paths: Vec<PathBuf> = pods.iter().map(|pod| pod.path.clone()).collect();
     let directory = tempfile::tempdir().unwrap();
     let own = settings(directory.path());
@@ -169,9 +169,9 @@ fn many_pods_at_once_each_get_their_own() {
 #[test]
 fn machines_route_to_each_others_pods() {
     let (machine, neighbour) = machine_and_neighbour(1500);
-    let (near, far) = (Place::new(), Place::new());
+    let (near, far) = (Netns::new(), Netns::new());
     let directories = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let on = |place: &Place, directory: &std::path::Path, own: &str, pod: &Place, others: &[(&str, [u8; 4])]| {
+    let on = |place: &Netns, directory: &std::path::Path, own: &str, pod: &Netns, others: &[(&str, [u8; 4])]| {
         let (own, settings, path) = (range(own), settings(directory), pod.path.clone());
         let others: BTreeMap<Range, Ipv4Addr> = others.iter().map(|(to, via)| (range(to), (*via).into())).collect();
         place.run_async(move || async move {
@@ -201,8 +201,8 @@ fn machines_route_to_each_others_pods() {
 }
 
 #[test]
-fn a_machine_that_is_never_told_its_range_makes_do_with_the_last_one() {
-    let (machine, a, b) = (Place::new(), Place::new(), Place::new());
+fn a_machine_without_an_assigned_range_uses_the_last_one() {
+    let (machine, a, b) = (Netns::new(), Netns::new(), Netns::new());
     let directory = tempfile::tempdir().unwrap();
     let (own, paths) = (settings(directory.path()), [a.path.clone(), b.path.clone()]);
     let addresses = machine.run_async(move || async move {

@@ -1,6 +1,6 @@
-//! Connections that the kernel redirects to our own process, with real packets. Needs root.
+//! Connections that nftables redirects to the user-space proxy, with real packets. Needs root.
 
-mod places;
+mod netns;
 
 use std::{
     io,
@@ -17,46 +17,46 @@ use mainstay_network::{
     catalogue::Key,
     services::{
         Balancer, BalancerSettings,
-        frontend::{Front, Target, WithoutBackends},
+        frontend::{BackendPool, Frontend, WithoutBackends},
     },
 };
-use places::{
-    Place,
-    services::{Answer, MACHINE, SERVICE, World, connect, read, target, tcp},
+use netns::{
+    Netns,
+    services::{EchoReply, MACHINE, SERVICE, TestCluster, connect, pool, read, tcp},
 };
 
 const LONG: WithoutBackends = WithoutBackends::Hold(Duration::from_secs(30));
 
 struct Balanced {
-    world: World,
+    world: TestCluster,
     balancer: Arc<Balancer>,
 }
 
 impl Balanced {
     fn new(pods: usize) -> Self {
-        let world = World::new(pods);
+        let world = TestCluster::new(pods);
         let (services, pods) = ("10.96.0.0/16".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
         let settings = BalancerSettings { instance: "mainstay".into(), services, pods };
         let balancer = world.machine.run(move || Balancer::start(settings).unwrap());
         Self { world, balancer }
     }
 
-    /// The one Service there is has these fronts.
-    fn apply(&self, fronts: Vec<(Front, Target)>) {
+    /// The one Service there is has these frontends.
+    fn apply(&self, frontends: Vec<(Frontend, BackendPool)>) {
         let balancer = self.balancer.clone();
-        let service = vec![(Key::new("default", "web"), fronts)];
+        let service = vec![(Key::new("default", "web"), frontends)];
         self.world.machine.run_async(move || async move { balancer.apply(service).await.unwrap() });
     }
 
     fn serve(&self, backends: Vec<SocketAddrV4>, without_backends: WithoutBackends) {
-        let target = Target { without_backends, ..target(backends) };
-        let outside = Target { masquerade: true, ..target.clone() };
-        self.apply(vec![(tcp(SERVICE, 80), target), (tcp(None, 30080), outside)]);
+        let pool = BackendPool { without_backends, ..pool(backends) };
+        let outside = BackendPool { masquerade: true, ..pool.clone() };
+        self.apply(vec![(tcp(SERVICE, 80), pool), (tcp(None, 30080), outside)]);
     }
 }
 
 /// Connects, and says so before it waits for an answer.
-fn ask_in_background(place: &Place, address: Ipv4Addr, port: u16) -> JoinHandle<io::Result<Answer>> {
+fn ask_in_background(place: &Netns, address: Ipv4Addr, port: u16) -> JoinHandle<io::Result<EchoReply>> {
     place.run(move || {
         let mut stream = connect(SocketAddrV4::new(address, port), Duration::from_secs(10)).unwrap();
         std::thread::spawn(move || read(&mut stream))
@@ -64,7 +64,7 @@ fn ask_in_background(place: &Place, address: Ipv4Addr, port: u16) -> JoinHandle<
 }
 
 #[test]
-fn connections_that_wait_are_delivered_whoever_they_come_from() {
+fn held_connections_are_delivered_from_pods_machine_and_outside() {
     let balanced = Balanced::new(2);
     let world = &balanced.world;
     balanced.serve(vec![], LONG);
@@ -83,12 +83,12 @@ fn connections_that_wait_are_delivered_whoever_they_come_from() {
 }
 
 #[test]
-fn callers_inside_wait_where_those_outside_hear_nothing() {
+fn clients_inside_are_held_where_those_outside_are_dropped() {
     let balanced = Balanced::new(2);
     let world = &balanced.world;
-    let serve = |inside: Vec<SocketAddrV4>| {
-        let inside = Some(Box::new(Target { without_backends: LONG, ..target(inside) }));
-        let outside = Target { without_backends: WithoutBackends::Drop, inside, ..target([]) };
+    let serve = |internal: Vec<SocketAddrV4>| {
+        let internal = Some(Box::new(BackendPool { without_backends: LONG, ..pool(internal) }));
+        let outside = BackendPool { without_backends: WithoutBackends::Drop, internal, ..pool([]) };
         balanced.apply(vec![(tcp(MACHINE, 80), outside)]);
     };
     serve(vec![]);
@@ -103,7 +103,7 @@ fn callers_inside_wait_where_those_outside_hear_nothing() {
 }
 
 #[test]
-fn who_waited_in_vain_is_refused() {
+fn a_connection_is_reset_after_the_hold_time() {
     let balanced = Balanced::new(1);
     balanced.serve(vec![], WithoutBackends::Hold(Duration::from_millis(200)));
     let error = ask_in_background(&balanced.world.pods[0], SERVICE, 80).join().unwrap().unwrap_err();
@@ -111,10 +111,10 @@ fn who_waited_in_vain_is_refused() {
 }
 
 #[test]
-fn a_service_that_asks_for_it_is_always_carried_by_us() {
+fn a_service_with_the_user_space_path_always_uses_it() {
     let balanced = Balanced::new(2);
     let world = &balanced.world;
-    let through_us = Target { through_user_space: true, without_backends: LONG, ..target(world.backends([0])) };
+    let through_us = BackendPool { through_user_space: true, without_backends: LONG, ..pool(world.backends([0])) };
     balanced.apply(vec![(tcp(SERVICE, 80), through_us)]);
     let answer = world.pods[1].ask_tcp(SERVICE, 80).unwrap();
     assert_eq!(answer.by, world.addresses[0]);
@@ -127,7 +127,7 @@ fn a_service_whose_backends_come_and_go_loses_no_new_connection() {
     let world = &balanced.world;
     balanced.serve(vec![], LONG);
     let stop = Arc::new(AtomicBool::new(false));
-    let ask_on = |place: &Place, address: Ipv4Addr, port: u16| {
+    let ask_on = |place: &Netns, address: Ipv4Addr, port: u16| {
         let stop = stop.clone();
         place.run(move || {
             std::thread::spawn(move || {

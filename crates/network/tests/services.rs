@@ -1,6 +1,6 @@
-//! What becomes of connections to Services by the kernel's packet rules, with real packets. Needs root and `nft`.
+//! The kernel data path of Services, with real packets. Needs root and `nft`.
 
-mod places;
+mod netns;
 
 use std::{
     collections::BTreeSet,
@@ -11,40 +11,40 @@ use std::{
 
 use mainstay_network::services::{
     Drift,
-    frontend::{Front, Target, WithoutBackends},
+    frontend::{BackendPool, Frontend, WithoutBackends},
 };
-use nix::sys::socket::{getsockopt, sockopt};
-use places::{
-    PATIENCE, Place,
+use netns::{
+    Netns, PATIENCE,
     services::{
-        Answer, MACHINE, NEIGHBOUR, SERVICE, World, command, exchange, read, serve, settings, target, tcp, udp,
+        EchoReply, MACHINE, NEIGHBOUR, SERVICE, TestCluster, command, exchange, pool, read, serve, settings, tcp, udp,
     },
 };
+use nix::sys::socket::{getsockopt, sockopt};
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 3, 1);
 
-fn by(answers: &[Answer]) -> BTreeSet<Ipv4Addr> {
+fn responders(answers: &[EchoReply]) -> BTreeSet<Ipv4Addr> {
     answers.iter().map(|answer| answer.by).collect()
 }
 
-fn asked(client: &Place, address: Ipv4Addr, port: u16, times: usize) -> Vec<Answer> {
+fn ask_many(client: &Netns, address: Ipv4Addr, port: u16, times: usize) -> Vec<EchoReply> {
     (0..times).map(|_| client.ask_tcp(address, port).unwrap()).collect()
 }
 
 #[test]
 fn connections_and_datagrams_reach_every_backend_from_pods_machine_and_outside() {
-    let world = World::new(4);
-    let behind = || target(world.backends(0..3));
-    let fronts = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
-    world.rules.replace(&world.machine, fronts);
+    let world = TestCluster::new(4);
+    let behind = || pool(world.backends(0..3));
+    let frontends = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
+    world.rules.replace(&world.machine, frontends);
     let client = &world.pods[3];
     let expected: BTreeSet<_> = world.addresses[..3].iter().copied().collect();
-    let answers = asked(client, SERVICE, 80, 60);
-    assert_eq!(by(&answers), expected);
+    let answers = ask_many(client, SERVICE, 80, 60);
+    assert_eq!(responders(&answers), expected);
     assert!(answers.iter().all(|a| a.to == world.addresses[3]), "backends see who asks");
     let answers: Vec<_> = (0..60).map(|_| client.ask_udp(SERVICE, 80).unwrap()).collect();
-    assert_eq!(by(&answers), expected);
-    assert_eq!(by(&asked(&world.machine, SERVICE, 80, 60)), expected, "from the machine");
+    assert_eq!(responders(&answers), expected);
+    assert_eq!(responders(&ask_many(&world.machine, SERVICE, 80, 60)), expected, "from the machine");
     assert!(world.machine.ask_udp(SERVICE, 80).is_ok());
     assert_eq!(world.neighbour.ask_tcp(MACHINE, 30080).unwrap().to, NEIGHBOUR, "not masqueraded unless asked");
     assert!(world.machine.ask_tcp(MACHINE, 30080).is_ok(), "from the machine");
@@ -53,13 +53,13 @@ fn connections_and_datagrams_reach_every_backend_from_pods_machine_and_outside()
 }
 
 #[test]
-fn from_outside_a_front_is_masqueraded_or_tells_who_asks() {
-    let world = World::new(1);
+fn from_outside_a_frontend_masquerades_or_keeps_the_client_address() {
+    let world = TestCluster::new(1);
     let external = Ipv4Addr::new(203, 0, 113, 7);
     command(&world.neighbour, "ip route add 203.0.113.0/24 via 192.168.77.1");
-    let kept = || target(world.backends([0]));
-    let masqueraded = || Target { masquerade: true, ..kept() };
-    let fronts = [
+    let kept = || pool(world.backends([0]));
+    let masqueraded = || BackendPool { masquerade: true, ..kept() };
+    let frontends = [
         (tcp(None, 30001), masqueraded()),
         (udp(None, 30001), masqueraded()),
         (tcp(None, 30002), kept()),
@@ -68,7 +68,7 @@ fn from_outside_a_front_is_masqueraded_or_tells_who_asks() {
         (tcp(external, 81), kept()),
         (tcp(MACHINE, 82), masqueraded()),
     ];
-    world.rules.replace(&world.machine, fronts);
+    world.rules.replace(&world.machine, frontends);
     let seen = |port, address| world.neighbour.ask_tcp(address, port).unwrap().to;
     let seen_udp = |port| world.neighbour.ask_udp(MACHINE, port).unwrap().to;
     assert_eq!((seen(30001, MACHINE), seen_udp(30001)), (GATEWAY, GATEWAY));
@@ -80,65 +80,74 @@ fn from_outside_a_front_is_masqueraded_or_tells_who_asks() {
 }
 
 #[test]
-fn callers_inside_may_have_other_backends_than_those_outside() {
-    let world = World::new(4);
+fn clients_inside_may_have_other_backends_than_those_outside() {
+    let world = TestCluster::new(4);
     let external = Ipv4Addr::new(203, 0, 113, 7);
     command(&world.neighbour, "ip route add 203.0.113.0/24 via 192.168.77.1");
-    let apart = |local: &[usize], all: std::ops::Range<usize>, affinity| Target {
+    let apart = |local: &[usize], all: std::ops::Range<usize>, affinity| BackendPool {
         affinity,
         without_backends: WithoutBackends::Drop,
-        inside: Some(Box::new(Target { affinity, ..target(world.backends(all)) })),
-        ..target(world.backends(local.iter().copied()))
+        internal: Some(Box::new(BackendPool { affinity, ..pool(world.backends(all)) })),
+        ..pool(world.backends(local.iter().copied()))
     };
     let stay = Some(Duration::from_secs(60));
-    let fronts = [
+    let frontends = [
         (tcp(external, 80), apart(&[0], 0..3, None)),
         (udp(external, 80), apart(&[0], 0..3, None)),
         (tcp(external, 81), apart(&[], 0..3, None)),
         (tcp(external, 82), apart(&[0], 1..3, stay)),
         (tcp(external, 83), apart(&[0], 0..0, None)),
     ];
-    world.rules.replace(&world.machine, fronts);
+    world.rules.replace(&world.machine, frontends);
     let of = |which: std::ops::Range<usize>| world.addresses[which].iter().copied().collect::<BTreeSet<_>>();
     let (pod, machine, neighbour) = (&world.pods[3], &world.machine, &world.neighbour);
 
-    let outside = Answer { by: world.addresses[0], to: NEIGHBOUR };
-    assert!(asked(neighbour, external, 80, 30).iter().all(|answer| *answer == outside), "with its own address");
+    let outside = EchoReply { by: world.addresses[0], to: NEIGHBOUR };
+    assert!(ask_many(neighbour, external, 80, 30).iter().all(|answer| *answer == outside), "with its own address");
     assert_eq!(neighbour.ask_udp(external, 80).unwrap(), outside);
-    let answers = asked(pod, external, 80, 60);
-    assert_eq!(by(&answers), of(0..3), "from a pod");
+    let answers = ask_many(pod, external, 80, 60);
+    assert_eq!(responders(&answers), of(0..3), "from a pod");
     assert!(answers.iter().all(|answer| answer.to == world.addresses[3]), "backends see which");
-    assert_eq!(by(&asked(machine, external, 80, 60)), of(0..3), "from the machine");
+    assert_eq!(responders(&ask_many(machine, external, 80, 60)), of(0..3), "from the machine");
     let answers: Vec<_> = (0..60).map(|_| pod.ask_udp(external, 80).unwrap()).collect();
-    assert_eq!(by(&answers), of(0..3));
-    assert!(asked(&world.pods[0], external, 80, 30).iter().any(|answer| answer.to == GATEWAY), "a pod reaches itself");
+    assert_eq!(responders(&answers), of(0..3));
+    assert!(
+        ask_many(&world.pods[0], external, 80, 30).iter().any(|answer| answer.to == GATEWAY),
+        "a pod reaches itself"
+    );
 
     assert_eq!(neighbour.try_tcp(external, 81).unwrap_err().kind(), ErrorKind::TimedOut, "others may have some");
-    assert_eq!(by(&asked(pod, external, 81, 60)), of(0..3));
+    assert_eq!(responders(&ask_many(pod, external, 81, 60)), of(0..3));
     for client in [pod, machine] {
-        let stays = by(&asked(client, external, 82, 20));
+        let stays = responders(&ask_many(client, external, 82, 20));
         assert!(stays.len() == 1 && stays.is_subset(&of(1..3)), "{stays:?}");
         assert_eq!(client.try_tcp(external, 83).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     }
-    assert_eq!(by(&asked(neighbour, external, 82, 20)), of(0..1));
-    assert_eq!(by(&asked(neighbour, external, 83, 20)), of(0..1));
+    assert_eq!(responders(&ask_many(neighbour, external, 82, 20)), of(0..1));
+    assert_eq!(responders(&ask_many(neighbour, external, 83, 20)), of(0..1));
 
     command(machine, "nft list ruleset");
     assert_eq!(world.rules.reconcile(machine), Drift::default(), "as it should be");
     world.rules.apply(machine, [(tcp(external, 80), Some(apart(&[1], 1..4, None)))]);
-    assert_eq!((by(&asked(neighbour, external, 80, 30)), by(&asked(pod, external, 80, 60))), (of(1..2), of(1..4)));
-    world.rules.apply(machine, [(tcp(external, 80), Some(target(world.backends([2])))), (tcp(external, 81), None)]);
-    assert_eq!((by(&asked(neighbour, external, 80, 9)), by(&asked(pod, external, 80, 9))), (of(2..3), of(2..3)));
+    assert_eq!(
+        (responders(&ask_many(neighbour, external, 80, 30)), responders(&ask_many(pod, external, 80, 60))),
+        (of(1..2), of(1..4))
+    );
+    world.rules.apply(machine, [(tcp(external, 80), Some(pool(world.backends([2])))), (tcp(external, 81), None)]);
+    assert_eq!(
+        (responders(&ask_many(neighbour, external, 80, 9)), responders(&ask_many(pod, external, 80, 9))),
+        (of(2..3), of(2..3))
+    );
     assert_eq!(world.rules.reconcile(machine), Drift::default());
 }
 
 #[test]
 fn a_pod_reaches_itself_through_its_service() {
-    let world = World::new(2);
-    let behind = || target(world.backends([0]));
-    let fronts = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
-    world.rules.replace(&world.machine, fronts);
-    let itself = Answer { by: world.addresses[0], to: GATEWAY };
+    let world = TestCluster::new(2);
+    let behind = || pool(world.backends([0]));
+    let frontends = [(tcp(SERVICE, 80), behind()), (udp(SERVICE, 80), behind()), (tcp(None, 30080), behind())];
+    world.rules.replace(&world.machine, frontends);
+    let itself = EchoReply { by: world.addresses[0], to: GATEWAY };
     assert_eq!(world.pods[0].ask_tcp(SERVICE, 80).unwrap(), itself);
     assert_eq!(world.pods[0].ask_udp(SERVICE, 80).unwrap(), itself);
     assert_eq!(world.pods[0].ask_tcp(MACHINE, 30080).unwrap(), itself);
@@ -146,17 +155,17 @@ fn a_pod_reaches_itself_through_its_service() {
 }
 
 #[test]
-fn without_backends_a_client_is_refused_at_once_or_hears_nothing() {
-    let world = World::new(1);
-    let silent = Target { without_backends: WithoutBackends::Drop, ..target([]) };
-    let fronts = [
-        (tcp(SERVICE, 80), target([])),
-        (udp(SERVICE, 80), target([])),
-        (tcp(None, 30080), target([])),
+fn without_backends_connections_are_rejected_or_dropped() {
+    let world = TestCluster::new(1);
+    let silent = BackendPool { without_backends: WithoutBackends::Drop, ..pool([]) };
+    let frontends = [
+        (tcp(SERVICE, 80), pool([])),
+        (udp(SERVICE, 80), pool([])),
+        (tcp(None, 30080), pool([])),
         (tcp(SERVICE, 81), silent.clone()),
         (udp(SERVICE, 81), silent),
     ];
-    world.rules.replace(&world.machine, fronts);
+    world.rules.replace(&world.machine, frontends);
     let (pod, unused) = (&world.pods[0], Ipv4Addr::new(10, 96, 7, 7));
     for (client, address, port) in [
         (pod, SERVICE, 80),
@@ -166,10 +175,9 @@ fn without_backends_a_client_is_refused_at_once_or_hears_nothing() {
         (&world.machine, unused, 80),
         (pod, SERVICE, 9999),
     ] {
-        let asked = Instant::now();
+        // Within the connect timeout: a dropped SYN would end in `TimedOut`.
         let refused = client.try_tcp(address, port).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{address}:{port}");
-        assert!(asked.elapsed() < Duration::from_millis(500), "at once");
     }
     assert_eq!(pod.ask_udp(SERVICE, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert_eq!(pod.ask_udp(unused, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
@@ -178,7 +186,7 @@ fn without_backends_a_client_is_refused_at_once_or_hears_nothing() {
 }
 
 /// Takes connections at a port and answers with where they were going.
-fn hold(machine: &Place) -> u16 {
+fn hold(machine: &Netns) -> u16 {
     machine.run(|| {
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -195,26 +203,26 @@ fn hold(machine: &Place) -> u16 {
 }
 
 #[test]
-fn what_waits_goes_to_our_own_process_which_knows_where_it_was_going() {
-    let mut world = World::new(1);
+fn held_connections_are_redirected_with_their_original_destination() {
+    let mut world = TestCluster::new(1);
     let proxy_port = hold(&world.machine);
-    world.rules = places::services::Rules::new(mainstay_network::services::KernelSettings {
+    world.rules = netns::services::Rules::new(mainstay_network::services::KernelSettings {
         proxy_port,
         ..settings("mainstay", "10.96.0.0/16")
     });
-    let waits = Target { without_backends: WithoutBackends::Hold(Duration::from_secs(1)), ..target([]) };
-    let always = Target { through_user_space: true, ..target(world.backends([0])) };
-    let node = target(world.backends([0]));
-    let fronts = [
+    let waits = BackendPool { without_backends: WithoutBackends::Hold(Duration::from_secs(1)), ..pool([]) };
+    let always = BackendPool { through_user_space: true, ..pool(world.backends([0])) };
+    let node = pool(world.backends([0]));
+    let frontends = [
         (tcp(SERVICE, 80), waits.clone()),
         (tcp(SERVICE, 81), always),
         (tcp(None, 30080), waits),
         (tcp(None, 30081), node),
     ];
-    world.rules.replace(&world.machine, fronts);
-    let went = |client: &Place, address, port: u16| {
+    world.rules.replace(&world.machine, frontends);
+    let went = |client: &Netns, address, port: u16| {
         let held = client.ask_tcp(address, port).unwrap();
-        assert_eq!(held, Answer { by: address, to: u32::from(port).into() });
+        assert_eq!(held, EchoReply { by: address, to: u32::from(port).into() });
     };
     for client in [&world.pods[0], &world.machine] {
         went(client, SERVICE, 80);
@@ -225,17 +233,17 @@ fn what_waits_goes_to_our_own_process_which_knows_where_it_was_going() {
     went(&world.machine, Ipv4Addr::new(127, 0, 0, 7), 30081);
     let nobody = world.machine.try_tcp(Ipv4Addr::LOCALHOST, 30082).unwrap_err();
     assert_eq!(nobody.kind(), ErrorKind::ConnectionRefused);
-    let ready = target(world.backends([0]));
+    let ready = pool(world.backends([0]));
     world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(ready))]);
     assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap().by, world.addresses[0], "no longer");
 }
 
 #[test]
-fn a_backend_that_goes_gets_nothing_new_and_keeps_what_it_has() {
-    let world = World::new(4);
-    world.rules.replace(&world.machine, [(tcp(SERVICE, 80), target(world.backends(0..3)))]);
+fn a_removed_backend_gets_no_new_connections_and_keeps_its_old_ones() {
+    let world = TestCluster::new(4);
+    world.rules.replace(&world.machine, [(tcp(SERVICE, 80), pool(world.backends(0..3)))]);
     let client = &world.pods[3];
-    let mut open: Vec<(TcpStream, Answer)> = (0..20)
+    let mut open: Vec<(TcpStream, EchoReply)> = (0..20)
         .map(|_| {
             client.run(|| {
                 let mut stream = TcpStream::connect((SERVICE, 80)).unwrap();
@@ -246,13 +254,13 @@ fn a_backend_that_goes_gets_nothing_new_and_keeps_what_it_has() {
         })
         .collect();
     assert!(open.iter().any(|(_, answer)| answer.by == world.addresses[0]));
-    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(target(world.backends(1..3))))]);
-    assert_eq!(by(&asked(client, SERVICE, 80, 40)), world.addresses[1..3].iter().copied().collect());
+    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(pool(world.backends(1..3))))]);
+    assert_eq!(responders(&ask_many(client, SERVICE, 80, 40)), world.addresses[1..3].iter().copied().collect());
     for (stream, before) in &mut open {
         stream.write_all(b"still there?\n").unwrap();
         assert_eq!(read(stream).unwrap(), *before);
     }
-    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(target([])))]);
+    world.rules.apply(&world.machine, [(tcp(SERVICE, 80), Some(pool([])))]);
     assert_eq!(client.try_tcp(SERVICE, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     world.rules.apply(&world.machine, [(tcp(SERVICE, 80), None)]);
     assert_eq!(client.try_tcp(SERVICE, 80).unwrap_err().kind(), ErrorKind::ConnectionRefused);
@@ -263,7 +271,7 @@ fn a_backend_that_goes_gets_nothing_new_and_keeps_what_it_has() {
 }
 
 /// A socket that keeps its port.
-fn sender(client: &Place, address: Ipv4Addr, port: u16) -> UdpSocket {
+fn sender(client: &Netns, address: Ipv4Addr, port: u16) -> UdpSocket {
     client.run(move || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect((address, port)).unwrap();
@@ -272,12 +280,12 @@ fn sender(client: &Place, address: Ipv4Addr, port: u16) -> UdpSocket {
 }
 
 #[test]
-fn a_flow_of_datagrams_leaves_a_backend_that_is_gone() {
-    let world = World::new(3);
-    let all = |front: Front, which: &[usize]| (front, Some(target(world.backends(which.iter().copied()))));
+fn a_udp_flow_leaves_a_removed_backend() {
+    let world = TestCluster::new(3);
+    let all = |frontend: Frontend, which: &[usize]| (frontend, Some(pool(world.backends(which.iter().copied()))));
     let (inside, node) = (udp(SERVICE, 80), udp(None, 30080));
-    world.rules.replace(&world.machine, [inside, node].map(|front| (front, target(world.backends(0..2)))));
-    for (client, socket, front) in [
+    world.rules.replace(&world.machine, [inside, node].map(|frontend| (frontend, pool(world.backends(0..2)))));
+    for (client, socket, frontend) in [
         (&world.pods[2], sender(&world.pods[2], SERVICE, 80), inside),
         (&world.machine, sender(&world.machine, SERVICE, 80), inside),
         (&world.neighbour, sender(&world.neighbour, MACHINE, 30080), node),
@@ -285,48 +293,48 @@ fn a_flow_of_datagrams_leaves_a_backend_that_is_gone() {
         let first = exchange(&socket).unwrap().by;
         assert_eq!(exchange(&socket).unwrap().by, first, "a flow stays");
         let other = usize::from(first == world.addresses[0]);
-        world.rules.apply(&world.machine, [all(front, &[other])]);
+        world.rules.apply(&world.machine, [all(frontend, &[other])]);
         assert_eq!(exchange(&socket).unwrap().by, world.addresses[other]);
-        world.rules.apply(&world.machine, [all(front, &[0, 1])]);
+        world.rules.apply(&world.machine, [all(frontend, &[0, 1])]);
         assert_eq!(exchange(&socket).unwrap().by, world.addresses[other], "a newcomer disturbs nobody");
         drop((client, socket));
     }
 }
 
 #[test]
-fn a_flow_of_datagrams_that_began_before_its_front_finds_it() {
-    let world = World::new(1);
+fn a_udp_flow_older_than_its_frontend_is_balanced() {
+    let world = TestCluster::new(1);
     world.rules.replace(&world.machine, []);
     let socket = sender(&world.neighbour, MACHINE, 30080);
     assert!(exchange(&socket).is_err());
-    world.rules.apply(&world.machine, [(udp(None, 30080), Some(target(world.backends([0]))))]);
+    world.rules.apply(&world.machine, [(udp(None, 30080), Some(pool(world.backends([0]))))]);
     // What came back of the first attempt is told with the next call.
     let answer = exchange(&socket).or_else(|_| exchange(&socket)).unwrap();
     assert_eq!(answer.by, world.addresses[0]);
 }
 
 #[test]
-fn a_client_stays_with_its_backend_until_it_was_away_too_long_or_the_backend_is_gone() {
-    let world = World::new(4);
-    let sticky = |which: std::ops::Range<usize>| Target {
+fn session_affinity_ends_by_timeout_or_with_the_backend() {
+    let world = TestCluster::new(4);
+    let sticky = |which: std::ops::Range<usize>| BackendPool {
         affinity: Some(Duration::from_secs(2)),
-        ..target(world.backends(which))
+        ..pool(world.backends(which))
     };
     let (inside, node) = (tcp(SERVICE, 80), tcp(None, 30080));
     world.rules.replace(&world.machine, [(inside, sticky(0..3)), (node, sticky(0..3))]);
     let client = &world.pods[3];
-    let first = by(&asked(client, SERVICE, 80, 20));
+    let first = responders(&ask_many(client, SERVICE, 80, 20));
     assert_eq!(first.len(), 1, "one backend for one client");
-    assert_eq!(by(&asked(&world.neighbour, MACHINE, 30080, 20)).len(), 1);
-    assert_eq!(by(&asked(&world.machine, SERVICE, 80, 20)).len(), 1);
+    assert_eq!(responders(&ask_many(&world.neighbour, MACHINE, 30080, 20)).len(), 1);
+    assert_eq!(responders(&ask_many(&world.machine, SERVICE, 80, 20)).len(), 1);
     let others = world.backends((0..3).filter(|n| !first.contains(&world.addresses[*n])));
-    let rest = Target { affinity: Some(Duration::from_secs(2)), ..target(others) };
+    let rest = BackendPool { affinity: Some(Duration::from_secs(2)), ..pool(others) };
     world.rules.apply(&world.machine, [(inside, Some(rest))]);
-    let second = by(&asked(client, SERVICE, 80, 20));
+    let second = responders(&ask_many(client, SERVICE, 80, 20));
     assert!(second.len() == 1 && second.is_disjoint(&first), "{second:?} after {first:?}");
     world.rules.apply(&world.machine, [(inside, Some(sticky(0..3)))]);
-    assert_eq!(by(&asked(client, SERVICE, 80, 20)), second, "newcomers take nobody away");
-    let remembered = || command(&world.machine, "nft list map ip mainstay-services sticky");
+    assert_eq!(responders(&ask_many(client, SERVICE, 80, 20)), second, "newcomers take nobody away");
+    let remembered = || command(&world.machine, "nft list map ip mainstay-services affinity");
     assert!(remembered().contains("expires"));
     let asked_last = Instant::now();
     while remembered().contains("expires") {
@@ -337,31 +345,31 @@ fn a_client_stays_with_its_backend_until_it_was_away_too_long_or_the_backend_is_
 }
 
 #[test]
-fn names_are_answered_by_the_machine_itself_whatever_service_claims_the_address() {
-    let world = World::new(1);
+fn the_address_of_dns_is_never_balanced() {
+    let world = TestCluster::new(1);
     let dns = Ipv4Addr::new(10, 96, 0, 10);
     command(&world.machine, "ip address add 10.96.0.10/32 dev lo");
     serve(&world.machine, dns, 53);
-    world.rules.replace(&world.machine, [(udp(dns, 53), target([])), (tcp(SERVICE, 80), target(world.backends([0])))]);
-    world.rules.apply(&world.machine, [(tcp(dns, 53), Some(target([])))]);
+    world.rules.replace(&world.machine, [(udp(dns, 53), pool([])), (tcp(SERVICE, 80), pool(world.backends([0])))]);
+    world.rules.apply(&world.machine, [(tcp(dns, 53), Some(pool([])))]);
     for client in [&world.pods[0], &world.machine] {
         assert_eq!(client.ask_udp(dns, 53).unwrap().by, dns);
         assert_eq!(client.ask_tcp(dns, 53).unwrap().by, dns);
     }
     // With that address the machine would ask, had it not to leave.
     command(&world.machine, "ip route del default");
-    assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap(), Answer { by: world.addresses[0], to: GATEWAY });
-    assert_eq!(world.machine.ask_udp(SERVICE, 80).unwrap_err().kind(), ErrorKind::PermissionDenied, "no such front");
+    assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap(), EchoReply { by: world.addresses[0], to: GATEWAY });
+    assert_eq!(world.machine.ask_udp(SERVICE, 80).unwrap_err().kind(), ErrorKind::PermissionDenied, "no such frontend");
 }
 
 #[test]
 fn a_backend_on_the_machine_itself_is_reached_by_all() {
-    let world = World::new(1);
+    let world = TestCluster::new(1);
     serve(&world.machine, MACHINE, 8080);
-    let behind = || target([SocketAddrV4::new(MACHINE, 8080)]);
+    let behind = || pool([SocketAddrV4::new(MACHINE, 8080)]);
     world.rules.replace(&world.machine, [(tcp(SERVICE, 80), behind()), (tcp(None, 30080), behind())]);
-    assert_eq!(world.pods[0].ask_tcp(SERVICE, 80).unwrap(), Answer { by: MACHINE, to: world.addresses[0] });
+    assert_eq!(world.pods[0].ask_tcp(SERVICE, 80).unwrap(), EchoReply { by: MACHINE, to: world.addresses[0] });
     assert_eq!(world.machine.ask_tcp(SERVICE, 80).unwrap().by, MACHINE);
-    assert_eq!(world.neighbour.ask_tcp(MACHINE, 30080).unwrap(), Answer { by: MACHINE, to: NEIGHBOUR });
+    assert_eq!(world.neighbour.ask_tcp(MACHINE, 30080).unwrap(), EchoReply { by: MACHINE, to: NEIGHBOUR });
     assert_eq!(world.machine.ask_tcp(MACHINE, 30080).unwrap().by, MACHINE);
 }

@@ -1,6 +1,6 @@
-//! Services by the kernel's packet rules while they change, are tampered with, and go. Needs root and `nft`.
+//! The kernel data path while Services change, others change the table, and the table is removed. Needs root and `nft`.
 
-mod places;
+mod netns;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,22 +15,22 @@ use std::{
 use mainstay_network::{
     catalogue::Key,
     services::{
-        Balancer, BalancerSettings, Drift, Kernel,
-        frontend::{Front, Target, WithoutBackends},
+        Balancer, BalancerSettings, Drift, KernelProxy,
+        frontend::{BackendPool, Frontend, WithoutBackends},
     },
 };
-use places::{
-    Place,
-    services::{MACHINE, Rules, SERVICE, World, command, connect, exchange, read, settings, target, tcp, udp},
+use netns::{
+    Netns,
+    services::{MACHINE, Rules, SERVICE, TestCluster, command, connect, exchange, pool, read, settings, tcp, udp},
 };
 
 const TABLE: &str = "mainstay-services";
 
-fn ruleset(place: &Place) -> String {
+fn ruleset(place: &Netns) -> String {
     command(place, "nft list ruleset")
 }
 
-fn routes(place: &Place) -> String {
+fn routes(place: &Netns) -> String {
     command(place, "ip -4 route show table all")
 }
 
@@ -42,7 +42,7 @@ struct Client {
 }
 
 impl Client {
-    fn start(place: &Place, to: SocketAddrV4) -> Self {
+    fn start(place: &Netns, to: SocketAddrV4) -> Self {
         let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stopped, count) = (stop.clone(), answered.clone());
         let thread = place.run(move || {
@@ -69,14 +69,14 @@ impl Client {
 
 #[test]
 fn no_connection_fails_while_backends_change_all_the_time() {
-    let world = World::new(5);
+    let world = TestCluster::new(5);
     let (inside, node) = (tcp(SERVICE, 80), tcp(None, 30080));
-    let with = |which: &[usize], sticky: bool| Target {
+    let with = |which: &[usize], sticky: bool| BackendPool {
         affinity: sticky.then_some(Duration::from_secs(30)),
         masquerade: true,
-        ..target(world.backends(which.iter().copied()))
+        ..pool(world.backends(which.iter().copied()))
     };
-    world.rules.replace(&world.machine, [inside, node].map(|front| (front, with(&[0], false))));
+    world.rules.replace(&world.machine, [inside, node].map(|frontend| (frontend, with(&[0], false))));
     let clients = [
         Client::start(&world.pods[4], SocketAddrV4::new(SERVICE, 80)),
         Client::start(&world.machine, SocketAddrV4::new(SERVICE, 80)),
@@ -91,11 +91,11 @@ fn no_connection_fails_while_backends_change_all_the_time() {
         if rounds % 50 == 0 {
             // As a new process does that finds what another left.
             let fresh = Rules::new(settings("mainstay", "10.96.0.0/16"));
-            fresh.replace(&world.machine, [inside, node].map(|front| (front, with(chosen, sticky))));
+            fresh.replace(&world.machine, [inside, node].map(|frontend| (frontend, with(chosen, sticky))));
             assert_eq!(fresh.reconcile(&world.machine), Drift::default());
-            world.rules.replace(&world.machine, [inside, node].map(|front| (front, with(chosen, false))));
+            world.rules.replace(&world.machine, [inside, node].map(|frontend| (frontend, with(chosen, false))));
         } else {
-            world.rules.apply(&world.machine, [inside, node].map(|front| (front, Some(with(chosen, sticky)))));
+            world.rules.apply(&world.machine, [inside, node].map(|frontend| (frontend, Some(with(chosen, sticky)))));
         }
     }
     for client in clients {
@@ -107,21 +107,21 @@ fn no_connection_fails_while_backends_change_all_the_time() {
 }
 
 #[test]
-fn what_others_break_is_mended_and_counted() {
-    let world = World::new(2);
+fn changes_by_others_are_repaired_and_counted() {
+    let world = TestCluster::new(2);
     let (machine, rules) = (&world.machine, &world.rules);
-    let sticky = Target { affinity: Some(Duration::from_secs(60)), ..target(world.backends(0..2)) };
-    rules.replace(machine, [(tcp(SERVICE, 80), target(world.backends(0..2))), (tcp(SERVICE, 81), sticky)]);
+    let sticky = BackendPool { affinity: Some(Duration::from_secs(60)), ..pool(world.backends(0..2)) };
+    rules.replace(machine, [(tcp(SERVICE, 80), pool(world.backends(0..2))), (tcp(SERVICE, 81), sticky)]);
     assert_eq!(rules.reconcile(machine), Drift::default());
     let sound = ruleset(machine);
     let broken: [(&str, usize, usize); 7] = [
-        ("nft delete element ip mainstay-services fronts { 10.96.0.1 . tcp . 80 }", 1, 0),
-        ("nft add element ip mainstay-services fronts { 10.96.0.3 . tcp . 80 : 0 . 1 . 1 . 0 }", 0, 1),
+        ("nft delete element ip mainstay-services frontends { 10.96.0.1 . tcp . 80 }", 1, 0),
+        ("nft add element ip mainstay-services frontends { 10.96.0.3 . tcp . 80 : 0 . 1 . 1 . 0 }", 0, 1),
         ("nft flush map ip mainstay-services backends", 2, 0),
-        ("nft add rule ip mainstay-services own drop", 0, 1),
-        ("nft flush chain ip mainstay-services leaving", 4, 0),
+        ("nft add rule ip mainstay-services output drop", 0, 1),
+        ("nft flush chain ip mainstay-services postrouting", 4, 0),
         ("nft add chain ip mainstay-services stranger", 0, 1),
-        ("nft flush chain ip mainstay-services pick-2", 3, 0),
+        ("nft flush chain ip mainstay-services balance-2", 3, 0),
     ];
     for (how, missing, surplus) in broken {
         command(machine, how);
@@ -138,7 +138,7 @@ fn what_others_break_is_mended_and_counted() {
     assert_same(&others(ruleset(machine)), &others(sound), "all of ours is back");
     // A change finds out as well.
     command(machine, "nft flush ruleset");
-    rules.apply(machine, [(tcp(SERVICE, 82), Some(target(world.backends([0]))))]);
+    rules.apply(machine, [(tcp(SERVICE, 82), Some(pool(world.backends([0]))))]);
     for port in [80, 81, 82] {
         assert!(world.pods[1].ask_tcp(SERVICE, port).is_ok(), "{port}");
     }
@@ -161,16 +161,16 @@ fn assert_same(found: &str, expected: &str, what: &str) {
 }
 
 #[test]
-fn dead_flows_that_nobody_told_us_of_are_found() {
-    let world = World::new(3);
-    let front = udp(SERVICE, 80);
-    world.rules.replace(&world.machine, [(front, target(world.backends([0])))]);
+fn reconcile_deletes_stale_udp_entries() {
+    let world = TestCluster::new(3);
+    let frontend = udp(SERVICE, 80);
+    world.rules.replace(&world.machine, [(frontend, pool(world.backends([0])))]);
     let socket = world.pods[2].run(|| std::net::UdpSocket::bind("0.0.0.0:0").unwrap());
     socket.connect((SERVICE, 80)).unwrap();
     assert_eq!(exchange(&socket).unwrap().by, world.addresses[0]);
     // Somebody else's change is in force, but the flow goes on as before.
     let fresh = Rules::new(settings("mainstay", "10.96.0.0/16"));
-    fresh.replace(&world.machine, [(front, target(world.backends([1])))]);
+    fresh.replace(&world.machine, [(frontend, pool(world.backends([1])))]);
     assert_eq!(exchange(&socket).unwrap().by, world.addresses[1], "found at the start");
     let drift = world.rules.reconcile(&world.machine);
     assert_eq!(drift.dead_connections, 1, "{drift:?}");
@@ -179,18 +179,18 @@ fn dead_flows_that_nobody_told_us_of_are_found() {
 
 #[test]
 fn two_instances_leave_each_other_alone_and_removal_leaves_nothing() {
-    let world = World::new(2);
+    let world = TestCluster::new(2);
     let machine = &world.machine;
     let (before, routes_before) = (ruleset(machine), routes(machine));
     let other = Rules::new(settings("mainstay-0a1b2c3d", "10.97.0.0/16"));
     let theirs = Ipv4Addr::new(10, 97, 0, 1);
-    let fronts = |address, node, which: usize| {
-        let sticky = Target { affinity: Some(Duration::from_secs(60)), ..target(world.backends([which])) };
-        [(tcp(address, 80), target(world.backends([which]))), (tcp(None, node), sticky)]
+    let frontends = |address, node, which: usize| {
+        let sticky = BackendPool { affinity: Some(Duration::from_secs(60)), ..pool(world.backends([which])) };
+        [(tcp(address, 80), pool(world.backends([which]))), (tcp(None, node), sticky)]
     };
-    world.rules.replace(machine, fronts(SERVICE, 30080, 0));
+    world.rules.replace(machine, frontends(SERVICE, 30080, 0));
     let (ours_alone, routes_alone) = (ruleset(machine), routes(machine));
-    other.replace(machine, fronts(theirs, 30081, 1));
+    other.replace(machine, frontends(theirs, 30081, 1));
     for client in [&world.pods[0], &world.pods[1], machine] {
         assert_eq!(client.ask_tcp(SERVICE, 80).unwrap().by, world.addresses[0]);
         assert_eq!(client.ask_tcp(theirs, 80).unwrap().by, world.addresses[1]);
@@ -199,7 +199,7 @@ fn two_instances_leave_each_other_alone_and_removal_leaves_nothing() {
     assert_eq!(world.neighbour.ask_tcp(MACHINE, 30081).unwrap().by, world.addresses[1]);
     assert_eq!(world.rules.reconcile(machine), Drift::default());
     let remove =
-        |instance: &'static str| machine.run_async(move || async move { Kernel::remove(instance).await.unwrap() });
+        |instance: &'static str| machine.run_async(move || async move { KernelProxy::remove(instance).await.unwrap() });
     remove("mainstay-0a1b2c3d");
     assert_same(&ruleset(machine), &ours_alone, "only theirs is gone");
     assert_eq!(routes(machine), routes_alone);
@@ -211,27 +211,27 @@ fn two_instances_leave_each_other_alone_and_removal_leaves_nothing() {
 
 #[test]
 fn thirty_thousand_backends_are_loaded_changed_and_read_back() {
-    let place = Place::new();
+    let place = Netns::new();
     let rules = Rules::new(settings("mainstay", "10.96.0.0/16"));
-    let fronts: BTreeMap<Front, Target> = (0..3_000u32)
+    let frontends: BTreeMap<Frontend, BackendPool> = (0..3_000u32)
         .map(|service| {
             let address = Ipv4Addr::from(u32::from(SERVICE) + 10 + service);
             let backends = (0..10).map(|n| SocketAddrV4::new(Ipv4Addr::from(0x0af4_0000 + service * 10 + n), 80));
-            (tcp(address, 80), target(backends))
+            (tcp(address, 80), pool(backends))
         })
         .collect();
-    let some = *fronts.keys().nth(1_500).unwrap();
-    rules.replace(&place, fronts);
-    rules.apply(&place, [(some, Some(target([SocketAddrV4::new([10, 1, 2, 3].into(), 80)])))]);
+    let some = *frontends.keys().nth(1_500).unwrap();
+    rules.replace(&place, frontends);
+    rules.apply(&place, [(some, Some(pool([SocketAddrV4::new([10, 1, 2, 3].into(), 80)])))]);
     assert_eq!(rules.reconcile(&place), Drift::default());
     command(&place, "nft add table ip somebody-elses");
     assert_eq!(rules.reconcile(&place), Drift::default(), "read back whole");
-    command(&place, "nft flush map ip mainstay-services fronts");
+    command(&place, "nft flush map ip mainstay-services frontends");
     assert_eq!(rules.reconcile(&place), Drift { missing: 3_000, surplus: 0, dead_connections: 0 });
 }
 
 /// Both paths together, in the machine's namespace.
-fn balancer(world: &World) -> (tokio::runtime::Runtime, Arc<Balancer>) {
+fn balancer(world: &TestCluster) -> (tokio::runtime::Runtime, Arc<Balancer>) {
     world.machine.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let balancer = runtime.block_on(async {
@@ -245,20 +245,20 @@ fn balancer(world: &World) -> (tokio::runtime::Runtime, Arc<Balancer>) {
 
 #[test]
 fn no_connection_fails_while_a_service_loses_and_regains_its_only_backend() {
-    let world = World::new(3);
+    let world = TestCluster::new(3);
     let (runtime, balancer) = balancer(&world);
     let held = WithoutBackends::Hold(Duration::from_secs(10));
     let key = Key::new("default", "only");
-    let with = |which: &[usize]| Target {
+    let with = |which: &[usize]| BackendPool {
         without_backends: held,
         masquerade: true,
-        ..target(world.backends(which.iter().copied()))
+        ..pool(world.backends(which.iter().copied()))
     };
     let runtime = Arc::new(runtime);
-    let apply = |target: Target| {
+    let apply = |pool: BackendPool| {
         let (runtime, balancer, key) = (runtime.clone(), balancer.clone(), key.clone());
-        let fronts = vec![(tcp(SERVICE, 80), target.clone()), (tcp(None, 30080), target)];
-        world.machine.run(move || runtime.block_on(balancer.apply(vec![(key, fronts)])).unwrap());
+        let frontends = vec![(tcp(SERVICE, 80), pool.clone()), (tcp(None, 30080), pool)];
+        world.machine.run(move || runtime.block_on(balancer.apply(vec![(key, frontends)])).unwrap());
     };
     apply(with(&[]));
     let clients = [

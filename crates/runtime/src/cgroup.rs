@@ -11,12 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mainstay_files::mountinfo::{self, Mount};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-use crate::spec::Resources;
+use crate::{error::at_path, spec::Resources};
 
 mod limits;
 mod usage;
@@ -33,33 +34,66 @@ pub enum Layout {
 
 pub fn layout() -> &'static Layout {
     static LAYOUT: OnceLock<Layout> = OnceLock::new();
-    LAYOUT.get_or_init(|| parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()))
+    LAYOUT.get_or_init(|| Layout::of(&mountinfo::read().unwrap_or_default()))
 }
 
-/// From the text of `mountinfo`.
-fn parse(mounts: &str) -> Layout {
-    let mut v1: Vec<(Vec<String>, PathBuf)> = Vec::new();
-    let mut v2 = PathBuf::from("/sys/fs/cgroup");
-    for line in mounts.lines() {
-        let Some((left, right)) = line.split_once(" - ") else { continue };
-        let Some(point) = left.split(' ').nth(4) else { continue };
-        let mut right = right.split(' ');
-        match (right.next(), right.nth(1)) {
-            (Some("cgroup"), Some(options)) if !options.contains("name=") => {
-                let names: Vec<_> = options
-                    .split(',')
-                    .filter(|name| !matches!(*name, "rw" | "ro" | "clone_children" | "xattr"))
-                    .map(str::to_owned)
-                    .collect();
-                if v1.iter().all(|(have, _)| *have != names) {
-                    v1.push((names, PathBuf::from(point)));
-                }
-            }
-            (Some("cgroup2"), _) => v2 = PathBuf::from(point),
-            _ => {}
+/// Why containers cannot be made for want of cgroups; empty if they can.
+pub fn what_is_missing() -> Vec<String> {
+    match mountinfo::read() {
+        Ok(mounts) => missing(&Layout::of(&mounts), &|path| path.exists()),
+        Err(error) => vec![format!("the table of mounts: read /proc/self/mountinfo: {error}")],
+    }
+}
+
+/// Controllers that limits of pods cannot do without.
+const REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
+
+/// A directory that exists proves nothing: who has a mount namespace with a fresh `/sys` sees empty ones.
+fn missing(layout: &Layout, exists: &dyn Fn(&Path) -> bool) -> Vec<String> {
+    let hidden = |root: &Path| {
+        format!(
+            "cgroups: {} is missing, so no hierarchy is mounted at {} for this process. `ip netns exec` hides them: use `nsenter --net=/run/netns/NAME` instead. \
+             Else mount them: mount -t cgroup2 none /sys/fs/cgroup",
+            root.join("cgroup.procs").display(),
+            root.display()
+        )
+    };
+    let is_hidden = |root: &&Path| !exists(&root.join("cgroup.procs"));
+    match layout {
+        Layout::V2(root) => Some(root.as_path()).filter(is_hidden).map(hidden).into_iter().collect(),
+        Layout::V1(all) => {
+            let has = |name: &str| all.iter().any(|(names, _)| names.iter().any(|own| own == name));
+            let absent = REQUIRED.iter().filter(|name| !has(name)).map(|name| {
+                format!("the cgroup controller {name}: no hierarchy in /proc/self/mountinfo has it; mount it: mount -t cgroup -o {name} none /sys/fs/cgroup/{name}")
+            });
+            all.iter().map(|(_, root)| root.as_path()).filter(is_hidden).map(hidden).chain(absent).collect()
         }
     }
-    if v1.is_empty() { Layout::V2(v2) } else { Layout::V1(v1) }
+}
+
+impl Layout {
+    fn of(mounts: &[Mount]) -> Self {
+        let mut v1: Vec<(Vec<String>, PathBuf)> = Vec::new();
+        let mut v2 = PathBuf::from("/sys/fs/cgroup");
+        for mount in mounts {
+            match mount.filesystem.as_str() {
+                "cgroup" if !mount.super_options.contains("name=") => {
+                    let names: Vec<_> = mount
+                        .super_options
+                        .split(',')
+                        .filter(|name| !matches!(*name, "rw" | "ro" | "clone_children" | "xattr"))
+                        .map(str::to_owned)
+                        .collect();
+                    if v1.iter().all(|(have, _)| *have != names) {
+                        v1.push((names, mount.mount_point.clone()));
+                    }
+                }
+                "cgroup2" => v2.clone_from(&mount.mount_point),
+                _ => {}
+            }
+        }
+        if v1.is_empty() { Layout::V2(v2) } else { Layout::V1(v1) }
+    }
 }
 
 /// A group, by its path below each hierarchy's mount point.
@@ -114,7 +148,8 @@ impl Cgroup<'_> {
                     if names.iter().any(|name| name == "cpuset") {
                         create_cpuset(root, &self.path)?;
                     } else {
-                        fs::create_dir_all(root.join(&self.path))?;
+                        let dir = root.join(&self.path);
+                        fs::create_dir_all(&dir).map_err(|error| at_path("make", &dir, &error))?;
                     }
                 }
                 Ok(())
@@ -125,7 +160,8 @@ impl Cgroup<'_> {
     /// Moves a process into it.
     pub fn add(&self, pid: i32) -> io::Result<()> {
         for dir in self.dirs() {
-            fs::write(dir.join("cgroup.procs"), pid.to_string())?;
+            let file = dir.join("cgroup.procs");
+            fs::write(&file, pid.to_string()).map_err(|error| at_path("write", &file, &error))?;
         }
         Ok(())
     }
@@ -236,7 +272,7 @@ fn create_cpuset(root: &Path, path: &Path) -> io::Result<()> {
 
 fn make_dir(dir: &Path) -> io::Result<()> {
     match fs::create_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(at_path("make", dir, &error)),
         _ => Ok(()),
     }
 }
@@ -283,16 +319,33 @@ mod tests {
         32 29 0:29 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd\n\
         33 29 0:30 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
 
+    fn layout_of(table: &str) -> Layout {
+        Layout::of(&mountinfo::parse(table.as_bytes()))
+    }
+
+    #[test]
+    fn hierarchies_that_are_hidden_or_lack_a_controller_are_named() {
+        let visible = |_: &Path| true;
+        let complete = format!("{HYBRID}34 29 0:31 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n");
+        assert!(missing(&layout_of(&complete), &visible).is_empty());
+        let [pids] = <[String; 1]>::try_from(missing(&layout_of(HYBRID), &visible)).unwrap();
+        assert!(pids.starts_with("the cgroup controller pids"), "{pids}");
+        // As `ip netns exec` leaves it: a directory, and nothing mounted.
+        let [hidden] = <[String; 1]>::try_from(missing(&layout_of(""), &|_| false)).unwrap();
+        assert!(hidden.contains("/sys/fs/cgroup/cgroup.procs") && hidden.contains("nsenter"), "{hidden}");
+        assert_eq!(missing(&layout_of(&complete), &|path| !path.starts_with("/sys/fs/cgroup/memory")).len(), 1);
+    }
+
     #[test]
     fn a_machine_with_both_kinds_is_of_the_first() {
-        let Layout::V1(all) = parse(HYBRID) else { panic!("not version 1") };
+        let Layout::V1(all) = layout_of(HYBRID) else { panic!("not version 1") };
         assert_eq!(all.len(), 2);
         assert_eq!(all[0], (vec!["cpu".to_owned(), "cpuacct".to_owned()], PathBuf::from("/sys/fs/cgroup/cpu,cpuacct")));
     }
 
     #[test]
     fn a_machine_with_one_tree_is_of_the_second() {
-        let layout = parse("30 29 0:27 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+        let layout = layout_of("30 29 0:27 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
         assert!(matches!(layout, Layout::V2(root) if root == Path::new("/sys/fs/cgroup")));
     }
 }

@@ -9,6 +9,7 @@ pub mod cgroup;
 pub mod cri;
 pub mod error;
 pub mod fake;
+pub mod idmap;
 pub mod images;
 pub mod observed;
 pub mod port;

@@ -119,6 +119,8 @@ pub struct ContainerStats {
     pub memory_usage: u64,
     pub rss: u64,
     pub pids: u64,
-    /// Bytes in the writable layer and in the log.
+    /// Bytes in the writable layer and in the log files.
     pub rootfs_bytes: u64,
+    /// It does not run any more: all that it still uses is disk.
+    pub ended: bool,
 }

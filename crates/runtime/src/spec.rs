@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::observed::PodRef;
+use crate::{idmap::UserNamespace, observed::PodRef};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
@@ -16,6 +16,15 @@ pub struct SandboxSpec {
     pub host_network: bool,
     pub host_ipc: bool,
     pub pid: PidMode,
+    /// `hostUsers: false`: the pod's block of host ids.
+    #[serde(default)]
+    pub users: Option<UserNamespace>,
+    /// The RuntimeClass's handler; the runtime's own if empty.
+    #[serde(default)]
+    pub runtime_handler: String,
+    /// Of the pod as a whole, for runtimes that label the sandbox.
+    #[serde(default)]
+    pub selinux: Option<SelinuxOptions>,
     /// Below the runtime's own parent: `burstable/pod<uid>`.
     pub cgroup: String,
     /// Limits of the pod as a whole.
@@ -114,7 +123,19 @@ pub struct Mount {
     pub source: PathBuf,
     pub target: PathBuf,
     pub read_only: bool,
+    /// What is mounted below the source is read-only too.
+    #[serde(default)]
+    pub recursive_read_only: RecursiveReadOnly,
     pub propagation: Propagation,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecursiveReadOnly {
+    #[default]
+    Disabled,
+    /// Where the runtime can; without it no reason to refuse the container.
+    IfPossible,
+    Enabled,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +178,29 @@ pub struct Security {
     pub seccomp: Seccomp,
     /// `procMount: Unmasked`.
     pub unmasked_proc: bool,
+    #[serde(default)]
+    pub apparmor: AppArmor,
+    #[serde(default)]
+    pub selinux: Option<SelinuxOptions>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AppArmor {
+    /// Nothing is asked for: the runtime's default where the host has it.
+    #[default]
+    Unspecified,
+    RuntimeDefault,
+    Unconfined,
+    /// A profile that is loaded on this machine.
+    Localhost(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelinuxOptions {
+    pub user: String,
+    pub role: String,
+    pub kind: String,
+    pub level: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

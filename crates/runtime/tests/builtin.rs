@@ -4,6 +4,8 @@
 mod outliving;
 #[path = "builtin/pod.rs"]
 mod pod;
+#[path = "builtin/protection.rs"]
+mod protection;
 #[path = "builtin/subject.rs"]
 mod subject;
 

@@ -1,8 +1,8 @@
-//! Asks the API to put pods on machines, many at once.
+//! Binds pods to nodes, many at once.
 //!
-//! Our own server takes many placements in one request and writes them, with the events that tell of them, in one
-//! commit. Another Kubernetes API server knows only `pods/binding`: then it is one request per pod, and one per event.
-//! Either way each pod is judged by itself, by its uid: what has gone or changed is refused and the rest stands.
+//! Mainstay's server takes many placements in one request and writes them, with their `Scheduled` events, in one commit.
+//! Other Kubernetes API servers have only `pods/binding`: then it is one request per pod, and one per event. Either way
+//! each pod is fenced by its uid: bindings of pods that were deleted or changed are refused, and the others stand.
 
 use std::{
     collections::BTreeMap,
@@ -17,50 +17,50 @@ use serde_json::{Value, json};
 
 use crate::{
     core::view::PodKey,
-    events::{Events, Note, Tone},
+    event_recorder::{EventRecorder, EventType, PodEvent},
 };
 
 const PLACEMENTS: &str = "/apis/mainstay.dev/v1/placements";
-/// Single bindings under way at once.
-const ABREAST: usize = 32;
+/// Requests to `pods/binding` under way at once.
+const CONCURRENT_BINDINGS: usize = 32;
 
-/// A pod that is to go to a machine.
+/// A pod to bind to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct BindRequest {
     pub pod: PodKey,
     pub uid: String,
     pub node: String,
-    /// What the pod is told: the ports it was given.
+    /// Put on the pod: its automatic host ports.
     pub annotations: BTreeMap<String, String>,
 }
 
-impl Order {
+impl BindRequest {
     fn message(&self) -> String {
         format!("Successfully assigned {} to {}", self.pod, self.node)
     }
 }
 
-/// What became of an order.
+/// The result of a [`BindRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The pod is on the machine, since this version of it; 0 if that was not told.
+pub enum BindResult {
+    /// The pod is bound, at this version of it; 0 if that is not known.
     Bound { version: u64 },
-    /// It is not, because the pod or the machine is not what it was.
+    /// The pod, the node or the offer is not what it was.
     Refused { message: String },
-    /// It cannot be said: the API did not answer as it should. The watch will tell.
+    /// It is not known whether the pod is bound, since the API did not answer properly. The watch will tell.
     Failed { message: String },
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Placement<'a> {
-    metadata: Metadata<'a>,
+struct PlacementItem<'a> {
+    metadata: PlacementMetadata<'a>,
     node: &'a str,
     message: String,
 }
 
 #[derive(Serialize)]
-struct Metadata<'a> {
+struct PlacementMetadata<'a> {
     namespace: &'a str,
     name: &'a str,
     uid: &'a str,
@@ -73,7 +73,7 @@ struct Metadata<'a> {
 struct PlacementList<'a> {
     api_version: &'static str,
     kind: &'static str,
-    items: Vec<Placement<'a>>,
+    items: Vec<PlacementItem<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -91,7 +91,7 @@ struct PlacementResult {
     message: String,
 }
 
-impl From<PlacementResult> for Answer {
+impl From<PlacementResult> for BindResult {
     fn from(result: PlacementResult) -> Self {
         match result.code {
             200..300 => Self::Bound { version: result.resource_version.parse().unwrap_or(0) },
@@ -103,87 +103,90 @@ impl From<PlacementResult> for Answer {
 
 pub struct Binder {
     client: Client,
-    events: Events,
-    /// The server has turned out to know nothing of many placements at once.
-    singly: AtomicBool,
+    event_recorder: EventRecorder,
+    /// The server does not serve `placements`.
+    single_only: AtomicBool,
 }
 
 impl Binder {
-    pub fn new(client: Client, events: Events) -> Self {
-        Self { client, events, singly: AtomicBool::new(false) }
+    pub fn new(client: Client, event_recorder: EventRecorder) -> Self {
+        Self { client, event_recorder, single_only: AtomicBool::new(false) }
     }
 
-    /// An answer for each order, in their order.
-    pub async fn bind(&self, orders: &[Order]) -> Vec<Answer> {
-        if !self.singly.load(Ordering::Relaxed)
-            && let Some(answers) = self.together(orders).await
+    /// A result for each request, in their order.
+    pub async fn bind(&self, requests: &[BindRequest]) -> Vec<BindResult> {
+        if !self.single_only.load(Ordering::Relaxed)
+            && let Some(results) = self.bind_batch(requests).await
         {
-            return answers;
+            return results;
         }
-        let each: Vec<_> = orders.iter().map(|order| self.one(order)).collect();
-        stream::iter(each).buffered(ABREAST).collect().await
+        let each: Vec<_> = requests.iter().map(|request| self.bind_single(request)).collect();
+        stream::iter(each).buffered(CONCURRENT_BINDINGS).collect().await
     }
 
-    /// Nothing if the server knows no such request.
-    async fn together(&self, orders: &[Order]) -> Option<Vec<Answer>> {
-        let items = orders.iter().map(|order| Placement {
-            metadata: Metadata {
-                namespace: &order.pod.namespace,
-                name: &order.pod.name,
-                uid: &order.uid,
-                annotations: &order.annotations,
+    /// `None` if the server does not serve `placements`.
+    async fn bind_batch(&self, requests: &[BindRequest]) -> Option<Vec<BindResult>> {
+        let items = requests.iter().map(|request| PlacementItem {
+            metadata: PlacementMetadata {
+                namespace: &request.pod.namespace,
+                name: &request.pod.name,
+                uid: &request.uid,
+                annotations: &request.annotations,
             },
-            node: &order.node,
-            message: order.message(),
+            node: &request.node,
+            message: request.message(),
         });
         let list = PlacementList { api_version: "mainstay.dev/v1", kind: "PlacementList", items: items.collect() };
-        let all = |message: &dyn std::fmt::Display| {
+        let fail_all = |message: &dyn std::fmt::Display| {
             let message = message.to_string();
-            Some(vec![Answer::Failed { message }; orders.len()])
+            Some(vec![BindResult::Failed { message }; requests.len()])
         };
         let body = match serde_json::to_vec(&list) {
             Ok(body) => body,
-            Err(error) => return all(&error),
+            Err(error) => return fail_all(&error),
         };
-        let request = http::Request::post(PLACEMENTS).header(http::header::CONTENT_TYPE, "application/json").body(body);
-        let request = match request {
+        let http_request =
+            http::Request::post(PLACEMENTS).header(http::header::CONTENT_TYPE, "application/json").body(body);
+        let http_request = match http_request {
             Ok(request) => request,
-            Err(error) => return all(&error),
+            Err(error) => return fail_all(&error),
         };
-        match self.client.request::<ResultList>(request).await {
-            Ok(results) if results.items.len() == orders.len() => {
-                Some(results.items.into_iter().map(Answer::from).collect())
+        match self.client.request::<ResultList>(http_request).await {
+            Ok(results) if results.items.len() == requests.len() => {
+                Some(results.items.into_iter().map(BindResult::from).collect())
             }
-            Ok(results) => all(&format_args!("{} answers to {} placements", results.items.len(), orders.len())),
+            Ok(results) => fail_all(&format_args!("{} answers to {} placements", results.items.len(), requests.len())),
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 405 => {
-                self.singly.store(true, Ordering::Relaxed);
+                self.single_only.store(true, Ordering::Relaxed);
                 None
             }
-            Err(error) => all(&error),
+            Err(error) => fail_all(&error),
         }
     }
 
-    async fn one(&self, order: &Order) -> Answer {
+    async fn bind_single(&self, request: &BindRequest) -> BindResult {
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": {
-                "name": order.pod.name, "namespace": order.pod.namespace, "uid": order.uid,
-                "annotations": order.annotations,
+                "name": request.pod.name, "namespace": request.pod.namespace, "uid": request.uid,
+                "annotations": request.annotations,
             },
-            "target": { "apiVersion": "v1", "kind": "Node", "name": order.node },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": request.node },
         });
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &order.pod.namespace);
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &request.pod.namespace);
         let body = PostParams::default();
-        match pods.create_subresource::<_, Value>("binding", &order.pod.name, &body, &binding).await {
+        match pods.create_subresource::<_, Value>("binding", &request.pod.name, &body, &binding).await {
             Ok(_) => {
-                let (pod, uid, message) = (order.pod.clone(), order.uid.clone(), order.message());
-                self.events.tell(&Note { pod, uid, tone: Tone::Normal, reason: "Scheduled", message }).await;
-                Answer::Bound { version: 0 }
+                let (pod, uid, message) = (request.pod.clone(), request.uid.clone(), request.message());
+                self.event_recorder
+                    .record(&PodEvent { pod, uid, type_: EventType::Normal, reason: "Scheduled", message })
+                    .await;
+                BindResult::Bound { version: 0 }
             }
             Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {
-                Answer::Refused { message: status.message.clone() }
+                BindResult::Refused { message: status.message.clone() }
             }
-            Err(error) => Answer::Failed { message: error.to_string() },
+            Err(error) => BindResult::Failed { message: error.to_string() },
         }
     }
 }
@@ -193,13 +196,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_told_apart() {
-        let answer = |value: Value| Answer::from(serde_json::from_value::<PlacementResult>(value).unwrap());
-        assert_eq!(answer(json!({ "code": 201, "resourceVersion": "12" })), Answer::Bound { version: 12 });
+    fn results_are_told_apart() {
+        let result = |value: Value| BindResult::from(serde_json::from_value::<PlacementResult>(value).unwrap());
+        assert_eq!(result(json!({ "code": 201, "resourceVersion": "12" })), BindResult::Bound { version: 12 });
         let gone = json!({ "code": 404, "reason": "NotFound", "message": "no" });
-        assert_eq!(answer(gone), Answer::Refused { message: "no".to_owned() });
-        assert!(matches!(answer(json!({ "code": 409 })), Answer::Refused { .. }));
-        assert!(matches!(answer(json!({ "code": 429 })), Answer::Failed { .. }));
-        assert!(matches!(answer(json!({ "code": 500 })), Answer::Failed { .. }));
+        assert_eq!(result(gone), BindResult::Refused { message: "no".to_owned() });
+        assert!(matches!(result(json!({ "code": 409 })), BindResult::Refused { .. }));
+        assert!(matches!(result(json!({ "code": 429 })), BindResult::Failed { .. }));
+        assert!(matches!(result(json!({ "code": 500 })), BindResult::Failed { .. }));
     }
 }

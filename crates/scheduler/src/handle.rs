@@ -1,16 +1,16 @@
-//! How others in the process reach the scheduler that runs, if one does.
+//! How the `/debug` endpoints reach the scheduler, if this process leads.
 //!
-//! There is a handle for as long as there is a process; behind it a scheduler comes and goes, as leaders do.
+//! The handle lives as long as the process; the scheduler behind it comes and goes with leadership.
 //!
-//! What `/debug/…` answers:
+//! Paths below `/debug/`, named as in Kubernetes on Mesos:
 //!
-//! * `scheduler/podqueue`: who waits: pod, deadline, back-off
-//! * `scheduler/podstore`: every pod known, with its machine and what becomes of it
-//! * `registry/tasks`: every pod that has a machine: uid, pod, state, the machine whose offer it used
-//! * `actions/requestExplicit`, `actions/requestImplicit`: everything is listed again and compared with what is known
-//! * `actions/kamikaze`: every machine's offer is torn up. A scheduler on Mesos killed the executor on each machine,
-//!   and with it everything it ran, so that machines began anew. Here what runs, runs on; what begins anew
-//!   is only what we believe of a machine: it gets nothing until it has offered again what it has, which it does within
+//! * `scheduler/podqueue`: the scheduling queue: pod, deadline, backoff
+//! * `scheduler/podstore`: every pod, with its node and state
+//! * `registry/tasks`: every pod that has a node: uid, pod, state, the node whose offer it used
+//! * `actions/requestExplicit`, `actions/requestImplicit`: all objects are listed again and compared with the cache
+//! * `actions/kamikaze`: every node's offer is torn up. A scheduler on Mesos killed the executor on each node,
+//!   and with it everything it ran, so that nodes began anew. Here what runs, runs on; what begins anew
+//!   is only what we believe of a node: it gets nothing until it has offered again what it has, which it does within
 //!   a few seconds if its agent is alive
 
 use std::{sync::Arc, time::Duration};
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Something asked of the running scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum DebugRequest {
     PodQueue,
     PodStore,
     Tasks,
@@ -29,7 +29,7 @@ pub enum Ask {
     Kamikaze,
 }
 
-impl Ask {
+impl DebugRequest {
     /// By the path below `/debug/`.
     pub fn parse(path: &str) -> Option<Self> {
         Some(match path {
@@ -46,7 +46,7 @@ impl Ask {
 
 /// How it was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum DebugReply {
     Text(String),
     Done,
     /// There is no such question.
@@ -55,14 +55,14 @@ pub enum Reply {
     Unavailable(&'static str),
 }
 
-pub(crate) struct Asked {
-    pub ask: Ask,
-    pub answer: oneshot::Sender<Reply>,
+pub(crate) struct PendingRequest {
+    pub request: DebugRequest,
+    pub reply: oneshot::Sender<DebugReply>,
 }
 
 #[derive(Clone)]
 pub struct Handle {
-    running: Arc<Mutex<Option<mpsc::UnboundedSender<Asked>>>>,
+    running: Arc<Mutex<Option<mpsc::UnboundedSender<PendingRequest>>>>,
     timeout: Duration,
 }
 
@@ -72,25 +72,27 @@ impl Handle {
     }
 
     /// Answers what is asked below `/debug/`.
-    pub async fn debug(&self, path: &str) -> Reply {
-        let Some(ask) = Ask::parse(path) else { return Reply::Unknown };
-        let Some(running) = self.running.lock().clone() else { return Reply::Unavailable("no scheduler runs here") };
-        let (answer, answered) = oneshot::channel();
-        if running.send(Asked { ask, answer }).is_err() {
-            return Reply::Unavailable("the scheduler is stopping");
+    pub async fn debug(&self, path: &str) -> DebugReply {
+        let Some(request) = DebugRequest::parse(path) else { return DebugReply::Unknown };
+        let Some(running) = self.running.lock().clone() else {
+            return DebugReply::Unavailable("no scheduler runs here");
+        };
+        let (reply, received) = oneshot::channel();
+        if running.send(PendingRequest { request, reply }).is_err() {
+            return DebugReply::Unavailable("the scheduler is stopping");
         }
-        match tokio::time::timeout(self.timeout, answered).await {
+        match tokio::time::timeout(self.timeout, received).await {
             Ok(Ok(reply)) => reply,
-            Ok(Err(_)) => Reply::Unavailable("the scheduler is stopping"),
-            Err(_) => Reply::Unavailable("the scheduler did not answer in time"),
+            Ok(Err(_)) => DebugReply::Unavailable("the scheduler is stopping"),
+            Err(_) => DebugReply::Unavailable("the scheduler did not answer in time"),
         }
     }
 
     /// A scheduler begins; it is reached until the seat is dropped.
-    pub(crate) fn sit(&self) -> (Seat, mpsc::UnboundedReceiver<Asked>) {
+    pub(crate) fn register(&self) -> (HandleRegistration, mpsc::UnboundedReceiver<PendingRequest>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         *self.running.lock() = Some(sender);
-        (Seat(self.clone()), receiver)
+        (HandleRegistration(self.clone()), receiver)
     }
 }
 
@@ -100,9 +102,9 @@ impl Default for Handle {
     }
 }
 
-pub(crate) struct Seat(Handle);
+pub(crate) struct HandleRegistration(Handle);
 
-impl Drop for Seat {
+impl Drop for HandleRegistration {
     fn drop(&mut self) {
         *self.0.running.lock() = None;
     }
@@ -115,19 +117,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_answers_where_none_runs_or_none_listens() {
         let handle = Handle::default();
-        assert_eq!(handle.debug("scheduler/nothing").await, Reply::Unknown);
-        assert_eq!(handle.debug("scheduler/podqueue").await, Reply::Unavailable("no scheduler runs here"));
-        let (seat, mut asked) = handle.sit();
-        assert_eq!(handle.debug("registry/tasks").await, Reply::Unavailable("the scheduler did not answer in time"));
-        let answering = async {
-            asked.recv().await; // the one before, which nobody waits for any more
-            let Asked { ask, answer } = asked.recv().await.unwrap();
-            assert_eq!(ask, Ask::Kamikaze);
-            answer.send(Reply::Text("m1\nOK\n".to_owned())).unwrap();
+        assert_eq!(handle.debug("scheduler/nothing").await, DebugReply::Unknown);
+        assert_eq!(handle.debug("scheduler/podqueue").await, DebugReply::Unavailable("no scheduler runs here"));
+        let (registration, mut requests) = handle.register();
+        assert_eq!(
+            handle.debug("registry/tasks").await,
+            DebugReply::Unavailable("the scheduler did not answer in time")
+        );
+        let replying = async {
+            requests.recv().await; // the one before, which nobody waits for any more
+            let PendingRequest { request, reply } = requests.recv().await.unwrap();
+            assert_eq!(request, DebugRequest::Kamikaze);
+            reply.send(DebugReply::Text("m1\nOK\n".to_owned())).unwrap();
         };
-        let (told, ()) = tokio::join!(handle.debug("actions/kamikaze"), answering);
-        assert_eq!(told, Reply::Text("m1\nOK\n".to_owned()));
-        drop(seat);
-        assert_eq!(handle.debug("registry/tasks").await, Reply::Unavailable("no scheduler runs here"));
+        let (reply, ()) = tokio::join!(handle.debug("actions/kamikaze"), replying);
+        assert_eq!(reply, DebugReply::Text("m1\nOK\n".to_owned()));
+        drop(registration);
+        assert_eq!(handle.debug("registry/tasks").await, DebugReply::Unavailable("no scheduler runs here"));
     }
 }

@@ -1,32 +1,31 @@
-//! Which pod runs on which machine.
+//! The scheduler: decides which node each pod runs on, and binds it.
 //!
-//! * [`core`]: the decision, pure: machines and pods in, placements and reasons out. No clock, no I/O, no
-//!   chance but a seed.
-//! * [`queue`]: who waits, and when they are tried again; [`board`]: what machines offer at the moment;
-//!   [`reconcile`]: when everything is compared; [`volumes`]: what claims ask of a machine. All pure
-//! * [`state`]: all of that together, still without a clock or a socket: news in, work out; [`run`] drives it
-//! * [`follow`]: what happens, from the API's bytes ([`wire`]); [`bind`], [`preempt`], [`say`], [`events`]: what is done about it
-//! * [`settings`]: what can be tuned, [`ini`]: from a file; [`metrics`]: what is counted; [`handle`]: what can be asked
+//! * [`core`]: the decision, pure: a snapshot of nodes and pods in, placements or reasons out. No clock, no I/O
+//! * [`scheduling_queue`]: which pods wait, and when each is tried again; [`offers`]: what nodes offer at the moment;
+//!   [`reconcile`]: when all objects are listed again; [`volumes`]: which nodes a pod's claims allow. All pure
+//! * [`state`]: all of that together, still without a clock or a socket: events in, actions out; [`run`](run()) drives it
+//! * [`reflector`]: lists and watches the API; [`bind`], [`preemptor`], [`status_writer`], [`event_recorder`]: carry
+//!   out the actions
+//! * [`settings`]: what can be configured, [`config_file`]: from a file; [`metrics`]; [`handle`]: the `/debug` endpoints
 
 pub mod bind;
-pub mod board;
+pub mod config_file;
 pub mod core;
-pub mod events;
-pub mod follow;
+pub mod event_recorder;
 pub mod handle;
-pub mod ini;
 pub mod metrics;
-pub mod preempt;
-pub mod queue;
+pub mod offers;
+pub mod preemptor;
 pub mod reconcile;
+pub mod reflector;
 mod run;
-pub mod say;
+pub mod scheduling_queue;
 pub mod settings;
 pub mod state;
+pub mod status_writer;
 pub mod volumes;
-pub mod wire;
 
-pub use handle::{Handle, Reply};
+pub use handle::{DebugReply, Handle};
 pub use metrics::Metrics;
 pub use run::run;
 pub use settings::Settings;

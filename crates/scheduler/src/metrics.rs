@@ -1,4 +1,4 @@
-//! What the scheduler counts. Labels are enums, so that the number of series is known.
+//! Metrics of the scheduler. Labels are enums, so that the number of series is known.
 
 pub use prometheus_client::registry::Registry;
 use prometheus_client::{
@@ -11,67 +11,67 @@ use prometheus_client::{
     },
 };
 
-/// Why an offer was of no use to a pod, or to anybody.
+/// Why an offer was of no use to a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Declined {
+pub enum DeclineReason {
     /// Too little of some resource.
-    Room,
+    Resources,
     /// A host port is taken or not offered.
     Ports,
     /// Labels, taints, being cordoned or not ready.
-    Machine,
-    /// What else runs where.
-    Neighbours,
-    /// The volumes of the pod are elsewhere.
+    Node,
+    /// Pod affinity, anti-affinity or topology spread.
+    PodTopology,
+    /// The volumes of the pod cannot be reached from the node.
     Volumes,
-    /// The machine had turned the pod away.
+    /// The node refused the pod a moment ago.
     Refused,
 }
 
-/// What asked for everything to be compared.
+/// Why all objects are listed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Kind {
+pub enum ReconcileKind {
     Implicit,
     Explicit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Decision {
-    Placed,
-    Unplaced,
-    Preempted,
+    Scheduled,
+    Unschedulable,
+    Preempting,
 }
 
-/// How asking for a placement ended.
+/// The result of a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Bound {
+pub enum BindOutcome {
     Done,
-    /// The pod or the machine is not what it was: planned again.
+    /// The pod, the node or the offer is not what it was: scheduled again.
     Refused,
-    /// The API could not be asked.
+    /// The API did not answer properly.
     Failed,
-    /// Done, on a machine whose offer had expired meanwhile.
+    /// Done, on a node whose offer expired meanwhile.
     Late,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
-    reason: Declined,
+struct DeclineLabels {
+    reason: DeclineReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Of {
-    kind: Kind,
+struct ReconcileLabels {
+    kind: ReconcileKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Result {
+struct DecisionLabels {
     result: Decision,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    result: Bound,
+struct BindLabels {
+    result: BindOutcome,
 }
 
 /// Cheap to clone: all clones count together.
@@ -87,16 +87,16 @@ pub struct Metrics {
     pub bind_latency: Histogram,
     pub decide_latency: Histogram,
     pub reconcile_latency: Histogram,
-    declined: Family<Reason, Counter>,
-    decisions: Family<Result, Counter>,
-    binds: Family<Outcome, Counter>,
-    reconcile_requested: Family<Of, Counter>,
-    reconcile_executed: Family<Of, Counter>,
-    reconcile_cancelled: Family<Of, Counter>,
+    declined: Family<DeclineLabels, Counter>,
+    decisions: Family<DecisionLabels, Counter>,
+    binds: Family<BindLabels, Counter>,
+    reconcile_requested: Family<ReconcileLabels, Counter>,
+    reconcile_executed: Family<ReconcileLabels, Counter>,
+    reconcile_cancelled: Family<ReconcileLabels, Counter>,
 }
 
 impl Metrics {
-    /// Counters that `registry` shows.
+    /// Metrics in `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let seconds = || Histogram::new(exponential_buckets(0.000_1, 4.0, 12));
         let metrics = Self {
@@ -119,52 +119,60 @@ impl Metrics {
         };
         let own = registry.sub_registry_with_prefix("mainstay_scheduler");
         own.register("offers_received", "Offers received, renewals included", metrics.offers_received.clone());
-        own.register("offers_used", "Offers that pods were placed on, once per pod", metrics.offers_used.clone());
-        own.register("offers_declined", "Offers a pod could not use, once per pod tried", metrics.declined.clone());
+        own.register("offers_used", "Offers used, once per pod", metrics.offers_used.clone());
+        own.register(
+            "offers_declined",
+            "Offers that a pod could not use, once per pod and attempt",
+            metrics.declined.clone(),
+        );
         own.register("offers_expired", "Offers that were not renewed in time", metrics.offers_expired.clone());
-        own.register("offers_viable", "Machines that offer something at the moment", metrics.offers_viable.clone());
-        own.register("pods_pending", "Pods that wait for a machine", metrics.pods_pending.clone());
-        own.register("refusals", "Pods that machines turned away", metrics.refusals.clone());
-        own.register("decisions", "Pods tried, by how it ended", metrics.decisions.clone());
-        own.register("binds", "Placements asked for, by how it ended", metrics.binds.clone());
-        own.register("queue_wait_seconds", "Time from ready to being tried", metrics.queue_wait.clone());
-        own.register("bind_latency_seconds", "Time from decision to answer", metrics.bind_latency.clone());
-        own.register("decide_latency_seconds", "Time to decide about a batch", metrics.decide_latency.clone());
-        own.register("reconciliation_requested", "Comparisons asked for", metrics.reconcile_requested.clone());
-        own.register("reconciliation_executed", "Comparisons done", metrics.reconcile_executed.clone());
-        own.register("reconciliation_cancelled", "Comparisons given up or merged", metrics.reconcile_cancelled.clone());
-        own.register("reconciliation_latency_seconds", "Time a comparison took", metrics.reconcile_latency.clone());
+        own.register("offers_viable", "Nodes with a valid offer", metrics.offers_viable.clone());
+        own.register("pods_pending", "Pods in the scheduling queue", metrics.pods_pending.clone());
+        own.register("refusals", "Pods that nodes refused", metrics.refusals.clone());
+        own.register("decisions", "Attempts to schedule a pod, by result", metrics.decisions.clone());
+        own.register("binds", "Bindings, by result", metrics.binds.clone());
+        own.register("queue_wait_seconds", "Time a pod was active in the scheduling queue", metrics.queue_wait.clone());
+        own.register("bind_latency_seconds", "Time of a batch of bindings", metrics.bind_latency.clone());
+        own.register("decide_latency_seconds", "Time to schedule a batch of pods", metrics.decide_latency.clone());
+        own.register("reconciliation_requested", "Reconciliations requested", metrics.reconcile_requested.clone());
+        own.register("reconciliation_executed", "Reconciliations done", metrics.reconcile_executed.clone());
+        own.register(
+            "reconciliation_cancelled",
+            "Reconciliations aborted or merged",
+            metrics.reconcile_cancelled.clone(),
+        );
+        own.register("reconciliation_latency_seconds", "Time of a reconciliation", metrics.reconcile_latency.clone());
         metrics
     }
 
-    pub fn declined(&self, reason: Declined, times: u64) {
-        self.declined.get_or_create(&Reason { reason }).inc_by(times);
+    pub fn record_declined(&self, reason: DeclineReason, times: u64) {
+        self.declined.get_or_create(&DeclineLabels { reason }).inc_by(times);
     }
 
-    pub fn decided(&self, result: Decision) {
-        self.decisions.get_or_create(&Result { result }).inc();
+    pub fn record_decision(&self, result: Decision) {
+        self.decisions.get_or_create(&DecisionLabels { result }).inc();
     }
 
-    pub fn bound(&self, result: Bound) {
-        self.binds.get_or_create(&Outcome { result }).inc();
+    pub fn record_bind(&self, result: BindOutcome) {
+        self.binds.get_or_create(&BindLabels { result }).inc();
     }
 
-    pub fn reconcile_requested(&self, kind: Kind) {
-        self.reconcile_requested.get_or_create(&Of { kind }).inc();
+    pub fn record_reconcile_requested(&self, kind: ReconcileKind) {
+        self.reconcile_requested.get_or_create(&ReconcileLabels { kind }).inc();
     }
 
-    pub fn reconcile_executed(&self, kind: Kind, seconds: f64) {
-        self.reconcile_executed.get_or_create(&Of { kind }).inc();
+    pub fn record_reconcile_executed(&self, kind: ReconcileKind, seconds: f64) {
+        self.reconcile_executed.get_or_create(&ReconcileLabels { kind }).inc();
         self.reconcile_latency.observe(seconds);
     }
 
-    pub fn reconcile_cancelled(&self, kind: Kind) {
-        self.reconcile_cancelled.get_or_create(&Of { kind }).inc();
+    pub fn record_reconcile_cancelled(&self, kind: ReconcileKind) {
+        self.reconcile_cancelled.get_or_create(&ReconcileLabels { kind }).inc();
     }
 }
 
 impl Default for Metrics {
-    /// Counters that nobody shows.
+    /// Metrics without a registry, for tests.
     fn default() -> Self {
         Self::register(&mut Registry::default())
     }
@@ -175,20 +183,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_is_shown() {
+    fn metrics_are_exposed() {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         metrics.offers_received.inc();
-        metrics.declined(Declined::Room, 3);
-        metrics.decided(Decision::Placed);
-        metrics.bound(Bound::Late);
-        metrics.reconcile_requested(Kind::Explicit);
+        metrics.record_declined(DeclineReason::Resources, 3);
+        metrics.record_decision(Decision::Scheduled);
+        metrics.record_bind(BindOutcome::Late);
+        metrics.record_reconcile_requested(ReconcileKind::Explicit);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [
             "mainstay_scheduler_offers_received_total 1",
-            "mainstay_scheduler_offers_declined_total{reason=\"Room\"} 3",
-            "mainstay_scheduler_decisions_total{result=\"Placed\"} 1",
+            "mainstay_scheduler_offers_declined_total{reason=\"Resources\"} 3",
+            "mainstay_scheduler_decisions_total{result=\"Scheduled\"} 1",
             "mainstay_scheduler_binds_total{result=\"Late\"} 1",
             "mainstay_scheduler_reconciliation_requested_total{kind=\"Explicit\"} 1",
         ] {

@@ -1,7 +1,8 @@
-//! Drives [`State`]: brings it news, does what it says.
+//! Runs the scheduler: passes events to [`SchedulerState`] and carries out the actions it returns.
 //!
-//! One task owns the state, so there is nothing to lock. Followers decode beside it; work is done beside it and what
-//! became of it comes back as news. It wakes for news and for the next thing that time brings, and for nothing else.
+//! One task owns the state, so there is nothing to lock. Reflectors decode objects in tasks of their own; actions are
+//! carried out in tasks of their own, and their results come back as events. The loop wakes for events and for the next
+//! deadline of the state, and for nothing else.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,151 +24,152 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     bind::Binder,
-    events::Events,
-    follow::{Follower, Relist, Seen},
+    event_recorder::EventRecorder,
     handle::Handle,
     metrics::Metrics,
-    preempt::Preemptor,
-    say::Speaker,
+    preemptor::Preemptor,
+    reflector::{Delta, Reflector, Relist},
     settings::Settings,
-    state::{News, State, Work},
+    state::{Action, SchedulerEvent, SchedulerState},
+    status_writer::StatusWriter,
 };
 
-/// Most news taken in before time is looked at again.
-const AT_ONCE: usize = 4_096;
+/// Most events applied before the state schedules.
+const EVENT_BATCH: usize = 4_096;
 
-/// Places pods until asked to stop, and returns when everything begun has ended.
+/// Schedules pods until asked to stop, and returns when all tasks have ended.
 pub async fn run(client: Client, settings: Settings, metrics: Metrics, handle: Handle, stop: CancellationToken) {
-    let (news, mut heard) = mpsc::unbounded_channel();
-    let (relist, relisting) = watch::channel(0);
+    let (sender, mut events) = mpsc::unbounded_channel();
+    let (relist_sender, relist) = watch::channel(0);
     let tasks = TaskTracker::new();
-    let follow = Following { client: client.clone(), news: news.clone(), relisting, tasks: &tasks, stop: stop.clone() };
-    follow.start("/api/v1/pods", News::Pods);
-    follow.start("/api/v1/nodes", News::Nodes);
-    follow.start("/apis/mainstay.dev/v1/offers", News::Offers);
-    follow.start("/apis/policy/v1/poddisruptionbudgets", News::Budgets);
-    follow.start("/api/v1/namespaces", News::Namespaces);
-    follow.start("/api/v1/persistentvolumeclaims", News::Claims);
-    follow.start("/api/v1/persistentvolumes", News::Volumes);
-    follow.start("/apis/storage.k8s.io/v1/storageclasses", News::Classes);
-    let hands = Arc::new(Hands::new(client));
-    let (_seat, mut asked) = handle.sit();
-    let mut state = State::new(settings, metrics, Instant::now().into_std());
+    let reflectors =
+        Reflectors { client: client.clone(), events: sender.clone(), relist, tasks: &tasks, stop: stop.clone() };
+    reflectors.start("/api/v1/pods", SchedulerEvent::Pods);
+    reflectors.start("/api/v1/nodes", SchedulerEvent::Nodes);
+    reflectors.start("/apis/mainstay.dev/v1/offers", SchedulerEvent::Offers);
+    reflectors.start("/apis/policy/v1/poddisruptionbudgets", SchedulerEvent::Budgets);
+    reflectors.start("/api/v1/namespaces", SchedulerEvent::Namespaces);
+    reflectors.start("/api/v1/persistentvolumeclaims", SchedulerEvent::Claims);
+    reflectors.start("/api/v1/persistentvolumes", SchedulerEvent::Volumes);
+    reflectors.start("/apis/storage.k8s.io/v1/storageclasses", SchedulerEvent::StorageClasses);
+    let executor = Arc::new(Executor::new(client));
+    let (_registration, mut debug_requests) = handle.register();
+    let mut state = SchedulerState::new(settings, metrics, Instant::now().into_std());
     let mut buffer = Vec::new();
     loop {
         let now = Instant::now();
-        for work in state.turn(now.into_std()) {
-            match work {
-                Work::Relist { round } => {
-                    relist.send_replace(round);
+        for action in state.schedule(now.into_std()) {
+            match action {
+                Action::Relist { round } => {
+                    relist_sender.send_replace(round);
                 }
-                work => {
-                    let (hands, news) = (hands.clone(), news.clone());
-                    tasks.spawn(async move { hands.work(work, &news).await });
+                action => {
+                    let (executor, events) = (executor.clone(), sender.clone());
+                    tasks.spawn(async move { executor.execute(action, &events).await });
                 }
             }
         }
-        let next = state.next(Instant::now().into_std()).map(Instant::from_std);
-        let alarm = async {
-            match next {
-                Some(at) => sleep_until(at).await,
+        let deadline = state.next_deadline(Instant::now().into_std()).map(Instant::from_std);
+        let timer = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            Some(asked) = asked.recv() => {
-                let reply = state.answer(asked.ask, Instant::now().into_std(), Timestamp::now());
-                let _ = asked.answer.send(reply);
+            Some(pending) = debug_requests.recv() => {
+                let reply = state.debug(pending.request, Instant::now().into_std(), Timestamp::now());
+                let _ = pending.reply.send(reply);
             }
-            count = heard.recv_many(&mut buffer, AT_ONCE) => {
+            count = events.recv_many(&mut buffer, EVENT_BATCH) => {
                 if count > 0 && settings.collect > Duration::ZERO {
                     sleep(settings.collect).await;
                 }
                 let now = Instant::now().into_std();
-                buffer.drain(..).for_each(|news| state.hear(news, now));
-                while let Ok(news) = heard.try_recv() {
-                    state.hear(news, now);
+                buffer.drain(..).for_each(|event| state.apply(event, now));
+                while let Ok(event) = events.try_recv() {
+                    state.apply(event, now);
                 }
             }
-            () = alarm => {}
+            () = timer => {}
         }
     }
     tasks.close();
     tasks.wait().await;
 }
 
-struct Following<'a> {
+struct Reflectors<'a> {
     client: Client,
-    news: UnboundedSender<News>,
-    relisting: Relist,
+    events: UnboundedSender<SchedulerEvent>,
+    relist: Relist,
     tasks: &'a TaskTracker,
     stop: CancellationToken,
 }
 
-impl Following<'_> {
-    fn start<T: DeserializeOwned + Send + 'static>(&self, path: &'static str, wrap: fn(Seen<T>) -> News) {
-        let news = self.news.clone();
-        let tell = move |seen| {
-            let _ = news.send(wrap(seen));
+impl Reflectors<'_> {
+    fn start<T: DeserializeOwned + Send + 'static>(&self, path: &'static str, wrap: fn(Delta<T>) -> SchedulerEvent) {
+        let events = self.events.clone();
+        let handler = move |delta| {
+            let _ = events.send(wrap(delta));
         };
-        let follower = Follower::new(self.client.clone(), path, self.relisting.clone(), tell);
-        self.tasks.spawn(follower.run(self.stop.clone()));
+        let reflector = Reflector::new(self.client.clone(), path, self.relist.clone(), handler);
+        self.tasks.spawn(reflector.run(self.stop.clone()));
     }
 }
 
-/// Does what the state says.
-struct Hands {
+/// Carries out actions of the state.
+struct Executor {
     binder: Binder,
-    speaker: Speaker,
+    status_writer: StatusWriter,
     preemptor: Preemptor,
-    events: Events,
+    event_recorder: EventRecorder,
     offers: Api<Offer>,
 }
 
-impl Hands {
+impl Executor {
     fn new(client: Client) -> Self {
-        let events = Events::new(client.clone());
+        let event_recorder = EventRecorder::new(client.clone());
         Self {
-            binder: Binder::new(client.clone(), events.clone()),
-            speaker: Speaker::new(client.clone(), events.clone()),
-            preemptor: Preemptor::new(client.clone(), events.clone()),
-            events,
+            binder: Binder::new(client.clone(), event_recorder.clone()),
+            status_writer: StatusWriter::new(client.clone(), event_recorder.clone()),
+            preemptor: Preemptor::new(client.clone(), event_recorder.clone()),
+            event_recorder,
             offers: Api::all(client),
         }
     }
 
-    async fn work(&self, work: Work, news: &UnboundedSender<News>) {
-        let became = match work {
-            Work::Bind(orders) => {
+    async fn execute(&self, action: Action, events: &UnboundedSender<SchedulerEvent>) {
+        let result = match action {
+            Action::Bind(requests) => {
                 let begun = Instant::now();
-                let answers = self.binder.bind(&orders).await;
-                News::Bound { orders, answers, took: begun.elapsed() }
+                let results = self.binder.bind(&requests).await;
+                SchedulerEvent::BindFinished { requests, results, took: begun.elapsed() }
             }
-            Work::Evict(eviction) => {
-                let done = self.preemptor.evict(&eviction).await;
-                News::Evicted { eviction, done }
+            Action::Preempt(preemption) => {
+                let done = self.preemptor.preempt(&preemption).await;
+                SchedulerEvent::PreemptionFinished { preemption, done }
             }
-            Work::Say(statement) => {
-                let done = self.speaker.write(&statement).await;
-                News::Said { statement, done }
+            Action::WriteStatus(update) => {
+                let done = self.status_writer.write(&update).await;
+                SchedulerEvent::StatusWritten { update, done }
             }
-            Work::Tell(note) => return self.events.tell(&note).await,
-            Work::Renounce { pod, uid } => return self.preemptor.renounce(&pod, &uid).await,
-            Work::TearUp { machine, version } => return self.tear_up(&machine, version).await,
-            Work::Relist { .. } => return,
+            Action::RecordEvent(event) => return self.event_recorder.record(&event).await,
+            Action::ClearNomination { pod, uid } => return self.preemptor.clear_nomination(&pod, &uid).await,
+            Action::DeleteOffer { node, version } => return self.delete_offer(&node, version).await,
+            Action::Relist { .. } => return,
         };
-        let _ = news.send(became); // nobody listens once we stop
+        let _ = events.send(result); // nobody receives once the scheduler stops
     }
 
-    /// Unless it has been renewed meanwhile.
-    async fn tear_up(&self, machine: &str, version: u64) {
-        let only = Preconditions { uid: None, resource_version: Some(version.to_string()) };
-        match self.offers.delete(machine, &DeleteParams::default().preconditions(only)).await {
+    /// Deletes an offer unless it has been renewed meanwhile.
+    async fn delete_offer(&self, node: &str, version: u64) {
+        let preconditions = Preconditions { uid: None, resource_version: Some(version.to_string()) };
+        match self.offers.delete(node, &DeleteParams::default().preconditions(preconditions)).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-            Err(error) => tracing::debug!(machine, %error, "cannot delete an offer"),
+            Err(error) => tracing::debug!(node, %error, "cannot delete an expired offer"),
         }
     }
 }

@@ -1,18 +1,19 @@
-//! What a pod's volumes ask of a machine.
+//! Which nodes the PersistentVolumeClaims of a pod allow.
 //!
-//! A claim that is bound binds its pods to the machines that its volume can be reached from. One that waits for its first
-//! consumer asks for nothing: the volume will be where the pod is. Anything else has to be bound first.
+//! A bound claim restricts its pods to the nodes of its volume's node affinity. A claim of a class with
+//! `WaitForFirstConsumer` restricts nothing: the volume will be provisioned where the pod is. Any other claim has to be
+//! bound first.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::core::{view::NodeTerm, wire};
+use crate::core::{decode, view::NodeTerm};
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct ClaimWire {
+pub struct ClaimView {
     metadata: ClaimMeta,
     spec: ClaimSpec,
     status: ClaimStatus,
@@ -39,63 +40,63 @@ struct ClaimStatus {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct VolumeWire {
+pub struct VolumeView {
     spec: VolumeSpec,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct VolumeSpec {
-    node_affinity: Option<Affinity>,
+    node_affinity: Option<VolumeNodeAffinity>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Affinity {
+struct VolumeNodeAffinity {
     required: Option<Value>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct ClassWire {
+pub struct StorageClassView {
     volume_binding_mode: Option<String>,
 }
 
-/// What the claims of one pod come to.
+/// What the claims of one pod require.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
+pub struct VolumeRequirements {
     /// For each volume, one of its terms has to match.
     pub terms: Vec<Vec<NodeTerm>>,
-    /// What has to happen before the pod can be placed at all.
+    /// What has to happen before the pod can be scheduled.
     pub missing: Vec<String>,
 }
 
 #[derive(Default)]
-pub struct Volumes {
+pub struct VolumeCache {
     /// By namespace and name.
-    pub claims: HashMap<(String, String), ClaimWire>,
-    pub volumes: HashMap<String, VolumeWire>,
-    pub classes: HashMap<String, ClassWire>,
+    pub claims: HashMap<(String, String), ClaimView>,
+    pub volumes: HashMap<String, VolumeView>,
+    pub classes: HashMap<String, StorageClassView>,
 }
 
-impl Volumes {
-    pub fn needs(&self, namespace: &str, claims: &[String]) -> Needs {
-        let mut needs = Needs::default();
+impl VolumeCache {
+    pub fn requirements(&self, namespace: &str, claims: &[String]) -> VolumeRequirements {
+        let mut requirements = VolumeRequirements::default();
         for name in claims {
-            match self.need(namespace, name) {
-                Ok(Some(terms)) => needs.terms.push(terms),
+            match self.claim_requirement(namespace, name) {
+                Ok(Some(terms)) => requirements.terms.push(terms),
                 Ok(None) => {}
                 Err(missing) => {
-                    if !needs.missing.contains(&missing) {
-                        needs.missing.push(missing);
+                    if !requirements.missing.contains(&missing) {
+                        requirements.missing.push(missing);
                     }
                 }
             }
         }
-        needs
+        requirements
     }
 
-    fn need(&self, namespace: &str, name: &str) -> Result<Option<Vec<NodeTerm>>, String> {
+    fn claim_requirement(&self, namespace: &str, name: &str) -> Result<Option<Vec<NodeTerm>>, String> {
         let Some(claim) = self.claims.get(&(namespace.to_owned(), name.to_owned())) else {
             return Err(format!("persistentvolumeclaim {name:?} not found"));
         };
@@ -117,8 +118,8 @@ impl Volumes {
             return Err(format!("persistentvolume {volume:?} not found"));
         };
         let required = volume.spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
-        // Terms that nobody can read match nothing, rather than everything.
-        Ok(required.map(|required| wire::node_terms(required.to_string().as_bytes()).unwrap_or_default()))
+        // Terms that cannot be decoded match no node, rather than every node.
+        Ok(required.map(|required| decode::node_selector_terms(required.to_string().as_bytes()).unwrap_or_default()))
     }
 }
 
@@ -129,13 +130,13 @@ mod tests {
 
     use super::*;
 
-    fn volumes() -> Volumes {
-        let claim = |value: Value| serde_json::from_value::<ClaimWire>(value).unwrap();
+    fn volumes() -> VolumeCache {
+        let claim = |value: Value| serde_json::from_value::<ClaimView>(value).unwrap();
         let on_n1 = json!({ "spec": { "nodeAffinity": { "required": { "nodeSelectorTerms": [
             { "matchFields": [{ "key": "metadata.name", "operator": "In", "values": ["n1"] }] },
         ] } } } });
         let named = |name: &str| ("ns".to_owned(), name.to_owned());
-        Volumes {
+        VolumeCache {
             claims: [
                 (named("bound"), claim(json!({ "metadata": {}, "spec": { "volumeName": "local" } }))),
                 (named("anywhere"), claim(json!({ "metadata": {}, "spec": { "volumeName": "free" } }))),
@@ -151,34 +152,37 @@ mod tests {
             ]
             .into(),
             classes: [
-                ("local-path".to_owned(), ClassWire { volume_binding_mode: Some("WaitForFirstConsumer".to_owned()) }),
-                ("fast".to_owned(), ClassWire { volume_binding_mode: Some("Immediate".to_owned()) }),
+                (
+                    "local-path".to_owned(),
+                    StorageClassView { volume_binding_mode: Some("WaitForFirstConsumer".to_owned()) },
+                ),
+                ("fast".to_owned(), StorageClassView { volume_binding_mode: Some("Immediate".to_owned()) }),
             ]
             .into(),
         }
     }
 
-    fn needs(claims: &[&str]) -> Needs {
-        volumes().needs("ns", &claims.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+    fn requirements(claims: &[&str]) -> VolumeRequirements {
+        volumes().requirements("ns", &claims.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
-    fn a_bound_volume_says_where_and_one_that_waits_says_nothing() {
-        let found = needs(&["bound", "anywhere", "later"]);
+    fn a_bound_claim_restricts_nodes_and_one_that_waits_for_its_consumer_does_not() {
+        let found = requirements(&["bound", "anywhere", "later"]);
         assert_eq!((found.terms.len(), found.missing), (1, vec![]));
         let labels = Default::default();
         assert!(found.terms[0][0].matches("n1", &labels) && !found.terms[0][0].matches("n2", &labels));
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn missing_objects_are_named() {
         for (claim, expected) in [
             ("none", "persistentvolumeclaim \"none\" not found"),
             ("now", "pod has unbound immediate PersistentVolumeClaims"),
             ("going", "persistentvolumeclaim \"going\" is being deleted"),
             ("broken", "persistentvolume \"gone\" not found"),
         ] {
-            assert_eq!(needs(&[claim, claim]).missing, [expected]);
+            assert_eq!(requirements(&[claim, claim]).missing, [expected]);
         }
     }
 }

@@ -206,7 +206,7 @@ fn owner(service: &Value) -> String {
 }
 
 fn invalid(service: &Value, error: FieldError) -> Box<ApiError> {
-    ApiError::invalid_kind("", "Service", metadata::text(service, "name").unwrap_or_default(), &vec![error])
+    ApiError::invalid_kind("", "Service", metadata::text(service, "name").unwrap_or_default(), &error.into())
 }
 
 struct Range {

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_api::{descriptor::Descriptor, registry::Registry, schema::Schema};
-use mainstay_store::{Entry, Store};
+use mainstay_store::{Entry, Outcome, Store, StoreError, Txn};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
     auth::{jws, service_account},
-    keys, object,
+    keys,
+    large_work::LargeWork,
+    object,
     settings::Settings,
     status::{ApiError, ApiResult},
+    store_space::StoreSpace,
 };
 
 /// The API over one store.
@@ -21,6 +24,10 @@ pub struct Api {
     pub store: Arc<dyn Store>,
     pub schema: &'static Schema,
     pub settings: Settings,
+    pub(crate) space: StoreSpace,
+    /// Turns for requests with large bodies and, apart from them, for long lists.
+    pub(crate) large_bodies: LargeWork,
+    pub(crate) long_lists: LargeWork,
     token_key: OnceCell<Arc<jws::Key>>,
     /// Whose turn it is to choose a range of pod addresses.
     pub(crate) range_turn: Arc<tokio::sync::Mutex<()>>,
@@ -41,9 +48,20 @@ impl Api {
             store,
             schema: Schema::builtin(),
             settings,
+            space: StoreSpace::default(),
+            large_bodies: LargeWork::default(),
+            long_lists: LargeWork::default(),
             token_key: OnceCell::new(),
             range_turn: Arc::default(),
         }
+    }
+
+    /// Writes to the store, and learns from it whether the disk has room.
+    pub async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
+        let needs_room = StoreSpace::needs_room(&txn);
+        let tried = self.store.commit(txn).await;
+        self.space.observe(needs_room, &tried);
+        tried
     }
 
     /// The key that signs tokens of service accounts.

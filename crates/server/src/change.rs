@@ -87,7 +87,7 @@ pub async fn change(
             txn.compares.extend(admitted.compares);
             txn.ops.extend(admitted.ops);
         }
-        if let Outcome::Committed(revision) = api.store.commit(txn).await? {
+        if let Outcome::Committed(revision) = api.commit(txn).await? {
             return Ok(Changed { wire: served, revision, object });
         }
     }
@@ -128,7 +128,7 @@ fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str
             if d.status != StatusRule::Absent {
                 replace(object, old, "status");
             }
-            errors.extend(d.strategy.update(object, old));
+            errors.append(d.strategy.update(object, old));
             metadata::count_generation(d, object, old);
         }
         Part::Status => {
@@ -140,16 +140,16 @@ fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str
             for field in ["labels", "ownerReferences", "finalizers"] {
                 replace(&mut object["metadata"], &old["metadata"], field);
             }
-            errors.extend(d.strategy.update_status(object, old));
+            errors.append(d.strategy.update_status(object, old));
         }
         Part::Approval => {
             let conditions = object["status"].get("conditions").cloned();
             *object = old.clone();
             set(&mut object["status"], "conditions", conditions);
-            errors.extend(d.strategy.update_status(object, old));
+            errors.append(d.strategy.update_status(object, old));
         }
         Part::Spec(part) => {
-            errors.extend(d.strategy.update_part(part, object, old));
+            errors.append(d.strategy.update_part(part, object, old));
             replace(object, old, "status");
             metadata::count_generation(d, object, old);
         }

@@ -5,11 +5,16 @@
 //! under way on it for too long (whatever it sent meanwhile: half a request is none), and when it
 //! takes none of what is being sent to it. Requests under way have their own limits, see
 //! `handler`.
+//!
+//! Nor can one client take all connections. Until its handshake is done a connection counts against its source
+//! address; then against whom its certificate names, or again its source address. See `fairness` for who gets
+//! how many.
 
 use std::{
     cell::Cell,
     convert::Infallible,
     io,
+    net::IpAddr,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -40,6 +45,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     auth::Verifier,
     body::Body,
+    fairness::{FairLimit, Flow, Permit},
     handler::{Caller, Handler},
     settings::Settings,
 };
@@ -57,7 +63,29 @@ pub struct Shared {
     pub tls: TlsAcceptor,
     pub verifier: Arc<Verifier>,
     pub http: Builder<TokioExecutor>,
+    pub limits: ConnectionLimits,
     pub stop: CancellationToken,
+}
+
+/// What one user or source address may have of all connections, in percent.
+const FLOW_PERCENT: usize = 10;
+
+pub struct ConnectionLimits {
+    /// Those whose handshake is not done; they are given little time.
+    handshakes: Arc<FairLimit>,
+    established: Arc<FairLimit>,
+}
+
+impl ConnectionLimits {
+    pub fn new(settings: &Settings) -> Self {
+        let limit = || FairLimit::new(settings.max_connections, FLOW_PERCENT);
+        Self { handshakes: limit(), established: limit() }
+    }
+
+    /// Room for a new connection from this address to shake hands.
+    pub fn admit(&self, source: IpAddr) -> Option<Permit> {
+        self.handshakes.acquire(Flow::of_source(source), 1).ok()
+    }
 }
 
 pub fn http(settings: &Settings) -> Builder<TokioExecutor> {
@@ -77,24 +105,30 @@ pub fn http(settings: &Settings) -> Builder<TokioExecutor> {
     builder
 }
 
-/// Serves a connection until either side has had enough of it.
-pub async fn run(stream: TcpStream, shared: Arc<Shared>) {
+/// Serves a connection until either side has had enough of it. `handshake` is its place among those that are not
+/// established yet.
+pub async fn run(stream: TcpStream, source: IpAddr, handshake: Permit, shared: Arc<Shared>) {
     let settings = &shared.handler.api.settings;
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
     let patient = Arc::new(AtomicBool::new(false));
     let stream = Impatient::new(stream, settings.stall_timeout, patient.clone());
-    let handshake = tokio::time::timeout(settings.handshake_timeout, shared.tls.accept(stream));
+    let accepted = tokio::time::timeout(settings.handshake_timeout, shared.tls.accept(stream));
     let stream = tokio::select! {
         () = shared.stop.cancelled() => return,
-        done = handshake => match done {
+        done = accepted => match done {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
             Err(_) => return tracing::debug!("TLS handshake took too long"),
         },
     };
     let user = stream.get_ref().1.peer_certificates().and_then(|presented| shared.verifier.user(presented));
-    let caller = Caller::Network(user.map(Arc::new));
+    let flow = user.as_ref().map_or_else(|| Flow::of_source(source), Flow::of_user);
+    let Ok(_established) = shared.limits.established.acquire(flow, 1) else {
+        return tracing::debug!(%source, level = flow.level().name(), "too many connections");
+    };
+    drop(handshake);
+    let caller = Caller::Network { user: user.map(Arc::new), source };
     let activity = Arc::new(Activity::default());
     let service = service_fn(|request: http::Request<Incoming>| {
         let (handler, caller, busy) = (shared.handler.clone(), caller.clone(), activity.clone().begin());

@@ -3,7 +3,7 @@
 use std::future;
 
 use futures::StreamExt;
-use http::{Method, StatusCode, request::Parts};
+use http::{Method, StatusCode, header, request::Parts};
 use mainstay_api::registry::Registry;
 use serde_json::json;
 use tokio_util::io::ReaderStream;
@@ -43,9 +43,14 @@ pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     }
 }
 
-/// Whether a document is for anyone who can reach us: a machine about to join has no name yet.
-pub fn is_public(path: &str) -> bool {
-    path == CA
+/// Whether a document is for anyone who can reach us: a machine about to join has no name yet, and upstream's role
+/// `system:public-info-viewer` shows the version to everyone. But a token that is presented must be a good one.
+pub fn is_public(parts: &Parts) -> bool {
+    match parts.uri.path() {
+        CA => true,
+        "/version" | "/version/" => !parts.headers.contains_key(header::AUTHORIZATION),
+        _ => false,
+    }
 }
 
 /// The certificate by which the server is recognised. It proves nothing by itself: whoever joins compares it

@@ -46,7 +46,7 @@ async fn sweep(handler: &Handler, now: Timestamp, ttl: Duration) -> Result<(), S
                 txn.compares.push(Compare { key: entry.key.clone(), expect: Expect::ModifiedAt(entry.modified) });
                 txn.ops.push(Op::Delete { key: entry.key.clone() });
             }
-            handler.store().commit(txn).await?; // a conflict means news: look again next time
+            handler.api.commit(txn).await?; // a conflict means news: look again next time
         }
         match listing.entries.last() {
             Some(last) if listing.remaining > 0 => start = Some(format!("{}\0", last.key)),

@@ -1,22 +1,16 @@
 //! From a request to its answer: who may, what is asked, which verb serves it.
 
-use std::{
-    future::Future,
-    panic::AssertUnwindSafe,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{future::Future, net::IpAddr, panic::AssertUnwindSafe, path::Path, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
-use http::{HeaderMap, Method, Request, request::Parts};
-use http_body_util::{BodyExt, LengthLimitError, Limited, combinators::UnsyncBoxBody};
+use http::{HeaderValue, Method, Request, StatusCode, Version, header, request::Parts};
+use http_body_util::BodyExt;
 use jiff::Timestamp;
 use mainstay_api::{descriptor::StatusRule, strategy::SpecPart};
 use mainstay_store::Store;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::{
     api::{Api, Target},
@@ -25,30 +19,30 @@ use crate::{
     body::Response,
     change::Part,
     debug::{self, Debug},
-    discovery, documents, health, keys,
-    metrics::{Metrics, Seen, Verb},
+    discovery, documents,
+    fairness::Flow,
+    health, keys, large_work,
+    metrics::{Metrics, Verb},
     negotiate, node_restriction,
     openapi::OpenApi,
     query::Query,
     relay::{self, Agents},
     reply::RowObject,
+    request_body::{ReceivedBody, RequestBody},
+    request_limits::{RequestKind, RequestLimits, Seat},
+    request_log::{self, RequestInfo},
     reviews,
     route::{ResourceRoute, Route},
     status::{ApiError, ApiResult},
     verbs::{self, Call},
 };
 
-/// How long the rest of a body that is too long is awaited.
-const LINGER: Duration = Duration::from_secs(1);
-
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type RequestBody = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// Answers requests, whether they come over TLS or from within the process.
 pub struct Handler {
     pub(crate) api: Api,
-    reads: Arc<Semaphore>,
-    writes: Arc<Semaphore>,
+    limits: RequestLimits,
     /// Ends watches and streams when the server stops.
     pub(crate) stop: CancellationToken,
     /// Writes a copy of the store to a file, where the store can.
@@ -69,19 +63,36 @@ pub type Backup = Arc<dyn Fn(&Path) -> Result<(), BoxError> + Send + Sync>;
 /// Where a request comes from.
 #[derive(Clone, Debug)]
 pub enum Caller {
-    /// Over the network, with or without credentials that hold.
-    Network(Option<Arc<User>>),
+    /// Over the network, from this address, with or without a client certificate that holds.
+    Network { user: Option<Arc<User>>, source: IpAddr },
     /// A part of this process; limits that protect us from strangers do not apply.
     Internal(Arc<User>),
 }
 
+impl Caller {
+    /// The source of a request, for what is open to whoever has not logged in.
+    fn stranger(&self) -> Option<Flow> {
+        match self {
+            Self::Network { source, .. } => Some(Flow::of_source(*source)),
+            Self::Internal(_) => None,
+        }
+    }
+}
+
 impl Handler {
     pub fn new(api: Api, stop: CancellationToken) -> Self {
-        let reads = Arc::new(Semaphore::new(api.settings.max_reads.min(Semaphore::MAX_PERMITS)));
-        let writes = Arc::new(Semaphore::new(api.settings.max_writes.min(Semaphore::MAX_PERMITS)));
         let openapi = OpenApi::new(api.registry.clone());
-        let metrics = Metrics::default();
-        Self { api, reads, writes, stop, backup: None, ca: None, agents: None, debug: None, openapi, metrics }
+        Self {
+            limits: RequestLimits::new(&api.settings),
+            stop,
+            backup: None,
+            ca: None,
+            agents: None,
+            debug: None,
+            openapi,
+            metrics: Metrics::default(),
+            api,
+        }
     }
 
     pub fn with_backup(self, backup: Option<Backup>) -> Self {
@@ -116,29 +127,46 @@ impl Handler {
         B::Error: Into<BoxError>,
     {
         let (parts, body) = request.into_parts();
-        let body = body.map_err(std::io::Error::other).boxed_unsync();
+        let mut body = RequestBody::new(&parts.headers, body.map_err(std::io::Error::other).boxed_unsync());
+        let span = request_log::span(&parts);
         async move {
             let started = Instant::now();
-            let mut seen = Seen { verb: Verb::of(&parts.method, true, false), resource: None };
-            let answer = AssertUnwindSafe(self.answer(&parts, body, &caller, &mut seen)).catch_unwind().await;
+            let mut info = RequestInfo { verb: Verb::of(&parts.method, true, false), resource: None, user: None };
+            let answer = AssertUnwindSafe(self.answer(&parts, &mut body, &caller, &mut info)).catch_unwind().await;
             // A fault in our own code ends the request that met it and nothing else; the panic is in the log.
             let answer = answer.unwrap_or_else(|_| Err(ApiError::internal("the server met a fault of its own")));
-            let response = answer.unwrap_or_else(|error| error.into_response());
-            self.metrics.answered(&seen, response.status(), started.elapsed().as_secs_f64());
+            let mut response = answer.unwrap_or_else(|error| error.into_response());
+            let took = started.elapsed();
+            self.metrics.answered(&info, response.status(), took.as_secs_f64());
+            request_log::answered(&info, response.status(), took);
+            let goes_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+            if !goes_on && !body.drain(self.api.settings.max_body).await && parts.version < Version::HTTP_2 {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
             response
         }
+        .instrument(span)
         .boxed()
     }
 
-    async fn answer(&self, parts: &Parts, body: RequestBody, caller: &Caller, seen: &mut Seen) -> ApiResult<Response> {
+    async fn answer(
+        &self,
+        parts: &Parts,
+        body: &mut RequestBody,
+        caller: &Caller,
+        info: &mut RequestInfo,
+    ) -> ApiResult<Response> {
         let path = parts.uri.path();
         if health::concerns(path) {
             return health::answer(self, parts).await;
         }
-        if documents::is_public(path) {
+        if documents::is_public(parts) {
+            let mut seat = self.seat(caller.stranger(), RequestKind::ReadOnly);
+            seat.take()?;
             return documents::answer(self, parts).await;
         }
         let user = self.user(parts, caller).await?;
+        info.user = Some(user.clone());
         let route = Route::parse(path).ok_or_else(|| ApiError::bad_request("the path is not valid UTF-8"))?;
         // What is passed on has options of its own, and no limit in time.
         let relayed = matches!(&route, Route::Resource(r) if relay::concerns(r));
@@ -147,37 +175,38 @@ impl Handler {
         let watch = parts.method == Method::GET
             && matches!(&route, Route::Resource(r) if r.watch || (query.watch && r.subresource.is_none()));
         if let Route::Resource(r) = &route {
-            *seen = Seen {
-                verb: Verb::of(&parts.method, r.name.is_some(), watch),
-                resource: self.api.registry.find(&r.group, &r.version, &r.plural).cloned(),
-            };
+            info.verb = Verb::of(&parts.method, r.name.is_some(), watch);
+            info.resource = self.api.registry.find(&r.group, &r.version, &r.plural).cloned();
         }
-        let work = self.route(parts, body, &user, route, query, watch);
+        let kind = match parts.method {
+            _ if watch || relayed => RequestKind::LongRunning,
+            Method::GET | Method::HEAD => RequestKind::ReadOnly,
+            _ => RequestKind::Mutating,
+        };
+        let flow = matches!(caller, Caller::Network { .. }).then(|| Flow::of_user(&user));
+        let mut seat = self.seat(flow, kind);
+        seat.take()?;
+        let work = self.route(parts, body, &user, route, query, watch, seat);
         match caller {
-            Caller::Network(_) if watch => self.within_time(work).await,
-            Caller::Network(_) if relayed => work.await,
-            Caller::Network(_) => self.bounded(parts.method == Method::GET, work).await,
-            Caller::Internal(_) => work.await,
+            Caller::Network { .. } if !relayed => self.within_time(work).await,
+            Caller::Network { .. } | Caller::Internal(_) => work.await,
         }
+    }
+
+    fn seat(&self, flow: Option<Flow>, kind: RequestKind) -> Seat<'_> {
+        Seat::new(&self.limits, &self.metrics, flow, kind)
     }
 
     /// Who asks: whoever the connection belongs to, or else whoever the token names.
     async fn user(&self, parts: &Parts, caller: &Caller) -> ApiResult<Arc<User>> {
         match caller {
-            Caller::Internal(user) | Caller::Network(Some(user)) => Ok(user.clone()),
-            Caller::Network(None) => {
+            Caller::Internal(user) | Caller::Network { user: Some(user), .. } => Ok(user.clone()),
+            Caller::Network { user: None, .. } => {
                 let token = bearer::presented(&parts.headers).ok_or_else(ApiError::unauthorized)?;
                 let user = bearer::user(&self.api, token, Timestamp::now()).await?;
                 Ok(Arc::new(user.ok_or_else(ApiError::unauthorized)?))
             }
         }
-    }
-
-    /// Lets a request in if there is room.
-    async fn bounded(&self, read: bool, work: impl Future<Output = ApiResult<Response>>) -> ApiResult<Response> {
-        let room = if read { &self.reads } else { &self.writes };
-        let _permit = room.try_acquire().map_err(|_| ApiError::too_many_requests())?;
-        self.within_time(work).await
     }
 
     /// Ends a request that takes too long. A watch counts until its answer begins.
@@ -188,14 +217,27 @@ impl Handler {
         }
     }
 
+    /// The whole body. The seat is free meanwhile: who sends slowly, or never, keeps nobody waiting.
+    async fn receive(&self, body: &mut RequestBody, seat: &mut Seat<'_>) -> ApiResult<ReceivedBody> {
+        if body.is_empty() {
+            return Ok(ReceivedBody::default());
+        }
+        seat.release();
+        let received = body.receive(&self.api.settings, seat).await?;
+        seat.take()?;
+        Ok(received)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what is known of a request once its head is understood")]
     async fn route(
         &self,
         parts: &Parts,
-        body: RequestBody,
+        body: &mut RequestBody,
         user: &User,
         route: Route<'_>,
         query: Query,
         watch: bool,
+        mut seat: Seat<'_>,
     ) -> ApiResult<Response> {
         let user = user.judged(&parts.headers)?;
         let asked = Attributes::of(&parts.method, parts.uri.path(), &route, &query);
@@ -203,7 +245,9 @@ impl Handler {
             return Err(self.refusal(&user, &asked, &route, &why));
         }
         match route {
-            Route::Resource(resource) if relay::concerns(&resource) => self.relayed(parts, body, &resource).await,
+            Route::Resource(resource) if relay::concerns(&resource) => {
+                self.relayed(parts, body, &resource, seat.hand_over()).await
+            }
             Route::Resource(resource) if resource.group == relay::metrics::GROUP => {
                 relay::metrics::answer(&self.api, self.agents()?, parts, &resource, &query).await
             }
@@ -211,10 +255,10 @@ impl Handler {
                 if parts.method != Method::POST {
                     return Err(ApiError::method_not_allowed());
                 }
-                let body = collect(&parts.headers, body, self.api.settings.max_body).await?;
-                verbs::placements::place(&self.api, &body, query.dry_run).await
+                let received = self.receive(body, &mut seat).await?;
+                verbs::placements::place(&self.api, &received.bytes, query.dry_run).await
             }
-            Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch).await,
+            Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch, seat).await,
             Route::Other if debug::concerns(parts.uri.path()) => debug::answer(self, parts).await,
             Route::Other => documents::answer(self, parts).await,
             discovery => {
@@ -226,34 +270,45 @@ impl Handler {
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what is known of a request once its head is understood")]
     async fn resource(
         &self,
         parts: &Parts,
-        body: RequestBody,
+        body: &mut RequestBody,
         user: &User,
         route: ResourceRoute<'_>,
         query: Query,
         watch: bool,
+        mut seat: Seat<'_>,
     ) -> ApiResult<Response> {
         let target = self.target(&route)?;
         let (target, query) = if watch { narrowed(target, query) } else { (target, query) };
-        let call = Call {
-            api: &self.api,
-            user,
-            target,
-            accepted: negotiate::accepted(&parts.headers)?,
-            row: RowObject::parse(query.include_object.as_deref())?,
-            query,
-            headers: &parts.headers,
-            body: collect(&parts.headers, body, self.api.settings.max_body).await?,
-        };
-        node_restriction::before(&call, &parts.method, route.subresource.as_deref()).await?;
+        let accepted = negotiate::accepted(&parts.headers)?;
+        let row = RowObject::parse(query.include_object.as_deref())?;
+        let received = self.receive(body, &mut seat).await?;
+        let body = received.bytes.clone();
+        let call = Call { api: &self.api, user, target, accepted, row, query, headers: &parts.headers, body };
+        let is_large = !seat.is_internal() && large_work::is_large(&call.body);
+        let work = self.verb(parts, &call, &route, watch, &mut seat);
+        // What cannot be interrupted cannot be ended from outside either: the time is watched from within.
+        if is_large { self.api.large_bodies.run(true, self.within_time(work)).await } else { work.await }
+    }
+
+    async fn verb(
+        &self,
+        parts: &Parts,
+        call: &Call<'_>,
+        route: &ResourceRoute<'_>,
+        watch: bool,
+        seat: &mut Seat<'_>,
+    ) -> ApiResult<Response> {
+        node_restriction::before(call, &parts.method, route.subresource.as_deref()).await?;
         if let Some(name) = route.subresource.as_deref() {
-            return self.subresource(&parts.method, &call, name).await;
+            return self.subresource(&parts.method, call, name).await;
         }
-        if is_binding(&route) {
+        if is_binding(route) {
             return match parts.method {
-                Method::POST if call.target.namespace.is_some() => verbs::binding::bind(&call).await,
+                Method::POST if call.target.namespace.is_some() => verbs::binding::bind(call).await,
                 _ => Err(ApiError::method_not_allowed()),
             };
         }
@@ -261,23 +316,26 @@ impl Handler {
         let named = !call.target.name.is_empty();
         if d.answered {
             return match (&parts.method, named) {
-                (&Method::POST, false) => reviews::answer(&call).await,
+                (&Method::POST, false) => reviews::answer(call).await,
                 _ => Err(ApiError::method_not_allowed()),
             };
         }
         match (&parts.method, named) {
-            (&Method::GET, _) if watch => verbs::watch::watch(&call, self.stop.clone(), self.metrics.watching()).await,
-            (&Method::GET, true) => verbs::get::get(&call).await,
-            (&Method::GET, false) => verbs::list::list(&call).await,
+            (&Method::GET, _) if watch => {
+                let open = (self.metrics.watching(), seat.hand_over());
+                verbs::watch::watch(call, self.stop.clone(), open).await
+            }
+            (&Method::GET, true) => verbs::get::get(call).await,
+            (&Method::GET, false) => verbs::list::list(call).await,
             (&Method::POST, false) if d.namespaced() && call.target.namespace.is_none() => {
                 Err(ApiError::method_not_allowed())
             }
-            (&Method::POST, false) => verbs::create::create(&call).await,
-            (&Method::PUT, true) => verbs::update::update(&call, Part::Main).await,
-            (&Method::PATCH, true) => verbs::patch::patch(&call, Part::Main).await,
-            (&Method::DELETE, true) => verbs::delete::delete(&call).await,
+            (&Method::POST, false) => verbs::create::create(call).await,
+            (&Method::PUT, true) => verbs::update::update(call, Part::Main).await,
+            (&Method::PATCH, true) => verbs::patch::patch(call, Part::Main).await,
+            (&Method::DELETE, true) => verbs::delete::delete(call).await,
             (&Method::DELETE, false) if d.kind != "Namespace" => {
-                verbs::delete_collection::delete_collection(&call).await
+                verbs::delete_collection::delete_collection(call).await
             }
             _ => Err(ApiError::method_not_allowed()),
         }
@@ -381,30 +439,5 @@ fn narrowed(mut target: Target, mut query: Query) -> (Target, Query) {
     (target, query)
 }
 
-/// The whole body, if it is not too long.
-async fn collect(headers: &HeaderMap, mut body: RequestBody, limit: usize) -> ApiResult<Bytes> {
-    let announced = headers.get(http::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
-    let refusal = match announced {
-        Some(length) if length > limit => ApiError::too_large(format!("limit is {limit}")),
-        _ => match Limited::new(&mut body, limit).collect().await {
-            Ok(collected) => return Ok(collected.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => ApiError::too_large(format!("limit is {limit}")),
-            Err(error) => return Err(ApiError::bad_request(format!("couldn't read the request body: {error}"))),
-        },
-    };
-    // Someone who is still sending would not see an answer before the connection breaks. Those who are only
-    // a little over the limit get to the end of it; those who asked first need not send at all.
-    if !headers.contains_key(http::header::EXPECT) {
-        let _ = tokio::time::timeout(LINGER, discard(body, limit)).await;
-    }
-    Err(refusal)
-}
-
-/// Takes a body to its end, or this many bytes of it.
-async fn discard(mut body: RequestBody, mut room: usize) {
-    while room > 0
-        && let Some(Ok(frame)) = body.frame().await
-    {
-        room = room.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
-    }
-}
+#[cfg(test)]
+mod tests;

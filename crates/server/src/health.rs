@@ -1,6 +1,7 @@
 //! `/livez`, `/readyz`, `/healthz`: open to everyone, and true.
 
 use http::{Method, StatusCode, request::Parts};
+use mainstay_store::StoreError;
 
 use crate::{
     body::Response,
@@ -15,7 +16,7 @@ pub fn concerns(path: &str) -> bool {
     ROOTS.iter().any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Alive means that we answer; ready means that the store answers too.
+/// Alive means that we answer; ready means that the store answers too and takes writes.
 pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     if !matches!(parts.method, Method::GET | Method::HEAD) {
         return Err(ApiError::method_not_allowed());
@@ -28,7 +29,16 @@ pub async fn answer(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     };
     let mut checks = vec![("ping", Ok(()))];
     if root != "livez" {
-        checks.push(("store", handler.store().revision().await.map(drop).map_err(|e| e.to_string())));
+        let (store, full) = match handler.store().health().await {
+            Ok(()) => (Ok(()), false),
+            Err(StoreError::NoSpace) => (Ok(()), true),
+            Err(error) => (Err(error.to_string()), false),
+        };
+        let space = match full || handler.api.space.is_exhausted() {
+            true => Err("no space left on the store's disk: writes that need more are refused".to_owned()),
+            false => Ok(()),
+        };
+        checks.extend([("store", store), ("store-space", space)]);
     }
     if let Some(wanted) = &check {
         checks.retain(|(name, _)| name == wanted);

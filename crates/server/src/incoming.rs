@@ -6,7 +6,7 @@ use mainstay_api::{
     decode::{self, Decoded},
     descriptor::Descriptor,
     protobuf,
-    schema::Schema,
+    schema::{ConformError, Schema},
 };
 use serde_json::Value;
 
@@ -18,9 +18,6 @@ use crate::{
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
-
-/// Nobody reads more than this many complaints about one body.
-const MOST_COMPLAINTS: usize = 100;
 
 /// The media type of a request, without parameters.
 pub fn media_type(headers: &HeaderMap) -> &str {
@@ -61,7 +58,13 @@ pub fn shape(
         let kind = &d.kind;
         ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     };
-    let unknown = schema.conform(&d.schema, &mut value).map_err(|error| cannot(error.to_string()))?;
+    let unknown = schema.conform(&d.schema, &mut value).map_err(|error| match error {
+        ConformError::TypeMismatch(why) => cannot(why),
+        ConformError::TooManyItems(why) => {
+            let name = value["metadata"]["name"].as_str().unwrap_or_default();
+            ApiError::invalid(d, name, &why.into())
+        }
+    })?;
     // The reference decoder reports duplicates where it meets them, before it looks for strangers.
     let complaints = duplicates
         .iter()
@@ -71,7 +74,7 @@ pub fn shape(
         FieldValidation::Ignore => {}
         FieldValidation::Warn => complaints.for_each(|complaint| warnings.add(complaint)),
         FieldValidation::Strict => {
-            let complaints: Vec<_> = complaints.take(MOST_COMPLAINTS).collect();
+            let complaints: Vec<_> = complaints.take(decode::MAX_REPORTED).collect();
             if !complaints.is_empty() {
                 return Err(cannot(format!("strict decoding error: {}", complaints.join(", "))));
             }

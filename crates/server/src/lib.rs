@@ -2,6 +2,7 @@
 //!
 //! A request passes, in this order:
 //! * [`serve`]: TLS, connection limits; [`auth`]: who asks, by certificate or token
+//! * [`fairness`], [`request_limits`], [`request_body`], [`large_work`]: nobody holds up the others
 //! * [`handler`]: who may ([`authorize`], [`node_restriction`]), what is asked ([`route`], [`query`], [`negotiate`])
 //! * [`verbs`]: one file per verb, for every kind; they share [`incoming`] (bodies), [`change`]
 //!   (read-change-compare-and-set), [`admission`] (what a write depends on), [`metadata`]
@@ -28,12 +29,14 @@ pub mod debug;
 mod discovery;
 mod documents;
 pub mod expire;
+mod fairness;
 mod filter;
 pub mod handler;
 mod health;
 mod incoming;
 mod issuer;
 mod keys;
+mod large_work;
 mod members;
 mod metadata;
 mod metrics;
@@ -49,6 +52,9 @@ mod prune;
 mod query;
 pub mod relay;
 mod reply;
+mod request_body;
+mod request_limits;
+mod request_log;
 mod reviews;
 mod route;
 pub mod serve;
@@ -58,5 +64,6 @@ pub mod settings;
 pub mod signer;
 mod status;
 mod storage_class;
+mod store_space;
 mod verbs;
 mod warnings;

@@ -3,10 +3,9 @@
 //! Labels are enums and names from the registry, never text of a request, so that no client can make
 //! the number of series grow.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use http::{Method, StatusCode};
-use mainstay_api::descriptor::Descriptor;
 use prometheus_client::{
     encoding::{
         EncodeLabelSet, EncodeLabelValue,
@@ -19,6 +18,12 @@ use prometheus_client::{
         histogram::{Histogram, exponential_buckets},
     },
     registry::Registry,
+};
+
+use crate::{
+    fairness::{PriorityLevel, Rejection},
+    request_limits::RequestKind,
+    request_log::RequestInfo,
 };
 
 type Text = Cow<'static, str>;
@@ -53,14 +58,6 @@ impl Verb {
     }
 }
 
-/// What a request turned out to be about.
-#[derive(Clone)]
-pub struct Seen {
-    pub verb: Verb,
-    /// `None` for requests that are about no resource we serve.
-    pub resource: Option<Arc<Descriptor>>,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     verb: Verb,
@@ -75,11 +72,31 @@ struct VerbLabel {
     verb: Verb,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    request_kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LevelLabel {
+    priority_level: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RejectionLabels {
+    priority_level: &'static str,
+    reason: &'static str,
+}
+
 pub struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
     durations: Family<VerbLabel, Histogram, fn() -> Histogram>,
     watches: Gauge,
+    reading: Gauge,
+    writing: Gauge,
+    executing: [Gauge; PriorityLevel::ALL.len()],
+    rejections: Family<RejectionLabels, Counter>,
     /// What other parts of the process count.
     others: Vec<Registry>,
 }
@@ -94,20 +111,33 @@ impl Default for Metrics {
         registry.register("apiserver_request_duration_seconds", "Time to answer, watches aside", durations.clone());
         let watches = Gauge::default();
         registry.register("apiserver_longrunning_requests", "Watches open", watches.clone());
-        Self { registry, requests, durations, watches, others: Vec::new() }
+        let in_flight = Family::<KindLabel, Gauge>::default();
+        registry.register("apiserver_current_inflight_requests", "Requests at work, by kind", in_flight.clone());
+        let kind = |request_kind| in_flight.get_or_create_owned(&KindLabel { request_kind });
+        let (reading, writing) = (kind("readOnly"), kind("mutating"));
+        let levels = Family::<LevelLabel, Gauge>::default();
+        let help = "Requests at work and streams open, by priority level";
+        registry.register("apiserver_flowcontrol_current_executing_requests", help, levels.clone());
+        let executing =
+            PriorityLevel::ALL.map(|level| levels.get_or_create_owned(&LevelLabel { priority_level: level.name() }));
+        let rejections = Family::default();
+        let help = "Requests refused because their user or their level had its share";
+        registry.register("apiserver_flowcontrol_rejected_requests", help, rejections.clone());
+        let others = Vec::new();
+        Self { registry, requests, durations, watches, reading, writing, executing, rejections, others }
     }
 }
 
 impl Metrics {
-    pub fn answered(&self, seen: &Seen, code: StatusCode, seconds: f64) {
-        let (group, version, resource) = match &seen.resource {
+    pub fn answered(&self, info: &RequestInfo, code: StatusCode, seconds: f64) {
+        let (group, version, resource) = match &info.resource {
             Some(d) => (d.group.clone(), d.version.clone(), d.plural.clone()),
             None => Default::default(),
         };
-        let labels = RequestLabels { verb: seen.verb, group, version, resource, code: code.as_u16() };
+        let labels = RequestLabels { verb: info.verb, group, version, resource, code: code.as_u16() };
         self.requests.get_or_create(&labels).inc();
-        if seen.verb != Verb::WATCH {
-            self.durations.get_or_create(&VerbLabel { verb: seen.verb }).observe(seconds);
+        if info.verb != Verb::WATCH {
+            self.durations.get_or_create(&VerbLabel { verb: info.verb }).observe(seconds);
         }
     }
 
@@ -115,6 +145,23 @@ impl Metrics {
     pub fn watching(&self) -> Watching {
         self.watches.inc();
         Watching(self.watches.clone())
+    }
+
+    /// Counts a request as at work until the guard is dropped.
+    pub fn in_flight(&self, kind: RequestKind, level: PriorityLevel) -> InFlight {
+        let by_kind = match kind {
+            RequestKind::ReadOnly => Some(self.reading.clone()),
+            RequestKind::Mutating => Some(self.writing.clone()),
+            RequestKind::LongRunning => None,
+        };
+        let gauges = InFlight { by_kind, by_level: self.executing[level as usize].clone() };
+        gauges.both(|gauge| _ = gauge.inc());
+        gauges
+    }
+
+    pub fn rejected(&self, level: PriorityLevel, why: Rejection) {
+        let labels = RejectionLabels { priority_level: level.name(), reason: why.name() };
+        self.rejections.get_or_create(&labels).inc();
     }
 
     /// Shows what another part of the process counts as well.
@@ -140,6 +187,23 @@ impl Drop for Watching {
     }
 }
 
+pub struct InFlight {
+    by_kind: Option<Gauge>,
+    by_level: Gauge,
+}
+
+impl InFlight {
+    fn both(&self, change: impl Fn(&Gauge)) {
+        self.by_kind.iter().chain([&self.by_level]).for_each(change);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.both(|gauge| _ = gauge.dec());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,9 +212,9 @@ mod tests {
     fn answers_are_counted_by_resource_and_code() {
         let metrics = Metrics::default();
         let pods = mainstay_api::registry::Registry::builtin().find("", "v1", "pods").cloned();
-        let seen = Seen { verb: Verb::of(&Method::GET, true, false), resource: pods };
-        metrics.answered(&seen, StatusCode::OK, 0.001);
-        metrics.answered(&seen, StatusCode::OK, 0.001);
+        let info = RequestInfo { verb: Verb::of(&Method::GET, true, false), resource: pods, user: None };
+        metrics.answered(&info, StatusCode::OK, 0.001);
+        metrics.answered(&info, StatusCode::OK, 0.001);
         let text = metrics.text();
         let line = r#"apiserver_request_total{verb="GET",group="",version="v1",resource="pods",code="200"} 2"#;
         assert!(text.contains(line), "{text}");
@@ -158,6 +222,24 @@ mod tests {
         assert!(metrics.text().contains("apiserver_longrunning_requests 1"));
         drop(open);
         assert!(metrics.text().contains("apiserver_longrunning_requests 0"));
+    }
+
+    #[test]
+    fn requests_at_work_and_refused_ones_are_counted_by_level() {
+        let metrics = Metrics::default();
+        let at_work = metrics.in_flight(RequestKind::Mutating, PriorityLevel::System);
+        metrics.rejected(PriorityLevel::WorkloadLow, Rejection::FlowLimit);
+        let text = metrics.text();
+        for line in [
+            r#"apiserver_current_inflight_requests{request_kind="mutating"} 1"#,
+            r#"apiserver_current_inflight_requests{request_kind="readOnly"} 0"#,
+            r#"apiserver_flowcontrol_current_executing_requests{priority_level="system"} 1"#,
+            r#"apiserver_flowcontrol_rejected_requests_total{priority_level="workload-low",reason="flow-limit"} 1"#,
+        ] {
+            assert!(text.contains(line), "no {line} in {text}");
+        }
+        drop(at_work);
+        assert!(metrics.text().contains(r#"current_executing_requests{priority_level="system"} 0"#));
     }
 
     #[test]

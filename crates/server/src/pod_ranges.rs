@@ -88,7 +88,7 @@ fn named(node: &Value, range: &str, taken: &Taken<'_>) -> ApiResult<Chosen> {
             let why = format!("the range is that of node {:?}", String::from_utf8_lossy(&entry.value));
             let error = FieldError::invalid(&Path::new("spec").child("podCIDR"), range, why);
             let name = metadata::text(node, "name").unwrap_or_default();
-            return Err(ApiError::invalid_kind("", "Node", name, &vec![error]));
+            return Err(ApiError::invalid_kind("", "Node", name, &error.into()));
         }
     };
     Ok(Chosen { range: range.to_owned(), expect })

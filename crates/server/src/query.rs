@@ -158,7 +158,7 @@ fn version_match(value: &str) -> ApiResult<Option<VersionMatch>> {
         other => {
             let path = Path::new("resourceVersionMatch");
             let error = FieldError::not_supported(&path, other, &["Exact", "NotOlderThan", ""]);
-            Err(ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", &vec![error]))
+            Err(ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", &error.into()))
         }
     }
 }
@@ -168,7 +168,7 @@ pub fn dry_run(value: &str) -> ApiResult<bool> {
         return Ok(true);
     }
     let error = FieldError::not_supported(&Path::new("dryRun"), Value::String(value.to_owned()), &["All"]);
-    Err(ApiError::invalid_kind("meta.k8s.io", "Options", "", &vec![error]))
+    Err(ApiError::invalid_kind("meta.k8s.io", "Options", "", &error.into()))
 }
 
 fn field_validation(value: &str) -> ApiResult<FieldValidation> {
@@ -179,7 +179,7 @@ fn field_validation(value: &str) -> ApiResult<FieldValidation> {
         other => {
             let path = Path::new("fieldValidation");
             let error = FieldError::not_supported(&path, other, &["", "Ignore", "Strict", "Warn"]);
-            Err(ApiError::invalid_kind("meta.k8s.io", "CreateOptions", "", &vec![error]))
+            Err(ApiError::invalid_kind("meta.k8s.io", "CreateOptions", "", &error.into()))
         }
     }
 }

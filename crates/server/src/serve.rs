@@ -1,19 +1,25 @@
 //! The listener: TLS connections in, requests out, and nobody able to hold up the others.
 
-use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use rustls::{
     RootCertStore, ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     auth::Verifier,
-    connection::{self, Shared},
+    connection::{self, ConnectionLimits, Shared},
     handler::Handler,
     pki::Pki,
 };
@@ -30,9 +36,40 @@ pub enum BindError {
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
+/// Whom a listener answers; others' connections are closed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    Everybody,
+    /// Pods, whose addresses are in this range (base and prefix length), and processes of this machine.
+    PodsAndThisMachine {
+        pod_range: (Ipv4Addr, u8),
+    },
+}
+
+impl Audience {
+    /// `is_own` tells whether an address is one of this machine's.
+    fn includes(self, source: IpAddr, is_own: impl FnOnce(IpAddr) -> bool) -> bool {
+        let Self::PodsAndThisMachine { pod_range: (base, bits) } = self else { return true };
+        let is_pod = match source.to_canonical() {
+            IpAddr::V4(source) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                u32::from(source) & mask == u32::from(base) & mask
+            }
+            IpAddr::V6(_) => false,
+        };
+        is_pod || is_own(source)
+    }
+}
+
+/// Whether an address is one of this machine's: only such can be bound.
+fn is_own_address(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
 /// A bound listener that has not started to answer.
 pub struct Listener {
     tcp: TcpListener,
+    audience: Audience,
     tls: TlsAcceptor,
     verifier: Arc<Verifier>,
 }
@@ -41,7 +78,11 @@ impl Listener {
     pub async fn bind(address: SocketAddr, pki: &Pki) -> Result<Self, BindError> {
         let (config, verifier) = tls(pki).map_err(BindError::Tls)?;
         let tcp = TcpListener::bind(address).await.map_err(|source| BindError::Listen { address, source })?;
-        Ok(Self { tcp, tls: TlsAcceptor::from(Arc::new(config)), verifier })
+        Ok(Self { tcp, audience: Audience::Everybody, tls: TlsAcceptor::from(Arc::new(config)), verifier })
+    }
+
+    pub fn confined_to(self, audience: Audience) -> Self {
+        Self { audience, ..self }
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
@@ -50,18 +91,18 @@ impl Listener {
 
     /// Answers until `stop`, then lets requests under way end, but not for longer than `grace`.
     pub async fn run(self, handler: Arc<Handler>, stop: CancellationToken, grace: Duration) {
-        let room = Arc::new(Semaphore::new(handler.api.settings.max_connections.min(Semaphore::MAX_PERMITS)));
+        let limits = ConnectionLimits::new(&handler.api.settings);
         let http = connection::http(&handler.api.settings);
         let (tls, verifier) = (self.tls, self.verifier);
-        let shared = Arc::new(Shared { handler, tls, verifier, http, stop: stop.clone() });
+        let shared = Arc::new(Shared { handler, tls, verifier, http, limits, stop: stop.clone() });
         let connections = TaskTracker::new();
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
                 accepted = self.tcp.accept() => accepted,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, source) = match accepted {
+                Ok((stream, source)) => (stream, source.ip()),
                 Err(error) => {
                     // Out of file descriptors, mostly: wait for some to come back.
                     tracing::warn!(%error, "cannot accept a connection");
@@ -69,15 +110,15 @@ impl Listener {
                     continue;
                 }
             };
-            let Ok(permit) = room.clone().try_acquire_owned() else {
+            if !self.audience.includes(source, is_own_address) {
+                tracing::debug!(%source, "closed a connection that is neither a pod's nor this machine's");
+                continue;
+            }
+            let Some(handshake) = shared.limits.admit(source) else {
                 drop(stream); // full: closing at once is the cheapest answer
                 continue;
             };
-            let shared = shared.clone();
-            connections.spawn(async move {
-                let _permit = permit;
-                connection::run(stream, shared).await;
-            });
+            connections.spawn(connection::run(stream, source, handshake, shared.clone()));
         }
         drop(self.tcp);
         connections.close();
@@ -129,4 +170,30 @@ pub fn names(listen: SocketAddr, more: &[String], service_address: std::net::Ipv
     names.sort();
     names.dedup();
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_confined_listener_answers_pods_and_this_machine_alone() {
+        let audience = Audience::PodsAndThisMachine { pod_range: ([10, 244, 0, 0].into(), 16) };
+        let answers = |source: &str, own: bool| audience.includes(source.parse().unwrap(), |_| own);
+        assert!(answers("10.244.3.7", false));
+        assert!(answers("::ffff:10.244.3.7", false));
+        assert!(answers("192.0.2.2", true));
+        for stranger in ["192.0.2.3", "10.245.0.1", "2001:db8::1"] {
+            assert!(!answers(stranger, false), "{stranger}");
+            assert!(Audience::Everybody.includes(stranger.parse().unwrap(), |_| false));
+        }
+        let all = Audience::PodsAndThisMachine { pod_range: ([0, 0, 0, 0].into(), 0) };
+        assert!(all.includes([192, 0, 2, 3].into(), |_| false));
+    }
+
+    #[test]
+    fn own_addresses_are_told_from_others() {
+        assert!(is_own_address([127, 0, 0, 1].into()));
+        assert!(!is_own_address([192, 0, 2, 99].into()));
+    }
 }

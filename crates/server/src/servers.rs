@@ -84,7 +84,7 @@ fn key(address: SocketAddr) -> Arc<str> {
 }
 
 async fn commit(handler: &Arc<Handler>, txn: Txn) -> Result<(), BootstrapError> {
-    handler.api.store.commit(txn).await.map(drop).map_err(unreachable)
+    handler.api.commit(txn).await.map(drop).map_err(unreachable)
 }
 
 fn unreachable(error: StoreError) -> BootstrapError {

@@ -11,9 +11,15 @@ pub struct Settings {
     /// Requests that only read, and requests that write, at work at the same time.
     pub max_reads: usize,
     pub max_writes: usize,
+    /// Watches and streams open at the same time.
+    pub max_long_running: usize,
     pub max_connections: usize,
+    /// Bytes of request bodies in memory at the same time.
+    pub max_body_memory: usize,
     /// How long a request other than a watch may take.
     pub request_timeout: Duration,
+    /// How long a request's body may take to arrive; one that keeps coming gets more, see `request_body`.
+    pub body_timeout: Duration,
     /// How long a new connection may take to complete its TLS handshake.
     pub handshake_timeout: Duration,
     /// How long a connection may stay without a request under way; half a request is none.
@@ -42,8 +48,11 @@ impl Default for Settings {
             max_head: 64 * 1024,
             max_reads: 400,
             max_writes: 200,
+            max_long_running: 20_000,
             max_connections: 20_000,
+            max_body_memory: 128 * 1024 * 1024,
             request_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(120),
             stall_timeout: Duration::from_secs(60),

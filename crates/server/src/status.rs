@@ -13,9 +13,6 @@ use serde_json::{Value, json};
 
 use crate::body::{Body, Response};
 
-/// Most complaints about one object that are told; an object can have more than anyone would read.
-const MOST_ERRORS: usize = 500;
-
 #[derive(Debug)]
 pub struct ApiError {
     code: StatusCode,
@@ -148,11 +145,10 @@ impl ApiError {
 
     pub fn invalid_kind(group: &str, kind: &str, name: &str, errors: &Errors) -> Box<Self> {
         let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
-        let told = &errors[..errors.len().min(MOST_ERRORS)];
-        let mut texts: Vec<String> = told.iter().map(FieldError::to_string).collect();
+        let mut texts: Vec<String> = errors.iter().map(FieldError::to_string).collect();
         texts.dedup();
-        if told.len() < errors.len() {
-            texts.push(format!("and {} more", errors.len() - told.len()));
+        if errors.omitted() > 0 {
+            texts.push(format!("and {} more", errors.omitted()));
         }
         let list = match texts.as_slice() {
             [one] => one.clone(),
@@ -165,7 +161,7 @@ impl ApiError {
             about["group"] = json!(group);
         }
         error.details = Some(about);
-        let causes = told
+        let causes = errors
             .iter()
             .map(|e| json!({ "reason": e.reason.cause(), "message": e.body(), "field": e.path.to_string() }))
             .collect();
@@ -207,7 +203,7 @@ impl ApiError {
     }
 
     pub fn too_many_requests() -> Box<Self> {
-        let message = "too many requests in flight, please try again later";
+        let message = "too many requests, please try again later";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(1)
     }
 
@@ -239,6 +235,12 @@ impl ApiError {
 
     pub fn timeout(message: impl Into<String>) -> Box<Self> {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
+    }
+
+    /// The client does not send its request's body.
+    pub fn body_timeout(waited: std::time::Duration) -> Box<Self> {
+        let message = format!("Timeout: the request body did not arrive within {}s", waited.as_secs());
+        Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message)
     }
 
     /// The client asks to see a revision that does not exist yet.

@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The figures of a measurement, as text and as JSON.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! How far it is: a bar on a terminal, a line now and then elsewhere.
+//! Shows progress on standard error: a bar on a terminal, a line now and then elsewhere.
 
 use std::{
     io::{IsTerminal, Write},
@@ -6,30 +6,35 @@ use std::{
 };
 
 /// How often the bar is drawn, and how often a line is written where there is no terminal.
-const DRAWN: Duration = Duration::from_millis(100);
-const WRITTEN: Duration = Duration::from_secs(5);
+const BAR_INTERVAL: Duration = Duration::from_millis(100);
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 const WIDTH: usize = 30;
 
-/// Goes to standard error, so that what was measured can be taken from standard output.
+/// Standard error, so that standard output has the figures only.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress {
     Bar,
     Lines,
-    /// Says nothing.
     Hidden,
 }
 
 impl Progress {
-    /// What suits standard error.
-    pub fn fitting() -> Self {
+    /// A bar if standard error is a terminal.
+    pub fn for_stderr() -> Self {
         if std::io::stderr().is_terminal() { Self::Bar } else { Self::Lines }
     }
 
-    /// Shows how far `work` is while it is done.
-    pub async fn during<T>(self, what: &str, total: usize, at: impl Fn() -> usize, work: impl Future<Output = T>) -> T {
+    /// Shows progress while `work` runs.
+    pub async fn show_while<T>(
+        self,
+        what: &str,
+        total: usize,
+        at: impl Fn() -> usize,
+        work: impl Future<Output = T>,
+    ) -> T {
         let started = Instant::now();
         let mut work = std::pin::pin!(work);
-        let period = if matches!(self, Self::Bar) { DRAWN } else { WRITTEN };
+        let period = if matches!(self, Self::Bar) { BAR_INTERVAL } else { LINE_INTERVAL };
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let done = loop {

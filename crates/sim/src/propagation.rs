@@ -1,8 +1,8 @@
-//! How soon every machine knows who stands behind a Service.
+//! Measures how soon every node knows the endpoints of a Service.
 //!
-//! One pod of a Service is made ready, and then deleted, again and again; the others stay. Measured are the time from
-//! asking the API to write that it is ready to when the last machine has it in its table, and from
-//! asking to delete it to when the pod is said to be drained, which is after every machine has acknowledged.
+//! One pod of a Service is made ready and then deleted, again and again; the others stay. Measured are the time from
+//! writing that it is ready until the last node has it in its table, and the time from deleting it until the pod is
+//! drained, which is after every node has acknowledged.
 
 use std::time::{Duration, Instant};
 
@@ -14,126 +14,129 @@ use serde_json::{Value, json};
 use crate::{
     fleet::Fleet,
     load,
-    wire::{self, CallError, JSON, MERGE, STRATEGIC},
+    requests::{self, CallError, JSON, MERGE, STRATEGIC},
 };
 
 const NAMESPACE: &str = "propagation";
-const PATIENCE: Duration = Duration::from_secs(30);
-const GLANCE: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Pods that stand behind the Service all the time.
+    /// Pods that are endpoints of the Service all the time.
     pub others: usize,
     pub rounds: usize,
 }
 
-/// Times of all rounds, in order of size.
+/// Times of all rounds, sorted.
 #[derive(Debug, Default)]
-pub struct Found {
-    /// Until the last machine knew.
-    pub known: Vec<Duration>,
-    /// Until a machine knew, for all machines.
-    pub each: Vec<Duration>,
-    /// Until it was written in a slice, as far as the asker saw.
+pub struct PropagationTimes {
+    /// Until the last node knew.
+    pub last_node: Vec<Duration>,
+    /// Until a node knew, for all nodes.
+    pub each_node: Vec<Duration>,
+    /// Until it was ready in an EndpointSlice, as the measuring client saw it.
     pub written: Vec<Duration>,
     pub drained: Vec<Duration>,
 }
 
-/// Such that so many of a hundred are not longer.
+/// The time that `percent` of all times do not exceed.
 pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let at = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(at).copied().unwrap_or_default()
 }
 
-/// The machines run already, and hold tables.
-pub async fn measure(client: &Client, fleet: &Fleet, plan: Plan) -> anyhow::Result<Found> {
-    load::namespace(client, NAMESPACE).await.context("create a namespace")?;
+/// The fleet must be running with service tables.
+pub async fn measure(client: &Client, fleet: &Fleet, plan: Plan) -> anyhow::Result<PropagationTimes> {
+    load::create_namespace(client, NAMESPACE).await.context("create a namespace")?;
     let service = json!({
         "metadata": { "name": "web" },
         "spec": { "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": 8080 }] },
     });
     post(client, "services", &service).await?;
     for number in 0..plan.others {
-        pod(client, fleet, &format!("other-{number}"), number).await?;
-        ready(client, &format!("other-{number}")).await?;
+        create_pod(client, fleet, &format!("other-{number}"), number).await?;
+        mark_ready(client, &format!("other-{number}")).await?;
     }
-    until("all others are in slices", async || Ok(ready_in_slices(client).await?.1.len() >= plan.others)).await?;
-    let mut found = Found::default();
+    wait_until("all others are in slices", async || Ok(ready_pods_in_slices(client).await?.1.len() >= plan.others))
+        .await?;
+    let mut times = PropagationTimes::default();
     for round in 0..plan.rounds {
         let name = format!("round-{round}");
-        pod(client, fleet, &name, plan.others + round % 1000).await?;
-        let before = until("it is in a slice", async || in_slices(client, &name).await).await?;
-        until("every machine rests", async || Ok(fleet.tables.least() >= before)).await?;
-        fleet.tables.forget();
+        create_pod(client, fleet, &name, plan.others + round % 1000).await?;
+        let before = wait_until("it is in a slice", async || slice_version_of_pod(client, &name).await).await?;
+        wait_until("every node has applied the slice", async || Ok(fleet.service_tables.oldest_version() >= before))
+            .await?;
+        fleet.service_tables.clear_history();
         let begun = Instant::now();
-        ready(client, &name).await?;
-        let version = until("it is ready in a slice", async || {
-            let (newest, names) = ready_in_slices(client).await?;
+        mark_ready(client, &name).await?;
+        let version = wait_until("it is ready in a slice", async || {
+            let (newest, names) = ready_pods_in_slices(client).await?;
             Ok(names.contains(&name).then_some(newest))
         })
         .await?;
-        found.written.push(begun.elapsed());
-        until("every machine knows", async || Ok(fleet.tables.least() >= version)).await?;
-        let came = fleet.tables.came_to(version);
-        if came.len() != fleet.len() {
-            bail!("only {} of {} machines say when they knew", came.len(), fleet.len());
+        times.written.push(begun.elapsed());
+        wait_until("every node has applied the change", async || Ok(fleet.service_tables.oldest_version() >= version))
+            .await?;
+        let reached = fleet.service_tables.times_reached(version);
+        if reached.len() != fleet.len() {
+            bail!("only {} of {} nodes recorded when they applied the change", reached.len(), fleet.len());
         }
-        let times: Vec<Duration> = came.iter().map(|at| at.saturating_duration_since(begun)).collect();
-        found.known.extend(times.iter().max());
-        found.each.extend(times);
+        let delays: Vec<Duration> = reached.iter().map(|at| at.saturating_duration_since(begun)).collect();
+        times.last_node.extend(delays.iter().max());
+        times.each_node.extend(delays);
         let begun = Instant::now();
         call(client, Method::DELETE, &format!("pods/{name}?gracePeriodSeconds=30"), JSON, &Value::Null).await?;
-        until("it is drained", async || is_drained(client, &name).await).await?;
-        found.drained.push(begun.elapsed());
+        wait_until("it is drained", async || is_drained(client, &name).await).await?;
+        times.drained.push(begun.elapsed());
         call(client, Method::DELETE, &format!("pods/{name}?gracePeriodSeconds=0"), JSON, &Value::Null).await?;
     }
-    for times in [&mut found.known, &mut found.each, &mut found.written, &mut found.drained] {
+    for times in [&mut times.last_node, &mut times.each_node, &mut times.written, &mut times.drained] {
         times.sort();
     }
-    Ok(found)
+    Ok(times)
 }
 
-/// Asks until there is an answer.
-async fn until<A: Answer, F: Future<Output = Result<A, CallError>>>(
+/// Polls until the condition holds.
+async fn wait_until<C: Condition, F: Future<Output = Result<C, CallError>>>(
     what: &str,
-    ask: impl Fn() -> F,
-) -> anyhow::Result<A::Said> {
+    poll: impl Fn() -> F,
+) -> anyhow::Result<C::Value> {
     let begun = Instant::now();
     loop {
-        if let Some(said) = ask().await?.said() {
-            return Ok(said);
+        if let Some(value) = poll().await?.value() {
+            return Ok(value);
         }
-        if begun.elapsed() > PATIENCE {
-            bail!("waited in vain until {what}");
+        if begun.elapsed() > TIMEOUT {
+            bail!("timed out waiting until {what}");
         }
-        tokio::time::sleep(GLANCE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-trait Answer {
-    type Said;
-    fn said(self) -> Option<Self::Said>;
+trait Condition {
+    type Value;
+    fn value(self) -> Option<Self::Value>;
 }
 
-impl Answer for bool {
-    type Said = ();
+impl Condition for bool {
+    type Value = ();
 
-    fn said(self) -> Option<()> {
+    fn value(self) -> Option<()> {
         self.then_some(())
     }
 }
 
-impl<T> Answer for Option<T> {
-    type Said = T;
+impl<T> Condition for Option<T> {
+    type Value = T;
 
-    fn said(self) -> Option<T> {
+    fn value(self) -> Option<T> {
         self
     }
 }
 
-/// A pod on a machine that has an address and is not ready.
-async fn pod(client: &Client, fleet: &Fleet, name: &str, number: usize) -> Result<(), CallError> {
+/// Creates a pod that is bound, has an address and is not ready.
+async fn create_pod(client: &Client, fleet: &Fleet, name: &str, number: usize) -> Result<(), CallError> {
     let pod = json!({
         "metadata": { "name": name, "labels": { "app": "web" } },
         "spec": { "nodeName": fleet.name(number % fleet.len()), "containers": [{ "name": "c", "image": "i" }] },
@@ -147,38 +150,38 @@ async fn pod(client: &Client, fleet: &Fleet, name: &str, number: usize) -> Resul
     call(client, Method::PATCH, &format!("pods/{name}/status"), MERGE, &status).await.map(drop)
 }
 
-async fn ready(client: &Client, name: &str) -> Result<(), CallError> {
+async fn mark_ready(client: &Client, name: &str) -> Result<(), CallError> {
     let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
     call(client, Method::PATCH, &format!("pods/{name}/status"), STRATEGIC, &status).await.map(drop)
 }
 
-async fn slices(client: &Client) -> Result<Vec<Value>, CallError> {
+async fn list_slices(client: &Client) -> Result<Vec<Value>, CallError> {
     let path = format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices");
-    let bytes = wire::call(client, Method::GET, &path, JSON, Vec::new()).await?;
+    let bytes = requests::call(client, Method::GET, &path, JSON, Vec::new()).await?;
     let list: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
-/// The version of the slice that a pod is in.
-async fn in_slices(client: &Client, name: &str) -> Result<Option<u64>, CallError> {
-    let all = slices(client).await?;
+/// The version of the slice that has the pod as an endpoint.
+async fn slice_version_of_pod(client: &Client, name: &str) -> Result<Option<u64>, CallError> {
+    let all = list_slices(client).await?;
     let names = |slice: &Value| {
         let mut endpoints = slice["endpoints"].as_array().into_iter().flatten();
         endpoints.any(|endpoint| endpoint["targetRef"]["name"] == name)
     };
-    Ok(all.iter().find(|slice| names(slice)).map(version))
+    Ok(all.iter().find(|slice| names(slice)).map(resource_version))
 }
 
 /// The newest version of a slice, and the pods that are ready.
-async fn ready_in_slices(client: &Client) -> Result<(u64, Vec<String>), CallError> {
-    let all = slices(client).await?;
+async fn ready_pods_in_slices(client: &Client) -> Result<(u64, Vec<String>), CallError> {
+    let all = list_slices(client).await?;
     let endpoints = all.iter().flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
     let ready = endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true);
     let names = ready.filter_map(|endpoint| endpoint["targetRef"]["name"].as_str().map(str::to_owned)).collect();
-    Ok((all.iter().map(version).max().unwrap_or(0), names))
+    Ok((all.iter().map(resource_version).max().unwrap_or(0), names))
 }
 
-fn version(object: &Value) -> u64 {
+fn resource_version(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
@@ -195,7 +198,7 @@ async fn post(client: &Client, plural: &str, object: &Value) -> Result<Value, Ca
 async fn call(client: &Client, method: Method, path: &str, content: &str, body: &Value) -> Result<Value, CallError> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/{path}");
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-    let bytes = wire::call(client, method, &path, content, body).await?;
+    let bytes = requests::call(client, method, &path, content, body).await?;
     Ok(serde_json::from_slice(&bytes).unwrap_or_default())
 }
 

@@ -1,4 +1,4 @@
-//! One measurement from beginning to end: machines come, pods are created, bound and ready, and it grows quiet again.
+//! Runs one measurement: registers nodes, creates pods, waits until they are bound and ready, and measures idle CPU.
 
 use std::{
     sync::{
@@ -14,63 +14,63 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     figures::Figures,
-    fleet::{Access, Fleet, Pace, Settings},
-    ledger::{Counts, Ledger},
-    load::{self, Batch, Took},
+    fleet::{Access, Fleet, FleetActivity, Settings},
+    load::{self, Batch},
+    pod_times::{Counts, PodTimes},
     process::Process,
     progress::{Progress, grouped},
 };
 
 const NAMESPACE: &str = "sim";
-/// How long nothing may happen to any pod before we say that it is stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// After this long without news of pods, all that was to be said of them has been said.
-const SETTLED: Duration = Duration::from_millis(1500);
+/// The measurement fails if no pod makes progress for this long.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
+/// CPU is measured over this long to find out whether the server is still busy.
+const QUIET_PERIOD: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pub machines: Settings,
+    pub nodes: Settings,
     /// How many pods are created, in each round.
     pub pods: usize,
-    /// Once more, with machines that offer nothing until all pods are there.
+    /// A second round in which nodes offer nothing until all pods are created.
     pub backlog: bool,
-    /// Replicas of a Deployment that is scaled up from nothing; 0 for none.
+    /// Replicas of a Deployment that is scaled up from zero; 0 for none.
     pub deployment: usize,
-    /// How long to look at the CPU once everything rests; no look if it is zero.
+    /// How long to measure idle CPU; zero not to.
     pub idle: Duration,
 }
 
-/// What is measured, and how it is reached.
-pub struct World {
+/// The cluster that is measured, and how it is reached.
+pub struct ClusterUnderTest {
     pub access: Access,
-    /// Those who create pods; one connection each.
+    /// The clients that create pods, with one connection each.
     pub clients: Vec<Client>,
-    /// Whose memory and CPU are looked at, if it is on this machine.
+    /// Whose memory and CPU are measured, if it runs on this machine.
     pub server: Option<Process>,
 }
 
-/// Runs the plan. `say` hears every figure as it is found.
+/// Runs the plan. `on_figure` is called with every figure as it is measured.
 pub async fn run(
-    world: &World,
+    cluster: &ClusterUnderTest,
     plan: &Plan,
     progress: Progress,
     stop: CancellationToken,
-    say: impl Fn(&crate::figures::Figure),
+    on_figure: impl Fn(&crate::figures::Figure),
 ) -> anyhow::Result<Figures> {
-    check(plan)?;
-    let ledger = Arc::new(Ledger::default());
+    check_capacity(plan)?;
+    let pod_times = Arc::new(PodTimes::default());
     let (done, started) = (AtomicUsize::new(0), Instant::now());
-    let registering = Fleet::register(world.access.clone(), plan.machines.clone(), ledger.clone(), &done);
+    let registering = Fleet::register(cluster.access.clone(), plan.nodes.clone(), pod_times.clone(), &done);
     let at = || done.load(Relaxed);
-    let fleet = progress.during("machines registered", plan.machines.count, at, registering).await;
-    let fleet = fleet.context("register machines")?;
-    let mut run = Run { world, plan, progress, fleet: fleet.clone(), figures: Figures::default(), say };
-    run.note("machines registered in", started.elapsed().as_secs_f64(), "s");
+    let fleet = progress.show_while("nodes registered", plan.nodes.count, at, registering).await;
+    let fleet = fleet.context("register nodes")?;
+    let mut run = ScenarioRun { cluster, plan, progress, fleet: fleet.clone(), figures: Figures::default(), on_figure };
+    run.record("nodes registered in", started.elapsed().as_secs_f64(), "s");
     let ended = stop.child_token();
-    let machines = tokio::spawn(fleet.run(ended.clone()));
+    let running = tokio::spawn(fleet.run(ended.clone()));
     let measured = stop.run_until_cancelled(run.rounds()).await;
     ended.cancel();
-    machines.await.context("the machines ended badly")?;
+    running.await.context("the nodes ended badly")?;
     match measured {
         Some(measured) => measured?,
         None => return Err(anyhow!("stopped before the end")),
@@ -78,237 +78,248 @@ pub async fn run(
     Ok(run.figures)
 }
 
-fn check(plan: &Plan) -> anyhow::Result<()> {
-    let shape = &plan.machines.shape;
-    ensure!(plan.machines.count > 0, "there must be at least one machine");
-    let each = shape.pods.min(shape.cpu / 100).min(shape.memory / (500 << 20)).max(0);
-    let room = plan.machines.count.saturating_mul(usize::try_from(each).unwrap_or(0));
+fn check_capacity(plan: &Plan) -> anyhow::Result<()> {
+    let template = &plan.nodes.template;
+    ensure!(plan.nodes.count > 0, "there must be at least one node");
+    let each = template.pods.min(template.cpu / 100).min(template.memory / (500 << 20)).max(0);
+    let room = plan.nodes.count.saturating_mul(usize::try_from(each).unwrap_or(0));
     let most = plan.pods.max(plan.deployment);
     ensure!(
         most <= room,
-        "{} pods do not fit on {} machines: each has room for {each} (a pod takes 100m cpu and 500Mi memory)",
+        "{} pods do not fit on {} nodes: each has room for {each} (a pod takes 100m cpu and 500Mi memory)",
         grouped(most),
-        grouped(plan.machines.count),
+        grouped(plan.nodes.count),
     );
     Ok(())
 }
 
-struct Run<'a, S> {
-    world: &'a World,
+struct ScenarioRun<'a, S> {
+    cluster: &'a ClusterUnderTest,
     plan: &'a Plan,
     progress: Progress,
     fleet: Arc<Fleet>,
     figures: Figures,
-    say: S,
+    on_figure: S,
 }
 
-impl<S: Fn(&crate::figures::Figure)> Run<'_, S> {
-    fn note(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
+impl<S: Fn(&crate::figures::Figure)> ScenarioRun<'_, S> {
+    fn record(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
         let figure = self.figures.add(name, value, unit);
-        (self.say)(figure);
+        (self.on_figure)(figure);
     }
 
-    fn ledger(&self) -> &Arc<Ledger> {
-        self.fleet.ledger()
+    fn pod_times(&self) -> &Arc<PodTimes> {
+        self.fleet.pod_times()
     }
 
     async fn rounds(&mut self) -> anyhow::Result<()> {
-        load::namespace(&self.world.access.admin, NAMESPACE).await?;
+        load::create_namespace(&self.cluster.access.admin, NAMESPACE).await?;
         if self.plan.pods > 0 {
-            self.as_they_come().await?;
-            self.memory("with these pods")?;
+            self.measure_arriving_pods().await?;
+            self.record_memory("with these pods")?;
         }
         if self.plan.pods > 0 && self.plan.backlog {
-            self.clean_up("a").await?;
-            self.place_a_backlog().await?;
+            self.delete_pods("a").await?;
+            self.measure_backlog().await?;
         }
         if self.plan.deployment > 0 {
             if self.plan.pods > 0 {
-                self.clean_up(if self.plan.backlog { "b" } else { "a" }).await?;
+                self.delete_pods(if self.plan.backlog { "b" } else { "a" }).await?;
             }
-            self.scale_up().await?;
+            self.measure_deployment().await?;
         }
-        self.rest().await
+        self.measure_idle_cpu().await
     }
 
     fn batch(&self, prefix: &str) -> Batch {
         Batch { namespace: NAMESPACE.to_owned(), prefix: prefix.to_owned(), count: self.plan.pods }
     }
 
-    /// Pods are created while machines offer.
-    async fn as_they_come(&mut self) -> anyhow::Result<()> {
+    /// Pods are created while nodes offer.
+    async fn measure_arriving_pods(&mut self) -> anyhow::Result<()> {
         let started = Instant::now();
-        let created = self.create("a").await?;
-        self.placed("pods bound").await?;
+        let created = self.create_pods("a").await?;
+        self.wait_until_bound("pods bound").await?;
         let per_second = |taken: Duration| self.plan.pods as f64 / taken.as_secs_f64();
-        let (bound, _) = self.ledger().last();
+        let (bound, _) = self.pod_times().last_bound_and_ready();
         let bound = bound.map_or(Duration::ZERO, |at| at.saturating_duration_since(started));
         let (created, bound) = (per_second(created), per_second(bound));
-        self.note("pods created", created, "/s");
-        self.note("pods bound while they are created", bound, "/s");
-        self.latencies();
-        self.ready("pods", started).await
+        self.record("pods created", created, "/s");
+        self.record("pods bound while they are created", bound, "/s");
+        self.record_bind_latencies();
+        self.wait_until_ready("pods", started).await
     }
 
-    fn latencies(&mut self) {
-        let spans = self.ledger().create_to_bound();
+    fn record_bind_latencies(&mut self) {
+        let durations = self.pod_times().create_to_bound();
         for q in [50.0, 99.0] {
-            self.note(format!("created to bound, p{q:.0}"), spans.percentile(q).as_secs_f64() * 1e3, "ms");
+            self.record(format!("created to bound, p{q:.0}"), durations.percentile(q).as_secs_f64() * 1e3, "ms");
         }
     }
 
-    async fn create(&self, prefix: &str) -> anyhow::Result<Duration> {
+    async fn create_pods(&self, prefix: &str) -> anyhow::Result<Duration> {
         let done = Arc::new(AtomicUsize::new(0));
-        let (clients, ledger) = (&self.world.clients, self.ledger());
+        let (clients, pod_times) = (&self.cluster.clients, self.pod_times());
         let batch = self.batch(prefix);
-        let creating = load::create(clients, &batch, ledger, &done);
-        let Took(taken) = self.progress.during("pods created", self.plan.pods, || done.load(Relaxed), creating).await?;
+        let creating = load::create_pods(clients, &batch, pod_times, &done);
+        let taken = self.progress.show_while("pods created", self.plan.pods, || done.load(Relaxed), creating).await?;
         Ok(taken)
     }
 
-    /// Returns once all pods have a machine.
-    async fn placed(&self, what: &str) -> anyhow::Result<()> {
+    /// Returns once all pods are bound.
+    async fn wait_until_bound(&self, what: &str) -> anyhow::Result<()> {
         let wanted = self.plan.pods;
-        self.until(what, wanted, |counts| counts.bound).await
+        self.wait_for_pods(what, wanted, |counts| counts.bound).await
     }
 
-    async fn ready(&mut self, what: &str, since: Instant) -> anyhow::Result<()> {
-        if self.plan.machines.start_delay.is_none() {
+    async fn wait_until_ready(&mut self, what: &str, since: Instant) -> anyhow::Result<()> {
+        if self.plan.nodes.start_delay.is_none() {
             return Ok(());
         }
         let wanted = self.plan.pods;
-        self.until("pods ready", wanted, |counts| counts.ready).await?;
-        let taken = self.ledger().last().1.map_or(Duration::ZERO, |at| at.saturating_duration_since(since));
-        self.note(format!("{what} ready"), wanted as f64 / taken.as_secs_f64(), "/s");
-        let spans = self.ledger().create_to_ready();
+        self.wait_for_pods("pods ready", wanted, |counts| counts.ready).await?;
+        let taken =
+            self.pod_times().last_bound_and_ready().1.map_or(Duration::ZERO, |at| at.saturating_duration_since(since));
+        self.record(format!("{what} ready"), wanted as f64 / taken.as_secs_f64(), "/s");
+        let durations = self.pod_times().create_to_ready();
         for q in [50.0, 99.0] {
-            self.note(format!("created to ready, p{q:.0}"), spans.percentile(q).as_secs_f64() * 1e3, "ms");
+            self.record(format!("created to ready, p{q:.0}"), durations.percentile(q).as_secs_f64() * 1e3, "ms");
         }
         Ok(())
     }
 
-    /// All pods are there before any machine offers.
-    async fn place_a_backlog(&mut self) -> anyhow::Result<()> {
-        self.fleet.set_pace(Pace::Held).await;
-        let created = self.create("b").await?;
-        self.note("pods created with no machine offering", self.plan.pods as f64 / created.as_secs_f64(), "/s");
-        self.settled().await?;
+    /// All pods are created before any node offers.
+    async fn measure_backlog(&mut self) -> anyhow::Result<()> {
+        self.fleet.set_activity(FleetActivity::HeartbeatsOnly).await;
+        let created = self.create_pods("b").await?;
+        self.record("pods created with no node offering", self.plan.pods as f64 / created.as_secs_f64(), "/s");
+        self.wait_until_quiet().await?;
         let released = Instant::now();
-        self.fleet.set_pace(Pace::Offering).await;
-        self.placed("pods bound from a backlog").await?;
-        let bound = self.ledger().last().0.map_or(Duration::ZERO, |at| at.saturating_duration_since(released));
-        self.note("pods bound from a backlog", self.plan.pods as f64 / bound.as_secs_f64(), "/s");
-        if self.plan.machines.start_delay.is_some() {
-            self.until("pods ready", self.plan.pods, |counts| counts.ready).await?;
-            let ready = self.ledger().last().1.map_or(Duration::ZERO, |at| at.saturating_duration_since(released));
-            self.note("pods ready from a backlog", self.plan.pods as f64 / ready.as_secs_f64(), "/s");
+        self.fleet.set_activity(FleetActivity::Offering).await;
+        self.wait_until_bound("pods bound from a backlog").await?;
+        let bound = self
+            .pod_times()
+            .last_bound_and_ready()
+            .0
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(released));
+        self.record("pods bound from a backlog", self.plan.pods as f64 / bound.as_secs_f64(), "/s");
+        if self.plan.nodes.start_delay.is_some() {
+            self.wait_for_pods("pods ready", self.plan.pods, |counts| counts.ready).await?;
+            let ready = self
+                .pod_times()
+                .last_bound_and_ready()
+                .1
+                .map_or(Duration::ZERO, |at| at.saturating_duration_since(released));
+            self.record("pods ready from a backlog", self.plan.pods as f64 / ready.as_secs_f64(), "/s");
         }
         Ok(())
     }
 
-    /// Waits until nothing more is written about pods, and nobody computes.
-    async fn settled(&self) -> anyhow::Result<()> {
+    /// Waits until the server is no longer busy.
+    async fn wait_until_quiet(&self) -> anyhow::Result<()> {
         let waiting = async {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + PROGRESS_TIMEOUT;
             while Instant::now() < deadline {
-                match self.world.server {
-                    None => return tokio::time::sleep(4 * SETTLED).await,
-                    Some(process) if process.busy(SETTLED).await.is_ok_and(|percent| percent < 20.0) => return,
+                match self.cluster.server {
+                    None => return tokio::time::sleep(4 * QUIET_PERIOD).await,
+                    Some(process) if process.busy(QUIET_PERIOD).await.is_ok_and(|percent| percent < 20.0) => return,
                     Some(_) => {}
                 }
             }
         };
-        self.progress.during("waiting until it is quiet", 1, || 0, waiting).await;
+        self.progress.show_while("waiting until it is quiet", 1, || 0, waiting).await;
         Ok(())
     }
 
-    async fn clean_up(&mut self, prefix: &str) -> anyhow::Result<()> {
+    async fn delete_pods(&mut self, prefix: &str) -> anyhow::Result<()> {
         let done = Arc::new(AtomicUsize::new(0));
         let started = Instant::now();
         let batch = self.batch(prefix);
-        let deleting = load::delete(&self.world.clients, &batch, &done);
-        self.progress.during("pods deleted", self.plan.pods, || done.load(Relaxed), deleting).await?;
-        self.until("pods gone", self.plan.pods, |counts| counts.gone).await?;
-        self.note("pods deleted", self.plan.pods as f64 / started.elapsed().as_secs_f64(), "/s");
-        self.ledger().clear();
-        self.settled().await
+        let deleting = load::delete_pods(&self.cluster.clients, &batch, &done);
+        self.progress.show_while("pods deleted", self.plan.pods, || done.load(Relaxed), deleting).await?;
+        self.wait_for_pods("pods gone", self.plan.pods, |counts| counts.gone).await?;
+        self.record("pods deleted", self.plan.pods as f64 / started.elapsed().as_secs_f64(), "/s");
+        self.pod_times().clear();
+        self.wait_until_quiet().await
     }
 
-    /// A Deployment grows from nothing to all its replicas.
-    async fn scale_up(&mut self) -> anyhow::Result<()> {
+    /// A Deployment is scaled from zero to all its replicas.
+    async fn measure_deployment(&mut self) -> anyhow::Result<()> {
         const NAME: &str = "web";
-        let (admin, replicas) = (&self.world.access.admin, self.plan.deployment);
-        load::deployment(admin, NAMESPACE, NAME).await?;
-        self.settled().await?;
+        let (admin, replicas) = (&self.cluster.access.admin, self.plan.deployment);
+        load::create_deployment(admin, NAMESPACE, NAME).await?;
+        self.wait_until_quiet().await?;
         let started = Instant::now();
-        load::scale(admin, NAMESPACE, NAME, replicas).await?;
-        self.until("replicas bound", replicas, |counts| counts.bound).await?;
-        let (bound, _) = self.ledger().last();
+        load::scale_deployment(admin, NAMESPACE, NAME, replicas).await?;
+        self.wait_for_pods("replicas bound", replicas, |counts| counts.bound).await?;
+        let (bound, _) = self.pod_times().last_bound_and_ready();
         let bound = bound.map_or(Duration::ZERO, |at| at.saturating_duration_since(started));
-        self.note(format!("a Deployment of {} bound in", grouped(replicas)), bound.as_secs_f64(), "s");
-        if self.plan.machines.start_delay.is_some() {
-            self.until("replicas ready", replicas, |counts| counts.ready).await?;
+        self.record(format!("a Deployment of {} bound in", grouped(replicas)), bound.as_secs_f64(), "s");
+        if self.plan.nodes.start_delay.is_some() {
+            self.wait_for_pods("replicas ready", replicas, |counts| counts.ready).await?;
             while load::ready_replicas(admin, NAMESPACE, NAME).await? < replicas {
-                ensure!(started.elapsed() < 2 * PATIENCE, "the Deployment never said that all replicas are ready");
+                ensure!(
+                    started.elapsed() < 2 * PROGRESS_TIMEOUT,
+                    "the Deployment never said that all replicas are ready"
+                );
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             let taken = started.elapsed().as_secs_f64();
-            self.note(format!("a Deployment of {} reported ready in", grouped(replicas)), taken, "s");
+            self.record(format!("a Deployment of {} reported ready in", grouped(replicas)), taken, "s");
         }
         Ok(())
     }
 
-    fn memory(&mut self, when: &str) -> anyhow::Result<()> {
-        if let Some(process) = self.world.server {
+    fn record_memory(&mut self, when: &str) -> anyhow::Result<()> {
+        if let Some(process) = self.cluster.server {
             let (now, highest) = process.memory()?;
-            self.note(format!("memory {when}"), now, "MB");
-            self.note("memory at its highest", highest, "MB");
+            self.record(format!("memory {when}"), now, "MB");
+            self.record("memory at its highest", highest, "MB");
         }
         Ok(())
     }
 
-    /// What it costs to do nothing.
-    async fn rest(&mut self) -> anyhow::Result<()> {
-        let (Some(process), idle) = (self.world.server, self.plan.idle) else { return Ok(()) };
+    async fn measure_idle_cpu(&mut self) -> anyhow::Result<()> {
+        let (Some(process), idle) = (self.cluster.server, self.plan.idle) else { return Ok(()) };
         if idle.is_zero() {
             return Ok(());
         }
-        self.settled().await?;
+        self.wait_until_quiet().await?;
         let measuring = "measuring idle CPU";
-        let busy = self.progress.during(measuring, 1, || 0, process.busy(idle)).await?;
-        self.note("CPU idle, machines renewing their offers", busy, "% of a core");
-        // Offers that are not renewed are cleared away; that is not what is to be measured.
-        self.fleet.set_pace(Pace::Held).await;
-        self.fleet.set_pace(Pace::Quiet).await;
-        self.settled().await?;
-        let busy = self.progress.during(measuring, 1, || 0, process.busy(idle)).await?;
-        self.note("CPU idle, machines quiet", busy, "% of a core");
-        self.memory("at the end")
+        let busy = self.progress.show_while(measuring, 1, || 0, process.busy(idle)).await?;
+        self.record("CPU idle, nodes renewing their offers", busy, "% of a core");
+        // Withdrawn first, so that the deletion of expired offers is not measured.
+        self.fleet.set_activity(FleetActivity::HeartbeatsOnly).await;
+        self.fleet.set_activity(FleetActivity::Silent).await;
+        self.wait_until_quiet().await?;
+        let busy = self.progress.show_while(measuring, 1, || 0, process.busy(idle)).await?;
+        self.record("CPU idle, nodes quiet", busy, "% of a core");
+        self.record_memory("at the end")
     }
 
-    /// Returns once so many pods have come so far, or says why they do not.
-    async fn until(&self, what: &str, wanted: usize, reached: impl Fn(Counts) -> usize) -> anyhow::Result<()> {
-        let ledger = self.ledger();
-        let at = || reached(ledger.counts());
+    /// Returns once `wanted` pods have reached a state; fails if there is no progress.
+    async fn wait_for_pods(&self, what: &str, wanted: usize, reached: impl Fn(Counts) -> usize) -> anyhow::Result<()> {
+        let pod_times = self.pod_times();
+        let at = || reached(pod_times.counts());
         let waiting = async {
             loop {
-                let before = ledger.counts();
-                let enough = ledger.until(|counts| reached(counts) >= wanted);
-                if tokio::time::timeout(PATIENCE, enough).await.is_ok() {
+                let before = pod_times.counts();
+                let enough = pod_times.wait_for(|counts| reached(counts) >= wanted);
+                if tokio::time::timeout(PROGRESS_TIMEOUT, enough).await.is_ok() {
                     return Ok(());
                 }
-                if ledger.counts() == before {
-                    return Err(self.stuck(what, at(), wanted).await);
+                if pod_times.counts() == before {
+                    return Err(self.no_progress_error(what, at(), wanted).await);
                 }
             }
         };
-        self.progress.during(what, wanted, at, waiting).await
+        self.progress.show_while(what, wanted, at, waiting).await
     }
 
-    async fn stuck(&self, what: &str, at: usize, wanted: usize) -> anyhow::Error {
-        let why = load::why_waiting(&self.world.access.admin, NAMESPACE).await;
-        let why = why.map_or_else(String::new, |why| format!(". A pod that waits, {why}"));
+    async fn no_progress_error(&self, what: &str, at: usize, wanted: usize) -> anyhow::Error {
+        let reason = load::unscheduled_reason(&self.cluster.access.admin, NAMESPACE).await;
+        let reason = reason.map_or_else(String::new, |reason| format!(". A pod that waits, {reason}"));
         let (at, wanted) = (grouped(at), grouped(wanted));
-        anyhow!("{what}: {at} of {wanted}, and nothing happened for {} s{why}", PATIENCE.as_secs())
+        anyhow!("{what}: {at} of {wanted}, and nothing happened for {} s{reason}", PROGRESS_TIMEOUT.as_secs())
     }
 }

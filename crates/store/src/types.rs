@@ -174,6 +174,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// The newest committed revision. Also answers whether the store can be reached.
     async fn revision(&self) -> Result<Revision, StoreError>;
+
+    /// What keeps the store from doing all it is for, although it answers: [`StoreError::NoSpace`] if it takes no new keys,
+    /// another error if it takes no writes at all.
+    async fn health(&self) -> Result<(), StoreError> {
+        self.revision().await.map(drop)
+    }
 }
 
 #[derive(Clone, Debug, thiserror::Error)]

@@ -43,7 +43,7 @@ pub fn serve() -> anyhow::Result<(u16, u16)> {
     Ok(ports)
 }
 
-/// Connects, asks, hears and ends, as often as it can.
+/// Connects, sends a request, reads the response and closes, as often as it can.
 pub fn connections(to: SocketAddrV4, clients: usize, time: Duration) -> anyhow::Result<u64> {
     together(clients, move || {
         let (start, mut done) = (Instant::now(), 0);

@@ -22,7 +22,7 @@ const LISTENER: u64 = u64::MAX;
 const FLOODS: usize = 2;
 
 pub struct Backends {
-    /// Gives an answer for every request.
+    /// Answers every request.
     pub answers: SocketAddrV4,
     /// Sends as much as it can.
     pub flood: SocketAddrV4,
@@ -96,12 +96,12 @@ fn answer(listener: OwnedFd) -> anyhow::Result<()> {
     }
 }
 
-/// Connects, asks, hears and closes, as often as it can.
+/// Connects, sends a request, reads the response and closes, as often as it can.
 pub fn connections(proxy: SocketAddrV4, clients: usize, time: Duration) -> anyhow::Result<u64> {
     ask(proxy, clients, time, true)
 }
 
-/// Asks and hears on connections that stay.
+/// Sends requests and reads responses on persistent connections.
 pub fn requests(proxy: SocketAddrV4, clients: usize, time: Duration) -> anyhow::Result<u64> {
     ask(proxy, clients, time, false)
 }
@@ -156,7 +156,7 @@ fn ask(proxy: SocketAddrV4, clients: usize, time: Duration, anew: bool) -> anyho
     Ok(done)
 }
 
-/// Takes what two connections bring, without looking at it.
+/// Reads from two connections and discards the bytes.
 pub fn bytes(proxy: SocketAddrV4, _: usize, time: Duration) -> anyhow::Result<u64> {
     let take = || -> anyhow::Result<u64> {
         let stream = TcpStream::connect(proxy)?;

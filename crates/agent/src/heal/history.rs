@@ -1,7 +1,8 @@
 //! What was tried for each pod, on disk.
 
-use std::{collections::BTreeMap, io::Write, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf};
 
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use mainstay_runtime::PodUid;
 use serde::{Deserialize, Serialize};
 
@@ -44,11 +45,8 @@ impl Files {
     fn try_write(&self, pod: &PodUid, record: &Record) -> std::io::Result<()> {
         let path = self.path(pod);
         let directory = path.parent().unwrap_or(&self.directory);
-        std::fs::create_dir_all(directory)?;
-        let mut file = tempfile::NamedTempFile::new_in(directory)?;
-        file.write_all(&serde_json::to_vec(record)?)?;
-        file.persist(&path)?;
-        Ok(())
+        create_private_dir(directory)?;
+        write_atomic(&path, &serde_json::to_vec(record)?, PRIVATE_FILE, Durability::Volatile)
     }
 
     pub fn remove(&self, pod: &PodUid) {

@@ -3,10 +3,10 @@
 
 use std::{
     fs, io,
-    io::Write,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
+
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 
 use crate::tls::Pair;
 
@@ -28,8 +28,7 @@ pub struct Files(PathBuf);
 
 impl Files {
     pub fn open(directory: &Path) -> Result<Self, FileError> {
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        made.map_err(failed("create", directory))?;
+        create_private_dir(directory).map_err(failed("create", directory))?;
         Ok(Self(directory.to_owned()))
     }
 
@@ -74,16 +73,8 @@ impl Files {
     }
 
     fn write(&self, name: &str, content: &str) -> Result<(), FileError> {
-        let (path, temporary) = (self.0.join(name), self.0.join(format!("{name}.new")));
-        let _ = fs::remove_file(&temporary);
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)
-            .map_err(failed("create", &temporary))?;
-        file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).map_err(failed("write", &temporary))?;
-        fs::rename(&temporary, &path).map_err(failed("write", &path))
+        let path = self.0.join(name);
+        write_atomic(&path, content.as_bytes(), PRIVATE_FILE, Durability::Durable).map_err(failed("write", &path))
     }
 }
 

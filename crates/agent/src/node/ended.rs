@@ -39,7 +39,7 @@ impl DownNotice {
 
     pub fn leave(instance: &Instance) -> io::Result<Self> {
         let path = Self::path(instance);
-        fs::write(&path, "")?;
+        mainstay_files::open_private(&path)?;
         Ok(Self(path))
     }
 

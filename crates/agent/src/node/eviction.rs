@@ -80,7 +80,7 @@ pub struct Share {
     pub name: String,
     pub memory: u64,
     pub memory_request: u64,
-    /// Writable layer and logs.
+    /// Writable layer, logs and termination messages.
     pub disk: u64,
     pub disk_request: u64,
     pub disk_limit: Option<u64>,

@@ -168,3 +168,58 @@ async fn a_shortage_of_memory_is_told_and_costs_one_pod() {
     assert!(reasons.contains(&"Evicted") && reasons.contains(&"NodeHasInsufficientMemory"), "{reasons:?}");
     machine.stop().await;
 }
+
+#[tokio::test]
+async fn an_evicted_pod_that_is_still_on_the_machine_is_waited_for() {
+    let client = crate::testing::api(&["default", LEASES]).await;
+    let short = || {
+        let disk = crate::node::pressure::Amount { capacity: 500 << 20, available: 0 };
+        Measured { disk, ..fine() }
+    };
+    let machine = machine(&client, short);
+    let pod = |name: &str, phase: &str| -> k8s_openapi::api::core::v1::Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "namespace": "default", "uid": name },
+            "spec": { "containers": [{ "name": "c", "image": "busybox" }] }, "status": { "phase": phase },
+        }))
+        .unwrap()
+    };
+    let runtime = &machine.keeper.parts.runtime;
+    let held = runtime.create_sandbox(&sandbox("filler")).await.unwrap();
+    machine.pods.put(crate::pods::Source::Api, pod("filler", "Running"));
+    machine.keeper.keep_up_once(false).await;
+    let evicted = |name: &str| machine.keeper.evictions().evicted(&mainstay_runtime::PodUid(name.into())).is_some();
+    assert!(evicted("filler"));
+    // It has ended and the API knows, but what it wrote is still there.
+    machine.pods.put(crate::pods::Source::Api, pod("filler", "Failed"));
+    machine.pods.put(crate::pods::Source::Api, pod("modest", "Running"));
+    machine.keeper.keep_up_once(false).await;
+    assert!(!evicted("modest"), "the first one's space is not free yet");
+    runtime.remove_sandbox(&held).await.unwrap();
+    machine.keeper.keep_up_once(false).await;
+    assert!(evicted("modest"), "the first one was not enough");
+    machine.stop().await;
+}
+
+fn sandbox(uid: &str) -> mainstay_runtime::spec::SandboxSpec {
+    let uid = mainstay_runtime::PodUid(uid.into());
+    mainstay_runtime::spec::SandboxSpec {
+        pod: mainstay_runtime::observed::PodRef { namespace: "default".into(), name: uid.0.clone(), uid },
+        attempt: 0,
+        hostname: "p".into(),
+        log_directory: std::env::temp_dir(),
+        host_network: true,
+        host_ipc: false,
+        pid: Default::default(),
+        cgroup: String::new(),
+        resources: Default::default(),
+        sysctls: BTreeMap::new(),
+        ports: Vec::new(),
+        dns: Default::default(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        users: None,
+        runtime_handler: String::new(),
+        selinux: None,
+    }
+}

@@ -3,7 +3,7 @@
 //! * [`keeper`]: registers it, renews its Lease, writes its status; [`status`]: what the status says, from
 //!   [`facts`] that stay and what was last seen
 //! * [`upkeep`]: watches for shortages ([`measure`], [`pressure`]), removes images ([`images`]) and names the pods
-//!   that have to go ([`eviction`])
+//!   that have to go ([`eviction`]); [`termination_log`] bounds what containers can write beside their volumes
 
 pub mod ended;
 pub mod eviction;
@@ -13,6 +13,7 @@ mod keeper;
 mod measure;
 pub mod pressure;
 mod status;
+mod termination_log;
 mod upkeep;
 
 pub use eviction::{Eviction, Evictions};

@@ -12,6 +12,7 @@ pub fn settings() -> Settings {
         directory: "/var/lib/mainstay/agent".into(),
         runtime_directory: "/var/lib/mainstay/runtime".into(),
         log_directory: "/var/lib/mainstay/logs".into(),
+        store_directory: None,
         instance: "mainstay".into(),
         static_pods: None,
         labels: vec![],

@@ -15,6 +15,7 @@ use super::{
     images::{Uses, to_free},
     keeper::Keeper,
     pressure::{Measured, Shortage, Signal},
+    termination_log,
 };
 use crate::{
     events::Kind,
@@ -22,9 +23,16 @@ use crate::{
     settings,
 };
 
+/// Limits of pods are looked after this often.
 const LOOK: Duration = Duration::from_secs(10);
+/// The machine is measured this often: a disk can be filled within seconds.
+const MEASURE: Duration = Duration::from_secs(1);
+/// What was done about a shortage takes this long to show.
+const EFFECT: Duration = Duration::from_secs(3);
 /// A pressure is told of until it has been gone for this long, so that pods do not come back at once.
 const CALM: SignedDuration = SignedDuration::from_mins(5);
+/// Longest wait for an evicted pod to be removed before another one goes.
+const CLEANED_UP: SignedDuration = SignedDuration::from_secs(30);
 /// How often images are looked at while the disk is fine, in looks.
 const IMAGES_EVERY: u64 = 30;
 /// More files than this in one volume are not counted.
@@ -34,6 +42,8 @@ const MOST_FILES: usize = 1_000_000;
 pub struct Upkeep {
     /// When each condition of pressure was last true.
     pressed: BTreeMap<&'static str, Timestamp>,
+    /// When a pod was last evicted.
+    evicted_at: Option<Timestamp>,
     uses: Uses,
 }
 
@@ -59,7 +69,19 @@ impl Keeper {
         loop {
             self.keep_up_once(looks.is_multiple_of(IMAGES_EVERY)).await;
             looks += 1;
-            tokio::time::sleep(LOOK).await;
+            self.wait_for_shortage().await;
+        }
+    }
+
+    /// Until the next look is due, or something has become short.
+    async fn wait_for_shortage(&self) {
+        let is_short = || !(self.measure)().shortages(&self.parts.settings.eviction).is_empty();
+        if is_short() {
+            return tokio::time::sleep(EFFECT).await;
+        }
+        let due = tokio::time::Instant::now() + LOOK;
+        while tokio::time::Instant::now() < due && !is_short() {
+            tokio::time::sleep(MEASURE).await;
         }
     }
 
@@ -69,6 +91,8 @@ impl Keeper {
         let there: BTreeSet<PodUid> =
             pods.iter().filter_map(|wanted| wanted.pod.metadata.uid.clone().map(PodUid)).collect();
         self.evictions.retain(|uid| there.contains(uid));
+        let directory = parts.settings.directory.join("pods");
+        let _ = tokio::task::spawn_blocking(move || termination_log::trim_all(&directory)).await;
         let limits = &parts.settings.eviction;
         let mut shortages = (self.measure)().shortages(limits);
         let disk = |found: &[Shortage]| found.iter().any(|s| matches!(s.signal, Signal::Disk | Signal::Inodes));
@@ -91,7 +115,7 @@ impl Keeper {
             }
         }
         // One at a time: the next look shows what it brought. One that is on its way out already is waited for.
-        let leaving = pods.iter().any(|wanted| self.is_leaving(wanted));
+        let leaving = pods.iter().any(|wanted| self.is_leaving(wanted)) || self.holds_evicted().await;
         if let Some(shortage) = shortages.first().filter(|_| !leaving) {
             self.warn(shortage);
             if let Some(victim) = eviction::first(shortage.signal, &candidates) {
@@ -117,9 +141,20 @@ impl Keeper {
         !Self::ended(&wanted.pod) && self.evictions.evicted(&Self::uid(wanted)).is_some()
     }
 
+    /// Whether a pod that was evicted lately still has something on this machine. Then what it used is not free yet.
+    async fn holds_evicted(&self) -> bool {
+        let lately = |at: Timestamp| Timestamp::now().duration_since(at) < CLEANED_UP;
+        if !self.upkeep.lock().evicted_at.is_some_and(lately) {
+            return false;
+        }
+        let observed = self.parts.runtime.observe(None).await.unwrap_or_default();
+        observed.sandboxes.iter().any(|sandbox| self.evictions.evicted(&sandbox.pod.uid).is_some())
+    }
+
     fn evict(&self, live: &[&Wanted], candidate: &Candidate, message: String) {
         let Some(wanted) = live.iter().find(|wanted| Self::uid(wanted) == candidate.uid) else { return };
         if self.evictions.evict(&candidate.uid, message.clone()) {
+            self.upkeep.lock().evicted_at = Some(Timestamp::now());
             self.parts.events.pod(&wanted.pod, Kind::Warning, "Evicted", message);
         }
     }
@@ -142,7 +177,11 @@ impl Keeper {
             let candidate = |(pod, source): &(std::sync::Arc<Pod>, Source)| {
                 let mut candidate = Candidate::new(pod, *source)?;
                 fill_in(&mut candidate, &stats);
-                candidate.volumes = volumes(pod, &directory.join(&candidate.uid.0).join("volumes"));
+                let own = directory.join(&candidate.uid.0);
+                for share in &mut candidate.containers {
+                    share.disk += usage(own.join("containers").join(&share.name));
+                }
+                candidate.volumes = volumes(pod, &own.join("volumes"));
                 Some(candidate)
             };
             pods.iter().filter_map(candidate).collect()

@@ -2,8 +2,9 @@
 //! then be started again as they were. Secrets are among them, so they are kept where only root reads and
 //! where nothing outlives a boot.
 
-use std::{io, os::unix::fs::DirBuilderExt, path::PathBuf};
+use std::{io, path::PathBuf};
 
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// A directory of files, or nothing.
@@ -29,12 +30,10 @@ impl Kept {
     pub(super) fn write<'a, K: Serialize + 'a>(&self, file: &str, objects: impl Iterator<Item = &'a K>) {
         let Some(directory) = &self.directory else { return };
         let write = || -> io::Result<()> {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            create_private_dir(directory)?;
             let text = serde_json::to_vec(&objects.collect::<Vec<_>>())?;
             // Whole or not at all: a half of it would be read as nothing, and the old one is better than that.
-            let new = directory.join(format!("{file}.new"));
-            std::fs::write(&new, text)?;
-            std::fs::rename(new, directory.join(file))
+            write_atomic(&directory.join(file), &text, PRIVATE_FILE, Durability::Volatile)
         };
         if let Err(error) = write() {
             tracing::debug!(%error, file, "cannot keep what the API told");

@@ -31,7 +31,7 @@ use self::{
     kept::Kept,
     tokens::Tokens,
 };
-use crate::{volumes::local_path, wake::Wake};
+use crate::{settings::Settings, volumes::local_path, wake::Wake};
 
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -46,8 +46,8 @@ pub enum Lack {
 pub type Known<K> = Result<Arc<K>, Lack>;
 
 /// Where an agent keeps what it was told, until the machine is started again.
-pub fn kept_in(instance: &str) -> PathBuf {
-    Path::new("/run").join(instance).join("objects")
+pub fn kept_in(settings: &Settings) -> PathBuf {
+    settings.run_directory().join("objects")
 }
 
 pub struct Objects {

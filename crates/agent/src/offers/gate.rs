@@ -24,7 +24,6 @@ use crate::{
     node::Evictions,
     pods::{Pods, Source},
     sources::mirror::is_mirror,
-    spec::sandbox::sysctls,
 };
 
 /// How long the machine's own Node is waited for before pods are taken unseen.
@@ -88,12 +87,6 @@ impl Gate {
         }
         if self.refused.lock().contains(&uid) {
             return Verdict::NotOurs;
-        }
-        // No machine would take it: there is no point in giving it back.
-        if let Some(Err(error)) = pod.spec.as_ref().map(sysctls) {
-            let rejection = Rejection { reason: "SysctlForbidden".to_owned(), message: error.to_string() };
-            self.fail(pod, &uid, rejection);
-            return Verdict::Taken;
         }
         let Some(mut node) = self.own_node().await else { return Verdict::Taken };
         let mut room = Room::of(&node, self.automatic.clone(), self.explicit.clone());
@@ -274,7 +267,6 @@ fn event_reason(reason: &str) -> &'static str {
         "OutOfpods" => "OutOfpods",
         "NodeAffinity" => "NodeAffinity",
         "NodePorts" => "NodePorts",
-        "SysctlForbidden" => "SysctlForbidden",
         "TaintToleration" => "TaintToleration",
         _ => "UnexpectedAdmissionError",
     }

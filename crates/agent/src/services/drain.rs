@@ -94,7 +94,7 @@ fn holds(pod: &Pod, kind: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mainstay_network::catalogue::{Endpoint, Kind, Service, Slice};
+    use mainstay_network::catalogue::{Endpoint, Service, ServiceKind, Slice};
     use serde_json::json;
 
     use super::*;
@@ -121,7 +121,7 @@ mod tests {
 
     fn service(publish_not_ready: bool) -> Service {
         Service {
-            kind: Kind::Headless,
+            kind: ServiceKind::Headless,
             ports: vec![],
             external_ips: vec![],
             affinity: None,

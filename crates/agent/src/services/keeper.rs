@@ -11,11 +11,10 @@ use std::{
 };
 
 use mainstay_network::{
-    catalogue::{self, Catalogue, Key, Kind},
+    catalogue::{self, Catalogue, Key, ServiceKind},
     services::{
         Balancer,
-        frontend::{Front, Target},
-        table::{self, Here},
+        frontend::{BackendPool, Frontend, LocalNode, service_frontends},
     },
 };
 use tokio::{
@@ -167,7 +166,7 @@ impl Keeper {
         self.dirty.extend(self.parts.catalogue.set_slice(key, slice));
     }
 
-    fn gone(&self, all: &BTreeSet<Key>, known: impl FnOnce(&catalogue::Known) -> BTreeSet<Key>) -> Vec<Key> {
+    fn gone(&self, all: &BTreeSet<Key>, known: impl FnOnce(&catalogue::CatalogueState) -> BTreeSet<Key>) -> Vec<Key> {
         known(&self.parts.catalogue.read()).difference(all).cloned().collect()
     }
 
@@ -177,10 +176,10 @@ impl Keeper {
             return Ok(());
         }
         if !self.dirty.is_empty() {
-            let changes: Vec<(Key, Vec<(Front, Target)>)> = {
+            let changes: Vec<(Key, Vec<(Frontend, BackendPool)>)> = {
                 let (known, zone) = (self.parts.catalogue.read(), self.parts.catalogue.zone());
-                let here = Here { machine: &self.parts.here, zone: zone.as_deref() };
-                self.dirty.iter().map(|key| (key.clone(), self.fronts(&known, key, here))).collect()
+                let here = LocalNode { name: &self.parts.here, zone: zone.as_deref() };
+                self.dirty.iter().map(|key| (key.clone(), self.frontends(&known, key, here))).collect()
             };
             if let Err(error) = self.parts.balancer.apply(changes).await {
                 tracing::warn!(error = error.chain(), "cannot bring Services up to date; will try again");
@@ -201,9 +200,14 @@ impl Keeper {
     }
 
     /// DNS is answered here, at an address of this machine's own.
-    fn fronts(&self, known: &catalogue::Known, key: &Key, here: Here<'_>) -> Vec<(Front, Target)> {
-        let is_dns = known.service(key).is_some_and(|service| service.kind == Kind::Address(self.parts.dns));
-        if is_dns { Vec::new() } else { table::fronts(known, key, here) }
+    fn frontends(
+        &self,
+        known: &catalogue::CatalogueState,
+        key: &Key,
+        here: LocalNode<'_>,
+    ) -> Vec<(Frontend, BackendPool)> {
+        let is_dns = known.service(key).is_some_and(|service| service.kind == ServiceKind::ClusterIp(self.parts.dns));
+        if is_dns { Vec::new() } else { service_frontends(known, key, here) }
     }
 
     async fn reconcile(&self) {

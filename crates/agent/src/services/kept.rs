@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fs::{self, File},
+    fs::File,
     io::{self, BufRead, BufReader, BufWriter, Write},
     marker::PhantomData,
     path::{Path, PathBuf},
@@ -14,6 +14,7 @@ use std::{
     thread,
 };
 
+use mainstay_files::{AtomicFile, Durability, PRIVATE_FILE, create_private_dir};
 use mainstay_network::catalogue::Key;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
@@ -98,7 +99,7 @@ impl<K: Followed> Kept<K> {
 struct Journal {
     path: PathBuf,
     /// The account being written, in a file beside the journal.
-    next: Option<BufWriter<File>>,
+    next: Option<BufWriter<AtomicFile>>,
     file: Option<BufWriter<File>>,
     lines: usize,
     /// How many lines the journal had when it was last replaced.
@@ -128,14 +129,16 @@ impl Journal {
     fn obey(&mut self, order: Order) -> io::Result<()> {
         match order {
             Order::Begin => {
-                self.next = Some(create(&beside(&self.path))?);
+                self.next = None; // dropped first: both have the same temporary name
+                self.next = Some(create(&self.path)?);
                 self.lines = 0;
                 Ok(())
             }
             Order::Line(text) => {
                 self.lines += 1;
                 match (&mut self.next, &mut self.file) {
-                    (Some(file), _) | (None, Some(file)) => file.write_all(&text),
+                    (Some(next), _) => next.write_all(&text),
+                    (None, Some(file)) => file.write_all(&text),
                     (None, None) => Ok(()),
                 }
             }
@@ -144,17 +147,19 @@ impl Journal {
     }
 
     fn replace(&mut self) -> io::Result<()> {
-        let Some(mut next) = self.next.take() else { return Ok(()) };
-        next.flush()?;
-        // Or a power cut may leave an empty file under the name, which would say that there is nothing.
-        next.get_ref().sync_data()?;
-        fs::rename(beside(&self.path), &self.path)?;
-        (self.file, self.base) = (Some(next), self.lines);
+        let Some(next) = self.next.take() else { return Ok(()) };
+        let next = next.into_inner().map_err(io::IntoInnerError::into_error)?;
+        // An empty file under the name would say that there is nothing.
+        let file = next.commit(Durability::Durable)?;
+        (self.file, self.base) = (Some(BufWriter::new(file)), self.lines);
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        for file in [&mut self.next, &mut self.file].into_iter().flatten() {
+        if let Some(next) = &mut self.next {
+            next.flush()?;
+        }
+        if let Some(file) = &mut self.file {
             file.flush()?;
         }
         if self.next.is_none() && self.lines > 2 * self.base + SLACK {
@@ -166,7 +171,7 @@ impl Journal {
     /// Leaves out the lines that later ones made void.
     fn shorten(&mut self) -> io::Result<()> {
         let last = last_lines(&self.path)?;
-        let mut next = create(&beside(&self.path))?;
+        let mut next = create(&self.path)?;
         self.lines = 0;
         for (number, line) in BufReader::new(File::open(&self.path)?).lines().enumerate() {
             if last.contains(&number) {
@@ -192,15 +197,11 @@ fn last_lines(path: &Path) -> io::Result<HashSet<usize>> {
     Ok(last.into_values().collect())
 }
 
-fn beside(path: &Path) -> PathBuf {
-    path.with_extension("new")
-}
-
-fn create(path: &Path) -> io::Result<BufWriter<File>> {
+fn create(path: &Path) -> io::Result<BufWriter<AtomicFile>> {
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
+        create_private_dir(directory)?;
     }
-    Ok(BufWriter::new(File::create(path)?))
+    Ok(BufWriter::new(AtomicFile::create(path, PRIVATE_FILE)?))
 }
 
 #[cfg(test)]
@@ -269,7 +270,7 @@ mod tests {
             kept.put(&node("a", "10.0.0.1"));
             kept.complete();
         });
-        let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+        let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(br#"{"namespace":"","name":"a","obj"#).unwrap();
         assert_eq!(read(&path), [("a".to_owned(), "10.0.0.1".to_owned())]);
     }
@@ -288,7 +289,7 @@ mod tests {
             kept.remove(&Key::new("", "a"));
         });
         assert_eq!(read(&path), [("b".to_owned(), "10.1.7.208".to_owned())]);
-        let lines = fs::read_to_string(&path).unwrap().lines().count();
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
         assert_eq!(lines, 1);
     }
 }

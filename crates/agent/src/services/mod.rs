@@ -137,5 +137,5 @@ impl Services {
 /// Removes all that Services left on this machine.
 pub async fn remove(instance: &str) -> Result<(), mainstay_network::NetworkError> {
     Balancer::remove(instance).await?;
-    loopback::release(instance).await
+    loopback::remove(instance).await
 }

@@ -58,7 +58,7 @@ pub async fn run(settings: &ServicesSettings, address: Ipv4Addr, catalogue: Arc<
 }
 
 async fn bind(settings: &ServicesSettings, address: Ipv4Addr, catalogue: Arc<Catalogue>) -> Result<Dns, String> {
-    loopback::hold(&settings.instance, address).await.map_err(|error| error.chain())?;
+    loopback::assign(&settings.instance, address).await.map_err(|error| error.chain())?;
     let names = &settings.names;
     let dns = DnsSettings {
         address,

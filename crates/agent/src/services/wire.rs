@@ -13,7 +13,7 @@ use mainstay_api::{
 };
 use mainstay_network::{
     Protocol, Range,
-    catalogue::{self, HOLD, Kind},
+    catalogue::{self, HOLD, ServiceKind},
 };
 use serde::{Deserialize, Serialize};
 
@@ -81,9 +81,11 @@ impl From<&Service> for catalogue::Service {
         let nothing = BTreeMap::new();
         let wishes = service::Wishes::of(service.metadata.annotations.as_ref().unwrap_or(&nothing));
         let kind = match spec.cluster_ip.parse() {
-            _ if spec.r#type == "ExternalName" => Kind::Alias(spec.external_name.trim_end_matches('.').into()),
-            Ok(address) => Kind::Address(address),
-            Err(_) => Kind::Headless,
+            _ if spec.r#type == "ExternalName" => {
+                ServiceKind::ExternalName(spec.external_name.trim_end_matches('.').into())
+            }
+            Ok(address) => ServiceKind::ClusterIp(address),
+            Err(_) => ServiceKind::Headless,
         };
         let timeout = spec.session_affinity_config.client_ip.timeout_seconds.unwrap_or(AFFINITY);
         Self {
@@ -307,7 +309,7 @@ mod tests {
         }))
         .unwrap();
         let read = catalogue::Service::from(&service);
-        assert_eq!(read.kind, Kind::Address(Ipv4Addr::new(10, 96, 1, 2)));
+        assert_eq!(read.kind, ServiceKind::ClusterIp(Ipv4Addr::new(10, 96, 1, 2)));
         assert_eq!((read.hold, read.through_user_space), (Duration::from_millis(500), true));
         assert_eq!(read.affinity, Some(Duration::from_secs(AFFINITY)));
         assert_eq!(read.tags.iter().map(|tag| &**tag).collect::<Vec<_>>(), ["blue", "v2"]);
@@ -322,9 +324,9 @@ mod tests {
             let service: Service = serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
             catalogue::Service::from(&service).kind
         };
-        assert_eq!(kind(json!({ "type": "ClusterIP", "clusterIP": "None" })), Kind::Headless);
+        assert_eq!(kind(json!({ "type": "ClusterIP", "clusterIP": "None" })), ServiceKind::Headless);
         let alias = json!({ "type": "ExternalName", "externalName": "db.example.org." });
-        assert_eq!(kind(alias), Kind::Alias("db.example.org".into()));
+        assert_eq!(kind(alias), ServiceKind::ExternalName("db.example.org".into()));
     }
 
     #[test]

@@ -98,7 +98,6 @@ impl Specs {
             return Err(ConfigError::Refused(format!("the pod has no container {name:?}")));
         };
         let container = &*asked.container;
-        let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
         security::verify_non_root(pod, container, &image.user)?;
         let sources = env::gather(&self.objects, pod, container).await?;
         let about = env::About { pod, addresses, machine: &self.machine };
@@ -121,7 +120,7 @@ impl Specs {
             mounts,
             devices: Vec::new(),
             resources: resources::container(pod, container, &self.machine),
-            security: security::security(context, container.security_context.as_ref(), &self.seccomp_directory()),
+            security: security::security(pod, container, &self.seccomp_directory()),
             stdin: container.stdin.unwrap_or_default(),
             stdin_once: container.stdin_once.unwrap_or_default(),
             tty: container.tty.unwrap_or_default(),

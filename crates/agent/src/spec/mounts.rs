@@ -1,9 +1,13 @@
 //! What of the machine appears inside a container: volumes, and the few files that every pod has.
 
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
-use mainstay_runtime::spec::{Mount, Propagation};
+use mainstay_files::create_private_dir;
+use mainstay_runtime::spec::{Mount, Propagation, RecursiveReadOnly};
 
 use super::{ConfigError, Specs, Wanted, dns, env, hostname, hosts, pod_ref};
 use crate::volumes::subpath::Place;
@@ -30,7 +34,13 @@ impl Specs {
         for (path, source) in self.files(wanted, container)? {
             if !mounts.iter().any(|mount| mount.target == Path::new(&path)) {
                 let target = PathBuf::from(path);
-                mounts.push(Mount { source, target, read_only: false, propagation: Propagation::Private });
+                mounts.push(Mount {
+                    source,
+                    target,
+                    read_only: false,
+                    recursive_read_only: Default::default(),
+                    propagation: Propagation::Private,
+                });
             }
         }
         Ok(mounts)
@@ -47,6 +57,11 @@ impl Specs {
         let refused = |why: String| ConfigError::Refused(why);
         let source = self.volumes.source(pod, &mount.name).map_err(|error| refused(error.to_string()))?;
         let read_only = mount.read_only.unwrap_or_default() || source.read_only;
+        let recursive = match mount.recursive_read_only.as_deref() {
+            Some("Enabled") => RecursiveReadOnly::Enabled,
+            Some("IfPossible") => RecursiveReadOnly::IfPossible,
+            Some(_) | None => RecursiveReadOnly::Disabled,
+        };
         let within = match (mount.sub_path.as_deref(), mount.sub_path_expr.as_deref()) {
             (Some(path), _) if !path.is_empty() => Some(path.to_owned()),
             (_, Some(path)) if !path.is_empty() => Some(expand_strictly(path, env).map_err(refused)?),
@@ -71,6 +86,7 @@ impl Specs {
             source: path,
             target: absolute(&mount.mount_path),
             read_only,
+            recursive_read_only: if read_only { recursive } else { RecursiveReadOnly::Disabled },
             propagation: match mount.mount_propagation.as_deref() {
                 Some("HostToContainer") => Propagation::HostToContainer,
                 Some("Bidirectional") => Propagation::Bidirectional,
@@ -92,7 +108,7 @@ impl Specs {
         }
         let directory = self.layout().etc(&uid);
         let failed = |error: std::io::Error| ConfigError::Refused(format!("cannot write the pod's files: {error}"));
-        std::fs::create_dir_all(&directory).map_err(failed)?;
+        create_private_dir(&directory).map_err(failed)?;
         let mut files = Vec::new();
         for (target, text) in texts {
             let file = directory.join(Path::new(target).file_name().unwrap_or_default());
@@ -100,6 +116,8 @@ impl Specs {
             if std::fs::read_to_string(&file).ok().as_deref() != Some(&text) {
                 std::fs::write(&file, text).map_err(failed)?;
             }
+            // Every user in the container reads it, whatever our umask; nobody else gets to it on the machine.
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).map_err(failed)?;
             files.push((target.to_owned(), file));
         }
         let last_words = self.termination_log(&uid, wanted.name, wanted.attempt);
@@ -112,8 +130,7 @@ impl Specs {
 
 /// A file that any user in the container can write.
 fn write_anybody(file: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::create_dir_all(file.parent().unwrap_or(file))?;
+    create_private_dir(file.parent().unwrap_or(file))?;
     let made = std::fs::OpenOptions::new().create(true).append(true).open(file)?;
     made.set_permissions(std::fs::Permissions::from_mode(0o666))
 }

@@ -8,24 +8,8 @@ use mainstay_runtime::{
     spec::{Dns, HostPort, PidMode, Protocol},
 };
 
-use super::{ConfigError, container, hostname, machine::Machine, pod_ref, resources};
+use super::{ConfigError, container, hostname, machine::Machine, pod_ref, resources, security};
 use crate::offers::host_ports;
-
-/// Settings of the kernel that belong to a pod's namespaces and hurt nobody else.
-const SAFE: &[&str] = &[
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.tcp_wmem",
-];
 
 pub struct About<'a> {
     pub cluster_domain: &'a str,
@@ -51,7 +35,12 @@ pub fn sandbox(pod: &Pod, attempt: u32, about: About<'_>) -> Result<SandboxSpec,
         },
         cgroup: resources::cgroup(pod),
         resources: resources::pod(pod),
-        sysctls: sysctls(spec)?,
+        users: None,
+        runtime_handler: String::new(),
+        selinux: security::selinux(
+            spec.security_context.as_ref().and_then(|context| context.se_linux_options.as_ref()),
+        ),
+        sysctls: sysctls(spec),
         ports: ports(pod, spec),
         dns: about.dns,
         labels: {
@@ -63,30 +52,10 @@ pub fn sandbox(pod: &Pod, attempt: u32, about: About<'_>) -> Result<SandboxSpec,
     })
 }
 
-/// What a pod sets of the kernel; refused if that would reach beyond the pod.
-pub fn sysctls(spec: &PodSpec) -> Result<BTreeMap<String, String>, ConfigError> {
+/// As asked: those that are not allowed were refused when the pod came.
+fn sysctls(spec: &PodSpec) -> BTreeMap<String, String> {
     let asked = spec.security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
-    asked
-        .map(|sysctl| {
-            let name = sysctl.name.replace('/', ".");
-            let shared = if name.starts_with("net.") && spec.host_network.unwrap_or_default() {
-                Some("host net")
-            } else if name.starts_with("kernel.shm") && spec.host_ipc.unwrap_or_default() {
-                Some("host ipc")
-            } else {
-                None
-            };
-            match shared {
-                Some(what) => {
-                    Err(ConfigError::Refused(format!("forbidden sysctl: {name:?} not allowed with {what} enabled")))
-                }
-                None if !SAFE.contains(&name.as_str()) => {
-                    Err(ConfigError::Refused(format!("forbidden sysctl: {name:?} not allowlisted")))
-                }
-                None => Ok((name, sysctl.value.clone())),
-            }
-        })
-        .collect()
+    asked.map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.clone())).collect()
 }
 
 /// Ports of the machine that lead into the pod; on its own network every port is one already.

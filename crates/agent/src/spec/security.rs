@@ -2,15 +2,17 @@
 
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SeccompProfile, SecurityContext};
-use mainstay_runtime::spec::{Seccomp, Security};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext};
+use mainstay_runtime::spec::{Seccomp, Security, SelinuxOptions};
 
 use super::{ConfigError, pod_ref};
+use crate::admission;
 
 /// Where relative profiles of `Localhost` lie.
-pub fn security(pod: Option<&PodSecurityContext>, own: Option<&SecurityContext>, profiles: &Path) -> Security {
+pub fn security(of: &Pod, container: &Container, profiles: &Path) -> Security {
     let (no_pod, no_own) = (PodSecurityContext::default(), SecurityContext::default());
-    let (pod, own) = (pod.unwrap_or(&no_pod), own.unwrap_or(&no_own));
+    let pod = of.spec.as_ref().and_then(|spec| spec.security_context.as_ref()).unwrap_or(&no_pod);
+    let own = container.security_context.as_ref().unwrap_or(&no_own);
     let privileged = own.privileged.unwrap_or_default();
     let capabilities = own.capabilities.as_ref();
     let list = |names: Option<&Vec<String>>| names.cloned().unwrap_or_default();
@@ -32,7 +34,19 @@ pub fn security(pod: Option<&PodSecurityContext>, own: Option<&SecurityContext>,
             None => Seccomp::RuntimeDefault,
         },
         unmasked_proc: own.proc_mount.as_deref() == Some("Unmasked"),
+        apparmor: admission::apparmor(of, container),
+        selinux: selinux(own.se_linux_options.as_ref().or(pod.se_linux_options.as_ref())),
     }
+}
+
+pub fn selinux(asked: Option<&SELinuxOptions>) -> Option<SelinuxOptions> {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    asked.map(|asked| SelinuxOptions {
+        user: text(&asked.user),
+        role: text(&asked.role),
+        kind: text(&asked.type_),
+        level: text(&asked.level),
+    })
 }
 
 fn seccomp(profile: &SeccompProfile, profiles: &Path) -> Seccomp {

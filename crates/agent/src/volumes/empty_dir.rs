@@ -8,6 +8,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod};
 use mainstay_api::validation::resources as rules;
+use mainstay_files::{create_private_dir, open_private};
 use nix::mount::{MsFlags, mount};
 
 use super::owner::{self, Group};
@@ -47,7 +48,7 @@ pub fn medium(source: &EmptyDirVolumeSource, pod: &Pod, machine: &Machine) -> Re
 }
 
 pub fn make(directory: &Path, made: &Path, medium: &Medium, group: Option<&Group>) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
+    create_within_private(directory)?;
     let mounted = is_mounted(directory)?;
     match medium {
         Medium::Disk if made.exists() => return Ok(()),
@@ -61,7 +62,7 @@ pub fn make(directory: &Path, made: &Path, medium: &Medium, group: Option<&Group
             // `2Mi` is `2M` to the kernel.
             let page = page.as_ref().map(|page| format!("pagesize={}", page.trim_end_matches('i')));
             let options = page.unwrap_or_default();
-            mount(Some("nodev"), directory, Some("hugetlbfs"), MsFlags::empty(), Some(options.as_str()))?;
+            mount(Some("nodev"), directory, Some("hugetlbfs"), safe(), Some(options.as_str()))?;
         }
         Medium::Memory { .. } | Medium::HugePages { .. } => {}
     }
@@ -69,22 +70,35 @@ pub fn make(directory: &Path, made: &Path, medium: &Medium, group: Option<&Group
     if let Some(group) = group {
         owner::give_one(directory, group, false)?;
     }
-    fs::create_dir_all(made.parent().unwrap_or(made))?;
-    fs::write(made, "")
+    create_private_dir(made.parent().unwrap_or(made))?;
+    open_private(made).map(drop)
 }
 
-/// A directory for files of ours; what is secret stays in memory.
+/// A directory for files of ours, which containers read and nobody but us writes; what is secret stays in memory.
 pub fn prepare(directory: &Path, in_memory: bool) -> io::Result<()> {
-    if !directory.is_dir() {
-        fs::create_dir_all(directory)?;
-        fs::set_permissions(directory, fs::Permissions::from_mode(0o777))?;
-    }
+    create_within_private(directory)?;
     if in_memory && !is_mounted(directory)? {
-        mount(Some("tmpfs"), directory, Some("tmpfs"), safe(), None::<&str>)?;
+        mount(Some("tmpfs"), directory, Some("tmpfs"), safe(), Some("mode=0755"))?;
+    }
+    let mode = fs::metadata(directory)?.permissions().mode() & 0o7777;
+    // An earlier version made them open to all. What `fsGroup` added, the group and its bit, stays.
+    let wanted = (mode | 0o755) & !0o1022;
+    if mode != wanted {
+        fs::set_permissions(directory, fs::Permissions::from_mode(wanted))?;
     }
     Ok(())
 }
 
+/// The directory's own mode is for containers, which see it as a mount; on this machine its parent keeps others out.
+fn create_within_private(directory: &Path) -> io::Result<()> {
+    create_private_dir(directory.parent().unwrap_or(directory))?;
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        created => created,
+    }
+}
+
+/// Volumes carry data: no device in them works, and no program in them gets another user's rights.
 fn safe() -> MsFlags {
     MsFlags::MS_NOSUID | MsFlags::MS_NODEV
 }

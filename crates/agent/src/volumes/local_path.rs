@@ -54,7 +54,7 @@ pub fn make(within: &Path, path: &Path) -> io::Result<()> {
         let why = format!("{} does not lie in {}, where this machine keeps volumes", path.display(), within.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    std::fs::create_dir_all(within)?;
+    mainstay_files::create_private_dir(within)?;
     match std::fs::create_dir(path) {
         Ok(()) => std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

@@ -348,7 +348,7 @@ fn link(target: &Path, link: &Path) -> io::Result<()> {
         return Ok(());
     }
     let parent = link.parent().unwrap_or(link);
-    std::fs::create_dir_all(parent)?;
+    mainstay_files::create_private_dir(parent)?;
     let mut temporary = link.as_os_str().to_owned();
     temporary.push(".new");
     match std::fs::remove_file(&temporary) {

@@ -10,6 +10,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use mainstay_files::{create_private, create_private_dir};
 use nix::{
     errno::Errno,
     fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
@@ -58,11 +59,11 @@ pub fn bind(place: &Place, target: &Path) -> Result<(), SubPathError> {
         Ok(_) => clear(target).map_err(io)?,
         Err(_) => {}
     }
-    std::fs::create_dir_all(target.parent().unwrap_or(target)).map_err(io)?;
+    create_private_dir(target.parent().unwrap_or(target)).map_err(io)?;
     if is_directory {
-        std::fs::create_dir_all(target).map_err(io)?;
+        std::fs::create_dir(target).map_err(io)?;
     } else {
-        std::fs::File::create(target).map_err(io)?;
+        create_private(target).map_err(io)?;
     }
     let opened = format!("/proc/self/fd/{}", found.as_raw_fd());
     mount(Some(opened.as_str()), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(failed)

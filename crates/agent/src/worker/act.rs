@@ -2,14 +2,18 @@
 
 use std::{
     any::Any,
+    collections::BTreeSet,
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::{
+    core::v1::{Container, Pod},
+    node::v1::RuntimeClass,
+};
 use kube::{Api, api::DeleteParams};
-use mainstay_runtime::{ContainerId, RuntimeError, SandboxStatus};
+use mainstay_runtime::{ContainerId, PodUid, RuntimeError, SandboxStatus, error::chain, idmap::UserNamespace};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -96,8 +100,9 @@ fn pod(on: &Subject) -> Result<&Arc<Pod>, Failure> {
 async fn prepare_volumes(tools: &Tools, on: &Subject) -> Done {
     let pod = pod(on)?;
     tools.volumes.ready(pod).await.map_err(|error| {
-        tools.events.pod(pod, Kind::Warning, "FailedMount", error.to_string());
-        Failure::other(error)
+        let text = chain(&error);
+        tools.events.pod(pod, Kind::Warning, "FailedMount", text.clone());
+        Failure::other(text)
     })
 }
 
@@ -108,9 +113,36 @@ async fn create_sandbox(tools: &Tools, on: &Subject, attempt: u32) -> Done {
         tools.events.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
         Failure::other(why)
     };
-    let spec = tools.specs.sandbox(pod, attempt).map_err(|error| fail(error.to_string()))?;
-    tools.runtime.create_sandbox(&spec).await.map_err(|error| fail(error.to_string()))?;
+    let mut spec = tools.specs.sandbox(pod, attempt).map_err(|error| fail(chain(&error)))?;
+    spec.users = user_namespace(tools, pod).await.map_err(|error| fail(chain(&error)))?;
+    spec.runtime_handler = runtime_handler(tools, pod).await.map_err(&fail)?;
+    tools.runtime.create_sandbox(&spec).await.map_err(|error| fail(chain(&error)))?;
     Ok(())
+}
+
+/// `hostUsers: false`: the pod's block of ids.
+async fn user_namespace(tools: &Tools, pod: &Pod) -> Result<Option<UserNamespace>, RuntimeError> {
+    if pod.spec.as_ref().and_then(|spec| spec.host_users) != Some(false) {
+        return Ok(None);
+    }
+    let mut live: BTreeSet<PodUid> = tools.pods.held().into_iter().map(|(uid, _)| uid).collect();
+    live.extend(tools.runtime.observe(None).await?.sandboxes.into_iter().map(|sandbox| sandbox.pod.uid));
+    let users = tools.user_ids.allocate(&spec::pod_ref(pod).uid, &live);
+    users.map(Some).map_err(|error| RuntimeError::failed("allocate user ids for hostUsers: false", error))
+}
+
+/// What the pod's RuntimeClass names; the runtime itself says whether it has it.
+async fn runtime_handler(tools: &Tools, pod: &Pod) -> Result<String, String> {
+    let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()).unwrap_or_default();
+    if class.is_empty() {
+        return Ok(String::new());
+    }
+    let classes: Api<RuntimeClass> = Api::all(tools.client.clone());
+    match classes.get_opt(class).await {
+        Ok(Some(found)) => Ok(found.handler),
+        Ok(None) => Err(format!("failed to get sandbox runtime: RuntimeClass {class:?} not found")),
+        Err(error) => Err(format!("failed to get RuntimeClass {class:?}: {}", chain(&error))),
+    }
 }
 
 /// The container of this name, of whatever kind.

@@ -20,5 +20,6 @@ mod workers;
 mod world;
 
 pub use tools::Tools;
+pub(crate) use view::plain;
 pub use workers::Workers;
 pub use world::GRACE;

@@ -27,7 +27,15 @@ use super::{
     view::{EndingWhy, PodView},
     world::World,
 };
-use crate::{pods::Source, probe, services::is_drained};
+use crate::{
+    admission::{self, Host},
+    events::Kind,
+    node::Eviction,
+    offers::is_fresh,
+    pods::Source,
+    probe,
+    services::is_drained,
+};
 
 /// How soon to look again when the runtime did not answer.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
@@ -126,7 +134,8 @@ impl Worker<'_> {
         let view = match (&wanted, &self.last) {
             (Some(wanted), _) => {
                 let limits = |container: &_| self.tools.specs.resources(&wanted.pod, container);
-                PodView::of(&wanted.pod, limits, self.tools.evictions.evicted(self.uid), now)
+                let failed = self.tools.evictions.evicted(self.uid).or_else(|| self.refuse(&wanted.pod));
+                PodView::of(&wanted.pod, limits, failed, now)
             }
             (None, last) => {
                 let since = *self.unwanted_since.get_or_insert(now);
@@ -168,6 +177,20 @@ impl Worker<'_> {
             self.begin(action, &world, now);
         }
         if over { Turn::Over } else { Turn::Again(wake_at) }
+    }
+
+    /// Why nothing is done for a pod that asks for more protection than there is. One that has begun goes on.
+    fn refuse(&self, pod: &Pod) -> Option<Eviction> {
+        if !is_fresh(pod) {
+            return None;
+        }
+        let refusal = admission::admit(pod, &Host::read(self.tools.is_cri)).err()?;
+        let message = format!("Pod was rejected: {}", refusal.message);
+        self.tools.events.pod(pod, Kind::Warning, refusal.reason, refusal.message);
+        self.tools.pods.reject(self.uid);
+        // Said once: from now on the pod has to end.
+        self.tools.evictions.reject(self.uid, refusal.reason.to_owned(), message);
+        self.tools.evictions.evicted(self.uid)
     }
 
     /// A pod that Services send to is not asked to stop before they no longer do. Whether they do is judged when it begins to

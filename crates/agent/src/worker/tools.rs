@@ -19,6 +19,7 @@ use crate::{
     settings::Settings,
     sources::mirror::Mirrors,
     spec::Specs,
+    user_ids::UserIds,
     volumes::Volumes,
     wake::Wake,
 };
@@ -41,6 +42,9 @@ pub struct Tools {
     pub evictions: Evictions,
     pub traffic: Arc<Traffic>,
     pub mirrors: Arc<Mirrors>,
+    pub user_ids: UserIds,
+    /// Containers are made by a CRI runtime.
+    pub is_cri: bool,
     pub metrics: Metrics,
 }
 

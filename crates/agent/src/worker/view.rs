@@ -198,12 +198,16 @@ pub fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
+/// A pod that is evicted gets no more, as upstream: the machine needs what it holds now.
+const EVICTION_GRACE: Duration = Duration::from_secs(1);
+
 fn ending(pod: &Pod, spec: &PodSpec, failed: Option<Eviction>, grace: Duration, now: Timestamp) -> Option<Ending> {
     if let Some(deadline) = &pod.metadata.deletion_timestamp {
         return Some(Ending { why: EndingWhy::Deleted, deadline: deadline.0 });
     }
     if let Some(Eviction { reason, message }) = failed {
-        return Some(Ending { why: EndingWhy::Failed { reason: reason.into(), message }, deadline: now + grace });
+        let why = EndingWhy::Failed { reason: reason.into(), message };
+        return Some(Ending { why, deadline: now + grace.min(EVICTION_GRACE) });
     }
     let allowed = seconds(spec.active_deadline_seconds?);
     let started = pod.status.as_ref()?.start_time.as_ref()?.0;
@@ -236,5 +240,22 @@ pub fn plain(c: &EphemeralContainer) -> Container {
         termination_message_path: c.termination_message_path.clone(),
         termination_message_policy: c.termination_message_policy.clone(),
         ..Container::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evicted_pod_gets_a_second_and_no_more_than_it_asked_for() {
+        let deadline = |grace: i64| {
+            let spec = PodSpec { termination_grace_period_seconds: Some(grace), ..PodSpec::default() };
+            let pod = Pod { spec: Some(spec), ..Pod::default() };
+            let evicted = Eviction { reason: "Evicted".into(), message: String::new() };
+            let now = Timestamp::UNIX_EPOCH;
+            PodView::of(&pod, |_| Resources::default(), Some(evicted), now).ending.unwrap().deadline.as_second()
+        };
+        assert_eq!([30, 1, 0].map(deadline), [1, 1, 0]);
     }
 }

@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeSet, fmt};
 
-/// Ports, as ranges in order that neither meet nor overlap.
+/// Port numbers, as ranges in order that neither meet nor overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ports(Vec<(u16, u16)>);
+pub struct PortRanges(Vec<(u16, u16)>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be a port or a range of ports, such as 31000-32000, between 1 and 65535")]
 pub struct PortRangeError;
 
-impl Ports {
+impl PortRanges {
     pub const NONE: Self = Self(Vec::new());
 
     /// Reads ranges, however they lie to each other.
@@ -19,8 +19,14 @@ impl Ports {
         Ok(read?.into_iter().collect())
     }
 
+    /// Like [`PortRanges::parse`], but ranges that cannot be read are left out.
+    pub fn parse_valid<T: AsRef<str>>(ranges: impl IntoIterator<Item = T>) -> Self {
+        ranges.into_iter().filter_map(|range| range_of(range.as_ref()).ok()).collect()
+    }
+
     pub fn contains(&self, port: u16) -> bool {
-        self.0.iter().any(|(first, last)| (*first..=*last).contains(&port))
+        let position = self.0.partition_point(|(first, _)| *first <= port);
+        position > 0 && self.0[position - 1].1 >= port
     }
 
     pub fn is_empty(&self) -> bool {
@@ -65,7 +71,7 @@ impl Ports {
     }
 }
 
-impl FromIterator<(u16, u16)> for Ports {
+impl FromIterator<(u16, u16)> for PortRanges {
     fn from_iter<I: IntoIterator<Item = (u16, u16)>>(ranges: I) -> Self {
         let mut ranges: Vec<_> = ranges.into_iter().filter(|(first, last)| first <= last).collect();
         ranges.sort_unstable();
@@ -81,7 +87,7 @@ impl FromIterator<(u16, u16)> for Ports {
 }
 
 /// `31000-31007,31009`.
-impl fmt::Display for Ports {
+impl fmt::Display for PortRanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.texts().join(","))
     }
@@ -107,13 +113,14 @@ mod tests {
 
     #[test]
     fn ranges_are_read_and_joined() {
-        let ports = Ports::parse(["31005-31010", "31000-31004", "80", "81"]).unwrap();
+        let ports = PortRanges::parse(["31005-31010", "31000-31004", "80", "81"]).unwrap();
         assert_eq!(ports.texts(), ["80-81", "31000-31010"]);
         assert_eq!((ports.len(), ports.contains(31_004), ports.contains(82)), (13, true, false));
         for wrong in ["", "-", "0", "0-5", "5-4", "1-65536", "a", "1-2-3", " 1", "+1"] {
-            assert_eq!(Ports::parse([wrong]), Err(PortRangeError), "{wrong}");
+            assert_eq!(PortRanges::parse([wrong]), Err(PortRangeError), "{wrong}");
         }
-        assert_eq!(Ports::parse(["1-65535"]).unwrap().len(), 65_535);
+        assert_eq!(PortRanges::parse(["1-65535"]).unwrap().len(), 65_535);
+        assert_eq!(PortRanges::parse_valid(["80", "x", "9-3", "70000"]).texts(), ["80"]);
     }
 
     proptest! {
@@ -122,11 +129,11 @@ mod tests {
             ranges in prop::collection::vec((1u16.., 0u16..40), 0..6),
             taken in prop::collection::btree_set(any::<u16>(), 0..40),
         ) {
-            let ports: Ports = ranges.into_iter().map(|(first, more)| (first, first.saturating_add(more))).collect();
+            let ports: PortRanges = ranges.into_iter().map(|(first, more)| (first, first.saturating_add(more))).collect();
             let left = ports.without(&taken);
             let expected: Vec<u16> = ports.iter().filter(|port| !taken.contains(port)).collect();
             prop_assert_eq!(left.iter().collect::<Vec<_>>(), expected);
-            prop_assert_eq!(Ports::parse(left.texts()).unwrap(), left);
+            prop_assert_eq!(PortRanges::parse(left.texts()).unwrap(), left);
         }
     }
 }

@@ -12,19 +12,29 @@ const MAX_OPERATIONS: usize = 10_000;
 /// `copy` can double an object; all copies of one patch together stay below this.
 const MAX_COPIED: usize = 3 * 1024 * 1024;
 
+/// An item that is put at the head of a list moves all the others, and a value that is moved is walked through; all
+/// operations of one patch together touch no more than this many values.
+const MAX_MOVED: usize = 20_000_000;
+
 /// Applies all operations or, on an error, none.
 pub fn json(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
-    let operations = Vec::<PatchOperation>::deserialize(patch)
-        .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
-    if operations.len() > MAX_OPERATIONS {
+    let count = patch.as_array().map_or(0, Vec::len);
+    if count > MAX_OPERATIONS {
         return Err(PatchError::TooLarge(format!(
-            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
-            operations.len()
+            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {count}"
         )));
     }
+    let operations = Vec::<PatchOperation>::deserialize(patch)
+        .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
     let mut result = target.clone();
-    let mut copied = 0;
+    let (mut copied, mut moved) = (0, 0);
     for operation in &operations {
+        moved += displaced(&result, operation);
+        if moved > MAX_MOVED {
+            return Err(PatchError::TooLarge(format!(
+                "unable to apply, the operations move more than {MAX_MOVED} list items in all"
+            )));
+        }
         let (path, value) = match operation {
             PatchOperation::Add(op) => (&op.path, Some(&op.value)),
             PatchOperation::Replace(op) => (&op.path, Some(&op.value)),
@@ -54,6 +64,23 @@ pub fn json(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
     }
     *target = result;
     Ok(())
+}
+
+/// How many values an operation touches beside the one it names.
+fn displaced(target: &Value, operation: &PatchOperation) -> usize {
+    let items = |path: &json_patch::jsonptr::Pointer| {
+        let parent = path.parent().and_then(|parent| target.pointer(parent.as_str()));
+        parent.and_then(Value::as_array).map_or(0, Vec::len)
+    };
+    let values = |path: &json_patch::jsonptr::Pointer| target.pointer(path.as_str()).map_or(0, size);
+    match operation {
+        PatchOperation::Add(op) => items(&op.path),
+        PatchOperation::Remove(op) => items(&op.path),
+        PatchOperation::Move(op) => items(&op.from) + items(&op.path) + values(&op.from),
+        PatchOperation::Copy(op) => items(&op.path),
+        PatchOperation::Test(op) => size(&op.value),
+        PatchOperation::Replace(_) => 0,
+    }
 }
 
 fn describe(operation: &PatchOperation, path: &str) -> String {

@@ -5,6 +5,8 @@
 //! `$deleteFromPrimitiveList/<field>`, `$setElementOrder/<field>` and `$retainKeys`. Where the
 //! schema says nothing, maps merge and lists are replaced, as in RFC 7386.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::PatchError;
@@ -158,12 +160,8 @@ impl<'s> About<'s> {
             if let Some(value) = old.iter().chain(patch).find(|v| v.is_object() || v.is_array()) {
                 return Err(inconsistent(value));
             }
-            let mut merged: Vec<Value> = Vec::with_capacity(old.len() + patch.len());
-            for value in old.iter().chain(patch) {
-                if !merged.contains(value) {
-                    merged.push(value.clone());
-                }
-            }
+            let mut known = HashSet::new();
+            let merged = old.iter().chain(patch).filter(|value| known.insert(value.to_string())).cloned().collect();
             return Ok(arrange(merged, patch, &old, None));
         }
         let Some(key) = field.merge_key else {
@@ -174,14 +172,13 @@ impl<'s> About<'s> {
 
     /// Merges a list of maps by `key`.
     fn merge_items(&self, mut old: Vec<Value>, patch: &[Value], key: &str) -> Result<Vec<Value>, PatchError> {
-        let (mut changes, mut replace) = (Vec::new(), false);
+        let (mut changes, mut deleted, mut replace) = (Vec::new(), HashSet::new(), false);
         for change in patch {
             let Value::Object(fields) = change else { return Err(inconsistent(change)) };
             match fields.get(PATCH) {
                 None => changes.push(change),
                 Some(directive) if directive == "delete" => {
-                    let value = key_of(change, key)?;
-                    old.retain(|item| item.get(key) != Some(value));
+                    deleted.insert(key_of(change, key)?.to_string());
                 }
                 Some(directive) if directive == "replace" => replace = true,
                 Some(directive) if directive == "merge" => {
@@ -193,16 +190,23 @@ impl<'s> About<'s> {
         if replace {
             return Ok(changes.into_iter().filter_map(plain).collect());
         }
+        if !deleted.is_empty() {
+            old.retain(|item| item.get(key).is_none_or(|value| !deleted.contains(&value.to_string())));
+        }
         let mut merged = old.clone();
+        let mut places = Places::of(&merged, Some(key));
         for change in &changes {
-            let value = key_of(change, key)?;
-            match merged.iter_mut().find(|item| item.get(key) == Some(value)) {
+            key_of(change, key)?;
+            match places.find(change).map(|place| &mut merged[place]) {
                 Some(Value::Object(item)) => {
                     if let Value::Object(change) = change {
                         self.merge_map(item, change)?;
                     }
                 }
-                _ => merged.extend(plain(change)),
+                _ => {
+                    places.add(change, merged.len());
+                    merged.extend(plain(change));
+                }
             }
         }
         for item in &merged {
@@ -256,22 +260,50 @@ impl<'s> About<'s> {
     }
 }
 
+/// Where each item of a list stands first, by its key or as a whole: lists may be long, so nothing here compares each
+/// item with each.
+struct Places<'k> {
+    key: Option<&'k str>,
+    by_identity: HashMap<String, usize>,
+}
+
+impl<'k> Places<'k> {
+    fn of(list: &[Value], key: Option<&'k str>) -> Self {
+        let mut places = Self { key, by_identity: HashMap::with_capacity(list.len()) };
+        list.iter().enumerate().for_each(|(place, item)| places.add(item, place));
+        places
+    }
+
+    fn identity(&self, item: &Value) -> Option<String> {
+        match self.key {
+            Some(key) => item.get(key).map(Value::to_string),
+            None => Some(item.to_string()),
+        }
+    }
+
+    fn add(&mut self, item: &Value, place: usize) {
+        if let Some(identity) = self.identity(item) {
+            self.by_identity.entry(identity).or_insert(place);
+        }
+    }
+
+    fn find(&self, item: &Value) -> Option<usize> {
+        self.by_identity.get(&self.identity(item)?).copied()
+    }
+}
+
 /// Puts the items that `order` names in its order, and the others, which only the server knows,
 /// where they stood among those in `live`: each goes before the first of them that it preceded.
 fn arrange(merged: Vec<Value>, order: &[Value], live: &[Value], key: Option<&str>) -> Vec<Value> {
-    let same = |a: &Value, b: &Value| match key {
-        Some(key) => a.get(key).is_some() && a.get(key) == b.get(key),
-        None => a == b,
-    };
-    let place = |list: &[Value], item: &Value| list.iter().position(|other| same(other, item));
-    let (mut named, mut others): (Vec<_>, Vec<_>) = merged.into_iter().partition(|item| place(order, item).is_some());
-    named.sort_by_key(|item| place(order, item));
-    others.sort_by_key(|item| place(live, item).unwrap_or(usize::MAX));
+    let (order, live) = (Places::of(order, key), Places::of(live, key));
+    let (mut named, mut others): (Vec<_>, Vec<_>) = merged.into_iter().partition(|item| order.find(item).is_some());
+    named.sort_by_cached_key(|item| order.find(item));
+    others.sort_by_cached_key(|item| live.find(item).unwrap_or(usize::MAX));
     let mut arranged = Vec::with_capacity(named.len() + others.len());
     let mut others = others.into_iter().peekable();
     for item in named {
-        let here = place(live, &item);
-        while others.peek().is_some_and(|other| place(live, other).zip(here).is_some_and(|(a, b)| a < b)) {
+        let here = live.find(&item);
+        while others.peek().is_some_and(|other| live.find(other).zip(here).is_some_and(|(a, b)| a < b)) {
             arranged.extend(others.next());
         }
         arranged.push(item);
@@ -310,7 +342,8 @@ fn delete_from(target: &mut Object, name: &str, items: &Value) -> Result<(), Pat
         return Err(PatchError::Malformed(format!("invalid patch format of primitive list: {DELETE_FROM}/{name}")));
     };
     if let Some(Value::Array(list)) = target.get_mut(name) {
-        list.retain(|item| !items.contains(item));
+        let items: HashSet<String> = items.iter().map(Value::to_string).collect();
+        list.retain(|item| !items.contains(&item.to_string()));
     }
     Ok(())
 }
@@ -319,7 +352,8 @@ fn retain_keys(target: &mut Object, patch: &Object) -> Result<(), PatchError> {
     let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
     let bad = || PatchError::Malformed("invalid patch format of retainKeys".to_owned());
     let keys = keys.as_array().ok_or_else(bad)?;
-    let listed = |name: &str| keys.iter().any(|key| key == name);
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let listed = |name: &str| keys.contains(name);
     let is_directive = |name: &str| name.starts_with('$');
     if patch.iter().any(|(name, value)| !value.is_null() && !is_directive(name) && !listed(name)) {
         return Err(bad());

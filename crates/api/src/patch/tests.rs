@@ -74,6 +74,32 @@ fn json_patches_cannot_blow_up() {
 }
 
 #[test]
+fn json_patches_cannot_move_long_lists_about_without_end() {
+    let mut target = json!({"list": vec![0; 100_000]});
+    let before = target.clone();
+    let at_the_head = |count| Value::Array(vec![json!({"op": "add", "path": "/list/0", "value": 1}); count]);
+    assert!(matches!(super::json(&mut target, &at_the_head(1_000)), Err(PatchError::TooLarge(_))));
+    assert_eq!(target, before);
+    assert_eq!(super::json(&mut target, &at_the_head(100)), Ok(()));
+    assert_eq!(target["list"].as_array().unwrap().len(), 100_100);
+}
+
+/// Comparing each item with each, and that for each comparison of a sort, would take minutes here.
+#[test]
+fn long_lists_merge_in_bounded_time() {
+    let names = |range: std::ops::Range<usize>| range.rev().map(|n| json!(format!("f{n}"))).collect::<Vec<_>>();
+    let items = |range: std::ops::Range<usize>| range.map(|n| json!({"name": format!("c{n}")})).collect::<Vec<_>>();
+    let target = json!({"metadata": {"finalizers": names(0..30_000)}, "spec": {"containers": items(0..30_000)}});
+    let patch = json!({
+        "metadata": {"finalizers": names(15_000..45_000), "$deleteFromPrimitiveList/finalizers": names(0..10)},
+        "spec": {"containers": items(15_000..45_000), "$setElementOrder/containers": items(15_000..45_000)},
+    });
+    let merged = patched(POD, target, &patch).unwrap();
+    assert_eq!(merged["spec"]["containers"], json!(items(0..45_000)));
+    assert_eq!(merged["metadata"]["finalizers"].as_array().unwrap().len(), 45_000 - 10);
+}
+
+#[test]
 fn lists_with_a_merge_key_merge_item_by_item() {
     for (containers, patch, result) in [
         (

@@ -12,6 +12,8 @@
 mod numbers;
 mod wire;
 
+use std::cell::Cell;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -20,10 +22,10 @@ use self::{
     numbers::{Message, Numbers, Slot},
     wire::{Payload, Wire},
 };
-use crate::schema::{Definition, Schema, Shape, Type};
+use crate::schema::{Definition, MAX_ITEMS, Schema, Shape, Type};
 
 /// What every protobuf body begins with.
-const MAGIC: &[u8] = b"k8s\0";
+pub const MAGIC: &[u8] = b"k8s\0";
 
 /// No built-in kind nests deeper; an object that does is not meant well.
 const MAX_DEPTH: usize = 64;
@@ -40,6 +42,8 @@ pub enum ProtobufError {
     NotText,
     #[error("proto: messages nest too deeply")]
     TooDeep,
+    #[error("proto: more than {MAX_ITEMS} messages in lists")]
+    TooManyItems,
     #[error("proto: a field holds JSON that cannot be parsed")]
     BadJson,
     #[error("the kind has no protobuf form here; send it as JSON")]
@@ -70,7 +74,7 @@ pub fn decode(body: &[u8]) -> Read<Value> {
     let schema = Schema::builtin();
     let (group, short) = version.split_once('/').unwrap_or(("", &version));
     let definition = schema.of_kind(group, short, &kind).ok_or(ProtobufError::UnknownKind)?;
-    let reader = Reader { schema, numbers: Numbers::builtin() };
+    let reader = Reader { schema, numbers: Numbers::builtin(), items: Cell::new(0) };
     let mut object = Map::new();
     object.insert("apiVersion".to_owned(), Value::String(version));
     object.insert("kind".to_owned(), Value::String(kind));
@@ -82,6 +86,8 @@ pub fn decode(body: &[u8]) -> Read<Value> {
 struct Reader<'a> {
     schema: &'a Schema,
     numbers: &'a Numbers,
+    /// Messages in lists so far: each takes many times what it has on the wire.
+    items: Cell<usize>,
 }
 
 impl Reader<'_> {
@@ -128,6 +134,12 @@ impl Reader<'_> {
             Type::List(item) => {
                 let list = into.entry(name).or_insert_with(|| Value::Array(Vec::new()));
                 let Value::Array(list) = list else { return Err(ProtobufError::WrongType) };
+                if matches!(**item, Type::Definition(_)) {
+                    self.items.set(self.items.get() + 1);
+                    if self.items.get() > MAX_ITEMS {
+                        return Err(ProtobufError::TooManyItems);
+                    }
+                }
                 match (&**item, payload) {
                     (Type::Int32 | Type::Int64 | Type::Boolean, Payload::Bytes(packed)) => {
                         for number in wire::packed(packed) {

@@ -81,3 +81,12 @@ fn what_is_no_object_is_refused() {
     assert_eq!(decode(&envelope("v1", "Pod", &number(1, 1))), Err(ProtobufError::WrongType));
     assert_eq!(decode(&envelope("v1", "Pod", &bytes(1, &bytes(1, b"\xff")))), Err(ProtobufError::NotText));
 }
+
+#[test]
+fn more_messages_than_memory_is_worth_are_refused() {
+    let container = bytes(2, &bytes(1, b"")); // six bytes with the name that is always there
+    let pod = |count: usize| envelope("v1", "Pod", &bytes(2, &container.repeat(count)));
+    assert_eq!(decode(&pod(500_000)), Err(ProtobufError::TooManyItems));
+    let decoded = decode(&pod(20_000)).unwrap();
+    assert_eq!(decoded["spec"]["containers"].as_array().map(Vec::len), Some(20_000));
+}

@@ -6,15 +6,32 @@
 use serde_json::{Map, Value};
 
 use super::{Definition, Field, Id, Schema, Shape, Type, scalar};
-use crate::quantity::Quantity;
+use crate::{
+    decode::MAX_REPORTED,
+    field::{FieldError, Path},
+    quantity::Quantity,
+};
 
-/// A value that cannot be decoded into its field. `Display` is the API's own wording.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TypeMismatch(String);
+/// Most items of structured lists (containers, ports, owner references) in one object, all lists together.
+///
+/// No object that could be stored comes near it: etcd takes 1.5 MiB, and a complete item has some 80 bytes. But an
+/// empty item is written in three bytes and takes a thousand and more once it is decoded, completed and judged,
+/// so that without this bound a request of 3 MiB would take gigabytes.
+pub const MAX_ITEMS: usize = 20_000;
 
-pub fn conform(schema: &Schema, definition: Id, object: &mut Value) -> Result<Vec<String>, TypeMismatch> {
-    let mut walk = Walk { schema, unknown: Vec::new() };
+/// Why an object cannot be decoded into its kind. `Display` is the API's own wording.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConformError {
+    /// A value that cannot be decoded into its field.
+    #[error("{0}")]
+    TypeMismatch(String),
+    /// The list with which the object has more than [`MAX_ITEMS`].
+    #[error("{0}")]
+    TooManyItems(FieldError),
+}
+
+pub fn conform(schema: &Schema, definition: Id, object: &mut Value) -> Result<Vec<String>, ConformError> {
+    let mut walk = Walk { schema, unknown: Vec::new(), items: 0 };
     walk.value(&Type::Definition(definition), object, &Place::Root)?;
     Ok(walk.unknown)
 }
@@ -62,11 +79,14 @@ impl Place<'_> {
 
 struct Walk<'s> {
     schema: &'s Schema,
+    /// The first of them; nobody reads all.
     unknown: Vec<String>,
+    /// Structured list items so far.
+    items: usize,
 }
 
 impl Walk<'_> {
-    fn value(&mut self, ty: &Type, value: &mut Value, at: &Place) -> Result<(), TypeMismatch> {
+    fn value(&mut self, ty: &Type, value: &mut Value, at: &Place) -> Result<(), ConformError> {
         match (ty, &mut *value) {
             (Type::String, Value::String(_))
             | (Type::Boolean, Value::Bool(_))
@@ -74,8 +94,9 @@ impl Walk<'_> {
             | (Type::Any, _) => Ok(()),
             (Type::Int32, Value::Number(n)) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
             (Type::Int64, Value::Number(n)) if n.as_i64().is_some() => Ok(()),
-            (Type::Bytes, Value::String(text)) => scalar::conform_bytes(text).map_err(TypeMismatch),
+            (Type::Bytes, Value::String(text)) => scalar::conform_bytes(text).map_err(ConformError::TypeMismatch),
             (Type::List(item), Value::Array(items)) => {
+                self.count_items(item, items.len(), at)?;
                 for (index, value) in items.iter_mut().enumerate() {
                     self.element(item, value, &Place::Index { parent: at, index })?;
                 }
@@ -95,8 +116,21 @@ impl Walk<'_> {
         }
     }
 
+    fn count_items(&mut self, item: &Type, count: usize, at: &Place) -> Result<(), ConformError> {
+        if !matches!(item, Type::Definition(_)) {
+            return Ok(());
+        }
+        self.items = self.items.saturating_add(count);
+        if self.items <= MAX_ITEMS {
+            return Ok(());
+        }
+        let mut path = String::new();
+        at.write(&mut path);
+        Err(ConformError::TooManyItems(FieldError::too_many(&Path::new(&path), self.items, MAX_ITEMS)))
+    }
+
     /// An item of a list or a map: null stands for the type's zero value there.
-    fn element(&mut self, ty: &Type, value: &mut Value, at: &Place) -> Result<(), TypeMismatch> {
+    fn element(&mut self, ty: &Type, value: &mut Value, at: &Place) -> Result<(), ConformError> {
         if value.is_null() {
             *value = self.zero(ty);
         }
@@ -120,7 +154,7 @@ impl Walk<'_> {
         }
     }
 
-    fn definition(&mut self, id: Id, ty: &Type, value: &mut Value, at: &Place) -> Result<(), TypeMismatch> {
+    fn definition(&mut self, id: Id, ty: &Type, value: &mut Value, at: &Place) -> Result<(), ConformError> {
         let schema = self.schema;
         let definition = schema.get(id);
         match (&definition.shape, &mut *value) {
@@ -130,7 +164,7 @@ impl Walk<'_> {
             (Shape::IntOrString, Value::Number(n)) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
             (Shape::IntOrString, _) => Err(plain_mismatch(value, "int32")),
             (Shape::Quantity, Value::String(text)) => {
-                let quantity = Quantity::parse(text.trim()).map_err(|e| TypeMismatch(e.to_string()))?;
+                let quantity = Quantity::parse(text.trim()).map_err(|e| ConformError::TypeMismatch(e.to_string()))?;
                 let canonical = quantity.canonical();
                 if canonical != *text {
                     *text = canonical;
@@ -138,18 +172,21 @@ impl Walk<'_> {
                 Ok(())
             }
             (Shape::Quantity, Value::Number(n)) => {
-                let quantity = Quantity::parse(&n.to_string()).map_err(|e| TypeMismatch(e.to_string()))?;
+                let quantity =
+                    Quantity::parse(&n.to_string()).map_err(|e| ConformError::TypeMismatch(e.to_string()))?;
                 *value = Value::String(quantity.canonical());
                 Ok(())
             }
             (Shape::Quantity, other) => {
-                Quantity::parse(&other.to_string()).map_err(|e| TypeMismatch(e.to_string()))?;
+                Quantity::parse(&other.to_string()).map_err(|e| ConformError::TypeMismatch(e.to_string()))?;
                 Ok(())
             }
             // As an item of a list or a map, an absent time stays null.
             (Shape::Time | Shape::MicroTime, Value::Null) => Ok(()),
-            (Shape::Time, Value::String(text)) => scalar::conform_time(text).map_err(TypeMismatch),
-            (Shape::MicroTime, Value::String(text)) => scalar::conform_micro_time(text).map_err(TypeMismatch),
+            (Shape::Time, Value::String(text)) => scalar::conform_time(text).map_err(ConformError::TypeMismatch),
+            (Shape::MicroTime, Value::String(text)) => {
+                scalar::conform_micro_time(text).map_err(ConformError::TypeMismatch)
+            }
             (Shape::Time | Shape::MicroTime, _) => Err(plain_mismatch(value, "string")),
             (Shape::Either(a, b), _) => {
                 let ty = if self.looks_like(b, value) { b } else { a };
@@ -167,16 +204,18 @@ impl Walk<'_> {
         }
     }
 
-    fn object(&mut self, owner: &Definition, fields: &mut Map<String, Value>, at: &Place) -> Result<(), TypeMismatch> {
+    fn object(&mut self, owner: &Definition, fields: &mut Map<String, Value>, at: &Place) -> Result<(), ConformError> {
         let mut outcome = Ok(());
         let mut superfluous = false;
         for (name, value) in fields.iter_mut() {
             let place = Place::Field { parent: at, owner, name };
             match owner.field(name) {
                 None => {
-                    let mut path = String::new();
-                    place.write(&mut path);
-                    self.unknown.push(path);
+                    if self.unknown.len() < MAX_REPORTED {
+                        let mut path = String::new();
+                        place.write(&mut path);
+                        self.unknown.push(path);
+                    }
                     superfluous = true;
                 }
                 Some(_) if value.is_null() => superfluous = true,
@@ -197,9 +236,9 @@ impl Walk<'_> {
         outcome
     }
 
-    fn mismatch(&self, ty: &Type, value: &Value, at: &Place) -> TypeMismatch {
+    fn mismatch(&self, ty: &Type, value: &Value, at: &Place) -> ConformError {
         let (found, expected) = (described(value, ty), self.schema.type_name(ty));
-        TypeMismatch(match at.struct_field() {
+        ConformError::TypeMismatch(match at.struct_field() {
             Some((owner, path)) => {
                 format!("json: cannot unmarshal {found} into Go struct field {owner}.{path} of type {expected}")
             }
@@ -217,9 +256,12 @@ fn is_omitted(field: &Field, value: &Value) -> bool {
     }
 }
 
-fn plain_mismatch(value: &Value, expected: &str) -> TypeMismatch {
+fn plain_mismatch(value: &Value, expected: &str) -> ConformError {
     let ty = if expected == "int32" { Type::Int32 } else { Type::String };
-    TypeMismatch(format!("json: cannot unmarshal {} into Go value of type {expected}", described(value, &ty)))
+    ConformError::TypeMismatch(format!(
+        "json: cannot unmarshal {} into Go value of type {expected}",
+        described(value, &ty)
+    ))
 }
 
 fn described(value: &Value, expected: &Type) -> String {

@@ -11,7 +11,7 @@ mod table;
 
 use std::{collections::HashMap, sync::LazyLock};
 
-pub use conform::TypeMismatch;
+pub use conform::{ConformError, MAX_ITEMS};
 use serde_json::Value;
 pub use table::TableError;
 
@@ -135,8 +135,8 @@ impl Schema {
 
     /// Makes `object` what decoding it into the kind's type would: unknown fields are removed and
     /// their paths returned, nulls and empty optional lists are dropped, quantities and times take
-    /// their canonical form. A definition this schema does not have leaves the object as it is.
-    pub fn conform(&self, definition: &str, object: &mut Value) -> Result<Vec<String>, TypeMismatch> {
+    /// their canonical form. Of very many unknown fields only the first are returned. A definition this schema does not have leaves the object as it is.
+    pub fn conform(&self, definition: &str, object: &mut Value) -> Result<Vec<String>, ConformError> {
         match self.by_name.get(definition) {
             Some(id) => conform::conform(self, *id, object),
             None => Ok(Vec::new()),

@@ -15,6 +15,26 @@ fn refusal(definition: &str, mut object: Value) -> String {
 }
 
 #[test]
+fn an_object_with_more_items_than_any_could_store_is_refused() {
+    let container = json!({"ports": vec![json!({}); 9_999]});
+    let (fits, _) = conformed(POD, json!({"spec": {"containers": [container, container]}}));
+    assert_eq!(fits["spec"]["containers"][1]["ports"].as_array().map(Vec::len), Some(9_999));
+    assert_eq!(
+        refusal(POD, json!({"spec": {"containers": [container, container, container]}})),
+        "spec.containers[1].ports: Too many: 20001: must have at most 20000 items"
+    );
+    let (strings, _) = conformed(POD, json!({"metadata": {"finalizers": vec!["a"; 100_000]}}));
+    assert_eq!(strings["metadata"]["finalizers"].as_array().map(Vec::len), Some(100_000));
+}
+
+#[test]
+fn of_very_many_unknown_fields_the_first_are_reported() {
+    let fields: serde_json::Map<_, _> = (0..10_000).map(|n| (format!("u{n}"), json!(1))).collect();
+    let (object, unknown) = conformed(POD, Value::Object(fields));
+    assert_eq!((object, unknown.len()), (json!({}), 100));
+}
+
+#[test]
 fn the_table_knows_the_kinds_and_their_patch_strategies() {
     let schema = Schema::builtin();
     assert!(schema.definitions().count() > 400);

@@ -31,7 +31,7 @@ mod tests {
              hold must be a time such as 30s, 10m or 1h, at most 168h"
             ]
         );
-        errors.clear();
+        let mut errors = Errors::new();
         check([(ANNOTATION, "hold=30s")].into_iter(), &Path::new("metadata"), &mut errors);
         assert!(errors.is_empty());
     }

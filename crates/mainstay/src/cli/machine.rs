@@ -88,7 +88,7 @@ pub struct MachineOptions {
     pub network: NetworkChoice,
 
     /// Longest time that a pod which is deleted waits for other machines to stop sending to it, before it is asked to stop; 0 does not wait
-    #[arg(long, env = "MAINSTAY_DRAIN_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = mainstay_scheduler::settings::duration)]
+    #[arg(long, env = "MAINSTAY_DRAIN_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = super::duration)]
     pub drain_timeout: std::time::Duration,
 
     /// Domain of the names in Consul's style, such as `web.service.consul`
@@ -108,7 +108,7 @@ pub struct MachineOptions {
     pub conntrack_max: u32,
 
     /// How long the kernel remembers an idle TCP connection; 0 leaves its setting alone
-    #[arg(long, env = "MAINSTAY_CONNTRACK_TCP_TIMEOUT_ESTABLISHED", value_name = "TIME", default_value = "0", value_parser = mainstay_scheduler::settings::duration)]
+    #[arg(long, env = "MAINSTAY_CONNTRACK_TCP_TIMEOUT_ESTABLISHED", value_name = "TIME", default_value = "0", value_parser = super::duration)]
     pub conntrack_tcp_timeout_established: std::time::Duration,
 
     /// Registries that are spoken to without TLS

@@ -70,14 +70,19 @@ fn seconds() -> impl clap::builder::TypedValueParser<Value = u64> {
 /// The first addresses of the range are those of the API and of DNS.
 fn service_range(text: &str) -> Result<mainstay_network::Range, String> {
     let range: mainstay_network::Range =
-        text.parse().map_err(|error: mainstay_network::NotARange| error.to_string())?;
+        text.parse().map_err(|error: mainstay_network::InvalidRange| error.to_string())?;
     if (12..=27).contains(&range.bits()) { Ok(range) } else { Err("must be of a size from /12 to /27".to_owned()) }
+}
+
+/// A duration such as `5s` or `1m30s`.
+fn duration(text: &str) -> Result<std::time::Duration, String> {
+    mainstay_api::duration::parse_duration(text).ok_or_else(|| format!("{text:?} {}", mainstay_api::duration::EXPECTED))
 }
 
 /// Offers say in whole seconds how long they are good for.
 fn offer_ttl(text: &str) -> Result<std::time::Duration, String> {
     let bare = text.parse().ok().map(std::time::Duration::from_secs);
-    let time = bare.map_or_else(|| mainstay_scheduler::settings::duration(text), Ok)?;
+    let time = bare.map_or_else(|| duration(text), Ok)?;
     let whole = time.subsec_nanos() == 0 && (1..=3600).contains(&time.as_secs());
     if whole { Ok(time) } else { Err("must be whole seconds, at least 1s and at most 1h".to_owned()) }
 }
@@ -87,6 +92,14 @@ pub struct DataDir {
     /// Where everything is kept [default: /var/lib/mainstay as root, ~/.local/share/mainstay otherwise]
     #[arg(long, env = "MAINSTAY_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+}
+
+/// Where the embedded store is, for commands that read or write it.
+#[derive(Debug, Args)]
+pub struct StoreDir {
+    /// Directory of the file store, to put it on a file system of its own [default: `store` in the data directory]
+    #[arg(long, env = "MAINSTAY_STORE_DIR", value_name = "DIR")]
+    pub store_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -185,6 +198,9 @@ pub struct BackupOptions {
 
     #[command(flatten)]
     pub data: DataDir,
+
+    #[command(flatten)]
+    pub place: StoreDir,
 }
 
 #[derive(Debug, Args)]
@@ -194,6 +210,9 @@ pub struct RestoreOptions {
 
     #[command(flatten)]
     pub data: DataDir,
+
+    #[command(flatten)]
+    pub place: StoreDir,
 
     /// Replace a store that holds data; the old one is set aside
     #[arg(long)]
@@ -288,6 +307,18 @@ mod tests {
             _ => panic!("an unknown key was accepted"),
         }
         std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn the_directory_of_the_store_is_a_flag_of_all_that_use_it() {
+        assert_eq!(up(&["mainstay", "up"]).place.store_dir, None);
+        assert_eq!(up(&["mainstay", "server", "--store-dir", "/s"]).place.store_dir, Some("/s".into()));
+        let Ok(Command::Backup(backup)) = parsed(&["mainstay", "backup", "f", "--store-dir", "/s"]) else { panic!() };
+        assert_eq!(backup.place.store_dir, Some("/s".into()));
+        let Ok(Command::Restore(restore)) = parsed(&["mainstay", "restore", "f", "--store-dir", "/s"]) else {
+            panic!()
+        };
+        assert_eq!(restore.place.store_dir, Some("/s".into()));
     }
 
     #[test]

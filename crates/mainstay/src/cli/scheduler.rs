@@ -4,11 +4,9 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
-use mainstay_scheduler::{
-    ini,
-    settings::{Placement, Settings, duration},
-};
+use mainstay_scheduler::{Settings, config_file, core::verdict::ScoringStrategy};
 
+use super::duration;
 use crate::exit::Exit;
 
 #[derive(Debug, Default, Args)]
@@ -49,9 +47,9 @@ impl SchedulerOptions {
             Some(file) => {
                 let name = file.display().to_string();
                 let text = fs::read_to_string(file).with_context(|| format!("read --scheduler-config {name}"))?;
-                let read = ini::parse(&name, &text).map_err(|error| Exit::Refused(anyhow!(error)))?;
-                if !read.idle.is_empty() {
-                    eprintln!("mainstay: {name}: without effect here: {}", read.idle.join(", "));
+                let read = config_file::parse(&name, &text).map_err(|error| Exit::Refused(anyhow!(error)))?;
+                if !read.ignored.is_empty() {
+                    eprintln!("mainstay: {name}: without effect here: {}", read.ignored.join(", "));
                 }
                 read.settings
             }
@@ -62,9 +60,9 @@ impl SchedulerOptions {
         over(&mut settings.backoff.first, self.pod_backoff_first);
         over(&mut settings.backoff.longest, self.pod_backoff_longest);
         if let Some(choice) = self.placement {
-            settings.placement = match choice {
-                PlacementChoice::Spread => Placement::Spread,
-                PlacementChoice::Binpack => Placement::Binpack,
+            settings.scoring = match choice {
+                PlacementChoice::Spread => ScoringStrategy::LeastAllocated,
+                PlacementChoice::Binpack => ScoringStrategy::MostAllocated,
             };
         }
         if settings.backoff.first > settings.backoff.longest {
@@ -105,10 +103,10 @@ mod tests {
         };
         let Ok(settings) = options.settings(None) else { panic!() };
         assert_eq!((settings.offer_ttl, settings.backoff.longest), (7 * SECOND, 30 * SECOND));
-        assert_eq!((settings.backoff.first, settings.placement), (SECOND, Placement::Binpack));
+        assert_eq!((settings.backoff.first, settings.scoring), (SECOND, ScoringStrategy::MostAllocated));
         fs::write(&file, "[scheduler]\noffer-ttl = soon\n").unwrap();
         let wrong = options.settings(None).map(drop).map_err(said).unwrap_err();
-        assert!(wrong.contains("s.ini:2: offer-ttl: \"soon\" is not a time"), "{wrong}");
+        assert!(wrong.contains("s.ini:2: offer-ttl: \"soon\" must be a duration"), "{wrong}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
-use super::{CommonOptions, DataDir, scheduler::SchedulerOptions, seconds};
+use super::{CommonOptions, DataDir, StoreDir, scheduler::SchedulerOptions, seconds};
 
 #[derive(Debug, Args)]
 pub struct ServerOptions {
@@ -30,6 +30,9 @@ pub struct ServerOptions {
     #[arg(long, env = "MAINSTAY_STORE", default_value = "file")]
     pub store: String,
 
+    #[command(flatten)]
+    pub place: StoreDir,
+
     /// Changes younger than this are kept in the file store for watches and lists to continue from, in seconds
     #[arg(long, env = "MAINSTAY_HISTORY_SECONDS", value_name = "SECONDS", default_value_t = 300)]
     pub history_seconds: u64,
@@ -48,21 +51,25 @@ pub struct ServerOptions {
     #[arg(long, env = "MAINSTAY_EVENT_TTL", value_name = "SECONDS", default_value_t = 3600)]
     pub event_ttl: u64,
 
-    /// Requests that only read, at work at the same time
+    /// Requests that only read, at work at the same time; one user has at most a quarter of them
     #[arg(long, env = "MAINSTAY_MAX_READS", value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_reads: u32,
 
-    /// Requests that write, at work at the same time
+    /// Requests that write, at work at the same time; one user has at most a quarter of them
     #[arg(long, env = "MAINSTAY_MAX_WRITES", value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_writes: u32,
 
-    /// Connections open at the same time
+    /// Connections open at the same time; one user or source address has at most a tenth of them
     #[arg(long, env = "MAINSTAY_MAX_CONNECTIONS", value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: u32,
 
     /// Longest time a request other than a watch may take, in seconds
     #[arg(long, env = "MAINSTAY_REQUEST_TIMEOUT", value_name = "SECONDS", default_value_t = 60, value_parser = seconds())]
     pub request_timeout: u64,
+
+    /// Longest time a request's body may take to arrive, in seconds; one that keeps coming gets more
+    #[arg(long, env = "MAINSTAY_BODY_TIMEOUT", value_name = "SECONDS", default_value_t = 10, value_parser = seconds())]
+    pub body_timeout: u64,
 
     /// Longest time a new connection may take to complete its TLS handshake, in seconds
     #[arg(long, env = "MAINSTAY_HANDSHAKE_TIMEOUT", value_name = "SECONDS", default_value_t = 10, value_parser = seconds())]

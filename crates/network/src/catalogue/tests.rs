@@ -1,6 +1,6 @@
 use super::*;
 
-fn service(kind: Kind) -> Service {
+fn service(kind: ServiceKind) -> Service {
     Service {
         kind,
         ports: Vec::new(),
@@ -41,10 +41,10 @@ fn backends(catalogue: &Catalogue, address: [u8; 4]) -> Vec<String> {
 }
 
 #[test]
-fn a_service_is_found_by_its_two_words_and_by_one() {
+fn a_service_is_found_by_namespace_and_name_and_by_name() {
     let catalogue = Catalogue::default();
     for namespace in ["b", "a"] {
-        catalogue.set_service(Key::new(namespace, "web"), Some(service(Kind::Headless)));
+        catalogue.set_service(Key::new(namespace, "web"), Some(service(ServiceKind::Headless)));
     }
     assert!(catalogue.read().service_named("a", "web").is_some());
     assert!(catalogue.read().service_named("web", "a").is_none());
@@ -59,9 +59,9 @@ fn a_service_is_found_by_its_two_words_and_by_one() {
 fn a_namespace_is_known_while_it_has_a_service() {
     let catalogue = Catalogue::default();
     let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
-    catalogue.set_service(one.clone(), Some(service(Kind::Headless)));
-    catalogue.set_service(one.clone(), Some(service(Kind::Address([10, 96, 0, 1].into()))));
-    catalogue.set_service(two.clone(), Some(service(Kind::Headless)));
+    catalogue.set_service(one.clone(), Some(service(ServiceKind::Headless)));
+    catalogue.set_service(one.clone(), Some(service(ServiceKind::ClusterIp([10, 96, 0, 1].into()))));
+    catalogue.set_service(two.clone(), Some(service(ServiceKind::Headless)));
     catalogue.set_service(one.clone(), None);
     catalogue.set_service(one, None);
     assert!(catalogue.read().has_namespace("a"));
@@ -73,40 +73,40 @@ fn a_namespace_is_known_while_it_has_a_service() {
 fn an_address_leads_to_the_service_that_has_it_now() {
     let catalogue = Catalogue::default();
     let key = Key::new("a", "web");
-    catalogue.set_service(key.clone(), Some(service(Kind::Address([10, 96, 0, 1].into()))));
-    catalogue.set_service(key.clone(), Some(service(Kind::Address([10, 96, 0, 2].into()))));
+    catalogue.set_service(key.clone(), Some(service(ServiceKind::ClusterIp([10, 96, 0, 1].into()))));
+    catalogue.set_service(key.clone(), Some(service(ServiceKind::ClusterIp([10, 96, 0, 2].into()))));
     assert_eq!(catalogue.read().services_at([10, 96, 0, 1].into()).count(), 0);
     assert_eq!(catalogue.read().services_at([10, 96, 0, 2].into()).collect::<Vec<_>>(), [&key]);
     catalogue.set_service(key, None);
-    assert!(catalogue.read().at_address.is_empty());
+    assert!(catalogue.read().by_address.is_empty());
 }
 
 #[test]
 fn backends_are_found_by_address_and_hostname_while_their_slice_lists_them() {
     let catalogue = Catalogue::default();
     let (web, first, second) = (Key::new("a", "web"), Key::new("a", "web-1"), Key::new("a", "web-2"));
-    catalogue.set_service(web.clone(), Some(service(Kind::Headless)));
+    catalogue.set_service(web.clone(), Some(service(ServiceKind::Headless)));
     let both = vec![endpoint([10, 0, 0, 1], Some("x")), endpoint([10, 0, 0, 2], None)];
     let concerned = catalogue.set_slice(first.clone(), Some(slice("web", both)));
     assert_eq!(concerned.iter().collect::<Vec<_>>(), [&web]);
     catalogue.set_slice(second.clone(), Some(slice("web", vec![endpoint([10, 0, 0, 1], Some("x"))])));
     assert_eq!(backends(&catalogue, [10, 0, 0, 1]), ["a/web", "a/web"]);
-    assert_eq!(catalogue.read().backends_called(&web, "x").count(), 2);
-    assert_eq!(catalogue.read().backends_called(&Key::new("b", "web"), "x").count(), 0);
+    assert_eq!(catalogue.read().backends_with_hostname(&web, "x").count(), 2);
+    assert_eq!(catalogue.read().backends_with_hostname(&Key::new("b", "web"), "x").count(), 0);
 
     catalogue.set_slice(first.clone(), Some(slice("web", vec![endpoint([10, 0, 0, 3], None)])));
     assert_eq!(backends(&catalogue, [10, 0, 0, 1]), ["a/web"]);
     assert_eq!(backends(&catalogue, [10, 0, 0, 2]), [""; 0]);
-    assert_eq!(catalogue.read().backends_called(&web, "x").count(), 1);
+    assert_eq!(catalogue.read().backends_with_hostname(&web, "x").count(), 1);
 
     catalogue.set_slice(first, None);
     catalogue.set_slice(second, None);
     let known = catalogue.read();
-    assert!(known.at_address.is_empty() && known.with_hostname.is_empty() && known.slices_of.is_empty());
+    assert!(known.by_address.is_empty() && known.by_hostname.is_empty() && known.slices_of.is_empty());
 }
 
 #[test]
-fn a_slice_that_changes_its_service_concerns_both() {
+fn a_slice_that_changes_its_service_returns_both() {
     let catalogue = Catalogue::default();
     let key = Key::new("a", "s");
     catalogue.set_slice(key.clone(), Some(slice("old", Vec::new())));
@@ -115,7 +115,7 @@ fn a_slice_that_changes_its_service_concerns_both() {
 }
 
 #[test]
-fn machines_are_found_by_their_address_of_now() {
+fn machines_are_found_by_their_current_address() {
     let catalogue = Catalogue::default();
     catalogue.set_machine("m1", Some([192, 0, 2, 1].into()));
     catalogue.set_machine("m2", Some([192, 0, 2, 1].into()));

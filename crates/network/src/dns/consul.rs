@@ -1,35 +1,35 @@
-//! The same Services in the names that Consul gives them.
+//! Names that Consul gives the same Services.
 //!
-//! * `[<tag>.]<service>.service[.<datacentre>]`: the addresses of the ready backends, not that of the Service. Services of
-//!   one name in several namespaces are one here; `.service.<namespace>.ns` (as in Consul Enterprise, then with
-//!   `.<datacentre>.dc`) means one of them.
+//! * `[<tag>.]<service>.service[.<datacentre>]`: the addresses of ready endpoints, not the cluster IP. Services of
+//!   one name in several namespaces are one datacentre_name; `.service.<namespace>.ns` (as in Consul Enterprise, then
+//!   with `.<datacentre>.dc`) selects one of them.
 //! * `_<service>._<tag, protocol or name of a port>.service…`: the same in the form of RFC 2782
-//! * `<machine>.node…`, and `<address in hexadecimal digits>.addr…`, which is what SRV records point to when the address is
-//!   not a machine's
+//! * `<machine>.node…`, and `<address in hexadecimal hex_digits>.addr…`, to which SRV records point when the address
+//!   is_protocol not a machine's
 //!
-//! Without a ready backend a service does not exist, nor does anything in another datacentre (both as in Consul).
+//! Without a ready endpoint a service does not exist, nor does anything in another datacentre (both as in Consul).
 
 use std::net::Ipv4Addr;
 
 use super::{
-    answer::Data,
-    cluster::{alias, is},
-    name::{Name, NotAName},
-    query::Kind,
-    zones::{Chance, Found, Target, Zone},
+    cluster::{external_name, is_protocol},
+    name::{InvalidName, Name},
+    query::RecordType,
+    response::RecordData,
+    zones::{Lookup, ShuffleRng, SrvTarget, Zone},
 };
-use crate::catalogue::{self, Endpoint, Key, Known, Service, Slice, SlicePort};
+use crate::catalogue::{CatalogueState, Endpoint, Key, Service, ServiceKind, Slice, SlicePort};
 
 pub struct Consul {
     pub zone: Zone,
     datacentre: String,
     /// `<datacentre>.<domain>`
-    here: Name,
+    datacentre_name: Name,
 }
 
-/// Which Services are meant, and which of their ports.
+/// What a name asks for.
 #[derive(Default)]
-struct Wanted<'a> {
+struct ServiceQuery<'a> {
     service: &'a str,
     namespace: Option<&'a str>,
     tag: Option<String>,
@@ -38,50 +38,61 @@ struct Wanted<'a> {
 }
 
 impl Consul {
-    pub fn new(zone: Zone, datacentre: &str) -> Result<Self, NotAName> {
-        let here = zone.apex.below(&[datacentre]).ok_or_else(|| NotAName::of(datacentre))?;
-        Ok(Self { zone, datacentre: datacentre.to_ascii_lowercase(), here })
+    pub fn new(zone: Zone, datacentre: &str) -> Result<Self, InvalidName> {
+        let datacentre_name = zone.apex.below(&[datacentre]).ok_or_else(|| InvalidName::new(datacentre))?;
+        Ok(Self { zone, datacentre: datacentre.to_ascii_lowercase(), datacentre_name })
     }
 
-    pub fn machine(&self, name: &str) -> Option<Name> {
+    pub fn node_name(&self, name: &str) -> Option<Name> {
         let labels: Vec<_> = name.split('.').chain(["node"]).collect();
-        self.here.below(&labels)
+        self.datacentre_name.below(&labels)
     }
 
-    pub fn find(&self, known: &Known, labels: &[&str], kind: Kind, chance: &mut Chance) -> Found {
-        let Some(place) = labels.iter().rposition(|label| ["service", "node", "addr"].contains(label)) else {
-            return if self.is_here(labels) { Found::NoData } else { Found::NoSuchName };
+    pub fn lookup(
+        &self,
+        catalogue: &CatalogueState,
+        labels: &[&str],
+        record_type: RecordType,
+        rng: &mut ShuffleRng,
+    ) -> Lookup {
+        let Some(index) = labels.iter().rposition(|label| ["service", "node", "addr"].contains(label)) else {
+            return if self.is_local(labels) { Lookup::NoData } else { Lookup::NxDomain };
         };
-        let (before, after) = (&labels[..place], &labels[place + 1..]);
+        let (before, after) = (&labels[..index], &labels[index + 1..]);
         let namespace = match after {
-            [namespace, "ns", after @ ..] if self.is_here(after) => Some(*namespace),
-            after if self.is_here(after) => None,
-            _ => return Found::NoSuchName,
+            [namespace, "ns", after @ ..] if self.is_local(after) => Some(*namespace),
+            after if self.is_local(after) => None,
+            _ => return Lookup::NxDomain,
         };
-        match (labels[place], before) {
-            (_, []) => Found::NoData,
-            ("node", name) => match known.machine(&name.join(".")) {
-                Some(address) => Found::one(kind, Kind::A, Data::Address(address)),
-                None => Found::NoSuchName,
+        match (labels[index], before) {
+            (_, []) => Lookup::NoData,
+            ("node", name) => match catalogue.machine(&name.join(".")) {
+                Some(address) => Lookup::single(record_type, RecordType::A, RecordData::A(address)),
+                None => Lookup::NxDomain,
             },
-            ("addr", [digits]) => match from_digits(digits) {
-                Some(address) => Found::one(kind, Kind::A, Data::Address(address)),
-                None => Found::NoSuchName,
+            ("addr", [hex_digits]) => match from_hex_digits(hex_digits) {
+                Some(address) => Lookup::single(record_type, RecordType::A, RecordData::A(address)),
+                None => Lookup::NxDomain,
             },
             ("service", [service, detail]) if service.starts_with('_') && detail.starts_with('_') => {
-                let wanted = Wanted { service: &service[1..], namespace, detail: Some(&detail[1..]), tag: None };
-                self.members(known, &wanted, kind, chance)
+                let query = ServiceQuery { service: &service[1..], namespace, detail: Some(&detail[1..]), tag: None };
+                self.service_records(catalogue, &query, record_type, rng)
             }
             ("service", [tag @ .., service]) => {
                 let tag = (!tag.is_empty()).then(|| tag.join("."));
-                self.members(known, &Wanted { service, namespace, tag, detail: None }, kind, chance)
+                self.service_records(
+                    catalogue,
+                    &ServiceQuery { service, namespace, tag, detail: None },
+                    record_type,
+                    rng,
+                )
             }
-            _ => Found::NoSuchName,
+            _ => Lookup::NxDomain,
         }
     }
 
-    /// Whether what stands behind the kind of a name means this datacentre.
-    fn is_here(&self, labels: &[&str]) -> bool {
+    /// Whether the labels behind `service`, `node` or `addr` mean this datacentre.
+    fn is_local(&self, labels: &[&str]) -> bool {
         match labels {
             [] => true,
             [datacentre] | [datacentre, "dc"] => *datacentre == self.datacentre,
@@ -89,45 +100,50 @@ impl Consul {
         }
     }
 
-    fn members(&self, known: &Known, wanted: &Wanted<'_>, kind: Kind, chance: &mut Chance) -> Found {
+    fn service_records(
+        &self,
+        catalogue: &CatalogueState,
+        query: &ServiceQuery<'_>,
+        record_type: RecordType,
+        rng: &mut ShuffleRng,
+    ) -> Lookup {
         let services: Vec<_> =
-            known.services_named(wanted.service).filter(|service| wanted.includes(*service)).collect();
-        if let [(_, Service { kind: catalogue::Kind::Alias(target), .. })] = services[..] {
-            return alias(target, kind);
+            catalogue.services_named(query.service).filter(|service| query.includes(*service)).collect();
+        if let [(_, Service { kind: ServiceKind::ExternalName(target), .. })] = services[..] {
+            return external_name(target, record_type);
         }
         let ready = services.iter().flat_map(|(key, service)| {
-            let slices = known.slices_of(key).map(|slice| (*service, slice));
+            let slices = catalogue.slices_of(key).map(|slice| (*service, slice));
             slices.flat_map(|(service, slice)| {
                 let ready = slice.endpoints.iter().filter(|endpoint| endpoint.ready);
                 ready.map(move |endpoint| (service, slice, endpoint))
             })
         });
         let has_port = |service: &Service, slice: &Slice| {
-            slice.ports.is_empty() && wanted.detail.is_none()
-                || slice.ports.iter().any(|port| wanted.port(service, port))
+            slice.ports.is_empty() && query.detail.is_none() || slice.ports.iter().any(|port| query.port(service, port))
         };
-        if kind != Kind::SRV {
+        if record_type != RecordType::SRV {
             let with_port = ready.filter(|(service, slice, _)| has_port(service, slice));
-            return Found::addresses(kind, with_port.map(|(_, _, endpoint)| endpoint.address), chance);
+            return Lookup::addresses(record_type, with_port.map(|(_, _, endpoint)| endpoint.address), rng);
         }
         let targets = ready.flat_map(|(service, slice, endpoint)| {
-            let ports = slice.ports.iter().filter(|port| wanted.port(service, port));
-            ports.filter_map(|port| self.target(known, endpoint, port.port))
+            let ports = slice.ports.iter().filter(|port| query.port(service, port));
+            ports.filter_map(|port| self.target(catalogue, endpoint, port.port))
         });
-        Found::targets(targets.collect(), chance)
+        Lookup::srv(targets.collect(), rng)
     }
 
-    fn target(&self, known: &Known, endpoint: &Endpoint, port: u16) -> Option<Target> {
+    fn target(&self, catalogue: &CatalogueState, endpoint: &Endpoint, port: u16) -> Option<SrvTarget> {
         let address = endpoint.address;
-        let name = match known.machines_at(address).next() {
-            Some(machine) => self.machine(machine)?,
-            None => self.here.below(&[&digits(address), "addr"])?,
+        let name = match catalogue.machines_at(address).next() {
+            Some(machine) => self.node_name(machine)?,
+            None => self.datacentre_name.below(&[&hex_digits(address), "addr"])?,
         };
-        Some(Target { name, address, port })
+        Some(SrvTarget { name, address, port })
     }
 }
 
-impl Wanted<'_> {
+impl ServiceQuery<'_> {
     fn includes(&self, (key, service): (&Key, &Service)) -> bool {
         let tagged = |tag: &str| service.tags.iter().any(|own| own.eq_ignore_ascii_case(tag));
         self.namespace.is_none_or(|namespace| *key.namespace == *namespace) && self.tag.as_deref().is_none_or(tagged)
@@ -136,17 +152,17 @@ impl Wanted<'_> {
     fn port(&self, service: &Service, port: &SlicePort) -> bool {
         self.detail.is_none_or(|detail| {
             let tagged = service.tags.iter().any(|tag| tag.eq_ignore_ascii_case(detail));
-            tagged || is(port.protocol, detail) || port.name.eq_ignore_ascii_case(detail)
+            tagged || is_protocol(port.protocol, detail) || port.name.eq_ignore_ascii_case(detail)
         })
     }
 }
 
 /// `0a000001`
-fn digits(address: Ipv4Addr) -> String {
+fn hex_digits(address: Ipv4Addr) -> String {
     format!("{:08x}", address.to_bits())
 }
 
-fn from_digits(text: &str) -> Option<Ipv4Addr> {
-    let digits = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    digits.then(|| u32::from_str_radix(text, 16).ok().map(Ipv4Addr::from_bits)).flatten()
+fn from_hex_digits(text: &str) -> Option<Ipv4Addr> {
+    let hex_digits = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    hex_digits.then(|| u32::from_str_radix(text, 16).ok().map(Ipv4Addr::from_bits)).flatten()
 }

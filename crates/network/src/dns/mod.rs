@@ -1,23 +1,23 @@
-//! Names on every machine, from the machine's own memory.
+//! Cluster DNS, on every machine, from the machine's own memory.
 //!
-//! * [`query`], [`name`], [`answer`]: packets, read and written
-//! * [`zones`]: what our names stand for, as Kubernetes ([`cluster`]) and Consul ([`consul`]) spell them, and back
-//!   ([`reverse`]); pure
-//! * [`forward`]: everything else
-//! * [`udp`], [`tcp`]: how questions come; [`server`]: what becomes of each
+//! * [`query`], [`name`], [`response`]: wire format
+//! * [`zones`]: authoritative answers, for the names of Kubernetes ([`cluster`]), of Consul ([`consul`]) and for
+//!   addresses ([`reverse`]); pure
+//! * [`forward`]: forwards all other names to upstream servers, with a cache
+//! * [`udp`], [`tcp`]: transports; [`server`]: from a packet to its response
 //!
-//! Questions are taken and answered by loops of our own. That of `hickory-server` spawns a task and writes two lines of log
-//! for each, answered two thirds of what a bare echo of packets does where ours answers more than four fifths, and bounds
-//! neither connections nor what waits.
+//! The loops are our own. That of `hickory-server` spawns a task and writes two log lines per query, reached two
+//! thirds of the rate of a bare packet echo where ours reaches more than four fifths, and limits neither connections
+//! nor pending queries.
 //!
-//! No answer of ours depends on anybody else being there: with all servers down names resolve as they last were.
+//! No answer of our zones depends on another machine: with all servers down, names resolve as they last were.
 
-mod answer;
 mod cluster;
 mod consul;
 mod forward;
 mod name;
 mod query;
+mod response;
 mod reverse;
 mod server;
 mod tcp;
@@ -37,14 +37,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use self::{forward::Forwarder, server::Server, zones::Zones};
 use crate::catalogue::Catalogue;
 
-/// More sockets than this would wait for each other's answers.
-const MOST_SOCKETS: usize = 8;
+/// With more sockets, threads would wait for each other in the kernel.
+const MAX_SOCKETS: usize = 8;
 
 #[derive(Clone, Debug)]
 pub struct DnsSettings {
-    /// The address of the cluster's DNS, which every machine has.
+    /// Address of cluster DNS, the same on every machine.
     pub address: Ipv4Addr,
-    /// 53, but for tests, where 0 takes a free one.
+    /// 53; in tests 0 takes a free port.
     pub port: u16,
     /// `cluster.local`.
     pub domain: String,
@@ -52,11 +52,11 @@ pub struct DnsSettings {
     pub alias_domain: String,
     /// `dc1`.
     pub datacentre: String,
-    /// Who knows all other names.
+    /// Servers for all names outside our zones.
     pub upstreams: Vec<SocketAddr>,
 }
 
-/// Bound, and answering once it runs.
+/// Bound sockets; `run` answers queries.
 pub struct Dns {
     server: Arc<Server>,
     address: SocketAddrV4,
@@ -72,22 +72,21 @@ impl Dns {
         let listener = listen(wanted).map_err(|error| explain(error, wanted, "TCP"))?;
         let address = SocketAddrV4::new(settings.address, listener.local_addr()?.port());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let sockets = udp::bind(address, cores.min(MOST_SOCKETS)).map_err(|error| explain(error, address, "UDP"))?;
+        let sockets = udp::bind(address, cores.min(MAX_SOCKETS)).map_err(|error| explain(error, address, "UDP"))?;
         let forwarder = Arc::new(Forwarder::new(address.into(), settings.upstreams));
         Ok(Self { server: Arc::new(Server { zones, catalogue, forwarder }), address, sockets, listener })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address.into()
     }
 
-    /// By which it is told of other resolvers while it runs.
+    /// A handle to change the upstream servers while it runs.
     pub fn upstreams(&self) -> Upstreams {
         Upstreams(self.server.forwarder.clone())
     }
 
-    /// Answers until it is asked to stop.
+    /// Answers queries until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         let tasks = TaskTracker::new();
         tasks.spawn(tcp::serve(self.listener, self.server.clone(), stop.clone()));
@@ -99,7 +98,7 @@ impl Dns {
     }
 }
 
-/// Who knows the names that are not ours. The machine's own list may change at any time.
+/// The upstream servers. The machine's own list may change at any time.
 #[derive(Clone)]
 pub struct Upstreams(Arc<Forwarder>);
 
@@ -111,7 +110,7 @@ impl Upstreams {
 
 fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-    // Only connections that are over may be in the way.
+    // Allows connections in TIME_WAIT; another listener is still an error.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(1024)?;

@@ -1,31 +1,31 @@
-//! Names as they stand in packets: labels, each behind its length, up to the empty one.
+//! Domain names in wire format: labels, each behind its length, up to the empty root label.
 //!
-//! Names are kept in lower case, because that is how they are compared; what a client asked is given back to it
-//! letter by letter from its own packet.
+//! Names are stored in lower case, because comparison ignores case. Responses repeat the client's own letters from
+//! its packet.
 
 use std::{fmt, ops::Deref};
 
-/// RFC 1035: of one label, and of all with their lengths and the last, empty one.
-const LONGEST_LABEL: usize = 63;
-pub const LONGEST: usize = 255;
+/// RFC 1035: the length of a label, and of a name with all length bytes.
+const MAX_LABEL: usize = 63;
+pub const MAX_NAME: usize = 255;
 
-/// As many labels as a name below a domain of ours may have; one with more is as good as one with none that are right.
-const MOST_LABELS: usize = 16;
+/// A name of more labels below a zone of ours does not exist.
+const MAX_LABELS: usize = 16;
 
-/// What stands for a label that is not text, and so is no name of ours.
-const NO_TEXT: &str = "\0";
+/// Placeholder for a label that is not UTF-8: it matches no name of ours.
+const NO_LABEL: &str = "\0";
 
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Box<[u8]>);
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{text:?} is not a name: labels have 1 to 63 bytes, a name at most 255")]
-pub struct NotAName {
+#[error("{text:?} is not a domain name: labels have 1 to 63 bytes, a name at most 255")]
+pub struct InvalidName {
     text: String,
 }
 
-impl NotAName {
-    pub fn of(text: &str) -> Self {
+impl InvalidName {
+    pub fn new(text: &str) -> Self {
         Self { text: text.into() }
     }
 }
@@ -35,33 +35,33 @@ impl Name {
         Self(Box::new([0]))
     }
 
-    /// From text with dots between labels, with or without one at the end.
-    pub fn parse(text: &str) -> Result<Self, NotAName> {
+    /// From dotted text, with or without a dot at the end.
+    pub fn parse(text: &str) -> Result<Self, InvalidName> {
         let labels = text.strip_suffix('.').unwrap_or(text);
         match labels {
             "" => Ok(Self::root()),
-            _ => Self::root().below(&labels.split('.').collect::<Vec<_>>()).ok_or_else(|| NotAName::of(text)),
+            _ => Self::root().below(&labels.split('.').collect::<Vec<_>>()).ok_or_else(|| InvalidName::new(text)),
         }
     }
 
-    /// From the wire, where it must be whole, without pointers.
+    /// From wire format: a whole name without compression pointers.
     pub fn from_wire(wire: &[u8]) -> Option<Self> {
-        let length = length(wire)?;
+        let length = wire_length(wire)?;
         (length == wire.len()).then(|| Self(wire.to_ascii_lowercase().into()))
     }
 
-    /// The name with these labels before it, unless it would be too long.
+    /// The name with these labels prepended; `None` if it would be too long.
     pub fn below(&self, labels: &[&str]) -> Option<Self> {
         let mut wire = Vec::with_capacity(labels.iter().map(|label| label.len() + 1).sum::<usize>() + self.0.len());
         for label in labels {
-            if label.is_empty() || label.len() > LONGEST_LABEL {
+            if label.is_empty() || label.len() > MAX_LABEL {
                 return None;
             }
             wire.push(label.len() as u8);
             wire.extend(label.bytes().map(|byte| byte.to_ascii_lowercase()));
         }
         wire.extend_from_slice(&self.0);
-        (wire.len() <= LONGEST).then(|| Self(wire.into()))
+        (wire.len() <= MAX_NAME).then(|| Self(wire.into()))
     }
 
     pub fn wire(&self) -> &[u8] {
@@ -69,36 +69,36 @@ impl Name {
     }
 }
 
-/// The labels that stand before those of `zone`, if a name in lower case is `zone` or below it.
+/// The labels before those of `zone`; `None` if the name is neither the zone nor below it.
 pub fn labels_below<'a>(wire: &'a [u8], zone: &Name) -> Option<Labels<'a>> {
     let end = wire.len().checked_sub(zone.0.len())?;
     if wire[end..] != *zone.0 {
         return None;
     }
-    let mut labels = Labels { text: [NO_TEXT; MOST_LABELS], count: 0 };
+    let mut labels = Labels { text: [NO_LABEL; MAX_LABELS], count: 0 };
     let mut at = 0;
     while at < end {
         let next = at + 1 + usize::from(wire[at]);
         if let Some(label) = labels.text.get_mut(labels.count) {
-            *label = wire.get(at + 1..next).and_then(|text| std::str::from_utf8(text).ok()).unwrap_or(NO_TEXT);
+            *label = wire.get(at + 1..next).and_then(|text| std::str::from_utf8(text).ok()).unwrap_or(NO_LABEL);
         }
         labels.count += 1;
         at = next;
     }
-    if labels.count > MOST_LABELS {
-        labels = Labels { text: [NO_TEXT; MOST_LABELS], count: MOST_LABELS };
+    if labels.count > MAX_LABELS {
+        labels = Labels { text: [NO_LABEL; MAX_LABELS], count: MAX_LABELS };
     }
     // Otherwise the zone's bytes were the end of a longer label.
     (at == end).then_some(labels)
 }
 
-/// How long the name at the beginning of `wire` is; nothing if it is cut, too long or has pointers.
-pub fn length(wire: &[u8]) -> Option<usize> {
+/// Length of the name at the beginning of `wire`; `None` if it is cut short, too long or has compression pointers.
+pub fn wire_length(wire: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
         let label = usize::from(*wire.get(at)?);
         at += 1 + label;
-        if label > LONGEST_LABEL || at > LONGEST || at > wire.len() {
+        if label > MAX_LABEL || at > MAX_NAME || at > wire.len() {
             return None;
         }
         if label == 0 {
@@ -107,10 +107,10 @@ pub fn length(wire: &[u8]) -> Option<usize> {
     }
 }
 
-/// Labels in the order in which they are written.
+/// Labels from left to right.
 #[derive(Debug)]
 pub struct Labels<'a> {
-    text: [&'a str; MOST_LABELS],
+    text: [&'a str; MAX_LABELS],
     count: usize,
 }
 
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_wire_say_the_same_in_lower_case() {
+    fn text_and_wire_format_convert_in_lower_case() {
         let name = Name::parse("Web.Default").unwrap();
         assert_eq!(name.wire(), b"\x03web\x07default\0");
         assert_eq!(name.to_string(), "web.default.");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_empty_is_no_name() {
+    fn what_is_too_long_or_empty_is_an_invalid_name() {
         let long = "a".repeat(64);
         for text in ["a..b", ".a", long.as_str(), &"abcdefghi.".repeat(26)] {
             assert!(Name::parse(text).is_err(), "{text}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_those_below_the_zone_and_only_at_its_border() {
+    fn labels_below_a_zone_begin_at_its_apex_only() {
         let zone = Name::parse("cluster.local").unwrap();
         let below =
             |text: &str| labels_below(Name::parse(text).unwrap().wire(), &zone).map(|labels| labels.to_vec().join("/"));
@@ -181,8 +181,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_very_many_labels_has_none_that_could_be_ours() {
+    fn a_name_of_too_many_labels_matches_nothing() {
         let name = Name::parse(&"a.".repeat(100)).unwrap();
-        assert!(labels_below(name.wire(), &Name::root()).unwrap().iter().all(|label| *label == NO_TEXT));
+        assert!(labels_below(name.wire(), &Name::root()).unwrap().iter().all(|label| *label == NO_LABEL));
     }
 }

@@ -1,23 +1,28 @@
-//! What clients send.
+//! Parses DNS queries from clients.
 //!
-//! A question is read where it lies, in one pass, without copying anything but its name (into lower case). Only what
-//! a resolver is asked by clients passes: one question, of class IN, and at most one OPT record behind it. Everything
-//! else is refused with the code that says why, or, if no answer could be right, not answered at all.
+//! A query is parsed in one pass where it lies; only its name is copied (in lower case). What is accepted is what
+//! stub resolvers send: one question of class IN, and at most one OPT record behind it. Everything else gets the
+//! RCODE that says why, or no response at all where any could be wrong.
+//!
+//! This parser and the writer in `response.rs` are our own, beside `hickory-proto`, which parses the responses of
+//! upstream servers. They are on the path of every lookup of every pod: the parser allocates nothing, and the writer
+//! needs no tree of messages. The rate in `mod.rs` is that of loops, parser and writer together; the parsers alone were
+//! not compared.
 
-use super::name::{self, LONGEST, Name};
+use super::name::{self, MAX_NAME, Name};
 
 pub const HEADER: usize = 12;
 
-/// What a client takes by UDP if it does not say, and the least that it may say (RFC 1035, RFC 6891).
-pub const PLAIN_UDP: u16 = 512;
+/// The size of a UDP message without EDNS, and the least that EDNS may say (RFC 1035, RFC 6891).
+pub const UDP_SIZE: u16 = 512;
 
-/// What we send and say we take by UDP: it fits through every network in one piece.
-pub const EDNS_UDP: u16 = 1232;
+/// The UDP payload size that we use and advertise: it fits through every network unfragmented.
+pub const EDNS_UDP_SIZE: u16 = 1232;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kind(pub u16);
+pub struct RecordType(pub u16);
 
-impl Kind {
+impl RecordType {
     pub const A: Self = Self(1);
     pub const NS: Self = Self(2);
     pub const CNAME: Self = Self(5);
@@ -30,34 +35,34 @@ impl Kind {
     pub const AXFR: Self = Self(252);
     pub const ANY: Self = Self(255);
 
-    /// Whether a question for this is answered by records of `kind`.
-    pub fn wants(self, kind: Self) -> bool {
-        self == kind || self == Self::ANY
+    /// Whether a question for this type is answered by records of `other`.
+    pub fn matches(self, other: Self) -> bool {
+        self == other || self == Self::ANY
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
-    Fine,
-    Malformed,
-    Failed,
-    NoSuchName,
-    NotImplemented,
+pub enum Rcode {
+    NoError,
+    FormErr,
+    ServFail,
+    NxDomain,
+    NotImp,
     Refused,
-    /// Of EDNS.
-    BadVersion,
+    /// EDNS
+    BadVers,
 }
 
-impl Code {
+impl Rcode {
     pub fn number(self) -> u16 {
         match self {
-            Self::Fine => 0,
-            Self::Malformed => 1,
-            Self::Failed => 2,
-            Self::NoSuchName => 3,
-            Self::NotImplemented => 4,
+            Self::NoError => 0,
+            Self::FormErr => 1,
+            Self::ServFail => 2,
+            Self::NxDomain => 3,
+            Self::NotImp => 4,
             Self::Refused => 5,
-            Self::BadVersion => 16,
+            Self::BadVers => 16,
         }
     }
 }
@@ -68,7 +73,7 @@ pub struct Edns {
     pub dnssec: bool,
 }
 
-/// A packet that is to be answered.
+/// A query that gets a response.
 #[derive(Clone, Debug)]
 pub struct Query {
     pub id: u16,
@@ -76,40 +81,40 @@ pub struct Query {
     pub recursion_desired: bool,
     pub checking_disabled: bool,
     pub edns: Option<Edns>,
-    /// The name in the letters of the client, type and class: as it came; empty if it could not be read.
-    pub question: Echo,
-    pub kind: Kind,
+    /// The question as it came: name, type and class; empty if it could not be parsed.
+    pub question: QuestionBytes,
+    pub record_type: RecordType,
 }
 
-/// A question as it was written, and its name in lower case.
+/// The question section as the client wrote it, and its name in lower case.
 #[derive(Clone, Debug)]
-pub struct Echo {
-    written: [u8; LONGEST + 4],
-    lower: [u8; LONGEST],
+pub struct QuestionBytes {
+    as_sent: [u8; MAX_NAME + 4],
+    lower_case: [u8; MAX_NAME],
     name: usize,
 }
 
-impl Echo {
-    const NONE: Self = Self { written: [0; LONGEST + 4], lower: [0; LONGEST], name: 0 };
+impl QuestionBytes {
+    const NONE: Self = Self { as_sent: [0; MAX_NAME + 4], lower_case: [0; MAX_NAME], name: 0 };
 
-    pub fn written(&self) -> &[u8] {
+    pub fn as_sent(&self) -> &[u8] {
         match self.name {
             0 => &[],
-            length => &self.written[..length + 4],
+            length => &self.as_sent[..length + 4],
         }
     }
 
-    pub fn lower(&self) -> &[u8] {
-        &self.lower[..self.name]
+    pub fn lower_case(&self) -> &[u8] {
+        &self.lower_case[..self.name]
     }
 
     pub fn to_name(&self) -> Name {
-        Name::from_wire(self.lower()).unwrap_or_else(Name::root)
+        Name::from_wire(self.lower_case()).unwrap_or_else(Name::root)
     }
 }
 
-/// Nothing if it is no question at all, so that no two servers ever answer each other's answers.
-pub fn read(packet: &[u8]) -> Option<Result<Query, (Query, Code)>> {
+/// `None` if it is a response or too short: two servers must never answer each other's responses.
+pub fn parse_query(packet: &[u8]) -> Option<Result<Query, (Query, Rcode)>> {
     let header: &[u8; HEADER] = packet.first_chunk()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     if header[2] & 0x80 != 0 {
@@ -121,12 +126,12 @@ pub fn read(packet: &[u8]) -> Option<Result<Query, (Query, Code)>> {
         recursion_desired: header[2] & 0x01 != 0,
         checking_disabled: header[3] & 0x10 != 0,
         edns: None,
-        question: Echo::NONE,
-        kind: Kind(0),
+        question: QuestionBytes::NONE,
+        record_type: RecordType(0),
     };
     let code = match query.opcode {
-        0 => body(&mut query, &packet[HEADER..], [word(4), word(6), word(8), word(10)]),
-        _ => Err(Code::NotImplemented),
+        0 => parse_body(&mut query, &packet[HEADER..], [word(4), word(6), word(8), word(10)]),
+        _ => Err(Rcode::NotImp),
     };
     Some(match code {
         Ok(()) => Ok(query),
@@ -134,45 +139,49 @@ pub fn read(packet: &[u8]) -> Option<Result<Query, (Query, Code)>> {
     })
 }
 
-fn body(query: &mut Query, rest: &[u8], [questions, answers, authorities, additionals]: [u16; 4]) -> Result<(), Code> {
+fn parse_body(
+    query: &mut Query,
+    rest: &[u8],
+    [questions, answers, authorities, additionals]: [u16; 4],
+) -> Result<(), Rcode> {
     if questions != 1 || answers != 0 || authorities != 0 {
-        return Err(Code::Malformed);
+        return Err(Rcode::FormErr);
     }
-    let length = name::length(rest).ok_or(Code::Malformed)?;
-    let asked = rest.get(..length + 4).ok_or(Code::Malformed)?;
+    let length = name::wire_length(rest).ok_or(Rcode::FormErr)?;
+    let asked = rest.get(..length + 4).ok_or(Rcode::FormErr)?;
     let question = &mut query.question;
-    question.written[..asked.len()].copy_from_slice(asked);
-    question.lower[..length].copy_from_slice(&asked[..length]);
-    question.lower[..length].make_ascii_lowercase();
+    question.as_sent[..asked.len()].copy_from_slice(asked);
+    question.lower_case[..length].copy_from_slice(&asked[..length]);
+    question.lower_case[..length].make_ascii_lowercase();
     question.name = length;
-    query.kind = Kind(u16::from_be_bytes([asked[length], asked[length + 1]]));
+    query.record_type = RecordType(u16::from_be_bytes([asked[length], asked[length + 1]]));
     let class = u16::from_be_bytes([asked[length + 2], asked[length + 3]]);
 
     let mut rest = &rest[length + 4..];
     for _ in 0..additionals {
-        rest = additional(query, rest)?;
+        rest = parse_additional(query, rest)?;
     }
-    match (class, query.kind) {
-        (_, Kind::OPT) => Err(Code::Malformed),
-        (1, Kind::AXFR | Kind::IXFR) => Err(Code::Refused),
+    match (class, query.record_type) {
+        (_, RecordType::OPT) => Err(Rcode::FormErr),
+        (1, RecordType::AXFR | RecordType::IXFR) => Err(Rcode::Refused),
         (1, _) => Ok(()),
-        _ => Err(Code::Refused),
+        _ => Err(Rcode::Refused),
     }
 }
 
-/// Takes one record from the front, and what an OPT says.
-fn additional<'a>(query: &mut Query, rest: &'a [u8]) -> Result<&'a [u8], Code> {
-    let length = name::length(rest).ok_or(Code::Malformed)?;
-    let (fixed, rest) = rest[length..].split_first_chunk::<10>().ok_or(Code::Malformed)?;
+/// Skips one record of the additional section; takes the fields of an OPT.
+fn parse_additional<'a>(query: &mut Query, rest: &'a [u8]) -> Result<&'a [u8], Rcode> {
+    let length = name::wire_length(rest).ok_or(Rcode::FormErr)?;
+    let (fixed, rest) = rest[length..].split_first_chunk::<10>().ok_or(Rcode::FormErr)?;
     let word = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
-    let rest = rest.get(usize::from(word(8))..).ok_or(Code::Malformed)?;
-    if Kind(word(0)) == Kind::OPT {
+    let rest = rest.get(usize::from(word(8))..).ok_or(Rcode::FormErr)?;
+    if RecordType(word(0)) == RecordType::OPT {
         if length != 1 || query.edns.is_some() {
-            return Err(Code::Malformed);
+            return Err(Rcode::FormErr);
         }
-        query.edns = Some(Edns { udp: word(2).max(PLAIN_UDP), dnssec: fixed[6] & 0x80 != 0 });
+        query.edns = Some(Edns { udp: word(2).max(UDP_SIZE), dnssec: fixed[6] & 0x80 != 0 });
         if fixed[5] != 0 {
-            return Err(Code::BadVersion);
+            return Err(Rcode::BadVers);
         }
     }
     Ok(rest)
@@ -193,55 +202,55 @@ mod tests {
     const OPT: &[u8] = b"\0\0\x29\x10\0\0\0\x80\0\0\0";
 
     #[test]
-    fn a_question_is_read_with_its_letters_and_without() {
-        let query = read(&packet([1, 0], [1, 0, 0, 0], WEB)).unwrap().unwrap();
-        assert_eq!((query.id, query.recursion_desired, query.kind), (0xabcd, true, Kind::A));
-        assert_eq!(query.question.written(), WEB);
-        assert_eq!(query.question.lower(), b"\x03web\x03svc\0");
+    fn a_question_is_kept_as_sent_and_in_lower_case() {
+        let query = parse_query(&packet([1, 0], [1, 0, 0, 0], WEB)).unwrap().unwrap();
+        assert_eq!((query.id, query.recursion_desired, query.record_type), (0xabcd, true, RecordType::A));
+        assert_eq!(query.question.as_sent(), WEB);
+        assert_eq!(query.question.lower_case(), b"\x03web\x03svc\0");
         assert_eq!(query.edns, None);
     }
 
     #[test]
-    fn edns_says_what_the_client_takes() {
-        let with = read(&packet([0, 0], [1, 0, 0, 1], &[WEB, OPT].concat())).unwrap().unwrap();
+    fn edns_gives_the_payload_size_and_the_do_bit() {
+        let with = parse_query(&packet([0, 0], [1, 0, 0, 1], &[WEB, OPT].concat())).unwrap().unwrap();
         assert_eq!(with.edns, Some(Edns { udp: 4096, dnssec: true }));
         let small = [WEB, b"\0\0\x29\0\x10\0\0\0\0\0\0"].concat();
-        assert_eq!(read(&packet([0, 0], [1, 0, 0, 1], &small)).unwrap().unwrap().edns.unwrap().udp, PLAIN_UDP);
+        assert_eq!(parse_query(&packet([0, 0], [1, 0, 0, 1], &small)).unwrap().unwrap().edns.unwrap().udp, UDP_SIZE);
     }
 
     #[test]
-    fn what_is_not_a_plain_question_is_refused_with_its_reason() {
-        type Case<'a> = (&'a str, [u8; 2], [u8; 4], &'a [u8], Code);
+    fn what_is_not_a_plain_query_gets_the_rcode_that_says_why() {
+        type Case<'a> = (&'a str, [u8; 2], [u8; 4], &'a [u8], Rcode);
         let cases: &[Case<'_>] = &[
-            ("notify", [0x20, 0], [1, 0, 0, 0], WEB, Code::NotImplemented),
-            ("no question", [0, 0], [0, 0, 0, 0], b"", Code::Malformed),
-            ("two questions", [0, 0], [2, 0, 0, 0], &[WEB, WEB].concat(), Code::Malformed),
-            ("an answer in it", [0, 0], [1, 1, 0, 0], WEB, Code::Malformed),
-            ("cut in the name", [0, 0], [1, 0, 0, 0], b"\x03We", Code::Malformed),
-            ("cut after the name", [0, 0], [1, 0, 0, 0], b"\x03WeB\0\0", Code::Malformed),
-            ("a pointer to itself", [0, 0], [1, 0, 0, 0], b"\xc0\x0c\0\x01\0\x01", Code::Malformed),
-            ("an OPT that is missing", [0, 0], [1, 0, 0, 1], WEB, Code::Malformed),
-            ("two of OPT", [0, 0], [1, 0, 0, 2], &[WEB, OPT, OPT].concat(), Code::Malformed),
+            ("notify", [0x20, 0], [1, 0, 0, 0], WEB, Rcode::NotImp),
+            ("no question", [0, 0], [0, 0, 0, 0], b"", Rcode::FormErr),
+            ("two questions", [0, 0], [2, 0, 0, 0], &[WEB, WEB].concat(), Rcode::FormErr),
+            ("an answer in it", [0, 0], [1, 1, 0, 0], WEB, Rcode::FormErr),
+            ("cut in the name", [0, 0], [1, 0, 0, 0], b"\x03We", Rcode::FormErr),
+            ("cut after the name", [0, 0], [1, 0, 0, 0], b"\x03WeB\0\0", Rcode::FormErr),
+            ("a pointer to itself", [0, 0], [1, 0, 0, 0], b"\xc0\x0c\0\x01\0\x01", Rcode::FormErr),
+            ("an OPT that is missing", [0, 0], [1, 0, 0, 1], WEB, Rcode::FormErr),
+            ("two of OPT", [0, 0], [1, 0, 0, 2], &[WEB, OPT, OPT].concat(), Rcode::FormErr),
             (
-                "an OPT of next year",
+                "an OPT of another version",
                 [0, 0],
                 [1, 0, 0, 1],
                 &[WEB, b"\0\0\x29\x10\0\0\x01\0\0\0\0"].concat(),
-                Code::BadVersion,
+                Rcode::BadVers,
             ),
-            ("chaos", [0, 0], [1, 0, 0, 0], b"\x01a\0\0\x10\0\x03", Code::Refused),
-            ("a transfer", [0, 0], [1, 0, 0, 0], b"\x01a\0\0\xfc\0\x01", Code::Refused),
+            ("chaos", [0, 0], [1, 0, 0, 0], b"\x01a\0\0\x10\0\x03", Rcode::Refused),
+            ("a transfer", [0, 0], [1, 0, 0, 0], b"\x01a\0\0\xfc\0\x01", Rcode::Refused),
         ];
         for (what, flags, counts, body, code) in cases {
-            let (_, refused) = read(&packet(*flags, *counts, body)).unwrap().unwrap_err();
+            let (_, refused) = parse_query(&packet(*flags, *counts, body)).unwrap().unwrap_err();
             assert_eq!(refused, *code, "{what}");
         }
     }
 
     #[test]
-    fn answers_and_scraps_are_met_with_silence() {
-        assert!(read(&packet([0x80, 0], [1, 0, 0, 0], WEB)).is_none());
-        assert!(read(b"").is_none());
-        assert!(read(&[0; 11]).is_none());
+    fn responses_and_fragments_get_no_response() {
+        assert!(parse_query(&packet([0x80, 0], [1, 0, 0, 0], WEB)).is_none());
+        assert!(parse_query(b"").is_none());
+        assert!(parse_query(&[0; 11]).is_none());
     }
 }

@@ -1,16 +1,16 @@
-//! From a packet to the packet that answers it.
+//! From a query packet to its response.
 //!
-//! Most questions are answered on the spot, from memory, and whoever received them goes on with the next. The rest
-//! wait for others, each by itself.
+//! Most queries are answered at once from memory, and the caller goes on with the next packet. The rest are forwarded
+//! upstream, each by itself.
 
 use std::sync::Arc;
 
 use super::{
-    answer::{self, Age, Answer, Record, Transport},
     forward::{Forwarder, Question},
     name::Name,
-    query::{self, Query},
-    zones::{Chance, Outcome, Zones},
+    query::{Query, parse_query},
+    response::{Age, Record, Response, Transport, write_response},
+    zones::{Resolution, ShuffleRng, Zones},
 };
 use crate::catalogue::Catalogue;
 
@@ -20,76 +20,77 @@ pub struct Server {
     pub forwarder: Arc<Forwarder>,
 }
 
-/// What becomes of a packet.
+/// What happens to a packet.
 pub enum Reply {
-    /// It gets none.
-    None,
-    /// It was written.
+    /// The packet gets no response.
+    Ignore,
     Written,
-    Later(Box<Waiting>),
+    /// An upstream server has to be asked.
+    Forward(Box<PendingQuery>),
 }
 
-/// A question that others have to be asked about.
-pub struct Waiting {
+/// A query that has to be forwarded.
+pub struct PendingQuery {
     query: Query,
-    so_far: Vec<Record>,
+    cnames: Vec<Record>,
     question: Question,
 }
 
-impl Waiting {
-    fn new(query: Query, so_far: Vec<Record>, name: Name) -> Self {
+impl PendingQuery {
+    fn new(query: Query, cnames: Vec<Record>, name: Name) -> Self {
         let dnssec = query.edns.is_some_and(|edns| edns.dnssec);
-        let question = Question { name, kind: query.kind, dnssec, checking_disabled: query.checking_disabled };
-        Self { query, so_far, question }
+        let question =
+            Question { name, record_type: query.record_type, dnssec, checking_disabled: query.checking_disabled };
+        Self { query, cnames, question }
     }
 
-    fn write(self, answer: &Answer, age: Age, transport: Transport, out: &mut Vec<u8>) {
-        if self.so_far.is_empty() {
-            return answer::write(&self.query, answer, age, transport, out);
+    fn write(self, answer: &Response, age: Age, transport: Transport, out: &mut Vec<u8>) {
+        if self.cnames.is_empty() {
+            return write_response(&self.query, answer, age, transport, out);
         }
-        let aged = |record: &Record| Record { ttl: age.of(record.ttl), ..record.clone() };
-        let mut answers = self.so_far;
+        let aged = |record: &Record| Record { ttl: age.remaining(record.ttl), ..record.clone() };
+        let mut answers = self.cnames;
         answers.extend(answer.answers.iter().map(aged));
-        let authorities = answer.authorities.iter().map(aged).collect();
-        let whole = Answer { answers, authorities, ..Answer::only(answer.code) };
-        answer::write(&self.query, &whole, Age::NEW, transport, out);
+        let authority = answer.authority.iter().map(aged).collect();
+        let whole = Response { answers, authority, ..Response::with_rcode(answer.rcode) };
+        write_response(&self.query, &whole, Age::NEW, transport, out);
     }
 }
 
 impl Server {
-    /// Writes the reply behind what is in `out`, if there is one now.
-    pub fn reply(&self, packet: &[u8], transport: Transport, chance: &mut Chance, out: &mut Vec<u8>) -> Reply {
-        let query = match query::read(packet) {
-            None => return Reply::None,
+    /// Appends the response to `out` if there is one now.
+    pub fn reply(&self, packet: &[u8], transport: Transport, rng: &mut ShuffleRng, out: &mut Vec<u8>) -> Reply {
+        let query = match parse_query(packet) {
+            None => return Reply::Ignore,
             Some(Ok(query)) => query,
             Some(Err((query, code))) => {
-                answer::write(&query, &Answer::only(code), Age::NEW, transport, out);
+                write_response(&query, &Response::with_rcode(code), Age::NEW, transport, out);
                 return Reply::Written;
             }
         };
-        let outcome = self.zones.answer(&self.catalogue.read(), &query, chance);
-        match outcome {
-            Outcome::Answer(answer) => {
-                answer::write(&query, &answer, Age::NEW, transport, out);
+        let resolution = self.zones.resolve(&self.catalogue.read(), &query, rng);
+        match resolution {
+            Resolution::Local(answer) => {
+                write_response(&query, &answer, Age::NEW, transport, out);
                 Reply::Written
             }
-            Outcome::Elsewhere { so_far, name } => {
-                let waiting = Waiting::new(query, so_far, name);
-                match self.forwarder.known(&waiting.question) {
+            Resolution::Forward { cnames, name } => {
+                let pending = PendingQuery::new(query, cnames, name);
+                match self.forwarder.cached(&pending.question) {
                     Some((answer, age)) => {
-                        waiting.write(&answer, age, transport, out);
+                        pending.write(&answer, age, transport, out);
                         Reply::Written
                     }
-                    None => Reply::Later(Box::new(waiting)),
+                    None => Reply::Forward(Box::new(pending)),
                 }
             }
         }
     }
 
-    pub async fn finish(&self, waiting: Box<Waiting>, transport: Transport) -> Vec<u8> {
-        let (answer, age) = self.forwarder.resolve(waiting.question.clone()).await;
+    pub async fn finish(&self, pending: Box<PendingQuery>, transport: Transport) -> Vec<u8> {
+        let (answer, age) = self.forwarder.resolve(pending.question.clone()).await;
         let mut out = Vec::new();
-        waiting.write(&answer, age, transport, &mut out);
+        pending.write(&answer, age, transport, &mut out);
         out
     }
 }

@@ -1,6 +1,7 @@
-//! Questions by UDP: as many packets as there are in one call, and their answers in another.
+//! DNS over UDP: up to 32 queries in one `recvmmsg`, and their responses in one `sendmmsg`.
 //!
-//! There are several sockets, between which the kernel divides the clients, so that cores need not take turns.
+//! There are several sockets with `SO_REUSEPORT`, between which the kernel distributes clients, so that cores do not
+//! wait for each other.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -15,27 +16,27 @@ use tokio::{io::Interest, net::UdpSocket, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    answer::Transport,
-    server::{Reply, Server, Waiting},
-    zones::Chance,
+    response::Transport,
+    server::{PendingQuery, Reply, Server},
+    zones::ShuffleRng,
 };
 
-/// Packets of one call.
+/// Packets per system call.
 const BATCH: usize = 32;
 
-/// Questions are far shorter; a longer packet is cut, and refused for what it lacks.
-const LONGEST_QUESTION: usize = 1500;
+/// Queries are far shorter; a longer packet is cut, and gets FORMERR.
+const MAX_QUERY: usize = 1500;
 
-/// Packets that come while we are not running wait here.
+/// Socket buffer for packets that arrive while we are not running.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
-/// Questions that wait for others at the same time; past that, there is no answer, and clients ask again.
-const MOST_WAITING: usize = 4096;
+/// Forwarded queries at a time; more get no response, and clients repeat them.
+const MAX_PENDING: usize = 4096;
 
-/// `count` sockets at one address, which nobody else may have.
+/// `count` sockets with one address, which no other process has.
 pub fn bind(address: SocketAddrV4, count: usize) -> io::Result<Vec<UdpSocket>> {
-    // Those of ours share the port, which would let others of the same user share it too. One who does not share
-    // finds out whether there are any.
+    // `SO_REUSEPORT` would let another process of the same user share the port. A socket without it fails to bind if
+    // there is one.
     let alone = socket(false)?;
     alone.bind(&address.into())?;
     let address = match alone.local_addr()?.as_socket_ipv4() {
@@ -54,38 +55,38 @@ pub fn bind(address: SocketAddrV4, count: usize) -> io::Result<Vec<UdpSocket>> {
 fn socket(shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
     socket.set_reuse_port(shared)?;
-    // The kernel may give less, which is as well.
+    // The kernel may give less, and it works all the same.
     let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
     Ok(socket)
 }
 
-/// Answers what comes to the socket.
+/// Answers queries until it is stopped.
 pub async fn serve(socket: UdpSocket, server: Arc<Server>, stop: CancellationToken) {
     let socket = Arc::new(socket);
-    let (waiting, tasks) = (Arc::new(Semaphore::new(MOST_WAITING)), TaskTracker::new());
+    let (pending, tasks) = (Arc::new(Semaphore::new(MAX_PENDING)), TaskTracker::new());
     let mut batch = Batch::new();
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             ready = socket.readable() => if let Err(error) = ready {
-                tracing::error!(%error, "wait for questions");
+                tracing::error!(%error, "cannot wait for DNS queries");
                 break;
             },
         }
         if let Err(error) = socket.try_io(Interest::READABLE, || batch.receive(&socket))
             && error.kind() != io::ErrorKind::WouldBlock
         {
-            // Of an earlier answer that nobody took, say. It says nothing about the next question.
-            tracing::debug!(%error, "receive questions");
+            // Say, of an earlier response that the client did not take. The next query may be fine.
+            tracing::debug!(%error, "cannot receive DNS queries");
         }
         for (client, later) in batch.answer(&server) {
-            let Ok(place) = waiting.clone().try_acquire_owned() else { continue };
+            let Ok(permit) = pending.clone().try_acquire_owned() else { continue };
             let (server, socket) = (server.clone(), socket.clone());
             tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
                 let packet = server.finish(later, Transport::Udp).await;
                 let _ = socket.send_to(&packet, client).await;
-                drop(place);
+                drop(permit);
             }));
         }
         while !batch.is_sent() {
@@ -100,54 +101,55 @@ pub async fn serve(socket: UdpSocket, server: Arc<Server>, stop: CancellationTok
     tasks.wait().await;
 }
 
-/// Packets that came together, and what goes back.
+/// A batch of queries and their responses.
 struct Batch {
-    packets: Box<[[u8; LONGEST_QUESTION]; BATCH]>,
+    packets: Box<[[u8; MAX_QUERY]; BATCH]>,
     received: Vec<(SockaddrIn, usize)>,
     answers: Vec<Vec<u8>>,
     clients: Vec<Option<SockaddrIn>>,
     sent: usize,
-    chance: Chance,
+    rng: ShuffleRng,
 }
 
 impl Batch {
     fn new() -> Self {
         Self {
-            packets: Box::new([[0; LONGEST_QUESTION]; BATCH]),
+            packets: Box::new([[0; MAX_QUERY]; BATCH]),
             received: Vec::with_capacity(BATCH),
             answers: vec![Vec::new(); BATCH],
             clients: Vec::with_capacity(BATCH),
             sent: 0,
-            chance: Chance::new(),
+            rng: ShuffleRng::new(),
         }
     }
 
-    /// Takes what has come. An error may come with it: that there is no more.
+    /// Receives a batch. `WouldBlock` may come with packets: it says that there are no more.
     fn receive(&mut self, socket: &UdpSocket) -> io::Result<()> {
         self.received.clear();
         let mut headers = MultiHeaders::preallocate(BATCH, None);
-        let mut places: Vec<_> = self.packets.iter_mut().map(|packet| [IoSliceMut::new(packet)]).collect();
-        let messages = recvmmsg(socket.as_raw_fd(), &mut headers, places.iter_mut(), MsgFlags::MSG_DONTWAIT, None)?;
+        let mut buffers: Vec<_> = self.packets.iter_mut().map(|packet| [IoSliceMut::new(packet)]).collect();
+        let messages = recvmmsg(socket.as_raw_fd(), &mut headers, buffers.iter_mut(), MsgFlags::MSG_DONTWAIT, None)?;
         self.received.extend(messages.filter_map(|message| Some((message.address?, message.bytes))));
-        // A call to hear that there is nothing left is saved if this says so; what comes meanwhile is heard of anew.
+        // A short batch was the last, which saves a call that returns nothing; packets that arrive meanwhile wake the
+        // socket again.
         match self.received.len() {
             BATCH => Ok(()),
             _ => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
-    /// Writes all answers that can be given now, and returns the questions for which there is none yet.
-    fn answer(&mut self, server: &Server) -> Vec<(SocketAddr, Box<Waiting>)> {
+    /// Writes the responses that are known now, and returns the queries that have to be forwarded.
+    fn answer(&mut self, server: &Server) -> Vec<(SocketAddr, Box<PendingQuery>)> {
         let mut later = Vec::new();
         self.clients.clear();
         self.sent = 0;
         for ((client, length), packet) in self.received.drain(..).zip(self.packets.iter()) {
             let answer = &mut self.answers[self.clients.len()];
             answer.clear();
-            match server.reply(&packet[..length], Transport::Udp, &mut self.chance, answer) {
-                Reply::None => {}
+            match server.reply(&packet[..length], Transport::Udp, &mut self.rng, answer) {
+                Reply::Ignore => {}
                 Reply::Written => self.clients.push(Some(client)),
-                Reply::Later(waiting) => later.push((SocketAddrV4::from(client).into(), waiting)),
+                Reply::Forward(pending) => later.push((SocketAddrV4::from(client).into(), pending)),
             }
         }
         later
@@ -157,7 +159,7 @@ impl Batch {
         self.sent >= self.clients.len()
     }
 
-    /// Sends as many as there is room for; an error says that there was none.
+    /// Sends as many as the socket buffer takes; `WouldBlock` if it takes none.
     fn send(&mut self, socket: &UdpSocket) -> io::Result<()> {
         let clients = &self.clients[self.sent..];
         let answers: Vec<_> = self.answers[self.sent..].iter().map(|answer| [IoSlice::new(answer)]).collect();
@@ -166,7 +168,7 @@ impl Batch {
         match sendmmsg(socket.as_raw_fd(), &mut headers, answers.iter(), clients, nothing, MsgFlags::MSG_DONTWAIT) {
             Ok(sent) => self.sent += sent.count().max(1),
             Err(nix::Error::EAGAIN) => return Err(io::ErrorKind::WouldBlock.into()),
-            // Only the first is to blame: its client is gone, or cannot be reached.
+            // Only the first response can have caused it: its client is gone or unreachable.
             Err(_) => self.sent += 1,
         }
         Ok(())

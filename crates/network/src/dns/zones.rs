@@ -1,57 +1,55 @@
-//! Which names are ours, and what is said of them: a function of what is known and of nothing else.
+//! The zones that this server is authoritative for. A pure function of the catalogue.
 //!
-//! Two domains show the same Services, in the words of Kubernetes ([`cluster`]) and of Consul ([`consul`]), and
-//! [`reverse`] leads from addresses back to names. There are no zones to build or to search: a name is taken apart, its
-//! parts are looked up, and a name that does not exist costs the same.
+//! Two zones show the same Services, in the names of Kubernetes ([`cluster`]) and of Consul ([`consul`]), and
+//! [`reverse`] has PTR records. No zone data is built: a name is split into labels, and the labels are looked up in
+//! the catalogue, so a name that does not exist costs the same as one that does.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
 use super::{
-    DnsSettings,
-    answer::{Answer, Data, Owner, Record, Soa},
-    cluster,
+    DnsSettings, cluster,
     consul::Consul,
-    name::{Name, NotAName, labels_below},
-    query::{Code, Kind, Query},
+    name::{InvalidName, Name, labels_below},
+    query::{Query, Rcode, RecordType},
+    response::{Owner, Record, RecordData, Response, Soa},
     reverse,
 };
-use crate::catalogue::{Endpoint, Known};
+use crate::catalogue::{CatalogueState, Endpoint};
 
-/// As many names may stand for one another.
-const LONGEST_CHAIN: usize = 8;
+/// Length of a chain of CNAMEs.
+const MAX_CNAMES: usize = 8;
 
-/// Where chance comes from; the order of addresses in an answer is no more than that.
-pub type Chance = fastrand::Rng;
+/// Shuffles the addresses of an answer.
+pub type ShuffleRng = fastrand::Rng;
 
 pub struct Zones {
     pub cluster: Zone,
     pub consul: Consul,
     reverse: Zone,
-    /// Ours, for those who ask who speaks for the domains.
+    /// The address of this server, for NS records.
     address: Ipv4Addr,
 }
 
-/// A domain.
+/// A zone.
 pub struct Zone {
     pub apex: Name,
     soa: Arc<Soa>,
 }
 
-/// What a domain has at a name.
+/// What a zone has at a name.
 #[derive(Debug)]
-pub enum Found {
-    NoSuchName,
-    /// The name exists, but not with records of this kind.
+pub enum Lookup {
+    NxDomain,
+    /// NODATA: the name exists, but not with this record type.
     NoData,
     Records {
         answers: Vec<Record>,
         additional: Vec<Record>,
     },
-    /// The name stands for another one.
-    Alias(Name),
+    Cname(Name),
 }
 
-impl Found {
+impl Lookup {
     pub fn records(answers: Vec<Record>) -> Self {
         match answers.is_empty() {
             true => Self::NoData,
@@ -59,68 +57,66 @@ impl Found {
         }
     }
 
-    /// One record, if its kind is wanted.
-    pub fn one(wanted: Kind, kind: Kind, data: Data) -> Self {
-        match wanted.wants(kind) {
-            true => Self::records(vec![Record::here(data)]),
+    /// One record, if its type is asked for.
+    pub fn single(wanted: RecordType, record_type: RecordType, data: RecordData) -> Self {
+        match wanted.matches(record_type) {
+            true => Self::records(vec![Record::at_question(data)]),
             false => Self::NoData,
         }
     }
 
-    /// The addresses, each once, in any order.
-    pub fn addresses(wanted: Kind, addresses: impl Iterator<Item = Ipv4Addr>, chance: &mut Chance) -> Self {
+    /// The addresses, each once, in random order.
+    pub fn addresses(wanted: RecordType, addresses: impl Iterator<Item = Ipv4Addr>, rng: &mut ShuffleRng) -> Self {
         let mut addresses: Vec<_> = addresses.collect();
         if addresses.is_empty() {
-            return Self::NoSuchName;
+            return Self::NxDomain;
         }
-        if !wanted.wants(Kind::A) {
+        if !wanted.matches(RecordType::A) {
             return Self::NoData;
         }
         addresses.sort_unstable();
         addresses.dedup();
-        chance.shuffle(&mut addresses);
-        Self::records(addresses.into_iter().map(|address| Record::here(Data::Address(address))).collect())
+        rng.shuffle(&mut addresses);
+        Self::records(addresses.into_iter().map(|address| Record::at_question(RecordData::A(address))).collect())
     }
 }
 
-/// A place that a client may connect to, by a name that is its own.
-pub struct Target {
+/// What an SRV record points to.
+pub struct SrvTarget {
     pub name: Name,
     pub address: Ipv4Addr,
     pub port: u16,
 }
 
-impl Found {
-    /// SRV records of equal weight, in any order, with the addresses of their targets.
-    pub fn targets(mut targets: Vec<Target>, chance: &mut Chance) -> Self {
-        chance.shuffle(&mut targets);
+impl Lookup {
+    /// SRV records of equal weight in random order, with the addresses of their targets.
+    pub fn srv(mut targets: Vec<SrvTarget>, rng: &mut ShuffleRng) -> Self {
+        rng.shuffle(&mut targets);
         let weight = (100 / targets.len().max(1)).max(1) as u16;
-        let (mut answers, mut additional, mut told) = (Vec::new(), Vec::new(), std::collections::HashSet::new());
-        for (place, Target { name, address, port }) in targets.into_iter().enumerate() {
-            if told.insert((name.clone(), address)) {
-                additional.push(Record::of(Owner::TargetOf(place), Data::Address(address)));
+        let (mut answers, mut additional, mut seen) = (Vec::new(), Vec::new(), std::collections::HashSet::new());
+        for (index, SrvTarget { name, address, port }) in targets.into_iter().enumerate() {
+            if seen.insert((name.clone(), address)) {
+                additional.push(Record::new(Owner::SrvTarget(index), RecordData::A(address)));
             }
-            answers.push(Record::here(Data::Service { weight, port, target: name }));
+            answers.push(Record::at_question(RecordData::Srv { weight, port, target: name }));
         }
         match answers.is_empty() {
-            true => Self::NoSuchName,
+            true => Self::NxDomain,
             false => Self::Records { answers, additional },
         }
     }
 }
 
-/// What becomes of a question.
-pub enum Outcome {
-    Answer(Answer),
-    /// Others know the rest: the question led, by the records so far, to this name.
-    Elsewhere {
-        so_far: Vec<Record>,
-        name: Name,
-    },
+/// How a query is answered.
+pub enum Resolution {
+    /// The answer of our zones.
+    Local(Response),
+    /// An upstream server knows the rest: the CNAMEs so far lead to this name.
+    Forward { cnames: Vec<Record>, name: Name },
 }
 
 impl Zone {
-    /// Nothing if the name leaves no room below it, or is everything there is.
+    /// `None` for the root, or if the apex leaves no room for names below it.
     fn new(apex: Name) -> Option<Self> {
         if apex == Name::root() {
             return None;
@@ -130,30 +126,30 @@ impl Zone {
         Some(Self { apex, soa: Arc::new(soa) })
     }
 
-    fn authority(&self) -> Record {
-        Record::of(Owner::Zone, Data::Authority(self.soa.clone()))
+    fn soa_record(&self) -> Record {
+        Record::new(Owner::Zone, RecordData::Soa(self.soa.clone()))
     }
 
-    /// What every domain has of itself.
-    fn own(&self, labels: &[&str], kind: Kind, address: Ipv4Addr) -> Option<Found> {
+    /// SOA, NS and the name server's address.
+    fn apex_records(&self, labels: &[&str], record_type: RecordType, address: Ipv4Addr) -> Option<Lookup> {
         match labels {
-            [] if kind == Kind::SOA => Some(Found::records(vec![self.authority()])),
-            [] if kind.wants(Kind::NS) => Some(Found::Records {
-                answers: vec![Record::here(Data::Nameserver(self.soa.primary.clone()))],
-                additional: vec![Record::of(Owner::Name(self.soa.primary.clone()), Data::Address(address))],
+            [] if record_type == RecordType::SOA => Some(Lookup::records(vec![self.soa_record()])),
+            [] if record_type.matches(RecordType::NS) => Some(Lookup::Records {
+                answers: vec![Record::at_question(RecordData::Ns(self.soa.primary.clone()))],
+                additional: vec![Record::new(Owner::Name(self.soa.primary.clone()), RecordData::A(address))],
             }),
-            [] | ["dns"] => Some(Found::NoData),
-            ["ns", "dns"] => Some(Found::one(kind, Kind::A, Data::Address(address))),
+            [] | ["dns"] => Some(Lookup::NoData),
+            ["ns", "dns"] => Some(Lookup::single(record_type, RecordType::A, RecordData::A(address))),
             _ => None,
         }
     }
 }
 
 impl Zones {
-    pub fn new(settings: &DnsSettings) -> Result<Self, NotAName> {
+    pub fn new(settings: &DnsSettings) -> Result<Self, InvalidName> {
         let zone = |text: &str| {
             let apex = Name::parse(text)?;
-            Zone::new(apex).ok_or_else(|| NotAName::of(text))
+            Zone::new(apex).ok_or_else(|| InvalidName::new(text))
         };
         Ok(Self {
             cluster: zone(&settings.domain)?,
@@ -163,37 +159,37 @@ impl Zones {
         })
     }
 
-    pub fn answer(&self, known: &Known, query: &Query, chance: &mut Chance) -> Outcome {
-        let mut answer = Answer { authoritative: true, ..Answer::only(Code::Fine) };
+    pub fn resolve(&self, catalogue: &CatalogueState, query: &Query, rng: &mut ShuffleRng) -> Resolution {
+        let mut answer = Response { authoritative: true, ..Response::with_rcode(Rcode::NoError) };
         let mut alias: Option<Name> = None;
         loop {
-            let name = alias.as_ref().map_or(query.question.lower(), Name::wire);
-            let Some((zone, found)) = self.find(known, name, query.kind, chance) else {
+            let name = alias.as_ref().map_or(query.question.lower_case(), Name::wire);
+            let Some((zone, found)) = self.lookup(catalogue, name, query.record_type, rng) else {
                 let name = alias.unwrap_or_else(|| query.question.to_name());
-                return Outcome::Elsewhere { so_far: answer.answers, name };
+                return Resolution::Forward { cnames: answer.answers, name };
             };
             match found {
-                Found::NoSuchName | Found::NoData => {
-                    if matches!(found, Found::NoSuchName) {
-                        answer.code = Code::NoSuchName;
+                Lookup::NxDomain | Lookup::NoData => {
+                    if matches!(found, Lookup::NxDomain) {
+                        answer.rcode = Rcode::NxDomain;
                     }
-                    answer.authorities = vec![zone.authority()];
-                    return Outcome::Answer(answer);
+                    answer.authority = vec![zone.soa_record()];
+                    return Resolution::Local(answer);
                 }
-                Found::Records { answers, additional } => {
+                Lookup::Records { answers, additional } => {
                     let owned = answers.into_iter().map(|record| match (&alias, record.owner) {
                         (Some(name), Owner::Question) => Record { owner: Owner::Name(name.clone()), ..record },
                         (_, owner) => Record { owner, ..record },
                     });
                     answer.answers.extend(owned);
                     answer.additional = additional;
-                    return Outcome::Answer(answer);
+                    return Resolution::Local(answer);
                 }
-                Found::Alias(target) => {
+                Lookup::Cname(target) => {
                     let owner = alias.map_or(Owner::Question, Owner::Name);
-                    answer.answers.push(Record::of(owner, Data::Alias(target.clone())));
-                    if query.kind.wants(Kind::CNAME) || answer.answers.len() == LONGEST_CHAIN {
-                        return Outcome::Answer(answer);
+                    answer.answers.push(Record::new(owner, RecordData::Cname(target.clone())));
+                    if query.record_type.matches(RecordType::CNAME) || answer.answers.len() == MAX_CNAMES {
+                        return Resolution::Local(answer);
                     }
                     alias = Some(target);
                 }
@@ -201,36 +197,58 @@ impl Zones {
         }
     }
 
-    /// Nothing if the name is not ours.
-    fn find(&self, known: &Known, name: &[u8], kind: Kind, chance: &mut Chance) -> Option<(&Zone, Found)> {
-        // Where one domain lies within the other, the inner one counts.
+    /// `None` if the name is in none of our zones.
+    fn lookup(
+        &self,
+        catalogue: &CatalogueState,
+        name: &[u8],
+        record_type: RecordType,
+        rng: &mut ShuffleRng,
+    ) -> Option<(&Zone, Lookup)> {
+        // Where one zone lies within the other, the inner one is asked first.
         let consul_first = self.consul.zone.apex.wire().len() > self.cluster.apex.wire().len();
         let found = match consul_first {
-            true => self.in_consul(known, name, kind, chance).or_else(|| self.in_cluster(known, name, kind, chance)),
-            false => self.in_cluster(known, name, kind, chance).or_else(|| self.in_consul(known, name, kind, chance)),
+            true => self
+                .in_consul(catalogue, name, record_type, rng)
+                .or_else(|| self.in_cluster(catalogue, name, record_type, rng)),
+            false => self
+                .in_cluster(catalogue, name, record_type, rng)
+                .or_else(|| self.in_consul(catalogue, name, record_type, rng)),
         };
         found.or_else(|| {
             let labels = labels_below(name, &self.reverse.apex)?;
-            Some((&self.reverse, reverse::find(self, known, &labels, kind)?))
+            Some((&self.reverse, reverse::lookup(self, catalogue, &labels, record_type)?))
         })
     }
 
-    fn in_cluster(&self, known: &Known, name: &[u8], kind: Kind, chance: &mut Chance) -> Option<(&Zone, Found)> {
+    fn in_cluster(
+        &self,
+        catalogue: &CatalogueState,
+        name: &[u8],
+        record_type: RecordType,
+        rng: &mut ShuffleRng,
+    ) -> Option<(&Zone, Lookup)> {
         let zone = &self.cluster;
         let labels = labels_below(name, &zone.apex)?;
-        let own = zone.own(&labels, kind, self.address);
-        Some((zone, own.unwrap_or_else(|| cluster::find(&zone.apex, known, &labels, kind, chance))))
+        let own = zone.apex_records(&labels, record_type, self.address);
+        Some((zone, own.unwrap_or_else(|| cluster::lookup(&zone.apex, catalogue, &labels, record_type, rng))))
     }
 
-    fn in_consul(&self, known: &Known, name: &[u8], kind: Kind, chance: &mut Chance) -> Option<(&Zone, Found)> {
+    fn in_consul(
+        &self,
+        catalogue: &CatalogueState,
+        name: &[u8],
+        record_type: RecordType,
+        rng: &mut ShuffleRng,
+    ) -> Option<(&Zone, Lookup)> {
         let zone = &self.consul.zone;
         let labels = labels_below(name, &zone.apex)?;
-        let own = zone.own(&labels, kind, self.address);
-        Some((zone, own.unwrap_or_else(|| self.consul.find(known, &labels, kind, chance))))
+        let own = zone.apex_records(&labels, record_type, self.address);
+        Some((zone, own.unwrap_or_else(|| self.consul.lookup(catalogue, &labels, record_type, rng))))
     }
 }
 
-/// `10-0-0-1`, for what has no name of its own.
+/// `10-0-0-1`, the label of an endpoint without hostname.
 pub fn dashed(address: Ipv4Addr) -> String {
     let [a, b, c, d] = address.octets();
     format!("{a}-{b}-{c}-{d}")
@@ -240,7 +258,7 @@ pub fn from_dashed(text: &str) -> Option<Ipv4Addr> {
     (!text.contains('.')).then(|| text.replace('-', ".").parse().ok()).flatten()
 }
 
-pub fn label_of(endpoint: &Endpoint) -> String {
+pub fn endpoint_label(endpoint: &Endpoint) -> String {
     endpoint.hostname.as_deref().map_or_else(|| dashed(endpoint.address), str::to_owned)
 }
 

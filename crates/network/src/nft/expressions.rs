@@ -1,51 +1,82 @@
-//! What a rule is made of: loads into registers, tests of them, and at the end what is done.
+//! The expressions of a rule: loads into registers, matches on them, and statements such as `dnat` or `drop`.
 //!
-//! There are sixteen registers of four bytes. A longer value, such as a key of several parts, lies in consecutive
-//! ones, each part padded to four bytes. A rule may read only what it has itself loaded.
+//! There are sixteen registers of four bytes (`NFT_REG32_00` to `_15`). A longer value, such as a concatenated key,
+//! lies in consecutive ones, each field padded to four bytes. A rule may read only registers that it has itself
+//! written. A match that fails ends the rule; methods named `if_…` are matches.
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use super::{IPV4, TCP, TIME_LIMITS, wire::Attributes};
+use super::{
+    netlink::Attributes,
+    uapi::{
+        ICMP_DEST_UNREACH, ICMP_HOST_UNREACH, ICMP_PORT_UNREACH, IFNAMSIZ, IP_CT_DIR_ORIGINAL, IP_CT_DIR_REPLY,
+        IPPROTO_ICMP, IPPROTO_TCP, IPS_DST_NAT, IPS_SEEN_REPLY, NF_DROP, NFPROTO_IPV4, NFT_CMP_EQ, NFT_CMP_NEQ,
+        NFT_CT_DIRECTION, NFT_CT_DST_IP, NFT_CT_PROTO_DST, NFT_CT_PROTO_SRC, NFT_CT_PROTOCOL, NFT_CT_SRC_IP,
+        NFT_CT_STATUS, NFT_DYNSET_OP_ADD, NFT_DYNSET_OP_DELETE, NFT_DYNSET_OP_UPDATE, NFT_FIB_RESULT_ADDRTYPE,
+        NFT_GOTO, NFT_JUMP, NFT_LOOKUP_F_INV, NFT_META_L4PROTO, NFT_META_OIFNAME, NFT_NAT_DNAT, NFT_NG_RANDOM,
+        NFT_OBJECT_CT_TIMEOUT, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_VERDICT, NFT_REG32_00,
+        NFT_REJECT_ICMP_UNREACH, NFT_REJECT_TCP_RST, NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK,
+        NFTA_BITWISE_SREG, NFTA_BITWISE_XOR, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_CT_DIRECTION,
+        NFTA_CT_DREG, NFTA_CT_KEY, NFTA_DATA_VERDICT, NFTA_DYNSET_OP, NFTA_DYNSET_SET_NAME, NFTA_DYNSET_SREG_DATA,
+        NFTA_DYNSET_SREG_KEY, NFTA_DYNSET_TIMEOUT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_FIB_DREG, NFTA_FIB_F_DADDR,
+        NFTA_FIB_F_SADDR, NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM,
+        NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_DREG, NFTA_META_KEY,
+        NFTA_NAT_FAMILY, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE, NFTA_NG_DREG, NFTA_NG_MODULUS,
+        NFTA_NG_TYPE, NFTA_OBJREF_IMM_NAME, NFTA_OBJREF_IMM_TYPE, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG,
+        NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET, NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE,
+        NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE, RTN_LOCAL,
+    },
+};
 use crate::range::Range;
 
-/// One of the sixteen.
+/// One of the sixteen registers, 0 to 15.
 #[derive(Clone, Copy, Debug)]
 pub struct Register(pub u32);
 
 impl Register {
     fn number(self) -> u32 {
-        8 + self.0
+        NFT_REG32_00 + self.0
     }
 }
 
-/// Which of the two addresses of a packet.
+/// Which address or port of a packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Side {
     Source,
     Destination,
 }
 
-/// What a client is told that is not let through.
+/// What the client of a rejected packet receives.
 #[derive(Clone, Copy, Debug)]
-pub enum Refusal {
+pub enum RejectWith {
     TcpReset,
-    PortUnreachable,
+    IcmpPortUnreachable,
 }
 
-/// The steps of one rule.
+/// The expressions of one rule, encoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expressions(Vec<u8>);
 
-const LOCAL: u32 = 2;
-const DESTINATION_CHANGED: u32 = 1 << 5;
-const ANSWERED: u32 = 1 << 1;
-const REPLY: [u8; 1] = [1];
-const ICMP: u8 = 1;
-/// Type and code.
-const HOST_UNREACHABLE: [u8; 2] = [3, 1];
-/// FIN, SYN, RST and ACK of TCP's flags.
-const ABOUT_CONNECTIONS: [u8; 1] = [0x17];
-const RST_AND_ACK: [u8; 1] = [0x14];
+// struct iphdr: saddr, daddr.
+const IP_SOURCE: u32 = 12;
+const IP_DESTINATION: u32 = 16;
+const IP_ADDRESS_LENGTH: u32 = 4;
+
+// struct tcphdr and udphdr: ports; of tcphdr: seq, flags.
+const PORT_SOURCE: u32 = 0;
+const PORT_DESTINATION: u32 = 2;
+const PORT_LENGTH: u32 = 2;
+const TCP_SEQUENCE: u32 = 4;
+const TCP_SEQUENCE_LENGTH: u32 = 4;
+const TCP_FLAGS: u32 = 13;
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const ACK: u8 = 0x10;
+
+// struct icmphdr: type and code.
+const ICMP_TYPE: u32 = 0;
+const ICMP_TYPE_AND_CODE_LENGTH: u32 = 2;
 
 impl Expressions {
     pub fn new() -> Self {
@@ -56,352 +87,380 @@ impl Expressions {
         &self.0
     }
 
-    /// The same steps have the same.
     pub fn digest(&self) -> u64 {
         xxhash_rust::xxh3::xxh3_64(&self.0)
     }
 
-    fn with(mut self, name: &str, content: impl FnOnce(&mut Attributes<'_>)) -> Self {
-        Attributes(&mut self.0).nest(1, |a| {
-            a.text(1, name);
-            a.nest(2, content);
+    fn expression(mut self, name: &str, content: impl FnOnce(&mut Attributes<'_>)) -> Self {
+        Attributes(&mut self.0).nest(NFTA_LIST_ELEM, |a| {
+            a.put_str(NFTA_EXPR_NAME, name);
+            a.nest(NFTA_EXPR_DATA, content);
         });
         self
     }
 
     fn payload(self, to: Register, base: u32, offset: u32, length: u32) -> Self {
-        self.with("payload", |a| {
-            a.number(1, to.number());
-            a.number(2, base);
-            a.number(3, offset);
-            a.number(4, length);
+        self.expression("payload", |a| {
+            a.put_u32(NFTA_PAYLOAD_DREG, to.number());
+            a.put_u32(NFTA_PAYLOAD_BASE, base);
+            a.put_u32(NFTA_PAYLOAD_OFFSET, offset);
+            a.put_u32(NFTA_PAYLOAD_LEN, length);
         })
     }
 
-    pub fn address(self, to: Register, side: Side) -> Self {
-        let offset = match side {
-            Side::Source => 12,
-            Side::Destination => 16,
-        };
-        self.payload(to, 1, offset, 4)
+    pub fn load_address(self, to: Register, side: Side) -> Self {
+        self.payload(to, NFT_PAYLOAD_NETWORK_HEADER, address_offset(side), IP_ADDRESS_LENGTH)
     }
 
     /// One of the four bytes of an address.
-    pub fn address_byte(self, to: Register, side: Side, byte: u32) -> Self {
-        let offset = match side {
-            Side::Source => 12,
-            Side::Destination => 16,
-        };
-        self.payload(to, 1, offset + byte, 1)
+    pub fn load_address_byte(self, to: Register, side: Side, byte: u32) -> Self {
+        self.payload(to, NFT_PAYLOAD_NETWORK_HEADER, address_offset(side) + byte, 1)
     }
 
-    pub fn port(self, to: Register, side: Side) -> Self {
+    pub fn load_port(self, to: Register, side: Side) -> Self {
         let offset = match side {
-            Side::Source => 0,
-            Side::Destination => 2,
+            Side::Source => PORT_SOURCE,
+            Side::Destination => PORT_DESTINATION,
         };
-        self.payload(to, 2, offset, 2)
+        self.payload(to, NFT_PAYLOAD_TRANSPORT_HEADER, offset, PORT_LENGTH)
     }
 
-    /// Of a TCP packet. One that is repeated has the same again.
-    pub fn sequence_number(self, to: Register) -> Self {
-        self.payload(to, 2, 4, 4)
+    /// The sequence number of a TCP packet. A retransmission has the same one.
+    pub fn load_tcp_sequence(self, to: Register) -> Self {
+        self.payload(to, NFT_PAYLOAD_TRANSPORT_HEADER, TCP_SEQUENCE, TCP_SEQUENCE_LENGTH)
     }
 
     fn meta(self, to: Register, key: u32) -> Self {
-        self.with("meta", |a| {
-            a.number(1, to.number());
-            a.number(2, key);
+        self.expression("meta", |a| {
+            a.put_u32(NFTA_META_DREG, to.number());
+            a.put_u32(NFTA_META_KEY, key);
         })
     }
 
-    pub fn protocol(self, to: Register) -> Self {
-        self.meta(to, 16)
+    pub fn load_l4proto(self, to: Register) -> Self {
+        self.meta(to, NFT_META_L4PROTO)
     }
 
-    pub fn leaves_by(self, to: Register) -> Self {
-        self.meta(to, 7)
-    }
-
-    pub fn immediate(self, to: Register, value: &[u8]) -> Self {
-        self.with("immediate", |a| {
-            a.number(1, to.number());
-            a.value(2, value);
+    pub fn load_immediate(self, to: Register, value: &[u8]) -> Self {
+        self.expression("immediate", |a| {
+            a.put_u32(NFTA_IMMEDIATE_DREG, to.number());
+            a.put_data(NFTA_IMMEDIATE_DATA, value);
         })
     }
 
-    /// Any number below `count`.
-    pub fn random(self, to: Register, count: u32) -> Self {
-        self.with("numgen", |a| {
-            a.number(1, to.number());
-            a.number(2, count);
-            a.number(3, 1);
+    /// `numgen random mod <modulus>`
+    pub fn load_random(self, to: Register, modulus: u32) -> Self {
+        self.expression("numgen", |a| {
+            a.put_u32(NFTA_NG_DREG, to.number());
+            a.put_u32(NFTA_NG_MODULUS, modulus);
+            a.put_u32(NFTA_NG_TYPE, NFT_NG_RANDOM);
         })
     }
 
-    fn connection(self, to: Register, key: u32, original: bool) -> Self {
-        self.with("ct", |a| {
-            a.number(1, to.number());
-            a.number(2, key);
-            if original {
-                a.bytes(3, &[0]);
-            }
+    fn ct(self, to: Register, key: u32) -> Self {
+        self.expression("ct", |a| {
+            a.put_u32(NFTA_CT_DREG, to.number());
+            a.put_u32(NFTA_CT_KEY, key);
         })
     }
 
-    /// Where the connection came from or went before anything was changed.
-    pub fn original_address(self, to: Register, side: Side) -> Self {
-        let key = match side {
-            Side::Source => 19,
-            Side::Destination => 20,
-        };
-        self.connection(to, key, true)
+    fn ct_original(self, to: Register, key: u32) -> Self {
+        self.expression("ct", |a| {
+            a.put_u32(NFTA_CT_DREG, to.number());
+            a.put_u32(NFTA_CT_KEY, key);
+            a.put_bytes(NFTA_CT_DIRECTION, &[IP_CT_DIR_ORIGINAL]);
+        })
     }
 
-    pub fn original_port(self, to: Register, side: Side) -> Self {
-        let key = match side {
-            Side::Source => 11,
-            Side::Destination => 12,
-        };
-        self.connection(to, key, true)
+    /// `ct original ip saddr` or `daddr`: the address before any NAT.
+    pub fn load_ct_original_address(self, to: Register, side: Side) -> Self {
+        self.ct_original(
+            to,
+            match side {
+                Side::Source => NFT_CT_SRC_IP,
+                Side::Destination => NFT_CT_DST_IP,
+            },
+        )
     }
 
-    pub fn original_protocol(self, to: Register) -> Self {
-        self.connection(to, 10, true)
+    /// `ct original proto-src` or `proto-dst`: the port before any NAT.
+    pub fn load_ct_original_port(self, to: Register, side: Side) -> Self {
+        self.ct_original(
+            to,
+            match side {
+                Side::Source => NFT_CT_PROTO_SRC,
+                Side::Destination => NFT_CT_PROTO_DST,
+            },
+        )
+    }
+
+    pub fn load_ct_original_protocol(self, to: Register) -> Self {
+        self.ct_original(to, NFT_CT_PROTOCOL)
+    }
+
+    pub fn if_l4proto(self, scratch: Register, protocol: u8) -> Self {
+        self.load_l4proto(scratch).if_equal(scratch, &[protocol])
     }
 
     pub fn if_tcp(self, scratch: Register) -> Self {
-        self.protocol(scratch).compare(scratch, true, &[TCP])
+        self.if_l4proto(scratch, IPPROTO_TCP)
     }
 
-    /// Goes on if this answers a first packet with a refusal: whoever did not accept has no sequence number, and sends zero.
-    pub fn if_refusal(self, scratch: Register) -> Self {
-        let flags = self.if_tcp(scratch).payload(scratch, 2, 13, 1).mask(scratch, &ABOUT_CONNECTIONS);
-        let refusal = flags.compare(scratch, true, &RST_AND_ACK).sequence_number(scratch);
-        refusal.compare(scratch, true, &0u32.to_be_bytes())
+    pub fn if_destination_port(self, scratch: Register, port: u16) -> Self {
+        self.load_port(scratch, Side::Destination).if_equal(scratch, &port.to_be_bytes())
     }
 
-    /// Goes on if this says that a packet did not reach a machine.
-    pub fn if_unreachable(self, scratch: Register) -> Self {
-        let said = self.protocol(scratch).compare(scratch, true, &[ICMP]).payload(scratch, 2, 0, 2);
-        said.compare(scratch, true, &HOST_UNREACHABLE)
+    pub fn if_oifname(self, scratch: Register, interface: &str) -> Self {
+        let mut name = [0; IFNAMSIZ];
+        name.iter_mut().zip(interface.bytes().take(IFNAMSIZ - 1)).for_each(|(to, from)| *to = from);
+        self.meta(scratch, NFT_META_OIFNAME).if_equal(scratch, &name)
     }
 
-    /// Goes on if the packet belongs to a TCP connection, or speaks of one.
-    pub fn if_about_tcp(self, scratch: Register) -> Self {
-        self.original_protocol(scratch).compare(scratch, true, &[TCP])
+    /// Matches the RST that refuses a SYN: a host that did not accept the connection has no sequence number, and
+    /// sends zero.
+    pub fn if_rst_to_syn(self, scratch: Register) -> Self {
+        let flags = self.if_tcp(scratch).payload(scratch, NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS, 1);
+        let rst = flags.bitwise_and(scratch, &[FIN | SYN | RST | ACK]).if_equal(scratch, &[RST | ACK]);
+        rst.load_tcp_sequence(scratch).if_equal(scratch, &0u32.to_be_bytes())
     }
 
-    /// Goes on if the packet goes to who began the connection.
-    pub fn if_answer(self, scratch: Register) -> Self {
-        self.connection(scratch, 1, false).compare(scratch, true, &REPLY)
+    pub fn if_icmp_host_unreachable(self, scratch: Register) -> Self {
+        self.if_l4proto(scratch, IPPROTO_ICMP)
+            .payload(scratch, NFT_PAYLOAD_TRANSPORT_HEADER, ICMP_TYPE, ICMP_TYPE_AND_CODE_LENGTH)
+            .if_equal(scratch, &[ICMP_DEST_UNREACH, ICMP_HOST_UNREACH])
     }
 
-    /// Goes on if the connection was diverted.
-    pub fn if_diverted(self, scratch: Register) -> Self {
-        self.if_status(scratch, DESTINATION_CHANGED, true)
+    /// Matches packets of a TCP connection, and ICMP errors about one.
+    pub fn if_ct_tcp(self, scratch: Register) -> Self {
+        self.load_ct_original_protocol(scratch).if_equal(scratch, &[IPPROTO_TCP])
     }
 
-    /// Goes on if nobody has answered.
-    pub fn if_unanswered(self, scratch: Register) -> Self {
-        self.if_status(scratch, ANSWERED, false)
+    /// `ct direction reply`
+    pub fn if_ct_reply(self, scratch: Register) -> Self {
+        self.ct(scratch, NFT_CT_DIRECTION).if_equal(scratch, &[IP_CT_DIR_REPLY])
     }
 
-    fn if_status(self, scratch: Register, bit: u32, is: bool) -> Self {
-        let masked = self.connection(scratch, 2, false).mask(scratch, &bit.to_ne_bytes());
-        masked.compare(scratch, !is, &0u32.to_ne_bytes())
+    /// `ct status dnat`
+    pub fn if_ct_dnat(self, scratch: Register) -> Self {
+        self.ct_status(scratch, IPS_DST_NAT).if_not_equal(scratch, &0u32.to_ne_bytes())
     }
 
-    /// The connection has these time limits.
-    pub fn limit_time(self, limits: &str) -> Self {
-        self.with("objref", |a| {
-            a.number(1, TIME_LIMITS);
-            a.text(2, limits);
+    /// `ct status != seen-reply`
+    pub fn if_ct_no_reply(self, scratch: Register) -> Self {
+        self.ct_status(scratch, IPS_SEEN_REPLY).if_equal(scratch, &0u32.to_ne_bytes())
+    }
+
+    fn ct_status(self, to: Register, bit: u32) -> Self {
+        self.ct(to, NFT_CT_STATUS).bitwise_and(to, &bit.to_ne_bytes())
+    }
+
+    /// `ct timeout set "<name>"`
+    pub fn set_ct_timeout(self, name: &str) -> Self {
+        self.expression("objref", |a| {
+            a.put_u32(NFTA_OBJREF_IMM_TYPE, NFT_OBJECT_CT_TIMEOUT);
+            a.put_str(NFTA_OBJREF_IMM_NAME, name);
         })
     }
 
-    fn mask(self, register: Register, mask: &[u8]) -> Self {
+    fn bitwise_and(self, register: Register, mask: &[u8]) -> Self {
         self.bitwise(register, mask, &vec![0; mask.len()])
     }
 
-    /// Keeps the bits of the mask, and then flips those of the other.
-    fn bitwise(self, register: Register, mask: &[u8], flip: &[u8]) -> Self {
-        self.with("bitwise", |a| {
-            a.number(1, register.number());
-            a.number(2, register.number());
-            a.number(3, mask.len() as u32);
-            a.value(4, mask);
-            a.value(5, flip);
+    /// `(register & mask) ^ xor`
+    fn bitwise(self, register: Register, mask: &[u8], xor: &[u8]) -> Self {
+        self.expression("bitwise", |a| {
+            a.put_u32(NFTA_BITWISE_SREG, register.number());
+            a.put_u32(NFTA_BITWISE_DREG, register.number());
+            a.put_u32(NFTA_BITWISE_LEN, mask.len() as u32);
+            a.put_data(NFTA_BITWISE_MASK, mask);
+            a.put_data(NFTA_BITWISE_XOR, xor);
         })
     }
 
-    /// Puts two bytes behind the two that were loaded.
-    pub fn mark(self, register: Register, [first, second]: [u8; 2]) -> Self {
+    /// Writes two bytes into the padding behind a port.
+    pub fn fill_port_padding(self, register: Register, [first, second]: [u8; 2]) -> Self {
         self.bitwise(register, &[0xff, 0xff, 0, 0], &[0, 0, first, second])
     }
 
-    /// Goes on if the register is this, or is not.
-    pub fn compare(self, register: Register, same: bool, value: &[u8]) -> Self {
-        self.with("cmp", |a| {
-            a.number(1, register.number());
-            a.number(2, u32::from(!same));
-            a.value(3, value);
+    fn cmp(self, register: Register, operator: u32, value: &[u8]) -> Self {
+        self.expression("cmp", |a| {
+            a.put_u32(NFTA_CMP_SREG, register.number());
+            a.put_u32(NFTA_CMP_OP, operator);
+            a.put_data(NFTA_CMP_DATA, value);
         })
     }
 
-    /// Goes on if the address lies in the range, or does not.
-    pub fn if_address(self, scratch: Register, side: Side, within: bool, range: Range) -> Self {
-        let masked = self.address(scratch, side).mask(scratch, &range.mask().octets());
-        masked.compare(scratch, within, &range.base().octets())
+    pub fn if_equal(self, register: Register, value: &[u8]) -> Self {
+        self.cmp(register, NFT_CMP_EQ, value)
     }
 
-    /// Goes on if the address is exactly this, or is not.
-    pub fn if_address_is(self, scratch: Register, side: Side, same: bool, address: Ipv4Addr) -> Self {
-        self.address(scratch, side).compare(scratch, same, &address.octets())
+    pub fn if_not_equal(self, register: Register, value: &[u8]) -> Self {
+        self.cmp(register, NFT_CMP_NEQ, value)
     }
 
-    /// Goes on if the address is one of the machine's own.
-    pub fn if_local(self, scratch: Register, side: Side) -> Self {
-        let loaded = self.with("fib", |a| {
-            a.number(1, scratch.number());
-            a.number(2, 3);
-            a.number(
-                3,
+    pub fn if_address_in(self, scratch: Register, side: Side, range: Range) -> Self {
+        self.load_network(scratch, side, range).if_equal(scratch, &range.base().octets())
+    }
+
+    pub fn if_address_not_in(self, scratch: Register, side: Side, range: Range) -> Self {
+        self.load_network(scratch, side, range).if_not_equal(scratch, &range.base().octets())
+    }
+
+    fn load_network(self, to: Register, side: Side, range: Range) -> Self {
+        self.load_address(to, side).bitwise_and(to, &range.mask().octets())
+    }
+
+    pub fn if_address(self, scratch: Register, side: Side, address: Ipv4Addr) -> Self {
+        self.load_address(scratch, side).if_equal(scratch, &address.octets())
+    }
+
+    pub fn if_address_not(self, scratch: Register, side: Side, address: Ipv4Addr) -> Self {
+        self.load_address(scratch, side).if_not_equal(scratch, &address.octets())
+    }
+
+    /// `fib saddr type local` or `fib daddr type local`: one of this machine's own addresses.
+    pub fn if_local_address(self, scratch: Register, side: Side) -> Self {
+        let loaded = self.expression("fib", |a| {
+            a.put_u32(NFTA_FIB_DREG, scratch.number());
+            a.put_u32(NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE);
+            a.put_u32(
+                NFTA_FIB_FLAGS,
                 match side {
-                    Side::Source => 1,
-                    Side::Destination => 2,
+                    Side::Source => NFTA_FIB_F_SADDR,
+                    Side::Destination => NFTA_FIB_F_DADDR,
                 },
             );
         });
-        loaded.compare(scratch, true, &LOCAL.to_ne_bytes())
+        loaded.if_equal(scratch, &RTN_LOCAL.to_ne_bytes())
     }
 
-    /// Goes on if the key is in the set.
-    pub fn if_in(self, set: &str, key: Register) -> Self {
-        self.with("lookup", |a| {
-            a.text(1, set);
-            a.number(2, key.number());
+    pub fn if_in_set(self, set: &str, key: Register) -> Self {
+        self.expression("lookup", |a| {
+            a.put_str(NFTA_LOOKUP_SET, set);
+            a.put_u32(NFTA_LOOKUP_SREG, key.number());
         })
     }
 
-    /// Goes on if the key is not in the set.
-    pub fn if_not_in(self, set: &str, key: Register) -> Self {
-        self.with("lookup", |a| {
-            a.text(1, set);
-            a.number(2, key.number());
-            a.number(5, 1);
+    pub fn if_not_in_set(self, set: &str, key: Register) -> Self {
+        self.expression("lookup", |a| {
+            a.put_str(NFTA_LOOKUP_SET, set);
+            a.put_u32(NFTA_LOOKUP_SREG, key.number());
+            a.put_u32(NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV);
         })
     }
 
-    /// Goes on with what the map has for the key, if it has.
-    pub fn find(self, map: &str, key: Register, to: Register) -> Self {
-        self.with("lookup", |a| {
-            a.text(1, map);
-            a.number(2, key.number());
-            a.number(3, to.number());
+    /// Loads what a map has for the key. Ends the rule if the map does not have the key.
+    pub fn lookup(self, map: &str, key: Register, to: Register) -> Self {
+        self.expression("lookup", |a| {
+            a.put_str(NFTA_LOOKUP_SET, map);
+            a.put_u32(NFTA_LOOKUP_SREG, key.number());
+            a.put_u32(NFTA_LOOKUP_DREG, to.number());
         })
     }
 
-    /// Goes where the map says, if it says anything, and comes back if nothing is decided there.
-    pub fn follow(self, map: &str, key: Register) -> Self {
-        self.with("lookup", |a| {
-            a.text(1, map);
-            a.number(2, key.number());
-            a.number(3, 0);
+    /// Takes the verdict that a verdict map has for the key, if it has one.
+    pub fn vmap(self, map: &str, key: Register) -> Self {
+        self.expression("lookup", |a| {
+            a.put_str(NFTA_LOOKUP_SET, map);
+            a.put_u32(NFTA_LOOKUP_SREG, key.number());
+            a.put_u32(NFTA_LOOKUP_DREG, NFT_REG_VERDICT);
         })
     }
 
-    /// Puts into a map, or lets what is there live longer. Goes on unless the map is full.
-    pub fn remember(self, map: &str, key: Register, data: Register, timeout: Duration) -> Self {
-        self.with("dynset", |a| {
-            a.text(1, map);
-            a.number(3, 1);
-            a.number(4, key.number());
-            a.number(5, data.number());
-            a.bytes(6, &(timeout.as_millis() as u64).to_be_bytes());
+    /// Adds an element to a map, or renews its timeout. Ends the rule if the map is full.
+    pub fn update_map(self, map: &str, key: Register, data: Register, timeout: Duration) -> Self {
+        self.expression("dynset", |a| {
+            a.put_str(NFTA_DYNSET_SET_NAME, map);
+            a.put_u32(NFTA_DYNSET_OP, NFT_DYNSET_OP_UPDATE);
+            a.put_u32(NFTA_DYNSET_SREG_KEY, key.number());
+            a.put_u32(NFTA_DYNSET_SREG_DATA, data.number());
+            a.put_bytes(NFTA_DYNSET_TIMEOUT, &(timeout.as_millis() as u64).to_be_bytes());
         })
     }
 
-    /// Puts into a set. Goes on unless the set is full.
-    pub fn note(self, set: &str, key: Register, timeout: Duration) -> Self {
-        self.with("dynset", |a| {
-            a.text(1, set);
-            a.number(3, 0);
-            a.number(4, key.number());
-            a.bytes(6, &(timeout.as_millis() as u64).to_be_bytes());
+    /// Adds an element to a set. Ends the rule if the set is full.
+    pub fn add_to_set(self, set: &str, key: Register, timeout: Duration) -> Self {
+        self.expression("dynset", |a| {
+            a.put_str(NFTA_DYNSET_SET_NAME, set);
+            a.put_u32(NFTA_DYNSET_OP, NFT_DYNSET_OP_ADD);
+            a.put_u32(NFTA_DYNSET_SREG_KEY, key.number());
+            a.put_bytes(NFTA_DYNSET_TIMEOUT, &(timeout.as_millis() as u64).to_be_bytes());
         })
     }
 
-    /// Takes out of a map. What is in `data` does not matter, but something must be.
-    pub fn forget(self, map: &str, key: Register, data: Register) -> Self {
-        self.with("dynset", |a| {
-            a.text(1, map);
-            a.number(3, 2);
-            a.number(4, key.number());
-            a.number(5, data.number());
+    /// Deletes an element from a map. The kernel wants a data register that was written, and ignores what is in it.
+    pub fn delete_from_map(self, map: &str, key: Register, data: Register) -> Self {
+        self.expression("dynset", |a| {
+            a.put_str(NFTA_DYNSET_SET_NAME, map);
+            a.put_u32(NFTA_DYNSET_OP, NFT_DYNSET_OP_DELETE);
+            a.put_u32(NFTA_DYNSET_SREG_KEY, key.number());
+            a.put_u32(NFTA_DYNSET_SREG_DATA, data.number());
         })
     }
 
     fn verdict(self, code: i32, chain: Option<&str>) -> Self {
-        self.with("immediate", |a| {
-            a.number(1, 0);
-            a.nest(2, |a| verdict(a, code, chain));
+        self.expression("immediate", |a| {
+            a.put_u32(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);
+            a.nest(NFTA_IMMEDIATE_DATA, |a| write_verdict(a, code, chain));
         })
     }
 
-    /// Goes on in another chain and does not come back.
     pub fn goto(self, chain: &str) -> Self {
-        self.verdict(GOTO, Some(chain))
+        self.verdict(NFT_GOTO, Some(chain))
     }
 
     pub fn drop(self) -> Self {
-        self.verdict(0, None)
+        self.verdict(NF_DROP, None)
     }
 
-    /// The connection goes there instead, and answers come back as if it had not.
-    pub fn divert(self, address: Register, port: Register) -> Self {
-        self.with("nat", |a| {
-            a.number(1, 1);
-            a.number(2, u32::from(IPV4));
-            a.number(3, address.number());
-            a.number(5, port.number());
+    /// `dnat ip to <address>:<port>`
+    pub fn dnat(self, address: Register, port: Register) -> Self {
+        self.expression("nat", |a| {
+            a.put_u32(NFTA_NAT_TYPE, NFT_NAT_DNAT);
+            a.put_u32(NFTA_NAT_FAMILY, u32::from(NFPROTO_IPV4));
+            a.put_u32(NFTA_NAT_REG_ADDR_MIN, address.number());
+            a.put_u32(NFTA_NAT_REG_PROTO_MIN, port.number());
         })
     }
 
-    /// The connection goes to a port of this machine instead.
+    /// DNAT to a port of this machine.
     pub fn redirect(self, port: Register) -> Self {
-        self.with("redir", |a| a.number(1, port.number()))
+        self.expression("redir", |a| a.put_u32(NFTA_REDIR_REG_PROTO_MIN, port.number()))
     }
 
-    /// The connection carries the machine's own address.
+    /// SNAT to the address of the interface that the packet leaves by.
     pub fn masquerade(self) -> Self {
-        self.with("masq", |_| {})
+        self.expression("masq", |_| {})
     }
 
-    pub fn refuse(self, how: Refusal) -> Self {
-        self.with("reject", |a| match how {
-            Refusal::TcpReset => a.number(1, 1),
-            Refusal::PortUnreachable => {
-                a.number(1, 0);
-                a.bytes(2, &[3]);
+    pub fn reject(self, with: RejectWith) -> Self {
+        self.expression("reject", |a| match with {
+            RejectWith::TcpReset => a.put_u32(NFTA_REJECT_TYPE, NFT_REJECT_TCP_RST),
+            RejectWith::IcmpPortUnreachable => {
+                a.put_u32(NFTA_REJECT_TYPE, NFT_REJECT_ICMP_UNREACH);
+                a.put_bytes(NFTA_REJECT_ICMP_CODE, &[ICMP_PORT_UNREACH]);
             }
         })
     }
 }
 
-const JUMP: i32 = -3;
-const GOTO: i32 = -4;
+fn address_offset(side: Side) -> u32 {
+    match side {
+        Side::Source => IP_SOURCE,
+        Side::Destination => IP_DESTINATION,
+    }
+}
 
-fn verdict(a: &mut Attributes<'_>, code: i32, chain: Option<&str>) {
-    a.nest(2, |a| {
-        a.bytes(1, &code.to_be_bytes());
+fn write_verdict(a: &mut Attributes<'_>, code: i32, chain: Option<&str>) {
+    a.nest(NFTA_DATA_VERDICT, |a| {
+        a.put_bytes(NFTA_VERDICT_CODE, &code.to_be_bytes());
         if let Some(chain) = chain {
-            a.text(2, chain);
+            a.put_str(NFTA_VERDICT_CHAIN, chain);
         }
     });
 }
 
-/// What an element of a map of verdicts holds.
-pub fn jump(a: &mut Attributes<'_>, chain: &str) {
-    verdict(a, JUMP, Some(chain));
+/// The data of a verdict map's element.
+pub fn write_jump(a: &mut Attributes<'_>, chain: &str) {
+    write_verdict(a, NFT_JUMP, Some(chain));
 }

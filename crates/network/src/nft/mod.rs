@@ -1,233 +1,253 @@
-//! The kernel's packet rules (nf_tables), as far as we use them, straight over netlink.
+//! A client for nf_tables over netlink, as far as this crate uses it.
 //!
-//! A batch is one transaction: all of it holds, or nothing has changed. The crates for this either need a C
-//! library, call a program that a machine may not have, or carry a licence that ours cannot follow; what
-//! we need of the encoding is here: [`wire`] below everything, [`expressions`] and [`steps`] for rules, [`sets`] for sets and
-//! maps, [`listing`] for reading back, [`socket`] for the exchange.
+//! A [`Batch`] is one transaction: all of it is in force, or nothing has changed. The crates for this need a C
+//! library, call the `nft` program, which a machine may not have, or carry a licence that ours cannot follow. So the
+//! encoding is here: [`netlink`] for messages, [`uapi`] for the kernel's constants, [`expressions`] for rules,
+//! [`sets`] for sets and maps, [`listing`] for reading back, [`socket`] for the exchange.
 
 pub mod expressions;
 pub mod listing;
+pub mod netlink;
 pub mod sets;
 pub mod socket;
-mod steps;
-pub mod wire;
+#[cfg(test)]
+pub mod tests;
+pub mod uapi;
 
 use std::time::Duration;
 
+pub use self::socket::send_batch;
 use self::{
     expressions::Expressions,
-    sets::{Data, Shape},
-    wire::{APPEND, Attributes, CREATE, Header, REQUEST},
+    netlink::{Attributes, Header, write_message},
+    sets::{ElementData, SetDefinition, write_element},
+    uapi::{
+        CTA_TIMEOUT_TCP_SYN_SENT, IPPROTO_TCP, NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT,
+        NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING, NF_IP_PRI_FILTER, NF_IP_PRI_NAT_DST, NF_IP_PRI_NAT_SRC,
+        NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES, NFPROTO_IPV4, NFPROTO_UNSPEC, NFT_MSG_DELCHAIN,
+        NFT_MSG_DELRULE, NFT_MSG_DELSETELEM, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWOBJ, NFT_MSG_NEWRULE,
+        NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE, NFT_OBJECT_CT_TIMEOUT, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME,
+        NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE, NFTA_CT_TIMEOUT_DATA, NFTA_CT_TIMEOUT_L3PROTO, NFTA_CT_TIMEOUT_L4PROTO,
+        NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_LIST_ELEM, NFTA_OBJ_DATA, NFTA_OBJ_NAME, NFTA_OBJ_TABLE,
+        NFTA_OBJ_TYPE, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_TABLE, NFTA_RULE_USERDATA,
+        NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_TABLE, NFTA_TABLE_NAME,
+        NLA_F_NESTED, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST,
+    },
 };
-pub use self::{socket::send, steps::Step};
 
-const SUBSYSTEM: u16 = 10 << 8;
-pub const IPV4: u8 = 2;
+/// Elements per message: the list attribute is at most 64 KiB long.
+const ELEMENTS_PER_MESSAGE: usize = 500;
 
-// Kinds of message.
-const BATCH_BEGIN: u16 = 16;
-const BATCH_END: u16 = 17;
-const NEW_TABLE: u16 = SUBSYSTEM;
-const DELETE_TABLE: u16 = SUBSYSTEM + 2;
-const NEW_CHAIN: u16 = SUBSYSTEM + 3;
-const DELETE_CHAIN: u16 = SUBSYSTEM + 5;
-const NEW_RULE: u16 = SUBSYSTEM + 6;
-const DELETE_RULE: u16 = SUBSYSTEM + 8;
-const NEW_SET: u16 = SUBSYSTEM + 9;
-const NEW_ELEMENTS: u16 = SUBSYSTEM + 12;
-const DELETE_ELEMENTS: u16 = SUBSYSTEM + 14;
-const NEW_OBJECT: u16 = SUBSYSTEM + 18;
+/// Whether the kernel answers nf_tables requests of this process.
+pub fn check() -> std::io::Result<()> {
+    listing::get_generation(&socket::NetfilterSocket::open()?).map(drop)
+}
 
-const TIME_LIMITS: u32 = 7;
-const TCP: u8 = 6;
+/// The message type of an `NFT_MSG_*`.
+const fn nft_message(message: u16) -> u16 {
+    NFNL_SUBSYS_NFTABLES << 8 | message
+}
 
-/// How many elements one message holds: a list is at most 64 KiB.
-const ELEMENTS_AT_ONCE: usize = 500;
-
-/// Where in a packet's path a chain stands.
+/// Hook and type of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Before it is decided where an arriving packet goes.
-    Arriving,
-    /// The machine's own, before it is decided where it goes.
-    Own,
-    /// On the way out.
-    Leaving,
-    /// For this machine, once that is decided. Changes no addresses.
-    Received,
-    /// By way of this machine. Changes no addresses.
-    Passing,
-    /// The machine's own, once it is decided where it goes. Changes no addresses.
-    Sent,
+    /// nat: packets that arrive, before they are routed.
+    Prerouting,
+    /// nat: packets of this machine's own processes, before they are routed again.
+    OutputNat,
+    /// nat: packets that leave.
+    Postrouting,
+    /// filter: packets for this machine.
+    Input,
+    /// filter: packets that this machine forwards.
+    Forward,
+    /// filter: packets of this machine's own processes.
+    OutputFilter,
 }
 
 impl Hook {
-    /// Its number, and its place among others'.
-    pub fn place(self) -> (u32, i32) {
+    /// The hook number, and the priority among the base chains of that hook.
+    pub fn number_and_priority(self) -> (u32, i32) {
         match self {
-            Hook::Arriving => (0, -100),
-            Hook::Own => (3, -100),
-            Hook::Leaving => (4, 100),
-            Hook::Received => (1, 0),
-            Hook::Passing => (2, 0),
-            Hook::Sent => (3, 0),
+            Hook::Prerouting => (NF_INET_PRE_ROUTING, NF_IP_PRI_NAT_DST),
+            Hook::OutputNat => (NF_INET_LOCAL_OUT, NF_IP_PRI_NAT_DST),
+            Hook::Postrouting => (NF_INET_POST_ROUTING, NF_IP_PRI_NAT_SRC),
+            Hook::Input => (NF_INET_LOCAL_IN, NF_IP_PRI_FILTER),
+            Hook::Forward => (NF_INET_FORWARD, NF_IP_PRI_FILTER),
+            Hook::OutputFilter => (NF_INET_LOCAL_OUT, NF_IP_PRI_FILTER),
         }
     }
 
-    /// What its chains may do.
-    fn kind(self) -> &'static str {
+    fn chain_type(self) -> &'static str {
         match self {
-            Hook::Arriving | Hook::Own | Hook::Leaving => "nat",
-            Hook::Received | Hook::Passing | Hook::Sent => "filter",
+            Hook::Prerouting | Hook::OutputNat | Hook::Postrouting => "nat",
+            Hook::Input | Hook::Forward | Hook::OutputFilter => "filter",
         }
     }
 }
 
+/// One transaction, encoded as it is built.
 #[derive(Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    messages: u32,
-    content: usize,
+    sequence: u32,
+    changes: usize,
 }
 
 impl Batch {
     pub fn new() -> Self {
         let mut batch = Self::default();
-        batch.message(BATCH_BEGIN, REQUEST, 0, SUBSYSTEM >> 8, |_| {});
-        batch.content = 0;
+        batch.push_boundary(NFNL_MSG_BATCH_BEGIN);
         batch
     }
 
-    /// Whether there is nothing to do.
+    /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
-        self.content == 0
+        self.changes == 0
     }
 
-    pub fn table(&mut self, name: &str) {
-        self.message(NEW_TABLE, REQUEST | CREATE, IPV4, 0, |a| a.text(1, name));
+    pub fn add_table(&mut self, name: &str) {
+        self.push(NFT_MSG_NEWTABLE, NLM_F_CREATE, |a| a.put_str(NFTA_TABLE_NAME, name));
     }
 
+    /// An error if there is no such table: add it first if that is not certain.
     pub fn delete_table(&mut self, name: &str) {
-        self.message(DELETE_TABLE, REQUEST, IPV4, 0, |a| a.text(1, name));
+        self.push(NFT_MSG_DELTABLE, 0, |a| a.put_str(NFTA_TABLE_NAME, name));
     }
 
-    /// A chain that packets pass.
-    pub fn chain(&mut self, table: &str, name: &str, hook: Hook) {
-        let (number, priority) = hook.place();
-        self.message(NEW_CHAIN, REQUEST | CREATE, IPV4, 0, |a| {
-            a.text(1, table);
-            a.text(3, name);
-            a.nest(4, |a| {
-                a.number(1, number);
-                a.bytes(2, &priority.to_be_bytes());
+    pub fn add_base_chain(&mut self, table: &str, name: &str, hook: Hook) {
+        let (number, priority) = hook.number_and_priority();
+        self.push(NFT_MSG_NEWCHAIN, NLM_F_CREATE, |a| {
+            a.put_str(NFTA_CHAIN_TABLE, table);
+            a.put_str(NFTA_CHAIN_NAME, name);
+            a.nest(NFTA_CHAIN_HOOK, |a| {
+                a.put_u32(NFTA_HOOK_HOOKNUM, number);
+                a.put_bytes(NFTA_HOOK_PRIORITY, &priority.to_be_bytes());
             });
-            a.text(7, hook.kind());
+            a.put_str(NFTA_CHAIN_TYPE, hook.chain_type());
         });
     }
 
-    /// A chain that rules and maps lead to.
-    pub fn inner_chain(&mut self, table: &str, name: &str) {
-        self.message(NEW_CHAIN, REQUEST | CREATE, IPV4, 0, |a| {
-            a.text(1, table);
-            a.text(3, name);
+    /// A chain without a hook, which rules and verdict maps jump to.
+    pub fn add_regular_chain(&mut self, table: &str, name: &str) {
+        self.push(NFT_MSG_NEWCHAIN, NLM_F_CREATE, |a| {
+            a.put_str(NFTA_CHAIN_TABLE, table);
+            a.put_str(NFTA_CHAIN_NAME, name);
         });
     }
 
-    /// Nothing may lead there any more.
+    /// An error while something jumps to it.
     pub fn delete_chain(&mut self, table: &str, name: &str) {
-        self.message(DELETE_CHAIN, REQUEST, IPV4, 0, |a| {
-            a.text(1, table);
-            a.text(3, name);
+        self.push(NFT_MSG_DELCHAIN, 0, |a| {
+            a.put_str(NFTA_CHAIN_TABLE, table);
+            a.put_str(NFTA_CHAIN_NAME, name);
         });
     }
 
-    pub fn empty_chain(&mut self, table: &str, name: &str) {
-        self.message(DELETE_RULE, REQUEST, IPV4, 0, |a| {
-            a.text(1, table);
-            a.text(2, name);
+    pub fn flush_chain(&mut self, table: &str, name: &str) {
+        self.push(NFT_MSG_DELRULE, 0, |a| {
+            a.put_str(NFTA_RULE_TABLE, table);
+            a.put_str(NFTA_RULE_CHAIN, name);
         });
     }
 
-    pub fn rule(&mut self, table: &str, chain: &str, steps: &[Step<'_>]) {
-        self.append(table, chain, &steps::expressions(steps), None);
+    pub fn append_rule(&mut self, table: &str, chain: &str, rule: &Expressions) {
+        self.push_rule(table, chain, rule, None);
     }
 
-    /// A rule that can be told from others when it is read back.
-    pub fn marked_rule(&mut self, table: &str, chain: &str, rule: &Expressions) {
-        self.append(table, chain, rule, Some(listing::mark(rule)));
+    /// A rule that [`listing::list_rule_tags`] recognizes.
+    pub fn append_tagged_rule(&mut self, table: &str, chain: &str, rule: &Expressions) {
+        self.push_rule(table, chain, rule, Some(listing::rule_tag(rule)));
     }
 
-    fn append(&mut self, table: &str, chain: &str, rule: &Expressions, mark: Option<Vec<u8>>) {
-        self.message(NEW_RULE, REQUEST | CREATE | APPEND, IPV4, 0, |a| {
-            a.text(1, table);
-            a.text(2, chain);
-            a.bytes(4 | wire::NESTED, rule.encoded());
-            if let Some(mark) = mark {
-                a.bytes(7, &mark);
+    fn push_rule(&mut self, table: &str, chain: &str, rule: &Expressions, tag: Option<Vec<u8>>) {
+        self.push(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, |a| {
+            a.put_str(NFTA_RULE_TABLE, table);
+            a.put_str(NFTA_RULE_CHAIN, chain);
+            a.put_bytes(NFTA_RULE_EXPRESSIONS | NLA_F_NESTED, rule.encoded());
+            if let Some(tag) = tag {
+                a.put_bytes(NFTA_RULE_USERDATA, &tag);
             }
         });
     }
 
-    pub fn set(&mut self, table: &str, number: u32, shape: &Shape) {
-        self.message(NEW_SET, REQUEST | CREATE, IPV4, 0, |a| {
-            a.text(1, table);
-            shape.write(number, a);
+    /// The id names the set within the batch.
+    pub fn add_set(&mut self, table: &str, id: u32, set: &SetDefinition) {
+        self.push(NFT_MSG_NEWSET, NLM_F_CREATE, |a| {
+            a.put_str(NFTA_SET_TABLE, table);
+            set.write(id, a);
         });
     }
 
-    /// Time limits for TCP connections that rules apply them to. Other limits are those that the machine has at that moment.
-    pub fn time_limits(&mut self, table: &str, name: &str, unanswered: Duration) {
-        self.message(NEW_OBJECT, REQUEST | CREATE, IPV4, 0, |a| {
-            a.text(1, table);
-            a.text(2, name);
-            a.number(3, TIME_LIMITS);
-            a.nest(4, |a| {
-                a.bytes(1, &u16::from(IPV4).to_be_bytes());
-                a.bytes(2, &[TCP]);
-                a.nest(3, |a| a.number(1, unanswered.as_secs() as u32));
+    /// A conntrack timeout policy for TCP (`ct timeout`). Timeouts other than that of `SYN_SENT` are those that the
+    /// sysctls have at this moment.
+    pub fn add_ct_timeout(&mut self, table: &str, name: &str, syn_sent: Duration) {
+        self.push(NFT_MSG_NEWOBJ, NLM_F_CREATE, |a| {
+            a.put_str(NFTA_OBJ_TABLE, table);
+            a.put_str(NFTA_OBJ_NAME, name);
+            a.put_u32(NFTA_OBJ_TYPE, NFT_OBJECT_CT_TIMEOUT);
+            a.nest(NFTA_OBJ_DATA, |a| {
+                a.put_bytes(NFTA_CT_TIMEOUT_L3PROTO, &u16::from(NFPROTO_IPV4).to_be_bytes());
+                a.put_bytes(NFTA_CT_TIMEOUT_L4PROTO, &[IPPROTO_TCP]);
+                a.nest(NFTA_CT_TIMEOUT_DATA, |a| a.put_u32(CTA_TIMEOUT_TCP_SYN_SENT, syn_sent.as_secs() as u32));
             });
         });
     }
 
-    pub fn add_elements<'e>(&mut self, table: &str, set: &str, elements: impl Iterator<Item = (&'e [u8], Data<'e>)>) {
-        self.elements(NEW_ELEMENTS, REQUEST | CREATE, table, set, elements);
-    }
-
-    pub fn delete_elements<'e>(&mut self, table: &str, set: &str, keys: impl Iterator<Item = &'e [u8]>) {
-        self.elements(DELETE_ELEMENTS, REQUEST, table, set, keys.map(|key| (key, Data::None)));
-    }
-
-    fn elements<'e>(
+    pub fn add_elements<'e>(
         &mut self,
-        kind: u16,
+        table: &str,
+        set: &str,
+        elements: impl Iterator<Item = (&'e [u8], ElementData<'e>)>,
+    ) {
+        self.push_elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, table, set, elements);
+    }
+
+    /// An error if one of them is not there.
+    pub fn delete_elements<'e>(&mut self, table: &str, set: &str, keys: impl Iterator<Item = &'e [u8]>) {
+        self.push_elements(NFT_MSG_DELSETELEM, 0, table, set, keys.map(|key| (key, ElementData::None)));
+    }
+
+    fn push_elements<'e>(
+        &mut self,
+        message: u16,
         flags: u16,
         table: &str,
         set: &str,
-        elements: impl Iterator<Item = (&'e [u8], Data<'e>)>,
+        elements: impl Iterator<Item = (&'e [u8], ElementData<'e>)>,
     ) {
         let mut elements = elements.peekable();
         while elements.peek().is_some() {
-            self.message(kind, flags, IPV4, 0, |a| {
-                a.text(1, table);
-                a.text(2, set);
-                a.nest(3, |a| {
-                    for (key, data) in elements.by_ref().take(ELEMENTS_AT_ONCE) {
-                        a.nest(1, |a| sets::element(a, key, data));
+            self.push(message, flags, |a| {
+                a.put_str(NFTA_SET_ELEM_LIST_TABLE, table);
+                a.put_str(NFTA_SET_ELEM_LIST_SET, set);
+                a.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |a| {
+                    for (key, data) in elements.by_ref().take(ELEMENTS_PER_MESSAGE) {
+                        a.nest(NFTA_LIST_ELEM, |a| write_element(a, key, data));
                     }
                 });
             });
         }
     }
 
+    /// The bytes to send.
     pub fn finish(mut self) -> Vec<u8> {
-        self.message(BATCH_END, REQUEST, 0, SUBSYSTEM >> 8, |_| {});
+        self.push_boundary(NFNL_MSG_BATCH_END);
         self.bytes
     }
 
-    fn message(&mut self, kind: u16, flags: u16, family: u8, resource: u16, content: impl FnOnce(&mut Attributes<'_>)) {
-        let header = Header { kind, flags, sequence: self.messages, family, resource };
-        wire::write(&mut self.bytes, &header, content);
-        self.messages += 1;
-        self.content += 1;
+    fn push(&mut self, message: u16, flags: u16, content: impl FnOnce(&mut Attributes<'_>)) {
+        let (message_type, flags, sequence) = (nft_message(message), NLM_F_REQUEST | flags, self.sequence);
+        let header = Header { message_type, flags, sequence, family: NFPROTO_IPV4, resource: 0 };
+        write_message(&mut self.bytes, &header, content);
+        self.sequence += 1;
+        self.changes += 1;
+    }
+
+    fn push_boundary(&mut self, message_type: u16) {
+        let (flags, sequence, resource) = (NLM_F_REQUEST, self.sequence, NFNL_SUBSYS_NFTABLES);
+        let header = Header { message_type, flags, sequence, family: NFPROTO_UNSPEC, resource };
+        write_message(&mut self.bytes, &header, |_| {});
+        self.sequence += 1;
     }
 }

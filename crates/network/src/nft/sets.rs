@@ -1,92 +1,97 @@
-//! Sets and maps of the kernel's packet rules.
+//! Definitions and elements of nf_tables sets and maps.
 
-use super::{expressions, wire::Attributes};
+use super::{
+    expressions::write_jump,
+    netlink::Attributes,
+    uapi::{
+        NFT_DATA_VERDICT, NFT_REG32_SIZE, NFT_SET_EVAL, NFT_SET_MAP, NFT_SET_TIMEOUT, NFTA_SET_DATA_LEN,
+        NFTA_SET_DATA_TYPE, NFTA_SET_DESC, NFTA_SET_DESC_SIZE, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_FLAGS,
+        NFTA_SET_ID, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, TYPE_BITS, TYPE_INET_PROTOCOL,
+        TYPE_INET_SERVICE, TYPE_IPADDR, TYPE_MARK,
+    },
+};
 
-/// What a part of a key or value is. Only programs that print rules care, apart from its size: all take four bytes.
+/// Type of one field of a concatenated key or value, as `nft list` prints it. In a register each field takes four
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    Address,
-    Protocol,
-    Port,
-    Number,
+pub enum Datatype {
+    Ipv4Addr,
+    InetProto,
+    InetService,
+    Mark,
 }
 
-impl Part {
-    fn kind(self) -> u32 {
+impl Datatype {
+    fn number(self) -> u32 {
         match self {
-            Part::Address => 7,
-            Part::Protocol => 12,
-            Part::Port => 13,
-            Part::Number => 19,
+            Datatype::Ipv4Addr => TYPE_IPADDR,
+            Datatype::InetProto => TYPE_INET_PROTOCOL,
+            Datatype::InetService => TYPE_INET_SERVICE,
+            Datatype::Mark => TYPE_MARK,
         }
     }
 }
 
-const PART_SIZE: u32 = 4;
-const KIND_BITS: u32 = 6;
-const VERDICT: u32 = 0xffff_ff00;
-
-// Flags of a set.
-const IS_MAP: u32 = 0x8;
-const HAS_TIMEOUTS: u32 = 0x10;
-const RULES_MAY_WRITE: u32 = 0x20;
-
+/// What the elements of a set have besides their keys.
 #[derive(Clone, Copy, Debug)]
-pub enum Holds {
-    /// A set.
-    Nothing,
-    /// A map to values.
-    Values(&'static [Part]),
-    /// A map to what is done.
+pub enum SetData {
+    /// Nothing: it is a plain set.
+    None,
+    /// It is a map to values.
+    Values(&'static [Datatype]),
+    /// It is a verdict map.
     Verdicts,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct SetDefinition {
     pub name: &'static str,
-    pub key: &'static [Part],
-    pub holds: Holds,
-    /// Rules put elements in, at most so many, which leave by themselves.
-    pub written_by_rules: Option<u32>,
+    pub key: &'static [Datatype],
+    pub data: SetData,
+    /// Rules add elements (`dynset`), which time out; the number is the largest size of the set.
+    pub dynamic: Option<u32>,
 }
 
-impl Shape {
-    pub(super) fn write(&self, number: u32, a: &mut Attributes<'_>) {
-        let kind = |parts: &[Part]| parts.iter().fold(0, |kinds, part| kinds << KIND_BITS | part.kind());
-        let size = |parts: &[Part]| parts.len() as u32 * PART_SIZE;
-        let map = if matches!(self.holds, Holds::Nothing) { 0 } else { IS_MAP };
-        let written = if self.written_by_rules.is_some() { HAS_TIMEOUTS | RULES_MAY_WRITE } else { 0 };
-        a.text(2, self.name);
-        a.number(3, map | written);
-        a.number(4, kind(self.key));
-        a.number(5, size(self.key));
-        match self.holds {
-            Holds::Nothing => {}
-            Holds::Values(parts) => {
-                a.number(6, kind(parts));
-                a.number(7, size(parts));
+impl SetDefinition {
+    pub(super) fn write(&self, id: u32, a: &mut Attributes<'_>) {
+        let concatenated =
+            |fields: &[Datatype]| fields.iter().fold(0, |types, field| types << TYPE_BITS | field.number());
+        let length = |fields: &[Datatype]| fields.len() as u32 * NFT_REG32_SIZE;
+        let map = if matches!(self.data, SetData::None) { 0 } else { NFT_SET_MAP };
+        let dynamic = if self.dynamic.is_some() { NFT_SET_TIMEOUT | NFT_SET_EVAL } else { 0 };
+        a.put_str(NFTA_SET_NAME, self.name);
+        a.put_u32(NFTA_SET_FLAGS, map | dynamic);
+        a.put_u32(NFTA_SET_KEY_TYPE, concatenated(self.key));
+        a.put_u32(NFTA_SET_KEY_LEN, length(self.key));
+        match self.data {
+            SetData::None => {}
+            SetData::Values(fields) => {
+                a.put_u32(NFTA_SET_DATA_TYPE, concatenated(fields));
+                a.put_u32(NFTA_SET_DATA_LEN, length(fields));
             }
-            Holds::Verdicts => a.number(6, VERDICT),
+            SetData::Verdicts => a.put_u32(NFTA_SET_DATA_TYPE, NFT_DATA_VERDICT),
         }
-        if let Some(most) = self.written_by_rules {
-            a.nest(9, |a| a.number(1, most));
+        if let Some(size) = self.dynamic {
+            a.nest(NFTA_SET_DESC, |a| a.put_u32(NFTA_SET_DESC_SIZE, size));
         }
-        a.number(10, number);
+        a.put_u32(NFTA_SET_ID, id);
     }
 }
 
+/// The data of one element.
 #[derive(Clone, Copy, Debug)]
-pub enum Data<'a> {
+pub enum ElementData<'a> {
     None,
     Value(&'a [u8]),
+    /// Jump to this chain.
     Jump(&'a str),
 }
 
-pub(super) fn element(a: &mut Attributes<'_>, key: &[u8], data: Data<'_>) {
-    a.value(1, key);
+pub(super) fn write_element(a: &mut Attributes<'_>, key: &[u8], data: ElementData<'_>) {
+    a.put_data(NFTA_SET_ELEM_KEY, key);
     match data {
-        Data::None => {}
-        Data::Value(value) => a.value(2, value),
-        Data::Jump(chain) => a.nest(2, |a| expressions::jump(a, chain)),
+        ElementData::None => {}
+        ElementData::Value(value) => a.put_data(NFTA_SET_ELEM_DATA, value),
+        ElementData::Jump(chain) => a.nest(NFTA_SET_ELEM_DATA, |a| write_jump(a, chain)),
     }
 }

@@ -1,120 +1,125 @@
-//! Talking to netfilter: handing over a batch, asking for a list.
+//! The netfilter netlink socket: sends batches and requests, reads dumps.
 //!
-//! Whoever closes a session waits until the kernel has cleared away what earlier changes replaced, which takes it several
-//! milliseconds, in which nobody can change anything. So whoever changes often keeps one.
+//! Closing the socket waits until the kernel has freed what earlier transactions replaced. That takes it several
+//! milliseconds, in which nobody can commit a transaction. So a caller that commits often keeps its socket open.
 
 use std::io;
 
 use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
-use super::wire::{DONE, ERROR, INTERRUPTED, Message, messages};
+use super::{
+    netlink::{Message, messages},
+    uapi::{NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR},
+};
 
-/// Lists are asked for again so often if they change while they are read.
-const ATTEMPTS: usize = 20;
-const LARGEST_PIECE: usize = 64 << 10;
-const RECEIVED_AT_ONCE: u32 = 4 << 20;
+/// How often a dump is repeated if the table changes while it is read.
+const DUMP_ATTEMPTS: usize = 20;
+const RECEIVE_SIZE: usize = 64 << 10;
+const RECEIVE_BUFFER: u32 = 4 << 20;
 
-/// A conversation with the kernel. Belongs for ever to the network namespace it was begun in.
-pub struct Session(Socket);
+/// A socket of one network namespace: the one of the thread that opened it, whoever uses it later.
+pub struct NetfilterSocket(Socket);
 
-/// Hands a batch to the kernel, which judges it before the call returns.
-pub fn send(batch: &[u8]) -> io::Result<()> {
-    Session::open()?.send(batch)
+/// Commits a batch on a socket of its own.
+pub fn send_batch(batch: &[u8]) -> io::Result<()> {
+    NetfilterSocket::open()?.send_batch(batch)
 }
 
-impl Session {
+impl NetfilterSocket {
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;
-        socket.set_rx_buf_sz(RECEIVED_AT_ONCE)?;
-        // A refusal need not repeat what was refused.
+        socket.set_rx_buf_sz(RECEIVE_BUFFER)?;
+        // An error need not repeat the request that it is about.
         socket.set_cap_ack(true)?;
         socket.connect(&SocketAddr::new(0, 0))?;
         Ok(Self(socket))
     }
 
-    /// Hands over a batch, which is judged as a whole before the call returns.
-    pub fn send(&self, batch: &[u8]) -> io::Result<()> {
-        self.submit(batch, |_| true)
+    /// Commits a batch as one transaction. It is in force, or refused as a whole, when this returns.
+    pub fn send_batch(&self, batch: &[u8]) -> io::Result<()> {
+        self.send(batch, |_| true)
     }
 
-    /// Hands over requests that are judged one by one. This error is none.
-    pub fn send_all(&self, requests: &[u8], fine: io::ErrorKind) -> io::Result<()> {
-        self.submit(requests, |error| error.kind() != fine)
+    /// Sends requests that succeed or fail one by one. Errors of the kind `ignored` are none.
+    pub fn send_requests(&self, requests: &[u8], ignored: io::ErrorKind) -> io::Result<()> {
+        self.send(requests, |error| error.kind() != ignored)
     }
 
-    fn submit(&self, bytes: &[u8], counts: impl Fn(&io::Error) -> bool) -> io::Result<()> {
-        // The kernel takes them as one datagram, of which none may be longer than the buffer.
+    fn send(&self, bytes: &[u8], is_failure: impl Fn(&io::Error) -> bool) -> io::Result<()> {
+        // It is one datagram, and none may be longer than the send buffer.
         let room = bytes.len() + (64 << 10);
         if setsockopt(&self.0, sockopt::SndBufForce, &room).is_err() {
             setsockopt(&self.0, sockopt::SndBuf, &room)?;
         }
         self.0.send(bytes, 0)?;
-        let (mut answers, mut refused) = (Vec::with_capacity(LARGEST_PIECE), None);
+        let (mut received, mut failure) = (Vec::with_capacity(RECEIVE_SIZE), None);
         loop {
-            answers.clear();
-            match self.0.recv(&mut answers, MsgFlags::MSG_DONTWAIT.bits()) {
+            received.clear();
+            match self.0.recv(&mut received, MsgFlags::MSG_DONTWAIT.bits()) {
                 Ok(_) => {
-                    let refusals = messages(&answers).filter_map(|message| consent(message).err());
-                    refused = refused.or(refusals.into_iter().find(&counts));
+                    let errors = messages(&received).filter_map(|message| check_error(message).err());
+                    failure = failure.or(errors.into_iter().find(&is_failure));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return refused.map_or(Ok(()), Err),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return failure.map_or(Ok(()), Err),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// All that the kernel lists in answer to a request, as it was at one moment.
-    pub fn list<T>(&self, request: &[u8], mut read: impl FnMut(Message<'_>, &mut Vec<T>)) -> io::Result<Vec<T>> {
-        for _ in 0..ATTEMPTS {
-            if let Some(found) = self.list_once(request, &mut read)? {
+    /// Everything that a dump request lists, as it was at one moment.
+    pub fn dump<T>(&self, request: &[u8], mut read: impl FnMut(Message<'_>, &mut Vec<T>)) -> io::Result<Vec<T>> {
+        for _ in 0..DUMP_ATTEMPTS {
+            if let Some(found) = self.dump_once(request, &mut read)? {
                 return Ok(found);
             }
         }
-        Err(io::Error::new(io::ErrorKind::Interrupted, "it changes too often to be read"))
+        Err(io::Error::new(io::ErrorKind::Interrupted, "the dump was interrupted by changes every time"))
     }
 
-    fn list_once<T>(
+    fn dump_once<T>(
         &self,
         request: &[u8],
         read: &mut impl FnMut(Message<'_>, &mut Vec<T>),
     ) -> io::Result<Option<Vec<T>>> {
         self.0.send(request, 0)?;
-        let (mut found, mut whole) = (Vec::new(), true);
-        // The kernel answers in pieces as large as we have once had room for, and begins to look from the first
-        // element for each: large pieces make long lists bearable.
-        let mut answers = Vec::with_capacity(LARGEST_PIECE);
+        let (mut found, mut consistent) = (Vec::new(), true);
+        // The kernel fills datagrams as large as the largest buffer it has seen from us, and walks from the first
+        // element again for each: large buffers keep the dump of a long set fast.
+        let mut received = Vec::with_capacity(RECEIVE_SIZE);
         loop {
-            answers.clear();
-            self.0.recv(&mut answers, 0)?;
-            for message in messages(&answers) {
-                whole &= message.flags & INTERRUPTED == 0;
-                consent(message)?;
-                match message.kind {
-                    DONE => return Ok(whole.then_some(found)),
-                    ERROR => {}
+            received.clear();
+            self.0.recv(&mut received, 0)?;
+            for message in messages(&received) {
+                consistent &= message.flags & NLM_F_DUMP_INTR == 0;
+                check_error(message)?;
+                match message.message_type {
+                    NLMSG_DONE => return Ok(consistent.then_some(found)),
+                    NLMSG_ERROR => {}
                     _ => read(message, &mut found),
                 }
             }
         }
     }
 
-    /// The one message that answers a request.
-    pub fn ask<T>(&self, request: &[u8], read: impl FnOnce(Message<'_>) -> Option<T>) -> io::Result<T> {
+    /// Sends a request that is answered by one message.
+    pub fn request<T>(&self, request: &[u8], read: impl FnOnce(Message<'_>) -> Option<T>) -> io::Result<T> {
         self.0.send(request, 0)?;
-        let mut answer = Vec::with_capacity(LARGEST_PIECE);
-        self.0.recv(&mut answer, 0)?;
-        let message = messages(&answer).next().map(|message| consent(message).map(|()| message)).transpose()?;
+        let mut received = Vec::with_capacity(RECEIVE_SIZE);
+        self.0.recv(&mut received, 0)?;
+        let message = messages(&received).next().map(|message| check_error(message).map(|()| message)).transpose()?;
         message
             .and_then(read)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer lacks what was asked for"))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the kernel's reply lacks an attribute"))
     }
 }
 
-fn consent(message: Message<'_>) -> io::Result<()> {
-    match message.kind {
-        ERROR if message.code() != 0 => Err(io::Error::from_raw_os_error(message.code().wrapping_neg())),
+fn check_error(message: Message<'_>) -> io::Result<()> {
+    match message.message_type {
+        NLMSG_ERROR if message.error_code() != 0 => {
+            Err(io::Error::from_raw_os_error(message.error_code().wrapping_neg()))
+        }
         _ => Ok(()),
     }
 }

@@ -1,8 +1,8 @@
-//! Which client stays with which backend.
+//! Session affinity of the user-space proxy: which client keeps which backend.
 //!
-//! Clients of one address reach any of the threads, so this is shared by them. It is bounded: when it is full,
-//! those whose time is over go, and if there are none, the quarter whose time is over next. They are then treated like new
-//! ones, as after a restart of this process.
+//! Connections of one client reach any of the threads, so they share this. Its size is bounded: when it is full,
+//! expired entries are evicted, and if there are none, the quarter that expires next. Those clients are then balanced
+//! like new ones, as after a restart of this process.
 
 use std::{
     collections::HashMap,
@@ -10,46 +10,53 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::services::frontend::Front;
+use crate::services::frontend::Frontend;
 
-const MOST: usize = 1 << 16;
+const MAX_CLIENTS: usize = 1 << 16;
 
 #[derive(Default)]
 pub struct Affinity {
-    clients: HashMap<(Front, Ipv4Addr), Stay>,
+    clients: HashMap<(Frontend, Ipv4Addr), AffinityEntry>,
 }
 
-struct Stay {
+struct AffinityEntry {
     backend: SocketAddrV4,
     until: Instant,
 }
 
 impl Affinity {
-    pub fn backend(&self, front: Front, client: Ipv4Addr, now: Instant) -> Option<SocketAddrV4> {
-        self.clients.get(&(front, client)).filter(|stay| now < stay.until).map(|stay| stay.backend)
+    pub fn backend(&self, frontend: Frontend, client: Ipv4Addr, now: Instant) -> Option<SocketAddrV4> {
+        self.clients.get(&(frontend, client)).filter(|entry| now < entry.until).map(|entry| entry.backend)
     }
 
-    /// From this connection on, for so long.
-    pub fn remember(&mut self, front: Front, client: Ipv4Addr, backend: SocketAddrV4, now: Instant, time: Duration) {
-        if self.clients.len() >= MOST && !self.clients.contains_key(&(front, client)) {
+    /// Renews the entry from now on.
+    pub fn remember(
+        &mut self,
+        frontend: Frontend,
+        client: Ipv4Addr,
+        backend: SocketAddrV4,
+        now: Instant,
+        time: Duration,
+    ) {
+        if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&(frontend, client)) {
             self.make_room(now);
         }
-        self.clients.insert((front, client), Stay { backend, until: now + time });
+        self.clients.insert((frontend, client), AffinityEntry { backend, until: now + time });
     }
 
-    pub fn forget(&mut self, front: Front) {
-        self.clients.retain(|(other, _), _| *other != front);
+    pub fn forget(&mut self, frontend: Frontend) {
+        self.clients.retain(|(other, _), _| *other != frontend);
     }
 
     fn make_room(&mut self, now: Instant) {
-        self.clients.retain(|_, stay| now < stay.until);
-        if self.clients.len() < MOST {
+        self.clients.retain(|_, entry| now < entry.until);
+        if self.clients.len() < MAX_CLIENTS {
             return;
         }
-        let mut ends: Vec<Instant> = self.clients.values().map(|stay| stay.until).collect();
-        let (_, last_to_go, _) = ends.select_nth_unstable(MOST / 4);
+        let mut ends: Vec<Instant> = self.clients.values().map(|entry| entry.until).collect();
+        let (_, last_to_go, _) = ends.select_nth_unstable(MAX_CLIENTS / 4);
         let last_to_go = *last_to_go;
-        self.clients.retain(|_, stay| stay.until > last_to_go);
+        self.clients.retain(|_, entry| entry.until > last_to_go);
     }
 }
 
@@ -58,31 +65,31 @@ mod tests {
     use super::*;
     use crate::journal::Protocol;
 
-    const FRONT: Front = Front { address: None, protocol: Protocol::Tcp, port: 80 };
+    const FRONTEND: Frontend = Frontend { address: None, protocol: Protocol::Tcp, port: 80 };
     const BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80);
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn a_client_stays_for_so_long_after_its_last_connection() {
+    fn affinity_expires_after_the_last_connection() {
         let (mut affinity, start, client) = (Affinity::default(), Instant::now(), Ipv4Addr::LOCALHOST);
-        affinity.remember(FRONT, client, BACKEND, start, HOUR);
-        affinity.remember(FRONT, client, BACKEND, start + HOUR / 2, HOUR);
-        assert_eq!(affinity.backend(FRONT, client, start + HOUR), Some(BACKEND));
-        assert_eq!(affinity.backend(FRONT, client, start + HOUR * 3 / 2), None);
-        assert_eq!(affinity.backend(FRONT, Ipv4Addr::UNSPECIFIED, start), None);
+        affinity.remember(FRONTEND, client, BACKEND, start, HOUR);
+        affinity.remember(FRONTEND, client, BACKEND, start + HOUR / 2, HOUR);
+        assert_eq!(affinity.backend(FRONTEND, client, start + HOUR), Some(BACKEND));
+        assert_eq!(affinity.backend(FRONTEND, client, start + HOUR * 3 / 2), None);
+        assert_eq!(affinity.backend(FRONTEND, Ipv4Addr::UNSPECIFIED, start), None);
     }
 
     #[test]
-    fn those_who_would_leave_soonest_make_room_for_new_ones() {
+    fn entries_that_expire_soonest_are_evicted() {
         let (mut affinity, start) = (Affinity::default(), Instant::now());
         let client = |number: usize| Ipv4Addr::from_bits(number as u32);
-        for number in 0..MOST + 1 {
-            affinity.remember(FRONT, client(number), BACKEND, start + Duration::from_millis(number as u64), HOUR);
+        for number in 0..MAX_CLIENTS + 1 {
+            affinity.remember(FRONTEND, client(number), BACKEND, start + Duration::from_millis(number as u64), HOUR);
         }
         let now = start + HOUR / 2;
-        assert!(affinity.clients.len() <= MOST);
-        assert_eq!(affinity.backend(FRONT, client(0), now), None);
-        assert_eq!(affinity.backend(FRONT, client(MOST / 2), now), Some(BACKEND));
-        assert_eq!(affinity.backend(FRONT, client(MOST), now), Some(BACKEND));
+        assert!(affinity.clients.len() <= MAX_CLIENTS);
+        assert_eq!(affinity.backend(FRONTEND, client(0), now), None);
+        assert_eq!(affinity.backend(FRONTEND, client(MAX_CLIENTS / 2), now), Some(BACKEND));
+        assert_eq!(affinity.backend(FRONTEND, client(MAX_CLIENTS), now), Some(BACKEND));
     }
 }

@@ -1,4 +1,4 @@
-//! How a thread hears from the others and from the rest of the process.
+//! Messages to a thread of the proxy from other threads.
 
 use std::{
     io,
@@ -9,38 +9,38 @@ use std::{
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::services::frontend::Front;
+use crate::services::frontend::Frontend;
 
 pub struct Mailbox {
-    mail: Mutex<Mail>,
+    messages: Mutex<Messages>,
     stop: AtomicBool,
     wake: OwnedFd,
-    /// How many its thread has, for the others to compare.
+    /// Number of its connections, for other threads to compare.
     connections: AtomicUsize,
 }
 
 #[derive(Default)]
-pub struct Mail {
-    /// They have changed, and somebody waits there.
-    pub fronts: Vec<Front>,
+pub struct Messages {
+    /// Frontends that have changed and have waiting connections.
+    pub frontends: Vec<Frontend>,
     /// Connections that another thread accepted.
-    pub arrivals: Vec<OwnedFd>,
+    pub accepted: Vec<OwnedFd>,
 }
 
 impl Mailbox {
     pub fn new() -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { mail: Mutex::default(), stop: AtomicBool::new(false), wake, connections: AtomicUsize::new(0) })
+        Ok(Self { messages: Mutex::default(), stop: AtomicBool::new(false), wake, connections: AtomicUsize::new(0) })
     }
 
-    pub fn changed(&self, front: Front) {
-        self.mail.lock().fronts.push(front);
+    pub fn changed(&self, frontend: Frontend) {
+        self.messages.lock().frontends.push(frontend);
         self.wake();
     }
 
     pub fn hand_over(&self, client: OwnedFd) {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        self.mail.lock().arrivals.push(client);
+        self.messages.lock().accepted.push(client);
         self.wake();
     }
 
@@ -49,17 +49,17 @@ impl Mailbox {
         self.wake();
     }
 
-    pub fn is_to_stop(&self) -> bool {
+    pub fn should_stop(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    pub fn take(&self) -> Mail {
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]); // before the mail, so that what comes later wakes again
-        std::mem::take(&mut self.mail.lock())
+    pub fn take(&self) -> Messages {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]); // before the messages, so that later ones wake the thread again
+        std::mem::take(&mut self.messages.lock())
     }
 
-    /// Becomes readable when there is mail.
-    pub fn announcement(&self) -> BorrowedFd<'_> {
+    /// Becomes readable when there are messages.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
@@ -72,6 +72,6 @@ impl Mailbox {
     }
 
     fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes()); // fails only if it is awake already
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes()); // fails only if it is readable already
     }
 }

@@ -1,31 +1,27 @@
-//! Connections that our own process carries: those that wait for a backend, and all of Services that ask for it.
+//! The user-space TCP proxy: holds connections while a Service has no backend, and relays all connections of Services
+//! that ask for it.
 //!
-//! The kernel's packet rules redirect such connections to one port of ours; where they were going is still known to
-//! the kernel ([`destination`]) and names the front. A front without backends **holds** its connections: they are
-//! accepted and not read, so that they cost a socket and a few hundred bytes, until `set` brings a backend or the hold
-//! is over, when they are reset, which a client understands as a refusal. Whose backend does not answer looks
-//! for another, and waits too if there is none ([`search`]).
+//! nftables redirects such connections to one port of this process; the kernel still knows their original destination
+//! ([`socket::original_destination`]), which names the frontend. A frontend without backends **holds** its
+//! connections: they are accepted but not read, so that each costs a socket and a few hundred bytes, until `set`
+//! brings a backend, or until the hold time is over and they are reset. If a backend does not answer, the connection
+//! tries another, and waits if there is none ([`search`]).
 //!
-//! A few threads of our own ([`worker`]) do this, each with its own listener on the port, its own epoll and its own
-//! connections, so that they share nothing but the table of fronts ([`table`]). They stay off the runtime of the rest of the
-//! process: a flood of traffic here delays no probe there, and a byte on its way meets neither a task nor
-//! a timer. Idle threads sleep, with nothing to wake them.
+//! A few threads of its own ([`worker`]) do this, each with its own listener on the port, its own epoll and its own
+//! connections; they share only the table of frontends ([`table`]). They are apart from the async runtime of the
+//! process: a flood of traffic here delays no probe there, and relaying a byte involves neither a task nor a timer.
+//! Idle threads sleep until a socket wakes them.
 //!
-//! What it gives up, as every proxy: backends see this machine's address, and connections end with the process. To one
-//! backend, connections that clients close first can be no more in a minute than the kernel has local ports (28,000
-//! stock); beyond that they wait for a port as they would for a backend.
+//! What every proxy gives up: backends see this machine's address, and connections end with the process. The number
+//! of connections per minute to one backend that clients close first is limited by the kernel's local ports (28,000
+//! by default, TIME_WAIT); beyond that, connections wait for a port as they would for a backend.
 
 mod affinity;
-mod carry;
 mod connection;
-mod destination;
-mod flow;
-mod limits;
 mod mailbox;
 mod poller;
-mod pools;
+mod resources;
 mod search;
-mod slab;
 mod socket;
 mod table;
 #[cfg(test)]
@@ -34,30 +30,30 @@ mod worker;
 
 use std::{io, sync::Arc, thread::JoinHandle};
 
-pub use destination::{Destination, local_address, original_destination};
+pub use socket::{Destination, local_address, original_destination};
 
-use self::{limits::Limits, mailbox::Mailbox, table::Table, worker::Worker};
-use crate::services::frontend::{Front, Target};
+use self::{mailbox::Mailbox, resources::Limits, table::FrontendTable, worker::Worker};
+use crate::services::frontend::{BackendPool, Frontend};
 
-/// More than two would take cores from the pods: this path carries what cannot go by the kernel.
-const MOST_THREADS: usize = 2;
+/// More would take cores from the pods: most traffic goes through the kernel.
+const MAX_THREADS: usize = 2;
 
-/// Listens and carries until it is dropped.
+/// Listens and relays until it is dropped.
 pub struct Proxy {
     port: u16,
-    table: Arc<Table>,
+    table: Arc<FrontendTable>,
     mailboxes: Vec<Arc<Mailbox>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// Listens on a port of its own choosing on all addresses, on threads of its own.
+    /// Listens on a free port of all addresses, on threads of its own.
     pub fn start() -> io::Result<Arc<Self>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::start_with(original_destination, cores.min(MOST_THREADS))
+        Self::start_with(original_destination, cores.min(MAX_THREADS))
     }
 
-    /// As `start`, with something else to say where a connection was going: without packet rules, nobody knows.
+    /// As `start`, with another source of original destinations, for use without nftables.
     pub fn start_with(destination: Destination, threads: usize) -> io::Result<Arc<Self>> {
         let threads = threads.max(1);
         let first = socket::listen(0)?;
@@ -66,8 +62,8 @@ impl Proxy {
         for _ in 1..threads {
             listeners.push(socket::listen(port)?);
         }
-        let table = Arc::new(Table::default());
-        let limits = Limits::of_this_process(threads);
+        let table = Arc::new(FrontendTable::default());
+        let limits = Limits::from_rlimit(threads);
         let mailboxes = listeners.iter().map(|_| Mailbox::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
         let mut proxy = Self { port, table, mailboxes, threads: Vec::new() };
         for (number, listener) in listeners.into_iter().enumerate() {
@@ -80,15 +76,15 @@ impl Proxy {
         Ok(Arc::new(proxy))
     }
 
-    /// Where the kernel sends connections.
+    /// The port to which nftables redirects connections.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// What becomes of connections to a front from now on, those that wait included.
-    pub fn set(&self, front: Front, target: Option<&Target>) {
-        if self.table.set(front, target) {
-            self.mailboxes.iter().for_each(|mailbox| mailbox.changed(front));
+    /// Sets the backends of a frontend, also for connections that wait.
+    pub fn set(&self, frontend: Frontend, pool: Option<&BackendPool>) {
+        if self.table.set(frontend, pool) {
+            self.mailboxes.iter().for_each(|mailbox| mailbox.changed(frontend));
         }
     }
 }

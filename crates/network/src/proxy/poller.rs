@@ -1,5 +1,5 @@
-//! What the kernel announces to a thread. Sockets are announced once for every change (edge-triggered), so that
-//! nothing has to be asked for again while a connection goes on.
+//! epoll of one thread. Sockets are edge-triggered, so that nothing has to be registered again while a connection is
+//! relayed.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -14,13 +14,13 @@ use rustix::{
     io::{Errno, Result},
 };
 
-use super::slab::Token;
+use super::resources::Token;
 
 const EVENTS: usize = 256;
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
-const OF_BACKEND: u64 = 1 << 63;
-const ALWAYS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
+const BACKEND_BIT: u64 = 1 << 63;
+const BASE_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -29,22 +29,22 @@ pub enum Side {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum News {
-    /// Somebody wants to be accepted.
-    Arrival,
-    /// There is something in the mailbox.
-    Mail,
-    Socket(Token, Side, Signs),
+pub enum PollEvent {
+    /// The listener has connections.
+    Accept,
+    /// The mailbox has messages.
+    Mailbox,
+    Socket(Token, Side, Readiness),
 }
 
-/// What became possible with a socket.
+/// What epoll reported for a socket.
 #[derive(Clone, Copy, Debug)]
-pub struct Signs {
+pub struct Readiness {
     pub is_readable: bool,
     pub is_writable: bool,
-    /// The peer sends nothing more.
-    pub is_ending: bool,
-    pub is_broken: bool,
+    /// The peer has closed its side.
+    pub is_closing: bool,
+    pub has_error: bool,
 }
 
 pub struct Poller {
@@ -63,7 +63,7 @@ impl Poller {
         Vec::with_capacity(EVENTS)
     }
 
-    /// Without a limit in time, only news ends it.
+    /// Waits for events, without a limit until there is one.
     pub fn wait(&self, events: &mut Vec<Event>, limit: Option<Duration>) -> Result<()> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         events.clear();
@@ -78,45 +78,46 @@ impl Poller {
         epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), flags)
     }
 
-    /// With news of when it can be written to, or without: an idle socket always can, which would be news at once.
+    /// Registers a socket, with or without `EPOLLOUT`: an idle socket is always writable and would wake the thread at
+    /// once.
     pub fn add(&self, socket: &OwnedFd, token: Token, side: Side, writable: bool) -> Result<()> {
         epoll::add(&self.epoll, socket, data(token, side), flags(writable))
     }
 
-    /// From now on it is also news when the socket can be written to, even if it can by now.
-    pub fn ask_for_writable(&self, socket: &OwnedFd, token: Token, side: Side) -> Result<()> {
+    /// Registers `EPOLLOUT` too; it is reported even if the socket is writable by now.
+    pub fn add_writable(&self, socket: &OwnedFd, token: Token, side: Side) -> Result<()> {
         epoll::modify(&self.epoll, socket, data(token, side), flags(true))
     }
 }
 
 fn flags(writable: bool) -> EventFlags {
-    if writable { ALWAYS | EventFlags::OUT } else { ALWAYS }
+    if writable { BASE_EVENTS | EventFlags::OUT } else { BASE_EVENTS }
 }
 
 fn data(token: Token, side: Side) -> EventData {
     EventData::new_u64(match side {
         Side::Client => token.number(),
-        Side::Backend => token.number() | OF_BACKEND,
+        Side::Backend => token.number() | BACKEND_BIT,
     })
 }
 
-impl From<Event> for News {
+impl From<Event> for PollEvent {
     fn from(event: Event) -> Self {
         let Event { flags, data } = event;
         let number = data.u64();
         match number {
-            LISTENER => News::Arrival,
-            WAKE => News::Mail,
+            LISTENER => PollEvent::Accept,
+            WAKE => PollEvent::Mailbox,
             _ => {
-                let side = if number & OF_BACKEND == 0 { Side::Client } else { Side::Backend };
+                let side = if number & BACKEND_BIT == 0 { Side::Client } else { Side::Backend };
                 let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-                let signs = Signs {
+                let readiness = Readiness {
                     is_readable: flags.intersects(ends | EventFlags::IN),
                     is_writable: flags.contains(EventFlags::OUT),
-                    is_ending: flags.intersects(ends),
-                    is_broken: flags.contains(EventFlags::ERR),
+                    is_closing: flags.intersects(ends),
+                    has_error: flags.contains(EventFlags::ERR),
                 };
-                News::Socket(Token::from_number(number & !OF_BACKEND), side, signs)
+                PollEvent::Socket(Token::from_number(number & !BACKEND_BIT), side, readiness)
             }
         }
     }

@@ -1,8 +1,8 @@
-//! All fronts, as the threads share them.
+//! The frontends, as the proxy's threads share them.
 //!
-//! Whoever decides to wait is counted before the table is let go of, and whoever changes the table looks at the counts
-//! afterwards: so nobody waits past a change that was meant for them. Whoever tries a backend that takes its time is
-//! counted too, and looks at the table again after that.
+//! A connection that decides to wait is counted before the lock of the table is released, and a change of the table
+//! looks at the counts afterwards: so no connection waits past a change that is meant for it. A connection whose
+//! attempt takes a while is counted too, and looks at the table again after that.
 
 use std::{
     collections::HashMap,
@@ -14,35 +14,36 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{
     affinity::Affinity,
-    limits::WAITING_PER_FRONT,
-    search::{Next, Plan, Search},
+    resources::MAX_WAITING_PER_FRONTEND,
+    search::{BackendSearch, FrontendPolicy, SearchStep},
 };
 use crate::{
     journal::Protocol,
-    services::frontend::{Front, Target, WithoutBackends},
+    services::frontend::{BackendPool, Frontend, WithoutBackends},
 };
 
 #[derive(Default)]
-pub struct Table {
-    fronts: RwLock<HashMap<Front, Plan>>,
-    /// How many are to hear of a change, at fronts where somebody is: they wait, or try a backend that has not answered yet.
-    seeking: Mutex<HashMap<Front, u32>>,
+pub struct FrontendTable {
+    frontends: RwLock<HashMap<Frontend, FrontendPolicy>>,
+    /// Connections that have to be notified of a change, by frontend: they wait, or try a backend that has not
+    /// answered yet.
+    waiting: Mutex<HashMap<Frontend, u32>>,
     affinity: Mutex<Affinity>,
 }
 
-/// One that looks for a backend.
-pub struct Seeker<'a> {
-    pub front: Front,
-    pub search: &'a mut Search,
-    /// Asked for only where clients stay with their backends.
+/// A connection that needs a backend.
+pub struct SearchRequest<'a> {
+    pub frontend: Frontend,
+    pub search: &'a mut BackendSearch,
+    /// The client's address; used only with session affinity.
     pub client: &'a dyn Fn() -> Option<Ipv4Addr>,
-    /// It is counted at its front already.
+    /// It is counted already.
     pub is_counted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    Try {
+    Connect {
         backend: SocketAddrV4,
         within: Duration,
     },
@@ -50,120 +51,123 @@ pub enum Decision {
     Wait {
         until: Instant,
     },
-    Refuse,
+    Reset,
     /// It would have to wait, and too many do.
-    Crowded,
+    TooManyWaiting,
 }
 
-impl Table {
-    /// Whether somebody is to hear of it.
-    pub fn set(&self, front: Front, target: Option<&Target>) -> bool {
-        if front.protocol != Protocol::Tcp {
+impl FrontendTable {
+    /// Returns whether connections have to be notified.
+    pub fn set(&self, frontend: Frontend, pool: Option<&BackendPool>) -> bool {
+        if frontend.protocol != Protocol::Tcp {
             return false;
         }
-        let before = match target {
-            // Where those inside have a target of their own, nobody else comes here.
-            Some(target) => self.fronts.write().insert(front, Plan::from(target.inside.as_deref().unwrap_or(target))),
-            None => self.fronts.write().remove(&front),
+        let before = match pool {
+            // Where clients inside the cluster have their own pool, only they come here.
+            Some(pool) => {
+                self.frontends.write().insert(frontend, FrontendPolicy::from(pool.internal.as_deref().unwrap_or(pool)))
+            }
+            None => self.frontends.write().remove(&frontend),
         };
-        if before.is_some_and(|before| before.affinity.is_some()) && target.is_none_or(|now| now.affinity.is_none()) {
-            self.affinity.lock().forget(front);
+        if before.is_some_and(|before| before.affinity.is_some()) && pool.is_none_or(|now| now.affinity.is_none()) {
+            self.affinity.lock().forget(frontend);
         }
-        self.seeking.lock().contains_key(&front)
+        self.waiting.lock().contains_key(&frontend)
     }
 
-    /// The front that a connection was going to.
-    pub fn front(&self, destination: SocketAddrV4) -> Option<Front> {
-        let exact = Front { address: Some(*destination.ip()), protocol: Protocol::Tcp, port: destination.port() };
-        let fronts = self.fronts.read();
-        if fronts.contains_key(&exact) {
+    /// The frontend of an original destination.
+    pub fn frontend(&self, destination: SocketAddrV4) -> Option<Frontend> {
+        let exact = Frontend { address: Some(*destination.ip()), protocol: Protocol::Tcp, port: destination.port() };
+        let frontends = self.frontends.read();
+        if frontends.contains_key(&exact) {
             return Some(exact);
         }
-        let node_port = Front { address: None, ..exact };
-        fronts.contains_key(&node_port).then_some(node_port)
+        let node_port = Frontend { address: None, ..exact };
+        frontends.contains_key(&node_port).then_some(node_port)
     }
 
-    /// What a connection does now that nothing is under way for it.
-    pub fn decide(&self, seeker: Seeker<'_>, now: Instant) -> Decision {
-        let fronts = self.fronts.read();
-        let Some(plan) = fronts.get(&seeker.front) else { return Decision::Refuse };
-        let first = |backends: &[SocketAddrV4]| self.first(seeker.front, plan, backends, seeker.client, now);
-        let until = match seeker.search.next(plan, now, first) {
-            Next::Try { backend, within } => return Decision::Try { backend, within },
-            Next::Wait { until } => until,
-            Next::Refuse => return Decision::Refuse,
+    /// Decides what a connection does next while no attempt is under way.
+    pub fn decide(&self, request: SearchRequest<'_>, now: Instant) -> Decision {
+        let frontends = self.frontends.read();
+        let Some(policy) = frontends.get(&request.frontend) else { return Decision::Reset };
+        let first =
+            |backends: &[SocketAddrV4]| self.first_backend(request.frontend, policy, backends, request.client, now);
+        let until = match request.search.next(policy, now, first) {
+            SearchStep::Connect { backend, within } => return Decision::Connect { backend, within },
+            SearchStep::Wait { until } => until,
+            SearchStep::Reset => return Decision::Reset,
         };
-        if !seeker.is_counted {
-            let mut seeking = self.seeking.lock();
-            let count = seeking.entry(seeker.front).or_default();
-            if *count >= WAITING_PER_FRONT {
-                return Decision::Crowded;
+        if !request.is_counted {
+            let mut waiting = self.waiting.lock();
+            let count = waiting.entry(request.frontend).or_default();
+            if *count >= MAX_WAITING_PER_FRONTEND {
+                return Decision::TooManyWaiting;
             }
             *count += 1;
         }
         Decision::Wait { until }
     }
 
-    /// One is counted that does not wait, but whose attempt takes a while.
-    pub fn enter(&self, front: Front) {
-        *self.seeking.lock().entry(front).or_default() += 1;
+    /// Counts a connection whose attempt takes a while.
+    pub fn begin_wait(&self, frontend: Frontend) {
+        *self.waiting.lock().entry(frontend).or_default() += 1;
     }
 
-    /// One that was counted has found a backend, or is gone.
-    pub fn leave(&self, front: Front) {
-        let mut seeking = self.seeking.lock();
-        if let Some(count) = seeking.get_mut(&front) {
+    /// A counted connection has got a backend, or is gone.
+    pub fn end_wait(&self, frontend: Frontend) {
+        let mut waiting = self.waiting.lock();
+        if let Some(count) = waiting.get_mut(&frontend) {
             *count -= 1;
             if *count == 0 {
-                seeking.remove(&front);
+                waiting.remove(&frontend);
             }
         }
     }
 
-    /// Whether an attempt at this backend is still worth waiting for.
-    pub fn still_sends(&self, front: Front, backend: SocketAddrV4) -> bool {
-        self.fronts.read().get(&front).is_some_and(|plan| plan.backends.contains(&backend))
+    /// Whether an attempt at this backend is still useful.
+    pub fn has_backend(&self, frontend: Frontend, backend: SocketAddrV4) -> bool {
+        self.frontends.read().get(&frontend).is_some_and(|policy| policy.backends.contains(&backend))
     }
 
-    /// A client got this backend, and stays with it for as long as its front says.
+    /// Renews session affinity after a connection to this backend.
     pub fn remember(
         &self,
-        front: Front,
+        frontend: Frontend,
         client: impl FnOnce() -> Option<Ipv4Addr>,
         backend: SocketAddrV4,
         now: Instant,
     ) {
-        let Some(time) = self.fronts.read().get(&front).and_then(|plan| plan.affinity) else { return };
+        let Some(time) = self.frontends.read().get(&frontend).and_then(|policy| policy.affinity) else { return };
         let Some(client) = client() else { return };
-        self.affinity.lock().remember(front, client, backend, now, time);
+        self.affinity.lock().remember(frontend, client, backend, now, time);
     }
 
     #[cfg(test)]
-    pub fn seeking(&self, front: Front) -> u32 {
-        self.seeking.lock().get(&front).copied().unwrap_or_default()
+    pub fn waiting(&self, frontend: Frontend) -> u32 {
+        self.waiting.lock().get(&frontend).copied().unwrap_or_default()
     }
 
-    fn first(
+    fn first_backend(
         &self,
-        front: Front,
-        plan: &Plan,
+        frontend: Frontend,
+        policy: &FrontendPolicy,
         backends: &[SocketAddrV4],
         client: &dyn Fn() -> Option<Ipv4Addr>,
         now: Instant,
     ) -> usize {
-        let known = || self.affinity.lock().backend(front, client()?, now);
-        let same = plan.affinity.and_then(|_| known()).and_then(|same| backends.iter().position(|b| *b == same));
+        let known = || self.affinity.lock().backend(frontend, client()?, now);
+        let same = policy.affinity.and_then(|_| known()).and_then(|same| backends.iter().position(|b| *b == same));
         same.unwrap_or_else(|| if backends.len() == 1 { 0 } else { fastrand::usize(..backends.len()) })
     }
 }
 
-impl From<&Target> for Plan {
-    fn from(target: &Target) -> Self {
-        let hold = match target.without_backends {
+impl From<&BackendPool> for FrontendPolicy {
+    fn from(pool: &BackendPool) -> Self {
+        let hold = match pool.without_backends {
             WithoutBackends::Hold(time) => time,
-            // The client hears something all the same: the kernel has accepted for us.
-            WithoutBackends::Refuse | WithoutBackends::Drop => Duration::ZERO,
+            // The client gets an RST all the same: the kernel has accepted its connection for us.
+            WithoutBackends::Reject | WithoutBackends::Drop => Duration::ZERO,
         };
-        Self { backends: target.backends.as_slice().into(), affinity: target.affinity, hold }
+        Self { backends: pool.backends.as_slice().into(), affinity: pool.affinity, hold }
     }
 }

@@ -1,8 +1,8 @@
-//! With real sockets on loopback addresses, each of which is a front. What follows is shared by all.
+//! Tests with real sockets on loopback addresses, each of which is a frontend; shared helpers.
 
-mod carrying;
 mod holding;
 mod limits;
+mod relaying;
 
 use std::{
     collections::HashSet,
@@ -17,41 +17,48 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{limits::WAITING_PER_FRONT, *};
+use super::{resources::MAX_WAITING_PER_FRONTEND, *};
 use crate::{journal::Protocol, services::frontend::WithoutBackends};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const LONG: WithoutBackends = WithoutBackends::Hold(Duration::from_secs(30));
-const FRONT: Ipv4Addr = Ipv4Addr::new(127, 77, 0, 1);
+const FRONTEND: Ipv4Addr = Ipv4Addr::new(127, 77, 0, 1);
 
 fn proxy() -> Arc<Proxy> {
     Proxy::start_with(local_address, 2).unwrap()
 }
 
-fn target(backends: &[SocketAddrV4], without_backends: WithoutBackends) -> Target {
+fn pool(backends: &[SocketAddrV4], without_backends: WithoutBackends) -> BackendPool {
     let mut backends = backends.to_vec();
     backends.sort();
-    Target { backends, affinity: None, masquerade: false, through_user_space: true, without_backends, inside: None }
+    BackendPool {
+        backends,
+        affinity: None,
+        masquerade: false,
+        through_user_space: true,
+        without_backends,
+        internal: None,
+    }
 }
 
 impl Proxy {
-    fn at(&self, address: Ipv4Addr) -> Front {
-        Front { address: Some(address), protocol: Protocol::Tcp, port: self.port }
+    fn frontend(&self, address: Ipv4Addr) -> Frontend {
+        Frontend { address: Some(address), protocol: Protocol::Tcp, port: self.port }
     }
 
     fn serve(&self, backends: &[SocketAddrV4], without: WithoutBackends) {
-        self.set(self.at(FRONT), Some(&target(backends, without)));
+        self.set(self.frontend(FRONTEND), Some(&pool(backends, without)));
     }
 
     fn client(&self) -> TcpStream {
-        let stream = TcpStream::connect((FRONT, self.port)).unwrap();
+        let stream = TcpStream::connect((FRONTEND, self.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 
-    fn seeking(&self) -> u32 {
-        self.table.seeking(self.at(FRONT))
+    fn waiting(&self) -> u32 {
+        self.table.waiting(self.frontend(FRONTEND))
     }
 }
 
@@ -64,10 +71,10 @@ struct Backend {
 impl Backend {
     /// What `serve` does with every connection, on a thread of its own.
     fn new(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
-        Self::at(free_address(), serve)
+        Self::listen_at(free_address(), serve)
     }
 
-    fn at(address: SocketAddrV4, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
+    fn listen_at(address: SocketAddrV4, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let (count, serve) = (connections.clone(), Arc::new(serve));
@@ -99,7 +106,7 @@ impl Backend {
     }
 }
 
-/// Where nobody listens.
+/// An address without a listener.
 fn free_address() -> SocketAddrV4 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port())

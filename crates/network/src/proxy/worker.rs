@@ -1,8 +1,8 @@
-//! A thread: its listener, its connections, and what it does at each piece of news. How connections look for a backend is in
-//! [`seeking`], how bytes are carried in [`carrying`].
+//! A thread of the proxy: its listener, its connections and its event loop. [`connecting`] finds backends,
+//! [`relaying`] moves bytes.
 
-mod carrying;
-mod seeking;
+mod connecting;
+mod relaying;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -16,49 +16,46 @@ use rustix::io::Errno;
 
 use super::{
     connection::{Connection, State},
-    destination::Destination,
-    limits::{Limits, OnceInAWhile},
     mailbox::Mailbox,
-    poller::{News, Poller, Side, Signs},
-    pools::Pools,
-    slab::{Slab, Token},
-    socket,
-    table::Table,
+    poller::{PollEvent, Poller, Readiness, Side},
+    resources::{Buffers, Limits, LogThrottle, Slab, Token},
+    socket::{self, Destination},
+    table::FrontendTable,
 };
-use crate::services::frontend::Front;
+use crate::services::frontend::Frontend;
 
-/// Accepted in a row before those that are there already have their turn.
-const ARRIVALS_PER_TURN: usize = 64;
-/// So few connections of a thread are worth dealing out one by one.
-const FEW: usize = 4;
-/// After the process had no file left for another connection, unless one ends earlier.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Connections that last longer are asked for signs of life.
-const YOUNG: Duration = Duration::from_secs(1);
+/// Connections accepted in a row before others have their turn.
+const ACCEPTS_PER_WAKEUP: usize = 64;
+/// Up to so many connections per thread are distributed one by one.
+const FEW_CONNECTIONS: usize = 4;
+/// How long accepting pauses when the process has no file left, unless a connection ends earlier.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections that last longer get TCP keepalive.
+const KEEPALIVE_DELAY: Duration = Duration::from_secs(1);
 
 pub struct Worker {
     listener: OwnedFd,
     destination: Destination,
     limits: Limits,
-    table: Arc<Table>,
+    table: Arc<FrontendTable>,
     mailbox: Arc<Mailbox>,
     others: Vec<Arc<Mailbox>>,
     poller: Poller,
-    pools: Pools,
+    buffers: Buffers,
     connections: Slab<Connection>,
-    /// Who looks for a backend at which front and did not find one at once, in the order they came.
-    queues: BTreeSet<(Front, u64, Token)>,
+    /// Connections that did not find a backend at once, by frontend, in the order they came.
+    queues: BTreeSet<(Frontend, u64, Token)>,
     next_in_queue: u64,
     timers: BTreeSet<(Instant, Token)>,
-    /// Who has more to carry and let others go first.
-    again: Vec<Token>,
-    /// Who found a backend a short while ago, and when that is no longer so.
-    young: VecDeque<(Instant, Token)>,
-    /// Accepting goes on then.
+    /// Connections that have more to relay, and let others go first.
+    yielded: Vec<Token>,
+    /// Connections that got a backend a short while ago, and when they get keepalive.
+    without_keepalive: VecDeque<(Instant, Token)>,
+    /// Accepting is paused until then.
     paused_until: Option<Instant>,
     now: Instant,
-    full: OnceInAWhile,
-    crowded: OnceInAWhile,
+    limit_log: LogThrottle,
+    overload_log: LogThrottle,
 }
 
 impl Worker {
@@ -66,11 +63,11 @@ impl Worker {
         listener: OwnedFd,
         destination: Destination,
         limits: Limits,
-        table: Arc<Table>,
+        table: Arc<FrontendTable>,
         mailbox: Arc<Mailbox>,
         others: Vec<Arc<Mailbox>>,
     ) -> io::Result<Self> {
-        let poller = Poller::new(&listener, mailbox.announcement())?;
+        let poller = Poller::new(&listener, mailbox.wake_fd())?;
         Ok(Self {
             listener,
             destination,
@@ -79,167 +76,172 @@ impl Worker {
             mailbox,
             others,
             poller,
-            pools: Pools::default(),
+            buffers: Buffers::default(),
             connections: Slab::default(),
             queues: BTreeSet::new(),
             next_in_queue: 0,
             timers: BTreeSet::new(),
-            again: Vec::new(),
-            young: VecDeque::new(),
+            yielded: Vec::new(),
+            without_keepalive: VecDeque::new(),
             paused_until: None,
             now: Instant::now(),
-            full: OnceInAWhile::default(),
-            crowded: OnceInAWhile::default(),
+            limit_log: LogThrottle::default(),
+            overload_log: LogThrottle::default(),
         })
     }
 
     pub fn run(mut self) {
         let mut events = Poller::events();
         loop {
-            if let Err(error) = self.poller.wait(&mut events, self.limit()) {
-                tracing::error!(%error, "the proxy can no longer wait for connections");
+            if let Err(error) = self.poller.wait(&mut events, self.poll_timeout()) {
+                tracing::error!(%error, "epoll failed: this thread of the proxy ends");
                 return;
             }
-            if self.mailbox.is_to_stop() {
+            if self.mailbox.should_stop() {
                 return;
             }
             self.now = Instant::now();
-            let again = std::mem::take(&mut self.again);
-            let mut has_mail = false;
+            let yielded = std::mem::take(&mut self.yielded);
+            let mut has_messages = false;
             for event in events.drain(..) {
-                match News::from(event) {
-                    News::Arrival => self.accept(),
-                    News::Mail => has_mail = true,
-                    News::Socket(token, side, signs) => self.hear(token, side, signs),
+                match PollEvent::from(event) {
+                    PollEvent::Accept => self.accept(),
+                    PollEvent::Mailbox => has_messages = true,
+                    PollEvent::Socket(token, side, readiness) => self.on_event(token, side, readiness),
                 }
             }
-            again.into_iter().for_each(|token| self.take_turn(token));
-            // Not before: news of an attempt that mail would end is not to be taken for news of the next one.
-            if has_mail {
-                self.read_mail();
+            yielded.into_iter().for_each(|token| self.resume_yielded(token));
+            // Only now: an event for an attempt that a message ends must not be taken for one of the next attempt.
+            if has_messages {
+                self.handle_messages();
             }
-            self.look_at_the_clock();
+            self.run_timers();
             self.mailbox.set_connections(self.connections.len());
         }
     }
 
-    /// How long to sleep at most.
-    fn limit(&self) -> Option<Duration> {
-        if !self.again.is_empty() {
+    /// Timeout of the next wait.
+    fn poll_timeout(&self) -> Option<Duration> {
+        if !self.yielded.is_empty() {
             return Some(Duration::ZERO);
         }
         let first = self.timers.first().map(|(at, _)| *at);
-        let grown = self.young.front().map(|(at, _)| *at);
-        let next = [first, grown, self.paused_until].into_iter().flatten().min()?;
+        let keepalive = self.without_keepalive.front().map(|(at, _)| *at);
+        let next = [first, keepalive, self.paused_until].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    fn look_at_the_clock(&mut self) {
+    fn run_timers(&mut self) {
         while let Some((at, token)) = self.timers.first().copied() {
             if at > self.now {
                 break;
             }
             self.timers.pop_first();
-            if let Some(seeking) = self.seeking(token) {
-                seeking.timer = None;
-                self.seek(token);
+            if let Some(connecting) = self.connecting(token) {
+                connecting.timer = None;
+                self.search_backend(token);
             }
         }
-        while let Some((at, token)) = self.young.front().copied() {
+        while let Some((at, token)) = self.without_keepalive.front().copied() {
             let connection = self.connections.get(token);
             if connection.is_some() && at > self.now {
                 break;
             }
-            self.young.pop_front();
-            if let Some(Connection { state: State::Carrying(carrying), .. }) = connection {
-                let _ = socket::notice_vanished_peers(&carrying.backend); // else it is noticed by whoever writes
+            self.without_keepalive.pop_front();
+            if let Some(Connection { state: State::Relaying(relay), .. }) = connection {
+                let _ = socket::enable_keepalive(&relay.backend); // without it, the next write notices
             }
         }
         if self.paused_until.is_some_and(|until| until <= self.now) {
-            self.resume();
+            self.resume_accepting();
         }
     }
 
-    fn read_mail(&mut self) {
-        let mail = self.mailbox.take();
-        mail.arrivals.into_iter().for_each(|client| self.welcome(client));
-        mail.fronts.into_iter().for_each(|front| self.deliver(front));
+    fn handle_messages(&mut self) {
+        let messages = self.mailbox.take();
+        messages.accepted.into_iter().for_each(|client| self.start_connection(client));
+        messages.frontends.into_iter().for_each(|frontend| self.on_frontend_change(frontend));
     }
 
     fn accept(&mut self) {
-        for _ in 0..ARRIVALS_PER_TURN {
+        for _ in 0..ACCEPTS_PER_WAKEUP {
             if self.connections.len() >= self.limits.connections {
-                return self.pause("as many connections as it may");
+                return self.pause_accepting("as many connections as its limit");
             }
             match socket::accept(&self.listener) {
-                Ok(client) => match self.less_busy() {
-                    None => self.welcome(client),
+                Ok(client) => match self.less_loaded_thread() {
+                    None => self.start_connection(client),
                     Some(other) => other.hand_over(client),
                 },
                 Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return self.pause("no file left"),
-                Err(_) => {} // this one left before its turn
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    return self.pause_accepting("no file descriptor left");
+                }
+                Err(_) => {} // the client closed before it was accepted
             }
         }
     }
 
-    /// Another thread that had better take the next connection. The kernel deals them out by chance, which is fair enough among
-    /// many; of a few that carry much, two are not to share a thread while another has none.
-    fn less_busy(&self) -> Option<Arc<Mailbox>> {
-        let here = self.connections.len();
+    /// Another thread that should take the next connection. The kernel distributes them at random, which is fair
+    /// among many; of a few busy ones, two must not share a thread while another has none.
+    fn less_loaded_thread(&self) -> Option<Arc<Mailbox>> {
+        let own = self.connections.len();
         let least = self.others.iter().min_by_key(|other| other.connections())?;
         let there = least.connections();
-        ((here <= FEW && here > there) || here > there * 2 + 4 * FEW).then(|| least.clone())
+        ((own <= FEW_CONNECTIONS && own > there) || own > there * 2 + 4 * FEW_CONNECTIONS).then(|| least.clone())
     }
 
-    /// Leaves arrivals to the kernel's queue until a connection has ended.
-    fn pause(&mut self, why: &str) {
-        if self.full.is_due(self.now) {
+    /// Leaves new connections in the accept queue until a connection has ended.
+    fn pause_accepting(&mut self, why: &str) {
+        if self.limit_log.is_due(self.now) {
             let connections = self.connections.len();
-            tracing::warn!(connections, "the proxy has {why}; new ones wait: raise the limit of open files");
+            tracing::warn!(connections, "the proxy has {why}; new connections wait: raise RLIMIT_NOFILE");
         }
         if self.paused_until.is_none() && self.poller.listen(&self.listener, false).is_ok() {
-            self.paused_until = Some(self.now + PAUSE);
+            self.paused_until = Some(self.now + ACCEPT_PAUSE);
         }
     }
 
-    fn resume(&mut self) {
+    fn resume_accepting(&mut self) {
         self.paused_until = match self.poller.listen(&self.listener, true) {
             Ok(()) => None,
-            Err(_) => Some(self.now + PAUSE),
+            Err(_) => Some(self.now + ACCEPT_PAUSE),
         };
     }
 
-    fn hear(&mut self, token: Token, side: Side, signs: Signs) {
+    fn on_event(&mut self, token: Token, side: Side, readiness: Readiness) {
         match self.connections.get(token) {
-            Some(Connection { state: State::Carrying(carrying), .. }) => {
-                carrying.hear(side, signs);
-                self.go_on(token);
+            Some(Connection { state: State::Relaying(relay), .. }) => {
+                relay.on_event(side, readiness);
+                self.relay_bytes(token);
             }
-            Some(Connection { state: State::Seeking(_), .. }) => self.hear_while_seeking(token, side, signs),
+            Some(Connection { state: State::Connecting(_), .. }) => {
+                self.on_event_while_connecting(token, side, readiness)
+            }
             None => {}
         }
     }
 
-    fn end(&mut self, token: Token, how: End) {
+    fn end(&mut self, token: Token, mode: CloseMode) {
         self.leave_queue(token);
         let Some(connection) = self.connections.remove(token) else { return };
-        match how {
-            End::Close => {}
-            End::Reset => {
+        match mode {
+            CloseMode::Close => {}
+            CloseMode::Reset => {
                 socket::reset(connection.client);
-                if let State::Carrying(carrying) = connection.state {
-                    socket::reset(carrying.backend);
+                if let State::Relaying(relay) = connection.state {
+                    socket::reset(relay.backend);
                 }
             }
         }
         if self.paused_until.is_some() {
-            self.resume();
+            self.resume_accepting();
         }
     }
 }
 
-enum End {
+/// How the sockets of a connection are closed.
+enum CloseMode {
     Close,
     Reset,
 }

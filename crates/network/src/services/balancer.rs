@@ -1,8 +1,8 @@
-//! Both data paths together.
+//! Keeps the two data paths of Services together: the kernel's nftables table and the user-space proxy.
 //!
-//! A front whose last backend goes is first announced to our own process and then turned over by the kernel; when
-//! backends return, connections that wait are delivered first and then the kernel takes new ones. Whichever
-//! of the two a new connection meets, it is answered.
+//! When a frontend loses its last backend, the proxy learns of it before the kernel redirects connections there. When
+//! backends return, the proxy delivers what it holds before the kernel takes new connections. So a new connection is
+//! served whichever of the two it meets.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,8 +12,8 @@ use std::{
 use tokio::sync::Mutex;
 
 use super::{
-    frontend::{Front, Target},
-    kernel::{Drift, Kernel, KernelSettings},
+    frontend::{BackendPool, Frontend},
+    kernel::{Drift, KernelProxy, KernelSettings},
 };
 use crate::{catalogue::Key, error::NetworkError, proxy::Proxy, range::Range};
 
@@ -21,7 +21,7 @@ use crate::{catalogue::Key, error::NetworkError, proxy::Proxy, range::Range};
 pub struct BalancerSettings {
     pub instance: String,
     pub services: Range,
-    /// All machines' pods.
+    /// The pods of all machines.
     pub pods: Range,
 }
 
@@ -31,103 +31,110 @@ pub struct Balancer {
 }
 
 struct State {
-    kernel: Kernel,
-    /// Whose a front is. Of two Services that ask for the same one, the first in order has it.
-    wanted: BTreeMap<Front, BTreeMap<Key, Target>>,
-    fronts_of: HashMap<Key, BTreeSet<Front>>,
-    /// The kernel has been told everything once.
-    begun: bool,
+    kernel: KernelProxy,
+    /// The Services that have a frontend, which should be one. Of several, the first in order gets it.
+    claims: BTreeMap<Frontend, BTreeMap<Key, BackendPool>>,
+    frontends_of: HashMap<Key, BTreeSet<Frontend>>,
+    /// The whole table was written once.
+    is_initialized: bool,
 }
 
 impl Balancer {
-    /// Takes a port for connections that wait. Packet rules come with the first `apply`.
+    /// Binds the port of the user-space proxy. The nftables table comes with the first `apply`.
     pub fn start(settings: BalancerSettings) -> Result<Arc<Self>, NetworkError> {
-        let proxy = Proxy::start().map_err(NetworkError::system("listen for connections that wait for a backend"))?;
-        let kernel = Kernel::new(KernelSettings {
+        let proxy = Proxy::start().map_err(NetworkError::system("bind the port of the user-space proxy"))?;
+        let kernel = KernelProxy::new(KernelSettings {
             instance: settings.instance,
             services: settings.services,
             pods: settings.pods,
             proxy_port: proxy.port(),
         });
-        let state = State { kernel, wanted: BTreeMap::new(), fronts_of: HashMap::new(), begun: false };
+        let state = State { kernel, claims: BTreeMap::new(), frontends_of: HashMap::new(), is_initialized: false };
         Ok(Arc::new(Self { proxy, state: Mutex::new(state) }))
     }
 
-    /// These Services have exactly these fronts. The first call is about all there are, and replaces what an
-    /// earlier process left. In force when this returns.
-    pub async fn apply(&self, services: Vec<(Key, Vec<(Front, Target)>)>) -> Result<(), NetworkError> {
+    /// Sets the frontends of these Services. The first call has all Services there are, and replaces what an earlier
+    /// process left. In force when this returns.
+    pub async fn apply(&self, services: Vec<(Key, Vec<(Frontend, BackendPool)>)>) -> Result<(), NetworkError> {
         let mut state = self.state.lock().await;
         let changes = state.change(services);
-        // First our own process, which answers for a front whether or not the kernel already sends it there; last
-        // what is gone, which the kernel may send there until then.
-        for (front, target) in changes.iter().filter(|(_, target)| target.is_some()) {
-            self.proxy.set(*front, target.as_ref());
+        // The proxy first: it serves a frontend whether or not the kernel already redirects connections to it. Removed
+        // frontends last: the kernel may redirect their connections until then.
+        for (frontend, pool) in changes.iter().filter(|(_, pool)| pool.is_some()) {
+            self.proxy.set(*frontend, pool.as_ref());
         }
-        let gone: Vec<Front> = changes.iter().filter(|(_, t)| t.is_none()).map(|(front, _)| *front).collect();
-        let written = match state.begun {
+        let removed: Vec<Frontend> =
+            changes.iter().filter(|(_, t)| t.is_none()).map(|(frontend, _)| *frontend).collect();
+        let written = match state.is_initialized {
             true => state.kernel.apply(changes).await,
             false => {
                 let all = state.all();
                 state.kernel.replace(all).await
             }
         };
-        state.begun |= written.is_ok();
-        gone.iter().for_each(|front| self.proxy.set(*front, None));
+        state.is_initialized |= written.is_ok();
+        removed.iter().for_each(|frontend| self.proxy.set(*frontend, None));
         written
     }
 
-    /// Looks at what the kernel really has, and mends it.
+    /// Compares the kernel's table with the desired one, and repairs it.
     pub async fn reconcile(&self) -> Result<Drift, NetworkError> {
         let mut state = self.state.lock().await;
-        if !state.begun {
+        if !state.is_initialized {
             return Ok(Drift::default());
         }
         state.kernel.reconcile().await
     }
 
     pub async fn remove(instance: &str) -> Result<(), NetworkError> {
-        Kernel::remove(instance).await
+        KernelProxy::remove(instance).await
     }
 }
 
 impl State {
-    /// What changes for fronts when these Services have exactly these.
-    fn change(&mut self, services: Vec<(Key, Vec<(Front, Target)>)>) -> BTreeMap<Front, Option<Target>> {
-        let mut before: BTreeMap<Front, Option<Target>> = BTreeMap::new();
-        for (service, fronts) in services {
-            let old = self.fronts_of.get(&service).into_iter().flatten();
-            for front in old.chain(fronts.iter().map(|(front, _)| front)) {
-                before.entry(*front).or_insert_with(|| self.target(front).cloned());
+    /// Sets the frontends of these Services. Returns the frontends that change by it.
+    fn change(
+        &mut self,
+        services: Vec<(Key, Vec<(Frontend, BackendPool)>)>,
+    ) -> BTreeMap<Frontend, Option<BackendPool>> {
+        let mut before: BTreeMap<Frontend, Option<BackendPool>> = BTreeMap::new();
+        for (service, frontends) in services {
+            let old = self.frontends_of.get(&service).into_iter().flatten();
+            for frontend in old.chain(frontends.iter().map(|(frontend, _)| frontend)) {
+                before.entry(*frontend).or_insert_with(|| self.pool(frontend).cloned());
             }
-            self.set(service, fronts);
+            self.set(service, frontends);
         }
-        let now = before.into_iter().map(|(front, before)| (front, before, self.target(&front)));
-        now.filter(|(_, before, now)| before.as_ref() != *now).map(|(front, _, now)| (front, now.cloned())).collect()
+        let changes = before.into_iter().map(|(frontend, before)| (frontend, before, self.pool(&frontend)));
+        changes
+            .filter(|(_, before, now)| before.as_ref() != *now)
+            .map(|(frontend, _, now)| (frontend, now.cloned()))
+            .collect()
     }
 
-    fn all(&self) -> BTreeMap<Front, Target> {
-        self.wanted.keys().filter_map(|front| Some((*front, self.target(front)?.clone()))).collect()
+    fn all(&self) -> BTreeMap<Frontend, BackendPool> {
+        self.claims.keys().filter_map(|frontend| Some((*frontend, self.pool(frontend)?.clone()))).collect()
     }
 
-    fn set(&mut self, service: Key, fronts: Vec<(Front, Target)>) {
-        for front in self.fronts_of.remove(&service).unwrap_or_default() {
-            if let Some(claims) = self.wanted.get_mut(&front) {
-                claims.remove(&service);
-                if claims.is_empty() {
-                    self.wanted.remove(&front);
+    fn set(&mut self, service: Key, frontends: Vec<(Frontend, BackendPool)>) {
+        for frontend in self.frontends_of.remove(&service).unwrap_or_default() {
+            if let Some(of_services) = self.claims.get_mut(&frontend) {
+                of_services.remove(&service);
+                if of_services.is_empty() {
+                    self.claims.remove(&frontend);
                 }
             }
         }
-        if !fronts.is_empty() {
-            self.fronts_of.insert(service.clone(), fronts.iter().map(|(front, _)| *front).collect());
+        if !frontends.is_empty() {
+            self.frontends_of.insert(service.clone(), frontends.iter().map(|(frontend, _)| *frontend).collect());
         }
-        for (front, target) in fronts {
-            self.wanted.entry(front).or_default().insert(service.clone(), target);
+        for (frontend, pool) in frontends {
+            self.claims.entry(frontend).or_default().insert(service.clone(), pool);
         }
     }
 
-    fn target(&self, front: &Front) -> Option<&Target> {
-        self.wanted.get(front)?.values().next()
+    fn pool(&self, frontend: &Frontend) -> Option<&BackendPool> {
+        self.claims.get(frontend)?.values().next()
     }
 }
 

@@ -1,54 +1,188 @@
-//! Where connections arrive, and where they go from there.
+//! Frontends of Services and the backends behind them: the types that both data paths share, and the choice of
+//! backends. Pure.
 
 use std::{
+    collections::BTreeSet,
     net::{Ipv4Addr, SocketAddrV4},
     time::Duration,
 };
 
-use crate::journal::Protocol;
+use crate::{
+    catalogue::{CatalogueState, Endpoint, Key, Service, ServiceKind, ServicePort},
+    journal::Protocol,
+};
 
-/// An address, protocol and port that a Service answers at.
+/// An address, protocol and port at which a Service is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Front {
-    /// None is every address of this machine: a node port.
+pub struct Frontend {
+    /// `None` is every address of this machine: a node port.
     pub address: Option<Ipv4Addr>,
     pub protocol: Protocol,
     pub port: u16,
 }
 
-/// What becomes of a connection to a front.
+/// The backends of a frontend, and how connections reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct BackendPool {
     /// Sorted, each once.
     pub backends: Vec<SocketAddrV4>,
-    /// A client stays with its backend for so long after its last connection.
+    /// Session affinity: a client keeps its backend for so long after its last connection.
     pub affinity: Option<Duration>,
-    /// Packets carry this machine's address, so that answers come back by way of it.
+    /// Connections are masqueraded, so that replies come back through this machine.
     pub masquerade: bool,
-    /// Through our own process even while there are backends. TCP only.
+    /// Connections go through the user-space proxy even while there are backends. TCP only.
     pub through_user_space: bool,
     pub without_backends: WithoutBackends,
-    /// For processes of this machine and pods, if it is something else for them: at addresses only, and none in turn.
-    pub inside: Option<Box<Target>>,
+    /// The pool of clients inside the cluster (processes of this machine, and pods) if they have their own. Only for
+    /// frontends with an address, and not nested further.
+    pub internal: Option<Box<BackendPool>>,
 }
 
+/// What happens to a new connection while there is no backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutBackends {
-    /// The connection waits for a backend in our own process for so long, and is then refused. TCP only.
+    /// The user-space proxy holds it for so long, and resets it if there is still no backend. TCP only.
     Hold(Duration),
-    /// The client hears at once.
-    Refuse,
-    /// The client hears nothing: other machines may well have backends.
+    /// The client receives an RST or ICMP port unreachable at once.
+    Reject,
+    /// The client receives nothing: other machines may well have backends.
     Drop,
 }
 
-impl Target {
-    /// Whether new connections go to our own process.
+impl BackendPool {
+    /// Whether new connections go to the user-space proxy.
     pub fn is_in_user_space(&self) -> bool {
         match self.without_backends {
             _ if self.through_user_space => true,
             WithoutBackends::Hold(_) => self.backends.is_empty(),
-            WithoutBackends::Refuse | WithoutBackends::Drop => false,
+            WithoutBackends::Reject | WithoutBackends::Drop => false,
         }
     }
 }
+
+/// The Node for which backends are chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalNode<'a> {
+    pub name: &'a str,
+    pub zone: Option<&'a str>,
+}
+
+/// All frontends of a Service on this node; none if it has no cluster IP or does not exist.
+pub fn service_frontends(catalogue: &CatalogueState, key: &Key, node: LocalNode<'_>) -> Vec<(Frontend, BackendPool)> {
+    let Some(service) = catalogue.service(key) else { return Vec::new() };
+    let ServiceKind::ClusterIp(address) = service.kind else { return Vec::new() };
+    let mut frontends = Vec::new();
+    for port in &service.ports {
+        let choose = |local: bool| {
+            let scope = if local { BackendScope::Node(node.name) } else { BackendScope::Cluster { zone: node.zone } };
+            choose_backends(catalogue, key, service, port, scope)
+        };
+        let internal = backend_pool(service, port, choose(service.internal_local), service.internal_local, false);
+        let cluster = || backend_pool(service, port, choose(false), false, false);
+        frontends.push((frontend(Some(address), port), internal));
+        if port.node_port.is_none() && service.external_ips.is_empty() {
+            continue;
+        }
+        let external = backend_pool(service, port, choose(service.external_local), service.external_local, true);
+        for address in &service.external_ips {
+            let pool = match service.external_local {
+                true => split_by_client(external.clone(), cluster()),
+                false => external.clone(),
+            };
+            frontends.push((frontend(Some(*address), port), pool));
+        }
+        if let Some(number) = port.node_port {
+            frontends.push((Frontend { address: None, protocol: port.protocol, port: number }, external));
+        }
+    }
+    frontends
+}
+
+/// `externalTrafficPolicy: Local` at an external address: clients outside get backends of this node, which see the
+/// client's address, and that only the kernel data path can do. Clients inside the cluster get all backends.
+fn split_by_client(external: BackendPool, internal: BackendPool) -> BackendPool {
+    BackendPool { through_user_space: false, internal: Some(Box::new(internal)), ..external }
+}
+
+fn frontend(address: Option<Ipv4Addr>, port: &ServicePort) -> Frontend {
+    Frontend { address, protocol: port.protocol, port: port.port }
+}
+
+fn can_hold(service: &Service, port: &ServicePort) -> bool {
+    port.protocol == Protocol::Tcp && !service.hold.is_zero()
+}
+
+fn backend_pool(
+    service: &Service,
+    port: &ServicePort,
+    backends: BTreeSet<SocketAddrV4>,
+    local: bool,
+    from_outside: bool,
+) -> BackendPool {
+    BackendPool {
+        backends: backends.into_iter().collect(),
+        affinity: service.affinity,
+        // Backends of this node only: replies come back through it anyway, and they see the client's address.
+        masquerade: from_outside && !local,
+        through_user_space: service.through_user_space && port.protocol == Protocol::Tcp,
+        without_backends: match (local, can_hold(service, port)) {
+            (true, _) => WithoutBackends::Drop,
+            (false, true) => WithoutBackends::Hold(service.hold),
+            (false, false) => WithoutBackends::Reject,
+        },
+        internal: None,
+    }
+}
+
+/// Which endpoints may be backends.
+#[derive(Clone, Copy)]
+enum BackendScope<'a> {
+    /// Those on this node (traffic policy `Local`).
+    Node(&'a str),
+    /// Those of the whole cluster, or of this zone if topology hints say so.
+    Cluster { zone: Option<&'a str> },
+}
+
+/// The ready endpoints. If none is ready, and connections would not be held, those that are terminating but still
+/// serve.
+fn choose_backends(
+    catalogue: &CatalogueState,
+    key: &Key,
+    service: &Service,
+    port: &ServicePort,
+    scope: BackendScope<'_>,
+) -> BTreeSet<SocketAddrV4> {
+    let slices = catalogue.slices_of(key).filter_map(|slice| {
+        let mut ports = slice.ports.iter();
+        let target = ports.find(|other| other.name == port.name && other.protocol == port.protocol)?;
+        Some((target.port, &slice.endpoints))
+    });
+    let all = slices.flat_map(|(port, endpoints)| endpoints.iter().map(move |endpoint| (port, endpoint)));
+    let in_scope = |endpoint: &Endpoint| match scope {
+        BackendScope::Node(name) => endpoint.node.as_deref() == Some(name),
+        BackendScope::Cluster { .. } => true,
+    };
+    let (ready, others): (Vec<_>, Vec<_>) = all.filter(|(_, e)| in_scope(e)).partition(|(_, endpoint)| endpoint.ready);
+    let holds = can_hold(service, port) && matches!(scope, BackendScope::Cluster { .. });
+    let chosen = match scope {
+        _ if ready.is_empty() && holds => Vec::new(),
+        _ if ready.is_empty() => others.into_iter().filter(|(_, e)| e.serving && e.terminating).collect(),
+        BackendScope::Cluster { zone: Some(zone) } => prefer_zone(ready, zone),
+        BackendScope::Cluster { zone: None } | BackendScope::Node(_) => ready,
+    };
+    chosen.into_iter().map(|(port, endpoint)| SocketAddrV4::new(endpoint.address, port)).collect()
+}
+
+/// Topology hints, as kube-proxy applies them: endpoints with a hint for the zone, if there are any and all endpoints
+/// have hints.
+fn prefer_zone<'a>(ready: Vec<(u16, &'a Endpoint)>, zone: &str) -> Vec<(u16, &'a Endpoint)> {
+    let is_for_zone = |endpoint: &Endpoint| endpoint.for_zones.iter().any(|hint| **hint == *zone);
+    let all_have_hints = ready.iter().all(|(_, endpoint)| !endpoint.for_zones.is_empty());
+    if !all_have_hints || !ready.iter().any(|(_, endpoint)| is_for_zone(endpoint)) {
+        return ready;
+    }
+    ready.into_iter().filter(|(_, endpoint)| is_for_zone(endpoint)).collect()
+}
+
+#[cfg(test)]
+mod tests;

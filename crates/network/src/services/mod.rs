@@ -1,13 +1,12 @@
-//! Addresses that stay while pods come and go.
+//! Services: load balancing of cluster IPs, external IPs and node ports.
 //!
-//! One table ([`table`], pure) says for every front of every Service where its connections go. Two data paths
-//! carry it out: the kernel's packet rules ([`kernel`]), and our own process ([`crate::proxy`]) for TCP connections that wait
-//! for a backend. [`balancer`] keeps the two together, so that no connection falls between them.
+//! [`frontend`] (pure) chooses the backends of every frontend. Two data paths carry it out: nftables in the kernel
+//! ([`kernel`]), and the user-space proxy ([`crate::proxy`]) for TCP connections that wait for a backend.
+//! [`balancer`] keeps the two together, so that no connection is lost between them.
 
 mod balancer;
 pub mod frontend;
 mod kernel;
-pub mod table;
 
 pub use balancer::{Balancer, BalancerSettings};
-pub use kernel::{Drift, Kernel, KernelSettings};
+pub use kernel::{Drift, KernelProxy, KernelSettings};

@@ -1,4 +1,5 @@
-//! DNS as clients see it: `dig` and raw packets against a server on the loopback interface, and resolvers that misbehave.
+//! DNS as clients see it: `dig` and raw packets against a server on the loopback interface, and resolvers that
+//! misbehave.
 
 mod hostile;
 mod others;

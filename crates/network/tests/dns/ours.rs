@@ -5,21 +5,21 @@ use std::{
     time::Duration,
 };
 
-use mainstay_network::{catalogue::Kind, dns::Dns};
+use mainstay_network::{catalogue::ServiceKind, dns::Dns};
 
 use crate::support::{Running, own_address, settings};
 
 async fn cluster() -> Running {
     let dns = Running::start(Vec::new()).await;
-    dns.add("web", Kind::Address([10, 96, 0, 1].into()), [[10, 244, 0, 7]]);
-    dns.add("db", Kind::Headless, [[10, 244, 0, 5], [10, 244, 0, 6]]);
-    dns.add("many", Kind::Headless, (0..=255).map(|last| [10, 244, 9, last]));
+    dns.add("web", ServiceKind::ClusterIp([10, 96, 0, 1].into()), [[10, 244, 0, 7]]);
+    dns.add("db", ServiceKind::Headless, [[10, 244, 0, 5], [10, 244, 0, 6]]);
+    dns.add("many", ServiceKind::Headless, (0..=255).map(|last| [10, 244, 9, last]));
     dns.catalogue.set_machine("m1", Some([192, 0, 2, 1].into()));
     dns
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dig_finds_services_backends_machines_and_the_way_back() {
+async fn dig_resolves_services_endpoints_machines_and_ptr_records() {
     let dns = cluster().await;
     let table: &[(&str, &[&str])] = &[
         ("web.default.svc.cluster.local", &["10.96.0.1"]),
@@ -54,7 +54,7 @@ async fn dig_finds_services_backends_machines_and_the_way_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn absence_is_told_apart_and_comes_with_the_domain() {
+async fn nxdomain_and_nodata_come_with_the_soa() {
     let dns = cluster().await;
     let none = dns.dig("none.default.svc.cluster.local").await;
     assert!(none.contains("status: NXDOMAIN") && none.contains("flags: qr aa rd ra;"), "{none}");
@@ -65,7 +65,7 @@ async fn absence_is_told_apart_and_comes_with_the_domain() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn letters_of_the_question_come_back() {
+async fn the_letter_case_of_the_question_comes_back() {
     let dns = cluster().await;
     let said = dns.dig("WeB.dEfault.SVC.cluster.LOCAL").await;
     assert!(said.contains("WeB.dEfault.SVC.cluster.LOCAL. 5 IN A 10.96.0.1"), "{said}");
@@ -73,7 +73,7 @@ async fn letters_of_the_question_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_set_too_large_for_a_packet_is_cut_there_and_whole_by_tcp() {
+async fn an_rrset_too_large_for_udp_is_complete_over_tcp() {
     let dns = cluster().await;
     let plain = dns.dig("+noedns +ignore many.default.svc.cluster.local").await;
     assert!(plain.contains("flags: qr aa tc") && plain.contains("MSG SIZE rcvd: 5"), "{plain}");
@@ -89,13 +89,13 @@ async fn a_set_too_large_for_a_packet_is_cut_there_and_whole_by_tcp() {
 async fn a_change_is_in_the_next_answer() {
     let dns = cluster().await;
     assert_eq!(dns.short("new.default.svc.cluster.local").await, [""; 0]);
-    dns.add("new", Kind::Address([10, 96, 0, 9].into()), []);
+    dns.add("new", ServiceKind::ClusterIp([10, 96, 0, 9].into()), []);
     assert_eq!(dns.short("new.default.svc.cluster.local").await, ["10.96.0.9"]);
     dns.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_is_taken_or_not_here_is_named_with_what_to_do() {
+async fn bind_errors_name_the_address_and_what_to_do() {
     let dns = cluster().await;
     let bind = async |address: Ipv4Addr, port: u16| {
         let wanted = mainstay_network::dns::DnsSettings { address, port, ..settings(Vec::new()) };
@@ -116,7 +116,7 @@ async fn an_address_that_is_taken_or_not_here_is_named_with_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_ask_at_once_and_all_are_answered() {
+async fn many_clients_at_once_are_all_answered() {
     let dns = cluster().await;
     let clients = (0..200u16).map(|id| {
         let dns = &dns;

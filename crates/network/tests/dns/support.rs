@@ -10,7 +10,7 @@ use std::{
 use hickory_proto::op::Message;
 use mainstay_network::{
     Protocol,
-    catalogue::{Catalogue, Endpoint, HOLD, Key, Kind, Service, ServicePort, Slice, SlicePort},
+    catalogue::{Catalogue, Endpoint, HOLD, Key, Service, ServiceKind, ServicePort, Slice, SlicePort},
     dns::{Dns, DnsSettings, Upstreams},
 };
 use tokio::{net::UdpSocket, process::Command, task::JoinHandle, time::timeout};
@@ -26,7 +26,8 @@ pub struct Running {
     task: JoinHandle<()>,
 }
 
-/// A loopback address that no other test run beside this one uses: a port that is free for TCP may be somebody's for UDP.
+/// A loopback address that no other test run beside this one uses: a port that is free for TCP may be somebody's for
+/// UDP.
 pub fn own_address() -> Ipv4Addr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 128 | high, middle, low.max(1))
@@ -58,7 +59,7 @@ impl Running {
         timeout(Duration::from_secs(2), self.task).await.expect("stops when asked to").expect("did not panic");
     }
 
-    pub fn add(&self, name: &str, kind: Kind, backends: impl IntoIterator<Item = [u8; 4]>) {
+    pub fn add(&self, name: &str, kind: ServiceKind, backends: impl IntoIterator<Item = [u8; 4]>) {
         let (key, port) = (Key::new("default", name), 80);
         let service = Service {
             kind,

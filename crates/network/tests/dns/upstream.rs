@@ -78,7 +78,7 @@ impl Upstream {
     }
 
     /// How often it was asked, by UDP and by TCP.
-    pub fn asked(&self) -> (usize, usize) {
+    pub fn query_counts(&self) -> (usize, usize) {
         (self.state.by_udp.load(Ordering::SeqCst), self.state.by_tcp.load(Ordering::SeqCst))
     }
 

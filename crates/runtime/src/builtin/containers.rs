@@ -1,25 +1,27 @@
 //! Containers: made, started, stopped, removed.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, os::fd::AsFd, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Inner, capabilities, cgroup,
+    Inner, apparmor, capabilities, cgroup,
     cgroup::Cgroup,
-    client, mounts,
+    client, mount_checks,
     oci::{self, Pids, Wanted},
     record::{self, ContainerRecord, Launch, Run, SharedMount},
     rooted,
     sandboxes::blocking,
-    signals,
+    signals, staging,
     users::{self, Accounts},
     wire::{Answer, Request},
     world::Known,
 };
 use crate::{
     error::RuntimeError,
+    idmap,
+    images::Owners,
     observed::{ContainerId, SandboxId},
     port::Result,
     spec::{ContainerSpec, Propagation, Resources, Seccomp},
@@ -61,10 +63,25 @@ impl Inner {
                     other => other,
                 };
                 let image = inner.images.config(&spec.image_id).map_err(missing)?;
-                let rootfs = inner.images.prepare_rootfs(&spec.image_id, &id.0).map_err(missing)?;
+                let users = record.users(inner.boot.as_str()).map_err(invalid)?;
+                let namespace = users.map(|(holder, _)| idmap::open_namespace(holder.pid)).transpose();
+                let namespace = namespace.map_err(|error| RuntimeError::failed("open the user namespace", error))?;
+                let owners = namespace.as_ref().zip(users);
+                let owners = owners.map(|(fd, (_, ids))| Owners { namespace: fd.as_fd(), ids });
+                let rootfs =
+                    inner.images.prepare_rootfs_for(&spec.image_id, &id.0, owners.as_ref()).map_err(missing)?;
                 let dir = inner.paths.sandbox(&record.id).container(&id);
                 let user =
                     users::resolve(&spec.security, &image.user, &Accounts::read(&rootfs.path)).map_err(invalid)?;
+                let ids = users.map(|(_, ids)| ids);
+                users::verify_within(&user, ids).map_err(invalid)?;
+                mount_checks::verify(&rootfs.path, &spec.mounts).map_err(invalid)?;
+                if ids.is_some() && spec.mounts.iter().any(|mount| mount.propagation == Propagation::Bidirectional) {
+                    return Err(invalid(
+                        "mountPropagation: Bidirectional is not possible with hostUsers: false".into(),
+                    ));
+                }
+                let apparmor = apparmor::profile(&spec.security, &apparmor::Host::read()).map_err(invalid)?;
                 let cgroup = record.cgroup().join(&id.0);
                 let pids = Pids::of(record.spec.pid, record.reaper, target);
                 let shm = if record.spec.host_ipc { PathBuf::from("/dev/shm") } else { inner.paths.shm(&record.id) };
@@ -72,19 +89,30 @@ impl Inner {
                 let stages: Vec<PathBuf> = shared.iter().map(|mount| mount.stage.clone()).collect();
                 let cwd = oci::working_dir(&spec, &image);
                 // One that is on a mount, or on what cannot be written, is there or it is not.
-                let _ = rooted::create_dirs(&rootfs.path, std::path::Path::new(cwd));
-                let config = oci::config(&Wanted {
+                let _ = rooted::create_dirs(&rootfs.path, std::path::Path::new(cwd), ids.map_or(0, |ids| ids.host_id));
+                let mut config = oci::config(&Wanted {
                     spec: &spec,
                     image: &image,
                     user: &user,
                     root: &rootfs.path,
                     hostname: &record.spec.hostname,
                     cgroup: &cgroup,
+                    layout: cgroup::layout(),
+                    users: ids.is_some(),
+                    apparmor: apparmor.as_deref(),
                     pids: pids.clone(),
                     shm: &shm,
                     stages: &stages,
                 })
                 .map_err(invalid)?;
+                let staging = match users {
+                    None => None,
+                    Some((holder, _)) => {
+                        let needed = [dir.path(), inner.paths.run_dir.as_path(), spec.log_path.as_path()];
+                        let directory = staging::directory(&needed).map_err(invalid)?;
+                        Some(staging::stage(&mut config, holder, &directory))
+                    }
+                };
                 let made = ContainerRecord {
                     id: id.clone(),
                     sandbox: record.id.clone(),
@@ -109,9 +137,11 @@ impl Inner {
                     own_pids: pids == Pids::Own,
                     private: targets(&spec, Propagation::Private),
                     shared,
+                    stdio_owner: ids.map_or(0, |ids| ids.host_id) + user.uid,
+                    staging,
                 };
                 let write = || -> io::Result<()> {
-                    std::fs::create_dir_all(dir.path())?;
+                    mainstay_files::create_private_dir(dir.path())?;
                     record::write(&dir.config(), &config)?;
                     record::write(&dir.launch(), &launch)?;
                     // Last: what has it is whole.
@@ -243,7 +273,7 @@ impl Inner {
         let swept = blocking(move || {
             // What lies there without its record was never there.
             let record = std::fs::remove_file(dir.record());
-            mounts::remove_tree(dir.path()).and(record)
+            mainstay_files::mountinfo::remove_tree(dir.path()).and(record)
         });
         swept.await?.map_err(|error| RuntimeError::failed(format!("remove container {id}"), error))?;
         self.world.change(&sandbox, |sandbox| sandbox.containers.remove(id))?;

@@ -8,13 +8,15 @@ use std::{collections::HashMap, ffi::OsString, path::PathBuf, sync::Arc, time::D
 
 use async_trait::async_trait;
 use caps::CapsHashSet;
+use mainstay_files::{create_private_dir, mountinfo};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
+pub mod apparmor;
 mod capabilities;
 mod client;
 mod containers;
-mod mounts;
+mod mount_checks;
 mod oci;
 mod paths;
 mod record;
@@ -24,6 +26,7 @@ mod seccomp;
 mod sessions;
 pub mod shim;
 mod signals;
+mod staging;
 mod stats;
 mod sys;
 mod users;
@@ -42,6 +45,9 @@ use crate::{
 use paths::Paths;
 use wire::Request;
 use world::World;
+
+/// As in a container's id, and as RuntimeClasses name it.
+pub const NAME: &str = "mainstay";
 
 pub struct BuiltinSettings {
     /// What outlives a restart of the machine: `<data>/runtime`.
@@ -89,10 +95,14 @@ impl Keyed {
 impl Builtin {
     /// Finds everything that an earlier one made.
     pub async fn open(settings: BuiltinSettings) -> Result<Self> {
+        let missing = cgroup::what_is_missing();
+        if !missing.is_empty() {
+            return Err(RuntimeError::failed("find the machine's cgroups", missing.join("; ")));
+        }
         let failed = |error: std::io::Error| RuntimeError::failed("open the runtime's directory", error);
         let paths = Paths { directory: settings.directory, run_dir: settings.run_dir };
-        for dir in [paths.sandboxes(), paths.sockets()] {
-            std::fs::create_dir_all(dir).map_err(failed)?;
+        for dir in [paths.sandboxes(), paths.run_dir.clone(), paths.sockets(), paths.all_shm()] {
+            create_private_dir(&dir).map_err(failed)?;
         }
         let inner = Arc::new(Inner {
             paths,
@@ -118,7 +128,7 @@ impl Builtin {
         let inner = Arc::clone(&self.0);
         let swept = sandboxes::blocking(move || {
             Cgroup::at(inner.cgroup_parent.clone()).remove()?;
-            mounts::remove_tree(&inner.paths.run_dir)
+            mountinfo::remove_tree(&inner.paths.run_dir)
         });
         swept.await?.map_err(|error| RuntimeError::failed("remove what is left of the runtime", error))
     }
@@ -127,7 +137,7 @@ impl Builtin {
 #[async_trait]
 impl Runtime for Builtin {
     async fn about(&self) -> Result<About> {
-        Ok(About { name: "mainstay".into(), version: env!("CARGO_PKG_VERSION").into() })
+        Ok(About { name: NAME.into(), version: env!("CARGO_PKG_VERSION").into() })
     }
 
     async fn observe(&self, pod: Option<&PodUid>) -> Result<Observed> {

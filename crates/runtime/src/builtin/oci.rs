@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use super::users::User;
 use crate::{
+    cgroup::Layout,
     images::ImageConfig,
-    spec::{ContainerSpec, Mount, PidMode, Propagation},
+    spec::{ContainerSpec, Mount, PidMode, Propagation, RecursiveReadOnly},
 };
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -31,6 +32,8 @@ const MASKED: [&str; 11] = [
 
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+const CGROUP: &str = "/sys/fs/cgroup";
+
 /// Everything a configuration is made from.
 pub struct Wanted<'a> {
     pub spec: &'a ContainerSpec,
@@ -39,6 +42,12 @@ pub struct Wanted<'a> {
     pub root: &'a Path,
     pub hostname: &'a str,
     pub cgroup: &'a Path,
+    /// How the machine's cgroups are mounted.
+    pub layout: &'a Layout,
+    /// In a user namespace of the pod's.
+    pub users: bool,
+    /// The AppArmor profile, where one is to be applied.
+    pub apparmor: Option<&'a str>,
     pub pids: Pids,
     /// The pod's shared memory.
     pub shm: &'a Path,
@@ -107,6 +116,11 @@ pub fn config(wanted: &Wanted<'_>) -> Result<Value, String> {
         Pids::Host => {}
     }
     let (devices, rules) = devices(spec)?;
+    let mut read_only: Vec<&str> = if unmasked { Vec::new() } else { READ_ONLY.to_vec() };
+    if has_own_cgroup(wanted) {
+        // The hierarchies below are mounted read-only one by one; this is the directory that holds them.
+        read_only.push(CGROUP);
+    }
     let propagates = spec.mounts.iter().any(|mount| mount.propagation == Propagation::Bidirectional);
     Ok(json!({
         "ociVersion": "1.0.2",
@@ -118,6 +132,7 @@ pub fn config(wanted: &Wanted<'_>) -> Result<Value, String> {
             "env": environment(wanted),
             "cwd": working_dir(spec, wanted.image),
             "noNewPrivileges": security.no_new_privileges,
+            "apparmorProfile": wanted.apparmor,
         },
         "mounts": mounts(wanted),
         "linux": {
@@ -127,9 +142,40 @@ pub fn config(wanted: &Wanted<'_>) -> Result<Value, String> {
             "devices": devices,
             "rootfsPropagation": if propagates { "shared" } else { "slave" },
             "maskedPaths": if unmasked { &[][..] } else { &MASKED[..] },
-            "readonlyPaths": if unmasked { &[][..] } else { &READ_ONLY[..] },
+            "readonlyPaths": read_only,
         },
     }))
+}
+
+/// Whether the container sees nothing of the machine's cgroups but its own, which it cannot change. Privileged ones see all
+/// there is, as upstream's do; a volume of the pod's own at that place takes the place of ours.
+fn has_own_cgroup(wanted: &Wanted<'_>) -> bool {
+    let replaced = wanted.spec.mounts.iter().any(|mount| mount.target == Path::new(CGROUP));
+    (!wanted.spec.security.privileged || wanted.users) && !replaced
+}
+
+/// The container's own cgroup at the root of each hierarchy's mount, and no named hierarchies: processes are not moved
+/// in those, so their mounts would show the machine's root. Mounts of type `cgroup` are not used for it, because
+/// libcontainer leaves them writable.
+fn cgroup_mounts(wanted: &Wanted<'_>) -> Vec<Value> {
+    let bind = |source: PathBuf, target: &Path| {
+        json!({"destination": target, "type": "bind", "source": source,
+               "options": ["bind", "nosuid", "noexec", "nodev", "ro"]})
+    };
+    match wanted.layout {
+        Layout::V2(root) => vec![bind(root.join(wanted.cgroup), Path::new(CGROUP))],
+        Layout::V1(hierarchies) => {
+            let mut all = vec![json!({"destination": CGROUP, "type": "tmpfs", "source": "tmpfs",
+                                      "options": ["nosuid", "noexec", "nodev", "mode=755", "size=64k"]})];
+            for (controllers, root) in hierarchies {
+                // `cpu,cpuacct` is also looked for as `cpu` and as `cpuacct`.
+                let joint = controllers.join(",");
+                let names = controllers.iter().filter(|name| **name != joint).chain([&joint]);
+                all.extend(names.map(|name| bind(root.join(wanted.cgroup), &Path::new(CGROUP).join(name))));
+            }
+            all
+        }
+    }
 }
 
 fn mounts(wanted: &Wanted<'_>) -> Vec<Value> {
@@ -143,9 +189,13 @@ fn mounts(wanted: &Wanted<'_>) -> Vec<Value> {
                "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]}),
         json!({"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": ["nosuid", "noexec", "nodev"]}),
         json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", access]}),
-        json!({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup",
-               "options": ["nosuid", "noexec", "nodev", "relatime", access]}),
     ];
+    if has_own_cgroup(wanted) {
+        all.extend(cgroup_mounts(wanted));
+    } else {
+        all.push(json!({"destination": CGROUP, "type": "cgroup", "source": "cgroup",
+                        "options": ["nosuid", "noexec", "nodev", "relatime", access]}));
+    }
     // One that the pod mounts itself takes the place of ours.
     let own = |path: &str| wanted.spec.mounts.iter().any(|mount| mount.target == Path::new(path));
     all.retain(|mount| !mount["destination"].as_str().is_some_and(own));
@@ -165,7 +215,11 @@ fn mounts(wanted: &Wanted<'_>) -> Vec<Value> {
     // What lies above comes first.
     asked.sort_by_key(|(mount, _)| mount.target.components().count());
     all.extend(asked.into_iter().map(|(mount, source)| {
-        let access = if mount.read_only { "ro" } else { "rw" };
+        let access = match (mount.read_only, mount.recursive_read_only) {
+            (true, RecursiveReadOnly::Enabled | RecursiveReadOnly::IfPossible) => "rro",
+            (true, RecursiveReadOnly::Disabled) => "ro",
+            (false, _) => "rw",
+        };
         json!({"destination": mount.target, "type": "bind", "source": source, "options": ["rbind", access]})
     }));
     all
@@ -253,11 +307,79 @@ mod tests {
             root: Path::new("/root"),
             hostname: "web-0",
             cgroup: Path::new("m/p/c"),
+            layout: &hybrid(),
+            users: false,
+            apparmor: None,
             pids: Pids::Own,
             shm: Path::new("/run/shm"),
             stages: &[],
         };
         config(&wanted).unwrap()
+    }
+
+    fn hybrid() -> Layout {
+        let hierarchy = |names: &[&str], root: &str| (strings(names), PathBuf::from(root));
+        Layout::V1(vec![
+            hierarchy(&["cpu", "cpuacct"], "/sys/fs/cgroup/cpu,cpuacct"),
+            hierarchy(&["memory"], "/sys/fs/cgroup/memory"),
+        ])
+    }
+
+    fn cgroups(spec: &ContainerSpec) -> Vec<(String, String, bool)> {
+        let config = made(spec);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let all = config["mounts"].as_array().unwrap().iter();
+        all.filter(|mount| text(&mount["destination"]).starts_with(CGROUP))
+            .map(|mount| {
+                let read_only = mount["options"].as_array().unwrap().contains(&json!("ro"));
+                (text(&mount["destination"]), text(&mount["source"]), read_only)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_container_sees_its_own_cgroup_alone_and_cannot_write_it() {
+        let mut spec = ContainerSpec::default();
+        let own = |target: &str, source: &str| (target.to_owned(), source.to_owned(), true);
+        assert_eq!(
+            cgroups(&spec)[1..],
+            [
+                own("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct/m/p/c"),
+                own("/sys/fs/cgroup/cpuacct", "/sys/fs/cgroup/cpu,cpuacct/m/p/c"),
+                own("/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpu,cpuacct/m/p/c"),
+                own("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/m/p/c"),
+            ]
+        );
+        let read_only =
+            |spec: &ContainerSpec| made(spec)["linux"]["readonlyPaths"].as_array().unwrap().contains(&json!(CGROUP));
+        assert!(read_only(&spec));
+        spec.security.unmasked_proc = true;
+        assert!(read_only(&spec), "procMount is about /proc");
+        spec.security.privileged = true;
+        assert!(!read_only(&spec));
+        assert_eq!(cgroups(&spec), [(CGROUP.to_owned(), "cgroup".to_owned(), false)]);
+    }
+
+    #[test]
+    fn with_one_hierarchy_the_containers_own_part_is_the_whole() {
+        let (image, user, spec) = (image(), User { uid: 0, gid: 0, groups: vec![] }, ContainerSpec::default());
+        let wanted = Wanted {
+            spec: &spec,
+            image: &image,
+            user: &user,
+            root: Path::new("/root"),
+            hostname: "web-0",
+            cgroup: Path::new("m/p/c"),
+            layout: &Layout::V2(CGROUP.into()),
+            users: false,
+            apparmor: None,
+            pids: Pids::Own,
+            shm: Path::new("/run/shm"),
+            stages: &[],
+        };
+        let options = json!(["bind", "nosuid", "noexec", "nodev", "ro"]);
+        let own = json!({"destination": CGROUP, "type": "bind", "source": "/sys/fs/cgroup/m/p/c", "options": options});
+        assert_eq!(cgroup_mounts(&wanted), [own]);
     }
 
     #[test]
@@ -303,6 +425,7 @@ mod tests {
             source: "/source".into(),
             target: target.into(),
             read_only: true,
+            recursive_read_only: Default::default(),
             propagation: Propagation::Private,
         };
         let spec = ContainerSpec { mounts: vec![mount("/a/b"), mount("/a"), mount("/dev/shm")], ..Default::default() };

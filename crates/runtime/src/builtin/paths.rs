@@ -36,8 +36,12 @@ impl Paths {
         self.sockets().join(&id.0)
     }
 
+    pub fn all_shm(&self) -> PathBuf {
+        self.run_dir.join("shm")
+    }
+
     pub fn shm(&self, id: &SandboxId) -> PathBuf {
-        self.run_dir.join("shm").join(&id.0)
+        self.all_shm().join(&id.0)
     }
 }
 

@@ -4,16 +4,17 @@
 //! container runs, and the boot id in each record says so.
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use jiff::Timestamp;
+use mainstay_files::{Durability, PRIVATE_FILE, write_atomic};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
+    idmap::UserNamespace,
     observed::{ContainerId, ContainerState, PodRef, SandboxId},
     spec::{ContainerSpec, LogLimit, Resources, SandboxSpec, Seccomp},
 };
@@ -33,12 +34,22 @@ pub struct SandboxRecord {
     pub shim: Option<Process>,
     /// The first process of all, if containers share theirs.
     pub reaper: Option<i32>,
+    /// The process whose user namespace is the pod's, if it has one.
+    #[serde(default)]
+    pub users: Option<Process>,
 }
 
 impl SandboxRecord {
     /// What lives in this sandbox, and in no other of the same pod.
     pub fn cgroup(&self) -> PathBuf {
         self.pod_cgroup.join(&self.id.0)
+    }
+
+    /// The process that holds the pod's user namespace, and the ids in it, if the pod has one.
+    pub fn users(&self, boot: &str) -> Result<Option<(Process, UserNamespace)>, String> {
+        let Some(ids) = self.spec.users else { return Ok(None) };
+        let holder = self.users.filter(|holder| self.boot == boot && holder.is_alive());
+        holder.map(|holder| Some((holder, ids))).ok_or_else(|| "the pod's user namespace is gone".to_owned())
     }
 }
 
@@ -93,6 +104,31 @@ pub struct Launch {
     /// Mounts whose propagation is not the default, by target.
     pub private: Vec<PathBuf>,
     pub shared: Vec<SharedMount>,
+    /// Whom its standard streams belong to, so that it can open `/dev/stdout`.
+    #[serde(default)]
+    pub stdio_owner: u32,
+    /// In a user namespace.
+    #[serde(default)]
+    pub staging: Option<Staging>,
+}
+
+/// Everything that a container in a user namespace is made of, in a directory that its user can reach: the data directory is
+/// root's alone, and what makes the container's mounts is no longer that root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staging {
+    /// The process whose user namespace it is.
+    pub holder: Process,
+    /// A tmpfs of the container's own mount namespace goes here.
+    pub directory: PathBuf,
+    pub mounts: Vec<StagedMount>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagedMount {
+    pub source: PathBuf,
+    /// Below the directory.
+    pub name: String,
+    pub idmapped: bool,
 }
 
 /// A mount that propagates to the machine.
@@ -179,10 +215,7 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
 }
 
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = fs::File::create(&new)?;
-    file.write_all(bytes)?;
-    fs::rename(&new, path)
+    write_atomic(path, bytes, PRIVATE_FILE, Durability::Volatile)
 }
 
 /// Changes with every start of the machine.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2},
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, openat, openat2},
     io::Errno,
 };
 
@@ -33,8 +33,15 @@ pub fn read(root: &Path, path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Makes a directory and what lies above it, where it is missing.
-pub fn create_dirs(root: &Path, path: &Path) -> io::Result<()> {
+/// Whether what lies there is a directory.
+pub fn is_dir(root: &Path, path: &Path) -> io::Result<bool> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let found = open(&open_root(root)?, path, OFlags::PATH)?;
+    Ok(std::fs::File::from(found).metadata()?.is_dir())
+}
+
+/// Makes a directory and what lies above it, where it is missing. What is made belongs to `owner`.
+pub fn create_dirs(root: &Path, path: &Path, owner: u32) -> io::Result<()> {
     let root = open_root(root)?;
     let mut sofar = PathBuf::new();
     for part in path.components() {
@@ -42,7 +49,11 @@ pub fn create_dirs(root: &Path, path: &Path) -> io::Result<()> {
         let parent = if sofar.as_os_str().is_empty() { Path::new(".") } else { &sofar };
         let dir = open(&root, parent, OFlags::PATH | OFlags::DIRECTORY)?;
         match mkdirat(&dir, part, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+            Ok(()) => {
+                let id = (Uid::from_raw(owner), Gid::from_raw(owner));
+                chownat(&dir, part, Some(id.0), Some(id.1), AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
         sofar.push(part);
@@ -72,8 +83,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("srv")).unwrap();
         symlink("/srv", dir.path().join("data")).unwrap();
-        create_dirs(dir.path(), Path::new("/data/a/b")).unwrap();
+        create_dirs(dir.path(), Path::new("/data/a/b"), 70_000).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(dir.path().join("srv/a/b")).unwrap()), 70_000);
         assert!(dir.path().join("srv/a/b").is_dir());
-        create_dirs(dir.path(), Path::new("/data/a/b")).unwrap();
+        create_dirs(dir.path(), Path::new("/data/a/b"), 0).unwrap();
     }
 }

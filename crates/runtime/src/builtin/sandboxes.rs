@@ -1,12 +1,16 @@
 //! Sandboxes: made, found again, removed.
 //!
-//! A sandbox is its directory. It is made not ready, and only made ready when everything is there; it is made not ready
-//! again before anything is taken away, and its record is the last that goes. So whatever interrupts, what is found is
+//! A sandbox is its directory. It is made not ready, and only made ready when everything is there; its shim ends before
+//! anything is taken away, and its record is the last that goes. So whatever interrupts, what is found is
 //! either whole or good for removal, and removal can be repeated from any point.
+//!
+//! Removal writes nothing: on a full disk it is what makes room. That it has begun need not be recorded, because a
+//! sandbox without its shim is not ready, whatever its record says.
 
 use std::{fs, io, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use mainstay_files::{create_private_dir, mountinfo};
 use nix::{
     mount::{MsFlags, mount},
     sys::signal::{Signal, kill},
@@ -22,14 +26,13 @@ use super::{
     Inner,
     cgroup::Cgroup,
     client::{self, Client},
-    mounts,
     record::{self, ContainerRecord, Process, Run, SandboxRecord},
     shim::Hello,
     wire::{Answer, Request},
     world::{Known, Sandbox},
 };
 use crate::{
-    error::RuntimeError,
+    error::{RuntimeError, at_path},
     observed::{ContainerId, SandboxId},
     port::Result,
     spec::SandboxSpec,
@@ -46,6 +49,11 @@ const SHM: &str = "mode=1777,size=65536k";
 
 impl Inner {
     pub async fn create_sandbox(self: &Arc<Self>, spec: &SandboxSpec) -> Result<SandboxId> {
+        if !matches!(spec.runtime_handler.as_str(), "" | super::NAME) {
+            return Err(RuntimeError::Invalid {
+                why: format!("no runtime for {:?} is configured", spec.runtime_handler),
+            });
+        }
         // Two calls for one pod make one sandbox.
         let _making = self.making.lock(&spec.pod.uid).await;
         if let Some(id) = self.world.made_for(&spec.pod.uid, spec.attempt) {
@@ -77,12 +85,13 @@ impl Inner {
             addresses: Vec::new(),
             shim: None,
             reaper: None,
+            users: None,
         };
         self.world.insert(Sandbox::new(record.clone()));
         let made = record.clone();
         let inner = Arc::clone(self);
         blocking(move || inner.lay_out(&made)).await?.map_err(|error| RuntimeError::failed("make a sandbox", error))?;
-        (record.shim, record.reaper) = self.spawn_shim(id).await?;
+        (record.shim, record.reaper, record.users) = self.spawn_shim(id).await?;
         self.save(&record)?;
         let shim = record.shim.ok_or_else(|| RuntimeError::failed("start the pod's shim", "it ended at once"))?;
         self.watch(id).await?;
@@ -96,21 +105,22 @@ impl Inner {
 
     fn lay_out(&self, record: &SandboxRecord) -> io::Result<()> {
         let dir = self.paths.sandbox(&record.id);
-        fs::create_dir_all(dir.containers())?;
-        record::write(&dir.record(), record)?;
+        create_private_dir(&dir.containers()).map_err(|error| at_path("make", &dir.containers(), &error))?;
+        record::write(&dir.record(), record).map_err(|error| at_path("write", &dir.record(), &error))?;
         let pod = Cgroup::at(record.pod_cgroup.clone());
         pod.create()?;
         pod.limit(&record.spec.resources)?;
         if !record.spec.host_ipc {
             let shm = self.paths.shm(&record.id);
-            fs::create_dir_all(&shm)?;
+            create_private_dir(&shm).map_err(|error| at_path("make", &shm, &error))?;
             mount(
                 Some("shm"),
                 &shm,
                 Some("tmpfs"),
                 MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
                 Some(SHM),
-            )?;
+            )
+            .map_err(|error| at_path("mount a tmpfs at", &shm, &error.into()))?;
         }
         Ok(())
     }
@@ -121,7 +131,7 @@ impl Inner {
         self.world.change(&record.id, |sandbox| sandbox.record = record.clone())
     }
 
-    async fn spawn_shim(&self, id: &SandboxId) -> Result<(Option<Process>, Option<i32>)> {
+    async fn spawn_shim(&self, id: &SandboxId) -> Result<(Option<Process>, Option<i32>, Option<Process>)> {
         let failed = |error: io::Error| RuntimeError::failed("start the pod's shim", error);
         let (program, arguments) =
             self.shim.split_first().ok_or_else(|| failed(io::Error::other("no shim was named")))?;
@@ -157,7 +167,7 @@ impl Inner {
             }
         };
         match hello {
-            Hello::Ready { reaper } => Ok((process, reaper)),
+            Hello::Ready { reaper, users } => Ok((process, reaper, users.and_then(Process::of))),
             Hello::Failed(why) => Err(RuntimeError::failed("start the pod's shim", why)),
         }
     }
@@ -224,10 +234,8 @@ impl Inner {
             return Ok(());
         };
         let _changing = lock.lock().await;
-        if record.ready {
-            record.ready = false;
-            self.save(&record)?;
-        }
+        record.ready = false;
+        self.world.change(id, |sandbox| sandbox.record.ready = false)?;
         let _ = client::ask(&self.paths.socket(id), &Request::Shutdown, client::SOON).await;
         let group = Cgroup::at(record.cgroup());
         let shim = record.shim.filter(|shim| record.boot == self.boot && shim.is_alive());
@@ -254,12 +262,12 @@ impl Inner {
     /// Everything that is on disk or in the kernel, the record last.
     fn sweep(&self, record: &SandboxRecord) -> io::Result<()> {
         let dir = self.paths.sandbox(&record.id);
-        mounts::unmount(&self.paths.shm(&record.id))?;
+        mountinfo::unmount_and_remove(&self.paths.shm(&record.id))?;
         Cgroup::at(record.cgroup()).remove()?;
         Cgroup::at(record.pod_cgroup.clone()).remove_if_empty();
         let _ = fs::remove_file(self.paths.socket(&record.id));
-        mounts::remove_tree(&dir.containers())?;
-        mounts::remove_tree(&dir.0)
+        mountinfo::remove_tree(&dir.containers())?;
+        mountinfo::remove_tree(&dir.0)
     }
 
     /// Reads what is on disk, and connects to the shims that still live.
@@ -317,8 +325,8 @@ impl Inner {
             let dir = self.paths.sandbox(&id);
             let Ok(record) = record::read::<SandboxRecord>(&dir.record()) else {
                 // Removal got as far as the record, or making it not as far as that: there is nothing else of it.
-                mounts::unmount(&self.paths.shm(&id))?;
-                mounts::remove_tree(&dir.0)?;
+                mountinfo::unmount_and_remove(&self.paths.shm(&id))?;
+                mountinfo::remove_tree(&dir.0)?;
                 continue;
             };
             let mut sandbox = Sandbox::new(record);
@@ -332,7 +340,7 @@ impl Inner {
                 let paths = dir.container(&container);
                 let Ok(record) = record::read::<ContainerRecord>(&paths.record()) else {
                     // Never finished: nobody was told of it.
-                    mounts::remove_tree(paths.path())?;
+                    mountinfo::remove_tree(paths.path())?;
                     continue;
                 };
                 let run = record::read::<Run>(&paths.run()).ok();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::rooted;
-use crate::spec::Security;
+use crate::{idmap::UserNamespace, spec::Security};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
@@ -87,6 +87,17 @@ pub fn resolve(security: &Security, image: &str, accounts: &Accounts) -> Result<
     Ok(User { uid, gid, groups })
 }
 
+/// Whether all of a container's ids exist in its pod's user namespace.
+pub fn verify_within(user: &User, ids: Option<UserNamespace>) -> Result<(), String> {
+    let Some(ids) = ids else { return Ok(()) };
+    match [user.uid, user.gid].iter().chain(&user.groups).find(|id| !ids.contains(**id)) {
+        None => Ok(()),
+        Some(id) => {
+            Err(format!("user or group id {id} is not among those of the pod's user namespace: 0-{}", ids.length - 1))
+        }
+    }
+}
+
 fn group_id(group: &str, accounts: &Accounts) -> Result<u32, String> {
     if let Ok(gid) = group.parse() {
         return Ok(gid);
@@ -134,6 +145,16 @@ mod tests {
         );
         let strict = Security { strict_groups: true, ..security };
         assert_eq!(resolve(&strict, "", &accounts()).unwrap().groups, [7, 8]);
+    }
+
+    #[test]
+    fn with_a_user_namespace_ids_beyond_it_are_refused() {
+        let ids = Some(UserNamespace { host_id: 65_536, length: 65_536 });
+        let user = |uid, group| User { uid, gid: 0, groups: vec![0, group] };
+        verify_within(&user(65_535, 65_535), ids).unwrap();
+        verify_within(&user(70_000, 0), None).unwrap();
+        assert!(verify_within(&user(65_536, 0), ids).unwrap_err().contains("65536 is not among"));
+        assert!(verify_within(&user(0, 70_000), ids).unwrap_err().contains("70000"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::sync::{broadcast, watch};
 use super::{
     cgroup::Cgroup,
     record::{ContainerRecord, Run, SandboxRecord},
-    stats::Running,
+    stats::Started,
 };
 use crate::{
     error::RuntimeError,
@@ -138,13 +138,13 @@ impl World {
         made.map(|sandbox| sandbox.record.id.clone())
     }
 
-    /// Where to measure what runs.
-    pub fn running(&self) -> Vec<Running> {
+    /// Where to measure what runs, or ran and was not removed.
+    pub fn started(&self) -> Vec<Started> {
         let sandboxes = self.sandboxes.lock();
         let of = |sandbox: &Sandbox| {
             let group = sandbox.record.cgroup();
-            let running = sandbox.containers.values().filter(|known| known.is_running());
-            running.map(|known| known.running(&group)).collect::<Vec<_>>()
+            let started = sandbox.containers.values().filter(|known| known.is_running() || known.has_ended());
+            started.map(|known| known.started(&group)).collect::<Vec<_>>()
         };
         sandboxes.values().flat_map(of).collect()
     }
@@ -191,14 +191,15 @@ impl Known {
         }
     }
 
-    fn running(&self, group: &Path) -> Running {
+    fn started(&self, group: &Path) -> Started {
         let record = &self.record;
-        Running {
+        Started {
             id: record.id.clone(),
             group: Cgroup::at(group.join(&record.id.0)),
             stats: ContainerStats {
                 pod: Some(record.pod.clone()),
                 name: record.spec.name.clone(),
+                ended: self.has_ended(),
                 ..Default::default()
             },
             log: record.spec.log_path.clone(),
@@ -207,5 +208,9 @@ impl Known {
 
     pub fn is_running(&self) -> bool {
         Run::state(self.run.as_ref()).is_running()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.run.as_ref().is_some_and(Run::has_ended)
     }
 }

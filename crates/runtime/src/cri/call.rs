@@ -102,6 +102,12 @@ impl Client {
         within(ASK, about, self.runtime().container_status(request)).await
     }
 
+    /// What the runtime can do.
+    pub async fn status(&self) -> Result<proto::StatusResponse> {
+        let about = About { doing: "ask for the runtime's features", what: "runtime", id: "" };
+        within(ASK, about, self.runtime().status(proto::StatusRequest { verbose: false })).await
+    }
+
     pub async fn stop_sandbox(&self, id: &SandboxId) -> Result<Empty> {
         let request = proto::StopPodSandboxRequest { pod_sandbox_id: id.0.clone() };
         let about = About { doing: "stop a sandbox", what: "sandbox", id: &id.0 };

@@ -5,8 +5,12 @@ use std::path::Path;
 use super::{label, proto};
 use crate::{
     error::RuntimeError,
+    idmap::UserNamespace,
     port::Result,
-    spec::{ContainerSpec, PidMode, Propagation, Protocol, Resources, SandboxSpec, Seccomp, Security},
+    spec::{
+        AppArmor, ContainerSpec, Mount, PidMode, Propagation, Protocol, RecursiveReadOnly, Resources, SandboxSpec,
+        Seccomp, Security, SelinuxOptions,
+    },
 };
 
 /// What upstream hides of `/proc` and `/sys`; a CRI runtime hides what it is told to.
@@ -54,6 +58,7 @@ pub fn sandbox(instance: &str, spec: &SandboxSpec) -> proto::PodSandboxConfig {
             cgroup_parent: cgroup(instance, spec),
             security_context: Some(proto::LinuxSandboxSecurityContext {
                 namespace_options: Some(namespaces(spec)),
+                selinux_options: selinux(spec.selinux.as_ref()),
                 privileged: false,
                 seccomp: Some(seccomp(&Seccomp::RuntimeDefault)),
             }),
@@ -89,7 +94,88 @@ fn namespaces(spec: &SandboxSpec) -> proto::NamespaceOption {
         pid: pid.into(),
         ipc: pod_or_node(spec.host_ipc),
         target_id: String::new(),
+        userns_options: spec.users.map(|users| proto::UserNamespace {
+            mode: Pod.into(),
+            uids: mappings(Some(users)),
+            gids: mappings(Some(users)),
+        }),
     }
+}
+
+fn mappings(users: Option<UserNamespace>) -> Vec<proto::IdMapping> {
+    let mapping =
+        |users: UserNamespace| proto::IdMapping { host_id: users.host_id, container_id: 0, length: users.length };
+    users.map(mapping).into_iter().collect()
+}
+
+fn selinux(options: Option<&SelinuxOptions>) -> Option<proto::SeLinuxOption> {
+    options.map(|options| proto::SeLinuxOption {
+        user: options.user.clone(),
+        role: options.role.clone(),
+        r#type: options.kind.clone(),
+        level: options.level.clone(),
+    })
+}
+
+/// As a profile, and as runtimes read it before there was one.
+fn apparmor(asked: &AppArmor) -> (Option<proto::SecurityProfile>, String) {
+    use proto::security_profile::ProfileType;
+    let profile = |kind: ProfileType, name: &str| {
+        Some(proto::SecurityProfile { profile_type: kind.into(), localhost_ref: name.to_owned() })
+    };
+    match asked {
+        AppArmor::Unspecified => (None, String::new()),
+        AppArmor::RuntimeDefault => (profile(ProfileType::RuntimeDefault, ""), "runtime/default".to_owned()),
+        AppArmor::Unconfined => (profile(ProfileType::Unconfined, ""), "unconfined".to_owned()),
+        AppArmor::Localhost(name) => (profile(ProfileType::Localhost, name), format!("localhost/{name}")),
+    }
+}
+
+/// Whether a runtime said that it can do what is asked of a sandbox; upstream's words if not.
+pub fn verify_sandbox(spec: &SandboxSpec, status: &proto::StatusResponse) -> Result<()> {
+    if spec.users.is_none() {
+        return Ok(());
+    }
+    let handler = status.runtime_handlers.iter().find(|handler| handler.name == spec.runtime_handler);
+    if handler.and_then(|handler| handler.features.as_ref()).is_some_and(|features| features.user_namespaces) {
+        return Ok(());
+    }
+    let who = match spec.runtime_handler.as_str() {
+        "" => "runtime".to_owned(),
+        name => format!("RuntimeClass handler {name:?}"),
+    };
+    Err(RuntimeError::Invalid {
+        why: format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces"),
+    })
+}
+
+/// The same of a container.
+pub fn verify_container(pod: &SandboxSpec, spec: &ContainerSpec, status: &proto::StatusResponse) -> Result<()> {
+    if spec.security.strict_groups
+        && !status.features.as_ref().is_some_and(|features| features.supplemental_groups_policy)
+    {
+        return Err(RuntimeError::Invalid {
+            why: "SupplementalGroupsPolicy=Strict is not supported in this node".to_owned(),
+        });
+    }
+    let handler = status.runtime_handlers.iter().find(|handler| handler.name == pod.runtime_handler);
+    let recursive = handler.and_then(|handler| handler.features.as_ref()).is_some_and(|f| f.recursive_read_only_mounts);
+    if !recursive && let Some(mount) = spec.mounts.iter().find(|mount| is_recursive(mount)) {
+        return Err(RuntimeError::Invalid {
+            why: format!("recursiveReadOnly of {:?}: the runtime does not support it", mount.target),
+        });
+    }
+    Ok(())
+}
+
+/// `IfPossible` is left out: runtimes differ, and to ask each of them for every mount costs more than it gives.
+fn is_recursive(mount: &Mount) -> bool {
+    mount.recursive_read_only == RecursiveReadOnly::Enabled
+}
+
+/// Whether anything is asked for that older runtimes drop without a word.
+pub fn needs_features(spec: &ContainerSpec) -> bool {
+    spec.security.strict_groups || spec.mounts.iter().any(is_recursive)
 }
 
 /// Who runs it when the spec does not say. Runtimes know themselves, but not which groups this user is in.
@@ -122,7 +208,7 @@ pub fn container(
         args: spec.args.clone(),
         working_dir: spec.working_dir.clone(),
         envs: spec.env.iter().map(|(key, value)| proto::KeyValue { key: key.clone(), value: value.clone() }).collect(),
-        mounts: spec.mounts.iter().map(mount).collect(),
+        mounts: spec.mounts.iter().map(|each| mount(each, pod.users)).collect(),
         devices: spec.devices.iter().map(|path| device(path)).collect(),
         labels: label::container_labels(instance, &pod.pod, spec),
         annotations: label::container_annotations(spec),
@@ -142,7 +228,7 @@ pub fn image(spec: &ContainerSpec) -> &str {
     if spec.image_id.is_empty() { &spec.image } else { &spec.image_id }
 }
 
-fn mount(mount: &crate::spec::Mount) -> proto::Mount {
+fn mount(mount: &crate::spec::Mount, users: Option<UserNamespace>) -> proto::Mount {
     let propagation = match mount.propagation {
         Propagation::Private => proto::MountPropagation::PropagationPrivate,
         Propagation::HostToContainer => proto::MountPropagation::PropagationHostToContainer,
@@ -153,6 +239,9 @@ fn mount(mount: &crate::spec::Mount) -> proto::Mount {
         host_path: text(&mount.source),
         readonly: mount.read_only,
         propagation: propagation.into(),
+        uid_mappings: mappings(users),
+        gid_mappings: mappings(users),
+        recursive_read_only: is_recursive(mount),
     }
 }
 
@@ -185,6 +274,7 @@ fn security(
     let value = |value| proto::Int64Value { value };
     let hidden = !security.unmasked_proc && !security.privileged;
     let paths = |paths: &[&str]| paths.iter().filter(|_| hidden).map(|path| (*path).to_owned()).collect();
+    let (apparmor, apparmor_profile) = apparmor(&security.apparmor);
     let user = security.run_as_user.or(image.uid).or(image.name.is_empty().then_some(0));
     proto::LinuxContainerSecurityContext {
         capabilities: Some(proto::Capability {
@@ -203,6 +293,9 @@ fn security(
         readonly_paths: paths(READ_ONLY),
         seccomp: Some(seccomp(&security.seccomp)),
         supplemental_groups_policy: i32::from(security.strict_groups),
+        apparmor,
+        apparmor_profile,
+        selinux_options: selinux(security.selinux.as_ref()),
     }
 }
 
@@ -239,6 +332,50 @@ mod tests {
         assert_eq!(user(None, Some(5), ""), (Some(5), String::new()));
         assert_eq!(user(None, None, "worker"), (None, "worker".to_owned()));
         assert_eq!(user(None, None, ""), (Some(0), String::new()));
+    }
+
+    #[test]
+    fn profiles_and_labels_are_passed_on_in_both_forms() {
+        let security = Security {
+            apparmor: AppArmor::Localhost("mine".into()),
+            selinux: Some(SelinuxOptions { level: "s0".into(), ..SelinuxOptions::default() }),
+            ..Security::default()
+        };
+        let context = of(security, ImageUser::default());
+        assert_eq!(
+            (context.apparmor_profile.as_str(), context.apparmor.unwrap().localhost_ref.as_str()),
+            ("localhost/mine", "mine")
+        );
+        assert_eq!(context.selinux_options.unwrap().level, "s0");
+        assert_eq!(of(Security::default(), ImageUser::default()).apparmor, None);
+    }
+
+    #[test]
+    fn a_runtime_that_does_not_know_what_is_asked_is_not_asked() {
+        let old = proto::StatusResponse::default();
+        let handler = |name: &str| proto::RuntimeHandler {
+            name: name.to_owned(),
+            features: Some(proto::RuntimeHandlerFeatures { user_namespaces: true, recursive_read_only_mounts: true }),
+        };
+        let new = proto::StatusResponse {
+            runtime_handlers: vec![handler("")],
+            features: Some(proto::RuntimeFeatures { supplemental_groups_policy: true }),
+        };
+        let mut pod = crate::suite::sandbox_spec();
+        verify_sandbox(&pod, &old).unwrap();
+        pod.users = Some(UserNamespace { host_id: 65_536, length: 65_536 });
+        verify_sandbox(&pod, &new).unwrap();
+        let refused = verify_sandbox(&pod, &old).unwrap_err().to_string();
+        assert_eq!(refused, "can't set `spec.hostUsers: false`, runtime does not support user namespaces");
+        let options = namespaces(&pod).userns_options.unwrap();
+        assert_eq!((options.uids.clone(), options.uids[0].host_id, options.gids.len()), (options.gids, 65_536, 1));
+        pod.runtime_handler = "runsc".into();
+        assert!(verify_sandbox(&pod, &new).unwrap_err().to_string().contains("handler \"runsc\""));
+        let mut container = ContainerSpec::default();
+        container.security.strict_groups = true;
+        assert!(needs_features(&container));
+        verify_container(&pod, &container, &new).unwrap();
+        assert!(verify_container(&pod, &container, &old).unwrap_err().to_string().contains("Strict is not supported"));
     }
 
     #[test]

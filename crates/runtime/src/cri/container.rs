@@ -40,10 +40,13 @@ impl Inner {
             None => self.image_user(spec).await?,
             Some(_) => config::ImageUser::default(),
         };
+        if config::needs_features(spec) {
+            config::verify_container(&pod, spec, &self.client.status().await?)?;
+        }
         let target = spec.pid_of.as_deref().map(|name| newest(&of_sandbox, name)).transpose()?;
         let config = config::container(&self.settings.instance, &pod, spec, &user, target)?;
         if let Some(directory) = spec.log_path.parent() {
-            let made = tokio::fs::create_dir_all(directory).await;
+            let made = mainstay_files::create_private_dir(directory);
             made.map_err(|error| RuntimeError::failed(format!("make {}", directory.display()), error))?;
         }
         let mut sandbox_config = config::sandbox(&self.settings.instance, &pod);

@@ -26,6 +26,9 @@ impl Inner {
             // Its name is taken as long as it is there.
             self.remove_sandbox(&id).await?;
         }
+        if spec.users.is_some() {
+            config::verify_sandbox(spec, &self.client.status().await?)?;
+        }
         let _making = self.making.read().await;
         let cgroup = config::cgroup(&self.settings.instance, spec);
         let resources = spec.resources.clone();
@@ -35,7 +38,10 @@ impl Inner {
         })
         .await?;
         let config = config::sandbox(&self.settings.instance, spec);
-        let request = until(ACT, proto::RunPodSandboxRequest { config: Some(config) });
+        let request = until(
+            ACT,
+            proto::RunPodSandboxRequest { config: Some(config), runtime_handler: spec.runtime_handler.clone() },
+        );
         let about = About { doing: "create a sandbox", what: "sandbox", id: &spec.pod.uid.0 };
         match within(ACT, about, self.client.runtime().run_pod_sandbox(request)).await {
             Ok(made) => Ok(SandboxId(made.pod_sandbox_id)),

@@ -51,5 +51,6 @@ fn read(
         rss: or(memory.rss_bytes, counted.rss),
         pids: counted.pids,
         rootfs_bytes: disk,
+        ended: false,
     }
 }

@@ -21,6 +21,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use mainstay_files::{create_private_dir, open_private};
+
 use super::{index::Index, name};
 
 #[derive(Clone, Debug)]
@@ -35,13 +37,14 @@ const INGEST_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Files {
     pub fn open(root: &Path) -> io::Result<Self> {
-        fs::create_dir_all(root)?;
+        create_private_dir(root)?;
         let root = root.canonicalize()?;
-        fs::set_permissions(&root, fs::Permissions::from_mode(0o700))?;
-        for part in ["layers", "ingest", "scratch", "rootfs", "used", "empty"] {
-            fs::create_dir_all(root.join(part))?;
+        for part in ["layers", "ingest", "scratch", "rootfs", "used"] {
+            create_private_dir(&root.join(part))?;
         }
-        Ok(Self { root })
+        let files = Self { root };
+        create_image_root(&files.empty())?;
+        Ok(files)
     }
 
     pub fn root(&self) -> &Path {
@@ -93,7 +96,7 @@ impl Files {
     }
 
     fn lock_file(&self) -> io::Result<File> {
-        File::options().create(true).truncate(false).write(true).open(self.root.join("lock"))
+        open_private(&self.root.join("lock"))
     }
 
     /// Changes whenever the index does.
@@ -163,13 +166,19 @@ impl Files {
 
     pub fn touch(&self, id: &str) -> io::Result<()> {
         let Some(path) = self.used(id) else { return Ok(()) };
-        let file = File::options().create(true).truncate(false).write(true).open(path)?;
+        let file = open_private(&path)?;
         file.set_modified(SystemTime::now())
     }
 
     pub fn last_used(&self, id: &str) -> Option<SystemTime> {
         fs::metadata(self.used(id)?).and_then(|found| found.modified()).ok()
     }
+}
+
+/// A directory that a container sees as its `/`, unless the image says something else: open to its users.
+pub fn create_image_root(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
 /// A directory to work in that disappears afterwards, at the latest when the store is next opened.

@@ -10,13 +10,14 @@ use std::{
     path::PathBuf,
 };
 
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{
     Usage,
     extract::{self, ExtractError},
-    files::Files,
+    files::{Files, create_image_root},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +98,8 @@ pub fn add(files: &Files, wanted: &Wanted<'_>, blob: impl Read) -> Result<(), La
         wanted.below.iter().rev().filter_map(|id| files.layer(id)).map(|path| path.join("fs")).collect();
     let scratch = files.scratch().map_err(failed)?;
     let made = scratch.path().join("layer");
-    fs::create_dir_all(made.join("fs")).map_err(failed)?;
+    create_private_dir(&made).map_err(failed)?;
+    create_image_root(&made.join("fs")).map_err(failed)?;
     let unpacked = unpack(blob, |archive| extract::extract(archive, &made.join("fs"), &lower));
     let (extracted, seen) = unpacked.map_err(failed)?;
     // What is wrong with the content matters more than how it failed to unpack.
@@ -107,7 +109,9 @@ pub fn add(files: &Files, wanted: &Wanted<'_>, blob: impl Read) -> Result<(), La
     let usage = extracted.map_err(|source| LayerError::Extract { diff_id: wanted.diff_id.to_owned(), source })?;
     compare("content of a layer", wanted.diff_id, &seen.plain)?;
     let about = About { bytes: usage.bytes, inodes: usage.inodes };
-    fs::write(made.join("layer.json"), serde_json::to_vec(&about).map_err(|e| failed(e.into()))?).map_err(failed)?;
+    let about = serde_json::to_vec(&about).map_err(|e| failed(e.into()))?;
+    // Synced below, with all the rest.
+    write_atomic(&made.join("layer.json"), &about, PRIVATE_FILE, Durability::Volatile).map_err(failed)?;
     let synced = File::open(&made).and_then(|made| rustix::fs::syncfs(made).map_err(Into::into));
     synced.map_err(failed)?;
     match fs::rename(&made, &target) {

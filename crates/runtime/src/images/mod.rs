@@ -11,7 +11,6 @@ mod files;
 mod import;
 mod index;
 mod layers;
-mod mounts;
 mod name;
 mod pull;
 mod registry;
@@ -28,7 +27,7 @@ use tokio::sync::watch as changes;
 
 pub use document::ImageConfig;
 pub use import::{ImportError, Imported};
-pub use rootfs::Rootfs;
+pub use rootfs::{Owners, Rootfs, what_overlay_lacks};
 pub use store::{ImageStore, Options};
 
 use crate::{error::RuntimeError, port::Result};

@@ -12,10 +12,10 @@ use super::{
     document::{self, Descriptor, Manifest},
     layers::{self, Wanted},
     name,
-    registry::{Blob, Registry, chain},
+    registry::{Blob, Registry},
     store::ImageStore,
 };
-use crate::error::RuntimeError;
+use crate::error::{RuntimeError, chain};
 
 /// Layers fetched at the same time.
 const PARALLEL: usize = 3;

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Read},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 
 use super::{Auth, PullError, document::Descriptor, files::Files, layers, name, store::Options};
+use crate::error::chain;
 
 const MANIFESTS: &[&str] = &[
     "application/vnd.oci.image.manifest.v1+json",
@@ -263,16 +264,15 @@ pub struct Blob {
 
 impl Blob {
     fn create(files: &Files, hex: &str) -> io::Result<Self> {
-        let open = |path: &Path| File::options().create(true).truncate(false).read(true).write(true).open(path);
         let path = files.ingest(hex);
-        let lock = open(&path)?;
+        let lock = mainstay_files::open_private(&path)?;
         match lock.try_lock() {
             Ok(()) => return Ok(Self { path, lock }),
             Err(TryLockError::WouldBlock) => {} // another process fetches it; two copies are better than one waiting
             Err(TryLockError::Error(e)) => return Err(e),
         }
         let path = files.ingest(&format!("{hex}.{}", uuid::Uuid::new_v4().simple()));
-        let lock = open(&path)?;
+        let lock = mainstay_files::open_private(&path)?;
         lock.lock()?;
         Ok(Self { path, lock })
     }
@@ -318,20 +318,6 @@ fn on_this_machine(registry: &str) -> bool {
         None => registry.split(':').next().unwrap_or(registry),
     };
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// An error with its causes, each said once.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

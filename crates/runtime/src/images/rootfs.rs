@@ -6,31 +6,47 @@
 //!
 //! Layers are named to the kernel by open file descriptors (`/proc/self/fd/7`), because the names of a hundred layers would not
 //! fit into the page that mount options may take, and because no character in them needs escaping then.
+//!
+//! In a pod with a user namespace the layers below are idmapped, and the container's own has the pod's ids on disk: an overlay as a
+//! whole cannot be idmapped. A layer that cannot be is an error, not a root filesystem that belongs to nobody.
 
 use std::{
     fs::{self, File},
     io,
     os::{
-        fd::AsRawFd,
+        fd::{AsFd, AsRawFd, BorrowedFd},
         unix::fs::{MetadataExt, PermissionsExt, chown},
     },
     path::{Path, PathBuf},
 };
 
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, mountinfo, write_atomic};
 use rustix::{
     io::Errno,
-    mount::{MountFlags, UnmountFlags},
+    mount::{MountFlags, MoveMountFlags, UnmountFlags, move_mount},
 };
 
-use super::{HOST_IMAGE, du, extract, files::Files, mounts};
-use crate::{error::RuntimeError, port::Result};
+use super::{HOST_IMAGE, du, extract, files::Files};
+use crate::{
+    error::RuntimeError,
+    idmap::{self, UserNamespace},
+    port::Result,
+};
 
+/// Where layers are attached while they are idmapped.
+const LOWER: &str = "lower";
 /// What the kernel takes as mount options.
 const MOST_OPTIONS: usize = 4095;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rootfs {
     pub path: PathBuf,
+}
+
+/// The user namespace of a pod, for whose ids a root filesystem is made.
+pub struct Owners<'a> {
+    pub namespace: BorrowedFd<'a>,
+    pub ids: UserNamespace,
 }
 
 /// Mounts it. `layers` are chain ids, lowest first, of `image_id`; `hidden` is not seen in the image `host`.
@@ -40,35 +56,64 @@ pub fn prepare(
     layers: &[String],
     container_id: &str,
     hidden: &[PathBuf],
+    owners: Option<&Owners<'_>>,
 ) -> Result<Rootfs> {
     let dir = directory(files, container_id)?;
     let failed = |e: io::Error| RuntimeError::failed(format!("prepare the root filesystem of {container_id}"), e);
     let merged = dir.join("merged");
     if dir.exists() {
-        if mounts::at_or_below(&merged).map_err(failed)?.contains(&merged) {
+        if mountinfo::at_or_below(&merged).map_err(failed)?.contains(&merged) {
             return Ok(Rootfs { path: merged });
         }
         release(files, container_id)?; // half made, or from before the machine was restarted
     }
+    for private in [&dir, &dir.join(LOWER)] {
+        create_private_dir(private).map_err(failed)?;
+    }
     for part in ["upper", "work", "merged"] {
         fs::create_dir_all(dir.join(part)).map_err(failed)?;
     }
-    fs::write(dir.join("image"), image_id).map_err(failed)?;
+    write_atomic(&dir.join("image"), image_id.as_bytes(), PRIVATE_FILE, Durability::Volatile).map_err(failed)?;
     let lower = lower(files, image_id, layers)?;
-    look_like(&dir.join("upper"), &lower[0]).map_err(failed)?;
+    let first_id = owners.map_or(0, |owners| owners.ids.host_id);
+    look_like(&dir.join("upper"), &lower[0], first_id).map_err(failed)?;
     if image_id == HOST_IMAGE {
         let within = |path: &PathBuf| hidden.iter().any(|other| other != path && path.starts_with(other));
         for path in hidden.iter().filter(|path| !within(path)) {
-            hide(&dir.join("upper"), path).map_err(failed)?;
+            hide(&dir.join("upper"), path, first_id).map_err(failed)?;
         }
     }
-    match mount(&dir, &lower) {
+    let mounted = match owners {
+        None => mount(&dir, &lower),
+        Some(owners) => mount_idmapped(&dir, &lower, owners),
+    };
+    match mounted {
         Ok(()) => Ok(Rootfs { path: merged }),
         Err(error) => {
             let _ = release(files, container_id);
             Err(error)
         }
     }
+}
+
+/// Layers are attached to be named to the overlay, which keeps copies of its own: kernels before 6.15 take no detached ones.
+fn mount_idmapped(dir: &Path, lower: &[PathBuf], owners: &Owners<'_>) -> Result<()> {
+    let failed = |e: io::Error| RuntimeError::failed(format!("mount {}", dir.join("merged").display()), e);
+    let mut attached = Vec::new();
+    let mut attach = |number: usize, layer: &PathBuf| -> io::Result<PathBuf> {
+        let point = dir.join(LOWER).join(number.to_string());
+        create_private_dir(&point)?;
+        let tree = idmap::clone_layer(layer, owners.namespace)?;
+        move_mount(tree.as_fd(), "", rustix::fs::CWD, &point, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        attached.push(point.clone());
+        Ok(point)
+    };
+    let layers: io::Result<Vec<PathBuf>> = lower.iter().enumerate().map(|(n, layer)| attach(n, layer)).collect();
+    let mounted = layers.map_err(failed).and_then(|layers| mount(dir, &layers));
+    for point in attached {
+        rustix::mount::unmount(&point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).map_err(|e| failed(e.into()))?;
+    }
+    mounted
 }
 
 /// Unmounts and deletes it; nothing if there is none. Whatever is still mounted in it afterwards keeps it from
@@ -80,22 +125,44 @@ pub fn release(files: &Files, container_id: &str) -> Result<()> {
     if !dir.exists() {
         return Ok(());
     }
-    for _ in 0..=mounts::at_or_below(&dir).map_err(failed)?.len() {
+    for layer in mountinfo::at_or_below(&dir.join(LOWER)).map_err(failed)? {
+        // Left by an agent that ended while it mounted.
+        rustix::mount::unmount(&layer, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).map_err(|e| failed(e.into()))?;
+    }
+    for _ in 0..=mountinfo::at_or_below(&dir).map_err(failed)?.len() {
         match rustix::mount::unmount(dir.join("merged"), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
             Err(Errno::INVAL | Errno::NOENT) => break, // not, or no longer, mounted
             Err(e) => return Err(failed(e.into())),
         }
     }
-    if let Some(mounted) = mounts::at_or_below(&dir).map_err(failed)?.pop() {
+    if let Some(mounted) = mountinfo::at_or_below(&dir).map_err(failed)?.pop() {
         return Err(RuntimeError::failed(doing(), format!("{} is still mounted", mounted.display())));
     }
-    for part in ["upper", "work"] {
+    for part in ["upper", "work", LOWER] {
         gone(fs::remove_dir_all(dir.join(part))).map_err(failed)?;
     }
     gone(fs::remove_dir(dir.join("merged"))).map_err(failed)?; // fails rather than delete what it should not hold
     gone(fs::remove_file(dir.join("image"))).map_err(failed)?;
     gone(fs::remove_dir(&dir)).map_err(failed)
+}
+
+/// Why root filesystems cannot be made below `directory`; nothing if they can. Tries it: that the kernel knows overlayfs does not
+/// mean that this directory's filesystem can carry one.
+pub fn what_overlay_lacks(directory: &Path) -> Option<String> {
+    let attempt = || -> std::result::Result<(), String> {
+        let told = |error: io::Error| format!("{}: {error}", directory.display());
+        create_private_dir(directory).map_err(told)?;
+        let scratch = tempfile::Builder::new().prefix(".overlay-").tempdir_in(directory).map_err(told)?;
+        for part in ["lower", "upper", "work", "merged"] {
+            fs::create_dir(scratch.path().join(part)).map_err(told)?;
+        }
+        mount(scratch.path(), &[scratch.path().join("lower")]).map_err(|error| error.to_string())?;
+        rustix::mount::unmount(scratch.path().join("merged"), UnmountFlags::DETACH).map_err(|error| told(error.into()))
+    };
+    // A full disk says nothing of what the machine can do.
+    let is_full = || rustix::fs::statvfs(directory).is_ok_and(|found| found.f_bavail == 0 || found.f_favail == 0);
+    attempt().err().filter(|_| !is_full())
 }
 
 /// What the container itself wrote.
@@ -183,15 +250,16 @@ fn why(error: Errno, dir: &Path) -> String {
     }
 }
 
-/// Gives a directory the owner and mode of another.
-fn look_like(directory: &Path, model: &Path) -> io::Result<()> {
+/// Gives a directory the owner and mode of another; `first_id` is what 0 stands for.
+fn look_like(directory: &Path, model: &Path, first_id: u32) -> io::Result<()> {
     let model = fs::symlink_metadata(model)?;
-    chown(directory, Some(model.uid()), Some(model.gid()))?;
+    let owned = |id: u32| if first_id == 0 { id } else { first_id + id % idmap::IDS_PER_POD };
+    chown(directory, Some(owned(model.uid())), Some(owned(model.gid())))?;
     fs::set_permissions(directory, fs::Permissions::from_mode(model.mode() & 0o7777))
 }
 
 /// An empty directory over what lies at `path` of the machine.
-fn hide(upper: &Path, path: &Path) -> io::Result<()> {
+fn hide(upper: &Path, path: &Path, first_id: u32) -> io::Result<()> {
     let mut real = PathBuf::from("/");
     let mut shown = upper.to_owned();
     for component in path.components().skip(1) {
@@ -205,7 +273,7 @@ fn hide(upper: &Path, path: &Path) -> io::Result<()> {
         {
             return Err(e);
         }
-        look_like(&shown, &real)?;
+        look_like(&shown, &real, first_id)?;
     }
     extract::opaque(File::open(&shown)?, &shown).map_err(io::Error::other)
 }

@@ -20,7 +20,7 @@ use super::{
     files::{Files, Signature},
     index::{Index, Record},
     layers, pull,
-    rootfs::{self, Rootfs},
+    rootfs::{self, Owners, Rootfs},
 };
 use crate::{error::RuntimeError, port::Result};
 
@@ -93,6 +93,16 @@ impl ImageStore {
 
     /// A root filesystem of the container's own, mounted. Asked again, the same.
     pub fn prepare_rootfs(&self, image_id: &str, container_id: &str) -> Result<Rootfs> {
+        self.prepare_rootfs_for(image_id, container_id, None)
+    }
+
+    /// One whose files belong to the ids of a pod's user namespace.
+    pub fn prepare_rootfs_for(
+        &self,
+        image_id: &str,
+        container_id: &str,
+        owners: Option<&Owners<'_>>,
+    ) -> Result<Rootfs> {
         let files = &self.inner.files;
         let _lock = files.lock_shared().map_err(|e| RuntimeError::failed("lock the image store", e))?;
         let (id, layers) = if image_id == HOST_IMAGE {
@@ -101,7 +111,7 @@ impl ImageStore {
             let (id, record) = self.record(image_id)?;
             (id, record.layers)
         };
-        let rootfs = rootfs::prepare(files, &id, &layers, container_id, &self.inner.options.hidden)?;
+        let rootfs = rootfs::prepare(files, &id, &layers, container_id, &self.inner.options.hidden, owners)?;
         if let Err(error) = files.touch(&id) {
             tracing::debug!(%error, image = id, "cannot note that an image was used");
         }

@@ -41,26 +41,13 @@ impl Bench {
 
     /// What the claim is about to be tried on.
     pub fn pod_spec(&self) -> SandboxSpec {
-        let uid = uuid::Uuid::new_v4().to_string();
-        let name = format!("p-{}", &uid[..8]);
-        let log_directory = self.subject.scratch().join("logs").join(format!("suite_{name}_{uid}"));
-        std::fs::create_dir_all(&log_directory).expect("make a log directory");
-        SandboxSpec {
-            pod: PodRef { namespace: "suite".to_owned(), name: name.clone(), uid: PodUid(uid.clone()) },
-            attempt: 0,
-            hostname: name,
-            log_directory,
-            host_network: false,
-            host_ipc: false,
-            pid: PidMode::Container,
-            cgroup: format!("burstable/pod{uid}"),
-            resources: Resources::default(),
-            sysctls: BTreeMap::new(),
-            ports: Vec::new(),
-            dns: Dns::default(),
-            labels: BTreeMap::from([("claim".to_owned(), self.claim.replace('_', "-").chars().take(60).collect())]),
-            annotations: BTreeMap::from([("suite/claim".to_owned(), self.claim.to_owned())]),
-        }
+        let mut spec = sandbox_spec();
+        let (name, uid) = (&spec.pod.name, &spec.pod.uid);
+        spec.log_directory = self.subject.scratch().join("logs").join(format!("suite_{name}_{uid}"));
+        std::fs::create_dir_all(&spec.log_directory).expect("make a log directory");
+        spec.labels = BTreeMap::from([("claim".to_owned(), self.claim.replace('_', "-").chars().take(60).collect())]);
+        spec.annotations = BTreeMap::from([("suite/claim".to_owned(), self.claim.to_owned())]);
+        spec
     }
 
     pub async fn pod(self: &Arc<Self>) -> Pod {
@@ -187,7 +174,13 @@ impl Pod {
 }
 
 pub fn bind(source: &Path, target: &str, read_only: bool) -> Mount {
-    Mount { source: source.to_owned(), target: target.into(), read_only, propagation: Default::default() }
+    Mount {
+        source: source.to_owned(),
+        target: target.into(),
+        read_only,
+        recursive_read_only: Default::default(),
+        propagation: Default::default(),
+    }
 }
 
 /// Asks until there is an answer.
@@ -242,4 +235,29 @@ fn parse(line: &str) -> LogLine {
 /// What was printed, on whichever stream.
 pub fn text(path: &Path) -> String {
     log(path).iter().map(|line| line.text.clone() + if line.full { "\n" } else { "" }).collect()
+}
+
+/// A sandbox that asks for nothing in particular.
+pub fn sandbox_spec() -> SandboxSpec {
+    let uid = uuid::Uuid::new_v4().to_string();
+    let name = format!("p-{}", &uid[..8]);
+    SandboxSpec {
+        pod: PodRef { namespace: "suite".to_owned(), name: name.clone(), uid: PodUid(uid.clone()) },
+        attempt: 0,
+        hostname: name,
+        log_directory: Default::default(),
+        host_network: false,
+        host_ipc: false,
+        pid: PidMode::Container,
+        users: None,
+        runtime_handler: String::new(),
+        selinux: None,
+        cgroup: format!("burstable/pod{uid}"),
+        resources: Resources::default(),
+        sysctls: BTreeMap::new(),
+        ports: Vec::new(),
+        dns: Dns::default(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+    }
 }

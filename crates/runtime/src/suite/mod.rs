@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use futures::{FutureExt, StreamExt};
 
 use crate::port::Runtime;
-pub use bench::Bench;
+pub use bench::{Bench, sandbox_spec};
 
 /// A runtime under test, and what it stands on. Dropping it must leave nothing behind.
 #[async_trait]

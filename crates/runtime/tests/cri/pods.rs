@@ -25,6 +25,9 @@ pub fn sandbox(d: &Containerd, name: &str) -> SandboxSpec {
         host_network: false,
         host_ipc: false,
         pid: PidMode::Container,
+        users: None,
+        runtime_handler: String::new(),
+        selinux: None,
         cgroup: format!("burstable/pod{uid}"),
         resources: Resources::default(),
         sysctls: BTreeMap::new(),
@@ -47,7 +50,13 @@ pub fn shell(d: &Containerd, pod: &SandboxSpec, name: &str, script: &str) -> Con
 }
 
 pub fn bind(source: &Path, target: &str) -> Mount {
-    Mount { source: source.to_owned(), target: target.into(), read_only: true, propagation: Default::default() }
+    Mount {
+        source: source.to_owned(),
+        target: target.into(),
+        read_only: true,
+        recursive_read_only: Default::default(),
+        propagation: Default::default(),
+    }
 }
 
 pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {

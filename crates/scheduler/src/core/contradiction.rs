@@ -1,4 +1,4 @@
-//! Pods that no machine could ever take, whatever it were: their own rules exclude each other.
+//! Finds rules of one pod that exclude each other: no node could ever fit it.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,35 @@ use mainstay_api::matching::Requirement as _;
 use super::{
     reason::Contradiction,
     selector::{NodeTerm, Operator, Requirement},
-    view::Rules,
+    view::SchedulingRules,
 };
 
-pub fn contradiction(rules: &Rules) -> Option<Contradiction> {
-    port_twice(rules).or_else(|| machine(rules)).or_else(|| neighbours(rules))
+pub fn find_contradiction(rules: &SchedulingRules) -> Option<Contradiction> {
+    host_port_twice(rules).or_else(|| node_affinity(rules)).or_else(|| pod_affinity(rules))
 }
 
-fn port_twice(rules: &Rules) -> Option<Contradiction> {
-    let clash =
-        |(at, port): (usize, &super::ports::HostPort)| rules.ports[..at].iter().any(|other| other.clashes(port));
-    let mut twice = rules.ports.iter().enumerate().filter(|pair| clash(*pair));
+fn host_port_twice(rules: &SchedulingRules) -> Option<Contradiction> {
+    let ports = rules.ports.iter().enumerate();
+    let mut twice = ports.filter(|(nth, port)| rules.ports[..*nth].iter().any(|other| other.conflicts_with(port)));
     twice.next().map(|(_, port)| Contradiction::PortTwice { port: port.port })
 }
 
-fn machine(rules: &Rules) -> Option<Contradiction> {
+fn node_affinity(rules: &SchedulingRules) -> Option<Contradiction> {
     let selector: Vec<Requirement> =
-        rules.machine.selector.iter().map(|(key, value)| Requirement::equal(key, value)).collect();
-    let Some(terms) = &rules.machine.required else { return None };
+        rules.node.selector.iter().map(|(key, value)| Requirement::equal(key, value)).collect();
+    let Some(terms) = &rules.node.required else { return None };
     let mut why = None;
     for term in terms {
         if term.labels.is_empty() && term.fields.is_empty() {
             continue;
         }
-        why = Some(excluding(term, &selector)?);
+        why = Some(contradictory_key(term, &selector)?);
     }
     Some(why.map_or(Contradiction::NoTerms, |key| Contradiction::NodeLabel { key }))
 }
 
-/// The label, or field, of which the term and the selector ask for what cannot be.
-fn excluding(term: &NodeTerm, selector: &[Requirement]) -> Option<String> {
+/// The label or field for which no value satisfies both the term and the selector.
+fn contradictory_key(term: &NodeTerm, selector: &[Requirement]) -> Option<String> {
     let mut by_key: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
     for requirement in term.labels.iter().chain(selector) {
         by_key.entry(&requirement.key).or_default().push(requirement);
@@ -68,11 +67,11 @@ fn satisfiable(all: &[&Requirement]) -> bool {
     candidates.map(|n| n.to_string()).any(|n| all.iter().all(|requirement| requirement.admits(Some(&n))))
 }
 
-/// The same pods wanted near and away. Away within a domain that lies within the wanted one is no contradiction.
-fn neighbours(rules: &Rules) -> Option<Contradiction> {
-    let away = |near: &&super::view::Near| rules.together.forbidden.contains(near);
-    let topology = rules.together.required.iter().find(away)?.topology.clone();
-    Some(Contradiction::NearAndAway { topology })
+/// The same pods in affinity and anti-affinity. Anti-affinity within a smaller domain is no contradiction.
+fn pod_affinity(rules: &SchedulingRules) -> Option<Contradiction> {
+    let affinity = &rules.pod_affinity;
+    let term = affinity.required.iter().find(|term| affinity.anti_required.contains(term))?;
+    Some(Contradiction::AffinityAndAntiAffinity { topology_key: term.topology_key.clone() })
 }
 
 #[cfg(test)]
@@ -81,14 +80,14 @@ mod tests {
     use crate::core::view::PodView;
     use serde_json::{Value, json};
 
-    fn of(spec: Value) -> Option<String> {
+    fn contradiction_of(spec: Value) -> Option<String> {
         let pod: PodView = serde_json::from_value(json!({ "metadata": { "namespace": "ns" }, "spec": spec })).unwrap();
-        contradiction(&pod.shape).map(|why| why.to_string())
+        find_contradiction(&pod.spec).map(|why| why.to_string())
     }
 
     fn required(selector: Value, terms: Value) -> Option<String> {
         let affinity = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } });
-        of(json!({ "nodeSelector": selector, "affinity": { "nodeAffinity": affinity } }))
+        contradiction_of(json!({ "nodeSelector": selector, "affinity": { "nodeAffinity": affinity } }))
     }
 
     fn term(requirements: &[(&str, &str, &[&str])]) -> Value {
@@ -141,7 +140,7 @@ mod tests {
                 [{ "topologyKey": topology, "labelSelector": { "matchLabels": { "a": "b" } } }] })
         };
         let both = |topology: &str| {
-            of(json!({ "affinity": { "podAffinity": near("zone"), "podAntiAffinity": near(topology) } }))
+            contradiction_of(json!({ "affinity": { "podAffinity": near("zone"), "podAntiAffinity": near(topology) } }))
         };
         assert!(both("zone").is_some());
         assert_eq!(both("host"), None);
@@ -150,7 +149,7 @@ mod tests {
     #[test]
     fn a_port_asked_for_twice_is_found() {
         let ports = |second: Value| {
-            of(json!({ "containers": [{ "ports": [{ "containerPort": 1, "hostPort": 80 }, second] }] }))
+            contradiction_of(json!({ "containers": [{ "ports": [{ "containerPort": 1, "hostPort": 80 }, second] }] }))
         };
         assert!(ports(json!({ "containerPort": 2, "hostPort": 80 })).is_some_and(|why| why.contains("host port 80")));
         assert_eq!(ports(json!({ "containerPort": 2, "hostPort": 80, "protocol": "UDP" })), None);

@@ -1,29 +1,29 @@
-//! The decision: machines and pods in, placements and reasons out. No clock, no I/O, no chance.
+//! The scheduling decision: nodes and pods in, placements or reasons out. No clock, no I/O, no randomness.
 //!
-//! * [`view`]: pods, machines, offers and budgets as far as placing looks at them; [`wire`] reads them from JSON.
-//! * [`cluster`]: the cluster as last heard of, kept up to date change by change.
-//! * [`decide`](decide()): a batch of pods in, a [`verdict`] for each out. It is [`choose`]n where a pod goes, or
-//!   whom it may [`preempt`], or [`explain`]ed why it stays without a machine ([`reason`]).
+//! * [`view`]: the parts of pods, nodes, offers and budgets that scheduling reads; [`decode`] reads them from JSON
+//! * [`cluster`]: the scheduler's cache: nodes, offers and pods as last observed, updated change by change
+//! * [`schedule`](schedule()): a [`verdict`] for each pod of a batch. [`select_node`] finds the best node that passes all
+//!   filters ([`filters`], [`pod_topology`], [`score_index`]); [`victims`] finds pods to preempt; [`diagnose`] explains
+//!   why no node fits ([`reason`])
 
-mod amounts;
-mod choose;
 mod cluster;
 mod contradiction;
-mod decide;
-mod explain;
-mod fit;
-mod index;
-mod near;
-mod ports;
-mod preempt;
+pub mod decode;
+mod diagnose;
+mod filters;
+mod host_ports;
+mod pod_topology;
 pub mod reason;
+mod schedule;
 mod score;
+mod score_index;
+mod select_node;
 mod selector;
 #[cfg(test)]
 mod tests;
 pub mod verdict;
+mod victims;
 pub mod view;
-pub mod wire;
 
 pub use cluster::Cluster;
-pub use decide::decide;
+pub use schedule::schedule;

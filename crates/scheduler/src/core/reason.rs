@@ -1,15 +1,13 @@
-//! Why a pod has no machine: how many machines each rule excludes, in the words people know from elsewhere, then
-//! the nearest change that would make it fit, and whether waiting can help at all.
+//! Why a pod is unschedulable: how many nodes each filter excludes, in upstream's words; then what is missing on the
+//! closest node, and whether waiting can help at all.
 
 use std::{collections::BTreeMap, fmt};
 
-use super::{
-    amounts::{PODS, say},
-    ports::{HostPort, PortRanges},
-    view::{PodKey, Taint},
-};
+use mainstay_api::resources::{PODS, format_amount};
 
-/// What excluded a machine first. Stages in the order they are asked.
+use super::view::{HostPort, PodKey, PortRanges, Taint};
+
+/// The filter that excluded a node first, in the order of filters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     NotOffering,
@@ -27,7 +25,7 @@ pub enum Reason {
     Spread,
     Affinity,
     AntiAffinity,
-    OthersAntiAffinity,
+    ExistingAntiAffinity,
 }
 
 impl fmt::Display for Reason {
@@ -48,14 +46,14 @@ impl fmt::Display for Reason {
             Self::Spread => "node(s) didn't match pod topology spread constraints",
             Self::Affinity => "node(s) didn't match pod affinity rules",
             Self::AntiAffinity => "node(s) didn't match pod anti-affinity rules",
-            Self::OthersAntiAffinity => "node(s) didn't satisfy existing pods anti-affinity rules",
+            Self::ExistingAntiAffinity => "node(s) didn't satisfy existing pods anti-affinity rules",
         })
     }
 }
 
-/// One thing in the way on one machine, exactly.
+/// One filter that a pod fails on one node, with the details.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum FilterFailure {
     NotOffering,
     NotReady,
     Refused,
@@ -71,38 +69,39 @@ pub enum Obstacle {
         offered: PortRanges,
     },
     AutomaticPorts {
-        wanted: usize,
+        requested: usize,
         free: usize,
     },
-    /// `ever`: the machine has as much when it is empty.
-    Lacks {
+    Insufficient {
         resource: String,
+        /// How much is lacking.
         amount: i64,
-        ever: bool,
+        /// The node has enough when it is empty.
+        fits_empty_node: bool,
     },
     Volume,
     SpreadLabel {
-        topology: String,
+        topology_key: String,
     },
     Spread {
-        topology: String,
+        topology_key: String,
         domain: String,
         max_skew: i32,
     },
     Affinity {
-        topology: String,
+        topology_key: String,
     },
     AntiAffinity {
-        topology: String,
+        topology_key: String,
         domain: String,
     },
-    OthersAntiAffinity {
-        topology: String,
+    ExistingAntiAffinity {
+        topology_key: String,
         domain: String,
     },
 }
 
-impl Obstacle {
+impl FilterFailure {
     pub fn reason(&self) -> Reason {
         match self {
             Self::NotOffering => Reason::NotOffering,
@@ -113,38 +112,39 @@ impl Obstacle {
             Self::NodeAffinity => Reason::NodeAffinity,
             Self::PortTaken { .. } | Self::PortOutside { .. } => Reason::Ports,
             Self::AutomaticPorts { .. } => Reason::AutomaticPorts,
-            Self::Lacks { resource, .. } if resource == PODS => Reason::TooManyPods,
-            Self::Lacks { resource, .. } => Reason::Insufficient { resource: resource.clone() },
+            Self::Insufficient { resource, .. } if resource == PODS => Reason::TooManyPods,
+            Self::Insufficient { resource, .. } => Reason::Insufficient { resource: resource.clone() },
             Self::Volume => Reason::VolumeAffinity,
             Self::SpreadLabel { .. } => Reason::SpreadLabel,
             Self::Spread { .. } => Reason::Spread,
             Self::Affinity { .. } => Reason::Affinity,
             Self::AntiAffinity { .. } => Reason::AntiAffinity,
-            Self::OthersAntiAffinity { .. } => Reason::OthersAntiAffinity,
+            Self::ExistingAntiAffinity { .. } => Reason::ExistingAntiAffinity,
         }
     }
 
-    /// What would take it away by itself; `None` if somebody has to change the pod or the machine.
-    pub fn hope(&self) -> Option<Hope> {
+    /// The event that would resolve it; `None` if somebody has to change the pod or the node.
+    pub fn remedy(&self) -> Option<Remedy> {
         match self {
-            Self::NotOffering | Self::NotReady => Some(Hope::MachineReturns),
-            Self::Refused => Some(Hope::AskedAgain),
-            Self::Cordoned => Some(Hope::Uncordoned),
-            Self::Taint(taint) => taint.key.starts_with("node.kubernetes.io/").then_some(Hope::MachineReturns),
-            Self::Lacks { ever, .. } => ever.then_some(Hope::PodsLeave),
-            Self::PortTaken { .. } | Self::AutomaticPorts { .. } | Self::Spread { .. } => Some(Hope::PodsLeave),
-            Self::AntiAffinity { .. } | Self::OthersAntiAffinity { .. } => Some(Hope::PodsLeave),
-            Self::Affinity { .. } => Some(Hope::PodsArrive),
+            Self::NotOffering | Self::NotReady => Some(Remedy::NodeReturns),
+            Self::Refused => Some(Remedy::RefusalExpires),
+            Self::Cordoned => Some(Remedy::NodeUncordoned),
+            Self::Taint(taint) => taint.key.starts_with("node.kubernetes.io/").then_some(Remedy::NodeReturns),
+            Self::Insufficient { fits_empty_node, .. } => fits_empty_node.then_some(Remedy::PodsLeave),
+            Self::PortTaken { .. } | Self::AutomaticPorts { .. } | Self::Spread { .. } => Some(Remedy::PodsLeave),
+            Self::AntiAffinity { .. } | Self::ExistingAntiAffinity { .. } => Some(Remedy::PodsLeave),
+            Self::Affinity { .. } => Some(Remedy::PodsArrive),
             Self::NodeAffinity | Self::PortOutside { .. } | Self::Volume | Self::SpreadLabel { .. } => None,
         }
     }
 
-    /// How far it is from being out of the way, to compare machines: smaller is nearer.
+    /// How hard it is to resolve, to compare nodes: smaller is closer.
     pub(super) fn distance(&self) -> u32 {
         match self {
             Self::Refused => 1,
-            Self::Lacks { ever: true, .. } | Self::PortTaken { .. } | Self::AutomaticPorts { .. } => 2,
-            Self::Spread { .. } | Self::AntiAffinity { .. } | Self::OthersAntiAffinity { .. } => 2,
+            Self::Insufficient { fits_empty_node: true, .. } => 2,
+            Self::PortTaken { .. } | Self::AutomaticPorts { .. } => 2,
+            Self::Spread { .. } | Self::AntiAffinity { .. } | Self::ExistingAntiAffinity { .. } => 2,
             Self::Affinity { .. } => 3,
             Self::Cordoned => 4,
             Self::Taint(_) => 5,
@@ -152,125 +152,132 @@ impl Obstacle {
             Self::PortOutside { .. } | Self::SpreadLabel { .. } => 7,
             Self::NodeAffinity => 8,
             Self::Volume => 9,
-            Self::Lacks { ever: false, .. } => 10,
+            Self::Insufficient { fits_empty_node: false, .. } => 10,
+        }
+    }
+
+    fn describe(&self, node: &str) -> String {
+        match self {
+            Self::NotOffering => format!("{node} makes no offer"),
+            Self::NotReady => format!("{node} is not ready"),
+            Self::Refused => format!("{node} refused it a moment ago"),
+            Self::Cordoned => format!("{node} if it were uncordoned"),
+            Self::Taint(taint) => match taint.value.as_str() {
+                "" => format!("{node} if taint {} were tolerated", taint.key),
+                value => format!("{node} if taint {}={value} were tolerated", taint.key),
+            },
+            Self::NodeAffinity => format!("{node} if its labels matched the pod's node selector and affinity"),
+            Self::PortTaken { port, by } => format!("host port {} on {node} is taken by {by}", port.port),
+            Self::PortOutside { port, offered } if offered.is_empty() => {
+                format!("host port {} is not offered: {node} offers none", port.port)
+            }
+            Self::PortOutside { port, offered } => {
+                format!("host port {} lies outside {offered} that {node} offers", port.port)
+            }
+            Self::AutomaticPorts { requested, free } => {
+                format!("{node} has {free} of {requested} automatic host ports free")
+            }
+            Self::Insufficient { resource, amount, .. } if resource == PODS => {
+                format!("{node} lacks room for {amount} pod")
+            }
+            Self::Insufficient { resource, amount, .. } => format!("{node} lacks {}", format_amount(resource, *amount)),
+            Self::Volume => format!("{node} if the pod's volumes could be reached from it"),
+            Self::SpreadLabel { topology_key } => format!("{node} if it had the label {topology_key}"),
+            Self::Spread { topology_key, domain, max_skew } => {
+                format!("{node} if {topology_key}={domain} were not ahead of others by {max_skew}")
+            }
+            Self::Affinity { topology_key } => {
+                format!("{node} if a pod it wants to be near ran in its {topology_key}")
+            }
+            Self::AntiAffinity { topology_key, domain } => {
+                format!("{node} if no pod it must keep away from ran in {topology_key}={domain}")
+            }
+            Self::ExistingAntiAffinity { topology_key, domain } => {
+                format!("{node} if no pod that keeps it away ran in {topology_key}={domain}")
+            }
         }
     }
 }
 
-/// What would have to change on the nearest machine.
+/// The node that is closest to fitting, and what is missing there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nearest {
-    pub machine: String,
-    pub obstacles: Vec<Obstacle>,
+pub struct ClosestNode {
+    pub node: String,
+    pub failures: Vec<FilterFailure>,
 }
 
-impl fmt::Display for Nearest {
+impl fmt::Display for ClosestNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said: Vec<String> = self.obstacles.iter().map(|obstacle| change(obstacle, &self.machine)).collect();
-        f.write_str(&said.join(" and "))
+        let texts: Vec<String> = self.failures.iter().map(|failure| failure.describe(&self.node)).collect();
+        f.write_str(&texts.join(" and "))
     }
 }
 
-fn change(obstacle: &Obstacle, machine: &str) -> String {
-    match obstacle {
-        Obstacle::NotOffering => format!("{machine} makes no offer"),
-        Obstacle::NotReady => format!("{machine} is not ready"),
-        Obstacle::Refused => format!("{machine} refused it a moment ago"),
-        Obstacle::Cordoned => format!("{machine} if it were uncordoned"),
-        Obstacle::Taint(taint) => match taint.value.as_str() {
-            "" => format!("{machine} if taint {} were tolerated", taint.key),
-            value => format!("{machine} if taint {}={value} were tolerated", taint.key),
-        },
-        Obstacle::NodeAffinity => format!("{machine} if its labels matched the pod's node selector and affinity"),
-        Obstacle::PortTaken { port, by } => format!("host port {} on {machine} is taken by {by}", port.port),
-        Obstacle::PortOutside { port, offered } => {
-            format!("host port {} lies outside {offered} that {machine} offers", port.port)
-        }
-        Obstacle::AutomaticPorts { wanted, free } => {
-            format!("{machine} has {free} of {wanted} automatic host ports free")
-        }
-        Obstacle::Lacks { resource, amount, .. } if resource == PODS => {
-            format!("{machine} lacks room for {amount} pod")
-        }
-        Obstacle::Lacks { resource, amount, .. } => format!("{machine} lacks {}", say(resource, *amount)),
-        Obstacle::Volume => format!("{machine} if the pod's volumes could be reached from it"),
-        Obstacle::SpreadLabel { topology } => format!("{machine} if it had the label {topology}"),
-        Obstacle::Spread { topology, domain, max_skew } => {
-            format!("{machine} if {topology}={domain} were not ahead of others by {max_skew}")
-        }
-        Obstacle::Affinity { topology } => format!("{machine} if a pod it wants to be near ran in its {topology}"),
-        Obstacle::AntiAffinity { topology, domain } => {
-            format!("{machine} if no pod it must keep away from ran in {topology}={domain}")
-        }
-        Obstacle::OthersAntiAffinity { topology, domain } => {
-            format!("{machine} if no pod that keeps it away ran in {topology}={domain}")
-        }
-    }
-}
-
+/// An event that would make the pod schedulable; the sooner it is to be expected, the smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hope {
-    AskedAgain,
+pub enum Remedy {
+    RefusalExpires,
     PodsLeave,
     PodsArrive,
-    Uncordoned,
-    MachineReturns,
-    /// There is no machine at all.
-    MachineJoins,
-    /// Something the pod names is not there yet.
-    Exists,
-    /// Victims are on their way out.
-    VictimsLeave,
+    NodeUncordoned,
+    NodeReturns,
+    /// There is no node at all.
+    NodeJoins,
+    /// An object that the pod names does not exist yet.
+    ObjectCreated,
+    /// Victims are terminating.
+    VictimsDeleted,
 }
 
+/// Why no event can make the pod schedulable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Never {
+pub enum Impossibility {
     TooLarge {
         resource: String,
-        wanted: i64,
+        requested: i64,
         largest: i64,
     },
-    /// The pod's rules exclude each other.
     Contradiction(Contradiction),
-    /// Somebody has to change the pod or a machine.
+    /// Somebody has to change the pod or a node.
     NothingMatches,
 }
 
+/// Rules of one pod that exclude each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contradiction {
     NodeLabel { key: String },
     NoTerms,
-    NearAndAway { topology: String },
+    AffinityAndAntiAffinity { topology_key: String },
     PortTwice { port: u16 },
 }
 
+/// Whether waiting can help.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ever {
-    NotYet(Hope),
-    Never(Never),
+pub enum Prospect {
+    Later(Remedy),
+    Never(Impossibility),
 }
 
-impl fmt::Display for Ever {
+impl fmt::Display for Prospect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotYet(Hope::AskedAgain) => "the machine will be asked again",
-            Self::NotYet(Hope::PodsLeave) => "would fit when pods leave",
-            Self::NotYet(Hope::PodsArrive) => "would fit when a pod it wants to be near runs",
-            Self::NotYet(Hope::Uncordoned) => "would fit when a machine is uncordoned",
-            Self::NotYet(Hope::MachineReturns) => "would fit when a machine returns",
-            Self::NotYet(Hope::MachineJoins) => "cannot fit until a machine joins",
-            Self::NotYet(Hope::Exists) => "will be looked at again when that exists",
-            Self::NotYet(Hope::VictimsLeave) => "waits for the pods that make room for it",
-            Self::Never(Never::TooLarge { resource, wanted, largest }) => {
-                let wanted = say(resource, *wanted);
-                let most = say(resource, *largest);
+            Self::Later(Remedy::RefusalExpires) => "the node will be tried again",
+            Self::Later(Remedy::PodsLeave) => "would fit when pods leave",
+            Self::Later(Remedy::PodsArrive) => "would fit when a pod it wants to be near runs",
+            Self::Later(Remedy::NodeUncordoned) => "would fit when a node is uncordoned",
+            Self::Later(Remedy::NodeReturns) => "would fit when a node returns",
+            Self::Later(Remedy::NodeJoins) => "cannot fit until a node joins",
+            Self::Later(Remedy::ObjectCreated) => "will be scheduled when that exists",
+            Self::Later(Remedy::VictimsDeleted) => "waits for the deletion of preempted pods",
+            Self::Never(Impossibility::TooLarge { resource, requested, largest }) => {
+                let (requested, largest) = (format_amount(resource, *requested), format_amount(resource, *largest));
                 return write!(
                     f,
-                    "no machine has {wanted} (the largest has {most}): cannot fit until a larger machine joins"
+                    "no node has {requested} (the largest has {largest}): cannot fit until a larger node joins"
                 );
             }
-            Self::Never(Never::NothingMatches) => "cannot fit until the pod or a machine is changed",
-            Self::Never(Never::Contradiction(why)) => return write!(f, "cannot ever fit: {why}"),
+            Self::Never(Impossibility::NothingMatches) => "cannot fit until the pod or a node is changed",
+            Self::Never(Impossibility::Contradiction(why)) => return write!(f, "cannot ever fit: {why}"),
         })
     }
 }
@@ -282,36 +289,36 @@ impl fmt::Display for Contradiction {
                 write!(f, "the node selector and affinity ask for values of {key} that exclude each other")
             }
             Self::NoTerms => f.write_str("the required node affinity has no term that could match"),
-            Self::NearAndAway { topology } => {
-                write!(f, "pod affinity and anti-affinity want the same pods near and away within {topology}")
+            Self::AffinityAndAntiAffinity { topology_key } => {
+                write!(f, "pod affinity and anti-affinity want the same pods near and away within {topology_key}")
             }
             Self::PortTwice { port } => write!(f, "host port {port} is asked for twice in the pod"),
         }
     }
 }
 
-/// Everything there is to say about a pod that got no machine.
+/// Why a pod is unschedulable, as its condition and event say it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unplaced {
-    /// All machines looked at.
-    pub machines: usize,
-    /// How many machines were excluded for each reason; a machine that lacks several resources counts for each.
+pub struct Diagnosis {
+    /// All nodes considered.
+    pub nodes: usize,
+    /// How many nodes each filter excluded; a node that lacks several resources counts for each.
     pub reasons: BTreeMap<Reason, usize>,
-    /// What has to exist first; then no machine was looked at.
+    /// Objects that have to exist first; then no node was considered.
     pub missing: Vec<String>,
-    pub nearest: Option<Nearest>,
-    /// Why nobody was made to leave for it.
+    pub closest: Option<ClosestNode>,
     pub preemption: Option<NoPreemption>,
-    pub ever: Ever,
+    pub prospect: Prospect,
 }
 
+/// Why no pod is preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPreemption {
     /// `preemptionPolicy: Never`.
     NotAllowed,
-    /// Pods are leaving already.
+    /// Victims are terminating already.
     Waiting,
-    /// No machine has pods of lower priority whose leaving would help.
+    /// No node has pods of lower priority without which the pod would fit.
     NoVictims,
 }
 
@@ -320,28 +327,28 @@ impl fmt::Display for NoPreemption {
         f.write_str(match self {
             Self::NotAllowed => "not eligible due to preemptionPolicy=Never.",
             Self::Waiting => "not eligible due to a terminating pod on the nominated node.",
-            Self::NoVictims => "no pods of lower priority whose leaving would help.",
+            Self::NoVictims => "No preemption victims found for incoming pod.",
         })
     }
 }
 
-impl fmt::Display for Unplaced {
+impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.machines == 0 {
+        if self.nodes == 0 {
             f.write_str("no nodes available to schedule pods")?;
         } else {
             let counted = self.reasons.iter().map(|(reason, count)| format!("{count} {reason}"));
-            let mut said: Vec<String> = self.missing.iter().cloned().chain(counted).collect();
-            said.sort_unstable();
-            write!(f, "0/{} nodes are available: {}.", self.machines, said.join(", "))?;
+            let mut reasons: Vec<String> = self.missing.iter().cloned().chain(counted).collect();
+            reasons.sort_unstable();
+            write!(f, "0/{} nodes are available: {}.", self.nodes, reasons.join(", "))?;
         }
         if let Some(why) = &self.preemption {
             write!(f, " preemption: {why}")?;
         }
-        let semicolon = if self.machines == 0 { ";" } else { "" };
-        match &self.nearest {
-            Some(nearest) => write!(f, "{semicolon} closest: {nearest}; {}.", self.ever),
-            None => write!(f, "{semicolon} {}.", self.ever),
+        let semicolon = if self.nodes == 0 { ";" } else { "" };
+        match &self.closest {
+            Some(closest) => write!(f, "{semicolon} closest: {closest}; {}.", self.prospect),
+            None => write!(f, "{semicolon} {}.", self.prospect),
         }
     }
 }

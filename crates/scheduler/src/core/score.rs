@@ -1,52 +1,52 @@
-//! Which of the machines that fit is best. Everything is a number of hundredths of a percent, weighted as
-//! upstream weighs it: room once, node affinity and neighbours and spreading twice, unwanted taints three times.
+//! Scores nodes that pass the filters, in hundredths of a percent, with upstream's weights: free resources 1, node
+//! affinity, pod affinity and topology spread 2, `PreferNoSchedule` taints 3.
 
 use mainstay_api::matching::NodeTerm as _;
 
 use super::{
-    cluster::Machine,
-    fit::tolerates,
-    verdict::Strategy,
-    view::{MachineRules, NodeView},
+    cluster::NodeInfo,
+    filters::tolerates,
+    verdict::ScoringStrategy,
+    view::{NodeRules, NodeView},
 };
 
-/// The best any one consideration can give.
-pub const FULL: i64 = 10_000;
-const NODE_AFFINITY: i64 = 2;
-const TAINTS: i64 = 3;
-pub const NEIGHBOURS: i64 = 2;
-pub const SPREAD: i64 = 2;
+/// The best score before it is weighted.
+pub const MAX_SCORE: i64 = 10_000;
+const NODE_AFFINITY_WEIGHT: i64 = 2;
+const TAINT_WEIGHT: i64 = 3;
+pub const POD_AFFINITY_WEIGHT: i64 = 2;
+pub const SPREAD_WEIGHT: i64 = 2;
 
-/// Of resources that decide how full a machine is: cpu, memory, pods.
-const MEASURES: usize = 3;
+/// The first resources, by id, that are scored: cpu, memory, pods.
+const SCORED_RESOURCES: usize = 3;
 
-/// What does not depend on the pods there.
-pub fn fixed(rules: &MachineRules, node: &NodeView) -> i32 {
+/// The part of the score that does not depend on pods.
+pub fn static_score(rules: &NodeRules, node: &NodeView) -> i32 {
     let weight = |(weight, _): &(i32, _)| i64::from(*weight);
     let total: i64 = rules.preferred.iter().map(weight).sum();
     let matched = rules.preferred.iter().filter(|(_, term)| term.matches(&node.name, &node.labels));
-    let affinity = if total > 0 { matched.map(weight).sum::<i64>() * FULL / total } else { 0 };
-    let unwanted = node.taints.iter().filter(|taint| !taint.effect.is_hard() && !tolerates(rules, taint)).count();
-    let taints = if unwanted == 0 { FULL } else { FULL / 10 / unwanted as i64 };
-    i32::try_from(NODE_AFFINITY * affinity + TAINTS * taints).unwrap_or(i32::MAX / 2)
+    let affinity = if total > 0 { matched.map(weight).sum::<i64>() * MAX_SCORE / total } else { 0 };
+    let untolerated = node.taints.iter().filter(|taint| !taint.effect.is_hard() && !tolerates(rules, taint)).count();
+    let taints = if untolerated == 0 { MAX_SCORE } else { MAX_SCORE / 10 / untolerated as i64 };
+    i32::try_from(NODE_AFFINITY_WEIGHT * affinity + TAINT_WEIGHT * taints).unwrap_or(i32::MAX / 2)
 }
 
-/// How much room there is, or how little, once the pod is there.
-pub fn room(machine: &Machine, requests: &[(usize, i64)], strategy: Strategy) -> i64 {
-    let (mut sum, mut measured) = (0, 0);
-    for resource in 0..MEASURES {
-        let whole = machine.whole(resource).min(1 << 48);
-        if whole <= 0 {
+/// By the share of resources that is free once the pod is there.
+pub fn resource_score(info: &NodeInfo, requests: &[(usize, i64)], scoring: ScoringStrategy) -> i64 {
+    let (mut sum, mut scored) = (0, 0);
+    for resource in 0..SCORED_RESOURCES {
+        let allocatable = info.allocatable(resource).min(1 << 48);
+        if allocatable <= 0 {
             continue;
         }
-        let asked = requests.iter().find(|(wanted, _)| *wanted == resource).map_or(0, |(_, amount)| *amount);
-        let left = machine.free(resource).saturating_sub(asked).clamp(0, whole);
-        sum += left * FULL / whole;
-        measured += 1;
+        let requested = requests.iter().find(|(id, _)| *id == resource).map_or(0, |(_, amount)| *amount);
+        let left = info.free(resource).saturating_sub(requested).clamp(0, allocatable);
+        sum += left * MAX_SCORE / allocatable;
+        scored += 1;
     }
-    let empty = if measured > 0 { sum / measured } else { 0 };
-    match strategy {
-        Strategy::Spread => empty,
-        Strategy::Binpack => FULL - empty,
+    let free = if scored > 0 { sum / scored } else { 0 };
+    match scoring {
+        ScoringStrategy::LeastAllocated => free,
+        ScoringStrategy::MostAllocated => MAX_SCORE - free,
     }
 }

@@ -1,16 +1,16 @@
-//! What labels must say: of pods, of namespaces, of machines.
+//! Label selectors for pods and nodes, decoded.
 
 use mainstay_api::matching::{self, Requirement as _, UNLABELLED};
 pub use mainstay_api::matching::{Labels, Operator};
 use serde::Deserialize;
 
-use super::wire::{operator, or_default};
+use super::decode::{deserialize_operator, or_default};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(default)]
 pub struct Requirement {
     pub key: String,
-    #[serde(deserialize_with = "operator")]
+    #[serde(deserialize_with = "deserialize_operator")]
     pub operator: Operator,
     #[serde(deserialize_with = "or_default")]
     pub values: Vec<String>,

@@ -1,9 +1,9 @@
-//! What the decision promises, rule by rule, and as properties of random clusters.
+//! Scheduling rule by rule, and as properties of random clusters.
 
-mod build;
 mod cluster;
-mod forms;
-mod naive;
+mod decoded_views;
+mod fixtures;
 mod preemption;
 mod properties;
+mod reference;
 mod rules;

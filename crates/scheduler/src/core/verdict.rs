@@ -1,21 +1,21 @@
-//! What was decided.
+//! The scheduling decision about one pod.
 
 use std::sync::Arc;
 
 use super::{
-    reason::Unplaced,
-    view::{GivenPort, PodKey, PodView},
+    reason::Diagnosis,
+    view::{AssignedHostPort, PodKey, PodView},
 };
 
-/// A pod that wants a machine.
+/// A pod to schedule.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct PendingPod {
     pub pod: Arc<PodView>,
-    /// Machines that refused it a moment ago.
+    /// Nodes that refused it and are not to be considered.
     pub refused: Vec<String>,
 }
 
-impl Wanted {
+impl PendingPod {
     pub fn new(pod: Arc<PodView>) -> Self {
         Self { pod, refused: vec![] }
     }
@@ -23,39 +23,34 @@ impl Wanted {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is to run there, with these host ports for the container ports that wanted any.
+    /// Bind it to the node, with these host ports for its automatic ports.
     Place {
-        machine: Arc<str>,
-        ports: Vec<GivenPort>,
+        node: Arc<str>,
+        ports: Vec<AssignedHostPort>,
     },
-    /// Room is to be made for it there. Without victims there is only waiting to be done: enough pods are leaving.
+    /// Nominate it for the node and delete the victims. Without victims it only waits: enough pods are terminating.
     Preempt {
-        machine: Arc<str>,
+        node: Arc<str>,
         victims: Vec<Victim>,
-        why: Arc<Unplaced>,
+        diagnosis: Arc<Diagnosis>,
     },
-    Unplaced(Arc<Unplaced>),
+    Unschedulable(Arc<Diagnosis>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victim {
     pub key: PodKey,
     pub uid: String,
-    /// Its going breaks a disruption budget; there was no choice without.
-    pub breaks_budget: bool,
+    /// Its deletion violates a PodDisruptionBudget; no choice of victims avoided that.
+    pub violates_budget: bool,
 }
 
-/// Which machine is best among those that fit.
+/// How free resources are scored, by the names of upstream's `NodeResourcesFit`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strategy {
-    /// The emptiest.
+pub enum ScoringStrategy {
+    /// Prefers nodes with most resources free: pods are spread.
     #[default]
-    Spread,
-    /// The fullest.
-    Binpack,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    pub strategy: Strategy,
+    LeastAllocated,
+    /// Prefers nodes with least resources free, so that other nodes stay empty.
+    MostAllocated,
 }

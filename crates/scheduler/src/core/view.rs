@@ -1,8 +1,8 @@
-//! Pods, machines and budgets as far as placing looks at them, and no further.
+//! Views: the parts of pods, nodes, offers and budgets that scheduling reads.
 //!
-//! What equal pods share is in [`Shape`] (what a pod asks of a machine) and [`Tags`] (what other pods' rules may
-//! say of it). Both carry their own hash, made once when the pod is read, so that finding a pod's class costs
-//! one look-up however long its rules are.
+//! What equal pods share is in [`SchedulingSpec`] (what a pod asks of a node) and [`LabelSet`] (what selectors of other
+//! pods see). Both carry their own hash, computed once when the pod is decoded, so that finding a pod's class costs one
+//! look-up however long its rules are.
 
 use std::{
     collections::BTreeMap,
@@ -12,11 +12,15 @@ use std::{
     sync::Arc,
 };
 
-pub use mainstay_api::matching::{Effect, Taint, Toleration};
+pub use mainstay_api::{
+    matching::{Effect, Taint, Toleration},
+    offer::PortRanges,
+    pod::{AssignedHostPort, HostPort},
+    resources::ResourceList,
+};
 
 pub use super::{
-    amounts::Amounts,
-    ports::{GivenPort, HostPort, PortMapping, PortRanges, PortWish},
+    host_ports::{AutomaticPort, PortMapping},
     selector::{Labels, NodeTerm, Operator, PodSelector, Requirement, Selector},
 };
 
@@ -44,60 +48,60 @@ pub struct PodView {
     pub uid: String,
     /// Its `resourceVersion`.
     pub version: u64,
-    /// Where it is placed.
+    /// The node it is bound to.
     pub node: Option<String>,
-    /// Where room is being made for it.
-    pub nominated: Option<String>,
-    /// Who is to place it.
+    /// The node that others were preempted on for it.
+    pub nominated_node: Option<String>,
+    /// The name of the scheduler that is responsible.
     pub scheduler: String,
-    /// It is not to be placed before these are taken away.
+    /// Its scheduling gates.
     pub gates: Vec<String>,
-    /// Being deleted.
+    /// It has a deletion timestamp.
     pub terminating: bool,
-    /// Succeeded or failed: holds nothing any more.
-    pub ended: bool,
+    /// Succeeded or failed: it holds no resources any more.
+    pub finished: bool,
     /// Microseconds since 1970.
     pub created: i64,
     pub started: Option<i64>,
-    /// The automatic ports it was given.
-    pub given: Vec<GivenPort>,
-    /// The label for port mapping says something unknown.
-    pub odd_port_mapping: Option<String>,
-    /// The machine that last refused it.
+    /// The host ports that its automatic ports got.
+    pub assigned_ports: Vec<AssignedHostPort>,
+    /// The value of the port mapping label, if it is unknown.
+    pub unknown_port_mapping: Option<String>,
+    /// The node that last refused it.
     pub refused_by: Option<String>,
-    /// What its condition `PodScheduled` says while false: reason and message.
-    pub complaint: Option<(String, String)>,
-    /// Its claims, by name in its own namespace.
+    /// Reason and message of its condition `PodScheduled`, while that is false.
+    pub unscheduled_condition: Option<(String, String)>,
+    /// The PersistentVolumeClaims it uses, in its own namespace.
     pub claims: Vec<String>,
-    pub tags: Tags,
-    pub shape: Shape,
+    pub label_set: LabelSet,
+    pub spec: SchedulingSpec,
 }
 
 impl PodView {
-    /// What its volumes ask of a machine: for each volume, one of the terms must match.
+    /// Restricts it to nodes of its volumes: for each volume, one of the terms must match.
     pub fn with_volumes(mut self, volumes: Vec<Vec<NodeTerm>>) -> Self {
-        let mut rules = Rules::clone(&self.shape);
-        rules.machine.volumes = volumes;
-        self.shape = Shape::new(rules);
+        let mut rules = SchedulingRules::clone(&self.spec);
+        rules.node.volumes = volumes;
+        self.spec = SchedulingSpec::new(rules);
         self
     }
 
-    /// What has to exist before it can be placed at all, in the words for its owner.
-    pub fn waiting_for(mut self, missing: Vec<String>) -> Self {
-        let mut rules = Rules::clone(&self.shape);
+    /// Objects that have to exist before it can be scheduled, as texts for its owner.
+    pub fn with_missing(mut self, missing: Vec<String>) -> Self {
+        let mut rules = SchedulingRules::clone(&self.spec);
         rules.missing = missing;
-        self.shape = Shape::new(rules);
+        self.spec = SchedulingSpec::new(rules);
         self
     }
 }
 
-/// Namespace and labels: what selectors see.
+/// Namespace and labels of a pod: what selectors see.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tags(Arc<(u64, String, Labels)>);
+pub struct LabelSet(Arc<(u64, String, Labels)>);
 
-impl Tags {
+impl LabelSet {
     pub fn new(namespace: &str, labels: Labels) -> Self {
-        Self(Arc::new((hashed(&(namespace, &labels)), namespace.to_owned(), labels)))
+        Self(Arc::new((fingerprint(&(namespace, &labels)), namespace.to_owned(), labels)))
     }
 
     pub fn namespace(&self) -> &str {
@@ -108,78 +112,79 @@ impl Tags {
         &self.0.2
     }
 
-    pub(super) fn print(&self) -> u64 {
+    pub(super) fn fingerprint(&self) -> u64 {
         self.0.0
     }
 }
 
-impl Default for Tags {
+impl Default for LabelSet {
     fn default() -> Self {
         Self::new("", Labels::new())
     }
 }
 
-/// Everything a pod asks for. Pods of one shape are placed by the same thought.
+/// [`SchedulingRules`], shared and with their hash. Pods with equal rules are one class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape(Arc<(u64, Rules)>);
+pub struct SchedulingSpec(Arc<(u64, SchedulingRules)>);
 
-impl Shape {
-    pub fn new(rules: Rules) -> Self {
-        Self(Arc::new((hashed(&rules), rules)))
+impl SchedulingSpec {
+    pub fn new(rules: SchedulingRules) -> Self {
+        Self(Arc::new((fingerprint(&rules), rules)))
     }
 
-    pub(super) fn print(&self) -> u64 {
+    pub(super) fn fingerprint(&self) -> u64 {
         self.0.0
     }
 
-    pub(super) fn same(&self, other: &Self) -> bool {
+    pub(super) fn is_equal(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
     }
 }
 
-impl Default for Shape {
+impl Default for SchedulingSpec {
     fn default() -> Self {
-        Self::new(Rules::default())
+        Self::new(SchedulingRules::default())
     }
 }
 
-impl Deref for Shape {
-    type Target = Rules;
+impl Deref for SchedulingSpec {
+    type Target = SchedulingRules;
 
-    fn deref(&self) -> &Rules {
+    fn deref(&self) -> &SchedulingRules {
         &self.0.1
     }
 }
 
-fn hashed(what: &impl Hash) -> u64 {
+fn fingerprint(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 
+/// Everything that a pod asks of its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Rules {
+pub struct SchedulingRules {
     pub priority: i32,
     /// `preemptionPolicy: Never`.
     pub never_preempts: bool,
     /// `pods: 1` included.
-    pub requests: Amounts,
+    pub requests: ResourceList,
+    /// Host ports asked for by number.
     pub ports: Vec<HostPort>,
-    /// Ports without a number, and where they get one.
-    pub wishes: Vec<PortWish>,
-    pub mapping: PortMapping,
-    pub machine: MachineRules,
-    pub together: Together,
-    pub spread: Vec<SpreadRule>,
-    /// What has to exist before it can be placed at all.
+    pub automatic_ports: Vec<AutomaticPort>,
+    pub port_mapping: PortMapping,
+    pub node: NodeRules,
+    pub pod_affinity: PodAffinityRules,
+    pub spread: Vec<SpreadConstraint>,
+    /// Objects that have to exist before it can be scheduled.
     pub missing: Vec<String>,
 }
 
-/// What a machine has to be, whatever runs on it.
+/// What the Node object has to be, whatever runs on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct MachineRules {
+pub struct NodeRules {
     pub selector: Labels,
-    /// One of these has to match, if there are any.
+    /// Node affinity: one of these has to match.
     pub required: Option<Vec<NodeTerm>>,
     pub preferred: Vec<(i32, NodeTerm)>,
     pub tolerations: Vec<Toleration>,
@@ -187,34 +192,35 @@ pub struct MachineRules {
     pub volumes: Vec<Vec<NodeTerm>>,
 }
 
-/// What runs near: pod affinity and anti-affinity.
+/// Pod affinity and anti-affinity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Together {
-    pub required: Vec<Near>,
-    pub preferred: Vec<(i32, Near)>,
-    pub forbidden: Vec<Near>,
-    pub avoided: Vec<(i32, Near)>,
+pub struct PodAffinityRules {
+    pub required: Vec<AffinityTerm>,
+    pub preferred: Vec<(i32, AffinityTerm)>,
+    pub anti_required: Vec<AffinityTerm>,
+    pub anti_preferred: Vec<(i32, AffinityTerm)>,
 }
 
-/// Some pods, within machines that share a label's value.
+/// Some pods, within nodes that have the same value of the topology key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Near {
+pub struct AffinityTerm {
     pub pods: PodSelector,
-    pub topology: String,
+    pub topology_key: String,
 }
 
+/// A topology spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SpreadRule {
-    pub topology: String,
+pub struct SpreadConstraint {
+    pub topology_key: String,
     pub pods: PodSelector,
     pub max_skew: i32,
     pub min_domains: Option<i32>,
     /// `whenUnsatisfiable: DoNotSchedule`.
     pub hard: bool,
-    /// Only machines that the pod's selector and affinity allow are counted: `nodeAffinityPolicy: Honor`.
-    pub honour_affinity: bool,
-    /// Only machines whose taints the pod tolerates are counted: `nodeTaintsPolicy: Honor`.
-    pub honour_taints: bool,
+    /// `nodeAffinityPolicy: Honor`: only nodes that match the pod's node selector and affinity count.
+    pub honor_affinity: bool,
+    /// `nodeTaintsPolicy: Honor`: only nodes whose taints the pod tolerates count.
+    pub honor_taints: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -224,23 +230,24 @@ pub struct NodeView {
     pub taints: Vec<Taint>,
     pub unschedulable: bool,
     pub ready: bool,
-    /// Its pods have no addresses of their own, and are reached at ports of the machine.
+    /// Its pods have no addresses of their own and are reached at ports of the node.
     pub by_host_port: bool,
-    pub allocatable: Amounts,
+    pub allocatable: ResourceList,
 }
 
-/// What a machine offers.
+/// What a node offers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OfferView {
-    pub free: Amounts,
+    pub free: ResourceList,
     /// Free ones only.
-    pub automatic: PortRanges,
+    pub automatic_ports: PortRanges,
     /// Taken or not.
-    pub explicit: PortRanges,
-    /// Pods bound at this version or before are already taken off.
+    pub explicit_ports: PortRanges,
+    /// Pods bound at this version or before are subtracted already.
     pub seen: u64,
 }
 
+/// A PodDisruptionBudget.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetView {
     pub namespace: String,

@@ -1,19 +1,21 @@
-//! Everything the scheduler knows and means to do, without a clock, a socket or a thread.
+//! The scheduler's state and decisions, without a clock, a socket or a thread.
 //!
-//! [`State::hear`] takes in news; [`State::turn`] takes in that time passes, decides about whoever is ready and
-//! hands out [`Work`]; what becomes of the work comes back as news. Whoever drives it decides nothing.
+//! [`SchedulerState::apply`] takes events in; [`SchedulerState::schedule`] runs a scheduling cycle and returns the
+//! [`Action`]s to carry out; their results come back as events. Time is an argument. Whoever drives the state decides
+//! nothing, so that everything here can be tested without waiting.
 //!
-//! * [`pods`](self::pods): who waits, who has a machine; [`machines`](self::machines): offers and what they are of;
-//!   [`outcome`](self::outcome): from verdicts to work, and from answers to what is known; [`hints`](self::hints): whom a
-//!   change could help; [`tell`](self::tell): what people see below `/debug`
+//! * [`pods`](self::pods), [`nodes`](self::nodes): apply events about pods, about nodes, offers, budgets and namespaces
+//! * [`schedule`](self::schedule): from verdicts to actions, and from their results to the cache
+//! * [`queueing_hints`](self::queueing_hints): which unschedulable pods an event may make schedulable
+//! * [`debug`](self::debug): the texts below `/debug`
 
-mod hints;
-mod machines;
-mod outcome;
+mod debug;
+mod nodes;
 mod pods;
 #[cfg(test)]
 mod properties;
-mod tell;
+mod queueing_hints;
+mod schedule;
 #[cfg(test)]
 mod tests;
 
@@ -23,37 +25,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::hints::{Changes, Class};
+use self::queueing_hints::{ClusterChanges, EquivalenceClass};
 use crate::{
-    bind::{Answer, Order},
-    board::Board,
+    bind::{BindRequest, BindResult},
     core::{
         Cluster,
-        verdict::{self, Strategy},
+        decode::{NamespaceObject, OfferObject},
         view::{BudgetView, Labels, NodeView, OfferView, PodKey, PodView},
     },
-    events::Note,
-    follow::{Id, Item, Seen},
-    metrics::{Kind, Metrics},
-    preempt::Eviction,
-    queue::Queue,
-    reconcile::{Reconciler, Turn},
-    say::{Desk, Statement},
-    settings::{Placement, Settings},
-    volumes::{ClaimWire, ClassWire, VolumeWire, Volumes},
-    wire::{NamespaceWire, OfferWire},
+    event_recorder::PodEvent,
+    metrics::{Metrics, ReconcileKind},
+    offers::OfferBoard,
+    preemptor::Preemption,
+    reconcile::{ReconcileStep, Reconciler},
+    reflector::{Delta, Item, ObjectRef},
+    scheduling_queue::SchedulingQueue,
+    settings::Settings,
+    status_writer::{StatusQueue, StatusUpdate},
+    volumes::{ClaimView, StorageClassView, VolumeCache, VolumeView},
 };
 
-/// Most pods decided about at a time.
+/// Most pods scheduled at a time.
 const BATCH: usize = 2_000;
-/// Most batches that may wait for their answer.
-const BATCHES_ABREAST: usize = 4;
-/// Most statements written at a time.
-const SAY_ABREAST: usize = 16;
+/// Most batches whose bindings are under way.
+const MAX_BATCHES_IN_FLIGHT: usize = 4;
+/// Most status writes under way.
+const MAX_STATUS_WRITES: usize = 16;
 
-/// What is followed.
+/// The kinds that reflectors watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Source {
+pub enum WatchedKind {
     Pods,
     Nodes,
     Offers,
@@ -61,282 +62,300 @@ pub enum Source {
     Namespaces,
     Claims,
     Volumes,
-    Classes,
+    StorageClasses,
 }
 
-/// What has to be known before anything is decided. Offers are not among it: who does not offer gets nothing.
-const NEEDED: [Source; 7] = [
-    Source::Pods,
-    Source::Nodes,
-    Source::Budgets,
-    Source::Namespaces,
-    Source::Claims,
-    Source::Volumes,
-    Source::Classes,
+/// Kinds that must be listed once before any pod is scheduled. Offers are not: a node without offer gets no pods.
+const REQUIRED_KINDS: [WatchedKind; 7] = [
+    WatchedKind::Pods,
+    WatchedKind::Nodes,
+    WatchedKind::Budgets,
+    WatchedKind::Namespaces,
+    WatchedKind::Claims,
+    WatchedKind::Volumes,
+    WatchedKind::StorageClasses,
 ];
 
-#[expect(clippy::large_enum_variant, reason = "most news is about pods")]
-pub enum News {
-    Pods(Seen<PodView>),
-    Nodes(Seen<NodeView>),
-    Offers(Seen<OfferWire>),
-    Budgets(Seen<BudgetView>),
-    Namespaces(Seen<NamespaceWire>),
-    Claims(Seen<ClaimWire>),
-    Volumes(Seen<VolumeWire>),
-    Classes(Seen<ClassWire>),
-    /// What became of placements.
-    Bound {
-        orders: Vec<Order>,
-        answers: Vec<Answer>,
+#[expect(clippy::large_enum_variant, reason = "most events are about pods")]
+pub enum SchedulerEvent {
+    Pods(Delta<PodView>),
+    Nodes(Delta<NodeView>),
+    Offers(Delta<OfferObject>),
+    Budgets(Delta<BudgetView>),
+    Namespaces(Delta<NamespaceObject>),
+    Claims(Delta<ClaimView>),
+    Volumes(Delta<VolumeView>),
+    StorageClasses(Delta<StorageClassView>),
+    BindFinished {
+        requests: Vec<BindRequest>,
+        results: Vec<BindResult>,
         took: Duration,
     },
-    /// Whether pods that have to make way do.
-    Evicted {
-        eviction: Eviction,
+    /// `done`: all victims are deleted or terminating.
+    PreemptionFinished {
+        preemption: Preemption,
         done: bool,
     },
-    /// Whether something said was written.
-    Said {
-        statement: Statement,
+    /// `done`: it is written, or need not be any more.
+    StatusWritten {
+        update: StatusUpdate,
         done: bool,
     },
 }
 
-/// Something to be done.
+/// Something for the executor to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
-    Bind(Vec<Order>),
-    Evict(Eviction),
-    /// The pod no longer counts on a machine.
-    Renounce {
+pub enum Action {
+    Bind(Vec<BindRequest>),
+    Preempt(Preemption),
+    /// Clears `nominatedNodeName`.
+    ClearNomination {
         pod: PodKey,
         uid: String,
     },
-    Say(Statement),
-    Tell(Note),
-    /// An offer that is not good any more, in the version that was seen.
-    TearUp {
-        machine: String,
+    WriteStatus(StatusUpdate),
+    RecordEvent(PodEvent),
+    /// An offer that has expired or is withdrawn, fenced by its version.
+    DeleteOffer {
+        node: String,
         version: u64,
     },
-    /// Everything is to be listed again.
+    /// All kinds are to be listed again.
     Relist {
         round: u64,
     },
 }
 
-/// A pod as last seen.
-pub(crate) struct Known {
+/// A pod as last observed.
+pub(crate) struct CachedPod {
     pub view: Arc<PodView>,
-    /// A placement of ours is under way, or done and not yet seen.
-    pub binding: Option<Binding>,
+    /// A binding of ours that is under way, or done and not yet observed.
+    pub assumed: Option<AssumedBinding>,
 }
 
-pub(crate) struct Binding {
+impl CachedPod {
+    /// The node it is observed or assumed to be on.
+    fn node(&self) -> Option<&str> {
+        self.view.node.as_deref().or(self.assumed.as_ref().map(|assumed| assumed.node.as_str()))
+    }
+}
+
+pub(crate) struct AssumedBinding {
     pub node: String,
-    /// Since this version the pod is there; the largest number if that is not known.
+    /// The version of the pod that the binding wrote, once it is known.
     pub version: Option<u64>,
 }
 
-pub struct State {
+pub struct SchedulerState {
     settings: Settings,
-    strategy: verdict::Settings,
     pub(crate) metrics: Metrics,
     started: Instant,
     cluster: Cluster,
-    queue: Queue<PodKey, Class>,
-    /// One pod of each class that waits.
-    models: HashMap<Class, Arc<PodView>>,
-    board: Board<OfferView>,
+    queue: SchedulingQueue<PodKey, EquivalenceClass>,
+    /// One pod of each class that waits, for queueing hints.
+    class_samples: HashMap<EquivalenceClass, Arc<PodView>>,
+    offers: OfferBoard<OfferView>,
     /// The version of each offer.
-    offers: HashMap<String, u64>,
-    desk: Desk,
-    volumes: Volumes,
-    pods: HashMap<PodKey, Known>,
-    by_uid: HashMap<String, PodKey>,
-    /// Unplaced pods with claims.
-    claiming: HashSet<PodKey>,
-    /// Machines on which others make way, by the pod that waits for it.
-    awaited: HashMap<PodKey, String>,
+    offer_versions: HashMap<String, u64>,
+    status_queue: StatusQueue,
+    volumes: VolumeCache,
+    pods: HashMap<PodKey, CachedPod>,
+    pods_by_uid: HashMap<String, PodKey>,
+    /// Waiting pods that use PersistentVolumeClaims.
+    pods_with_claims: HashSet<PodKey>,
+    /// The nodes that waiting pods are nominated for.
+    nominations: HashMap<PodKey, String>,
     nodes: HashSet<String>,
     /// By namespace and name.
     budgets: BTreeSet<(String, String)>,
     namespaces: HashMap<String, Labels>,
     reconciler: Reconciler,
-    round: u64,
-    heard: HashMap<Source, u64>,
-    changes: Changes,
-    /// Pods whose reasons were not told because it was too early.
-    early: Vec<PodKey>,
+    relist_round: u64,
+    /// The relist round that each kind was last listed in.
+    synced: HashMap<WatchedKind, u64>,
+    changes: ClusterChanges,
+    /// Pods whose failure was not reported because the scheduler had just started.
+    unreported: Vec<PodKey>,
+    /// Batches whose bindings are under way.
     batches: usize,
-    saying: usize,
-    work: Vec<Work>,
+    status_writes: usize,
+    /// Returned by the next [`SchedulerState::schedule`].
+    actions: Vec<Action>,
 }
 
-impl State {
+impl SchedulerState {
     pub fn new(settings: Settings, metrics: Metrics, now: Instant) -> Self {
-        let strategy = match settings.placement {
-            Placement::Spread => Strategy::Spread,
-            Placement::Binpack => Strategy::Binpack,
-        };
         Self {
             settings,
-            strategy: verdict::Settings { strategy },
             metrics,
             started: now,
             cluster: Cluster::new(),
-            queue: Queue::new(settings.backoff, settings.seed),
-            models: HashMap::new(),
-            board: Board::new(settings.board()),
-            offers: HashMap::new(),
-            desk: Desk::default(),
-            volumes: Volumes::default(),
+            queue: SchedulingQueue::new(settings.backoff, settings.seed),
+            class_samples: HashMap::new(),
+            offers: OfferBoard::new(settings.offer_times()),
+            offer_versions: HashMap::new(),
+            status_queue: StatusQueue::default(),
+            volumes: VolumeCache::default(),
             pods: HashMap::new(),
-            by_uid: HashMap::new(),
-            claiming: HashSet::new(),
-            awaited: HashMap::new(),
+            pods_by_uid: HashMap::new(),
+            pods_with_claims: HashSet::new(),
+            nominations: HashMap::new(),
             nodes: HashSet::new(),
             budgets: BTreeSet::new(),
             namespaces: HashMap::new(),
             reconciler: Reconciler::new(settings.reconcile, now),
-            round: 0,
-            heard: HashMap::new(),
-            changes: Changes::default(),
-            early: Vec::new(),
+            relist_round: 0,
+            synced: HashMap::new(),
+            changes: ClusterChanges::default(),
+            unreported: Vec::new(),
             batches: 0,
-            saying: 0,
-            work: Vec::new(),
+            status_writes: 0,
+            actions: Vec::new(),
         }
     }
 
-    pub fn hear(&mut self, news: News, now: Instant) {
-        match news {
-            News::Pods(seen) => self.hear_pods(seen, now),
-            News::Nodes(seen) => self.hear_nodes(seen),
-            News::Offers(seen) => self.hear_offers(seen, now),
-            News::Budgets(seen) => self.hear_budgets(seen),
-            News::Namespaces(seen) => self.hear_namespaces(seen),
-            News::Claims(seen) => {
-                self.keep(Source::Claims, seen, |volumes, id, claim| {
-                    replace(&mut volumes.claims, (id.namespace, id.name), claim)
+    pub fn apply(&mut self, event: SchedulerEvent, now: Instant) {
+        match event {
+            SchedulerEvent::Pods(delta) => self.apply_pods(delta, now),
+            SchedulerEvent::Nodes(delta) => self.apply_nodes(delta),
+            SchedulerEvent::Offers(delta) => self.apply_offers(delta, now),
+            SchedulerEvent::Budgets(delta) => self.apply_budgets(delta),
+            SchedulerEvent::Namespaces(delta) => self.apply_namespaces(delta),
+            SchedulerEvent::Claims(delta) => {
+                self.update_volumes(WatchedKind::Claims, delta, |volumes, object, claim| {
+                    insert_or_remove(&mut volumes.claims, (object.namespace, object.name), claim)
                 });
                 self.volumes_changed(now);
             }
-            News::Volumes(seen) => {
-                self.keep(Source::Volumes, seen, |volumes, id, volume| replace(&mut volumes.volumes, id.name, volume));
+            SchedulerEvent::Volumes(delta) => {
+                self.update_volumes(WatchedKind::Volumes, delta, |volumes, object, volume| {
+                    insert_or_remove(&mut volumes.volumes, object.name, volume)
+                });
                 self.volumes_changed(now);
             }
-            News::Classes(seen) => {
-                self.keep(Source::Classes, seen, |volumes, id, class| replace(&mut volumes.classes, id.name, class));
+            SchedulerEvent::StorageClasses(delta) => {
+                self.update_volumes(WatchedKind::StorageClasses, delta, |volumes, object, class| {
+                    insert_or_remove(&mut volumes.classes, object.name, class)
+                });
                 self.volumes_changed(now);
             }
-            News::Bound { orders, answers, took } => self.bound(&orders, answers, took, now),
-            News::Evicted { eviction, done } => self.evicted(&eviction, done),
-            News::Said { statement, done } => {
-                self.saying = self.saying.saturating_sub(1);
+            SchedulerEvent::BindFinished { requests, results, took } => {
+                self.apply_bind_results(&requests, results, took, now);
+            }
+            SchedulerEvent::PreemptionFinished { preemption, done } => self.apply_preemption_result(&preemption, done),
+            SchedulerEvent::StatusWritten { update, done } => {
+                self.status_writes = self.status_writes.saturating_sub(1);
                 if !done {
-                    self.desk.unsaid(&statement);
+                    self.status_queue.retry(&update);
                 }
             }
         }
     }
 
-    /// Takes in that it is `now`, decides what can be decided, and says what is to be done.
-    pub fn turn(&mut self, now: Instant) -> Vec<Work> {
-        self.expire(now);
+    /// Runs a scheduling cycle at `now` and returns what is to be done.
+    pub fn schedule(&mut self, now: Instant) -> Vec<Action> {
+        self.expire_offers(now);
         if now >= self.started + self.settings.offer_ttl {
-            for pod in std::mem::take(&mut self.early) {
-                self.again(&pod, now);
+            for pod in std::mem::take(&mut self.unreported) {
+                self.activate(&pod, now);
             }
         }
-        self.wake(now);
-        if NEEDED.iter().all(|source| self.heard.contains_key(source)) {
-            while self.batches < BATCHES_ABREAST && self.decide(now) {}
+        self.apply_queueing_hints(now);
+        if REQUIRED_KINDS.iter().all(|kind| self.synced.contains_key(kind)) {
+            while self.batches < MAX_BATCHES_IN_FLIGHT && self.schedule_batch(now) {}
         }
         self.reconcile(now);
-        let room = SAY_ABREAST.saturating_sub(self.saying);
-        let said = self.desk.take(room, now);
-        self.saying += said.len();
-        self.work.extend(said.into_iter().map(Work::Say));
+        let free = MAX_STATUS_WRITES.saturating_sub(self.status_writes);
+        let updates = self.status_queue.pop_due(free, now);
+        self.status_writes += updates.len();
+        self.actions.extend(updates.into_iter().map(Action::WriteStatus));
         self.metrics.pods_pending.set(i64::try_from(self.queue.len()).unwrap_or(i64::MAX));
-        self.metrics.offers_viable.set(i64::try_from(self.board.len()).unwrap_or(i64::MAX));
-        std::mem::take(&mut self.work)
+        self.metrics.offers_viable.set(i64::try_from(self.offers.len()).unwrap_or(i64::MAX));
+        std::mem::take(&mut self.actions)
     }
 
-    /// When to take the next turn if there is no news until then.
-    pub fn next(&self, now: Instant) -> Option<Instant> {
-        let deciding = self.batches < BATCHES_ABREAST;
-        let queue = self.queue.next(now).filter(|_| deciding);
-        let desk = self.desk.next().filter(|_| self.saying < SAY_ABREAST);
-        let early = (!self.early.is_empty()).then(|| self.started + self.settings.offer_ttl);
-        [queue, desk, early, self.board.next(), Some(self.reconciler.next())].into_iter().flatten().min()
+    /// When to schedule next if there is no event until then.
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let can_schedule = self.batches < MAX_BATCHES_IN_FLIGHT;
+        let queue = self.queue.next_deadline(now).filter(|_| can_schedule);
+        let status_queue = self.status_queue.next_due().filter(|_| self.status_writes < MAX_STATUS_WRITES);
+        let unreported = (!self.unreported.is_empty()).then(|| self.started + self.settings.offer_ttl);
+        [queue, status_queue, unreported, self.offers.next_expiry(), Some(self.reconciler.next_deadline())]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    /// Somebody wants everything compared.
-    pub fn request(&mut self, kind: Kind, now: Instant) {
-        self.metrics.reconcile_requested(kind);
+    /// Asks for all objects to be listed again and compared with the cache.
+    pub fn request_reconcile(&mut self, kind: ReconcileKind, now: Instant) {
+        self.metrics.record_reconcile_requested(kind);
         if !self.reconciler.request(kind, now) {
-            self.metrics.reconcile_cancelled(kind);
+            self.metrics.record_reconcile_cancelled(kind);
         }
     }
 
-    /// A pod is to be tried at once, unless a placement is under way.
-    fn again(&mut self, pod: &PodKey, now: Instant) {
-        if self.pods.get(pod).is_some_and(|known| known.binding.is_none()) {
-            self.queue.back(pod, now);
+    /// Lets a pod be tried at once, unless a binding is under way.
+    fn activate(&mut self, pod: &PodKey, now: Instant) {
+        if self.pods.get(pod).is_some_and(|cached| cached.assumed.is_none()) {
+            self.queue.activate(pod, now);
         }
     }
 
     fn reconcile(&mut self, now: Instant) {
-        let compared = self.round > 0 && NEEDED.iter().all(|source| self.heard.get(source) >= Some(&self.round));
-        if compared && let Some((kind, took)) = self.reconciler.done(now) {
-            self.metrics.reconcile_executed(kind, took.as_secs_f64());
+        let is_listed = self.relist_round > 0
+            && REQUIRED_KINDS.iter().all(|kind| self.synced.get(kind) >= Some(&self.relist_round));
+        if is_listed && let Some((kind, took)) = self.reconciler.finish(now) {
+            self.metrics.record_reconcile_executed(kind, took.as_secs_f64());
         }
-        while let Some(turn) = self.reconciler.turn(now) {
-            match turn {
-                Turn::Begin(_) => {
-                    self.round += 1;
-                    self.work.push(Work::Relist { round: self.round });
+        while let Some(step) = self.reconciler.next_step(now) {
+            match step {
+                ReconcileStep::Start(_) => {
+                    self.relist_round += 1;
+                    self.actions.push(Action::Relist { round: self.relist_round });
                 }
-                Turn::Abort(kind) => self.metrics.reconcile_cancelled(kind),
+                ReconcileStep::Abort(kind) => self.metrics.record_reconcile_cancelled(kind),
             }
         }
     }
 
-    /// Everything there is of something has been told.
-    fn heard_all(&mut self, source: Source, round: u64) {
-        self.heard.insert(source, round);
+    /// All objects of a kind were listed.
+    fn mark_synced(&mut self, kind: WatchedKind, round: u64) {
+        self.synced.insert(kind, round);
     }
 
-    /// Keeps one of the tables of volumes as it is told.
-    fn keep<T>(&mut self, source: Source, seen: Seen<T>, put: impl Fn(&mut Volumes, Id, Option<T>)) {
-        match seen {
-            Seen::All { items, round, .. } => {
-                match source {
-                    Source::Claims => self.volumes.claims.clear(),
-                    Source::Volumes => self.volumes.volumes.clear(),
+    /// Applies an event about claims, volumes or storage classes.
+    fn update_volumes<T>(
+        &mut self,
+        kind: WatchedKind,
+        delta: Delta<T>,
+        set: impl Fn(&mut VolumeCache, ObjectRef, Option<T>),
+    ) {
+        match delta {
+            Delta::Replaced { items, round, .. } => {
+                match kind {
+                    WatchedKind::Claims => self.volumes.claims.clear(),
+                    WatchedKind::Volumes => self.volumes.volumes.clear(),
                     _ => self.volumes.classes.clear(),
                 }
-                for Item { id, view } in items {
-                    put(&mut self.volumes, id, Some(view));
+                for Item { object, view } in items {
+                    set(&mut self.volumes, object, Some(view));
                 }
-                self.heard_all(source, round);
+                self.mark_synced(kind, round);
             }
-            Seen::There(Item { id, view }) => put(&mut self.volumes, id, Some(view)),
-            Seen::Gone(id) => put(&mut self.volumes, id, None),
+            Delta::Updated(Item { object, view }) => set(&mut self.volumes, object, Some(view)),
+            Delta::Deleted(object) => set(&mut self.volumes, object, None),
         }
     }
 }
 
-fn replace<K: Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>, key: K, value: Option<V>) {
+fn insert_or_remove<K: Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>, key: K, value: Option<V>) {
     match value {
         Some(value) => drop(map.insert(key, value)),
         None => drop(map.remove(&key)),
     }
 }
 
-/// Those of `known` that an account of everything does not mention.
-fn missing<'a>(known: impl Iterator<Item = &'a String>, told: &BTreeSet<&str>) -> Vec<String> {
-    known.filter(|name| !told.contains(name.as_str())).cloned().collect()
+/// Those of `known` that a list of all objects does not have.
+fn missing_names<'a>(known: impl Iterator<Item = &'a String>, listed: &BTreeSet<&str>) -> Vec<String> {
+    known.filter(|name| !listed.contains(name.as_str())).cloned().collect()
 }

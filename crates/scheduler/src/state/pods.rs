@@ -1,166 +1,166 @@
-//! Pods: who waits, who has a machine, who is none of our business.
+//! Applies events about pods: which wait to be scheduled, which are on nodes, which are not ours.
 
 use std::{collections::HashSet, sync::Arc, time::Instant};
 
 use jiff::Timestamp;
 
-use super::{Binding, Known, Source, State, hints::Class};
+use super::{AssumedBinding, CachedPod, SchedulerState, WatchedKind, queueing_hints::EquivalenceClass};
 use crate::{
     core::view::{PodKey, PodView},
-    events::SCHEDULER,
-    follow::{Item, Seen},
-    say::Complaint,
+    event_recorder::SCHEDULER,
+    reflector::{Delta, Item},
+    status_writer::SchedulingFailure,
 };
 
-/// The reason of the condition that a machine's refusal leaves behind.
+/// The reason of the condition `PodScheduled` after a node refused the pod.
 const REFUSED: &str = "Refused";
-/// How many classes nobody is of any more are remembered.
-const SPARE: usize = 1024;
+/// So many classes without waiting pods are kept.
+const SPARE_CLASSES: usize = 1024;
 
-impl State {
-    pub(super) fn hear_pods(&mut self, seen: Seen<PodView>, now: Instant) {
-        match seen {
-            Seen::All { items, version, round } => {
-                let told: HashSet<&PodKey> = items.iter().map(|item| &item.view.key).collect();
-                // What was made after the account was taken is not in it.
-                let lost = self.pods.iter().filter(|(key, known)| known.view.version <= version && !told.contains(key));
-                let lost: Vec<PodKey> = lost.map(|(key, _)| key.clone()).collect();
-                lost.iter().for_each(|key| self.pod_gone(key));
-                items.into_iter().for_each(|item| self.pod_there(item.view, now));
-                self.heard_all(Source::Pods, round);
+impl SchedulerState {
+    pub(super) fn apply_pods(&mut self, delta: Delta<PodView>, now: Instant) {
+        match delta {
+            Delta::Replaced { items, version, round } => {
+                let listed: HashSet<&PodKey> = items.iter().map(|item| &item.view.key).collect();
+                // Pods that were created after the list was taken are not in it.
+                let is_deleted =
+                    |(key, pod): &(&PodKey, &CachedPod)| pod.view.version <= version && !listed.contains(key);
+                let deleted: Vec<PodKey> = self.pods.iter().filter(is_deleted).map(|(key, _)| key.clone()).collect();
+                deleted.iter().for_each(|key| self.remove_pod(key));
+                items.into_iter().for_each(|item| self.update_pod(item.view, now));
+                self.mark_synced(WatchedKind::Pods, round);
             }
-            Seen::There(Item { view, .. }) => self.pod_there(view, now),
-            Seen::Gone(id) => {
-                let key = PodKey::new(id.namespace, id.name);
-                // Its name may belong to another already.
-                if self.pods.get(&key).is_some_and(|known| known.view.uid == id.uid) {
-                    self.pod_gone(&key);
+            Delta::Updated(Item { view, .. }) => self.update_pod(view, now),
+            Delta::Deleted(object) => {
+                let key = PodKey::new(object.namespace, object.name);
+                // Another pod may have its name already.
+                if self.pods.get(&key).is_some_and(|pod| pod.view.uid == object.uid) {
+                    self.remove_pod(&key);
                 }
             }
         }
     }
 
-    fn pod_there(&mut self, pod: PodView, now: Instant) {
+    fn update_pod(&mut self, pod: PodView, now: Instant) {
         let key = pod.key.clone();
-        let before = self.pods.get(&key);
-        if let Some(known) = before {
-            if known.view.uid != pod.uid {
-                self.pod_gone(&key);
-            } else if is_old(known, &pod) {
+        if let Some(cached) = self.pods.get(&key) {
+            if cached.view.uid != pod.uid {
+                self.remove_pod(&key);
+            } else if is_outdated(cached, &pod) {
                 return;
             }
         }
-        let before = self.pods.get(&key).map(|known| known.view.clone());
+        let before = self.pods.get(&key).map(|cached| cached.view.clone());
         if let Some(before) = &before
             && before.node.is_some()
-            && is_same(before, &pod)
+            && is_unchanged(before, &pod)
         {
-            // Something only its machine and its owner care about.
             return;
         }
         let pod = self.with_volumes(pod);
-        self.by_uid.insert(pod.uid.clone(), key.clone());
+        self.pods_by_uid.insert(pod.uid.clone(), key.clone());
         match self.pods.get_mut(&key) {
-            Some(known) => {
-                known.view = pod.clone();
-                // Seen where we put it, or somewhere else: either way the answer is in.
-                known.binding.take_if(|_| pod.node.is_some() || pod.ended);
+            Some(cached) => {
+                cached.view = pod.clone();
+                // On our node or on another: either way the result of the binding is known.
+                cached.assumed.take_if(|_| pod.node.is_some() || pod.finished);
             }
             None => {
-                self.pods.insert(key.clone(), Known { view: pod.clone(), binding: None });
+                self.pods.insert(key.clone(), CachedPod { view: pod.clone(), assumed: None });
             }
         }
-        self.refusal(before.as_deref(), &pod, now);
-        self.cluster.put_pod(pod.clone());
-        self.pod_moved(before.as_ref(), &pod);
-        if pod.node.is_some() || pod.ended || pod.terminating || pod.scheduler != SCHEDULER {
-            self.not_waiting(&key);
+        self.record_refusal(before.as_deref(), &pod, now);
+        self.cluster.update_pod(pod.clone());
+        self.record_pod_change(before.as_ref(), &pod);
+        if pod.node.is_some() || pod.finished || pod.terminating || pod.scheduler != SCHEDULER {
+            self.dequeue(&key);
         } else if !pod.gates.is_empty() {
-            self.not_waiting(&key);
-            self.desk.say(&key, &pod.uid, pod.complaint.as_ref(), Complaint::gated(), now);
+            self.dequeue(&key);
+            let failure = SchedulingFailure::gated();
+            self.status_queue.report(&key, &pod.uid, pod.unscheduled_condition.as_ref(), failure, now);
         } else {
-            self.waiting(&pod, now);
+            self.enqueue(&pod, now);
         }
     }
 
-    fn pod_gone(&mut self, key: &PodKey) {
-        let Some(known) = self.pods.remove(key) else { return };
-        self.by_uid.remove(&known.view.uid);
-        let machine = self.cluster.placed(key).map(str::to_owned);
+    fn remove_pod(&mut self, key: &PodKey) {
+        let Some(cached) = self.pods.remove(key) else { return };
+        self.pods_by_uid.remove(&cached.view.uid);
+        let node = self.cluster.node_of_pod(key).map(str::to_owned);
         self.cluster.remove_pod(key);
-        self.not_waiting(key);
-        if let Some(machine) = machine.or_else(|| known.view.nominated.clone()) {
-            self.changes.machine(&machine, false);
-            self.changes.pods.push(known.view);
+        self.dequeue(key);
+        if let Some(node) = node.or_else(|| cached.view.nominated_node.clone()) {
+            self.changes.add_node(&node, false);
+            self.changes.pods.push(cached.view);
         }
     }
 
-    /// It wants a machine.
-    fn waiting(&mut self, pod: &Arc<PodView>, now: Instant) {
-        let class = Class::of(pod);
-        if self.models.len() > 2 * self.queue.len() + SPARE {
-            let waiting = self.pods.values().filter(|known| self.queue.contains(&known.view.key));
-            self.models = waiting.map(|known| (Class::of(&known.view), known.view.clone())).collect();
+    fn enqueue(&mut self, pod: &Arc<PodView>, now: Instant) {
+        let class = EquivalenceClass::from(&**pod);
+        if self.class_samples.len() > 2 * self.queue.len() + SPARE_CLASSES {
+            let waiting = self.pods.values().filter(|cached| self.queue.contains(&cached.view.key));
+            self.class_samples = waiting.map(|cached| ((&*cached.view).into(), cached.view.clone())).collect();
         }
-        self.models.entry(class).or_insert_with(|| pod.clone());
+        self.class_samples.entry(class).or_insert_with(|| pod.clone());
         if pod.claims.is_empty() {
-            self.claiming.remove(&pod.key);
+            self.pods_with_claims.remove(&pod.key);
         } else {
-            self.claiming.insert(pod.key.clone());
+            self.pods_with_claims.insert(pod.key.clone());
         }
-        if let Some(machine) = &pod.nominated {
-            self.awaited.insert(pod.key.clone(), machine.clone());
+        if let Some(node) = &pod.nominated_node {
+            self.nominations.insert(pod.key.clone(), node.clone());
         }
         let created = Timestamp::from_microsecond(pod.created).unwrap_or(Timestamp::MIN);
-        self.queue.add(pod.key.clone(), pod.shape.priority, created, class, now);
+        self.queue.add(pod.key.clone(), pod.spec.priority, created, class, now);
     }
 
-    fn not_waiting(&mut self, key: &PodKey) {
-        self.claiming.remove(key);
-        self.awaited.remove(key);
-        self.desk.forget(key);
+    fn dequeue(&mut self, key: &PodKey) {
+        self.pods_with_claims.remove(key);
+        self.nominations.remove(key);
+        self.status_queue.remove(key);
         if self.queue.remove(key) && self.queue.is_empty() {
-            self.models.clear();
+            self.class_samples.clear();
         }
     }
 
-    /// A machine gave it back.
-    fn refusal(&mut self, before: Option<&PodView>, pod: &PodView, now: Instant) {
+    /// Remembers that a node refused the pod, if its condition says so for the first time.
+    fn record_refusal(&mut self, before: Option<&PodView>, pod: &PodView, now: Instant) {
         if pod.node.is_some() {
             return;
         }
-        let told = pod.complaint.as_ref().is_some_and(|(reason, _)| reason == REFUSED);
-        let news = before.is_none_or(|before| before.node.is_some() || before.complaint != pod.complaint);
-        if let Some(machine) = pod.refused_by.as_deref().filter(|_| told && news) {
+        let is_refused = pod.unscheduled_condition.as_ref().is_some_and(|(reason, _)| reason == REFUSED);
+        let is_new = before
+            .is_none_or(|before| before.node.is_some() || before.unscheduled_condition != pod.unscheduled_condition);
+        if let Some(node) = pod.refused_by.as_deref().filter(|_| is_refused && is_new) {
             self.metrics.refusals.inc();
-            self.board.refused(&pod.uid, machine, now);
-            tracing::info!(pod = %pod.key, uid = pod.uid, machine, "was turned away");
+            self.offers.record_refusal(&pod.uid, node, now);
+            tracing::info!(pod = %pod.key, uid = pod.uid, node, "node refused the pod; it is scheduled again");
         }
     }
 
-    /// Notes what its coming, going or changing may mean for others.
-    fn pod_moved(&mut self, before: Option<&Arc<PodView>>, pod: &Arc<PodView>) {
-        let was = before.and_then(|before| before.node.as_deref());
-        for machine in [was, pod.node.as_deref()].into_iter().flatten() {
-            self.changes.machine(machine, was != pod.node.as_deref());
+    /// Notes what the change of a pod may mean for unschedulable pods.
+    fn record_pod_change(&mut self, before: Option<&Arc<PodView>>, pod: &Arc<PodView>) {
+        let node_before = before.and_then(|before| before.node.as_deref());
+        for node in [node_before, pod.node.as_deref()].into_iter().flatten() {
+            self.changes.add_node(node, node_before != pod.node.as_deref());
         }
-        if was.is_some() || pod.node.is_some() {
-            self.changes.pods.extend(before.filter(|before| before.tags != pod.tags).cloned());
+        if node_before.is_some() || pod.node.is_some() {
+            self.changes.pods.extend(before.filter(|before| before.label_set != pod.label_set).cloned());
             self.changes.pods.push(pod.clone());
         }
     }
 
-    /// Claims, volumes or classes are not what they were.
+    /// Claims, volumes or storage classes changed: unschedulable pods that use claims may have other rules now.
     pub(super) fn volumes_changed(&mut self, now: Instant) {
-        for key in self.claiming.clone() {
-            let Some(known) = self.pods.get(&key) else { continue };
-            let (before, binding) = (known.view.clone(), known.binding.is_some());
+        for key in self.pods_with_claims.clone() {
+            let Some(cached) = self.pods.get(&key) else { continue };
+            let (before, is_assumed) = (cached.view.clone(), cached.assumed.is_some());
             let pod = self.with_volumes(PodView::clone(&before));
-            if pod.shape != before.shape && !binding {
-                if let Some(known) = self.pods.get_mut(&key) {
-                    known.view = pod.clone();
+            if pod.spec != before.spec && !is_assumed {
+                if let Some(cached) = self.pods.get_mut(&key) {
+                    cached.view = pod.clone();
                 }
-                self.waiting(&pod, now);
+                self.enqueue(&pod, now);
             }
         }
     }
@@ -169,27 +169,27 @@ impl State {
         if pod.claims.is_empty() || pod.node.is_some() {
             return Arc::new(pod);
         }
-        let needs = self.volumes.needs(&pod.key.namespace, &pod.claims);
-        Arc::new(pod.with_volumes(needs.terms).waiting_for(needs.missing))
+        let requirements = self.volumes.requirements(&pod.key.namespace, &pod.claims);
+        Arc::new(pod.with_volumes(requirements.terms).with_missing(requirements.missing))
     }
 }
 
-/// News of a time before what is known: an earlier version, or one before our own placement.
-fn is_old(known: &Known, pod: &PodView) -> bool {
-    let before_binding = match &known.binding {
-        Some(Binding { version: Some(version), .. }) => pod.version < *version,
-        Some(Binding { version: None, .. }) | None => false,
+/// Whether the event is older than what is known: an earlier version, or one before our own binding.
+fn is_outdated(cached: &CachedPod, pod: &PodView) -> bool {
+    let before_binding = match &cached.assumed {
+        Some(AssumedBinding { version: Some(version), .. }) => pod.version < *version,
+        Some(AssumedBinding { version: None, .. }) | None => false,
     };
-    pod.version < known.view.version || before_binding
+    pod.version < cached.view.version || before_binding
 }
 
-/// For everybody but its machine and its owner it is as it was.
-fn is_same(before: &PodView, pod: &PodView) -> bool {
+/// Whether nothing changed that scheduling of this or of other pods depends on.
+fn is_unchanged(before: &PodView, pod: &PodView) -> bool {
     before.node == pod.node
-        && before.ended == pod.ended
+        && before.finished == pod.finished
         && before.terminating == pod.terminating
-        && before.tags == pod.tags
-        && before.shape == pod.shape
-        && before.given == pod.given
+        && before.label_set == pod.label_set
+        && before.spec == pod.spec
+        && before.assigned_ports == pod.assigned_ports
         && before.started == pod.started
 }

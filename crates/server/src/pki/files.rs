@@ -1,6 +1,8 @@
 //! Certificates and keys as files of one directory.
 
-use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+use std::{fs, path::Path};
+
+use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 
 use super::{Identity, PkiError};
 
@@ -10,21 +12,12 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(std::io::Error) -> PkiEr
 }
 
 pub fn prepare(dir: &Path) -> Result<(), PkiError> {
-    fs::create_dir_all(dir).map_err(failed("create", dir))
+    create_private_dir(dir).map(drop).map_err(failed("create", dir))
 }
 
 /// Writes a file that only its owner may read, in one step.
 pub fn write_private(path: &Path, content: &str) -> Result<(), PkiError> {
-    let temporary = path.with_extension("new");
-    let _ = fs::remove_file(&temporary);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)
-        .map_err(failed("create", &temporary))?;
-    file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).map_err(failed("write", &temporary))?;
-    fs::rename(&temporary, path).map_err(failed("write", path))
+    write_atomic(path, content.as_bytes(), PRIVATE_FILE, Durability::Durable).map_err(failed("write", path))
 }
 
 pub fn load(dir: &Path, name: &str) -> Result<Option<Identity>, PkiError> {

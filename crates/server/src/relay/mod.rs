@@ -13,33 +13,40 @@ mod proxy;
 mod service;
 mod table;
 
-use bytes::Bytes;
 use http::{Method, request::Parts};
-use http_body_util::combinators::UnsyncBoxBody;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{Api, Target},
     body::Response,
     handler::Handler,
+    request_body,
+    request_limits::TakenSeat,
     route::ResourceRoute,
     status::{ApiError, ApiResult},
 };
 
 pub use agent::Agents;
 
-pub type RequestBody = UnsyncBoxBody<Bytes, std::io::Error>;
+pub type RequestBody = request_body::BodyStream;
 
 /// A request to pass on.
 pub struct Relayed<'a> {
     pub api: &'a Api,
     pub agents: &'a Agents,
     pub parts: &'a Parts,
-    pub body: RequestBody,
+    pub body: &'a mut request_body::RequestBody,
     pub target: Target,
     /// What follows `proxy` in the path, as it came.
     pub rest: &'a str,
+    pub lifetime: Lifetime,
+}
+
+/// How long a stream lasts, and what it holds until its end.
+pub struct Lifetime {
     pub stop: CancellationToken,
+    /// Counts the stream against the limits of its user.
+    pub seat: Option<TakenSeat>,
 }
 
 /// Whether requests for this are passed on.
@@ -60,12 +67,14 @@ impl Handler {
     pub(crate) async fn relayed(
         &self,
         parts: &Parts,
-        body: RequestBody,
+        body: &mut request_body::RequestBody,
         route: &ResourceRoute<'_>,
+        seat: Option<TakenSeat>,
     ) -> ApiResult<Response> {
         let target = self.target(route)?;
-        let (api, agents, stop) = (&self.api, self.agents()?, self.stop.clone());
-        let relayed = Relayed { api, agents, parts, body, target, rest: route.rest, stop };
+        let (api, agents) = (&self.api, self.agents()?);
+        let lifetime = Lifetime { stop: self.stop.clone(), seat };
+        let relayed = Relayed { api, agents, parts, body, target, rest: route.rest, lifetime };
         answer(relayed, route.subresource.as_deref().unwrap_or_default()).await
     }
 }

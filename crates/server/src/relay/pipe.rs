@@ -8,8 +8,8 @@ use hyper::{
     upgrade::{OnUpgrade, Upgraded},
 };
 use hyper_util::rt::TokioIo;
-use tokio_util::sync::CancellationToken;
 
+use super::Lifetime;
 use crate::{
     body::{Body, Response},
     status::{ApiError, ApiResult},
@@ -57,15 +57,16 @@ fn is_of_one_hop(name: &HeaderName, upgrade: bool) -> bool {
 }
 
 /// Passes an answer on: its bytes, or if it agreed to an upgrade, everything from now on.
-pub fn answer(parts: &Parts, mut response: http::Response<Incoming>, stop: CancellationToken) -> ApiResult<Response> {
+pub fn answer(parts: &Parts, mut response: http::Response<Incoming>, lifetime: Lifetime) -> ApiResult<Response> {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(streamed(response, &stop));
+        return Ok(streamed(response, lifetime));
     }
     let client = parts.extensions.get::<OnUpgrade>().cloned();
     let client = client.ok_or_else(|| ApiError::bad_request("Upgrade request required"))?;
     let agent = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
-        stop.run_until_cancelled(connect(client, agent)).await;
+        lifetime.stop.run_until_cancelled(connect(client, agent)).await;
+        drop(lifetime.seat);
     });
     let (head, _) = response.into_parts();
     let mut answer = http::Response::new(Body::empty());
@@ -93,10 +94,14 @@ async fn connect(client: OnUpgrade, agent: OnUpgrade) {
 }
 
 /// The answer as it comes. If it breaks off, so does what the client gets.
-fn streamed(response: http::Response<Incoming>, stop: &CancellationToken) -> Response {
+fn streamed(response: http::Response<Incoming>, lifetime: Lifetime) -> Response {
     let (head, body) = response.into_parts();
-    let pieces = body.into_data_stream().map(|piece| piece.map_err(std::io::Error::other));
-    let pieces = pieces.take_until(stop.clone().cancelled_owned());
+    let Lifetime { stop, seat } = lifetime;
+    let pieces = body.into_data_stream().map(move |piece| {
+        let _ = &seat; // until the stream is dropped
+        piece.map_err(std::io::Error::other)
+    });
+    let pieces = pieces.take_until(stop.cancelled_owned());
     let mut answer = http::Response::new(Body::Relayed(pieces.boxed()));
     *answer.status_mut() = head.status;
     for (name, value) in &head.headers {

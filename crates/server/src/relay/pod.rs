@@ -73,7 +73,7 @@ pub async fn log(relayed: Relayed<'_>) -> ApiResult<Response> {
     if !response.status().is_success() {
         return Err(pipe::refusal(response).await);
     }
-    pipe::answer(relayed.parts, response, relayed.stop)
+    pipe::answer(relayed.parts, response, relayed.lifetime)
 }
 
 /// Exec or attach.
@@ -104,5 +104,5 @@ async fn upgraded(relayed: Relayed<'_>, node: &str, path: &str) -> ApiResult<Res
         }
     }
     let response = relayed.agents.send(&agent, request).await?;
-    pipe::answer(relayed.parts, response, relayed.stop)
+    pipe::answer(relayed.parts, response, relayed.lifetime)
 }

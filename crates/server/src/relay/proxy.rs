@@ -109,7 +109,7 @@ pub async fn node(mut relayed: Relayed<'_>) -> ApiResult<Response> {
     }
     let request = rewritten(&mut relayed, "agent")?;
     let response = relayed.agents.send(&agent, request).await?;
-    pipe::answer(relayed.parts, response, relayed.stop)
+    pipe::answer(relayed.parts, response, relayed.lifetime)
 }
 
 /// The client's request as what it is meant for gets it.
@@ -118,7 +118,7 @@ fn rewritten(relayed: &mut Relayed<'_>, host: &str) -> ApiResult<Request<Request
     let query = relayed.parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let rest = if relayed.rest.is_empty() { "/" } else { relayed.rest };
     let uri: Uri = format!("{rest}{query}").parse().map_err(|e| bad(&e))?;
-    let mut request = Request::new(std::mem::replace(&mut relayed.body, nothing()));
+    let mut request = Request::new(relayed.body.take().unwrap_or_else(nothing));
     *request.method_mut() = relayed.parts.method.clone();
     *request.uri_mut() = uri;
     *request.headers_mut() = pipe::forwarded(&relayed.parts.headers);
@@ -159,7 +159,7 @@ async fn to_pod(mut relayed: Relayed<'_>, pod: &Value, port: u16, https: bool) -
     } else {
         agent::send(io, request).await
     };
-    pipe::answer(relayed.parts, response.map_err(|e| failed(&e))?, relayed.stop)
+    pipe::answer(relayed.parts, response.map_err(|e| failed(&e))?, relayed.lifetime)
 }
 
 /// Pods have certificates of anyone's, so theirs prove nothing; who they are, their agent vouches for.

@@ -88,7 +88,7 @@ async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<At
     };
     txn.compares.extend(admitted.compares);
     txn.ops.extend(admitted.ops);
-    Ok(match api.store.commit(txn).await? {
+    Ok(match api.commit(txn).await? {
         Outcome::Committed(revision) => created(Some(revision)),
         Outcome::Conflict { current } if current.first().is_some_and(Option::is_some) => Attempt::Taken,
         Outcome::Conflict { .. } => Attempt::Overtaken,
@@ -106,7 +106,7 @@ fn complete(target: &Target, object: &mut Value) -> (Errors, Vec<String>) {
     let mut errors = Errors::new();
     meta::validate(object, d.namespaced(), d.name_rule, &mut errors);
     let (wrong, advice) = d.strategy.create_advised(object);
-    errors.extend(wrong);
+    errors.append(wrong);
     if d.generation {
         object["metadata"]["generation"] = json!(1);
     }

@@ -75,7 +75,7 @@ impl Options {
 
 fn propagation(policy: Option<&str>, orphan: Option<bool>) -> ApiResult<Option<Propagation>> {
     let path = Path::new("propagationPolicy");
-    let refuse = |error| Err(ApiError::invalid_kind("meta.k8s.io", "DeleteOptions", "", &vec![error]));
+    let refuse = |error: FieldError| Err(ApiError::invalid_kind("meta.k8s.io", "DeleteOptions", "", &error.into()));
     match (policy, orphan) {
         (Some(_), Some(_)) => {
             refuse(FieldError::invalid(&path, policy, "orphanDependents and deletionPropagation cannot be both set"))
@@ -203,7 +203,7 @@ pub async fn delete_one(api: &Api, target: &Target, options: &Options) -> ApiRes
         if gone {
             txn.ops.extend(admission::released(target, &old));
         }
-        if let Outcome::Committed(revision) = api.store.commit(txn).await? {
+        if let Outcome::Committed(revision) = api.commit(txn).await? {
             return Ok(Deleted { object, wire: served, revision, gone });
         }
     }

@@ -14,6 +14,7 @@ use crate::{
     api::{Api, Target},
     body::{Body, Response},
     filter::Filter,
+    large_work::LONG_LIST,
     negotiate::{Accepted, Encoding, Shape},
     object::{self, Wire},
     query::{Query, Version, VersionMatch},
@@ -67,7 +68,8 @@ pub async fn list(call: &Call<'_>) -> ApiResult<Response> {
     let Call { api, target, query, accepted, row, .. } = call;
     let filter = Filter::parse(&target.d, query)?;
     let page = page(api, target, query, &filter).await?;
-    Ok(answer(target, *accepted, *row, page))
+    let is_long = *accepted != Accepted::JSON && page.entries.len() >= LONG_LIST;
+    Ok(api.long_lists.run(is_long, async { answer(target, *accepted, *row, page) }).await)
 }
 
 /// Reads the page a query asks for.
@@ -104,15 +106,18 @@ pub async fn page(api: &Api, target: &Target, query: &Query, filter: &Filter) ->
         let total = listing.entries.len();
         let last = listing.entries.last().map(|entry| entry.key.clone());
         let mut taken = 0;
-        for entry in listing.entries {
-            if query.limit.is_some_and(|limit| entries.len() == limit) {
-                break;
+        let filtering = async {
+            for entry in listing.entries {
+                if query.limit.is_some_and(|limit| entries.len() == limit) {
+                    break;
+                }
+                taken += 1;
+                if filter.matches(&target.d, &entry) {
+                    entries.push(entry);
+                }
             }
-            taken += 1;
-            if filter.matches(&target.d, &entry) {
-                entries.push(entry);
-            }
-        }
+        };
+        api.long_lists.run(total >= LONG_LIST && !filter.is_empty(), filtering).await;
         let full = query.limit.is_some_and(|limit| entries.len() == limit);
         let more = unread > 0 || taken < total;
         if full || !more {

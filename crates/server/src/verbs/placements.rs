@@ -186,7 +186,7 @@ impl<'a> Batch<'a> {
             return Ok(None);
         }
         for _ in 0..ATTEMPTS {
-            match self.api.store.commit(txn).await? {
+            match self.api.commit(txn).await? {
                 Outcome::Committed(revision) => return Ok(Some(revision)),
                 Outcome::Conflict { current } => {
                     let mut current = current.into_iter();

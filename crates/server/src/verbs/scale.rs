@@ -59,7 +59,7 @@ fn rescaled(paths: &Scale, old: &Value, scale: &Value) -> ApiResult<Value> {
         let path = Path::new("spec").child("replicas");
         let error = FieldError::invalid(&path, replicas, "must be greater than or equal to 0");
         let name = metadata::text(old, "name").unwrap_or_default();
-        return Err(ApiError::invalid_kind("autoscaling", "Scale", name, &vec![error]));
+        return Err(ApiError::invalid_kind("autoscaling", "Scale", name, &error.into()));
     }
     let mut object = old.clone();
     let mut at = &mut object;

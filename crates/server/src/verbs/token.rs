@@ -36,7 +36,7 @@ pub async fn token(call: &Call<'_>) -> ApiResult<Response> {
     let spec = &mut request["spec"];
     let seconds = spec["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
     if let Some(error) = refusal(seconds) {
-        return Err(ApiError::invalid_kind(GROUP, "TokenRequest", "", &Errors::from([error])));
+        return Err(ApiError::invalid_kind(GROUP, "TokenRequest", "", &Errors::from(error)));
     }
     let given = spec["audiences"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
     let mut audiences: Vec<String> = given.collect();

@@ -20,6 +20,7 @@ use crate::{
     object::{self, Wire},
     query::{Query, Version},
     reply::{self, RowObject},
+    request_limits::TakenSeat,
     status::{ApiError, ApiResult},
 };
 
@@ -29,7 +30,10 @@ const PIECE: usize = 64 * 1024;
 const LONGEST_TIMEOUT: u64 = 7 * 24 * 3600;
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: metrics::Watching) -> ApiResult<Response> {
+/// What counts a watch as open until it is dropped.
+type OpenWatch = (metrics::Watching, Option<TakenSeat>);
+
+pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: OpenWatch) -> ApiResult<Response> {
     let Call { api, target, query, accepted, row, .. } = call;
     if accepted.encoding != Encoding::Json {
         return Err(ApiError::not_acceptable(&["application/json"]));
@@ -101,7 +105,7 @@ struct Watching {
     bookmarks: Option<Interval>,
     deadline: Instant,
     stop: CancellationToken,
-    _open: metrics::Watching,
+    _open: OpenWatch,
 }
 
 impl Watching {

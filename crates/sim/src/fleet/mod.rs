@@ -1,15 +1,17 @@
-//! Many hollow machines, driven together.
+//! A fleet: many hollow nodes, driven together by a few tasks.
 //!
-//! One timer serves all of them ([`timers`]): offers, renewed before their time is over and when room comes back, and
-//! heartbeats. One watch of all pods serves them too, unless each is to have its own as real agents have
-//! ([`Watching::Each`]), which is how to find out what those cost the server ([`follow`]). If asked to, each also
-//! holds a table of where Services end ([`tables`]). A few tasks tell the API what became of
-//! pods. A machine itself is a few hundred bytes.
+//! * [`register`]: creates their Nodes and Leases
+//! * [`renewals`]: one timer for all offers (renewed before they expire and when resources come back) and heartbeats
+//! * [`pod_watch`]: one watch of all pods, or one for each node as real agents have ([`WatchMode::PerNode`]), to find
+//!   out what those cost the server
+//! * [`service_tables`]: if asked to, each node follows EndpointSlices and acknowledges them
+//!
+//! A few tasks write pods' statuses; a write that fails is retried with backoff. A node itself is a few hundred bytes.
 
-mod follow;
+mod pod_watch;
 mod register;
-mod tables;
-mod timers;
+mod renewals;
+mod service_tables;
 
 use std::{
     collections::HashMap,
@@ -22,49 +24,50 @@ use std::{
 
 use futures::StreamExt;
 use kube::Client;
+use mainstay_backoff::Backoff;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use tables::Tables;
+pub use service_tables::ServiceTables;
 
 use crate::{
-    conduct::{Conduct, Faults},
-    ledger::Ledger,
-    machine::{Answer, Machine, Shape},
+    faults::{Faults, NodeBehavior},
+    hollow_node::{HollowNode, NodeTemplate, PodAction},
     pod::Pod,
-    reporter::{What, Word},
+    pod_report::{PodReport, PodReportKind},
+    pod_times::PodTimes,
 };
 
-/// Tasks that tell the API of pods, and how much each tells at once.
-const TELLERS: usize = 4;
-const AT_ONCE: usize = 16;
-/// How long a machine waits before it tells again what the API did not take.
-const AGAIN: Duration = Duration::from_millis(200);
+/// Tasks that write pods' statuses, and how many writes each has under way.
+const REPORT_TASKS: usize = 4;
+const REPORTS_PER_TASK: usize = 16;
+/// For writes and watches that the API did not take.
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5), 0.5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watching {
+pub enum WatchMode {
     /// One watch of all pods.
-    Together,
-    /// One watch for each machine, as agents have.
-    Each,
+    Shared,
+    /// One watch for each node, as agents have.
+    PerNode,
 }
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub count: usize,
-    /// Machines are named `<prefix>-<number>`.
+    /// Nodes are named `<prefix>-<number>`.
     pub prefix: String,
-    pub shape: Shape,
+    pub template: NodeTemplate,
     /// From a pod's arrival to its report that it is ready; never, if there is none.
     pub start_delay: Option<Duration>,
     /// How long a pod takes to stop; never longer than its grace period.
     pub stop_delay: Duration,
     pub faults: Faults,
-    pub watching: Watching,
-    /// Each follows Services, and says how far it has come.
-    pub tables: bool,
+    pub watch_mode: WatchMode,
+    /// Each node follows EndpointSlices and acknowledges them in its ServiceTable.
+    pub service_tables: bool,
 }
 
 impl Settings {
@@ -72,12 +75,12 @@ impl Settings {
         Self {
             count,
             prefix: "hollow".to_owned(),
-            shape: Shape::default(),
+            template: NodeTemplate::default(),
             start_delay: Some(Duration::ZERO),
             stop_delay: Duration::ZERO,
             faults: Faults::default(),
-            watching: Watching::Together,
-            tables: false,
+            watch_mode: WatchMode::Shared,
+            service_tables: false,
         }
     }
 }
@@ -87,204 +90,208 @@ impl Settings {
 pub struct Access {
     /// May do everything.
     pub admin: Client,
-    /// For the machine of this name.
-    pub machine: Arc<dyn Fn(&str) -> Client + Send + Sync>,
+    /// For the node of this name.
+    pub node_client: Arc<dyn Fn(&str) -> Client + Send + Sync>,
 }
 
 impl Access {
     /// One client for everything.
     pub fn shared(client: Client) -> Self {
         let admin = client.clone();
-        Self { admin, machine: Arc::new(move |_| client.clone()) }
+        Self { admin, node_client: Arc::new(move |_| client.clone()) }
     }
 }
 
-/// What the machines say of themselves.
+/// What the nodes write about themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum FleetActivity {
     /// Offers and heartbeats.
     Offering,
-    /// Heartbeats only: nothing can be placed.
-    Held,
-    /// Nothing at all, without being gone.
-    Quiet,
+    /// No offers: no pod can be bound.
+    HeartbeatsOnly,
+    /// Nothing at all; the Nodes stay.
+    Silent,
 }
 
-/// What the machines did so far.
+/// What the nodes have done so far.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub offers: AtomicU64,
-    pub beats: AtomicU64,
+    pub heartbeats: AtomicU64,
     pub started: AtomicU64,
     pub stopped: AtomicU64,
     pub refused: AtomicU64,
-    /// Requests that failed; each is made again.
+    /// Requests that failed; each is retried.
     pub failed: AtomicU64,
 }
 
-struct Slot {
+struct FleetNode {
     name: String,
     client: Client,
-    machine: Mutex<Machine>,
-    /// The first three numbers of its pods' addresses, if it has any.
+    state: Mutex<HollowNode>,
+    /// The first three numbers of its pods' addresses, if it has a podCIDR.
     range: Option<String>,
 }
 
 pub struct Fleet {
     settings: Settings,
     access: Access,
-    slots: Vec<Slot>,
+    nodes: Vec<FleetNode>,
     by_name: HashMap<String, usize>,
     started: Instant,
-    /// Whether the API has offers; without them, holding means cordoning.
+    /// Whether the API serves offers; if not, nodes are cordoned instead of withdrawing offers.
     offers: bool,
-    pace: watch::Sender<Pace>,
-    /// A machine has room that nobody knows of.
-    news: Notify,
-    words: Vec<mpsc::UnboundedSender<Word>>,
-    heard: Mutex<Vec<mpsc::UnboundedReceiver<Word>>>,
-    ledger: Arc<Ledger>,
+    activity: watch::Sender<FleetActivity>,
+    /// A node's offer has to be renewed early.
+    offers_changed: Notify,
+    report_senders: Vec<mpsc::UnboundedSender<PodReport>>,
+    report_receivers: Mutex<Vec<mpsc::UnboundedReceiver<PodReport>>>,
+    pod_times: Arc<PodTimes>,
     pub counters: Counters,
-    pub tables: Tables,
+    pub service_tables: ServiceTables,
 }
 
 impl Fleet {
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.nodes.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.nodes.is_empty()
     }
 
-    pub fn ledger(&self) -> &Arc<Ledger> {
-        &self.ledger
+    pub fn pod_times(&self) -> &Arc<PodTimes> {
+        &self.pod_times
     }
 
-    pub fn name(&self, machine: usize) -> &str {
-        &self.slots[machine].name
+    pub fn name(&self, node: usize) -> &str {
+        &self.nodes[node].name
     }
 
-    /// How many pods each machine holds.
-    pub fn holds(&self) -> Vec<usize> {
-        self.slots.iter().map(|slot| slot.machine.lock().holds()).collect()
+    /// How many pods each node holds.
+    pub fn pods_per_node(&self) -> Vec<usize> {
+        self.nodes.iter().map(|node| node.state.lock().pod_count()).collect()
     }
 
-    /// From now on, a machine behaves like this.
-    pub fn behave(&self, machine: usize, conduct: Conduct) {
-        self.slots[machine].machine.lock().conduct = conduct;
+    /// Changes how a node behaves from now on.
+    pub fn set_behavior(&self, node: usize, behavior: NodeBehavior) {
+        self.nodes[node].state.lock().behavior = behavior;
     }
 
-    /// Until asked to stop. The Nodes stay.
+    /// Runs the nodes until asked to stop. Their Node objects stay.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let tasks = TaskTracker::new();
-        for heard in self.heard.lock().drain(..) {
-            tasks.spawn(self.clone().tell(heard, stop.clone()));
+        for reports in self.report_receivers.lock().drain(..) {
+            tasks.spawn(self.clone().run_reporter(reports, stop.clone()));
         }
-        tasks.spawn(timers::run(self.clone(), stop.clone()));
-        match self.settings.watching {
-            Watching::Together => drop(tasks.spawn(follow::together(self.clone(), stop.clone()))),
-            Watching::Each => {
-                for machine in 0..self.slots.len() {
-                    tasks.spawn(follow::one(self.clone(), machine, stop.clone()));
+        tasks.spawn(renewals::run(self.clone(), stop.clone()));
+        match self.settings.watch_mode {
+            WatchMode::Shared => drop(tasks.spawn(pod_watch::watch_all_pods(self.clone(), stop.clone()))),
+            WatchMode::PerNode => {
+                for node in 0..self.nodes.len() {
+                    tasks.spawn(pod_watch::watch_pods_of_node(self.clone(), node, stop.clone()));
                 }
             }
         }
-        for machine in (0..self.slots.len()).filter(|_| self.settings.tables) {
-            tasks.spawn(tables::hold(self.clone(), machine, stop.clone()));
+        for node in (0..self.nodes.len()).filter(|_| self.settings.service_tables) {
+            tasks.spawn(service_tables::run(self.clone(), node, stop.clone()));
         }
         tasks.close();
         tasks.wait().await;
     }
 
-    /// Changes what the machines say; returns once it has been said.
-    pub async fn set_pace(&self, pace: Pace) {
-        let before = self.pace.send_replace(pace);
-        match (before, pace) {
-            (Pace::Offering, Pace::Held) => timers::withdraw(self).await,
-            (Pace::Held, Pace::Offering) if !self.offers => timers::cordon(self, false).await,
+    /// Changes what the nodes write; returns once offers are withdrawn or nodes cordoned.
+    pub async fn set_activity(&self, activity: FleetActivity) {
+        let before = self.activity.send_replace(activity);
+        match (before, activity) {
+            (FleetActivity::Offering, FleetActivity::HeartbeatsOnly) => renewals::withdraw_offers(self).await,
+            (FleetActivity::HeartbeatsOnly, FleetActivity::Offering) if !self.offers => {
+                renewals::set_cordoned(self, false).await
+            }
             _ => {}
         }
     }
 
-    fn is_silent(&self, machine: &Machine) -> bool {
-        matches!(machine.conduct, Conduct::Silent { after } if self.started.elapsed() >= after)
+    fn is_silent(&self, node: &HollowNode) -> bool {
+        matches!(node.behavior, NodeBehavior::Silent { after } if self.started.elapsed() >= after)
     }
 
-    /// A pod that is on a machine.
-    fn arrived(&self, number: usize, pod: &Pod) {
-        let mut machine = self.slots[number].machine.lock();
-        if self.is_silent(&machine) {
+    /// A pod is bound to a node, or changed there.
+    fn pod_observed(&self, number: usize, pod: &Pod) {
+        let mut node = self.nodes[number].state.lock();
+        if self.is_silent(&node) {
             return;
         }
-        let answer = machine.saw(pod);
-        drop(machine);
-        let (what, delay) = match answer {
-            Answer::Nothing => return,
-            Answer::Start => {
+        let action = node.observe_pod(pod);
+        drop(node);
+        let (kind, delay) = match action {
+            PodAction::Ignore => return,
+            PodAction::Start => {
                 let Some(delay) = self.settings.start_delay else { return };
                 let containers = pod.spec.containers.iter();
                 let containers = containers.map(|container| (container.name.clone(), container.image.clone()));
-                (What::Runs { containers: containers.collect() }, delay)
+                (PodReportKind::Runs { containers: containers.collect() }, delay)
             }
-            Answer::Stop => {
+            PodAction::Stop => {
                 let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
                 let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-                (What::Gone, self.settings.stop_delay.min(grace))
+                (PodReportKind::Gone, self.settings.stop_delay.min(grace))
             }
-            Answer::Refuse { reason, message } => {
-                self.news.notify_one();
-                (What::Refused { reason, message }, Duration::ZERO)
+            PodAction::Refuse { reason, message } => {
+                self.offers_changed.notify_one();
+                (PodReportKind::Refused { reason, message }, Duration::ZERO)
             }
         };
-        self.say(Word::of(number, pod, what), delay);
+        self.queue_report(PodReport::new(number, pod, kind), delay);
     }
 
-    /// A pod that is no longer on a machine.
-    fn left(&self, number: usize, pod: &Pod) {
-        self.slots[number].machine.lock().lost(pod);
-        self.news.notify_one();
+    /// A pod was deleted or is no longer bound to a node.
+    fn pod_removed(&self, number: usize, pod: &Pod) {
+        self.nodes[number].state.lock().forget_pod(pod);
+        self.offers_changed.notify_one();
     }
 
-    fn say(&self, word: Word, delay: Duration) {
-        let to = self.words[word.machine % self.words.len()].clone();
+    fn queue_report(&self, report: PodReport, delay: Duration) {
+        let to = self.report_senders[report.node % self.report_senders.len()].clone();
         if delay.is_zero() {
-            let _ = to.send(word);
+            let _ = to.send(report);
         } else {
             tokio::spawn(async move {
                 tokio::time::sleep(delay).await;
-                let _ = to.send(word);
+                let _ = to.send(report);
             });
         }
     }
 
-    async fn tell(self: Arc<Self>, heard: mpsc::UnboundedReceiver<Word>, stop: CancellationToken) {
-        let telling = UnboundedReceiverStream::new(heard).for_each_concurrent(AT_ONCE, |word| {
+    async fn run_reporter(self: Arc<Self>, reports: mpsc::UnboundedReceiver<PodReport>, stop: CancellationToken) {
+        let sending = UnboundedReceiverStream::new(reports).for_each_concurrent(REPORTS_PER_TASK, |report| {
             let fleet = self.clone();
-            async move { fleet.tell_one(word).await }
+            async move { fleet.send_report(report).await }
         });
-        stop.run_until_cancelled(telling).await;
+        stop.run_until_cancelled(sending).await;
     }
 
-    async fn tell_one(&self, word: Word) {
-        let slot = &self.slots[word.machine];
-        if self.is_silent(&slot.machine.lock()) {
+    async fn send_report(&self, mut report: PodReport) {
+        let node = &self.nodes[report.node];
+        if self.is_silent(&node.state.lock()) {
             return;
         }
-        let address = slot.range.as_ref().map(|range| {
+        let address = node.range.as_ref().map(|range| {
             let number = self.counters.started.load(Relaxed) % 250 + 2;
             format!("{range}.{number}")
         });
-        if let Err(error) = word.tell(&slot.client, address).await {
+        if let Err(error) = report.send(&node.client, address).await {
             self.counters.failed.fetch_add(1, Relaxed);
-            tracing::debug!(machine = slot.name, %error, "cannot tell of a pod; will try again");
-            self.say(word, AGAIN);
+            tracing::debug!(node = node.name, %error, "cannot write the status of a pod; will retry");
+            report.failures = report.failures.saturating_add(1);
+            let delay = RETRY_BACKOFF.delay(report.failures, fastrand::f64());
+            self.queue_report(report, delay);
             return;
         }
-        let counter = match word.what {
-            What::Runs { .. } => &self.counters.started,
-            What::Gone => &self.counters.stopped,
-            What::Refused { .. } => &self.counters.refused,
+        let counter = match report.kind {
+            PodReportKind::Runs { .. } => &self.counters.started,
+            PodReportKind::Gone => &self.counters.stopped,
+            PodReportKind::Refused { .. } => &self.counters.refused,
         };
         counter.fetch_add(1, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Machines come into being: a Node and a heartbeat each.
+//! Registers the nodes of a fleet: creates a Node and a Lease for each, or adopts those that exist.
 
 use std::{
     sync::{
@@ -16,65 +16,67 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::{Access, Counters, Fleet, Pace, Settings, Slot, TELLERS, Tables};
+use super::{Access, Counters, Fleet, FleetActivity, FleetNode, REPORT_TASKS, ServiceTables, Settings};
 use crate::{
-    ledger::Ledger,
-    machine::Machine,
-    wire::{self, CallError, JSON},
+    hollow_node::HollowNode,
+    pod_times::PodTimes,
+    requests::{self, CallError, JSON},
 };
 
-const AT_ONCE: usize = 32;
+const CONCURRENT_REQUESTS: usize = 32;
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 pub(super) const NODES: &str = "/api/v1/nodes";
 
 impl Fleet {
-    /// Registers all machines. They begin to offer, and to take pods, with [`Fleet::run`].
+    /// Registers all nodes. They begin to offer, and to take pods, with [`Fleet::run`].
     pub async fn register(
         access: Access,
         settings: Settings,
-        ledger: Arc<Ledger>,
+        pod_times: Arc<PodTimes>,
         done: &AtomicUsize,
     ) -> Result<Arc<Self>, CallError> {
         let offers = has_offers(&access.admin).await?;
-        let shape = Arc::new(settings.shape.clone());
-        let conducts = settings.faults.conducts(settings.count);
+        let template = Arc::new(settings.template.clone());
+        let assign_behaviors = settings.faults.assign_behaviors(settings.count);
         let digits = settings.count.saturating_sub(1).max(1).to_string().len();
-        let slots = stream::iter(conducts.into_iter().enumerate())
-            .map(|(number, conduct)| {
+        let nodes = stream::iter(assign_behaviors.into_iter().enumerate())
+            .map(|(number, behavior)| {
                 let name = format!("{}-{number:0digits$}", settings.prefix);
-                let (client, shape) = ((access.machine)(&name), shape.clone());
+                let (client, template) = ((access.node_client)(&name), template.clone());
                 async move {
-                    let range = register(&client, shape.node(number, &name, Timestamp::now()), &name).await?;
+                    let range =
+                        create_node_and_lease(&client, template.node_object(number, &name, Timestamp::now()), &name)
+                            .await?;
                     done.fetch_add(1, Relaxed);
-                    let machine = Mutex::new(Machine::new(shape, conduct));
-                    Ok(Slot { name, client, machine, range })
+                    let state = Mutex::new(HollowNode::new(template, behavior));
+                    Ok(FleetNode { name, client, state, range })
                 }
             })
-            .buffered(AT_ONCE)
-            .try_collect::<Vec<Slot>>()
+            .buffered(CONCURRENT_REQUESTS)
+            .try_collect::<Vec<FleetNode>>()
             .await?;
-        let by_name = slots.iter().enumerate().map(|(number, slot)| (slot.name.clone(), number)).collect();
-        let (words, heard) = (0..TELLERS).map(|_| mpsc::unbounded_channel()).unzip();
+        let by_name = nodes.iter().enumerate().map(|(number, node)| (node.name.clone(), number)).collect();
+        let (report_senders, report_receivers) = (0..REPORT_TASKS).map(|_| mpsc::unbounded_channel()).unzip();
         Ok(Arc::new(Self {
-            tables: Tables::of(slots.len()),
+            service_tables: ServiceTables::new(nodes.len()),
             settings,
             access,
-            slots,
+            nodes,
             by_name,
             started: Instant::now(),
             offers,
-            pace: watch::Sender::new(Pace::Offering),
-            news: Notify::new(),
-            words,
-            heard: Mutex::new(heard),
-            ledger,
+            activity: watch::Sender::new(FleetActivity::Offering),
+            offers_changed: Notify::new(),
+            report_senders,
+            report_receivers: Mutex::new(report_receivers),
+            pod_times,
             counters: Counters::default(),
         }))
     }
 }
 
 async fn has_offers(client: &Client) -> Result<bool, CallError> {
-    match wire::call(client, Method::GET, "/apis/mainstay.dev/v1", JSON, Vec::new()).await {
+    match requests::call(client, Method::GET, "/apis/mainstay.dev/v1", JSON, Vec::new()).await {
         Ok(bytes) => {
             let resources: Value = serde_json::from_slice(&bytes).unwrap_or_default();
             let mut resources = resources["resources"].as_array().into_iter().flatten();
@@ -85,29 +87,29 @@ async fn has_offers(client: &Client) -> Result<bool, CallError> {
     }
 }
 
-/// Makes the Node and its Lease, or finds them. The answer is the beginning of its pods' addresses.
-async fn register(client: &Client, node: Value, name: &str) -> Result<Option<String>, CallError> {
-    let made = wire::call(client, Method::POST, NODES, JSON, node.to_string().into()).await;
-    let made = match made {
+/// Returns the first three numbers of the node's podCIDR, if it has one.
+async fn create_node_and_lease(client: &Client, node: Value, name: &str) -> Result<Option<String>, CallError> {
+    let created = requests::call(client, Method::POST, NODES, JSON, node.to_string().into()).await;
+    let created = match created {
         Err(error) if error.code() == Some(409) => {
-            wire::call(client, Method::GET, &format!("{NODES}/{name}"), JSON, Vec::new()).await?
+            requests::call(client, Method::GET, &format!("{NODES}/{name}"), JSON, Vec::new()).await?
         }
-        made => made?,
+        created => created?,
     };
     let lease = json!({
         "kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
         "metadata": { "name": name, "namespace": "kube-node-lease" },
-        "spec": { "holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": micro(Timestamp::now()) },
+        "spec": { "holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": micro_time(Timestamp::now()) },
     });
-    match wire::call(client, Method::POST, LEASES, JSON, lease.to_string().into()).await {
+    match requests::call(client, Method::POST, LEASES, JSON, lease.to_string().into()).await {
         Err(error) if error.code() != Some(409) => return Err(error),
         Ok(_) | Err(_) => {}
     }
-    let node: Value = serde_json::from_slice(&made).unwrap_or_default();
+    let node: Value = serde_json::from_slice(&created).unwrap_or_default();
     let range = node["spec"]["podCIDR"].as_str().and_then(|range| range.rsplit_once('.'));
     Ok(range.map(|(begin, _)| begin.to_owned()))
 }
 
-pub(super) fn micro(at: Timestamp) -> String {
+pub(super) fn micro_time(at: Timestamp) -> String {
     at.strftime("%FT%T%.6fZ").to_string()
 }

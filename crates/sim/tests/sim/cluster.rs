@@ -1,4 +1,4 @@
-//! A server with its store in a directory, scheduler and controllers, and a fleet of hollow machines.
+//! A server with its store in a directory, scheduler and controllers, and a fleet of hollow nodes.
 
 use std::{
     collections::BTreeMap,
@@ -14,23 +14,23 @@ use mainstay_scheduler::{Handle, Metrics, Settings as Scheduling, metrics::Regis
 use mainstay_server::{api, client, handler::Handler, settings};
 use mainstay_sim::{
     fleet::{Access, Fleet, Settings},
-    ledger::Ledger,
     load::{self, Batch},
     pod::Pod,
+    pod_times::PodTimes,
 };
 use mainstay_store::{Embedded, embedded};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::cut::Cut;
+use crate::killed_store::KilledStore;
 
 pub const NAMESPACE: &str = "sim";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const VOLATILE: [&str; 3] =
     ["/registry/leases/kube-node-lease/", "/registry/mainstay.dev/offers/", "/registry/mainstay.dev/servicetables/"];
 
 pub struct Cluster {
     pub client: Client,
-    pub store: Arc<Cut>,
+    pub store: Arc<KilledStore>,
     handler: Arc<Handler>,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -42,7 +42,7 @@ impl Cluster {
         let log = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
         let _ = tracing_subscriber::fmt().with_env_filter(log).with_test_writer().try_init();
         let options = embedded::Options { volatile: VOLATILE.map(Into::into).to_vec(), ..Default::default() };
-        let store = Cut::after(Arc::new(Embedded::open(dir, options).expect("open the store")), binds);
+        let store = KilledStore::after(Arc::new(Embedded::open(dir, options).expect("open the store")), binds);
         let settings = settings::Settings { pod_range: ([10, 128, 0, 0].into(), 10), ..Default::default() };
         let api = api::Api::new(Kinds::builtin(), store.clone(), settings);
         let stop = CancellationToken::new();
@@ -63,7 +63,7 @@ impl Cluster {
         tasks.close();
         let cluster = Self { client, store, handler, stop, tasks };
         for namespace in ["default", "kube-node-lease", NAMESPACE] {
-            load::namespace(&cluster.client, namespace).await.expect("create a namespace");
+            load::create_namespace(&cluster.client, namespace).await.expect("create a namespace");
         }
         cluster
     }
@@ -71,26 +71,26 @@ impl Cluster {
     /// Stops everything, and lets go of the directory.
     pub async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(PATIENCE, self.tasks.wait()).await.expect("everything stops");
+        tokio::time::timeout(TIMEOUT, self.tasks.wait()).await.expect("everything stops");
         self.store.inner.close().await.expect("close the store");
     }
 
-    pub async fn machines(&self, settings: Settings) -> Machines {
+    pub async fn start_fleet(&self, settings: Settings) -> RunningFleet {
         let handler = self.handler.clone();
-        let machine = Arc::new(move |name: &str| client::node(handler.clone(), name));
-        let access = Access { admin: self.client.clone(), machine };
+        let node_client = Arc::new(move |name: &str| client::node(handler.clone(), name));
+        let access = Access { admin: self.client.clone(), node_client };
         let registered = AtomicUsize::new(0);
-        let fleet = Fleet::register(access, settings, Arc::new(Ledger::default()), &registered).await;
-        let fleet = fleet.expect("register machines");
+        let fleet = Fleet::register(access, settings, Arc::new(PodTimes::default()), &registered).await;
+        let fleet = fleet.expect("register nodes");
         let stop = CancellationToken::new();
         let task = tokio::spawn(fleet.clone().run(stop.clone()));
-        Machines { fleet, stop, task }
+        RunningFleet { fleet, stop, task }
     }
 
-    pub async fn create(&self, prefix: &str, count: usize, ledger: &Arc<Ledger>) {
+    pub async fn create(&self, prefix: &str, count: usize, pod_times: &Arc<PodTimes>) {
         let batch = Batch { namespace: NAMESPACE.to_owned(), prefix: prefix.to_owned(), count };
         let clients = vec![self.client.clone(); 8];
-        load::create(&clients, &batch, ledger, &Arc::default()).await.expect("create pods");
+        load::create_pods(&clients, &batch, pod_times, &Arc::default()).await.expect("create pods");
     }
 
     pub async fn pods(&self) -> BTreeMap<String, Pod> {
@@ -100,23 +100,23 @@ impl Cluster {
     }
 }
 
-pub struct Machines {
+pub struct RunningFleet {
     pub fleet: Arc<Fleet>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Machines {
+impl RunningFleet {
     pub async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(PATIENCE, self.task).await.expect("the machines stop").expect("without panic");
+        tokio::time::timeout(TIMEOUT, self.task).await.expect("the nodes stop").expect("without panic");
     }
 }
 
 /// Waits for something, a bounded time.
-pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, work).await {
+pub async fn with_timeout<T>(what: &str, work: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(TIMEOUT, work).await {
         Ok(done) => done,
-        Err(_) => panic!("waited in vain for {what}"),
+        Err(_) => panic!("timed out waiting for {what}"),
     }
 }

@@ -1,8 +1,8 @@
-//! Small clusters of hollow machines within the test's process: a real store in a directory, the real server,
+//! Small clusters of hollow nodes within the test's process: a real store in a directory, the real server,
 //! scheduler and controllers.
 
 mod cluster;
-mod cut;
-mod killed;
-mod machines;
-mod tables;
+mod killed_store;
+mod nodes;
+mod server_killed;
+mod service_tables;

@@ -142,7 +142,7 @@ pub fn restore(file: &Path, dir: &Path, existing: Existing) -> Result<Summary, R
         move |source| RestoreError::Io { path, source }
     };
     let backup = load::file(file).map_err(|fault| RestoreError::Backup(fault.at(file, || None)))?;
-    fs::create_dir_all(dir).map_err(io(dir))?;
+    mainstay_files::create_private_dir(dir).map_err(io(dir))?;
     let target = |source| RestoreError::Target { dir: dir.to_path_buf(), source };
     let _lock = DirLock::acquire(dir).map_err(target)?;
     let db = paths::db(dir);
@@ -165,7 +165,7 @@ pub fn restore(file: &Path, dir: &Path, existing: Existing) -> Result<Summary, R
 
     // From here to the end the directory is neither the old store nor the new one, and says so.
     let flag = paths::restoring(dir);
-    fs::write(&flag, b"").and_then(|()| paths::sync_dir(dir)).map_err(io(&flag))?;
+    mainstay_files::open_private(&flag).and_then(|_| paths::sync_dir(dir)).map_err(io(&flag))?;
     if holds_data {
         set_aside(dir).map_err(io(dir))?;
     }
@@ -176,8 +176,8 @@ pub fn restore(file: &Path, dir: &Path, existing: Existing) -> Result<Summary, R
 
 /// Moves the store's files out of the way, in place of those moved by the restore before this one.
 fn set_aside(dir: &Path) -> io::Result<()> {
-    let aside = dir.join("replaced");
-    fs::create_dir_all(&aside)?;
+    let aside = paths::replaced(dir);
+    mainstay_files::create_private_dir(&aside)?;
     for path in [paths::db(dir), paths::wal(dir), paths::marker(dir)] {
         let Some(name) = path.file_name() else { continue };
         match fs::rename(&path, aside.join(name)) {

@@ -20,7 +20,12 @@ use std::{
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, params};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::{error::Fault, marker::Marker};
+use super::{
+    error::Fault,
+    marker::Marker,
+    presence::OpenFiles,
+    reserve::{Reserve, Space},
+};
 use crate::{Change, Revision, mvcc::Garbage};
 
 pub(super) const FORMAT: i64 = 1;
@@ -177,6 +182,8 @@ pub(super) fn seq(revision: Revision, place: usize) -> i64 {
 #[derive(Clone, Debug)]
 pub(super) enum CommitError {
     Full,
+    /// The files are not where they belong; nothing was written.
+    Missing(Arc<str>),
     /// The file can no longer be trusted to hold what is written to it, until it is opened anew.
     Broken(Arc<str>),
 }
@@ -193,10 +200,14 @@ pub(super) struct Disk {
     dir: PathBuf,
     meta: Meta,
     marker: Marker,
+    files: Arc<OpenFiles>,
+    reserve: Reserve,
     /// Pages in the write-ahead log, as SQLite told after the last commit.
     wal_pages: Arc<AtomicU64>,
     /// A commit failed: its frames must be cleared from the log before the next one is written.
     dirty_log: bool,
+    /// The files were missing at the last commit, so that it is logged once.
+    missing: bool,
     broken: Option<Arc<str>>,
 }
 
@@ -232,6 +243,8 @@ pub(super) fn write_file<'a>(
     mut meta: Meta,
     rows: impl Iterator<Item = Row<'a>>,
 ) -> rusqlite::Result<Meta> {
+    // SQLite would create it with a mode that others can read, and its log after its likeness.
+    mainstay_files::create_private(file).map_err(|error| cannot_create(&error))?;
     let mut db = Connection::open(file)?;
     db.pragma_update(None, "application_id", APPLICATION)?;
     db.pragma_update(None, "user_version", FORMAT)?;
@@ -248,8 +261,18 @@ pub(super) fn write_file<'a>(
     Ok(meta)
 }
 
+/// In the words of SQLite, which would have said it a moment later.
+fn cannot_create(error: &std::io::Error) -> rusqlite::Error {
+    let code = match error.kind() {
+        std::io::ErrorKind::StorageFull => rusqlite::ffi::SQLITE_FULL,
+        _ => rusqlite::ffi::SQLITE_CANTOPEN,
+    };
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), Some(error.to_string()))
+}
+
 impl Disk {
-    pub(super) fn new(mut db: Connection, dir: &Path, meta: Meta, marker: Marker) -> Result<Disk, Fault> {
+    /// With at most `reserve` bytes set aside for when the file system is full.
+    pub(super) fn new(mut db: Connection, dir: &Path, meta: Meta, marker: Marker, reserve: u64) -> Result<Disk, Fault> {
         let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
         if mode != "wal" {
             return Err(Fault::damaged(format!("its journal cannot be changed from {mode}")));
@@ -264,7 +287,38 @@ impl Disk {
             seen.store(pages.max(0) as u64, Ordering::Relaxed);
             Ok(())
         }))?;
-        Ok(Disk { db, dir: dir.to_path_buf(), meta, marker, wal_pages, dirty_log: false, broken: None })
+        let files = Arc::new(OpenFiles::open(dir)?);
+        let reserve = Reserve::new(reserve, &files);
+        let dir = dir.to_path_buf();
+        let (dirty_log, missing, broken) = (false, false, None);
+        let mut disk = Disk { db, dir, meta, marker, files, reserve, wal_pages, dirty_log, missing, broken };
+        disk.refill();
+        Ok(disk)
+    }
+
+    pub(super) fn files(&self) -> &Arc<OpenFiles> {
+        &self.files
+    }
+
+    /// How much room there is; looks anew while there is little.
+    pub(super) fn space(&mut self) -> Space {
+        if self.reserve.space(0) != Space::Ample {
+            self.refill();
+        }
+        self.reserve.space(self.wal_pages())
+    }
+
+    /// Pages of the log from which on it is to be checkpointed.
+    pub(super) fn log_limit(&self, wanted: u64) -> u64 {
+        self.reserve.log_pages(wanted)
+    }
+
+    fn refill(&mut self) {
+        let count = self.db.prepare_cached("PRAGMA page_count");
+        match count.and_then(|mut count| count.query_row([], |row| row.get::<_, i64>(0))) {
+            Ok(pages) => self.reserve.refill(&self.files, pages as u64),
+            Err(error) => tracing::debug!(%error, "cannot ask for the size of the database"),
+        }
     }
 
     pub(super) fn meta(&self) -> &Meta {
@@ -275,8 +329,9 @@ impl Disk {
         self.wal_pages.load(Ordering::Relaxed)
     }
 
-    pub(super) fn broken(&self) -> bool {
-        self.broken.is_some()
+    /// Why nothing is written any more.
+    pub(super) fn broken(&self) -> Option<&Arc<str>> {
+        self.broken.as_ref()
     }
 
     /// Writes rows and removes garbage, durably and all at once, or not at all.
@@ -289,6 +344,14 @@ impl Disk {
         if let Some(why) = &self.broken {
             return Err(CommitError::Broken(why.clone()));
         }
+        let missing = self.files.missing();
+        if let Some(why) = missing.as_ref().filter(|_| !self.missing) {
+            tracing::error!(error = %why, "store refuses writes");
+        }
+        self.missing = missing.is_some();
+        if let Some(why) = missing {
+            return Err(CommitError::Missing(why));
+        }
         if self.dirty_log {
             self.clear_log()?;
         }
@@ -296,6 +359,10 @@ impl Disk {
             Ok(meta) => {
                 self.meta = meta;
                 self.marker.note(meta.turn);
+                if let Some(why) = self.files.missing() {
+                    return Err(self.give_up(why));
+                }
+                self.refill();
                 Ok(())
             }
             Err(error) => {
@@ -349,6 +416,8 @@ impl Disk {
     fn clear_log(&mut self) -> Result<(), CommitError> {
         self.run_checkpoint("PRAGMA wal_checkpoint(TRUNCATE)")?;
         self.dirty_log = false;
+        self.reserve.log_was_cut();
+        self.refill();
         Ok(())
     }
 
@@ -357,6 +426,8 @@ impl Disk {
         match checkpoint {
             Ok(()) => {
                 self.wal_pages.store(0, Ordering::Relaxed);
+                self.reserve.database_was_cut();
+                self.refill();
                 Ok(())
             }
             Err(error) => Err(self.explain(error)),
@@ -372,7 +443,11 @@ impl Disk {
         if let Some(why) = &self.broken {
             return Err(CommitError::Broken(why.clone()));
         }
-        self.clear_log()
+        // Cutting the log would give its reserve to whoever fills the disk, and the next start may need it.
+        match self.space() {
+            Space::Short | Space::Spent if !self.dirty_log => self.checkpoint(),
+            Space::Ample | Space::Short | Space::Spent => self.clear_log(),
+        }
     }
 
     fn explain(&mut self, error: rusqlite::Error) -> CommitError {
@@ -384,8 +459,12 @@ impl Disk {
         }
         // After a failed fsync the kernel may drop what it could not write and report success the next time,
         // so nothing is written any more until a new start has read back what the disk really holds.
-        let why: Arc<str> = error.to_string().into();
-        tracing::error!(%error, dir = %self.dir.display(), "store cannot write any more; restart after mending the disk");
+        self.give_up(error.to_string().into())
+    }
+
+    /// From here on nothing is written, until a new start has read what is really there.
+    fn give_up(&mut self, why: Arc<str>) -> CommitError {
+        tracing::error!(error = %why, dir = %self.dir.display(), "store cannot write any more; restart after mending the disk");
         self.broken = Some(why.clone());
         CommitError::Broken(why)
     }

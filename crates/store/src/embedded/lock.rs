@@ -21,7 +21,7 @@ impl DirLock {
     pub(super) fn acquire(dir: &Path) -> Result<DirLock, OpenError> {
         let path = paths::lock(dir);
         let io = |source| OpenError::Io { path: path.clone(), source };
-        let mut file = File::options().create(true).truncate(false).read(true).write(true).open(&path).map_err(io)?;
+        let mut file = mainstay_files::open_private(&path).map_err(io)?;
         let deadline = Instant::now() + INHERITED;
         loop {
             match file.try_lock() {

@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Mark>> {
 
 impl Marker {
     pub(super) fn open(path: &Path, store: u64) -> io::Result<Marker> {
-        let file = File::options().create(true).truncate(false).write(true).open(path)?;
+        let file = mainstay_files::open_private(path)?;
         Ok(Marker { file, store, failing: false })
     }
 

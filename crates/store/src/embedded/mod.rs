@@ -11,8 +11,10 @@
 //!   leaves part of one.
 //! * Revisions never go back and are never given twice, also where volatile keys took some that
 //!   were never on disk: their ceiling is recorded ahead of use, and a start after a crash continues beyond it.
-//! * A full disk refuses writes with [`StoreError::NoSpace`]; reads, watches and volatile writes go on, and writes
-//!   resume by themselves when there is room.
+//! * A full disk refuses what makes the store larger with [`StoreError::NoSpace`]. Deletions and updates of what is there go
+//!   on from space set aside before (`reserve`), and so do reads, watches and volatile writes. Everything resumes by
+//!   itself when there is room.
+//! * Nothing is acknowledged once the files were removed or replaced under the running store (`presence`).
 //! * History, the file and its log stay bounded whatever is written, without anyone looking after them.
 //!
 //! # What is detected
@@ -31,6 +33,8 @@ mod lock;
 mod marker;
 mod paths;
 mod plan;
+mod presence;
+mod reserve;
 #[cfg(test)]
 mod tests;
 mod wal;
@@ -53,11 +57,15 @@ use crate::{Entry, Interest, List, Listing, Outcome, Revision, Store, StoreError
 use disk::{Disk, Meta};
 use error::Fault;
 use lock::DirLock;
+use presence::OpenFiles;
 use writer::{Pending, Reply, Request, Writer};
 
 pub use backup::{Existing, REVISION_JUMP, Summary, backup_closed, newest_usable, restore, verify, verify_file};
 pub use error::{BackupError, OpenError, RestoreError};
 pub use paths::backups as backups_dir;
+
+/// Some hundreds of deletions fit into it even where none of them makes room for the next.
+const RESERVE_BYTES: u64 = 16 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -75,6 +83,8 @@ pub struct Options {
     pub txn_bytes: usize,
     /// Pages of the write-ahead log beyond which it is folded into the file.
     pub log_pages: u64,
+    /// Most bytes of disk set aside for when it is full; less on a small file system, none if zero.
+    pub reserve: u64,
     /// Changes held for a watch that does not read them; beyond that it reads from history.
     pub watch_queue: usize,
 }
@@ -89,6 +99,7 @@ impl Default for Options {
             batch_bytes: 4 << 20,
             txn_bytes: check::TXN_BYTES,
             log_pages: 1000,
+            reserve: RESERVE_BYTES,
             watch_queue: 1024,
         }
     }
@@ -110,6 +121,8 @@ impl Options {
 pub struct Embedded {
     mvcc: Arc<Mvcc>,
     options: Options,
+    files: Arc<OpenFiles>,
+    trouble: Arc<Mutex<Option<StoreError>>>,
     requests: Mutex<Option<mpsc::Sender<Request>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -118,14 +131,15 @@ impl Embedded {
     /// Opens the store in `dir`, or makes one. Blocks while it reads the file.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Embedded, OpenError> {
         let (writer, lock, requests) = prepare(dir.as_ref(), &options)?;
-        let mvcc = writer.mvcc.clone();
+        let (mvcc, files, trouble) = (writer.mvcc.clone(), writer.disk.files().clone(), writer.trouble.clone());
         let run = move || {
             writer.run();
             drop(lock);
         };
         let spawned = thread::Builder::new().name("store".into()).spawn(run);
         let writer = spawned.map_err(|source| OpenError::Io { path: dir.as_ref().to_path_buf(), source })?;
-        Ok(Embedded { mvcc, options, requests: Mutex::new(Some(requests)), writer: Mutex::new(Some(writer)) })
+        let (requests, writer) = (Mutex::new(Some(requests)), Mutex::new(Some(writer)));
+        Ok(Embedded { mvcc, options, files, trouble, requests, writer })
     }
 
     /// Writes a backup to `file`, which must not exist. Blocks; writers go on meanwhile.
@@ -174,8 +188,9 @@ fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Send
         let path = path.to_path_buf();
         move |source| OpenError::Io { path, source }
     };
-    fs::create_dir_all(dir).map_err(io(dir))?;
+    mainstay_files::create_private_dir(dir).map_err(io(dir))?;
     let lock = DirLock::acquire(dir)?;
+    close_to_others(dir).map_err(io(dir))?;
     if paths::restoring(dir).exists() {
         return Err(OpenError::HalfRestored { dir: dir.to_path_buf() });
     }
@@ -189,7 +204,8 @@ fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Send
     }
     let marker = paths::marker(dir);
     let marker = marker::Marker::open(&marker, loaded.meta.store).map_err(io(&marker))?;
-    let disk = Disk::new(loaded.db, dir, loaded.meta, marker).map_err(|fault| fault.at(&db, || newest_usable(dir)))?;
+    let disk = Disk::new(loaded.db, dir, loaded.meta, marker, options.reserve)
+        .map_err(|fault| fault.at(&db, || newest_usable(dir)))?;
     let (requests, queue) = mpsc::channel();
     let writer = Writer {
         mvcc: Mvcc::new(loaded.state),
@@ -197,9 +213,29 @@ fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Send
         requests: queue,
         options: options.clone(),
         garbage: VecDeque::from(loaded.garbage),
+        trouble: Arc::default(),
         upkeep_failed: None,
     };
     Ok((writer, lock, requests))
+}
+
+/// Every file here holds Secrets. An earlier version may have left some open, a write-ahead log above all: SQLite makes
+/// it with the mode of the database and leaves an old one as it is.
+fn close_to_others(dir: &Path) -> std::io::Result<()> {
+    // By name: the directory may be an administrator's, with other things in it.
+    let mut restricted = Vec::new();
+    for file in paths::files(dir) {
+        restricted.extend(mainstay_files::restrict_file(&file)?);
+    }
+    for directory in [paths::backups(dir), paths::replaced(dir)] {
+        restricted.extend(mainstay_files::restrict_tree(&directory, &|_| false)?);
+    }
+    if let Some(first) = restricted.first() {
+        let (path, mode) = (first.path.display(), format!("{:04o}", first.previous_mode));
+        let more = restricted.len() - 1;
+        tracing::warn!(%path, mode, more, "other users of this machine could read the store; it is closed to them now");
+    }
+    Ok(())
 }
 
 /// Makes an empty store, complete before it has its name.
@@ -261,5 +297,14 @@ impl Store for Embedded {
 
     async fn revision(&self) -> Result<Revision, StoreError> {
         Ok(self.open_state()?.revision())
+    }
+
+    async fn health(&self) -> Result<(), StoreError> {
+        drop(self.open_state()?);
+        match (self.files.missing(), &*self.trouble.lock()) {
+            (Some(why), _) => Err(StoreError::Failed { why }),
+            (None, Some(trouble)) => Err(trouble.clone()),
+            (None, None) => Ok(()),
+        }
     }
 }

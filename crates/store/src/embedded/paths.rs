@@ -31,6 +31,17 @@ pub(super) fn restoring(dir: &Path) -> PathBuf {
     dir.join("store.restoring")
 }
 
+/// The store as it was before the last restore.
+pub(super) fn replaced(dir: &Path) -> PathBuf {
+    dir.join("replaced")
+}
+
+/// All files of a store that may be there.
+pub(super) fn files(dir: &Path) -> [PathBuf; 7] {
+    let shared_memory = dir.join("store.db-shm");
+    [db(dir), wal(dir), shared_memory, fresh(dir), marker(dir), lock(dir), restoring(dir)]
+}
+
 /// Where backups are looked for when the store is damaged.
 pub fn backups(dir: &Path) -> PathBuf {
     dir.join("backups")

@@ -6,22 +6,27 @@ use std::{collections::HashMap, sync::Arc};
 use bytes::Bytes;
 
 use crate::{
-    Change, Compare, Entry, Expect, Op, Outcome, Revision, Txn,
+    Change, Compare, Entry, Expect, Op, Outcome, Revision, StoreError, Txn,
     mvcc::{Batch, State},
 };
 
 pub(super) struct Plan {
     /// One per transaction, in order. True only once `changes` are on disk.
-    pub(super) outcomes: Vec<Outcome>,
+    pub(super) outcomes: Vec<Result<Outcome, StoreError>>,
     /// Transactions that change something, in order.
     pub(super) changes: Vec<Batch>,
     /// Newest revision afterwards.
     pub(super) revision: Revision,
 }
 
-pub(super) fn plan<'a>(state: &State, txns: impl Iterator<Item = &'a Txn>) -> Plan {
+/// `admit` refuses changes that there is no room for.
+pub(super) fn plan<'a>(
+    state: &State,
+    txns: impl Iterator<Item = &'a Txn>,
+    admit: impl Fn(&[Change]) -> Result<(), StoreError>,
+) -> Plan {
     let mut planner = Planner { state, written: HashMap::new(), changes: Vec::new(), revision: state.revision() };
-    let outcomes = txns.map(|txn| planner.decide(txn)).collect();
+    let outcomes = txns.map(|txn| planner.decide(txn, &admit)).collect();
     Plan { outcomes, changes: planner.changes, revision: planner.revision }
 }
 
@@ -48,21 +53,26 @@ impl Planner<'_> {
         }
     }
 
-    fn decide(&mut self, txn: &Txn) -> Outcome {
+    fn decide(
+        &mut self,
+        txn: &Txn,
+        admit: &impl Fn(&[Change]) -> Result<(), StoreError>,
+    ) -> Result<Outcome, StoreError> {
         if !txn.compares.iter().all(|c| self.holds(c)) {
             let current = txn.compares.iter().map(|c| self.current(&c.key).cloned()).collect();
-            return Outcome::Conflict { current };
+            return Ok(Outcome::Conflict { current });
         }
         let revision = Revision(self.revision.0 + 1);
         let changes: Batch = txn.ops.iter().filter_map(|op| self.change(op, revision)).collect();
         if !changes.is_empty() {
+            admit(&changes)?;
             for change in changes.iter() {
                 self.written.insert(change.key.clone(), change.current.clone());
             }
             self.changes.push(changes);
             self.revision = revision;
         }
-        Outcome::Committed(self.revision)
+        Ok(Outcome::Committed(self.revision))
     }
 
     fn change(&self, op: &Op, revision: Revision) -> Option<Change> {

@@ -14,15 +14,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::{
     Options,
     disk::{CommitError, Disk, Marks, Row},
     plan::{Plan, plan},
+    reserve::{Growth, Space},
 };
 use crate::{
-    Outcome, Revision, StoreError, Txn,
+    Change, Outcome, Revision, StoreError, Txn,
     mvcc::{Garbage, Mvcc},
 };
 
@@ -30,6 +32,8 @@ use crate::{
 const STEP: usize = 128;
 /// How many volatile writes may happen between two commits that make room for more.
 const CEILING_STEP: u64 = 100_000;
+/// Changes of history kept while the disk is full, so that the pages of older ones can be used again.
+const SHORT_HISTORY: usize = 64;
 /// A log that nobody adds to is folded into the file after this long.
 const LOG_REST: Duration = Duration::from_secs(5);
 /// Upkeep that failed (a full disk) is tried again this often.
@@ -62,6 +66,8 @@ pub(super) struct Writer {
     pub(super) requests: Receiver<Request>,
     pub(super) options: Options,
     pub(super) garbage: VecDeque<Garbage>,
+    /// What keeps the store from writing all it is asked to.
+    pub(super) trouble: Arc<Mutex<Option<StoreError>>>,
     /// When upkeep last failed.
     pub(super) upkeep_failed: Option<Instant>,
 }
@@ -129,31 +135,50 @@ impl Writer {
                 None
             }
         };
-        if self.disk.wal_pages() >= self.options.log_pages {
+        if self.disk.wal_pages() >= self.disk.log_limit(self.options.log_pages) {
             self.checkpoint();
         }
         self.retire();
+        self.report_health();
         closing
     }
 
     fn commit(&mut self, pending: Vec<Pending>) {
-        let plan = plan(&self.mvcc.state.read(), pending.iter().map(|p| &p.txn));
-        match self.write(&plan) {
-            Ok(()) => self.publish(plan, pending),
-            Err(error) => {
-                // Heartbeats must get through while the disk is full.
-                let (volatile, durable): (Vec<_>, Vec<_>) =
-                    pending.into_iter().partition(|p| p.txn.ops.iter().all(|op| self.options.is_volatile(op.key())));
-                for pending in durable {
-                    let _ = pending.reply.send(Err(error.clone()));
+        let plan = self.plan(&pending);
+        let error = match self.write(&plan) {
+            Ok(()) => return self.publish(plan, pending),
+            // What frees space still finds room in the reserve, once it is not in the same commit as what does not.
+            Err(StoreError::NoSpace) if self.disk.space() != Space::Ample => {
+                let plan = self.plan(&pending);
+                match self.write(&plan) {
+                    Ok(()) => return self.publish(plan, pending),
+                    Err(error) => error,
                 }
-                self.commit_volatile(volatile, &error);
             }
+            Err(error) => error,
+        };
+        // Heartbeats must get through while the disk is full.
+        let (volatile, durable): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|p| p.txn.ops.iter().all(|op| self.options.is_volatile(op.key())));
+        for pending in durable {
+            let _ = pending.reply.send(Err(error.clone()));
         }
+        self.commit_volatile(volatile, &error);
+    }
+
+    /// What the transactions come to with the room there is now.
+    fn plan(&mut self, pending: &[Pending]) -> Plan {
+        let space = self.disk.space();
+        let options = &self.options;
+        let admit = |changes: &[Change]| {
+            let durable = changes.iter().filter(|change| !options.is_volatile(&change.key));
+            if space.admits(Growth::of(durable)) { Ok(()) } else { Err(StoreError::NoSpace) }
+        };
+        plan(&self.mvcc.state.read(), pending.iter().map(|p| &p.txn), admit)
     }
 
     fn commit_volatile(&mut self, pending: Vec<Pending>, error: &StoreError) {
-        let plan = plan(&self.mvcc.state.read(), pending.iter().map(|p| &p.txn));
+        let plan = plan(&self.mvcc.state.read(), pending.iter().map(|p| &p.txn), |_| Ok(()));
         if plan.revision.0 > self.disk.meta().ceiling.max(self.mvcc.state.read().revision().0) {
             for pending in pending {
                 let _ = pending.reply.send(Err(error.clone()));
@@ -166,7 +191,7 @@ impl Writer {
     fn publish(&mut self, plan: Plan, pending: Vec<Pending>) {
         self.mvcc.apply(plan.changes);
         for (pending, outcome) in pending.into_iter().zip(plan.outcomes) {
-            let _ = pending.reply.send(Ok(outcome));
+            let _ = pending.reply.send(outcome);
         }
     }
 
@@ -186,7 +211,8 @@ impl Writer {
         let low = !options.volatile.is_empty() && plan.revision.0 + CEILING_STEP / 2 > ceiling;
         let ceiling = if over_ceiling || low { plan.revision.0 + CEILING_STEP } else { ceiling };
         let rows = changes().filter(|(_, c)| durable(&c.key)).map(|(place, c)| Row::of(c, place));
-        let step = self.garbage.len().min(STEP);
+        // Rows that go need room in the log like rows that come.
+        let step = if self.disk.space() == Space::Spent { 0 } else { self.garbage.len().min(STEP) };
         let floor = self.mvcc.state.read().floor();
         let garbage = &self.garbage.make_contiguous()[..step];
         self.disk.commit(rows, garbage, Marks { revision: plan.revision, floor, ceiling }).map_err(refusal)?;
@@ -215,13 +241,16 @@ impl Writer {
 
     /// Lets go of history past its retention, some of it.
     fn retire(&mut self) {
+        let most = match self.disk.space() {
+            Space::Ample => self.options.history_events,
+            Space::Short | Space::Spent => self.options.history_events.min(SHORT_HISTORY),
+        };
         let state = self.mvcc.state.read();
-        let slack = self.options.history_events / 16;
-        let crowded = state.events() > self.options.history_events + slack;
+        let crowded = state.events() > most + most / 16;
         let now = Instant::now();
         let stale = state.oldest().is_some_and(|at| now.saturating_duration_since(at) > self.options.stale());
         let target = match crowded || stale {
-            true => state.retention_target(self.options.history_events, now.checked_sub(self.options.history)),
+            true => state.retention_target(most, now.checked_sub(self.options.history)),
             false => None,
         };
         let due = target.is_some() || state.untrimmed();
@@ -242,12 +271,26 @@ impl Writer {
     pub(super) fn idle(&mut self) {
         self.upkeep_failed = None;
         self.retire();
-        if !self.garbage.is_empty() {
+        let space = self.disk.space();
+        if space == Space::Spent {
+            self.checkpoint();
+        } else if !self.garbage.is_empty() {
             let nothing = Plan { outcomes: Vec::new(), changes: Vec::new(), revision: self.disk_revision() };
             self.upkeep_failed = self.sweep(&nothing).is_err().then(Instant::now);
-        } else if self.disk.wal_pages() > 0 {
+        } else if self.disk.wal_pages() > 0 && space == Space::Ample {
             self.checkpoint();
         }
+        self.report_health();
+    }
+
+    /// Tells [`super::Embedded`] what is wrong, or that nothing is.
+    fn report_health(&mut self) {
+        let space = self.disk.space();
+        *self.trouble.lock() = match self.disk.broken() {
+            Some(why) => Some(StoreError::Failed { why: why.clone() }),
+            None if space != Space::Ample => Some(StoreError::NoSpace),
+            None => None,
+        };
     }
 
     fn sweep(&mut self, nothing: &Plan) -> Result<(), StoreError> {
@@ -267,8 +310,11 @@ impl Writer {
             let age = Instant::now().saturating_duration_since(oldest);
             self.options.stale().saturating_sub(age) + Duration::from_millis(1)
         });
-        if self.disk.broken() {
+        if self.disk.broken().is_some() {
             return retention;
+        }
+        if self.trouble.lock().is_some() {
+            return Some(RETRY);
         }
         if let Some(failed) = self.upkeep_failed {
             return Some(RETRY.saturating_sub(failed.elapsed()).max(Duration::from_millis(1)));
@@ -291,6 +337,7 @@ impl Writer {
 fn refusal(error: CommitError) -> StoreError {
     match error {
         CommitError::Full => StoreError::NoSpace,
+        CommitError::Missing(why) => StoreError::Failed { why },
         CommitError::Broken(why) => StoreError::Failed { why },
     }
 }

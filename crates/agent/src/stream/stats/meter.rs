@@ -98,7 +98,8 @@ impl Meter {
     }
 
     async fn look(&self) -> Result<Look, RuntimeError> {
-        let containers = self.runtime.stats().await?;
+        let mut containers = self.runtime.stats().await?;
+        containers.retain(|container| !container.ended);
         Ok(Look { at: Instant::now(), time: Timestamp::now(), node: machine::usage(), containers })
     }
 }

@@ -27,6 +27,7 @@ pub(crate) fn settings(directory: PathBuf) -> Settings {
         addresses: vec!["192.0.2.1".parse().unwrap()],
         port: 10250,
         log_directory: directory.join("logs"),
+        store_directory: None,
         runtime_directory: directory.join("runtime"),
         directory,
         instance: "mainstay-test".to_owned(),

@@ -66,7 +66,7 @@ fn new_metadata_is_refused_in_upstreams_words() {
 fn a_namespace_is_forbidden_where_there_is_none() {
     let mut errors = Errors::new();
     validate(&json!({"metadata": {"name": "a", "namespace": "b"}}), false, NameRule::Subdomain, &mut errors);
-    assert_eq!(errors[0].to_string(), "metadata.namespace: Forbidden: not allowed on this type");
+    assert_eq!(errors.iter().next().unwrap().to_string(), "metadata.namespace: Forbidden: not allowed on this type");
 }
 
 #[test]

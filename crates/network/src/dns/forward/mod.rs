@@ -1,8 +1,8 @@
-//! Names that are not ours: others are asked, and what they say is kept for as long as they allow.
+//! Forwards names outside our zones to upstream servers, and caches the answers.
 //!
-//! The same question is asked once at a time, however many wait for it. When nobody answers, or not soon, what was true
-//! last is better than nothing (RFC 8767), and the asking goes on behind it. So a machine whose resolvers are gone for an
-//! hour goes on finding what it has found before.
+//! Identical questions that are in flight are sent once. When no upstream server answers, or not soon, an expired
+//! answer is served (serve-stale, RFC 8767) while the query goes on. So a machine whose upstream servers are gone for
+//! an hour still resolves what it has resolved before.
 
 mod cache;
 mod upstream;
@@ -22,27 +22,27 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 pub use self::cache::Question;
-use self::cache::{Cache, Cached};
+use self::cache::{Cache, CacheLookup};
 use super::{
-    answer::{Age, Answer},
-    query::Code,
+    query::Rcode,
+    response::{Age, Response},
 };
 
-/// How long a client waits before it gets what is out of date.
-const PATIENCE: Duration = Duration::from_millis(1800);
+/// How long a client waits for a fresh answer if there is a stale one (RFC 8767).
+const STALE_TIMEOUT: Duration = Duration::from_millis(1800);
 
-/// Questions that are asked at the same time, each with a socket of its own.
-const MOST_ASKED: usize = 512;
+/// Queries in flight at a time, each with a socket of its own.
+const MAX_IN_FLIGHT: usize = 512;
 
-type Asking = Shared<BoxFuture<'static, Option<Arc<Answer>>>>;
+type InFlightQuery = Shared<BoxFuture<'static, Option<Arc<Response>>>>;
 
 pub struct Forwarder {
     upstreams: RwLock<Arc<[SocketAddr]>>,
-    /// Ourselves, whom we never ask.
+    /// Our own address, which is never an upstream server.
     own: SocketAddr,
     cache: Mutex<Cache>,
-    asked: Mutex<HashMap<Question, Asking>>,
-    places: Arc<Semaphore>,
+    in_flight: Mutex<HashMap<Question, InFlightQuery>>,
+    permits: Arc<Semaphore>,
 }
 
 impl Forwarder {
@@ -51,8 +51,8 @@ impl Forwarder {
             upstreams: RwLock::new(Arc::new([])),
             own,
             cache: Mutex::default(),
-            asked: Mutex::default(),
-            places: Arc::new(Semaphore::new(MOST_ASKED)),
+            in_flight: Mutex::default(),
+            permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
         };
         forwarder.set_upstreams(upstreams);
         forwarder
@@ -63,64 +63,81 @@ impl Forwarder {
         *self.upstreams.write() = upstreams.into();
     }
 
-    /// What is known without asking.
-    pub fn known(&self, question: &Question) -> Option<(Arc<Answer>, Age)> {
-        match self.cache.lock().find(question, Instant::now()) {
-            Cached::Fresh(answer, age) => Some((answer, age)),
-            Cached::Stale { .. } | Cached::Nothing => None,
+    /// A fresh answer from the cache.
+    pub fn cached(&self, question: &Question) -> Option<(Arc<Response>, Age)> {
+        match self.cache.lock().lookup(question, Instant::now()) {
+            CacheLookup::Fresh(answer, age) => Some((answer, age)),
+            CacheLookup::Stale { .. } | CacheLookup::Miss => None,
         }
     }
 
-    pub async fn resolve(self: &Arc<Self>, question: Question) -> (Arc<Answer>, Age) {
-        let cached = self.cache.lock().find(&question, Instant::now());
-        match cached {
-            Cached::Fresh(answer, age) => (answer, age),
-            Cached::Stale { answer, ask: false } => (answer, Age::Stale),
-            Cached::Stale { answer, ask: true } => match tokio::time::timeout(PATIENCE, self.ask(question)).await {
-                Ok(Some(new)) => (new, Age::NEW),
-                Ok(None) | Err(_) => (answer, Age::Stale),
-            },
-            Cached::Nothing => {
-                let answer = self.ask(question).await;
-                (answer.unwrap_or_else(|| Arc::new(Answer::only(Code::Failed))), Age::NEW)
+    pub async fn resolve(self: &Arc<Self>, question: Question) -> (Arc<Response>, Age) {
+        let found = self.cache.lock().lookup(&question, Instant::now());
+        match found {
+            CacheLookup::Fresh(answer, age) => (answer, age),
+            CacheLookup::Stale { answer, refresh: false } => (answer, Age::Stale),
+            CacheLookup::Stale { answer, refresh: true } => {
+                match tokio::time::timeout(STALE_TIMEOUT, self.query(question)).await {
+                    Ok(Some(new)) => (new, Age::NEW),
+                    Ok(None) | Err(_) => (answer, Age::Stale),
+                }
+            }
+            CacheLookup::Miss => {
+                let answer = self.query(question).await;
+                (answer.unwrap_or_else(|| Arc::new(Response::with_rcode(Rcode::ServFail))), Age::NEW)
             }
         }
     }
 
-    /// Joins those who ask the same. The asking goes on when nobody waits for it any more.
-    fn ask(self: &Arc<Self>, question: Question) -> Asking {
-        let mut asked = self.asked.lock();
-        if let Some(asking) = asked.get(&question) {
-            return asking.clone();
+    /// Joins an identical query that is in flight. It goes on when no client waits for it any more.
+    fn query(self: &Arc<Self>, question: Question) -> InFlightQuery {
+        let mut in_flight = self.in_flight.lock();
+        if let Some(query) = in_flight.get(&question) {
+            return query.clone();
         }
         let (forwarder, key) = (self.clone(), question.clone());
         let task = tokio::spawn(async move {
-            let answer = forwarder.ask_upstreams(&key).await;
-            forwarder.asked.lock().remove(&key);
+            let answer = forwarder.query_upstreams(&key).await;
+            forwarder.in_flight.lock().remove(&key);
             answer
         });
-        let asking = task.map(|answer| answer.ok().flatten()).boxed().shared();
-        asked.insert(question, asking.clone());
-        asking
+        let query = task.map(|answer| answer.ok().flatten()).boxed().shared();
+        in_flight.insert(question, query.clone());
+        query
     }
 
-    async fn ask_upstreams(&self, question: &Question) -> Option<Arc<Answer>> {
+    async fn query_upstreams(&self, question: &Question) -> Option<Arc<Response>> {
         let upstreams = self.upstreams.read().clone();
-        let heard = match self.places.try_acquire() {
-            Ok(_place) => upstream::ask(&upstreams, question).await,
+        let answer = match self.permits.try_acquire() {
+            Ok(_permit) => upstream::query_upstreams(&upstreams, question).await,
             Err(_) => None,
         };
         let mut cache = self.cache.lock();
-        match heard {
-            Some(heard) => {
-                let answer = Arc::new(heard.answer);
-                cache.store(question.clone(), answer.clone(), heard.keep, heard.bytes, Instant::now());
-                Some(answer)
+        match answer {
+            Some(answer) => {
+                let response = Arc::new(answer.response);
+                cache.store(question.clone(), response.clone(), answer.ttl, answer.bytes, Instant::now());
+                Some(response)
             }
             None => {
-                cache.failed(question, Instant::now());
+                cache.store_failure(question, Instant::now());
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_itself_is_never_an_upstream() {
+        let (own, other): (SocketAddr, SocketAddr) =
+            ("10.96.0.10:53".parse().unwrap(), "192.0.2.1:53".parse().unwrap());
+        let forwarder = Forwarder::new(own, vec![own, other]);
+        assert_eq!(**forwarder.upstreams.read(), [other]);
+        forwarder.set_upstreams(vec![own]);
+        assert!(forwarder.upstreams.read().is_empty());
     }
 }

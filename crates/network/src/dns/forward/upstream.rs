@@ -1,8 +1,9 @@
-//! Asking one resolver after another.
+//! Queries upstream servers one after another.
 //!
-//! Against answers that somebody else slips in: every question has a number, a port and capital letters that nobody can
-//! guess, and the answer must repeat them all. A resolver that does not keep the letters is asked by TCP, and so is
-//! one whose answer does not fit into a packet. Packets of others are taken apart by `hickory-proto`.
+//! Against spoofed responses, every query has a random id, a random source port and random letter case (0x20), and
+//! the response must repeat them all. A server that does not preserve the case is queried over TCP, and so is one
+//! whose response is truncated. Responses are parsed by `hickory-proto`: it is strict with strangers' packets, and
+//! here a network round trip outweighs its cost.
 
 use std::{
     io,
@@ -13,7 +14,7 @@ use std::{
 
 use hickory_proto::{
     op::{Message, MessageType, ResponseCode},
-    rr::{DNSClass, RData, Record as Read, RecordType},
+    rr::{DNSClass, RData, Record as UpstreamRecord, RecordType as ProtoRecordType},
     serialize::binary::{BinEncodable, BinEncoder, NameEncoding},
 };
 use tokio::{
@@ -24,220 +25,220 @@ use tokio::{
 
 use super::cache::Question;
 use crate::dns::{
-    answer::{Answer, Data, Owner, Record},
     name::Name,
-    query::{Code, EDNS_UDP, Kind},
+    query::{EDNS_UDP_SIZE, Rcode, RecordType},
+    response::{Owner, Record, RecordData, Response},
 };
 
-/// How long one may take, and all of them together: clients ask again after 5 s.
-const ONE: Duration = Duration::from_millis(1500);
-const ALL: Duration = Duration::from_millis(4500);
+/// Timeout of one server, and of all together: clients repeat their query after 5 s.
+const SERVER_TIMEOUT: Duration = Duration::from_millis(1500);
+const TOTAL_TIMEOUT: Duration = Duration::from_millis(4500);
 
-/// Each is asked so often.
+/// How often each server is queried.
 const ROUNDS: usize = 2;
 
-/// What is said to be true for longer is looked at again after so many seconds; likewise what is said not to be.
-const LONGEST: u32 = 3600;
-const LONGEST_NOT: u32 = 1800;
+/// Upper limits of the TTLs of positive and negative answers, in seconds.
+const MAX_TTL: u32 = 3600;
+const MAX_NEGATIVE_TTL: u32 = 1800;
 
-/// What was heard, and for how long it may be kept.
-pub struct Heard {
-    pub answer: Answer,
-    pub keep: Duration,
-    /// In the packet.
+/// A response, and how long it may be cached.
+pub struct UpstreamAnswer {
+    pub response: Response,
+    pub ttl: Duration,
+    /// Size of the packet.
     pub bytes: usize,
 }
 
-/// Nothing if none of them answers.
-pub async fn ask(upstreams: &[SocketAddr], question: &Question) -> Option<Heard> {
+/// `None` if no server answers.
+pub async fn query_upstreams(upstreams: &[SocketAddr], question: &Question) -> Option<UpstreamAnswer> {
     let all = async {
         for upstream in upstreams.iter().cycle().take(upstreams.len() * ROUNDS) {
-            match timeout(ONE, exchange(*upstream, question)).await {
-                Ok(Ok(heard)) => return Some(heard),
-                Ok(Err(error)) => tracing::debug!(%upstream, name = %question.name, %error, "upstream resolver"),
-                Err(_) => tracing::debug!(%upstream, name = %question.name, "upstream resolver is silent"),
+            match timeout(SERVER_TIMEOUT, exchange(*upstream, question)).await {
+                Ok(Ok(answer)) => return Some(answer),
+                Ok(Err(error)) => tracing::debug!(%upstream, name = %question.name, %error, "upstream server failed"),
+                Err(_) => tracing::debug!(%upstream, name = %question.name, "upstream server did not answer in time"),
             }
         }
         None
     };
-    timeout(ALL, all).await.ok().flatten()
+    timeout(TOTAL_TIMEOUT, all).await.ok().flatten()
 }
 
 #[derive(Debug, thiserror::Error)]
 enum UpstreamError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("answered {0}")]
-    Code(ResponseCode),
-    #[error("answered something else")]
+    #[error("the server answered {0}")]
+    Rcode(ResponseCode),
+    #[error("the response does not match the query")]
     Other,
 }
 
-async fn exchange(upstream: SocketAddr, question: &Question) -> Result<Heard, UpstreamError> {
-    let mut asked = Asked::new(question, true);
-    let mut message = by_udp(upstream, &asked).await?;
+async fn exchange(upstream: SocketAddr, question: &Question) -> Result<UpstreamAnswer, UpstreamError> {
+    let mut query = UpstreamQuery::new(question, true);
+    let mut message = query_udp(upstream, &query).await?;
     if let Some((answer, _)) = &message
         && answer.metadata.response_code == ResponseCode::FormErr
     {
-        // It is older than EDNS.
-        asked = Asked::new(question, false);
-        message = by_udp(upstream, &asked).await?;
+        // The server does not know EDNS.
+        query = UpstreamQuery::new(question, false);
+        message = query_udp(upstream, &query).await?;
     }
     let (message, bytes) = match message {
         Some((message, bytes)) if !message.metadata.truncation => (message, bytes),
-        _ => by_tcp(upstream, &asked).await?,
+        _ => query_tcp(upstream, &query).await?,
     };
-    let code = match message.metadata.response_code {
-        ResponseCode::NoError => Code::Fine,
-        ResponseCode::NXDomain => Code::NoSuchName,
-        other => return Err(UpstreamError::Code(other)),
+    let rcode = match message.metadata.response_code {
+        ResponseCode::NoError => Rcode::NoError,
+        ResponseCode::NXDomain => Rcode::NxDomain,
+        other => return Err(UpstreamError::Rcode(other)),
     };
-    let lifetime = lifetime(&message, code);
-    let (answers, mut authorities) = (records(&message.answers), records(&message.authorities));
-    // So that clients, too, keep absence no longer than the domain says.
-    authorities.iter_mut().for_each(|record| record.ttl = record.ttl.min(lifetime));
-    let keep = Duration::from_secs(lifetime.into());
-    Ok(Heard { answer: Answer { answers, authorities, ..Answer::only(code) }, keep, bytes })
+    let seconds = answer_ttl(&message, rcode);
+    let (answers, mut authority) = (to_records(&message.answers), to_records(&message.authorities));
+    // Clients, too, cache a negative answer no longer than the zone says.
+    authority.iter_mut().for_each(|record| record.ttl = record.ttl.min(seconds));
+    let ttl = Duration::from_secs(seconds.into());
+    Ok(UpstreamAnswer { response: Response { answers, authority, ..Response::with_rcode(rcode) }, ttl, bytes })
 }
 
-/// A question as it is sent.
-struct Asked {
+/// A query as it is sent.
+struct UpstreamQuery {
     id: u16,
-    /// In letters of chance.
+    /// In random letter case.
     name: Vec<u8>,
-    kind: Kind,
+    record_type: RecordType,
     packet: Vec<u8>,
 }
 
-impl Asked {
+impl UpstreamQuery {
     fn new(question: &Question, edns: bool) -> Self {
         let id: u16 = rand::random();
-        let name = mixed(question.name.wire());
+        let name = randomize_case(question.name.wire());
         let mut packet = Vec::with_capacity(12 + name.len() + 4 + 11);
         packet.extend(id.to_be_bytes());
         packet.extend([1, if question.checking_disabled { 0x10 } else { 0 }, 0, 1, 0, 0, 0, 0, 0, u8::from(edns)]);
         packet.extend_from_slice(&name);
-        packet.extend(question.kind.0.to_be_bytes());
+        packet.extend(question.record_type.0.to_be_bytes());
         packet.extend([0, 1]);
         if edns {
-            let ([high, low], dnssec) = (EDNS_UDP.to_be_bytes(), if question.dnssec { 0x80 } else { 0 });
-            packet.extend([0, 0, Kind::OPT.0 as u8, high, low, 0, 0, dnssec, 0, 0, 0]);
+            let ([high, low], dnssec) = (EDNS_UDP_SIZE.to_be_bytes(), if question.dnssec { 0x80 } else { 0 });
+            packet.extend([0, 0, RecordType::OPT.0 as u8, high, low, 0, 0, dnssec, 0, 0, 0]);
         }
-        Self { id, name, kind: question.kind, packet }
+        Self { id, name, record_type: question.record_type, packet }
     }
 
-    fn read(&self, packet: &[u8]) -> Reading {
-        let Ok(message) = Message::from_vec(packet) else { return Reading::NotOurs };
-        let [query] = &message.queries[..] else { return Reading::NotOurs };
-        let name = wire(&query.name);
-        let ours = message.metadata.id == self.id
+    fn read(&self, packet: &[u8]) -> ReplyMatch {
+        let Ok(message) = Message::from_vec(packet) else { return ReplyMatch::Mismatch };
+        let [query] = &message.queries[..] else { return ReplyMatch::Mismatch };
+        let name = wire_format(&query.name);
+        let matches = message.metadata.id == self.id
             && message.metadata.message_type == MessageType::Response
-            && query.query_type == RecordType::from(self.kind.0)
+            && query.query_type == ProtoRecordType::from(self.record_type.0)
             && query.query_class == DNSClass::IN
             && name.eq_ignore_ascii_case(&self.name);
-        match ours {
-            false => Reading::NotOurs,
-            true if name == self.name => Reading::Ours(Box::new(message)),
-            true => Reading::OtherLetters(Box::new(message)),
+        match matches {
+            false => ReplyMatch::Mismatch,
+            true if name == self.name => ReplyMatch::Matches(Box::new(message)),
+            true => ReplyMatch::OtherCase(Box::new(message)),
         }
     }
 }
 
-enum Reading {
-    Ours(Box<Message>),
-    OtherLetters(Box<Message>),
-    NotOurs,
+enum ReplyMatch {
+    Matches(Box<Message>),
+    OtherCase(Box<Message>),
+    Mismatch,
 }
 
-/// The same name with every letter large or small by chance.
-fn mixed(wire: &[u8]) -> Vec<u8> {
-    let mut mixed = wire.to_vec();
+/// Every letter becomes upper case or stays, at random.
+fn randomize_case(wire: &[u8]) -> Vec<u8> {
+    let mut name = wire.to_vec();
     let mut at = 0;
-    while mixed[at] != 0 {
-        let label = usize::from(mixed[at]);
-        for letter in &mut mixed[at + 1..=at + label] {
+    while name[at] != 0 {
+        let label = usize::from(name[at]);
+        for letter in &mut name[at + 1..=at + label] {
             if rand::random() {
                 letter.make_ascii_uppercase();
             }
         }
         at += label + 1;
     }
-    mixed
+    name
 }
 
-/// Nothing if TCP is to be tried.
-async fn by_udp(upstream: SocketAddr, asked: &Asked) -> Result<Option<(Message, usize)>, UpstreamError> {
+/// `None` if the query has to be repeated over TCP.
+async fn query_udp(upstream: SocketAddr, query: &UpstreamQuery) -> Result<Option<(Message, usize)>, UpstreamError> {
     let any: SocketAddr = match upstream {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    // A socket for each question: the kernel chooses a port that nobody knows, and hears only this one resolver.
+    // A socket per query: the kernel chooses an unpredictable port, and delivers packets of this server only.
     let socket = UdpSocket::bind(any).await?;
     socket.connect(upstream).await?;
-    socket.send(&asked.packet).await?;
+    socket.send(&query.packet).await?;
     let mut buffer = [0; 4096];
     loop {
         let length = socket.recv(&mut buffer).await?;
-        match asked.read(&buffer[..length]) {
-            Reading::Ours(message) => return Ok(Some((*message, length))),
-            Reading::OtherLetters(_) => return Ok(None),
-            Reading::NotOurs => {}
+        match query.read(&buffer[..length]) {
+            ReplyMatch::Matches(message) => return Ok(Some((*message, length))),
+            ReplyMatch::OtherCase(_) => return Ok(None),
+            ReplyMatch::Mismatch => {}
         }
     }
 }
 
-async fn by_tcp(upstream: SocketAddr, asked: &Asked) -> Result<(Message, usize), UpstreamError> {
+async fn query_tcp(upstream: SocketAddr, query: &UpstreamQuery) -> Result<(Message, usize), UpstreamError> {
     let mut stream = TcpStream::connect(upstream).await?;
-    let mut framed = (asked.packet.len() as u16).to_be_bytes().to_vec();
-    framed.extend_from_slice(&asked.packet);
+    let mut framed = (query.packet.len() as u16).to_be_bytes().to_vec();
+    framed.extend_from_slice(&query.packet);
     stream.write_all(&framed).await?;
     let length = stream.read_u16().await?;
     let mut packet = vec![0; length.into()];
     stream.read_exact(&mut packet).await?;
-    match asked.read(&packet) {
-        Reading::Ours(message) | Reading::OtherLetters(message) => Ok((*message, packet.len())),
-        Reading::NotOurs => Err(UpstreamError::Other),
+    match query.read(&packet) {
+        ReplyMatch::Matches(message) | ReplyMatch::OtherCase(message) => Ok((*message, packet.len())),
+        ReplyMatch::Mismatch => Err(UpstreamError::Other),
     }
 }
 
-/// Seconds for which the answer is true: as its shortest record says, and, of what is not there, as the domain says.
-fn lifetime(message: &Message, code: Code) -> u32 {
-    let shortest = message.answers.iter().map(|record| record.ttl).min().unwrap_or(LONGEST);
+/// The TTL of a response in seconds: the lowest of its records, and for a negative answer that of the SOA.
+fn answer_ttl(message: &Message, rcode: Rcode) -> u32 {
+    let shortest = message.answers.iter().map(|record| record.ttl).min().unwrap_or(MAX_TTL);
     let asked = message.queries.first().map(|query| query.query_type);
-    let there =
-        message.answers.iter().any(|record| asked == Some(record.record_type()) || asked == Some(RecordType::ANY));
-    if code == Code::Fine && there {
-        return shortest.min(LONGEST);
+    let is_positive =
+        message.answers.iter().any(|record| asked == Some(record.record_type()) || asked == Some(ProtoRecordType::ANY));
+    if rcode == Rcode::NoError && is_positive {
+        return shortest.min(MAX_TTL);
     }
-    let of_nothing = message.authorities.iter().find_map(|record| match &record.data {
+    let negative_ttl = message.authorities.iter().find_map(|record| match &record.data {
         RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
         _ => None,
     });
-    // Without the word of a domain, absence is not kept (RFC 2308).
-    shortest.min(of_nothing.unwrap_or(0)).min(LONGEST_NOT)
+    // Without an SOA a negative answer is not cached (RFC 2308).
+    shortest.min(negative_ttl.unwrap_or(0)).min(MAX_NEGATIVE_TTL)
 }
 
-fn records(read: &[Read]) -> Vec<Record> {
-    read.iter().filter(|record| record.dns_class == DNSClass::IN).filter_map(record).collect()
+fn to_records(read: &[UpstreamRecord]) -> Vec<Record> {
+    read.iter().filter(|record| record.dns_class == DNSClass::IN).filter_map(to_record).collect()
 }
 
-fn record(read: &Read) -> Option<Record> {
-    let owner = Owner::Name(Name::from_wire(&wire(&read.name))?);
+fn to_record(read: &UpstreamRecord) -> Option<Record> {
+    let owner = Owner::Name(Name::from_wire(&wire_format(&read.name))?);
     let data = match &read.data {
-        RData::A(address) => Data::Address(address.0),
-        RData::CNAME(target) => Data::Alias(Name::from_wire(&wire(&target.0))?),
+        RData::A(address) => RecordData::A(address.0),
+        RData::CNAME(target) => RecordData::Cname(Name::from_wire(&wire_format(&target.0))?),
         data => {
             let mut bytes = Vec::new();
             let mut encoder = BinEncoder::new(&mut bytes);
             encoder.set_name_encoding(NameEncoding::Uncompressed);
             data.emit(&mut encoder).ok()?;
-            Data::Foreign { kind: Kind(read.record_type().into()), bytes: Arc::from(bytes) }
+            RecordData::Opaque { record_type: RecordType(read.record_type().into()), bytes: Arc::from(bytes) }
         }
     };
-    Some(Record { owner, ttl: read.ttl.min(LONGEST), data })
+    Some(Record { owner, ttl: read.ttl.min(MAX_TTL), data })
 }
 
-fn wire(name: &hickory_proto::rr::Name) -> Vec<u8> {
+fn wire_format(name: &hickory_proto::rr::Name) -> Vec<u8> {
     let mut wire = Vec::with_capacity(name.len() + 1);
     for label in name.iter() {
         wire.push(label.len() as u8);

@@ -1,5 +1,5 @@
-//! Every name of ours, as a table: what is asked, and what is answered. Answers are written, and read again by a library
-//! that knows nothing of how.
+//! Every kind of name in our zones, as a table of queries and answers. Responses are written, and parsed again by a
+//! library (`hickory-proto`).
 
 use hickory_proto::{
     op::{Message, ResponseCode},
@@ -12,8 +12,8 @@ use crate::{
     Protocol,
     catalogue::{self, Catalogue, HOLD, Key, Service, ServicePort, Slice, SlicePort},
     dns::{
-        answer::{self, Age, Transport},
-        query,
+        query::parse_query,
+        response::{Age, Transport, write_response},
     },
 };
 
@@ -28,7 +28,7 @@ pub fn settings() -> DnsSettings {
     }
 }
 
-fn service(kind: catalogue::Kind, ports: &[(&str, Protocol, u16)], tags: &[&str]) -> Service {
+fn service(kind: catalogue::ServiceKind, ports: &[(&str, Protocol, u16)], tags: &[&str]) -> Service {
     let port = |(name, protocol, port): &(&str, Protocol, u16)| ServicePort {
         name: (*name).into(),
         protocol: *protocol,
@@ -73,7 +73,7 @@ fn slice(service: &str, ports: &[(&str, Protocol, u16)], endpoints: Vec<Endpoint
 
 /// A small cluster in which everything occurs once.
 fn cluster() -> Catalogue {
-    use catalogue::Kind::{Address, Alias, Headless};
+    use catalogue::ServiceKind::{ClusterIp as Address, ExternalName as Alias, Headless};
     let (http, dns) = (("http", Protocol::Tcp, 80), ("dns", Protocol::Udp, 53));
     let catalogue = Catalogue::default();
     let services = [
@@ -122,15 +122,15 @@ fn packet(name: &str, kind: u16) -> Vec<u8> {
     packet
 }
 
-fn ask(known: &Known, name: &str, kind: u16, transport: Transport) -> Result<Message, Name> {
-    let query = query::read(&packet(name, kind)).unwrap().unwrap();
-    match Zones::new(&settings()).unwrap().answer(known, &query, &mut Chance::with_seed(1)) {
-        Outcome::Answer(answer) => {
+fn ask(catalogue: &CatalogueState, name: &str, kind: u16, transport: Transport) -> Result<Message, Name> {
+    let query = parse_query(&packet(name, kind)).unwrap().unwrap();
+    match Zones::new(&settings()).unwrap().resolve(catalogue, &query, &mut ShuffleRng::with_seed(1)) {
+        Resolution::Local(answer) => {
             let mut out = Vec::new();
-            answer::write(&query, &answer, Age::NEW, transport, &mut out);
+            write_response(&query, &answer, Age::NEW, transport, &mut out);
             Ok(Message::from_vec(&out).unwrap())
         }
-        Outcome::Elsewhere { name, .. } => Err(name),
+        Resolution::Forward { name, .. } => Err(name),
     }
 }
 
@@ -143,10 +143,10 @@ fn show(record: &Read) -> String {
 }
 
 /// Answers, sorted, and below them what else is in the packet.
-fn told(name: &str, kind: u16) -> String {
+fn resolve_text(name: &str, kind: u16) -> String {
     let catalogue = cluster();
     match ask(&catalogue.read(), name, kind, Transport::Tcp) {
-        Err(name) => format!("elsewhere {name}"),
+        Err(name) => format!("forward {name}"),
         Ok(message) => {
             let mut answers: Vec<_> = message.answers.iter().map(show).collect();
             answers.sort();
@@ -179,12 +179,12 @@ const CONSUL_NXDOMAIN: &str = "NXDomain  | consul. soa";
 
 fn check(table: &[(&str, u16, &str)]) {
     for (name, kind, expected) in table {
-        assert_eq!(told(name, *kind), *expected, "{name} {kind}");
+        assert_eq!(resolve_text(name, *kind), *expected, "{name} {kind}");
     }
 }
 
 #[test]
-fn names_of_services_give_their_address_or_their_backends() {
+fn service_names_resolve_to_the_cluster_ip_or_to_endpoints() {
     check(&[
         ("web.default.svc.cluster.local", A, "10.96.0.1 |"),
         ("WeB.dEFAULT.svc.Cluster.LOCAL", A, "10.96.0.1 |"),
@@ -201,7 +201,7 @@ fn names_of_services_give_their_address_or_their_backends() {
 }
 
 #[test]
-fn each_backend_has_a_name_of_its_own() {
+fn each_endpoint_has_a_name_of_its_own() {
     check(&[
         ("10-244-0-5.db.default.svc.cluster.local", A, "10.244.0.5 |"),
         ("db-1.db.default.svc.cluster.local", A, "10.244.0.6 |"),
@@ -217,7 +217,7 @@ fn each_backend_has_a_name_of_its_own() {
 }
 
 #[test]
-fn ports_are_found_by_name_and_protocol() {
+fn srv_records_are_found_by_port_name_and_protocol() {
     let web = "web.default.svc.cluster.local.";
     check(&[
         ("_http._tcp.web.default.svc.cluster.local", SRV, &format!("{web}:80 | 10.96.0.1")),
@@ -240,9 +240,9 @@ fn ports_are_found_by_name_and_protocol() {
 }
 
 #[test]
-fn names_that_stand_for_others_lead_on() {
+fn cnames_are_followed() {
     check(&[
-        ("out.default.svc.cluster.local", A, "elsewhere www.example.com."),
+        ("out.default.svc.cluster.local", A, "forward www.example.com."),
         ("out.default.svc.cluster.local", CNAME, "www.example.com. |"),
         ("in.default.svc.cluster.local", A, "10.96.0.1 web.default.svc.cluster.local. |"),
         ("in.default.svc.cluster.local", AAAA, "web.default.svc.cluster.local. | cluster.local. soa"),
@@ -255,11 +255,11 @@ fn names_that_stand_for_others_lead_on() {
         ("digits.default.svc.cluster.local", A, "192.0.2.7 |"),
         ("out.service.consul", CNAME, "www.example.com. |"),
     ]);
-    assert_eq!(told("loop.default.svc.cluster.local", A).matches("loop").count(), LONGEST_CHAIN);
+    assert_eq!(resolve_text("loop.default.svc.cluster.local", A).matches("loop").count(), MAX_CNAMES);
 }
 
 #[test]
-fn names_between_exist_and_are_empty() {
+fn names_between_labels_are_nodata() {
     check(&[
         ("svc.cluster.local", A, NODATA),
         ("default.svc.cluster.local", A, NODATA),
@@ -274,14 +274,14 @@ fn names_between_exist_and_are_empty() {
         ("dns.cluster.local", A, NODATA),
         ("dns-version.cluster.local", TXT, "1.1.0 |"),
         ("dns-version.cluster.local", A, NODATA),
-        ("www.example.com", A, "elsewhere www.example.com."),
-        ("local", A, "elsewhere local."),
-        ("mycluster.local", A, "elsewhere mycluster.local."),
+        ("www.example.com", A, "forward www.example.com."),
+        ("local", A, "forward local."),
+        ("mycluster.local", A, "forward mycluster.local."),
     ]);
 }
 
 #[test]
-fn pods_have_the_address_that_is_written_in_their_name() {
+fn pod_names_resolve_to_the_address_in_them() {
     check(&[
         ("10-244-3-4.default.pod.cluster.local", A, "10.244.3.4 |"),
         ("10-244-3-4.default.pod.cluster.local", AAAA, NODATA),
@@ -293,22 +293,22 @@ fn pods_have_the_address_that_is_written_in_their_name() {
 }
 
 #[test]
-fn addresses_lead_back_to_names() {
+fn ptr_records_give_names() {
     check(&[
         ("1.0.96.10.in-addr.arpa", PTR, "web.default.svc.cluster.local. |"),
         ("5.0.244.10.in-addr.arpa", PTR, "10-244-0-5.db.default.svc.cluster.local. |"),
         ("7.0.244.10.in-addr.arpa", PTR, "10-244-0-7.web.default.svc.cluster.local. |"),
-        ("8.0.244.10.in-addr.arpa", PTR, "elsewhere 8.0.244.10.in-addr.arpa."),
+        ("8.0.244.10.in-addr.arpa", PTR, "forward 8.0.244.10.in-addr.arpa."),
         ("1.2.0.192.in-addr.arpa", PTR, "m1.node.dc1.consul. |"),
         ("2.2.0.192.in-addr.arpa", PTR, "m2.rack.example.node.dc1.consul. |"),
         ("2.2.0.192.in-addr.arpa", A, "| in-addr.arpa. soa"),
-        ("9.9.9.9.in-addr.arpa", PTR, "elsewhere 9.9.9.9.in-addr.arpa."),
-        ("244.10.in-addr.arpa", PTR, "elsewhere 244.10.in-addr.arpa."),
+        ("9.9.9.9.in-addr.arpa", PTR, "forward 9.9.9.9.in-addr.arpa."),
+        ("244.10.in-addr.arpa", PTR, "forward 244.10.in-addr.arpa."),
     ]);
 }
 
 #[test]
-fn consul_names_give_ready_backends() {
+fn consul_service_names_resolve_to_ready_endpoints() {
     check(&[
         ("web.service.consul", A, "10.244.0.7 10.244.1.7 |"),
         ("WEB.Service.DC1.consul", A, "10.244.0.7 10.244.1.7 |"),
@@ -355,11 +355,11 @@ fn consul_names_of_ports_machines_and_addresses() {
 }
 
 #[test]
-fn a_domain_within_the_other_is_its_own_and_none_is_everything() {
+fn a_zone_inside_another_wins_and_the_root_is_refused() {
     let zones = Zones::new(&DnsSettings { alias_domain: "consul.cluster.local".into(), ..settings() }).unwrap();
-    let query = query::read(&packet("service.consul.cluster.local", A)).unwrap().unwrap();
-    let outcome = zones.answer(&Known::default(), &query, &mut Chance::with_seed(1));
-    assert!(matches!(outcome, Outcome::Answer(Answer { code: Code::Fine, .. })));
+    let query = parse_query(&packet("service.consul.cluster.local", A)).unwrap().unwrap();
+    let outcome = zones.resolve(&CatalogueState::default(), &query, &mut ShuffleRng::with_seed(1));
+    assert!(matches!(outcome, Resolution::Local(Response { rcode: Rcode::NoError, .. })));
     for wrong in ["", ".", "a..b"] {
         assert!(Zones::new(&DnsSettings { domain: wrong.into(), ..settings() }).is_err(), "{wrong:?}");
         assert!(Zones::new(&DnsSettings { alias_domain: wrong.into(), ..settings() }).is_err(), "{wrong:?}");
@@ -368,26 +368,26 @@ fn a_domain_within_the_other_is_its_own_and_none_is_everything() {
 }
 
 #[test]
-fn the_order_of_backends_is_chance() {
+fn the_order_of_addresses_is_random() {
     let catalogue = Catalogue::default();
-    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::Kind::Headless, &[], &[])));
+    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::ServiceKind::Headless, &[], &[])));
     let endpoints = (1..=9).map(|last| endpoint([10, 0, 0, last], true, None)).collect();
     catalogue.set_slice(Key::new("a", "s"), Some(slice("db", &[], endpoints)));
     let zones = Zones::new(&settings()).unwrap();
-    let query = query::read(&packet("db.a.svc.cluster.local", A)).unwrap().unwrap();
-    let first = |seed| match zones.answer(&catalogue.read(), &query, &mut Chance::with_seed(seed)) {
-        Outcome::Answer(answer) => format!("{:?}", answer.answers[0].data),
-        Outcome::Elsewhere { .. } => panic!("ours"),
+    let query = parse_query(&packet("db.a.svc.cluster.local", A)).unwrap().unwrap();
+    let first = |seed| match zones.resolve(&catalogue.read(), &query, &mut ShuffleRng::with_seed(seed)) {
+        Resolution::Local(answer) => format!("{:?}", answer.answers[0].data),
+        Resolution::Forward { .. } => panic!("ours"),
     };
     let firsts: std::collections::BTreeSet<_> = (0..100).map(first).collect();
     assert_eq!(firsts.len(), 9);
 }
 
 #[test]
-fn what_does_not_fit_is_cut_and_said_to_be() {
+fn what_does_not_fit_sets_the_tc_flag() {
     let catalogue = Catalogue::default();
     let ports = [("http", Protocol::Tcp, 80)];
-    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::Kind::Headless, &ports, &[])));
+    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::ServiceKind::Headless, &ports, &[])));
     let endpoints = (1..=200).map(|last| endpoint([10, 0, 0, last], true, None)).collect();
     catalogue.set_slice(Key::new("a", "s"), Some(slice("db", &ports, endpoints)));
     for kind in [A, SRV] {
@@ -400,9 +400,9 @@ fn what_does_not_fit_is_cut_and_said_to_be() {
 }
 
 #[test]
-fn a_set_too_large_even_for_tcp_is_told_in_part() {
+fn an_rrset_too_large_for_tcp_is_truncated() {
     let catalogue = Catalogue::default();
-    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::Kind::Headless, &[], &[])));
+    catalogue.set_service(Key::new("a", "db"), Some(service(catalogue::ServiceKind::Headless, &[], &[])));
     let endpoints =
         (0..5000u16).map(|number| endpoint([10, 1, (number >> 8) as u8, number as u8], true, None)).collect();
     catalogue.set_slice(Key::new("a", "s"), Some(slice("db", &[], endpoints)));
@@ -411,11 +411,11 @@ fn a_set_too_large_even_for_tcp_is_told_in_part() {
 }
 
 #[test]
-fn a_question_comes_back_in_its_own_letters() {
+fn the_question_comes_back_in_its_own_letter_case() {
     let written = packet("WeB.dEfault.svC.cluster.LOCAL", A);
-    let query = query::read(&written).unwrap().unwrap();
+    let query = parse_query(&written).unwrap().unwrap();
     let mut out = Vec::new();
-    answer::write(&query, &Answer::only(Code::Fine), Age::NEW, Transport::Udp, &mut out);
+    write_response(&query, &Response::with_rcode(Rcode::NoError), Age::NEW, Transport::Udp, &mut out);
     assert_eq!(out[12..], written[12..]);
 }
 
@@ -438,7 +438,7 @@ prop_compose! {
     ) -> Catalogue {
         let catalogue = Catalogue::default();
         for (namespace, name, address) in &services {
-            let kind = address.map_or(catalogue::Kind::Headless, |address| catalogue::Kind::Address(address.into()));
+            let kind = address.map_or(catalogue::ServiceKind::Headless, |address| catalogue::ServiceKind::ClusterIp(address.into()));
             catalogue.set_service(Key::new(namespace, name), Some(service(kind, &[("http", Protocol::Tcp, 80)], &[])));
         }
         for (number, (of, endpoints)) in slices.into_iter().enumerate() {
@@ -453,8 +453,8 @@ prop_compose! {
     }
 }
 
-fn addresses(known: &Known, name: &str) -> Vec<Ipv4Addr> {
-    let message = ask(known, name, A, Transport::Tcp).unwrap();
+fn addresses(catalogue: &CatalogueState, name: &str) -> Vec<Ipv4Addr> {
+    let message = ask(catalogue, name, A, Transport::Tcp).unwrap();
     message
         .answers
         .iter()
@@ -468,30 +468,30 @@ fn addresses(known: &Known, name: &str) -> Vec<Ipv4Addr> {
 
 proptest! {
     #[test]
-    fn every_name_of_an_address_leads_back_to_it(catalogue in world()) {
-        let known = catalogue.read();
-        let ready = known.slices().flat_map(|(_, slice)| &slice.endpoints).filter(|endpoint| endpoint.ready);
-        let all = ready.map(|endpoint| endpoint.address).chain(known.machines().map(|(_, address)| address));
+    fn every_ptr_name_resolves_to_its_address(catalogue in world()) {
+        let catalogue = catalogue.read();
+        let ready = catalogue.slices().flat_map(|(_, slice)| &slice.endpoints).filter(|endpoint| endpoint.ready);
+        let all = ready.map(|endpoint| endpoint.address).chain(catalogue.machines().map(|(_, address)| address));
         for address in all {
             let [a, b, c, d] = address.octets();
-            let names = ask(&known, &format!("{d}.{c}.{b}.{a}.in-addr.arpa"), PTR, Transport::Tcp);
+            let names = ask(&catalogue, &format!("{d}.{c}.{b}.{a}.in-addr.arpa"), PTR, Transport::Tcp);
             let names = names.expect("an address of ours has a name").answers;
             prop_assert!(!names.is_empty());
             for name in names {
-                prop_assert!(addresses(&known, &name.data.to_string()).contains(&address), "{} {}", name.data, address);
+                prop_assert!(addresses(&catalogue, &name.data.to_string()).contains(&address), "{} {}", name.data, address);
             }
         }
     }
 
     #[test]
-    fn every_target_leads_to_the_address_beside_it(catalogue in world()) {
-        let known = catalogue.read();
-        for (key, _) in known.services() {
+    fn every_srv_target_resolves_to_the_address_in_the_additional_section(catalogue in world()) {
+        let catalogue = catalogue.read();
+        for (key, _) in catalogue.services() {
             for name in [format!("{}.{}.svc.cluster.local", key.name, key.namespace), format!("{}.service.consul", key.name)] {
-                let message = ask(&known, &name, SRV, Transport::Tcp).unwrap();
+                let message = ask(&catalogue, &name, SRV, Transport::Tcp).unwrap();
                 for beside in &message.additionals {
                     let address = beside.data.ip_addr().unwrap();
-                    prop_assert!(addresses(&known, &beside.name.to_string()).iter().any(|own| *own == address));
+                    prop_assert!(addresses(&catalogue, &beside.name.to_string()).iter().any(|own| *own == address));
                 }
                 for target in &message.answers {
                     prop_assert!(message.additionals.iter().any(|beside| show(target).starts_with(&beside.name.to_string())));
@@ -501,23 +501,23 @@ proptest! {
     }
 
     #[test]
-    fn whatever_comes_is_survived_and_answered_with_something_readable(
+    fn no_packet_makes_the_server_panic_or_write_an_invalid_response(
         bytes in proptest::collection::vec(any::<u8>(), 0..80), header in any::<bool>(), udp in any::<bool>()
     ) {
         let mut sent = if header { vec![0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0] } else { Vec::new() };
         sent.extend(bytes);
         let catalogue = cluster();
-        let (query, answer) = match query::read(&sent) {
+        let (query, answer) = match parse_query(&sent) {
             None => return Ok(()),
-            Some(Err((query, code))) => (query, Answer::only(code)),
-            Some(Ok(query)) => match Zones::new(&settings()).unwrap().answer(&catalogue.read(), &query, &mut Chance::new()) {
-                Outcome::Answer(answer) => (query, answer),
-                Outcome::Elsewhere { so_far, .. } => (query, Answer { answers: so_far, ..Answer::only(Code::Failed) }),
+            Some(Err((query, code))) => (query, Response::with_rcode(code)),
+            Some(Ok(query)) => match Zones::new(&settings()).unwrap().resolve(&catalogue.read(), &query, &mut ShuffleRng::new()) {
+                Resolution::Local(answer) => (query, answer),
+                Resolution::Forward { cnames, .. } => (query, Response { answers: cnames, ..Response::with_rcode(Rcode::ServFail) }),
             }
         };
         let mut out = Vec::new();
         let transport = if udp { Transport::Udp } else { Transport::Tcp };
-        answer::write(&query, &answer, Age::NEW, transport, &mut out);
+        write_response(&query, &answer, Age::NEW, transport, &mut out);
         let read = Message::from_vec(&out).unwrap();
         prop_assert_eq!(read.metadata.id, query.id);
     }

@@ -40,7 +40,7 @@ fn five_thousand_idle_connections_take_little_memory() {
 }
 
 #[test]
-fn without_files_new_connections_wait_until_there_are_some_again() {
+fn without_file_descriptors_new_connections_wait() {
     let (proxy, backend) = (proxy(), Backend::naming("here"));
     proxy.serve(&[backend.address], LONG);
     allow_files(256);
@@ -52,7 +52,7 @@ fn without_files_new_connections_wait_until_there_are_some_again() {
     while let Ok(file) = std::fs::File::open("/dev/null") {
         hoard.push(file);
     }
-    client.connect(&SocketAddrV4::new(FRONT, proxy.port()).into()).unwrap();
+    client.connect(&SocketAddrV4::new(FRONTEND, proxy.port()).into()).unwrap();
     let client = TcpStream::from(client);
     let spent = || nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).unwrap().system_time();
     let before = spent();
@@ -66,14 +66,14 @@ fn without_files_new_connections_wait_until_there_are_some_again() {
 }
 
 #[test]
-fn more_than_may_wait_are_refused_and_the_rest_are_delivered() {
+fn connections_above_the_waiting_limit_are_reset() {
     allow_files(20_000);
     let (proxy, listener) = (proxy(), TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let backend = SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port());
     thread::spawn(move || listener.incoming().for_each(|stream| stream.unwrap().write_all(b"here").unwrap()));
     proxy.serve(&[], LONG);
-    let clients: Vec<TcpStream> = (0..WAITING_PER_FRONT).map(|_| proxy.client()).collect();
-    until("all wait", || proxy.seeking() == WAITING_PER_FRONT);
+    let clients: Vec<TcpStream> = (0..MAX_WAITING_PER_FRONTEND).map(|_| proxy.client()).collect();
+    until("all wait", || proxy.waiting() == MAX_WAITING_PER_FRONTEND);
     assert!(is_refusal(read_all(&proxy.client())));
     proxy.serve(&[backend], LONG);
     for client in &clients {
@@ -93,7 +93,7 @@ fn dropping_it_stops_its_threads_and_closes_everything() {
     proxy.serve(&[backend.address], LONG);
     let carried = proxy.client();
     let (port, held) = (proxy.port(), Ipv4Addr::new(127, 77, 0, 2));
-    proxy.set(proxy.at(held), Some(&target(&[], LONG)));
+    proxy.set(proxy.frontend(held), Some(&pool(&[], LONG)));
     let held = TcpStream::connect((held, port)).unwrap();
     until("carried", || backend.count() == 1);
     drop(proxy);
@@ -101,12 +101,12 @@ fn dropping_it_stops_its_threads_and_closes_everything() {
         let end = read_all(&client);
         assert!(matches!(&end, Ok(text) if text.is_empty()) || is_refusal(end), "{what}");
     }
-    assert!(TcpStream::connect((FRONT, port)).is_err());
+    assert!(TcpStream::connect((FRONTEND, port)).is_err());
     assert_eq!(threads(), 0);
 }
 
 #[test]
-fn both_threads_have_their_share_of_a_few() {
+fn few_connections_are_distributed_over_both_threads() {
     let (proxy, backend) = (proxy(), Backend::echo());
     proxy.serve(&[backend.address], LONG);
     let mut clients = Vec::new();

@@ -1,247 +1,274 @@
-//! The chains that packets pass. Pure.
+//! The chains of the Services table. Pure.
 //!
-//! Only the first packet of a connection comes here; later ones follow what was decided for it. A packet may see one map
-//! before and the next after a change: a number that was just drawn may be gone, then the first backend takes the
-//! connection; and if there is none either, or the way of a front leads nowhere, the packet is dropped, which the client
-//! repeats. It would hear of a refusal, or be let through to where nobody is.
+//! Only the first packet of a connection passes nat chains; conntrack applies the decision to the rest. A packet may
+//! see one map before a transaction and the next map after it: a random index may then be gone, and the first backend
+//! takes the connection; if there is none either, or the frontend's disposition has no chain, the packet is dropped,
+//! and the client retransmits it. A reject would reach the client as an error, and accepting the packet would send it
+//! to an address that nobody has.
 //!
-//! Connections that are refused are refused right here: the kernel takes a refusal in these chains as well, and packets
-//! of established connections need not be looked at.
+//! Connections are rejected in these chains too: the kernel allows `reject` in nat chains, and packets of established
+//! connections then pass no filter rule for it.
 //!
-//! The `nft` program, of which an administrator expects that it lists all rules, does not know how long a value is that
-//! was found in a map, and dies when such a value begins a key or is put into another map. Where it does not know what is in
-//! a register it only complains. So values that are used like that begin with a zero, and what they are used for begins after
-//! it, or with a zero of our own in its place.
+//! Administrators expect `nft list ruleset` to work. The `nft` program does not know the length of a value that a
+//! rule loaded from a map, and crashes when such a value begins a key or is written to another map. It only warns
+//! when it does not know what is in a register. So values that are used in such a way begin with a zero field, and
+//! their use begins after it, or with a zero that the rule itself loads in its place.
 //!
-//! Where callers inside go another way than those outside, the way of the front tells them apart, so that no other front
-//! pays for it. Each machine does so for its own processes and pods: what comes from pods of others has been diverted there.
+//! Where clients inside the cluster have other backends than clients outside, the disposition of the frontend
+//! distinguishes them, so that no other frontend pays for it. Each machine does so for its own processes and pods:
+//! what pods of other machines send has passed DNAT there.
 //!
-//! **Who gets no answer tries again elsewhere.** A client that hears nothing repeats its first packet after a second, as every
-//! TCP does. The kernel would send that after the first, so it is told to forget a connection that nobody answered for a
-//! second ([`Again`]), and judges anew: a machine that just died delays its share of connections instead of failing them.
-//! A client that stays with its backend gives it up when it has to repeat itself. Bad news may become silence too ([`unheard`]).
+//! **An unanswered SYN is balanced anew.** A client retransmits its SYN after a second. Conntrack would send it to
+//! the same backend, so the entry of an unanswered SYN times out after a second ([`ConntrackTimeout`]), and the
+//! retransmission passes these chains again: a machine that just died delays its share of connections instead of
+//! failing them. With session affinity, a retransmitted SYN deletes the client's affinity. A backend's errors may be
+//! dropped, too ([`suppress_errors`]).
 //!
-//! What is to carry the machine's own address is found by where the connection went at first, which the kernel
-//! remembers. Marking packets, as others do, takes a bit that somebody else may use.
+//! Which packets are masqueraded is decided by the original destination of the connection, which conntrack knows.
+//! kube-proxy marks packets instead, and that takes a bit that somebody else may use.
 
 use std::{net::Ipv4Addr, time::Duration};
 
 use super::{
     KernelSettings,
-    again::Again,
-    layout::{
-        At, BACKENDS, BEGUN, FRONTS, INSIDE, INSIDE_WAYS, MASQUERADED, MEMBERS, SAME, STICKY, STICKY_BACKENDS, Then,
-        WAYS, Way,
+    conntrack_timeout::ConntrackTimeout,
+    maps::{
+        AFFINITY, AFFINITY_BACKENDS, AFFINITY_MEMBERS, Action, BACKENDS, DISPOSITIONS, Disposition, EQUAL_BYTES,
+        FRONTENDS, INTERNAL_DISPOSITIONS, INTERNAL_MARK, MASQUERADED, RECENT_SYNS, Scope,
     },
-    unheard,
+    suppress_errors,
 };
 use crate::{
     nft::{
         Hook,
-        expressions::{Expressions, Refusal, Register, Side},
+        expressions::{Expressions, Register, RejectWith, Side},
     },
     range::Range,
 };
 
-const NOBODY: &str = "nobody";
-const FROM_INSIDE: &str = "from-inside";
-const AS_SENT: &str = "as-sent";
+const NO_FRONTEND: &str = "no-frontend";
+const INTERNAL_CLIENTS: &str = "internal-clients";
+const LOCAL_MASQUERADE: &str = "local-masquerade";
 
-/// For so long a first packet is known, so that it is recognized when it is repeated: after one, three or seven seconds.
-const REPEATED: Duration = Duration::from_secs(8);
+/// How long a SYN is remembered to recognize its retransmissions, which follow after one, three and seven seconds.
+const SYN_MEMORY: Duration = Duration::from_secs(8);
 
 /// Where a key begins.
 pub const KEY: Register = Register(0);
-/// Where what was found begins.
-pub const FOUND: Register = Register(4);
-/// What follows the zero that it may begin with.
-const AFTER_ZERO: Register = Register(5);
+/// Where a value from a map begins.
+pub const VALUE: Register = Register(4);
+/// The second field of such a value, after a leading zero.
+const VALUE_AFTER_ZERO: Register = Register(5);
 /// Where a second key begins.
-pub const OTHER_KEY: u32 = 8;
+pub const SECOND_KEY: u32 = 8;
 const ZERO: [u8; 4] = [0; 4];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub name: String,
+    /// Of a base chain.
     pub hook: Option<Hook>,
     pub rules: Vec<Expressions>,
 }
 
-/// Those that are there whatever the fronts, each after those that it leads to.
-pub fn constant(settings: &KernelSettings) -> Vec<Chain> {
-    let entry = vec![
-        follow(front(Expressions::new(), At::Address, 0), WAYS.name),
-        front(Expressions::new(), At::Address, 0).find(FRONTS.name, KEY, FOUND).drop(),
-        follow(front(to_this_machine(), At::Node, 0), WAYS.name),
-        front(to_this_machine(), At::Node, 0).find(FRONTS.name, KEY, FOUND).drop(),
+/// The chains that do not depend on the frontends, each after those that it jumps to.
+pub fn constant_chains(settings: &KernelSettings) -> Vec<Chain> {
+    let dispatch = vec![
+        dispatch_to_disposition(load_frontend(Expressions::new(), Scope::Address, 0), DISPOSITIONS.name),
+        load_frontend(Expressions::new(), Scope::Address, 0).lookup(FRONTENDS.name, KEY, VALUE).drop(),
+        dispatch_to_disposition(load_frontend(if_node_address(), Scope::NodePort, 0), DISPOSITIONS.name),
+        load_frontend(if_node_address(), Scope::NodePort, 0).lookup(FRONTENDS.name, KEY, VALUE).drop(),
         Expressions::new()
-            .if_address(KEY, Side::Destination, true, settings.services)
-            .if_address_is(KEY, Side::Destination, false, settings.dns())
-            .goto(NOBODY),
+            .if_address_in(KEY, Side::Destination, settings.services)
+            .if_address_not(KEY, Side::Destination, settings.dns())
+            .goto(NO_FRONTEND),
     ];
-    let own = [at_loopback(settings)].into_iter().flatten().chain(entry.iter().cloned()).collect();
-    let masquerade = |node| went_to(node).if_in(MASQUERADED.name, KEY).masquerade();
-    let of_ours = |node| went_to(node).find(FRONTS.name, KEY, FOUND).goto(AS_SENT);
+    let output = [node_port_at_loopback(settings)].into_iter().flatten().chain(dispatch.iter().cloned()).collect();
+    let masquerade = |node_port| load_original_frontend(node_port).if_in_set(MASQUERADED.name, KEY).masquerade();
+    let of_frontend =
+        |node_port| load_original_frontend(node_port).lookup(FRONTENDS.name, KEY, VALUE).goto(LOCAL_MASQUERADE);
     let mut all = vec![
-        Chain { name: NOBODY.into(), hook: None, rules: refusals() },
+        Chain { name: NO_FRONTEND.into(), hook: None, rules: reject_rules() },
         Chain {
-            name: FROM_INSIDE.into(),
+            name: INTERNAL_CLIENTS.into(),
             hook: None,
-            rules: vec![follow(front(Expressions::new(), At::Inside, 0), INSIDE_WAYS.name), Expressions::new().drop()],
+            rules: vec![
+                dispatch_to_disposition(
+                    load_frontend(Expressions::new(), Scope::Internal, 0),
+                    INTERNAL_DISPOSITIONS.name,
+                ),
+                Expressions::new().drop(),
+            ],
         },
-        Chain { name: AS_SENT.into(), hook: None, rules: vec![to_itself(), from_this_machine()] },
-        Chain { name: "arriving".into(), hook: Some(Hook::Arriving), rules: entry },
-        Chain { name: "own".into(), hook: Some(Hook::Own), rules: own },
+        Chain { name: LOCAL_MASQUERADE.into(), hook: None, rules: vec![hairpin(), from_this_machine()] },
+        Chain { name: "prerouting".into(), hook: Some(Hook::Prerouting), rules: dispatch },
+        Chain { name: "output".into(), hook: Some(Hook::OutputNat), rules: output },
         Chain {
-            name: "leaving".into(),
-            hook: Some(Hook::Leaving),
-            rules: vec![masquerade(false), masquerade(true), of_ours(false), of_ours(true)],
+            name: "postrouting".into(),
+            hook: Some(Hook::Postrouting),
+            rules: vec![masquerade(false), masquerade(true), of_frontend(false), of_frontend(true)],
         },
     ];
-    all.extend(unheard::chains());
+    all.extend(suppress_errors::chains());
     all
 }
 
-/// The chain of a way.
-pub fn of(way: Way, settings: &KernelSettings, again: Option<Again>) -> Chain {
-    let then = match way.then {
-        Then::Pick { count } => picks(way.at, count, again),
-        Then::Stick { count, seconds } => sticks(way.at, count, Duration::from_secs(seconds.into()), again),
-        Then::Hold => vec![to_our_process(Expressions::new(), settings)],
-        Then::Refuse => refusals(),
-        Then::Drop => vec![Expressions::new().drop()],
+/// The chain that carries out a disposition.
+pub fn disposition_chain(
+    disposition: Disposition,
+    settings: &KernelSettings,
+    timeout: Option<ConntrackTimeout>,
+) -> Chain {
+    let scope = disposition.scope;
+    let action = match disposition.action {
+        Action::Balance { count } => balance_rules(scope, count, timeout),
+        Action::Affinity { count, seconds } => {
+            affinity_rules(scope, count, Duration::from_secs(seconds.into()), timeout)
+        }
+        Action::Hold => vec![redirect_to_proxy(Expressions::new(), settings)],
+        Action::Reject => reject_rules(),
+        Action::Drop => vec![Expressions::new().drop()],
     };
-    let first = if way.at == At::Outside { inside_apart(settings) } else { vec![] };
-    Chain { name: way.chain(), hook: None, rules: [first, then].concat() }
+    let first = if scope == Scope::External { internal_client_rules(settings) } else { vec![] };
+    Chain { name: disposition.chain(), hook: None, rules: [first, action].concat() }
 }
 
-/// Sends callers inside elsewhere: processes of this machine, and pods.
-fn inside_apart(settings: &KernelSettings) -> Vec<Expressions> {
-    let from_pods = Expressions::new().if_address(KEY, Side::Source, true, settings.pods);
-    vec![Expressions::new().if_local(KEY, Side::Source).goto(FROM_INSIDE), from_pods.goto(FROM_INSIDE)]
+/// Sends clients inside the cluster, processes of this machine and pods, to their own dispositions.
+fn internal_client_rules(settings: &KernelSettings) -> Vec<Expressions> {
+    let from_pods = Expressions::new().if_address_in(KEY, Side::Source, settings.pods);
+    let from_machine = Expressions::new().if_local_address(KEY, Side::Source);
+    vec![from_machine.goto(INTERNAL_CLIENTS), from_pods.goto(INTERNAL_CLIENTS)]
 }
 
-fn to_this_machine() -> Expressions {
-    let rule = Expressions::new().if_local(KEY, Side::Destination);
+/// Matches packets to this machine's own addresses, apart from loopback.
+fn if_node_address() -> Expressions {
+    let rule = Expressions::new().if_local_address(KEY, Side::Destination);
     match loopback() {
-        Some(loopback) => rule.if_address(KEY, Side::Destination, false, loopback),
+        Some(loopback) => rule.if_address_not_in(KEY, Side::Destination, loopback),
         None => rule,
     }
 }
 
-/// Loopback addresses do not leave the machine, so nothing at them can be answered from elsewhere: connections to node ports
-/// there go by way of our own process, which has its own connection to the backend.
-fn at_loopback(settings: &KernelSettings) -> Option<Expressions> {
-    let there = Expressions::new().if_tcp(KEY).if_address(KEY, Side::Destination, true, loopback()?);
-    Some(to_our_process(front(there, At::Node, 0).find(FRONTS.name, KEY, FOUND), settings))
+/// Redirects connections to node ports at loopback addresses to the user-space proxy, which opens its own connection
+/// to the backend: packets with loopback addresses do not leave the machine, so no backend elsewhere could answer
+/// them.
+fn node_port_at_loopback(settings: &KernelSettings) -> Option<Expressions> {
+    let to_loopback = Expressions::new().if_tcp(KEY).if_address_in(KEY, Side::Destination, loopback()?);
+    let of_frontend = load_frontend(to_loopback, Scope::NodePort, 0).lookup(FRONTENDS.name, KEY, VALUE);
+    Some(redirect_to_proxy(of_frontend, settings))
 }
 
 fn loopback() -> Option<Range> {
     Range::around(Ipv4Addr::LOCALHOST, 8)
 }
 
-fn to_our_process(rule: Expressions, settings: &KernelSettings) -> Expressions {
-    rule.immediate(KEY, &settings.proxy_port.to_be_bytes()).redirect(KEY)
+fn redirect_to_proxy(rule: Expressions, settings: &KernelSettings) -> Expressions {
+    rule.load_immediate(KEY, &settings.proxy_port.to_be_bytes()).redirect(KEY)
 }
 
-/// Loads the front that the packet goes to into three registers.
-fn front(rule: Expressions, at: At, first: u32) -> Expressions {
-    let rule = match at {
-        At::Node => rule.immediate(Register(first), &[0; 4]),
-        At::Address | At::Inside | At::Outside => rule.address(Register(first), Side::Destination),
+/// Loads the frontend that the packet goes to into three registers: address, protocol, port.
+fn load_frontend(rule: Expressions, scope: Scope, first: u32) -> Expressions {
+    let rule = match scope {
+        Scope::NodePort => rule.load_immediate(Register(first), &ZERO),
+        Scope::Address | Scope::Internal | Scope::External => rule.load_address(Register(first), Side::Destination),
     };
     let port = Register(first + 2);
-    let rule = rule.protocol(Register(first + 1)).port(port, Side::Destination);
-    if at == At::Inside { rule.mark(port, INSIDE) } else { rule }
+    let rule = rule.load_l4proto(Register(first + 1)).load_port(port, Side::Destination);
+    if scope == Scope::Internal { rule.fill_port_padding(port, INTERNAL_MARK) } else { rule }
 }
 
-/// Goes the way of the front that was loaded.
-fn follow(rule: Expressions, ways: &str) -> Expressions {
-    rule.find(FRONTS.name, KEY, FOUND).follow(ways, AFTER_ZERO)
+/// Jumps to the chain of the disposition of the frontend that was loaded.
+fn dispatch_to_disposition(rule: Expressions, dispositions: &str) -> Expressions {
+    rule.lookup(FRONTENDS.name, KEY, VALUE).vmap(dispositions, VALUE_AFTER_ZERO)
 }
 
-/// Loads the front that the connection was diverted from into three registers, if it was.
-pub fn went_to(node: bool) -> Expressions {
-    let rule = Expressions::new().if_diverted(KEY);
-    let rule = match node {
-        true => rule.immediate(KEY, &[0; 4]),
-        false => rule.original_address(KEY, Side::Destination),
+/// Loads the frontend that the connection went to before DNAT into three registers. Matches only after DNAT.
+pub fn load_original_frontend(node_port: bool) -> Expressions {
+    let rule = Expressions::new().if_ct_dnat(KEY);
+    let rule = match node_port {
+        true => rule.load_immediate(KEY, &ZERO),
+        false => rule.load_ct_original_address(KEY, Side::Destination),
     };
-    rule.original_protocol(Register(1)).original_port(Register(2), Side::Destination)
+    rule.load_ct_original_protocol(Register(1)).load_ct_original_port(Register(2), Side::Destination)
 }
 
-/// A pod that reaches itself would not take an answer from itself.
-fn to_itself() -> Expressions {
+/// Masquerades a pod's connection to itself: it drops packets that come from its own address.
+fn hairpin() -> Expressions {
     // The last byte first: it differs most.
-    let compared = (0..4).rev().fold(Expressions::new(), |rule, byte| {
-        let loaded = rule.address_byte(KEY, Side::Source, byte).address_byte(Register(1), Side::Destination, byte);
-        loaded.if_in(SAME.name, KEY)
+    let same_address = (0..4).rev().fold(Expressions::new(), |rule, byte| {
+        let source = rule.load_address_byte(KEY, Side::Source, byte);
+        source.load_address_byte(Register(1), Side::Destination, byte).if_in_set(EQUAL_BYTES.name, KEY)
     });
-    compared.masquerade()
+    same_address.masquerade()
 }
 
-/// What the machine itself sends got its address before it was known where it goes.
+/// Masquerades what this machine's processes send: their source address was chosen before DNAT changed the route.
 fn from_this_machine() -> Expressions {
-    Expressions::new().if_local(KEY, Side::Source).masquerade()
+    Expressions::new().if_local_address(KEY, Side::Source).masquerade()
 }
 
-fn refusals() -> Vec<Expressions> {
-    vec![Expressions::new().if_tcp(KEY).refuse(Refusal::TcpReset), Expressions::new().refuse(Refusal::PortUnreachable)]
+fn reject_rules() -> Vec<Expressions> {
+    vec![
+        Expressions::new().if_tcp(KEY).reject(RejectWith::TcpReset),
+        Expressions::new().reject(RejectWith::IcmpPortUnreachable),
+    ]
 }
 
-/// Finds a backend with any number below `count`, or the first.
-fn picked(map: &str, at: At, count: Option<u32>) -> Expressions {
-    let loaded = front(Expressions::new(), at, OTHER_KEY);
-    let index = Register(OTHER_KEY + 3);
-    let numbered = match count {
-        Some(count) => loaded.random(index, count),
-        None => loaded.immediate(index, &0u32.to_ne_bytes()),
+/// Loads the backend with a random index below `count`, or the first backend.
+fn load_backend(map: &str, scope: Scope, count: Option<u32>) -> Expressions {
+    let loaded = load_frontend(Expressions::new(), scope, SECOND_KEY);
+    let index = Register(SECOND_KEY + 3);
+    let indexed = match count {
+        Some(count) => loaded.load_random(index, count),
+        None => loaded.load_immediate(index, &0u32.to_ne_bytes()),
     };
-    numbered.find(map, Register(OTHER_KEY), FOUND)
+    indexed.lookup(map, Register(SECOND_KEY), VALUE)
 }
 
-fn limited(rule: Expressions, again: Option<Again>) -> Expressions {
-    match again {
-        Some(again) => rule.limit_time(&again.limits()),
+fn set_timeout(rule: Expressions, timeout: Option<ConntrackTimeout>) -> Expressions {
+    match timeout {
+        Some(timeout) => rule.set_ct_timeout(&timeout.object_name()),
         None => rule,
     }
 }
 
-fn picks(at: At, count: u32, again: Option<Again>) -> Vec<Expressions> {
-    let diverted = |count| limited(picked(BACKENDS.name, at, count), again).divert(FOUND, AFTER_ZERO);
-    vec![diverted(Some(count)), diverted(None), Expressions::new().drop()]
+fn balance_rules(scope: Scope, count: u32, timeout: Option<ConntrackTimeout>) -> Vec<Expressions> {
+    let dnat = |count| set_timeout(load_backend(BACKENDS.name, scope, count), timeout).dnat(VALUE, VALUE_AFTER_ZERO);
+    vec![dnat(Some(count)), dnat(None), Expressions::new().drop()]
 }
 
-fn sticks(at: At, count: u32, time: Duration, again: Option<Again>) -> Vec<Expressions> {
-    const ADDRESS: Register = AFTER_ZERO;
+/// Session affinity by client address.
+fn affinity_rules(scope: Scope, count: u32, time: Duration, timeout: Option<ConntrackTimeout>) -> Vec<Expressions> {
+    const ADDRESS: Register = VALUE_AFTER_ZERO;
     const PORT: Register = Register(6);
-    let client = |rule: Expressions| front(rule.address(KEY, Side::Source), at, 1);
-    let remember = |rule: Expressions| rule.immediate(FOUND, &ZERO).remember(STICKY.name, KEY, FOUND, time);
-    let remembered = client(Expressions::new()).find(STICKY.name, KEY, FOUND);
-    // A backend and the front that follows it together are a member.
-    let remembered = front(remembered, at, 7).if_in(MEMBERS.name, ADDRESS);
+    let client = |rule: Expressions| load_frontend(rule.load_address(KEY, Side::Source), scope, 1);
+    let remember = |rule: Expressions| rule.load_immediate(VALUE, &ZERO).update_map(AFFINITY.name, KEY, VALUE, time);
+    let remembered = client(Expressions::new()).lookup(AFFINITY.name, KEY, VALUE);
+    // The backend and, in the registers behind it, the frontend are a key of the members.
+    let remembered = load_frontend(remembered, scope, 7).if_in_set(AFFINITY_MEMBERS.name, ADDRESS);
     let forget = |rule: Expressions| {
-        let nothing = [FOUND, ADDRESS, PORT].into_iter().fold(client(rule), |rule, r| rule.immediate(r, &ZERO));
-        nothing.forget(STICKY.name, KEY, FOUND)
+        let zeros = [VALUE, ADDRESS, PORT].into_iter().fold(client(rule), |rule, r| rule.load_immediate(r, &ZERO));
+        zeros.delete_from_map(AFFINITY.name, KEY, VALUE)
     };
-    let packet = Register(OTHER_KEY);
-    let loaded = || {
-        let client = Expressions::new().address(packet, Side::Source).port(Register(OTHER_KEY + 1), Side::Source);
-        client.sequence_number(Register(OTHER_KEY + 2))
+    let syn = Register(SECOND_KEY);
+    let load_syn = || {
+        let client =
+            Expressions::new().load_address(syn, Side::Source).load_port(Register(SECOND_KEY + 1), Side::Source);
+        client.load_tcp_sequence(Register(SECOND_KEY + 2))
     };
-    let picked = |count| picked(STICKY_BACKENDS.name, at, count);
-    let diverted = |rule| limited(rule, again).divert(ADDRESS, PORT);
+    let balanced = |count| load_backend(AFFINITY_BACKENDS.name, scope, count);
+    let dnat = |rule| set_timeout(rule, timeout).dnat(ADDRESS, PORT);
     vec![
-        // Whoever it stays with does not answer.
-        forget(loaded().if_in(BEGUN.name, packet)),
-        loaded().note(BEGUN.name, packet, REPEATED),
-        diverted(remember(remembered)),
-        // Whoever it stayed with is gone.
+        // A retransmitted SYN: the remembered backend does not answer.
+        forget(load_syn().if_in_set(RECENT_SYNS.name, syn)),
+        load_syn().add_to_set(RECENT_SYNS.name, syn, SYN_MEMORY),
+        dnat(remember(remembered)),
+        // The remembered backend is not one of this frontend any more.
         forget(Expressions::new()),
-        diverted(remember(client(picked(Some(count))))),
-        // No more can be remembered.
-        diverted(picked(Some(count))),
-        diverted(picked(None)),
+        dnat(remember(client(balanced(Some(count))))),
+        // The affinity map is full.
+        dnat(balanced(Some(count))),
+        dnat(balanced(None)),
         Expressions::new().drop(),
     ]
 }

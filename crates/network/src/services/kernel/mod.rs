@@ -1,17 +1,19 @@
-//! The table as the kernel's packet rules.
+//! The kernel data path of Services: one nftables table per instance.
 //!
-//! [`layout`] says what elements a front needs, [`chains`] and [`unheard`] what packets pass, [`change`] how to get from one state to
-//! another in one transaction, [`observed`] what the kernel really has, [`stale`]
-//! which flows it sends nowhere, [`again`] when it lets go of connections that nobody answers. What is in force is known here, so that
-//! a change costs what it changes; when in doubt the kernel is asked.
+//! [`maps`] has the elements of frontends, [`chains`] and [`suppress_errors`] the chains, [`batches`] the
+//! transactions, [`observed`] what the kernel really has, [`stale_udp`] which conntrack entries to delete,
+//! [`conntrack_timeout`] how soon an unanswered SYN is balanced anew.
+//!
+//! What is in force is known here, so that a change costs what it changes. After an error, or when the ruleset
+//! generation shows that somebody else changed rules, the table is read back and repaired.
 
-mod again;
+mod batches;
 mod chains;
-mod change;
-mod layout;
+mod conntrack_timeout;
+mod maps;
 mod observed;
-mod stale;
-mod unheard;
+mod stale_udp;
+mod suppress_errors;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -20,361 +22,389 @@ use std::{
 };
 
 use self::{
-    again::Again,
-    change::{Change, Wanted},
-    layout::Way,
-    observed::observe,
-    stale::Judge,
+    batches::{DesiredTable, TableChange},
+    conntrack_timeout::ConntrackTimeout,
+    maps::{Disposition, Element, frontend_elements, with_stable_order},
+    observed::observe_table,
+    stale_udp::StaleUdp,
 };
-use super::frontend::{Front, Target};
+use super::frontend::{BackendPool, Frontend};
 use crate::{
-    bridge, conntrack,
+    bridge,
+    conntrack::{UdpEntry, delete_entries, list_udp_entries},
     error::NetworkError,
     journal::Protocol,
     links,
     netns::{self, Netlink},
-    nft::{Batch, listing, send, socket::Session},
+    nft::{Batch, listing::get_generation, send_batch, socket::NetfilterSocket},
     range::Range,
 };
 
-/// The machine's own routes to Services come after everybody else's; the rest of the number tells instances apart.
+/// Metric of this machine's own routes to Services: they come after all other routes. The lower bytes differ by
+/// instance.
 const LAST_METRIC: u32 = 0x4d00_0000;
 
-/// For so long a chain stays that nothing leads to any more: a packet may be on its way there, and another front may need
-/// it.
-const IDLE: Duration = Duration::from_secs(2);
+/// How long a chain stays that no frontend uses: a packet may be on its way to it, and another frontend may need it.
+const UNUSED_CHAIN_LIFETIME: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub struct KernelSettings {
-    /// Names our table: `mainstay`, or `mainstay-<8 hex digits>`.
+    /// Names the table: `mainstay`, or `mainstay-<8 hex digits>`.
     pub instance: String,
+    /// Cluster IPs.
     pub services: Range,
-    /// All machines' pods.
+    /// The pods of all machines.
     pub pods: Range,
-    /// Where our own process takes connections that the kernel does not deliver itself.
+    /// Where the user-space proxy listens.
     pub proxy_port: u16,
 }
 
 impl KernelSettings {
-    /// The address of the range that the machine itself has, and answers names at.
+    /// The cluster IP of DNS, an address of this machine itself.
     pub fn dns(&self) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(self.services.base()) + 10)
     }
 }
 
-/// The rules of one machine.
-pub struct Kernel {
+/// The Services table of one machine.
+pub struct KernelProxy {
     settings: KernelSettings,
     table: String,
-    /// Backends in the order of their numbers.
-    fronts: HashMap<Front, Target>,
-    ways: BTreeMap<Way, Use>,
-    /// The kernel's count of changes when it last had exactly this; unknown if it may have something else.
-    known: Option<u32>,
-    session: Option<Session>,
-    /// The kernel refused the last change, and everything is yet to be written.
-    refused: bool,
-    /// None before this is asked for, and where the kernel knows nothing of it.
-    again: Option<Again>,
-    knows_time_limits: bool,
+    /// Backends are in the order of their indices.
+    frontends: HashMap<Frontend, BackendPool>,
+    dispositions: BTreeMap<Disposition, DispositionUse>,
+    /// The ruleset generation at which the kernel had exactly this; unknown if it may have something else.
+    generation: Option<u32>,
+    socket: Option<NetfilterSocket>,
+    /// The kernel refused the last transaction: the whole table has to be compared.
+    needs_repair: bool,
+    /// `None` before the first repair, and where the kernel has no `ct timeout`.
+    timeout: Option<ConntrackTimeout>,
+    kernel_has_ct_timeout: bool,
 }
 
-/// Of a way.
 #[derive(Clone, Copy, Debug)]
-enum Use {
-    By { fronts: usize },
-    Idle { since: Instant },
+enum DispositionUse {
+    Used { frontends: usize },
+    Unused { since: Instant },
 }
 
-/// How much the kernel's rules differed from what they should have been.
+/// How much the kernel's table differed from the desired one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
     pub missing: usize,
     pub surplus: usize,
-    /// Connections to backends that are gone.
+    /// Conntrack entries to backends that are gone.
     pub dead_connections: usize,
 }
 
 type Result<T> = std::result::Result<T, NetworkError>;
 
-fn table(instance: &str) -> String {
+fn table_name(instance: &str) -> String {
     format!("{instance}-services")
 }
 
-fn metric(instance: &str) -> u32 {
+fn route_metric(instance: &str) -> u32 {
     LAST_METRIC | xxhash_rust::xxh3::xxh3_64(instance.as_bytes()) as u32 >> 8
 }
 
-impl Kernel {
-    /// Begins with an empty table: what an earlier process left is replaced by the first `replace`, not before.
+impl KernelProxy {
+    /// Touches nothing yet: the first `replace` replaces what an earlier process left.
     pub fn new(settings: KernelSettings) -> Self {
-        let table = table(&settings.instance);
+        let table = table_name(&settings.instance);
         Self {
             settings,
             table,
-            fronts: HashMap::new(),
-            ways: BTreeMap::new(),
-            known: None,
-            session: None,
-            refused: false,
-            again: None,
-            knows_time_limits: true,
+            frontends: HashMap::new(),
+            dispositions: BTreeMap::new(),
+            generation: None,
+            socket: None,
+            needs_repair: false,
+            timeout: None,
+            kernel_has_ct_timeout: true,
         }
     }
 
-    /// Exactly these, in one transaction, whatever the kernel has now.
-    pub async fn replace(&mut self, fronts: BTreeMap<Front, Target>) -> Result<()> {
+    /// Makes these all the frontends there are, in one transaction, whatever the kernel has now.
+    pub async fn replace(&mut self, frontends: BTreeMap<Frontend, BackendPool>) -> Result<()> {
         let dns = self.settings.dns();
-        self.fronts = fronts.into_iter().filter(|(front, _)| front.address != Some(dns)).collect();
-        self.ways.clear();
-        for (front, target) in &self.fronts {
-            begin(&mut self.ways, front, target);
+        self.frontends = frontends.into_iter().filter(|(frontend, _)| frontend.address != Some(dns)).collect();
+        self.dispositions.clear();
+        for (frontend, pool) in &self.frontends {
+            begin_use(&mut self.dispositions, frontend, pool);
         }
-        if let Err(error) = bridge::switch("net/ipv4/ip_forward") {
-            tracing::warn!(error = error.chain(), "this machine cannot pass on what arrives for Services");
+        if let Err(error) = bridge::enable_sysctl("net/ipv4/ip_forward") {
+            tracing::warn!(error = error.chain(), "cannot enable ip_forward: Services do not work from other machines");
         }
-        self.route().await;
-        self.mend().await?;
-        self.end_flows(&HashSet::new()).await;
+        self.ensure_route().await;
+        self.repair().await?;
+        self.delete_stale_udp(&HashSet::new()).await;
         Ok(())
     }
 
-    /// These change, or go. In one transaction; in force when this returns.
-    pub async fn apply(&mut self, changes: BTreeMap<Front, Option<Target>>) -> Result<()> {
-        let mut change = Change::default();
-        let before: BTreeSet<Way> = self.ways.keys().copied().collect();
-        let (mut flows_end, mut gone) = (false, HashSet::new());
-        for (front, target) in changes {
-            flows_end |= self.note(&mut change, front, target) && front.protocol == Protocol::Udp;
-            gone.extend((!self.fronts.contains_key(&front)).then_some(front));
+    /// Changes frontends, or removes them. In force when this returns.
+    pub async fn apply(&mut self, changes: BTreeMap<Frontend, Option<BackendPool>>) -> Result<()> {
+        let mut change = TableChange::default();
+        let before: BTreeSet<Disposition> = self.dispositions.keys().copied().collect();
+        let (mut udp_changed, mut removed) = (false, HashSet::new());
+        for (frontend, pool) in changes {
+            udp_changed |= self.record_change(&mut change, frontend, pool) && frontend.protocol == Protocol::Udp;
+            removed.extend((!self.frontends.contains_key(&frontend)).then_some(frontend));
         }
-        change.begin = self.ways.keys().copied().filter(|way| !before.contains(way)).collect();
-        change.end = self.idle_ways();
-        self.write(change).await?;
-        if flows_end {
-            self.end_flows(&gone).await;
+        change.first_used =
+            self.dispositions.keys().copied().filter(|disposition| !before.contains(disposition)).collect();
+        change.unused = self.take_unused();
+        self.commit(change).await?;
+        if udp_changed {
+            self.delete_stale_udp(&removed).await;
         }
         Ok(())
     }
 
-    /// Those that are to be removed now, taken out of the books.
-    fn idle_ways(&mut self) -> BTreeSet<Way> {
-        let long = |way: &Use| matches!(way, Use::Idle { since } if since.elapsed() >= IDLE);
-        self.ways.extract_if(.., |_, usage| long(usage)).map(|(way, _)| way).collect()
+    /// Takes out the dispositions whose chains are to be deleted now.
+    fn take_unused(&mut self) -> BTreeSet<Disposition> {
+        let is_old = |used: &DispositionUse| match used {
+            DispositionUse::Used { .. } => false,
+            DispositionUse::Unused { since } => since.elapsed() >= UNUSED_CHAIN_LIFETIME,
+        };
+        let unused = self.dispositions.iter().filter(|(_, used)| is_old(used)).map(|(disposition, _)| *disposition);
+        let unused: BTreeSet<Disposition> = unused.collect();
+        self.dispositions.retain(|disposition, _| !unused.contains(disposition));
+        unused
     }
 
-    async fn write(&mut self, change: Change) -> Result<()> {
-        if self.refused {
-            return self.mend().await.map(|_| ());
+    async fn commit(&mut self, change: TableChange) -> Result<()> {
+        if self.needs_repair {
+            return self.repair().await.map(|_| ());
         }
-        for batch in [change.preparation(&self.table, &self.settings, self.again), change.batch(&self.table)] {
+        let chains = change.chains_batch(&self.table, &self.settings, self.timeout);
+        for batch in [chains, change.elements_batch(&self.table)] {
             if batch.is_empty() {
                 continue;
             }
-            let known = self.known.take();
-            match self.submit(batch).await {
-                Ok(now) => self.known = known.filter(|known| known.wrapping_add(1) == now).map(|_| now),
+            let before = self.generation.take();
+            match self.send(batch).await {
+                Ok(now) => self.generation = before.filter(|before| before.wrapping_add(1) == now).map(|_| now),
                 Err(error) => {
                     tracing::warn!(
                         error = error.chain(),
                         table = self.table,
-                        "packet rules are not what they were: mending"
+                        "the nftables table is not as it was last written; repairing it"
                     );
-                    return self.mend().await.map(|_| ());
+                    return self.repair().await.map(|_| ());
                 }
             }
         }
         Ok(())
     }
 
-    /// Takes a front's change into the books and the batch. Whether it has other backends now.
-    fn note(&mut self, change: &mut Change, front: Front, target: Option<Target>) -> bool {
-        if front.address == Some(self.settings.dns()) {
+    /// Records a frontend's change in the desired state and in the transaction. Whether its backends differ from
+    /// before.
+    fn record_change(&mut self, change: &mut TableChange, frontend: Frontend, pool: Option<BackendPool>) -> bool {
+        if frontend.address == Some(self.settings.dns()) {
             return false;
         }
-        let old = self.fronts.remove(&front);
-        let new = target.map(|target| layout::settled(old.as_ref(), target));
+        let old = self.frontends.remove(&frontend);
+        let new = pool.map(|pool| with_stable_order(old.as_ref(), pool));
         if let Some(old) = &old {
-            end(&mut self.ways, &front, old);
+            end_use(&mut self.dispositions, &frontend, old);
         }
         if let Some(new) = &new {
-            begin(&mut self.ways, &front, new);
+            begin_use(&mut self.dispositions, &frontend, new);
         }
-        let elements = |target: Option<&Target>| target.map(|target| layout::elements(&front, target));
-        change.elements(elements(old.as_ref()).unwrap_or_default(), elements(new.as_ref()).unwrap_or_default());
-        let others = old.as_ref().map(backends) != new.as_ref().map(backends);
-        self.fronts.extend(new.map(|new| (front, new)));
-        others
+        let elements = |pool: Option<&BackendPool>| pool.map(|pool| frontend_elements(&frontend, pool));
+        change.replace_elements(elements(old.as_ref()).unwrap_or_default(), elements(new.as_ref()).unwrap_or_default());
+        let differs = old.as_ref().map(backends) != new.as_ref().map(backends);
+        self.frontends.extend(new.map(|new| (frontend, new)));
+        differs
     }
 
-    /// Deletes flows to what is no backend any more. How many there were.
-    async fn end_flows(&mut self, gone: &HashSet<Front>) -> usize {
-        match self.try_end_flows(gone).await {
+    /// Deletes conntrack entries of UDP flows to what is no backend any more. Returns how many there were.
+    async fn delete_stale_udp(&mut self, removed: &HashSet<Frontend>) -> usize {
+        match self.try_delete_stale_udp(removed).await {
             Ok(count) => count,
             Err(error) => {
-                tracing::warn!(error = error.chain(), "datagrams may go to backends that are gone");
+                let error = error.chain();
+                tracing::warn!(error, "cannot delete stale conntrack entries: UDP may go to backends that are gone");
                 0
             }
         }
     }
 
-    async fn try_end_flows(&mut self, gone: &HashSet<Front>) -> Result<usize> {
-        let here = links::addresses(&Netlink::here()?.handle).await?;
-        let flows = self.converse("list UDP flows", conntrack::udp).await?;
-        let judge = Judge { settings: &self.settings, fronts: &self.fronts, gone, here: &here };
-        let dead: Vec<conntrack::Flow> = flows.into_iter().filter(|flow| judge.is_dead(flow)).collect();
-        let count = dead.len();
-        self.converse("delete UDP flows", move |session| conntrack::delete(session, &dead)).await?;
+    async fn try_delete_stale_udp(&mut self, removed: &HashSet<Frontend>) -> Result<usize> {
+        let node_addresses = links::list_addresses(&Netlink::in_current_netns()?.handle).await?;
+        let entries = self.with_socket("list UDP conntrack entries", list_udp_entries).await?;
+        let check =
+            StaleUdp { settings: &self.settings, frontends: &self.frontends, removed, node_addresses: &node_addresses };
+        let stale: Vec<UdpEntry> = entries.into_iter().filter(|entry| check.is_stale(entry)).collect();
+        let count = stale.len();
+        self.with_socket("delete UDP conntrack entries", move |socket| delete_entries(socket, &stale)).await?;
         Ok(count)
     }
 
-    /// Compares with what the kernel really has, and mends what differs.
+    /// Compares with what the kernel really has, and repairs what differs.
     pub async fn reconcile(&mut self) -> Result<Drift> {
-        self.route().await;
-        let now = self.converse("ask for packet rules", listing::generation).await?;
-        // Whoever changes any rule counts this up.
-        let as_before = self.known == Some(now) && self.again == self.time_limits();
-        let drift = if as_before { Drift::default() } else { self.mend().await? };
-        let idle = Change { end: self.idle_ways(), ..Change::default() };
-        self.write(idle).await?;
-        let dead_connections = self.end_flows(&HashSet::new()).await;
+        self.ensure_route().await;
+        // Every transaction of anybody increments the generation.
+        let now = self.with_socket("read the ruleset generation", get_generation).await?;
+        let is_unchanged = self.generation == Some(now) && self.timeout == self.desired_timeout();
+        let drift = if is_unchanged { Drift::default() } else { self.repair().await? };
+        let cleanup = TableChange { unused: self.take_unused(), ..TableChange::default() };
+        self.commit(cleanup).await?;
+        let dead_connections = self.delete_stale_udp(&HashSet::new()).await;
         Ok(Drift { dead_connections, ..drift })
     }
 
-    /// Makes the kernel's table what is in the books, whatever it is now.
-    async fn mend(&mut self) -> Result<Drift> {
-        (self.known, self.refused) = (None, true);
-        self.again = self.time_limits();
+    /// Makes the kernel's table the desired one, whatever it is now.
+    async fn repair(&mut self) -> Result<Drift> {
+        (self.generation, self.needs_repair) = (None, true);
+        self.timeout = self.desired_timeout();
         let name = self.table.clone();
-        let observed = self.converse("read packet rules", move |session| observe(session, &name)).await?;
+        let observed = self.with_socket("read the nftables table", move |socket| observe_table(socket, &name)).await?;
         let generation = observed.as_ref().and_then(|observed| observed.generation);
-        let mended = match observed.and_then(|observed| self.wanted().mend(observed)) {
+        let repaired = match observed.and_then(|observed| self.desired().repair(observed)) {
             Some((batch, drift)) if batch.is_empty() => Some((generation, drift)),
-            Some((batch, drift)) => match self.submit(batch).await {
+            Some((batch, drift)) => match self.send(batch).await {
                 Ok(now) => Some((generation.filter(|before| before.wrapping_add(1) == now).map(|_| now), drift)),
                 Err(error) => {
-                    tracing::warn!(error = error.chain(), table = self.table, "packet rules are made anew");
+                    tracing::warn!(
+                        error = error.chain(),
+                        table = self.table,
+                        "cannot repair the nftables table; creating it anew"
+                    );
                     None
                 }
             },
             None => None,
         };
-        let drift = match mended {
-            Some((known, drift)) => {
-                self.known = known;
+        let drift = match repaired {
+            Some((generation, drift)) => {
+                self.generation = generation;
                 drift
             }
             None => {
-                let before = self.converse("ask for packet rules", listing::generation).await?;
-                let now = self.make_anew().await?;
-                self.known = (before.wrapping_add(1) == now).then_some(now);
-                Drift { missing: self.wanted().elements.count() + self.ways.len(), ..Drift::default() }
+                let before = self.with_socket("read the ruleset generation", get_generation).await?;
+                let now = self.create_table().await?;
+                self.generation = (before.wrapping_add(1) == now).then_some(now);
+                Drift { missing: self.desired().elements.count() + self.dispositions.len(), ..Drift::default() }
             }
         };
-        self.refused = false;
+        self.needs_repair = false;
         Ok(drift)
     }
 
-    async fn make_anew(&mut self) -> Result<u32> {
-        let anew = self.wanted().anew();
-        match self.submit(anew).await {
-            Err(error) if self.again.is_some() && error.is_unknown_to_kernel() => {
+    async fn create_table(&mut self) -> Result<u32> {
+        let batch = self.desired().create();
+        match self.send(batch).await {
+            Err(error) if self.timeout.is_some() && error.is_unknown_to_kernel() => {
                 tracing::warn!(
                     error = error.chain(),
-                    "this kernel has no time limits for some connections (NF_CONNTRACK_TIMEOUT): \
-                     those to a machine that died fail until it is given up, instead of trying another"
+                    "the kernel has no ct timeout (NF_CONNTRACK_TIMEOUT): new connections to a machine that died \
+                     fail until it is removed from the endpoints, instead of trying another backend"
                 );
-                (self.again, self.knows_time_limits) = (None, false);
-                let anew = self.wanted().anew();
-                self.submit(anew).await
+                (self.timeout, self.kernel_has_ct_timeout) = (None, false);
+                let batch = self.desired().create();
+                self.send(batch).await
             }
-            submitted => submitted,
+            sent => sent,
         }
     }
 
-    fn time_limits(&self) -> Option<Again> {
-        self.knows_time_limits.then(Again::here)
+    fn desired_timeout(&self) -> Option<ConntrackTimeout> {
+        self.kernel_has_ct_timeout.then(ConntrackTimeout::from_sysctl)
     }
 
-    /// The kernel's count of changes after this one.
-    async fn submit(&mut self, batch: Batch) -> Result<u32> {
+    /// Commits a transaction. Returns the ruleset generation after it.
+    async fn send(&mut self, batch: Batch) -> Result<u32> {
         let bytes = batch.finish();
-        let submitted = self.converse("write packet rules", move |session| {
-            session.send(&bytes)?;
-            listing::generation(session)
+        let sent = self.with_socket("write the nftables table", move |socket| {
+            socket.send_batch(&bytes)?;
+            get_generation(socket)
         });
-        submitted.await
+        sent.await
     }
 
-    /// Talks to the kernel, on a thread that may wait. Where that failed, the next talk begins anew.
-    async fn converse<T: Send + 'static>(
+    /// Uses the netfilter socket on a thread that may block. After an error the next call opens a new socket.
+    async fn with_socket<T: Send + 'static>(
         &mut self,
         doing: &str,
-        talk: impl FnOnce(&Session) -> std::io::Result<T> + Send + 'static,
+        work: impl FnOnce(&NetfilterSocket) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let session = self.session.take();
-        let talked = netns::apart(move || {
-            let session = session.map_or_else(Session::open, Ok)?;
-            Ok((talk(&session)?, session))
+        let socket = self.socket.take();
+        let done = netns::run_on_thread(move || {
+            let socket = socket.map_or_else(NetfilterSocket::open, Ok)?;
+            Ok((work(&socket)?, socket))
         });
-        let (said, session) = talked.await.map_err(NetworkError::system(doing))?;
-        self.session = Some(session);
-        Ok(said)
+        let (result, socket) = done.await.map_err(NetworkError::system(doing))?;
+        self.socket = Some(socket);
+        Ok(result)
     }
 
-    fn wanted(&self) -> Wanted<'_, impl Iterator<Item = layout::Element>> {
-        Wanted {
+    fn desired(&self) -> DesiredTable<'_, impl Iterator<Item = Element>> {
+        DesiredTable {
             settings: &self.settings,
-            again: self.again,
-            table: &self.table,
-            ways: self.ways.keys().copied().collect(),
-            elements: self.fronts.iter().flat_map(|(front, target)| layout::elements(front, target)),
+            timeout: self.timeout,
+            name: &self.table,
+            dispositions: self.dispositions.keys().copied().collect(),
+            elements: self.frontends.iter().flat_map(|(frontend, pool)| frontend_elements(frontend, pool)),
         }
     }
 
-    /// The machine's own way to Services. Without it those of the machine that has a default route still work.
-    async fn route(&self) {
-        let metric = metric(&self.settings.instance);
-        let set = async { links::set_own_range(&Netlink::here()?.handle, Some(self.settings.services), metric).await };
+    /// This machine's own route to cluster IPs. Without it, processes of a machine that has a default route reach
+    /// them all the same.
+    async fn ensure_route(&self) {
+        let metric = route_metric(&self.settings.instance);
+        let set = async {
+            let netlink = Netlink::in_current_netns()?;
+            links::set_own_range(&netlink.handle, Some(self.settings.services), metric).await
+        };
         if let Err(error) = set.await {
-            tracing::warn!(error = error.chain(), "this machine itself may not reach Services");
+            let error = error.chain();
+            tracing::warn!(error, "cannot set the route to cluster IPs: this machine itself may not reach Services");
         }
     }
 
-    /// Removes all rules of an instance, with or without a process that made them.
+    /// Deletes the table and route of an instance, whether or not a process that made them runs.
     pub async fn remove(instance: &str) -> Result<()> {
-        let name = table(instance);
+        let name = table_name(instance);
         let mut batch = Batch::new();
-        batch.table(&name);
+        batch.add_table(&name);
         batch.delete_table(&name);
-        let removed = netns::apart(move || send(&batch.finish())).await;
-        removed.map_err(NetworkError::system("remove packet rules"))?;
-        links::set_own_range(&Netlink::here()?.handle, None, metric(instance)).await
+        let removed = netns::run_on_thread(move || send_batch(&batch.finish())).await;
+        removed.map_err(NetworkError::system("delete the nftables table"))?;
+        links::set_own_range(&Netlink::in_current_netns()?.handle, None, route_metric(instance)).await
     }
 }
 
-/// Those of everybody, and those of callers inside if they have others.
-fn backends(target: &Target) -> (&[SocketAddrV4], Option<&[SocketAddrV4]>) {
-    (&target.backends, target.inside.as_ref().map(|inside| inside.backends.as_slice()))
+/// The backends of a pool, and those of clients inside the cluster if they have their own.
+fn backends(pool: &BackendPool) -> (&[SocketAddrV4], Option<&[SocketAddrV4]>) {
+    (&pool.backends, pool.internal.as_ref().map(|internal| internal.backends.as_slice()))
 }
 
-fn begin(ways: &mut BTreeMap<Way, Use>, front: &Front, target: &Target) {
-    for way in Way::all(front, target) {
-        let usage = ways.entry(way).or_insert(Use::By { fronts: 0 });
-        *usage = match *usage {
-            Use::By { fronts } => Use::By { fronts: fronts + 1 },
-            Use::Idle { .. } => Use::By { fronts: 1 },
+fn begin_use(uses: &mut BTreeMap<Disposition, DispositionUse>, frontend: &Frontend, pool: &BackendPool) {
+    for disposition in Disposition::of_frontend(frontend, pool) {
+        let used = uses.entry(disposition).or_insert(DispositionUse::Used { frontends: 0 });
+        *used = match *used {
+            DispositionUse::Used { frontends } => DispositionUse::Used { frontends: frontends + 1 },
+            DispositionUse::Unused { .. } => DispositionUse::Used { frontends: 1 },
         };
     }
 }
 
-fn end(ways: &mut BTreeMap<Way, Use>, front: &Front, target: &Target) {
-    for way in Way::all(front, target) {
-        if let Some(usage) = ways.get_mut(&way) {
-            *usage = match *usage {
-                Use::By { fronts: fronts @ 2.. } => Use::By { fronts: fronts - 1 },
-                Use::By { .. } | Use::Idle { .. } => Use::Idle { since: Instant::now() },
+fn end_use(uses: &mut BTreeMap<Disposition, DispositionUse>, frontend: &Frontend, pool: &BackendPool) {
+    for disposition in Disposition::of_frontend(frontend, pool) {
+        if let Some(used) = uses.get_mut(&disposition) {
+            *used = match *used {
+                DispositionUse::Used { frontends: frontends @ 2.. } => {
+                    DispositionUse::Used { frontends: frontends - 1 }
+                }
+                DispositionUse::Used { .. } | DispositionUse::Unused { .. } => {
+                    DispositionUse::Unused { since: Instant::now() }
+                }
             };
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

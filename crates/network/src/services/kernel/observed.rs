@@ -1,68 +1,68 @@
-//! What the kernel really has of our table.
+//! Reads the Services table that the kernel really has.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
 };
 
-use super::layout::{Element, INSIDE_WAYS, Key, SHAPES, Set, WAYS};
-use crate::nft::{listing, socket::Session};
+use super::maps::{DISPOSITIONS, Element, ElementKey, INTERNAL_DISPOSITIONS, SETS, SetId};
+use crate::nft::{listing, socket::NetfilterSocket};
 
-/// It is looked at again so often if it changes meanwhile.
+/// How often the table is read again if the ruleset changes meanwhile.
 const ATTEMPTS: usize = 5;
 
-pub struct Observed {
-    /// When this was so; unknown if it did not stay so while we looked.
+pub struct ObservedTable {
+    /// The ruleset generation of this state; unknown if the ruleset changed during every attempt.
     pub generation: Option<u32>,
-    pub chains: BTreeMap<String, Chain>,
-    /// Chains by the map and key that lead there.
-    pub ways: BTreeMap<(&'static str, Vec<u8>), String>,
-    pub elements: HashMap<Key, Element>,
+    pub chains: BTreeMap<String, ObservedChain>,
+    /// Chains by the verdict map and key that jump to them.
+    pub dispositions: BTreeMap<(&'static str, Vec<u8>), String>,
+    pub elements: HashMap<ElementKey, Element>,
 }
 
 #[derive(Default)]
-pub struct Chain {
+pub struct ObservedChain {
     pub hook: Option<(u32, i32)>,
-    /// What is kept with each rule.
-    pub marks: Vec<Option<Vec<u8>>>,
+    /// Of each rule.
+    pub tags: Vec<Option<Vec<u8>>>,
 }
 
-/// None if there is no such table, or a map of it is missing: nothing of it can be used then.
-pub fn observe(session: &Session, table: &str) -> io::Result<Option<Observed>> {
+/// `None` if there is no such table, or one of its sets is missing: it has to be created anew then.
+pub fn observe_table(socket: &NetfilterSocket, table: &str) -> io::Result<Option<ObservedTable>> {
     for _ in 1..ATTEMPTS {
-        let before = listing::generation(session)?;
-        let found = look(session, table);
-        if listing::generation(session)? == before {
-            return Ok(found?.map(|found| Observed { generation: Some(before), ..found }));
+        let before = listing::get_generation(socket)?;
+        let found = read_table(socket, table);
+        if listing::get_generation(socket)? == before {
+            return Ok(found?.map(|found| ObservedTable { generation: Some(before), ..found }));
         }
     }
-    look(session, table)
+    read_table(socket, table)
 }
 
-fn look(session: &Session, table: &str) -> io::Result<Option<Observed>> {
-    let sets: BTreeSet<String> = match listing::sets(session, table) {
+fn read_table(socket: &NetfilterSocket, table: &str) -> io::Result<Option<ObservedTable>> {
+    let sets: BTreeSet<String> = match listing::list_sets(socket, table) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         sets => sets?.into_iter().collect(),
     };
-    if !SHAPES.iter().all(|shape| sets.contains(shape.name)) {
+    if !SETS.iter().all(|set| sets.contains(set.name)) {
         return Ok(None);
     }
-    let chains = listing::chains(session, table)?.into_iter();
-    let mut chains: BTreeMap<String, Chain> =
-        chains.map(|chain| (chain.name, Chain { hook: chain.hook, marks: Vec::new() })).collect();
-    for (chain, mark) in listing::rules(session, table)? {
-        chains.entry(chain).or_default().marks.push(mark);
+    let chains = listing::list_chains(socket, table)?.into_iter();
+    let mut chains: BTreeMap<String, ObservedChain> =
+        chains.map(|chain| (chain.name, ObservedChain { hook: chain.hook, tags: Vec::new() })).collect();
+    for (chain, tag) in listing::list_rule_tags(socket, table)? {
+        chains.entry(chain).or_default().tags.push(tag);
     }
-    let mut ways = BTreeMap::new();
-    for map in [WAYS.name, INSIDE_WAYS.name] {
-        ways.extend(listing::elements(session, table, map, |key, chain| {
+    let mut dispositions = BTreeMap::new();
+    for map in [DISPOSITIONS.name, INTERNAL_DISPOSITIONS.name] {
+        dispositions.extend(listing::list_elements(socket, table, map, |key, chain| {
             Some(((map, key.to_vec()), String::from_utf8_lossy(chain).trim_end_matches('\0').to_owned()))
         })?);
     }
     let mut elements = HashMap::new();
-    for set in Set::ALL {
-        let found = listing::elements(session, table, set.name(), |key, value| Element::read(set, key, value))?;
+    for set in SetId::ALL {
+        let found = listing::list_elements(socket, table, set.name(), |key, value| Element::read(set, key, value))?;
         elements.extend(found.into_iter().map(|element| (element.key, element)));
     }
-    Ok(Some(Observed { generation: None, chains, ways, elements }))
+    Ok(Some(ObservedTable { generation: None, chains, dispositions, elements }))
 }

@@ -7,7 +7,10 @@
 use std::{
     ffi::CString,
     io,
-    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
     path::{Path, PathBuf},
     rc::Rc,
 };
@@ -22,8 +25,9 @@ use libcontainer::{
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
+    sched::{CloneFlags, setns},
     sys::{prctl, signal::Signal},
-    unistd::execv,
+    unistd::{Gid, Uid, execv, setgroups, setresgid, setresuid},
 };
 
 #[derive(Clone)]
@@ -34,6 +38,37 @@ pub struct Program {
     pub seccomp: Rc<Filters>,
     /// Mounts that the machine shall not reach any more; empty for a process that joins.
     pub private: Vec<PathBuf>,
+    /// For a process that joins: libcontainer joins every namespace of the container but this one.
+    pub users: Option<Rc<JoinUsers>>,
+}
+
+/// The user namespace to join.
+pub struct JoinUsers {
+    pub namespace: OwnedFd,
+    /// The host's id of the user.
+    pub owner: u32,
+}
+
+impl JoinUsers {
+    /// Until now this is root of the machine. It ends as the container's user, with capabilities over the pod's namespaces alone.
+    fn enter(&self, spec: &Spec) -> Result<(), String> {
+        for fd in [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()] {
+            if nix::unistd::isatty(fd).unwrap_or(false) {
+                let owner = Uid::from_raw(self.owner);
+                nix::unistd::fchown(fd, Some(owner), None)
+                    .map_err(|error| format!("hand over the terminal: {error}"))?;
+            }
+        }
+        let process = spec.process().as_ref().ok_or("there is no process to join with")?;
+        let (user, group) = (Uid::from_raw(process.user().uid()), Gid::from_raw(process.user().gid()));
+        let groups = process.user().additional_gids().clone().unwrap_or_default();
+        let groups: Vec<Gid> = groups.into_iter().map(Gid::from_raw).collect();
+        setns(&self.namespace, CloneFlags::CLONE_NEWUSER)
+            .and_then(|()| setgroups(&groups))
+            .and_then(|()| setresgid(group, group, group))
+            .and_then(|()| setresuid(user, user, user))
+            .map_err(|error| format!("join the pod's user namespace: {error}"))
+    }
 }
 
 impl Executor for Program {
@@ -68,6 +103,9 @@ impl Program {
     }
 
     fn become_program(&self, spec: &Spec) -> Result<std::convert::Infallible, String> {
+        if let Some(users) = &self.users {
+            users.enter(spec)?;
+        }
         let (program, path) = program_and_path(spec);
         let found = find(&program, &path)?;
         let arguments: Vec<CString> = spec

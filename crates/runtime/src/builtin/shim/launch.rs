@@ -19,6 +19,7 @@ use libcontainer::{
     error::LibcontainerError,
     syscall::syscall::SyscallType,
 };
+use mainstay_files::{create_private_dir, restrict_file};
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
@@ -27,14 +28,19 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::executor::Program;
+use super::{
+    causes,
+    executor::{JoinUsers, Program},
+};
 use crate::{
     builtin::{
         cgroup::Cgroup,
         paths::ContainerDir,
-        record::{self, Launch},
-        seccomp, sys, wire,
+        record::{self, Launch, Staging},
+        seccomp, staging, sys, wire,
     },
+    error::{at_path, chain},
+    idmap,
     observed::ContainerId,
 };
 
@@ -44,6 +50,8 @@ pub enum Report {
     Pid(i32),
     /// With the terminal's descriptor.
     Terminal,
+    /// What was logged on the way; it matters if it fails.
+    Cause(String),
     /// `start` if it is the program that cannot begin.
     Failed {
         start: bool,
@@ -82,6 +90,7 @@ pub enum What {
 pub fn run(job: Job, channel: OwnedFd) -> i32 {
     sys::default_signals();
     let channel = Rc::new(channel);
+    let _ = causes::follow(&channel);
     let done = match job.what {
         What::Container => container(job, &channel),
         What::Exec { .. } => exec(job, &channel),
@@ -106,6 +115,8 @@ fn container(job: Job, channel: &Rc<OwnedFd>) -> Result<(), String> {
     }
     part_mounts(launch).map_err(|error| format!("make the container's mounts: {error}"))?;
 
+    // What libcontainer records in it is as open as it likes.
+    create_private_dir(&job.dir.oci()).map_err(|error| format!("record the container: {error}"))?;
     let console = Console::listen(&job, launch.tty)?;
     let program = program(launch, channel, launch.private.clone())?;
     let builder = with_stdio(ContainerBuilder::new(job.id.0.clone(), SyscallType::Linux), job.stdio)
@@ -132,9 +143,14 @@ fn exec(job: Job, channel: &Rc<OwnedFd>) -> Result<(), String> {
     let file = job.dir.path().join(format!("exec-{}.json", std::process::id()));
     record::write(&file, &process).map_err(|error| error.to_string())?;
     let _remove = Remove(file.clone());
+    if let Some(staging) = &job.launch.staging {
+        // libcontainer looks for the root directory before it joins the container, where alone it is.
+        stage_root(staging).map_err(|error| error.to_string())?;
+    }
 
     let console = Console::listen(&job, *tty)?;
-    let program = program(&job.launch, channel, Vec::new())?;
+    let mut program = program(&job.launch, channel, Vec::new())?;
+    program.users = join_users(&job.launch)?;
     let builder = with_stdio(ContainerBuilder::new(job.id.0.clone(), SyscallType::Linux), job.stdio)
         .with_executor(program)
         .with_console_socket(console.as_ref().map(|console| console.path.clone()))
@@ -156,7 +172,18 @@ fn program(launch: &Launch, channel: &Rc<OwnedFd>, private: Vec<PathBuf>) -> Res
         no_new_privileges: launch.no_new_privileges,
         seccomp: Rc::new(seccomp::compile(&launch.seccomp, &launch.capabilities)?),
         private,
+        users: None,
     })
+}
+
+/// libcontainer 0.7 leaves the user namespace out when a process joins a container.
+fn join_users(launch: &Launch) -> Result<Option<Rc<JoinUsers>>, String> {
+    let Some(staging) = &launch.staging else { return Ok(None) };
+    if !staging.holder.is_alive() {
+        return Err("the process that holds the pod's user namespace has ended".into());
+    }
+    let namespace = idmap::open_namespace(staging.holder.pid).map_err(|error| error.to_string())?;
+    Ok(Some(Rc::new(JoinUsers { namespace, owner: launch.stdio_owner })))
 }
 
 fn with_stdio(mut builder: ContainerBuilder, stdio: Stdio) -> ContainerBuilder {
@@ -186,10 +213,52 @@ fn part_mounts(launch: &Launch) -> io::Result<()> {
         .collect::<Result<_, _>>()?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
     for (tree, to) in shared.iter().zip(&launch.shared) {
-        fs::create_dir_all(&to.stage)?;
+        create_private_dir(&to.stage)?;
         move_mount(tree.as_fd(), "", rustix::fs::CWD, &to.stage, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     }
+    launch.staging.as_ref().map_or(Ok(()), stage)
+}
+
+/// Places what a container in a user namespace is made of where its user can reach it, with the owners it shall see.
+fn stage(staging: &Staging) -> io::Result<()> {
+    if !staging.holder.is_alive() {
+        return Err(io::Error::other("the process that holds the pod's user namespace has ended"));
+    }
+    let users = idmap::open_namespace(staging.holder.pid)?;
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    // All are taken before the directory is covered: some may lie in it.
+    let trees = staging.mounts.iter().map(|mount| match mount.idmapped {
+        true => idmap::clone_mount(&mount.source, users.as_fd()),
+        false => open_tree(rustix::fs::CWD, &mount.source, clone)
+            .map_err(|error| at_path("clone the mount of", &mount.source, &error.into())),
+    });
+    let trees: Vec<OwnedFd> = trees.collect::<io::Result<_>>()?;
+    cover(&staging.directory)?;
+    for (tree, to) in trees.iter().zip(&staging.mounts) {
+        let path = staging.directory.join(&to.name);
+        let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(tree)?.st_mode);
+        let made = if kind.is_dir() { fs::create_dir(&path) } else { fs::File::create_new(&path).map(drop) };
+        made.map_err(|error| at_path("make", &path, &error))?;
+        move_mount(tree.as_fd(), "", rustix::fs::CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .map_err(|error| at_path("move a mount to", &path, &error.into()))?;
+    }
     Ok(())
+}
+
+/// An empty directory that everybody can look into, over what lies there.
+fn cover(directory: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("tmpfs"), directory, Some("tmpfs"), flags, Some("mode=755,size=1m"))
+        .map_err(|error| at_path("mount a tmpfs at", directory, &error.into()))
+}
+
+/// The root directory's name alone, for a process that joins the container.
+fn stage_root(wanted: &Staging) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
+    cover(&wanted.directory)?;
+    let root = wanted.directory.join(staging::ROOT);
+    fs::create_dir(&root).map_err(|error| at_path("make", &root, &error))
 }
 
 /// Where libcontainer hands over the terminal it made inside the container.
@@ -207,6 +276,7 @@ impl Console {
         let path = Path::new("/proc/self/cwd").join(format!("tty-{}", std::process::id()));
         std::env::set_current_dir(job.dir.path()).map_err(|error| error.to_string())?;
         let listener = UnixListener::bind(&path).map_err(|error| format!("listen for the terminal: {error}"))?;
+        restrict_file(&path).map_err(|error| format!("listen for the terminal: {error}"))?;
         let path = job.dir.path().join(path.file_name().unwrap_or_default());
         Ok(Some(Self { path, listener }))
     }
@@ -250,16 +320,6 @@ impl Drop for Remove {
     }
 }
 
-/// An error with everything behind it, in one line.
 fn told(error: LibcontainerError) -> String {
-    let mut text = error.to_string();
-    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(&error);
-    while let Some(each) = cause {
-        let more = each.to_string();
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = each.source();
-    }
-    text
+    chain(&error)
 }

@@ -4,12 +4,13 @@
 //! the log once there is room, but stops neither the container nor the shim.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
 };
 
 use jiff::Timestamp;
+use mainstay_files::{append_private, create_private_dir};
 
 use crate::spec::LogLimit;
 
@@ -146,10 +147,10 @@ impl Log {
     }
 
     fn open(&mut self) -> io::Result<()> {
-        if let Some(parent) = self.path.parent() {
-            fs::create_dir_all(parent)?;
+        if let Some(parent) = self.path.parent().filter(|parent| !parent.is_dir()) {
+            create_private_dir(parent)?;
         }
-        let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+        let file = append_private(&self.path)?;
         self.size = file.metadata()?.len();
         self.file = Some(file);
         Ok(())

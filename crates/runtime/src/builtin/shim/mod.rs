@@ -8,24 +8,31 @@
 //! It lives in the pod's own cgroup: what it spends on a container that floods its log is spent by the pod.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
+    fs,
     io::{self, Write},
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
+use mainstay_files::restrict_file;
 use nix::{
-    sched::{CloneFlags, unshare},
+    sched::{CloneFlags, setns, unshare},
     sys::prctl,
     unistd::setsid,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{cgroup::Cgroup, paths::SandboxDir, record, record::SandboxRecord};
-use crate::spec::PidMode;
+use crate::{
+    error::{at_path, chain},
+    spec::{PidMode, SandboxSpec},
+};
 
 mod attached;
+mod causes;
 mod container;
 mod events;
 mod executor;
@@ -40,6 +47,8 @@ pub enum Hello {
     /// With the pid of the pod's first process, if its containers share their processes.
     Ready {
         reaper: Option<i32>,
+        /// The pid of the process whose user namespace is the pod's.
+        users: Option<i32>,
     },
     Failed(String),
 }
@@ -51,9 +60,13 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(64);
     };
     match begin(SandboxDir(directory.clone()), &socket) {
-        Ok((listener, reaper)) => {
+        Ok((listener, spec, reaper)) => {
             // An agent that is gone will never know of us: then there must be nothing to know.
-            let said = say(&Hello::Ready { reaper: reaper.as_ref().map(|reaper| reaper.pid) });
+            let pid = reaper.as_ref().map(|reaper| reaper.pid);
+            let said = say(&Hello::Ready {
+                reaper: pid.filter(|_| spec.pid == PidMode::Pod),
+                users: pid.filter(|_| spec.users.is_some()),
+            });
             if said.and_then(|()| silence()).is_err() {
                 let _ = std::fs::remove_file(&socket);
                 return ExitCode::FAILURE;
@@ -64,7 +77,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
         }
         Err(error) => {
-            let _ = say(&Hello::Failed(error.to_string()));
+            let _ = say(&Hello::Failed(chain(&error)));
             ExitCode::FAILURE
         }
     }
@@ -77,9 +90,10 @@ fn say(hello: &Hello) -> io::Result<()> {
     io::stdout().flush()
 }
 
-fn begin(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, Option<reaper::Reaper>)> {
-    let record: SandboxRecord = record::read(&directory.record())?;
-    let spec = &record.spec;
+fn begin(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, SandboxSpec, Option<reaper::Reaper>)> {
+    let record: SandboxRecord =
+        record::read(&directory.record()).map_err(|error| at_path("read", &directory.record(), &error))?;
+    let spec = record.spec.clone();
     // Already so if whoever started us made it the leader of a group.
     let _ = setsid();
     prctl::set_child_subreaper(true)?;
@@ -95,22 +109,43 @@ fn begin(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, Opti
     if !spec.host_ipc {
         flags |= CloneFlags::CLONE_NEWIPC;
     }
-    unshare(flags).map_err(|error| told("make the pod's namespaces", &error.into()))?;
+    let sysctls = if spec.users.is_some() { &spec.sysctls } else { &BTreeMap::new() };
+    let wanted = reaper::Wanted { pids: spec.pid == PidMode::Pod, users: spec.users, others: flags, sysctls };
+    let reaper = match spec.users {
+        Some(_) => {
+            let reaper = reaper::Reaper::start(&wanted)?;
+            join_namespaces(reaper.pid, flags).map_err(|error| told("join the pod's namespaces", &error))?;
+            Some(reaper)
+        }
+        None => {
+            unshare(flags).map_err(|error| told("make the pod's namespaces", &error.into()))?;
+            // After them: it shares them.
+            wanted.pids.then(|| reaper::Reaper::start(&wanted)).transpose()?
+        }
+    };
     if !spec.host_network {
         loopback::bring_up().map_err(|error| told("bring up the loopback interface", &error))?;
         nix::unistd::sethostname(&spec.hostname).map_err(|error| told("set the host name", &error.into()))?;
     }
-    for (name, value) in &spec.sysctls {
-        set_sysctl(name, value).map_err(|error| told(&format!("set sysctl {name}={value}"), &error))?;
+    if spec.users.is_none() {
+        for (name, value) in &spec.sysctls {
+            set_sysctl(name, value)?;
+        }
     }
-    let reaper = match spec.pid {
-        PidMode::Pod => Some(reaper::Reaper::start()?),
-        PidMode::Container | PidMode::Host => None,
-    };
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).map_err(|error| told("listen", &error))?;
+    restrict_file(socket)?;
     listener.set_nonblocking(true)?;
-    Ok((listener, reaper))
+    Ok((listener, spec, reaper))
+}
+
+/// The shim has the pod's namespaces without being in its user namespace: it stays root of the machine.
+fn join_namespaces(pid: i32, flags: CloneFlags) -> io::Result<()> {
+    let all = [(CloneFlags::CLONE_NEWNET, "net"), (CloneFlags::CLONE_NEWUTS, "uts"), (CloneFlags::CLONE_NEWIPC, "ipc")];
+    for (flag, name) in all.into_iter().filter(|(flag, _)| flags.contains(*flag)) {
+        setns(fs::File::open(format!("/proc/{pid}/ns/{name}"))?, flag)?;
+    }
+    Ok(())
 }
 
 fn told(doing: &str, error: &io::Error) -> io::Error {
@@ -119,11 +154,12 @@ fn told(doing: &str, error: &io::Error) -> io::Error {
 
 /// `a.b.c` or, where a part has dots itself, `a/b/c`.
 fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
+    let doing = |error: &io::Error| told(&format!("set sysctl {name}={value}"), error);
     let path = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     if path.split('/').any(|part| part.is_empty() || part == "..") {
-        return Err(io::ErrorKind::InvalidInput.into());
+        return Err(doing(&io::ErrorKind::InvalidInput.into()));
     }
-    std::fs::write(Path::new("/proc/sys").join(path), value)
+    fs::write(Path::new("/proc/sys").join(path), value).map_err(|error| doing(&error))
 }
 
 /// What the agent gave us as standard streams is the agent's.

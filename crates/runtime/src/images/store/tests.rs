@@ -1,10 +1,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
-use crate::images::{
-    mounts,
-    testing::{Tar, TestStore},
-};
+use crate::images::testing::{Tar, TestStore};
 
 fn lines(store: &TestStore, image: &str, container: &str) -> PathBuf {
     store.store.prepare_rootfs(image, container).unwrap().path
@@ -45,7 +42,7 @@ async fn a_root_filesystem_shows_the_layers_one_upon_the_other() {
     test.store.release_rootfs("never was").unwrap_err();
     test.store.release_rootfs("never-was").unwrap();
     assert_eq!(test.store.prepared().unwrap(), ["c2"]);
-    assert!(mounts::at_or_below(&path).unwrap().is_empty());
+    assert!(mainstay_files::mountinfo::at_or_below(&path).unwrap().is_empty());
     assert!(lines(&test, &id, "c1").join("d/a").exists());
     assert!(!path.join("d/own").exists(), "a new container is a fresh one");
 }

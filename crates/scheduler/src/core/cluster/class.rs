@@ -1,89 +1,93 @@
-//! Equal pods are one class: what they ask for is worked out once, with names turned into numbers.
+//! Classes of equal pods: what they ask for is compiled once, with names turned into ids.
 
 use std::collections::HashMap;
 
-use super::{FenceId, SelId, TallyId, TermId};
+use super::{CountsId, FilterId, SelectionId, TermId};
 use crate::core::{
-    contradiction::contradiction,
+    contradiction::find_contradiction,
     reason::Contradiction,
-    view::{MachineRules, Shape},
+    view::{NodeRules, SchedulingSpec},
 };
 
 #[derive(Debug)]
-pub struct Class {
-    pub shape: Shape,
-    /// By resource.
+pub struct PodClass {
+    pub spec: SchedulingSpec,
+    /// By resource id.
     pub requests: Vec<(usize, i64)>,
-    pub fence: FenceId,
-    /// Rules of its own that pods placed later have to respect.
-    pub carried: Vec<TermId>,
-    pub near: Vec<TallyId>,
-    /// Everything in [`Class::near`] is about pods that all of the terms match.
-    pub near_all: Option<SelId>,
-    pub forbidden: Vec<TallyId>,
-    /// Weights below zero mean to keep away.
-    pub preferred: Vec<(i64, TallyId)>,
-    pub spread: Vec<Spread>,
+    pub filter: FilterId,
+    /// Affinity terms of its own that constrain pods scheduled later.
+    pub own_terms: Vec<TermId>,
+    /// Required pod affinity.
+    pub affinity: Vec<CountsId>,
+    /// The pods that all required affinity terms match.
+    pub affinity_selection: Option<SelectionId>,
+    /// Required pod anti-affinity.
+    pub anti_affinity: Vec<CountsId>,
+    /// Preferred pod affinity; weights below zero are anti-affinity.
+    pub preferred: Vec<(i64, CountsId)>,
+    pub spread: Vec<CompiledSpread>,
     pub contradiction: Option<Contradiction>,
-    /// Pods of it on machines.
-    pub held: usize,
+    /// How many of its pods are on nodes.
+    pub pod_count: usize,
 }
 
-impl Class {
-    pub fn new(shape: Shape, requests: Vec<(usize, i64)>, fence: FenceId) -> Self {
-        let contradiction = contradiction(&shape);
+impl PodClass {
+    pub fn new(spec: SchedulingSpec, requests: Vec<(usize, i64)>, filter: FilterId) -> Self {
+        let contradiction = find_contradiction(&spec);
         Self {
-            shape,
+            spec,
             requests,
-            fence,
-            carried: vec![],
-            near: vec![],
-            near_all: None,
-            forbidden: vec![],
+            filter,
+            own_terms: vec![],
+            affinity: vec![],
+            affinity_selection: None,
+            anti_affinity: vec![],
             preferred: vec![],
             spread: vec![],
             contradiction,
-            held: 0,
+            pod_count: 0,
         }
     }
 }
 
+/// A topology spread constraint.
 #[derive(Clone, Copy, Debug)]
-pub struct Spread {
-    pub tally: TallyId,
-    pub sel: SelId,
+pub struct CompiledSpread {
+    pub counts: CountsId,
+    pub selection: SelectionId,
     pub max_skew: i64,
     pub min_domains: usize,
     pub hard: bool,
 }
 
-/// What machines have to be, for one or several classes: per machine a score, or that it is excluded.
+/// Filters on the Node object alone, shared by all classes with the same rules.
 #[derive(Debug)]
-pub struct Fence {
-    pub rules: MachineRules,
-    pub fixed: Vec<i32>,
+pub struct NodeFilter {
+    pub rules: NodeRules,
+    /// By node: the part of its score that does not depend on pods, or [`EXCLUDED`].
+    pub static_scores: Vec<i32>,
 }
 
 pub const EXCLUDED: i32 = -1;
 
-/// Things found by a hash that they carry themselves.
+/// A map from values that carry their own hash to ids.
 #[derive(Debug)]
-pub struct ByPrint<T> {
+pub struct FingerprintMap<T> {
     map: HashMap<u64, Vec<T>>,
 }
 
-impl<T> Default for ByPrint<T> {
+impl<T> Default for FingerprintMap<T> {
     fn default() -> Self {
         Self { map: HashMap::new() }
     }
 }
 
-impl<T: Copy> ByPrint<T> {
-    pub fn find(&self, print: u64, same: impl Fn(T) -> bool) -> Option<T> {
-        self.map.get(&print)?.iter().copied().find(|id| same(*id))
+impl<T: Copy> FingerprintMap<T> {
+    pub fn find(&self, fingerprint: u64, is_equal: impl Fn(T) -> bool) -> Option<T> {
+        self.map.get(&fingerprint)?.iter().copied().find(|id| is_equal(*id))
     }
 
-    pub fn insert(&mut self, print: u64, id: T) {
-        self.map.entry(print).or_default().push(id);
+    pub fn insert(&mut self, fingerprint: u64, id: T) {
+        self.map.entry(fingerprint).or_default().push(id);
     }
 }

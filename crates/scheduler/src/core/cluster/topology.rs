@@ -1,204 +1,211 @@
-//! Domains and how many pods of interest each has.
+//! Topology domains, and how many pods of interest each has.
 //!
-//! A *key* is a machine label that divides machines into domains; domain 0 is "has no such label". A *selection*
-//! says which pods; a *tally* counts them per domain of one key, within a *scope* of machines if only some count.
-//! A *term* is a rule that pods carry and that others have to respect; its carriers are tallied as well.
+//! A *topology key* is a node label that divides nodes into domains; domain 0 is "has no such label". A *selection* is a
+//! set of pods given by selectors. *Domain counts* count the pods of a selection per domain of one key, within a *scope*
+//! of nodes if only some count. A *carried term* is an affinity term of pods that exist, which other pods have to
+//! respect; the pods that carry it are counted as well.
 
 use std::collections::HashMap;
 
-use super::{KeyId, MachineId, ScopeId, SelId, TallyId, TermId, class::ByPrint};
+use super::{CountsId, KeyId, NodeId, ProfileId, ScopeId, SelectionId, TermId, class::FingerprintMap};
 use crate::core::{
-    fit,
+    filters,
     selector::{Labels, PodSelector},
-    view::{MachineRules, NodeView, Tags},
+    view::{LabelSet, NodeRules, NodeView},
 };
 
 #[derive(Debug, Default)]
 pub struct Topology {
-    machines: usize,
-    pub keys: Vec<Key>,
-    pub selections: Vec<Selection>,
-    pub profiles: Vec<Profile>,
-    pub profile_of: ByPrint<usize>,
-    pub scopes: Vec<Scope>,
-    pub tallies: Vec<Tally>,
-    pub terms: Vec<Term>,
+    pub keys: Vec<TopologyKey>,
+    pub selections: Vec<PodSelection>,
+    pub profiles: Vec<LabelProfile>,
+    pub profile_ids: FingerprintMap<ProfileId>,
+    pub scopes: Vec<NodeScope>,
+    pub counts: Vec<DomainCounts>,
+    pub terms: Vec<CarriedTerm>,
 }
 
 #[derive(Debug)]
-pub struct Key {
+pub struct TopologyKey {
     pub label: String,
-    values: HashMap<String, u32>,
-    pub names: Vec<String>,
-    /// By machine.
-    pub of: Vec<u32>,
+    domains: HashMap<String, u32>,
+    /// By domain: the value of the label.
+    pub domain_names: Vec<String>,
+    /// By node.
+    pub domain_of_node: Vec<u32>,
 }
 
 #[derive(Debug)]
-pub struct Selection {
-    /// All of these.
-    pub all: Vec<PodSelector>,
-    pub tallies: Vec<TallyId>,
-    /// Terms about such pods.
+pub struct PodSelection {
+    /// A pod belongs to it if all match.
+    pub selectors: Vec<PodSelector>,
+    pub counts: Vec<CountsId>,
+    /// Carried terms about such pods.
     pub terms: Vec<TermId>,
 }
 
-/// Pods that selectors cannot tell apart.
+/// Pods with equal namespace and labels, which selectors cannot tell apart.
 #[derive(Debug)]
-pub struct Profile {
-    pub tags: Tags,
-    /// Selections it belongs to, sorted.
-    pub selections: Vec<SelId>,
+pub struct LabelProfile {
+    pub label_set: LabelSet,
+    /// The selections it belongs to, sorted.
+    pub selections: Vec<SelectionId>,
 }
 
-impl Profile {
-    pub fn is_in(&self, selection: SelId) -> bool {
+impl LabelProfile {
+    pub fn is_in(&self, selection: SelectionId) -> bool {
         self.selections.binary_search(&selection).is_ok()
     }
 }
 
-/// The machines that count.
+/// The nodes that count for a spread constraint.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Scope {
-    pub rules: MachineRules,
-    pub affinity: bool,
-    pub taints: bool,
-    /// Labels they must have.
-    pub keys: Vec<String>,
-    pub inside: Vec<bool>,
+pub struct NodeScope {
+    pub rules: NodeRules,
+    pub honor_affinity: bool,
+    pub honor_taints: bool,
+    pub required_labels: Vec<String>,
+    /// By node.
+    pub contains: Vec<bool>,
 }
 
-impl Scope {
+impl NodeScope {
     fn admits(&self, node: &NodeView) -> bool {
-        self.keys.iter().all(|key| node.labels.contains_key(key))
-            && (!self.affinity || fit::selected(&self.rules, node))
-            && (!self.taints || fit::untolerated(&self.rules, node).is_none())
+        self.required_labels.iter().all(|label| node.labels.contains_key(label))
+            && (!self.honor_affinity || filters::matches_node_affinity(&self.rules, node))
+            && (!self.honor_taints || filters::untolerated_taint(&self.rules, node).is_none())
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// Pods that a selection matches.
-    Matching(SelId),
+pub enum CountedPods {
+    /// Pods of a selection.
+    Matching(SelectionId),
     /// Pods that carry a term.
     Carrying(TermId),
 }
 
 #[derive(Debug)]
-pub struct Tally {
-    pub who: Who,
+pub struct DomainCounts {
+    pub counted_pods: CountedPods,
     pub key: KeyId,
     pub scope: Option<ScopeId>,
     /// By domain.
     pub pods: Vec<u32>,
     pub total: u64,
-    /// By domain: machines that count.
-    pub machines: Vec<u32>,
-    /// Domains with machines that count.
-    pub domains: usize,
+    /// By domain: nodes in scope.
+    pub nodes: Vec<u32>,
+    /// Domains with nodes in scope.
+    pub domain_count: usize,
 }
 
-impl Tally {
-    pub fn pods(&self, domain: u32) -> u32 {
+impl DomainCounts {
+    pub fn new(counted_pods: CountedPods, key: KeyId, scope: Option<ScopeId>) -> Self {
+        Self { counted_pods, key, scope, pods: vec![0], total: 0, nodes: vec![0], domain_count: 0 }
+    }
+
+    pub fn pods_in(&self, domain: u32) -> u32 {
         self.pods.get(domain as usize).copied().unwrap_or(0)
     }
 
-    /// The fewest pods in any domain that has machines.
+    /// The fewest pods in any domain that has nodes.
     pub fn fewest(&self) -> u32 {
-        let counted = self.machines.iter().zip(&self.pods).filter(|(machines, _)| **machines > 0);
-        counted.map(|(_, pods)| *pods).min().unwrap_or(0)
+        let with_nodes = self.nodes.iter().zip(&self.pods).filter(|(nodes, _)| **nodes > 0);
+        with_nodes.map(|(_, pods)| *pods).min().unwrap_or(0)
+    }
+
+    fn grow(&mut self, domain: usize) {
+        if domain >= self.pods.len() {
+            self.nodes.resize(domain + 1, 0);
+            self.pods.resize(domain + 1, 0);
+        }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Near,
-    Away,
-    Prefer(i64),
+pub enum TermKind {
+    Affinity,
+    AntiAffinity,
+    /// With its weight; below zero for anti-affinity.
+    Preferred(i64),
 }
 
 #[derive(Debug)]
-pub struct Term {
-    pub kind: Kind,
-    pub tally: TallyId,
+pub struct CarriedTerm {
+    pub kind: TermKind,
+    pub counts: CountsId,
 }
 
 impl Topology {
-    pub fn add_machine(&mut self) {
-        self.machines += 1;
-        self.keys.iter_mut().for_each(|key| key.of.push(0));
-        self.scopes.iter_mut().for_each(|scope| scope.inside.push(false));
+    pub fn add_node(&mut self) {
+        self.keys.iter_mut().for_each(|key| key.domain_of_node.push(0));
+        self.scopes.iter_mut().for_each(|scope| scope.contains.push(false));
     }
 
-    pub fn domain(&self, tally: &Tally, machine: MachineId) -> u32 {
-        self.keys[tally.key].of[machine]
+    pub fn domain(&self, counts: &DomainCounts, node: NodeId) -> u32 {
+        self.keys[counts.key].domain_of_node[node]
     }
 
-    /// Works out a machine's domains and scopes from its Node, or from there being none.
-    pub fn describe(&mut self, machine: MachineId, node: Option<&NodeView>) {
+    /// Sets the domains and scopes of a node by its Node object, or by there being none.
+    pub fn update_node(&mut self, id: NodeId, node: Option<&NodeView>) {
         for key in &mut self.keys {
-            key.of[machine] = match node {
+            key.domain_of_node[id] = match node {
                 Some(node) => key.domain(&node.labels),
                 None => 0,
             };
         }
         for scope in &mut self.scopes {
-            scope.inside[machine] = node.is_some_and(|node| scope.admits(node));
+            scope.contains[id] = node.is_some_and(|node| scope.admits(node));
         }
     }
 
-    pub fn count_machine(&mut self, machine: MachineId, sign: i32) {
-        for id in 0..self.tallies.len() {
-            self.count_machine_in(id, machine, sign);
+    pub fn count_node(&mut self, node: NodeId, sign: i32) {
+        for counts in 0..self.counts.len() {
+            self.count_node_in(counts, node, sign);
         }
     }
 
-    pub fn count_machine_in(&mut self, id: TallyId, machine: MachineId, sign: i32) {
-        let tally = &mut self.tallies[id];
-        let domain = self.keys[tally.key].of[machine] as usize;
-        if domain == 0 || tally.scope.is_some_and(|scope| !self.scopes[scope].inside[machine]) {
+    pub fn count_node_in(&mut self, counts: CountsId, node: NodeId, sign: i32) {
+        let counts = &mut self.counts[counts];
+        let domain = self.keys[counts.key].domain_of_node[node] as usize;
+        if domain == 0 || counts.scope.is_some_and(|scope| !self.scopes[scope].contains[node]) {
             return;
         }
-        if domain >= tally.machines.len() {
-            tally.machines.resize(domain + 1, 0);
-            tally.pods.resize(domain + 1, 0);
-        }
-        let (before, after) = (tally.machines[domain], tally.machines[domain].saturating_add_signed(sign));
-        tally.machines[domain] = after;
+        counts.grow(domain);
+        let (before, after) = (counts.nodes[domain], counts.nodes[domain].saturating_add_signed(sign));
+        counts.nodes[domain] = after;
         match (before, after) {
-            (0, 1..) => tally.domains += 1,
-            (1.., 0) => tally.domains -= 1,
+            (0, 1..) => counts.domain_count += 1,
+            (1.., 0) => counts.domain_count -= 1,
             _ => {}
         }
     }
 
-    pub fn count_pod_in(&mut self, id: TallyId, machine: MachineId, leaving: bool, sign: i32) {
-        let tally = &mut self.tallies[id];
-        let domain = self.keys[tally.key].of[machine] as usize;
-        let outside = tally.scope.is_some_and(|scope| leaving || !self.scopes[scope].inside[machine]);
-        if domain == 0 || outside {
+    pub fn count_pod_in(&mut self, counts: CountsId, node: NodeId, leaving: bool, sign: i32) {
+        let counts = &mut self.counts[counts];
+        let domain = self.keys[counts.key].domain_of_node[node] as usize;
+        let out_of_scope = counts.scope.is_some_and(|scope| leaving || !self.scopes[scope].contains[node]);
+        if domain == 0 || out_of_scope {
             return;
         }
-        if domain >= tally.pods.len() {
-            tally.machines.resize(domain + 1, 0);
-            tally.pods.resize(domain + 1, 0);
-        }
-        tally.pods[domain] = tally.pods[domain].saturating_add_signed(sign);
-        tally.total = tally.total.saturating_add_signed(i64::from(sign));
+        counts.grow(domain);
+        counts.pods[domain] = counts.pods[domain].saturating_add_signed(sign);
+        counts.total = counts.total.saturating_add_signed(i64::from(sign));
     }
 
-    pub fn key(&mut self, label: &str, nodes: &[Option<&NodeView>]) -> KeyId {
+    pub fn key_id(&mut self, label: &str, nodes: &[Option<&NodeView>]) -> KeyId {
         if let Some(known) = self.keys.iter().position(|key| key.label == label) {
             return known;
         }
-        let mut key = Key { label: label.to_owned(), values: HashMap::new(), names: vec![String::new()], of: vec![] };
-        key.of = nodes.iter().map(|node| node.map_or(0, |node| key.domain(&node.labels))).collect();
+        let (label, domain_names) = (label.to_owned(), vec![String::new()]);
+        let mut key = TopologyKey { label, domains: HashMap::new(), domain_names, domain_of_node: vec![] };
+        key.domain_of_node = nodes.iter().map(|node| node.map_or(0, |node| key.domain(&node.labels))).collect();
         self.keys.push(key);
         self.keys.len() - 1
     }
 
-    pub fn scope(&mut self, mut scope: Scope, nodes: &[Option<&NodeView>]) -> ScopeId {
-        scope.inside = nodes.iter().map(|node| node.is_some_and(|node| scope.admits(node))).collect();
+    pub fn scope_id(&mut self, mut scope: NodeScope, nodes: &[Option<&NodeView>]) -> ScopeId {
+        scope.contains = nodes.iter().map(|node| node.is_some_and(|node| scope.admits(node))).collect();
         if let Some(known) = self.scopes.iter().position(|known| *known == scope) {
             return known;
         }
@@ -207,15 +214,15 @@ impl Topology {
     }
 }
 
-impl Key {
+impl TopologyKey {
     fn domain(&mut self, labels: &Labels) -> u32 {
         let Some(value) = labels.get(&self.label) else { return 0 };
-        if let Some(known) = self.values.get(value) {
+        if let Some(known) = self.domains.get(value) {
             return *known;
         }
-        let next = self.names.len() as u32;
-        self.names.push(value.clone());
-        self.values.insert(value.clone(), next);
+        let next = self.domain_names.len() as u32;
+        self.domain_names.push(value.clone());
+        self.domains.insert(value.clone(), next);
         next
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::build::{asking, cluster, node, offer, on, placed, pod};
+use super::fixtures::{asking, cluster, node, offer, on, placed, pod};
 use crate::core::{
-    Cluster, decide,
-    verdict::{Settings, Strategy, Verdict, Wanted},
+    Cluster, schedule,
+    verdict::{PendingPod, ScoringStrategy, Verdict},
     view::{OfferView, PodKey, PodView},
 };
 
@@ -20,7 +20,7 @@ fn key(name: &str) -> PodKey {
 }
 
 fn free(cluster: &Cluster) -> i64 {
-    cluster.room("n1")["cpu"]
+    cluster.free_resources("n1")["cpu"]
 }
 
 fn offering(cpu: i64, seen: u64) -> OfferView {
@@ -36,28 +36,28 @@ fn bound(name: &str, cpu: &str, version: u64) -> Arc<PodView> {
 #[test]
 fn what_an_offer_does_not_know_of_yet_is_taken_off_and_nothing_twice() {
     let mut cluster = one();
-    cluster.put_pod(bound("a", "1", 5));
+    cluster.update_pod(bound("a", "1", 5));
     assert_eq!(free(&cluster), 3000, "bound after the offer was made");
-    cluster.put_offer("n1", offering(3000, 5));
+    cluster.update_offer("n1", offering(3000, 5));
     assert_eq!(free(&cluster), 3000, "the offer knows of it");
-    cluster.put_pod(bound("a", "1", 9));
+    cluster.update_pod(bound("a", "1", 9));
     assert_eq!(free(&cluster), 3000, "it was not bound again");
     cluster.remove_pod(&key("a"));
-    assert_eq!(free(&cluster), 3000, "the machine will say when the room is free");
-    cluster.put_offer("n1", offering(4000, 9));
-    cluster.put_pod(bound("b", "1", 12));
+    assert_eq!(free(&cluster), 3000, "the node will say when the room is free");
+    cluster.update_offer("n1", offering(4000, 9));
+    cluster.update_pod(bound("b", "1", 12));
     cluster.remove_pod(&key("b"));
-    assert_eq!(free(&cluster), 4000, "the machine never knew of it");
+    assert_eq!(free(&cluster), 4000, "the node never knew of it");
 }
 
 #[test]
 fn an_assumed_pod_holds_its_room_until_it_is_known_or_forgotten() {
     let mut cluster = one();
     assert_eq!(placed(&mut cluster, asking("a", "1")), "n1");
-    assert_eq!((free(&cluster), cluster.placed(&key("a"))), (3000, Some("n1")));
-    cluster.put_pod(Arc::new(asking("a", "1")));
+    assert_eq!((free(&cluster), cluster.node_of_pod(&key("a"))), (3000, Some("n1")));
+    cluster.update_pod(Arc::new(asking("a", "1")));
     assert_eq!(free(&cluster), 3000, "seen as it was before it was placed");
-    cluster.put_offer("n1", offering(3000, 7));
+    cluster.update_offer("n1", offering(3000, 7));
     assert_eq!(free(&cluster), 2000, "whether the offer knows of it cannot be told");
     cluster.confirm(&key("a"), 7);
     assert_eq!(free(&cluster), 3000, "now it can");
@@ -74,31 +74,31 @@ fn a_pod_given_back_is_no_longer_there_but_old_news_of_it_changes_nothing() {
     let mut cluster = one();
     assert_eq!(placed(&mut cluster, asking("a", "1")), "n1");
     cluster.confirm(&key("a"), 7);
-    cluster.put_pod(Arc::new(PodView { version: 6, ..asking("a", "1") }));
-    assert_eq!(cluster.placed(&key("a")), Some("n1"), "older than the binding");
-    cluster.put_pod(Arc::new(PodView { version: 8, ..asking("a", "1") }));
-    assert_eq!((cluster.placed(&key("a")), free(&cluster)), (None, 4000));
+    cluster.update_pod(Arc::new(PodView { version: 6, ..asking("a", "1") }));
+    assert_eq!(cluster.node_of_pod(&key("a")), Some("n1"), "older than the binding");
+    cluster.update_pod(Arc::new(PodView { version: 8, ..asking("a", "1") }));
+    assert_eq!((cluster.node_of_pod(&key("a")), free(&cluster)), (None, 4000));
     let again = PodView { uid: "another".to_owned(), ..asking("b", "2") };
-    cluster.put_pod(bound("b", "1", 9));
-    cluster.put_pod(Arc::new(again));
-    assert_eq!(cluster.placed(&key("b")), None, "the name belongs to another pod now");
-    let ended = PodView { ended: true, ..PodView::clone(&bound("c", "1", 10)) };
-    cluster.put_pod(bound("c", "1", 10));
-    cluster.put_pod(Arc::new(ended));
+    cluster.update_pod(bound("b", "1", 9));
+    cluster.update_pod(Arc::new(again));
+    assert_eq!(cluster.node_of_pod(&key("b")), None, "the name belongs to another pod now");
+    let finished = PodView { finished: true, ..PodView::clone(&bound("c", "1", 10)) };
+    cluster.update_pod(bound("c", "1", 10));
+    cluster.update_pod(Arc::new(finished));
     assert_eq!(free(&cluster), 4000, "what ended holds nothing");
 }
 
 #[test]
 fn news_may_come_in_any_order() {
     let mut cluster = Cluster::new();
-    cluster.put_pod(bound("a", "1", 5));
-    cluster.put_offer("n1", offering(4000, 0));
+    cluster.update_pod(bound("a", "1", 5));
+    cluster.update_offer("n1", offering(4000, 0));
     let said = placed(&mut cluster, asking("b", "1"));
-    assert!(said.starts_with("no nodes available"), "an offer alone is no machine: {said}");
-    cluster.put_machine(node("n1", json!({})));
+    assert!(said.starts_with("no nodes available"), "an offer alone is no node: {said}");
+    cluster.update_node(node("n1", json!({})));
     assert_eq!(free(&cluster), 3000);
     assert_eq!(placed(&mut cluster, asking("b", "3")), "n1");
-    cluster.remove_machine("n1");
+    cluster.remove_node("n1");
     assert!(placed(&mut cluster, asking("c", "1")).starts_with("no nodes available"));
     assert_eq!(cluster.pods_on("n1").count(), 2);
 }
@@ -106,11 +106,11 @@ fn news_may_come_in_any_order() {
 #[test]
 fn an_offer_says_whether_it_is_any_different() {
     let mut cluster = one();
-    assert!(!cluster.put_offer("n1", offering(4000, 0)));
-    assert!(!cluster.put_offer("n1", offering(4000, 3)), "only newer");
-    assert!(cluster.put_offer("n1", offering(3999, 3)));
-    assert!(!cluster.put_machine(node("n1", json!({}))));
-    assert!(cluster.put_machine(node("n1", json!({ "spec": { "unschedulable": true } }))));
+    assert!(!cluster.update_offer("n1", offering(4000, 0)));
+    assert!(!cluster.update_offer("n1", offering(4000, 3)), "only newer");
+    assert!(cluster.update_offer("n1", offering(3999, 3)));
+    assert!(!cluster.update_node(node("n1", json!({}))));
+    assert!(cluster.update_node(node("n1", json!({ "spec": { "unschedulable": true } }))));
 }
 
 #[test]
@@ -118,15 +118,16 @@ fn a_machine_that_refused_is_left_out() {
     let mut cluster = cluster([node("n1", json!({})), node("n2", json!({}))]);
     let mut ask = |name: &str, refused: &[&str]| {
         let refused = refused.iter().map(|name| (*name).to_owned()).collect();
-        decide(&mut cluster, &[Wanted { pod: Arc::new(asking(name, "1")), refused }], &Settings::default()).remove(0)
+        schedule(&mut cluster, &[PendingPod { pod: Arc::new(asking(name, "1")), refused }], ScoringStrategy::default())
+            .remove(0)
     };
-    let Verdict::Place { machine, .. } = ask("a", &["n1", "unknown"]) else { panic!("n2 is left") };
-    assert_eq!(&*machine, "n2");
-    let Verdict::Unplaced(why) = ask("b", &["n1", "n2"]) else { panic!("none is left") };
+    let Verdict::Place { node, .. } = ask("a", &["n1", "unknown"]) else { panic!("n2 is left") };
+    assert_eq!(&*node, "n2");
+    let Verdict::Unschedulable(why) = ask("b", &["n1", "n2"]) else { panic!("none is left") };
     assert_eq!(
         why.to_string(),
-        "0/2 nodes are available: 2 node(s) refused the pod. closest: n1 refused it a moment ago; the machine will be \
-         asked again."
+        "0/2 nodes are available: 2 node(s) refused the pod. closest: n1 refused it a moment ago; the node will be \
+         tried again."
     );
 }
 
@@ -134,16 +135,17 @@ fn a_machine_that_refused_is_left_out() {
 fn machines_are_filled_evenly_or_one_after_the_other() {
     let six = |strategy| {
         let mut cluster = cluster((1..=3).map(|at| node(&format!("n{at}"), json!({}))));
-        let pods: Vec<Wanted> = (0..6).map(|nth| Wanted::new(Arc::new(asking(&format!("p{nth}"), "1")))).collect();
-        let verdicts = decide(&mut cluster, &pods, &Settings { strategy });
-        let machine = |verdict: &Verdict| match verdict {
-            Verdict::Place { machine, .. } => machine.to_string(),
-            Verdict::Preempt { .. } | Verdict::Unplaced(_) => String::new(),
+        let pods: Vec<PendingPod> =
+            (0..6).map(|nth| PendingPod::new(Arc::new(asking(&format!("p{nth}"), "1")))).collect();
+        let verdicts = schedule(&mut cluster, &pods, strategy);
+        let node = |verdict: &Verdict| match verdict {
+            Verdict::Place { node, .. } => node.to_string(),
+            Verdict::Preempt { .. } | Verdict::Unschedulable(_) => String::new(),
         };
-        verdicts.iter().map(machine).collect::<Vec<String>>()
+        verdicts.iter().map(node).collect::<Vec<String>>()
     };
-    assert_eq!(six(Strategy::Spread), ["n1", "n2", "n3", "n1", "n2", "n3"]);
-    assert_eq!(six(Strategy::Binpack), ["n1", "n1", "n1", "n1", "n2", "n2"]);
+    assert_eq!(six(ScoringStrategy::LeastAllocated), ["n1", "n2", "n3", "n1", "n2", "n3"]);
+    assert_eq!(six(ScoringStrategy::MostAllocated), ["n1", "n1", "n1", "n1", "n2", "n2"]);
 }
 
 #[test]
@@ -151,14 +153,14 @@ fn who_could_use_a_machine_can_be_told() {
     let ssd = |labels| node("n1", json!({ "metadata": { "labels": labels } }));
     let mut cluster = cluster([ssd(json!({}))]);
     let picky = pod("p", json!({ "spec": { "nodeSelector": { "disk": "ssd" } } }));
-    assert!(!cluster.could_take("n1", &picky));
-    cluster.put_machine(ssd(json!({ "disk": "ssd" })));
-    assert!(cluster.could_take("n1", &picky));
-    assert!(!cluster.could_take("n2", &picky));
-    let full = PodView { nominated: Some("n1".to_owned()), ..asking("full", "4") };
-    cluster.put_pod(Arc::new(full.clone()));
-    assert!(cluster.could_take("n1", &full), "what is kept for it does not keep it away");
-    assert!(!cluster.could_take("n1", &asking("other", "1")), "but others");
+    assert!(!cluster.could_schedule_on("n1", &picky));
+    cluster.update_node(ssd(json!({ "disk": "ssd" })));
+    assert!(cluster.could_schedule_on("n1", &picky));
+    assert!(!cluster.could_schedule_on("n2", &picky));
+    let full = PodView { nominated_node: Some("n1".to_owned()), ..asking("full", "4") };
+    cluster.update_pod(Arc::new(full.clone()));
+    assert!(cluster.could_schedule_on("n1", &full), "what is kept for it does not keep it away");
+    assert!(!cluster.could_schedule_on("n1", &asking("other", "1")), "but others");
 }
 
 #[test]
@@ -170,11 +172,11 @@ fn a_gated_pod_waits() {
 #[test]
 fn what_nobody_uses_is_forgotten() {
     let mut cluster = one();
-    cluster.put_pod(bound("stays", "1", 1));
+    cluster.update_pod(bound("stays", "1", 1));
     for nth in 0..3000 {
         let mut odd = asking("odd", &format!("{nth}m"));
         odd.node = Some("n1".to_owned());
-        cluster.put_pod(Arc::new(odd));
+        cluster.update_pod(Arc::new(odd));
     }
     cluster.remove_pod(&key("odd"));
     assert!(cluster.classes.len() > 2000);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::build::{cluster, node, on, placed, pod, requests, verdict};
+use super::fixtures::{cluster, node, on, placed, pod, requests, verdict};
 use crate::core::{
     Cluster,
     verdict::Verdict,
@@ -15,11 +15,11 @@ fn important(name: &str, priority: i32, cpu: &str) -> PodView {
 }
 
 fn full(pods: &[(&str, &str, i32, &str)]) -> Cluster {
-    let mut names: Vec<&str> = pods.iter().map(|(machine, ..)| *machine).collect();
+    let mut names: Vec<&str> = pods.iter().map(|(node, ..)| *node).collect();
     names.dedup();
     let mut cluster = cluster(names.iter().map(|name| node(name, json!({}))));
-    for (machine, name, priority, cpu) in pods {
-        cluster.put_pod(on(machine, important(name, *priority, cpu)));
+    for (node, name, priority, cpu) in pods {
+        cluster.update_pod(on(node, important(name, *priority, cpu)));
     }
     cluster
 }
@@ -51,7 +51,7 @@ fn nobody_leaves_for_an_equal_or_for_a_pod_that_asks_nobody_to() {
     let said = placed(&mut one, pod("polite", json!({ "spec": spec })));
     assert!(said.contains("preemption: not eligible due to preemptionPolicy=Never."), "{said}");
     let said = placed(&mut one, important("huge", 9, "5"));
-    assert!(said.contains("preemption: no pods of lower priority whose leaving would help."), "{said}");
+    assert!(said.contains("preemption: No preemption victims found for incoming pod."), "{said}");
 }
 
 #[test]
@@ -60,15 +60,15 @@ fn budgets_are_kept_where_there_is_a_choice() {
     let mut free = full(&pods);
     assert_eq!(placed(&mut free, important("new", 9, "1")), "n1 without a");
     let mut guarded = full(&pods);
-    guarded.put_budget(budget("a", 0));
+    guarded.update_budget(budget("a", 0));
     assert_eq!(placed(&mut guarded, important("new", 9, "1")), "n2 without b");
     let mut both = full(&pods);
-    both.put_budget(budget("a", 0));
-    both.put_budget(budget("b", 0));
-    let Verdict::Preempt { machine, victims, .. } = verdict(&mut both, important("new", 9, "1")) else { panic!() };
-    assert_eq!((&*machine, victims[0].breaks_budget), ("n1", true), "without a choice, the least important");
+    both.update_budget(budget("a", 0));
+    both.update_budget(budget("b", 0));
+    let Verdict::Preempt { node, victims, .. } = verdict(&mut both, important("new", 9, "1")) else { panic!() };
+    assert_eq!((&*node, victims[0].violates_budget), ("n1", true), "without a choice, the least important");
     let mut inside = full(&[("n1", "a", 1, "2"), ("n1", "b", 1, "2")]);
-    inside.put_budget(budget("a", 0));
+    inside.update_budget(budget("a", 0));
     assert_eq!(placed(&mut inside, important("new", 9, "1")), "n1 without b");
     inside.remove_budget("ns", "a");
 }
@@ -79,11 +79,11 @@ fn room_being_made_is_kept_for_whom_it_is_made() {
     assert_eq!(placed(&mut one, important("first", 9, "4")), "n1 without a");
     let said = placed(&mut one, important("first", 9, "4"));
     assert!(said.contains("a terminating pod on the nominated node"), "it waits: {said}");
-    assert!(said.ends_with("waits for the pods that make room for it."), "{said}");
+    assert!(said.ends_with("waits for the deletion of preempted pods."), "{said}");
     assert!(placed(&mut one, important("equal", 9, "4")).contains("1 Insufficient cpu"));
     one.remove_pod(&PodKey::new("ns", "a"));
-    let offer = super::build::offer(&node("n1", json!({})));
-    one.put_offer("n1", offer);
+    let offer = super::fixtures::offer(&node("n1", json!({})));
+    one.update_offer("n1", offer);
     assert!(placed(&mut one, important("sneak", 8, "1")).contains("1 Insufficient cpu"), "the room is kept");
     assert_eq!(placed(&mut one, important("first", 9, "4")), "n1");
 }
@@ -93,7 +93,7 @@ fn pods_leaving_anyway_are_waited_for_before_others_are_asked() {
     let mut one = full(&[("n1", "a", 1, "2"), ("n1", "b", 1, "2")]);
     let mut leaving = important("b", 1, "2");
     leaving.terminating = true;
-    one.put_pod(on("n1", leaving));
+    one.update_pod(on("n1", leaving));
     assert_eq!(placed(&mut one, important("new", 9, "2")), "n1 without ", "b is enough and already going");
 }
 
@@ -101,7 +101,7 @@ fn pods_leaving_anyway_are_waited_for_before_others_are_asked() {
 fn a_victim_that_stays_after_all_is_not_waited_for() {
     let mut one = full(&[("n1", "a", 1, "4")]);
     assert_eq!(placed(&mut one, important("new", 9, "4")), "n1 without a");
-    one.stays(&PodKey::new("ns", "a"));
+    one.unmark_victim(&PodKey::new("ns", "a"));
     assert_eq!(placed(&mut one, important("new", 9, "4")), "n1 without a", "it is asked again");
 }
 
@@ -112,8 +112,8 @@ fn ports_and_neighbours_can_be_made_to_leave_too() {
         pod(name, json!({ "spec": { "priority": priority, "containers": [{ "name": "c", "ports": ports }] } }))
     };
     let mut held = cluster([node("n1", json!({}))]);
-    held.put_pod(on("n1", port("a", 1)));
-    held.put_pod(on("n1", important("bystander", 0, "1")));
+    held.update_pod(on("n1", port("a", 1)));
+    held.update_pod(on("n1", important("bystander", 0, "1")));
     assert_eq!(placed(&mut held, port("new", 9)), "n1 without a");
     let alone = |app: &str| {
         let term =
@@ -131,7 +131,7 @@ fn ports_and_neighbours_can_be_made_to_leave_too() {
     let mut guarded = cluster([node("n1", json!({}))]);
     let guard =
         json!({ "metadata": { "labels": { "app": "g" } }, "spec": { "priority": 1, "affinity": alone("hermit") } });
-    guarded.put_pod(on("n1", pod("guard", guard)));
+    guarded.update_pod(on("n1", pod("guard", guard)));
     assert_eq!(placed(&mut guarded, hermit(json!({}))), "n1 without guard");
 }
 
@@ -144,7 +144,7 @@ fn two_that_want_the_same_room_do_not_drive_each_other_out() {
     }
     assert_eq!(placed(&mut one, important("c", 6, "4")), "n1 without a");
     one.forget(&PodKey::new("ns", "a"));
-    one.put_offer("n1", super::build::offer(&node("n1", json!({}))));
+    one.update_offer("n1", super::fixtures::offer(&node("n1", json!({}))));
     assert_eq!(placed(&mut one, important("c", 6, "4")), "n1");
     assert!(placed(&mut one, important("a", 5, "4")).contains("1 Insufficient cpu"), "the weaker waits");
 }
@@ -154,5 +154,5 @@ fn a_machine_that_cannot_be_right_is_not_emptied() {
     let mut one = full(&[("n1", "a", 1, "4")]);
     let mut picky = important("new", 9, "4");
     picky = picky.with_volumes(vec![vec![]]);
-    assert!(matches!(verdict(&mut one, picky), Verdict::Unplaced(_)));
+    assert!(matches!(verdict(&mut one, picky), Verdict::Unschedulable(_)));
 }

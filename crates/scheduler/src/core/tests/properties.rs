@@ -1,4 +1,4 @@
-//! Random clusters, random pods, random news: whatever happens, the rules hold.
+//! Random clusters, random pods, random events: scheduling agrees with the reference.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,17 +6,17 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    build::{node, offer, pod, requests},
-    naive::{Resident, World},
+    fixtures::{node, offer, pod, requests},
+    reference::{PodOnNode, ReferenceCluster},
 };
 use crate::core::{
-    Cluster, decide,
-    verdict::{Settings, Strategy as Packing, Verdict, Wanted},
+    Cluster, schedule,
+    verdict::{PendingPod, ScoringStrategy, Verdict},
     view::{NodeView, OfferView, PodKey, PodView, PortRanges},
 };
 
 const HOST: &str = "kubernetes.io/hostname";
-const MACHINES: usize = 5;
+const NODES: usize = 5;
 
 fn any_node(at: usize) -> impl Strategy<Value = NodeView> {
     let zone = prop::sample::select(vec![None, Some("a"), Some("b"), Some("c")]);
@@ -118,65 +118,66 @@ fn any_pod(priorities: std::ops::Range<i32>) -> impl Strategy<Value = PodView> {
 }
 
 #[derive(Clone, Debug)]
-enum News {
-    Machine(NodeView),
-    MachineGone(usize),
+enum ClusterEvent {
+    Node(NodeView),
+    NodeDeleted(usize),
     Offer {
-        machine: usize,
+        node: usize,
         part: i64,
         known: bool,
     },
-    OfferGone(usize),
-    /// Somebody else bound it.
+    OfferDeleted(usize),
+    /// Another scheduler bound it.
     Bound(PodView, usize),
-    PodGone(usize),
-    PodLeaves(usize),
+    PodDeleted(usize),
+    PodTerminates(usize),
     Confirmed(usize),
     Team(bool),
-    Wanted(PodView),
-    /// One more of a kind that was wanted before.
-    Again(usize),
+    Created(PodView),
+    /// One more pod like one that was created before.
+    CreatedAgain(usize),
 }
 
-fn any_news() -> impl Strategy<Value = News> {
+fn any_event() -> impl Strategy<Value = ClusterEvent> {
     prop_oneof![
-        3 => (0..MACHINES).prop_flat_map(any_node).prop_map(News::Machine),
-        1 => (0..MACHINES).prop_map(News::MachineGone),
-        3 => (0..MACHINES, 0..5i64, any::<bool>()).prop_map(|(machine, part, known)| News::Offer { machine, part, known }),
-        1 => (0..MACHINES).prop_map(News::OfferGone),
-        2 => (any_pod(0..1), 0..MACHINES).prop_map(|(pod, at)| News::Bound(pod, at)),
-        1 => (0..9usize).prop_map(News::PodGone),
-        1 => (0..9usize).prop_map(News::PodLeaves),
-        2 => (0..9usize).prop_map(News::Confirmed),
-        1 => any::<bool>().prop_map(News::Team),
-        4 => any_pod(0..1).prop_map(News::Wanted),
-        8 => (0..3usize).prop_map(News::Again),
+        3 => (0..NODES).prop_flat_map(any_node).prop_map(ClusterEvent::Node),
+        1 => (0..NODES).prop_map(ClusterEvent::NodeDeleted),
+        3 => (0..NODES, 0..5i64, any::<bool>()).prop_map(|(node, part, known)| ClusterEvent::Offer { node, part, known }),
+        1 => (0..NODES).prop_map(ClusterEvent::OfferDeleted),
+        2 => (any_pod(0..1), 0..NODES).prop_map(|(pod, at)| ClusterEvent::Bound(pod, at)),
+        1 => (0..9usize).prop_map(ClusterEvent::PodDeleted),
+        1 => (0..9usize).prop_map(ClusterEvent::PodTerminates),
+        2 => (0..9usize).prop_map(ClusterEvent::Confirmed),
+        1 => any::<bool>().prop_map(ClusterEvent::Team),
+        4 => any_pod(0..1).prop_map(ClusterEvent::Created),
+        8 => (0..3usize).prop_map(ClusterEvent::CreatedAgain),
     ]
 }
 
-/// Some machines that offer everything, to begin with.
-fn any_start() -> impl Strategy<Value = Vec<News>> {
-    let machine = |at: usize| {
-        any_node(at).prop_map(move |node| [News::Machine(node), News::Offer { machine: at, part: 4, known: false }])
+/// Some nodes that offer everything, to begin with.
+fn any_start() -> impl Strategy<Value = Vec<ClusterEvent>> {
+    let node_with_offer = |at: usize| {
+        any_node(at)
+            .prop_map(move |node| [ClusterEvent::Node(node), ClusterEvent::Offer { node: at, part: 4, known: false }])
     };
-    let all: Vec<_> = (0..MACHINES).map(machine).collect();
-    (all, prop::collection::vec(any_news(), 0..40))
-        .prop_map(|(machines, more)| machines.into_iter().flatten().chain(more).collect())
+    let all: Vec<_> = (0..NODES).map(node_with_offer).collect();
+    (all, prop::collection::vec(any_event(), 0..40))
+        .prop_map(|(nodes, more)| nodes.into_iter().flatten().chain(more).collect())
 }
 
 /// The cluster and the plain world, told the same.
 struct Both {
     cluster: Cluster,
-    world: World,
+    reference: ReferenceCluster,
     names: usize,
     version: u64,
-    /// What was wanted, the last first.
+    /// Pods that were created, the last first.
     wanted: Vec<PodView>,
 }
 
 impl Both {
     fn new() -> Self {
-        Self { cluster: Cluster::new(), world: World::default(), names: 0, version: 10, wanted: vec![] }
+        Self { cluster: Cluster::new(), reference: ReferenceCluster::default(), names: 0, version: 10, wanted: vec![] }
     }
 
     fn named(&mut self, mut pod: PodView) -> PodView {
@@ -186,54 +187,56 @@ impl Both {
         pod
     }
 
-    /// The verdict, if the news was a pod that wants a machine.
-    fn hear(&mut self, news: News, settings: &Settings) -> Option<(Arc<PodView>, Verdict)> {
+    /// Returns the verdict, if the event was a new pod.
+    fn apply(&mut self, event: ClusterEvent, scoring: ScoringStrategy) -> Option<(Arc<PodView>, Verdict)> {
         self.version += 1;
-        match news {
-            News::Machine(node) => {
-                self.world.nodes.insert(node.name.clone(), node.clone());
-                self.cluster.put_machine(node);
+        match event {
+            ClusterEvent::Node(node) => {
+                self.reference.nodes.insert(node.name.clone(), node.clone());
+                self.cluster.update_node(node);
             }
-            News::MachineGone(at) => {
-                self.world.nodes.remove(&format!("n{at}"));
-                self.cluster.remove_machine(&format!("n{at}"));
+            ClusterEvent::NodeDeleted(at) => {
+                self.reference.nodes.remove(&format!("n{at}"));
+                self.cluster.remove_node(&format!("n{at}"));
             }
-            News::Offer { machine, part, known } => self.offer(&format!("n{machine}"), part, known),
-            News::OfferGone(at) => {
-                self.world.offers.remove(&format!("n{at}"));
+            ClusterEvent::Offer { node, part, known } => self.offer(&format!("n{node}"), part, known),
+            ClusterEvent::OfferDeleted(at) => {
+                self.reference.offers.remove(&format!("n{at}"));
                 self.cluster.remove_offer(&format!("n{at}"));
             }
-            News::Bound(pod, at) => {
+            ClusterEvent::Bound(pod, at) => {
                 let node = format!("n{at}");
                 let mut pod = self.named(pod);
                 (pod.node, pod.version) = (Some(node.clone()), self.version);
                 let pod = Arc::new(pod);
-                self.cluster.put_pod(Arc::clone(&pod));
-                let fresh = self.world.offers.get(&node).is_none_or(|offer| offer.seen < self.version);
-                self.world.pods.push(Resident { pod, node, fresh, ports: vec![] });
+                self.cluster.update_pod(Arc::clone(&pod));
+                let fresh = self.reference.offers.get(&node).is_none_or(|offer| offer.seen < self.version);
+                self.reference.pods.push(PodOnNode { pod, node, fresh, ports: vec![] });
             }
-            News::PodGone(nth) if nth < self.world.pods.len() => {
-                let gone = self.world.pods.remove(nth);
+            ClusterEvent::PodDeleted(nth) if nth < self.reference.pods.len() => {
+                let gone = self.reference.pods.remove(nth);
                 self.cluster.remove_pod(&gone.pod.key);
             }
-            News::PodLeaves(nth) if nth < self.world.pods.len() => self.update(nth, |pod| pod.terminating = true),
-            News::Confirmed(nth) if nth < self.world.pods.len() => self.update(nth, |_| {}),
-            News::PodGone(_) | News::PodLeaves(_) | News::Confirmed(_) => {}
-            News::Team(is_a) => {
+            ClusterEvent::PodTerminates(nth) if nth < self.reference.pods.len() => {
+                self.update(nth, |pod| pod.terminating = true)
+            }
+            ClusterEvent::Confirmed(nth) if nth < self.reference.pods.len() => self.update(nth, |_| {}),
+            ClusterEvent::PodDeleted(_) | ClusterEvent::PodTerminates(_) | ClusterEvent::Confirmed(_) => {}
+            ClusterEvent::Team(is_a) => {
                 let labels = [("team".to_owned(), if is_a { "a" } else { "b" }.to_owned())];
-                self.cluster.put_namespace("other", labels.clone().into());
-                self.world.namespaces.insert("other".to_owned(), labels.into());
+                self.cluster.update_namespace("other", labels.clone().into());
+                self.reference.namespaces.insert("other".to_owned(), labels.into());
             }
-            News::Again(nth) => {
+            ClusterEvent::CreatedAgain(nth) => {
                 let pod = self.wanted.get(nth).cloned()?;
-                return self.hear(News::Wanted(pod), settings);
+                return self.apply(ClusterEvent::Created(pod), scoring);
             }
-            News::Wanted(pod) => {
-                if !self.wanted.iter().any(|known| known.shape == pod.shape && known.tags == pod.tags) {
+            ClusterEvent::Created(pod) => {
+                if !self.wanted.iter().any(|known| known.spec == pod.spec && known.label_set == pod.label_set) {
                     self.wanted.insert(0, pod.clone());
                 }
                 let pod = Arc::new(self.named(pod));
-                let verdict = decide(&mut self.cluster, &[Wanted::new(Arc::clone(&pod))], settings).remove(0);
+                let verdict = schedule(&mut self.cluster, &[PendingPod::new(Arc::clone(&pod))], scoring).remove(0);
                 return Some((pod, verdict));
             }
         }
@@ -241,67 +244,66 @@ impl Both {
     }
 
     fn offer(&mut self, name: &str, part: i64, known: bool) {
-        let Some(node) = self.world.nodes.get(name).cloned() else { return };
+        let Some(node) = self.reference.nodes.get(name).cloned() else { return };
         let seen = if known { self.version } else { 0 };
-        let mut given = OfferView { seen, automatic: PortRanges::parse(["31000-31003"]), ..offer(&node) };
-        given.free.values_mut().for_each(|amount| *amount = *amount * part / 4);
-        for resident in self.world.pods.iter_mut().filter(|resident| resident.node == name) {
-            resident.fresh = self.cluster.bound_at(&resident.pod.key).is_none_or(|version| version > seen);
+        let mut offered = OfferView { seen, automatic_ports: PortRanges::parse_valid(["31000-31003"]), ..offer(&node) };
+        offered.free.values_mut().for_each(|amount| *amount = *amount * part / 4);
+        for other in self.reference.pods.iter_mut().filter(|other| other.node == name) {
+            other.fresh = self.cluster.bound_version(&other.pod.key).is_none_or(|version| version > seen);
         }
-        self.world.offers.insert(name.to_owned(), given.clone());
-        self.cluster.put_offer(name, given);
+        self.reference.offers.insert(name.to_owned(), offered.clone());
+        self.cluster.update_offer(name, offered);
     }
 
     fn update(&mut self, nth: usize, change: impl FnOnce(&mut PodView)) {
-        let resident = &mut self.world.pods[nth];
-        let mut pod = PodView::clone(&resident.pod);
+        let other = &mut self.reference.pods[nth];
+        let mut pod = PodView::clone(&other.pod);
         let assumed = pod.node.is_none();
-        (pod.node, pod.version) = (Some(resident.node.clone()), self.version);
-        let given = resident.ports.iter().zip(&pod.shape.wishes);
-        pod.given =
-            given.map(|(port, wish)| crate::core::view::GivenPort { wish: wish.clone(), host_port: *port }).collect();
+        (pod.node, pod.version) = (Some(other.node.clone()), self.version);
+        let ports = other.ports.iter().zip(&pod.spec.automatic_ports);
+        pod.assigned_ports = ports.map(|(number, port)| port.assign(*number)).collect();
         change(&mut pod);
-        resident.pod = Arc::new(pod);
+        other.pod = Arc::new(pod);
         if assumed {
-            let seen = self.world.offers.get(&resident.node).map(|offer| offer.seen);
-            resident.fresh = seen.is_none_or(|seen| seen < self.version);
+            let seen = self.reference.offers.get(&other.node).map(|offer| offer.seen);
+            other.fresh = seen.is_none_or(|seen| seen < self.version);
         }
-        self.cluster.put_pod(Arc::clone(&resident.pod));
+        self.cluster.update_pod(Arc::clone(&other.pod));
     }
 
     fn settle(&mut self, pod: Arc<PodView>, verdict: &Verdict) {
-        if let Verdict::Place { machine, ports } = verdict {
+        if let Verdict::Place { node, ports } = verdict {
             let ports = ports.iter().map(|port| port.host_port).collect();
-            self.world.pods.push(Resident { pod, node: machine.to_string(), fresh: true, ports });
+            self.reference.pods.push(PodOnNode { pod, node: node.to_string(), fresh: true, ports });
         }
     }
 }
 
-fn packing() -> impl Strategy<Value = Settings> {
-    prop::sample::select(vec![Packing::Spread, Packing::Binpack]).prop_map(|strategy| Settings { strategy })
+fn any_scoring() -> impl Strategy<Value = ScoringStrategy> {
+    prop::sample::select(vec![ScoringStrategy::LeastAllocated, ScoringStrategy::MostAllocated])
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Placed exactly if the plain rules have a machine for it, and then on one of those.
+    /// Placed exactly if the plain rules have a node for it, and then on one of those.
     #[test]
-    fn the_rules_decide(news in any_start(), settings in packing()) {
+    fn a_pod_is_placed_exactly_if_the_reference_has_a_node_for_it(events in any_start(), scoring in any_scoring()) {
         let mut both = Both::new();
-        for one in news {
-            let before = both.world.clone();
-            let Some((pod, verdict)) = both.hear(one, &settings) else { continue };
+        for event in events {
+            let before = both.reference.clone();
+            let Some((pod, verdict)) = both.apply(event, scoring) else { continue };
             let fitting = before.fitting(&pod);
             match &verdict {
-                Verdict::Place { machine, ports } => {
-                    prop_assert!(fitting.contains(&**machine), "{} does not fit on {machine}", pod.key);
-                    let wishes = if both.world.maps(&pod, machine) { pod.shape.wishes.len() } else { 0 };
-                    prop_assert_eq!(ports.len(), wishes);
+                Verdict::Place { node, ports } => {
+                    prop_assert!(fitting.contains(&**node), "{} does not fit on {node}", pod.key);
+                    let automatic_ports = if both.reference.maps(&pod, node) { pod.spec.automatic_ports.len() } else { 0 };
+                    prop_assert_eq!(ports.len(), automatic_ports);
                 }
-                Verdict::Unplaced(why) => {
+                Verdict::Unschedulable(why) => {
                     prop_assert!(fitting.is_empty(), "{} fits on {fitting:?}: {why}", pod.key);
-                    prop_assert_eq!(why.machines, before.nodes.len());
-                    prop_assert!(why.machines == 0 || why.reasons.values().sum::<usize>() >= why.machines);
+                    prop_assert_eq!(why.nodes, before.nodes.len());
+                    prop_assert!(why.nodes == 0 || why.reasons.values().sum::<usize>() >= why.nodes);
                 }
                 Verdict::Preempt { .. } => prop_assert!(false, "all are equally important"),
             }
@@ -309,17 +311,17 @@ proptest! {
         }
     }
 
-    /// A cluster that heard everything bit by bit is as good as one told only what holds now.
+    /// A cache that was updated event by event schedules like one that is built from the current objects.
     #[test]
-    fn what_is_kept_is_what_would_be_worked_out_anew(news in any_start(), settings in packing()) {
-        let (mut kept, mut fresh) = (Both::new(), Both::new());
-        for one in news {
-            let now = kept.hear(one.clone(), &settings);
-            fresh.cluster = fresh.cluster.renewed();
-            let anew = fresh.hear(one, &settings);
+    fn the_cache_equals_one_built_from_scratch(events in any_start(), scoring in any_scoring()) {
+        let (mut cached, mut fresh) = (Both::new(), Both::new());
+        for event in events {
+            let now = cached.apply(event.clone(), scoring);
+            fresh.cluster = fresh.cluster.rebuilt();
+            let anew = fresh.apply(event, scoring);
             prop_assert_eq!(now.as_ref().map(|(_, verdict)| verdict), anew.as_ref().map(|(_, verdict)| verdict));
-            for (both, said) in [(&mut kept, now), (&mut fresh, anew)] {
-                if let Some((pod, verdict)) = said {
+            for (both, result) in [(&mut cached, now), (&mut fresh, anew)] {
+                if let Some((pod, verdict)) = result {
                     both.settle(pod, &verdict);
                 }
             }
@@ -328,70 +330,70 @@ proptest! {
 
     /// A batch is its pods one after the other, and the same again every time.
     #[test]
-    fn a_batch_is_no_more_than_its_pods(
-        news in any_start(), pods in prop::collection::vec(any_pod(0..3), 1..12), settings in packing(),
+    fn a_batch_is_scheduled_like_its_pods_one_by_one(
+        events in any_start(), pods in prop::collection::vec(any_pod(0..3), 1..12), scoring in any_scoring(),
     ) {
         let build = || {
             let mut both = Both::new();
-            for one in news.clone() {
-                if let Some((pod, verdict)) = both.hear(one, &settings) {
+            for event in events.clone() {
+                if let Some((pod, verdict)) = both.apply(event, scoring) {
                     both.settle(pod, &verdict);
                 }
             }
             both
         };
         let (mut whole, mut single, mut again) = (build(), build(), build());
-        let batch: Vec<Wanted> = pods.iter().map(|pod| Wanted::new(Arc::new(whole.named(pod.clone())))).collect();
-        let together = decide(&mut whole.cluster, &batch, &settings);
-        let apart: Vec<Verdict> =
-            batch.iter().map(|one| decide(&mut single.cluster, std::slice::from_ref(one), &settings).remove(0)).collect();
-        prop_assert_eq!(&together, &apart);
-        prop_assert_eq!(&together, &decide(&mut again.cluster, &batch, &settings));
+        let batch: Vec<PendingPod> = pods.iter().map(|pod| PendingPod::new(Arc::new(whole.named(pod.clone())))).collect();
+        let at_once = schedule(&mut whole.cluster, &batch, scoring);
+        let one_by_one: Vec<Verdict> =
+            batch.iter().map(|one| schedule(&mut single.cluster, std::slice::from_ref(one), scoring).remove(0)).collect();
+        prop_assert_eq!(&at_once, &one_by_one);
+        prop_assert_eq!(&at_once, &schedule(&mut again.cluster, &batch, scoring));
     }
 
     /// Only the less important leave, no more of them than needed, and then the pod fits.
     #[test]
     fn preemption_is_needed_and_enough(
-        nodes in (0..MACHINES).map(any_node).collect::<Vec<_>>(),
-        there in prop::collection::vec((any_pod(0..3), 0..MACHINES), 0..20),
+        nodes in (0..NODES).map(any_node).collect::<Vec<_>>(),
+        there in prop::collection::vec((any_pod(0..3), 0..NODES), 0..20),
         wanted in any_pod(1..4),
     ) {
         let mut both = Both::new();
         for (at, node) in nodes.into_iter().enumerate() {
-            both.hear(News::Machine(node), &Settings::default());
-            both.hear(News::Offer { machine: at, part: 4, known: false }, &Settings::default());
+            both.apply(ClusterEvent::Node(node), ScoringStrategy::default());
+            both.apply(ClusterEvent::Offer { node: at, part: 4, known: false }, ScoringStrategy::default());
         }
         for (pod, at) in there {
             let node = format!("n{at}");
-            if both.world.fits(&pod, &node) && pod.shape.wishes.is_empty() {
-                both.hear(News::Bound(pod, at), &Settings::default());
+            if both.reference.fits(&pod, &node) && pod.spec.automatic_ports.is_empty() {
+                both.apply(ClusterEvent::Bound(pod, at), ScoringStrategy::default());
             }
         }
-        let before = both.world.clone();
-        let Some((pod, verdict)) = both.hear(News::Wanted(wanted), &Settings::default()) else { return Ok(()) };
+        let before = both.reference.clone();
+        let Some((pod, verdict)) = both.apply(ClusterEvent::Created(wanted), ScoringStrategy::default()) else { return Ok(()) };
         let without = |names: &[&PodKey]| {
-            let mut world = before.clone();
-            world.pods.retain(|resident| !names.contains(&&resident.pod.key));
-            world
+            let mut reference = before.clone();
+            reference.pods.retain(|other| !names.contains(&&other.pod.key));
+            reference
         };
-        let priority = |key: &PodKey| before.pods.iter().find(|r| r.pod.key == *key).map(|r| r.pod.shape.priority);
+        let priority = |key: &PodKey| before.pods.iter().find(|r| r.pod.key == *key).map(|r| r.pod.spec.priority);
         match verdict {
-            Verdict::Place { machine, .. } => prop_assert!(before.fits(&pod, &machine)),
-            Verdict::Preempt { machine, victims, .. } => {
+            Verdict::Place { node, .. } => prop_assert!(before.fits(&pod, &node)),
+            Verdict::Preempt { node, victims, .. } => {
                 prop_assert!(before.fitting(&pod).is_empty());
                 let names: Vec<&PodKey> = victims.iter().map(|victim| &victim.key).collect();
-                prop_assert!(names.iter().all(|name| priority(name).is_some_and(|p| p < pod.shape.priority)));
-                prop_assert!(without(&names).fits(&pod, &machine));
+                prop_assert!(names.iter().all(|name| priority(name).is_some_and(|p| p < pod.spec.priority)));
+                prop_assert!(without(&names).fits(&pod, &node));
                 for spared in 0..names.len() {
                     let mut fewer = names.clone();
                     fewer.remove(spared);
-                    prop_assert!(!without(&fewer).fits(&pod, &machine), "{} need not leave", names[spared]);
+                    prop_assert!(!without(&fewer).fits(&pod, &node), "{} need not leave", names[spared]);
                 }
             }
-            Verdict::Unplaced(why) => {
+            Verdict::Unschedulable(why) => {
                 for node in before.nodes.keys() {
-                    let lower = before.pods.iter().filter(|r| r.node == *node && r.pod.shape.priority < pod.shape.priority);
-                    let names: Vec<&PodKey> = lower.map(|resident| &resident.pod.key).collect();
+                    let lower = before.pods.iter().filter(|r| r.node == *node && r.pod.spec.priority < pod.spec.priority);
+                    let names: Vec<&PodKey> = lower.map(|other| &other.pod.key).collect();
                     prop_assert!(names.is_empty() || !without(&names).fits(&pod, node), "{node} could be emptied: {why}");
                 }
             }
@@ -406,17 +408,17 @@ proptest! {
             let labels = json!({ "zone": format!("z{zone}") });
             let node = node(&format!("n{at}"), json!({ "metadata": { "labels": labels } }));
             let (name, offer) = (node.name.clone(), offer(&node));
-            cluster.put_machine(node);
-            cluster.put_offer(&name, offer);
+            cluster.update_node(node);
+            cluster.update_offer(&name, offer);
         }
         let rule = json!([{ "maxSkew": skew, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
             "labelSelector": { "matchLabels": { "app": "x" } } }]);
         let mut zones: BTreeMap<usize, i32> = sizes.iter().map(|zone| (*zone, 0)).collect();
         for nth in 0..count {
             let more = json!({ "metadata": { "labels": { "app": "x" } }, "spec": { "topologySpreadConstraints": rule } });
-            let wanted = Wanted::new(Arc::new(pod(&format!("p{nth}"), more)));
-            if let Verdict::Place { machine, .. } = decide(&mut cluster, &[wanted], &Settings::default()).remove(0) {
-                let at: usize = machine[1..].parse().unwrap();
+            let wanted = PendingPod::new(Arc::new(pod(&format!("p{nth}"), more)));
+            if let Verdict::Place { node, .. } = schedule(&mut cluster, &[wanted], ScoringStrategy::default()).remove(0) {
+                let at: usize = node[1..].parse().unwrap();
                 *zones.get_mut(&sizes[at]).unwrap() += 1;
             }
             let (least, most) = (zones.values().min().unwrap(), zones.values().max().unwrap());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::build::{asking, cluster, node, offer, on, placed, pod, requests};
+use super::fixtures::{asking, cluster, node, offer, on, placed, pod, requests};
 use crate::core::{
     Cluster,
     view::{NodeTerm, OfferView, PodView, PortRanges, Requirement},
@@ -47,7 +47,7 @@ fn a_pod_goes_where_there_is_room() {
 fn what_no_machine_has_can_never_fit() {
     let said = alone(asking("a", "64"), json!({}));
     assert!(said.starts_with("0/1 nodes are available: 1 Insufficient cpu. closest: n1 lacks 60 cpu; "), "{said}");
-    assert!(said.ends_with("no machine has 64 cpu (the largest has 4 cpu): cannot fit until a larger machine joins."));
+    assert!(said.ends_with("no node has 64 cpu (the largest has 4 cpu): cannot fit until a larger node joins."));
     let odd = pod("p", json!({ "spec": { "containers": [requests(json!({ "example.com/gpu": "2", "cpu": "9" }))] } }));
     let said = alone(odd, json!({}));
     assert!(said.starts_with("0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu."), "{said}");
@@ -64,7 +64,7 @@ fn a_machine_takes_so_many_pods_and_no_more() {
 #[test]
 fn no_machine_is_said_as_such() {
     let said = placed(&mut Cluster::new(), asking("a", "1"));
-    assert_eq!(said, "no nodes available to schedule pods; cannot fit until a machine joins.");
+    assert_eq!(said, "no nodes available to schedule pods; cannot fit until a node joins.");
 }
 
 #[test]
@@ -74,18 +74,18 @@ fn machines_that_are_not_there_for_it_say_why() {
     assert_eq!(
         said,
         "0/1 nodes are available: 1 node(s) were unschedulable. closest: n1 if it were uncordoned; would fit when a \
-         machine is uncordoned."
+         node is uncordoned."
     );
     let said = alone(plain(), json!({ "status": { "conditions": [] } }));
     assert!(
-        said.contains("1 node(s) were not ready. closest: n1 is not ready; would fit when a machine returns"),
+        said.contains("1 node(s) were not ready. closest: n1 is not ready; would fit when a node returns"),
         "{said}"
     );
     let taint = json!({ "spec": { "taints": [{ "key": "dedicated", "value": "db", "effect": "NoSchedule" }] } });
     assert_eq!(
         alone(plain(), taint),
         "0/1 nodes are available: 1 node(s) had untolerated taint {dedicated: db}. closest: n1 if taint dedicated=db \
-         were tolerated; cannot fit until the pod or a machine is changed."
+         were tolerated; cannot fit until the pod or a node is changed."
     );
     let mut silent = cluster([node("n1", json!({}))]);
     silent.remove_offer("n1");
@@ -132,7 +132,7 @@ fn selectors_and_affinity_choose_machines() {
     assert!(alone(affine("matchExpressions", json!(["hdd"])), labelled()).contains(unmatched));
     assert_eq!(alone(affine("matchFields", json!(["n1"])), labelled()), "n1");
     let said = alone(affine("matchFields", json!(["n2"])), labelled());
-    assert!(said.contains(unmatched) && said.ends_with("cannot fit until the pod or a machine is changed."), "{said}");
+    assert!(said.contains(unmatched) && said.ends_with("cannot fit until the pod or a node is changed."), "{said}");
     let preferred =
         json!([{ "weight": 1, "preference": { "matchExpressions": [{ "key": "disk", "operator": "Exists" }] } }]);
     let liking = pod(
@@ -169,7 +169,7 @@ fn volumes_bind_pods_to_where_they_are() {
     let nowhere = asking("a", "1").with_volumes(vec![vec![term("b")], vec![term("a")]]);
     let said = placed(&mut zones(), nowhere);
     assert!(said.contains("3 node(s) had volume node affinity conflict"), "{said}");
-    let waiting = asking("a", "1").waiting_for(vec!["persistentvolumeclaim \"data\" not found".to_owned()]);
+    let waiting = asking("a", "1").with_missing(vec!["persistentvolumeclaim \"data\" not found".to_owned()]);
     let said = placed(&mut zones(), waiting);
     assert!(said.starts_with("0/4 nodes are available: persistentvolumeclaim \"data\" not found. "), "{said}");
 }
@@ -190,8 +190,9 @@ fn a_host_port_is_given_once_and_only_where_offered() {
         "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. closest: host port 80 \
          on n1 is taken by ns/ha-proxy; would fit when pods leave."
     );
-    let narrow = OfferView { explicit: PortRanges::parse(["31000-32000"]), ..offer(&node("n1", json!({}))) };
-    one.put_offer("n1", narrow);
+    let narrow =
+        OfferView { explicit_ports: PortRanges::parse_valid(["31000-32000"]), ..offer(&node("n1", json!({}))) };
+    one.update_offer("n1", narrow);
     let said = placed(&mut one, port("low", 82));
     assert!(said.contains("closest: host port 82 lies outside 31000-32000 that n1 offers; cannot fit until"), "{said}");
 }
@@ -207,15 +208,18 @@ fn automatic_ports_are_the_first_free_ones() {
             json!({ "metadata": { "labels": labels }, "spec": { "containers": [{ "name": "c", "ports": ports }] } }),
         )
     };
-    let few = OfferView { automatic: PortRanges::parse(["31002", "31005-31007"]), ..offer(&node("n1", json!({}))) };
+    let few = OfferView {
+        automatic_ports: PortRanges::parse_valid(["31002", "31005-31007"]),
+        ..offer(&node("n1", json!({})))
+    };
     let mut one = cluster([node("n1", json!({}))]);
-    one.put_offer("n1", few);
+    one.update_offer("n1", few);
     let taker =
         json!({ "spec": { "containers": [{ "name": "c", "ports": [{ "containerPort": 1, "hostPort": 31005 }] }] } });
     assert_eq!(placed(&mut one, pod("taker", taker)), "n1");
-    let Verdict::Place { ports, .. } = super::build::verdict(&mut one, wild("a")) else { panic!("it fits") };
+    let Verdict::Place { ports, .. } = super::fixtures::verdict(&mut one, wild("a")) else { panic!("it fits") };
     assert_eq!(
-        ports.iter().map(|port| (port.wish.container_port, port.host_port)).collect::<Vec<_>>(),
+        ports.iter().map(|port| (port.container_port, port.host_port)).collect::<Vec<_>>(),
         [(80, 31002), (81, 31006)]
     );
     let said = placed(&mut one, wild("b"));
@@ -227,31 +231,32 @@ fn where_pods_have_no_addresses_their_ports_get_numbers_of_the_machine() {
     use crate::core::verdict::Verdict;
     let host = || {
         let node = node("n1", json!({ "metadata": { "annotations": { "mainstay.dev/endpoints": "host-port" } } }));
-        let offer = OfferView { automatic: PortRanges::parse(["31000"]), ..offer(&node) };
+        let offer = OfferView { automatic_ports: PortRanges::parse_valid(["31000"]), ..offer(&node) };
         let mut cluster = cluster([node]);
-        cluster.put_offer("n1", offer);
+        cluster.update_offer("n1", offer);
         cluster
     };
     let spec = json!({ "containers": [{ "name": "c", "ports": [{ "containerPort": 80 }] }] });
     let unlabelled = |name: &str| pod(name, json!({ "spec": spec }));
-    let asking = |name: &str, mapping: &str| {
-        pod(name, json!({ "metadata": { "labels": { "k8s.mesosphere.io/portMapping": mapping } }, "spec": spec }))
+    let asking = |name: &str, port_mapping: &str| {
+        pod(name, json!({ "metadata": { "labels": { "k8s.mesosphere.io/portMapping": port_mapping } }, "spec": spec }))
     };
-    let given =
-        |cluster: &mut crate::core::Cluster, pod: crate::core::view::PodView| match super::build::verdict(cluster, pod)
-        {
+    let assigned_ports =
+        |cluster: &mut crate::core::Cluster, pod: crate::core::view::PodView| match super::fixtures::verdict(
+            cluster, pod,
+        ) {
             Verdict::Place { ports, .. } => ports.iter().map(|port| port.host_port).collect::<Vec<_>>(),
             other => panic!("{other:?}"),
         };
-    assert_eq!(given(&mut host(), unlabelled("a")), [31000]);
-    assert_eq!(given(&mut host(), asking("a", "wildcard")), [31000]);
-    assert_eq!(given(&mut host(), asking("a", "fixed")), Vec::<u16>::new());
-    assert_eq!(given(&mut cluster([node("n1", json!({}))]), unlabelled("a")), Vec::<u16>::new());
+    assert_eq!(assigned_ports(&mut host(), unlabelled("a")), [31000]);
+    assert_eq!(assigned_ports(&mut host(), asking("a", "wildcard")), [31000]);
+    assert_eq!(assigned_ports(&mut host(), asking("a", "fixed")), Vec::<u16>::new());
+    assert_eq!(assigned_ports(&mut cluster([node("n1", json!({}))]), unlabelled("a")), Vec::<u16>::new());
     let mut full = host();
-    given(&mut full, unlabelled("a"));
+    assigned_ports(&mut full, unlabelled("a"));
     let said = placed(&mut full, unlabelled("b"));
     assert!(said.contains("1 node(s) didn't have enough automatic ports. closest: n1 has 0 of 1 automatic"), "{said}");
-    assert_eq!(given(&mut full, asking("c", "fixed")), Vec::<u16>::new());
+    assert_eq!(assigned_ports(&mut full, asking("c", "fixed")), Vec::<u16>::new());
 }
 
 #[test]
@@ -294,7 +299,7 @@ fn namespaces_bound_whom_rules_speak_of() {
     };
     let there = |cluster: &mut Cluster| {
         let labels = json!({ "app": "web" });
-        cluster.put_pod(on("n1", pod("w", json!({ "metadata": { "namespace": "other", "labels": labels } }))));
+        cluster.update_pod(on("n1", pod("w", json!({ "metadata": { "namespace": "other", "labels": labels } }))));
     };
     for (more, goes) in [
         (json!({}), "n2"),
@@ -304,7 +309,7 @@ fn namespaces_bound_whom_rules_speak_of() {
         (json!({ "namespaceSelector": { "matchLabels": { "team": "b" } } }), "n2"),
     ] {
         let mut cluster = zones();
-        cluster.put_namespace("other", [("team".to_owned(), "a".to_owned())].into());
+        cluster.update_namespace("other", [("team".to_owned(), "a".to_owned())].into());
         there(&mut cluster);
         assert_eq!(placed(&mut cluster, pod("p", json!({ "spec": term(more.clone()) }))), goes, "{more}");
     }
@@ -312,7 +317,7 @@ fn namespaces_bound_whom_rules_speak_of() {
     let spec = term(json!({ "namespaceSelector": { "matchLabels": { "team": "a" } } }));
     there(&mut renamed);
     assert_eq!(placed(&mut renamed, pod("p", json!({ "spec": spec.clone() }))), "n2");
-    renamed.put_namespace("other", [("team".to_owned(), "a".to_owned())].into());
+    renamed.update_namespace("other", [("team".to_owned(), "a".to_owned())].into());
     assert_eq!(placed(&mut renamed, pod("q", json!({ "spec": spec }))), "n3", "labels count from when they are there");
 }
 
@@ -325,14 +330,14 @@ fn preferred_neighbours_draw_and_repel() {
     };
     let with_db = || {
         let mut cluster = zones();
-        cluster.put_pod(on("n3", pod("db", json!({ "metadata": { "labels": { "app": "db" } } }))));
+        cluster.update_pod(on("n3", pod("db", json!({ "metadata": { "labels": { "app": "db" } } }))));
         cluster
     };
     assert_eq!(placed(&mut with_db(), web("a", json!({}))), "n1");
     assert_eq!(placed(&mut with_db(), web("a", preferring("podAffinity"))), "n3");
     assert_eq!(placed(&mut with_db(), web("a", preferring("podAntiAffinity"))), "n1");
     let mut fan = zones();
-    fan.put_pod(on("n3", web("fan", preferring("podAffinity"))));
+    fan.update_pod(on("n3", web("fan", preferring("podAffinity"))));
     let db = pod("db", json!({ "metadata": { "labels": { "app": "db" } } }));
     assert_eq!(placed(&mut fan, db), "n3", "what others prefer counts too");
 }
@@ -351,9 +356,9 @@ fn spreading_keeps_domains_level() {
     assert_eq!(placed(&mut level, spread("a")), "n1");
     assert_eq!(placed(&mut level, spread("b")), "n3");
     assert_eq!(placed(&mut level, spread("c")), "n2");
-    level.remove_machine("n3");
-    assert_eq!(placed(&mut level, spread("d")), "n1", "a domain without machines does not count");
-    level.put_machine(node("n5", json!({ "metadata": { "labels": { "zone": "c" } } })));
+    level.remove_node("n3");
+    assert_eq!(placed(&mut level, spread("d")), "n1", "a domain without nodes does not count");
+    level.update_node(node("n5", json!({ "metadata": { "labels": { "zone": "c" } } })));
     let said = placed(&mut level, spread("e"));
     assert!(said.contains("2 node(s) didn't match pod topology spread constraints"), "{said}");
     assert!(said.contains("1 node(s) were not offering"), "{said}");
@@ -375,7 +380,7 @@ fn spreading_says_which_machines_count() {
         let mut cluster = zones();
         let taint = json!([{ "key": "x", "effect": "NoSchedule" }]);
         cluster
-            .put_machine(node("n3", json!({ "metadata": { "labels": { "zone": "b" } }, "spec": { "taints": taint } })));
+            .update_node(node("n3", json!({ "metadata": { "labels": { "zone": "b" } }, "spec": { "taints": taint } })));
         let first = placed(&mut cluster, web("a", spreading(json!({ "nodeTaintsPolicy": policy }))));
         assert_eq!(first, "n1");
         placed(&mut cluster, web("b", spreading(json!({ "nodeTaintsPolicy": policy }))))
@@ -401,7 +406,7 @@ fn pods_on_their_way_out_do_not_count_for_spreading() {
     let mut cluster = zones();
     let mut leaving = web("old", json!({}));
     leaving.terminating = true;
-    cluster.put_pod(on("n1", leaving));
+    cluster.update_pod(on("n1", leaving));
     assert_eq!(placed(&mut cluster, web("a", spreading(json!({})))), "n2");
     assert_eq!(placed(&mut cluster, web("b", spreading(json!({})))), "n3");
 }
@@ -413,9 +418,9 @@ fn spreading_if_possible_prefers_empty_domains_and_never_blocks() {
         node("n2", json!({ "metadata": { "labels": { "zone": "b" } }, "status": { "allocatable": { "cpu": "1" } } })),
     ]);
     let any = |name: &str| web(name, spreading(json!({ "whenUnsatisfiable": "ScheduleAnyway" })));
-    soft.put_pod(on("n1", web("there", json!({}))));
+    soft.update_pod(on("n1", web("there", json!({}))));
     assert_eq!(placed(&mut soft, any("a")), "n2");
-    soft.remove_machine("n2");
+    soft.remove_node("n2");
     assert_eq!(placed(&mut soft, any("b")), "n1");
 }
 
@@ -426,8 +431,8 @@ fn revisions_are_spread_apart_by_match_label_keys() {
         let labels = json!({ "app": "web", "hash": hash });
         pod(name, json!({ "metadata": { "labels": labels }, "spec": spreading(json!({ "matchLabelKeys": ["hash"] })) }))
     };
-    cluster.put_pod(on("n1", revision("old1", "1")));
-    cluster.put_pod(on("n1", revision("old2", "1")));
+    cluster.update_pod(on("n1", revision("old1", "1")));
+    cluster.update_pod(on("n1", revision("old2", "1")));
     assert_eq!(placed(&mut cluster, revision("new1", "2")), "n2");
     assert_eq!(placed(&mut cluster, revision("new2", "2")), "n3");
 }

@@ -141,3 +141,98 @@ async fn a_full_disk_refuses_writes_serves_reads_and_recovers_by_itself() {
     store.close().await.expect("close");
     verify(&dir).expect("verify");
 }
+
+/// Grows the ballast by whatever room there is: somebody fills the disk without pause.
+fn refill(ballast: &Path) {
+    let mut file = fs::File::options().append(true).create(true).open(ballast).expect("open");
+    for size in [64 << 10, 4096] {
+        while std::io::Write::write_all(&mut file, &vec![1; size]).is_ok() {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_growth_and_takes_deletions_and_updates() {
+    let disk = Tmpfs::mount("256m");
+    let (dir, ballast) = (disk.0.join("data"), disk.0.join("ballast"));
+    let options = Options { volatile: vec!["/leases/".into()], ..Options::default() };
+    let store = Embedded::open(&dir, options.clone()).expect("open");
+    const KEYS: usize = 200;
+    for n in 0..KEYS {
+        commit(&store, put_txn(&format!("/k/{n}"), vec![n as u8; 3000])).await;
+    }
+    fill(&ballast);
+    assert!(matches!(store.health().await, Ok(()) | Err(StoreError::NoSpace)));
+    let mut taken = 0;
+    while store.commit(put_txn(&format!("/new/{taken}"), vec![0; 3000])).await.is_ok() {
+        refill(&ballast);
+        taken += 1;
+        assert!(taken < 2000, "new keys are taken for ever");
+    }
+    for round in 0..10u8 {
+        for n in 0..KEYS {
+            commit(&store, put_txn(&format!("/k/{n}"), vec![round; 3500])).await;
+        }
+    }
+    let refused = store.commit(put_txn("/new/last", "x")).await;
+    assert!(matches!(refused, Err(StoreError::NoSpace)), "{refused:?}");
+    let grown = store.commit(put_txn("/k/0", vec![0; 20_000])).await;
+    assert!(matches!(grown, Err(StoreError::NoSpace)), "{grown:?}");
+    let exists = Txn {
+        compares: vec![crate::Compare { key: "/k/1".into(), expect: crate::Expect::Absent }],
+        ..put_txn("/k/1", "x")
+    };
+    assert!(
+        matches!(store.commit(exists).await, Ok(Outcome::Conflict { .. })),
+        "a conflict comes before the want of room"
+    );
+    assert!(matches!(store.health().await, Err(StoreError::NoSpace)));
+    drop(store);
+
+    refill(&ballast);
+    let store = Embedded::open(&dir, options).expect("a full disk does not prevent the start");
+    commit(&store, put_txn("/leases/n", "the first needs a higher ceiling on disk")).await;
+    for n in 0..KEYS {
+        refill(&ballast);
+        commit(&store, delete_txn(&format!("/k/{n}"))).await;
+    }
+    let left = store.list(List { prefix: "/k/", ..List::default() }).await.expect("list").entries.len();
+    assert_eq!(left, 0);
+    fs::remove_file(&ballast).expect("make room");
+    commit(&store, put_txn("/new/last", "there is room again")).await;
+    while let Err(error) = store.health().await {
+        assert!(matches!(error, StoreError::NoSpace), "{error}");
+        tokio::task::yield_now().await;
+    }
+    store.close().await.expect("close");
+    verify(&dir).expect("verify");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_acknowledged_once_the_files_are_gone() {
+    let parent = tempfile::tempdir().expect("a directory");
+    let (dir, aside) = (parent.path().join("store"), parent.path().join("aside"));
+    let options = Options { volatile: vec!["/leases/".into()], ..Options::default() };
+    let store = Embedded::open(&dir, options).expect("open");
+    commit(&store, put_txn("/k/1", "1")).await;
+    commit(&store, put_txn("/leases/n", "1")).await;
+    let refused = async || match store.commit(put_txn("/k/2", "2")).await {
+        Err(StoreError::Failed { why }) => why.to_string(),
+        other => panic!("{other:?}"),
+    };
+    fs::rename(&dir, &aside).expect("move it");
+    let why = refused().await;
+    assert!(why.contains(dir.to_str().expect("UTF-8")) && why.contains("removed"), "{why}");
+    assert!(matches!(store.health().await, Err(StoreError::Failed { .. })));
+    commit(&store, put_txn("/leases/n", "2")).await;
+    assert!(store.get("/k/1").await.expect("reads are served").0.is_some());
+
+    fs::rename(&aside, &dir).expect("move it back");
+    commit(&store, put_txn("/k/3", "3")).await;
+    assert!(store.health().await.is_ok());
+    fs::remove_dir_all(&dir).expect("remove it");
+    fs::create_dir(&dir).expect("make another");
+    assert!(refused().await.contains("removed"));
+    let saved = parent.path().join("saved");
+    store.backup(&saved).expect("what is in memory can be saved");
+    assert_eq!(verify_file(&saved).expect("verify").keys, 2);
+}

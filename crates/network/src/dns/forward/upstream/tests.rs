@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dns::{
-    answer::{self, Age, Transport},
-    query,
+    query::parse_query,
+    response::{Age, Transport, write_response},
 };
 
 fn name(text: &str) -> hickory_proto::rr::Name {
@@ -15,26 +15,31 @@ fn name(text: &str) -> hickory_proto::rr::Name {
 }
 
 fn question(text: &str, kind: u16) -> Question {
-    Question { name: Name::parse(text).unwrap(), kind: Kind(kind), dnssec: false, checking_disabled: false }
+    Question {
+        name: Name::parse(text).unwrap(),
+        record_type: RecordType(kind),
+        dnssec: false,
+        checking_disabled: false,
+    }
 }
 
 /// An answer to a question for `kind`, as another server writes it.
-fn message(asked: &Asked, answers: Vec<Read>, authorities: Vec<Read>) -> Message {
-    let mut message = Message::new(asked.id, MessageType::Response, OpCode::Query);
-    let letters: String = asked.name.iter().map(|byte| if *byte < 64 { '.' } else { char::from(*byte) }).collect();
-    message.queries = vec![Asks::query(name(letters.trim_start_matches('.')), asked.kind.0.into())];
+fn message(query: &UpstreamQuery, answers: Vec<UpstreamRecord>, authority: Vec<UpstreamRecord>) -> Message {
+    let mut message = Message::new(query.id, MessageType::Response, OpCode::Query);
+    let letters: String = query.name.iter().map(|byte| if *byte < 64 { '.' } else { char::from(*byte) }).collect();
+    message.queries = vec![Asks::query(name(letters.trim_start_matches('.')), query.record_type.0.into())];
     message.answers = answers;
-    message.authorities = authorities;
+    message.authorities = authority;
     message
 }
 
-fn soa(ttl: u32, minimum: u32) -> Read {
+fn soa(ttl: u32, minimum: u32) -> UpstreamRecord {
     let data = SOA::new(name("ns.example."), name("hostmaster.example."), 1, 2, 3, 4, minimum);
-    Read::from_rdata(name("example."), ttl, RData::SOA(data))
+    UpstreamRecord::from_rdata(name("example."), ttl, RData::SOA(data))
 }
 
 #[test]
-fn what_others_say_is_passed_on_unchanged() {
+fn records_of_every_type_pass_through_unchanged() {
     let www = name("www.example.");
     let answers: Vec<_> = [
         RData::A(A::new(192, 0, 2, 1)),
@@ -44,65 +49,65 @@ fn what_others_say_is_passed_on_unchanged() {
         RData::NS(NS(name("ns.example."))),
         RData::SRV(SRV::new(1, 2, 3, name("srv.example."))),
         RData::TXT(TXT::new(vec!["One".into(), "Two".into()])),
-        RData::Unknown { code: RecordType::Unknown(65_280), rdata: NULL::with(vec![1, 2, 3]) },
+        RData::Unknown { code: ProtoRecordType::Unknown(65_280), rdata: NULL::with(vec![1, 2, 3]) },
     ]
     .into_iter()
-    .map(|data| Read::from_rdata(www.clone(), 60, data))
+    .map(|data| UpstreamRecord::from_rdata(www.clone(), 60, data))
     .collect();
-    let asked = Asked::new(&question("www.example", 255), true);
-    let sent = message(&asked, answers, vec![soa(60, 60)]);
-    let Reading::Ours(heard) = asked.read(&sent.to_vec().unwrap()) else { panic!("ours") };
-    let answer = Answer {
-        answers: records(&heard.answers),
-        authorities: records(&heard.authorities),
-        ..Answer::only(Code::Fine)
+    let query = UpstreamQuery::new(&question("www.example", 255), true);
+    let sent = message(&query, answers, vec![soa(60, 60)]);
+    let ReplyMatch::Matches(answer) = query.read(&sent.to_vec().unwrap()) else { panic!("no match") };
+    let answer = Response {
+        answers: to_records(&answer.answers),
+        authority: to_records(&answer.authorities),
+        ..Response::with_rcode(Rcode::NoError)
     };
-    let client = query::read(&asked.packet).unwrap().unwrap();
+    let client = parse_query(&query.packet).unwrap().unwrap();
     let mut out = Vec::new();
-    answer::write(&client, &answer, Age::NEW, Transport::Tcp, &mut out);
-    let told = Message::from_vec(&out).unwrap();
-    assert_eq!(told.answers, sent.answers);
-    assert_eq!(told.authorities, sent.authorities);
+    write_response(&client, &answer, Age::NEW, Transport::Tcp, &mut out);
+    let response = Message::from_vec(&out).unwrap();
+    assert_eq!(response.answers, sent.answers);
+    assert_eq!(response.authorities, sent.authorities);
 }
 
 #[test]
-fn an_answer_lives_as_long_as_its_shortest_record() {
-    let record = |ttl, data| Read::from_rdata(name("www.example."), ttl, data);
+fn the_ttl_of_an_answer_is_that_of_its_shortest_record() {
+    let record = |ttl, data| UpstreamRecord::from_rdata(name("www.example."), ttl, data);
     let (address, alias) = (|| RData::A(A::new(192, 0, 2, 1)), || RData::CNAME(CNAME(name("web.example."))));
     let cases = [
-        ("one", vec![record(60, address())], vec![], Code::Fine, 60),
-        ("the shortest", vec![record(60, alias()), record(20, address())], vec![], Code::Fine, 20),
-        ("capped", vec![record(1_000_000, address())], vec![], Code::Fine, LONGEST),
-        ("no name", vec![], vec![soa(600, 40)], Code::NoSuchName, 40),
-        ("no data", vec![], vec![soa(30, 600)], Code::Fine, 30),
-        ("an alias of nothing", vec![record(10, alias())], vec![soa(30, 600)], Code::NoSuchName, 10),
-        ("nothing, capped", vec![], vec![soa(1_000_000, 1_000_000)], Code::NoSuchName, LONGEST_NOT),
-        ("nothing, unsaid", vec![], vec![], Code::NoSuchName, 0),
+        ("one", vec![record(60, address())], vec![], Rcode::NoError, 60),
+        ("the shortest", vec![record(60, alias()), record(20, address())], vec![], Rcode::NoError, 20),
+        ("capped", vec![record(1_000_000, address())], vec![], Rcode::NoError, MAX_TTL),
+        ("no name", vec![], vec![soa(600, 40)], Rcode::NxDomain, 40),
+        ("no data", vec![], vec![soa(30, 600)], Rcode::NoError, 30),
+        ("an alias of nothing", vec![record(10, alias())], vec![soa(30, 600)], Rcode::NxDomain, 10),
+        ("nothing, capped", vec![], vec![soa(1_000_000, 1_000_000)], Rcode::NxDomain, MAX_NEGATIVE_TTL),
+        ("nothing, unsaid", vec![], vec![], Rcode::NxDomain, 0),
     ];
-    let asked = Asked::new(&question("www.example", 1), true);
-    for (what, answers, authorities, code, seconds) in cases {
-        assert_eq!(lifetime(&message(&asked, answers, authorities), code), seconds, "{what}");
+    let query = UpstreamQuery::new(&question("www.example", 1), true);
+    for (what, answers, authority, rcode, seconds) in cases {
+        assert_eq!(answer_ttl(&message(&query, answers, authority), rcode), seconds, "{what}");
     }
 }
 
 #[test]
-fn an_answer_must_repeat_number_name_and_kind() {
-    let asked = Asked::new(&question("anameofmanyletters.example", 1), true);
-    let well = message(&asked, Vec::new(), Vec::new());
+fn a_response_must_repeat_id_name_and_type() {
+    let query = UpstreamQuery::new(&question("anameofmanyletters.example", 1), true);
+    let well = message(&query, Vec::new(), Vec::new());
     let read = |change: fn(&mut Message)| {
         let mut changed = well.clone();
         change(&mut changed);
-        match asked.read(&changed.to_vec().unwrap()) {
-            Reading::Ours(_) => "ours",
-            Reading::OtherLetters(_) => "other letters",
-            Reading::NotOurs => "not ours",
+        match query.read(&changed.to_vec().unwrap()) {
+            ReplyMatch::Matches(_) => "ours",
+            ReplyMatch::OtherCase(_) => "other letters",
+            ReplyMatch::Mismatch => "not ours",
         }
     };
     assert_eq!(read(|_| {}), "ours");
     assert_eq!(read(|message| message.metadata.id ^= 1), "not ours");
     assert_eq!(read(|message| message.metadata.message_type = MessageType::Query), "not ours");
     assert_eq!(read(|message| message.queries[0].name = name("b.example.")), "not ours");
-    assert_eq!(read(|message| message.queries[0].query_type = RecordType::AAAA), "not ours");
+    assert_eq!(read(|message| message.queries[0].query_type = ProtoRecordType::AAAA), "not ours");
     assert_eq!(read(|message| message.queries.clear()), "not ours");
     assert_eq!(read(|message| message.queries[0].name = message.queries[0].name.to_lowercase()), "other letters");
 }
@@ -110,15 +115,15 @@ fn an_answer_must_repeat_number_name_and_kind() {
 proptest! {
     #[test]
     fn whatever_others_send_is_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200), begins_well in any::<bool>()) {
-        let asked = Asked::new(&question("www.example", 1), false);
-        let mut packet = if begins_well { asked.packet.clone() } else { Vec::new() };
+        let query = UpstreamQuery::new(&question("www.example", 1), false);
+        let mut packet = if begins_well { query.packet.clone() } else { Vec::new() };
         packet.extend(&bytes);
         if begins_well {
             packet[2] |= 0x80;
             packet[7] = bytes.first().copied().unwrap_or(0) % 4;
         }
-        if let Reading::Ours(message) = asked.read(&packet) {
-            let read = records(&message.answers);
+        if let ReplyMatch::Matches(message) = query.read(&packet) {
+            let read = to_records(&message.answers);
             prop_assert!(read.len() <= message.answers.len());
         }
     }

@@ -17,11 +17,16 @@ use nix::{
 use super::{Exec, Shim};
 use crate::builtin::{
     record::{Phase, Process},
-    shim::launch::{Job, Report, run},
+    shim::{
+        causes::explain,
+        launch::{Job, Report, run},
+    },
     sys::fork_into,
     wire::{Answer, Failure, Inbox, Received},
 };
 
+/// More would not make an error clearer.
+const MOST_CAUSES: usize = 4;
 /// Longer than this and it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -36,6 +41,8 @@ pub struct Launching {
     pid: Option<i32>,
     terminal: Option<OwnedFd>,
     failed: Option<(bool, String)>,
+    /// What was logged on the way.
+    causes: Vec<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -75,6 +82,7 @@ impl Shim {
             pid: None,
             terminal: None,
             failed: None,
+            causes: Vec::new(),
         });
         Ok(())
     }
@@ -94,6 +102,8 @@ impl Shim {
             match report {
                 Report::Pid(pid) => launch.pid = Some(pid),
                 Report::Terminal => {}
+                Report::Cause(text) if launch.causes.len() < MOST_CAUSES => launch.causes.push(text),
+                Report::Cause(_) => {}
                 // The first to say what went wrong is nearest to it.
                 Report::Failed { start, text } => drop(launch.failed.get_or_insert((start, text))),
             }
@@ -125,7 +135,9 @@ impl Shim {
 
     fn launched(&mut self, launch: Launching) {
         let failed = match (launch.failed.clone(), launch.pid) {
-            (Some(failed), _) => Some(failed),
+            // One of the program itself says all there is.
+            (Some((true, text)), _) => Some((true, text)),
+            (Some((false, text)), _) => Some((false, explain(text, &launch.causes))),
             (None, None) => Some((false, "the process that starts it ended without a word".to_owned())),
             (None, Some(_)) => None,
         };

@@ -205,6 +205,10 @@ impl Container {
         } else {
             File::open("/dev/null")?.into()
         };
+        let owner = nix::unistd::Uid::from_raw(self.launch.stdio_owner);
+        for stream in [&stdout, &stderr] {
+            nix::unistd::fchown(stream, Some(owner), None)?;
+        }
         Ok(Stdio { stdin: Some(stdin), stdout: Some(stdout), stderr: Some(stderr) })
     }
 

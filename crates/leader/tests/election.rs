@@ -1,0 +1,116 @@
+//! Several candidates for one Lease, on an API in the test's process.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
+use kube::{Api, Client, api::PostParams};
+use mainstay_leader::{LeaderElectionConfig, run_while_leading};
+use mainstay_server::{api, client, handler::Handler, settings::Settings};
+use mainstay_store::Memory;
+use parking_lot::Mutex;
+use tokio::{task::JoinHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+async fn start_api() -> (Client, CancellationToken) {
+    let stop = CancellationToken::new();
+    let registry = mainstay_api::registry::Registry::builtin();
+    let api = api::Api::new(registry, Arc::new(Memory::new()), Settings::default());
+    let client = client::internal(Arc::new(Handler::new(api, stop.clone())), "test");
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = Some("kube-system".to_owned());
+    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("create a namespace");
+    (client, stop)
+}
+
+#[derive(Debug, Default)]
+struct Leaders {
+    current: Vec<String>,
+    all: Vec<String>,
+}
+
+/// A task that notes who runs it, and that only one does at a time.
+#[derive(Clone, Default)]
+struct ExclusiveTask(Arc<Mutex<Leaders>>);
+
+impl ExclusiveTask {
+    fn start_candidate(&self, client: &Client, identity: &str, stop: CancellationToken) -> JoinHandle<()> {
+        let (task, identity, client) = (self.clone(), identity.to_owned(), client.clone());
+        let lease_duration = Duration::from_secs(2);
+        let config = LeaderElectionConfig { lease_duration, ..LeaderElectionConfig::new("task", &identity) };
+        tokio::spawn(async move {
+            run_while_leading(client, config, stop, move |stop_task| {
+                let (task, identity) = (task.clone(), identity.clone());
+                async move {
+                    {
+                        let mut leaders = task.0.lock();
+                        assert!(leaders.current.is_empty(), "{identity} started while {:?} ran", leaders.current);
+                        leaders.current.push(identity.clone());
+                        leaders.all.push(identity.clone());
+                    }
+                    stop_task.cancelled().await;
+                    task.0.lock().current.clear();
+                }
+            })
+            .await;
+        })
+    }
+
+    async fn wait_until(&self, what: &str, holds: impl Fn(&Leaders) -> bool) {
+        let wait = async {
+            while !holds(&self.0.lock()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(timeout(TIMEOUT, wait).await.is_ok(), "timed out waiting until {what}: {:?}", self.0.lock());
+    }
+}
+
+#[tokio::test]
+async fn one_candidate_leads_at_a_time_and_the_next_starts_when_it_stops() {
+    let (client, _server) = start_api().await;
+    let task = ExclusiveTask::default();
+    let stops: Vec<CancellationToken> = (0..3).map(|_| CancellationToken::new()).collect();
+    let candidates: Vec<JoinHandle<()>> = stops
+        .iter()
+        .enumerate()
+        .map(|(n, stop)| task.start_candidate(&client, &format!("c{n}"), stop.clone()))
+        .collect();
+    for count in 1..=3 {
+        task.wait_until("somebody leads", |leaders| leaders.current.len() == 1 && leaders.all.len() == count).await;
+        let leader: usize = task.0.lock().current[0][1..].parse().unwrap();
+        stops[leader].cancel();
+    }
+    for candidate in candidates {
+        timeout(TIMEOUT, candidate).await.expect("the candidate ends").expect("without panic");
+    }
+    assert!(task.0.lock().current.is_empty());
+    let mut all = task.0.lock().all.clone();
+    all.sort();
+    assert_eq!(all, ["c0", "c1", "c2"]);
+}
+
+#[tokio::test]
+async fn a_leader_that_lost_the_lease_stops_and_acquires_it_again_when_it_expires() {
+    let (client, _server) = start_api().await;
+    let (task, stop) = (ExclusiveTask::default(), CancellationToken::new());
+    let candidate = task.start_candidate(&client, "me", stop.clone());
+    task.wait_until("it leads", |leaders| leaders.current.len() == 1).await;
+    let leases: Api<Lease> = Api::namespaced(client, "kube-system");
+    // Another identity takes the Lease by force and never renews it.
+    loop {
+        let mut lease = leases.get("task").await.unwrap();
+        lease.spec.as_mut().unwrap().holder_identity = Some("ghost".to_owned());
+        if leases.replace("task", &PostParams::default(), &lease).await.is_ok() {
+            break;
+        }
+    }
+    task.wait_until("it stops", |leaders| leaders.current.is_empty()).await;
+    assert_eq!(leases.get("task").await.unwrap().spec.unwrap().holder_identity.as_deref(), Some("ghost"));
+    task.wait_until("it leads again", |leaders| leaders.current.len() == 1 && leaders.all.len() == 2).await;
+    stop.cancel();
+    timeout(TIMEOUT, candidate).await.expect("the candidate ends").expect("without panic");
+    let holder = leases.get("task").await.unwrap().spec.unwrap().holder_identity;
+    assert_eq!(holder.unwrap_or_default(), "", "the Lease is released");
+}

@@ -1,0 +1,88 @@
+//! Decodes containers: the resource requests and host ports of a pod, by the rules in [`mainstay_api::pod`].
+
+use std::collections::BTreeMap;
+
+use mainstay_api::{
+    pod::{HostPort, complete_requests, lasting, requested_host_port},
+    resources::{InitContainer, ResourceList, peak},
+};
+use serde::Deserialize;
+
+use super::{or_default, resource_list};
+use crate::core::host_ports::AutomaticPort;
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct WireContainer {
+    #[serde(deserialize_with = "or_default")]
+    resources: WireResources,
+    restart_policy: Option<String>,
+    #[serde(deserialize_with = "or_default")]
+    ports: Vec<WirePort>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct WireResources {
+    #[serde(deserialize_with = "or_default")]
+    pub(super) requests: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WirePort {
+    container_port: u16,
+    host_port: Option<u16>,
+    #[serde(rename = "hostIP")]
+    host_ip: Option<String>,
+    protocol: Option<String>,
+    name: Option<String>,
+}
+
+impl WireContainer {
+    fn is_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
+
+    fn requests(&self) -> ResourceList {
+        resource_list(&self.resources.requests)
+    }
+}
+
+pub(super) fn pod_requests(
+    init_containers: &[WireContainer],
+    containers: &[WireContainer],
+    pod_level: &WireResources,
+    overhead: &BTreeMap<String, String>,
+) -> ResourceList {
+    let init = init_containers.iter().map(|container| match container.is_sidecar() {
+        true => InitContainer::Sidecar(container.requests()),
+        false => InitContainer::Ordinary(container.requests()),
+    });
+    let mut requests = peak(init, containers.iter().map(WireContainer::requests));
+    complete_requests(&mut requests, resource_list(&pod_level.requests), &resource_list(overhead));
+    requests
+}
+
+/// Host ports asked for by number (sorted), and container ports that leave the host port open.
+pub(super) fn pod_ports(
+    init_containers: &[WireContainer],
+    containers: &[WireContainer],
+    host_network: bool,
+) -> (Vec<HostPort>, Vec<AutomaticPort>) {
+    let (mut explicit, mut automatic) = (vec![], vec![]);
+    let lasting = lasting(containers, init_containers, WireContainer::is_sidecar);
+    for port in lasting.flat_map(|container| &container.ports) {
+        let protocol = port.protocol.as_deref().unwrap_or("TCP");
+        match requested_host_port(port.host_port.map(i32::from), i32::from(port.container_port), host_network) {
+            Some(number) => explicit.push(HostPort::new(number, protocol, port.host_ip.as_deref().unwrap_or(""))),
+            None => automatic.push(AutomaticPort {
+                container_port: port.container_port,
+                protocol: protocol.to_owned(),
+                name: port.name.clone().unwrap_or_default(),
+            }),
+        }
+    }
+    explicit.sort_unstable();
+    (explicit, automatic)
+}

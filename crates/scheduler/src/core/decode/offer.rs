@@ -1,0 +1,61 @@
+//! Decodes Offers and Namespaces.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use mainstay_api::{
+    offer::{OfferSpec, PortRanges},
+    resources,
+};
+use serde::Deserialize;
+
+use crate::core::view::OfferView;
+
+/// An offer and how long it is valid after it was received.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "WireOffer")]
+pub struct OfferObject {
+    pub offer: OfferView,
+    /// `None` if it does not say.
+    pub ttl: Option<Duration>,
+}
+
+#[derive(Deserialize)]
+struct WireOffer {
+    spec: OfferSpec,
+}
+
+impl From<WireOffer> for OfferObject {
+    fn from(WireOffer { spec }: WireOffer) -> Self {
+        let seconds = u64::try_from(spec.ttl_seconds).ok().filter(|seconds| *seconds > 0);
+        Self { offer: OfferView::from(&spec), ttl: seconds.map(Duration::from_secs) }
+    }
+}
+
+impl From<&OfferSpec> for OfferView {
+    /// Ranges and quantities that cannot be read count as not offered: the API has refused them already.
+    fn from(spec: &OfferSpec) -> Self {
+        Self {
+            free: resources::parse_list(spec.free.iter().map(|(name, quantity)| (name.as_str(), quantity.0.as_str()))),
+            automatic_ports: PortRanges::parse_valid(&spec.automatic_ports),
+            explicit_ports: PortRanges::parse_valid(&spec.explicit_ports),
+            seen: spec.seen.parse().unwrap_or(0),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct NamespaceObject {
+    metadata: WireNamespaceMeta,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct WireNamespaceMeta {
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl NamespaceObject {
+    pub fn into_labels(self) -> BTreeMap<String, String> {
+        self.metadata.labels.unwrap_or_default()
+    }
+}

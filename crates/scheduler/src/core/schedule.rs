@@ -1,0 +1,133 @@
+//! Schedules a batch of pods, one after the other, each seeing the placements of those before it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    cluster::{ClassId, Cluster, EXCLUDED, LogPosition, NodeId, PodInfo, ProfileId},
+    reason::{Contradiction, Diagnosis, Impossibility, NoPreemption, Prospect, Remedy},
+    verdict::{PendingPod, ScoringStrategy, Verdict, Victim},
+    victims::VictimSelection,
+    view::PodView,
+};
+
+/// Schedules in the order given. Pods that are placed are assumed to be on their node from then on; see
+/// [`Cluster::confirm`] and [`Cluster::forget`].
+pub fn schedule(cluster: &mut Cluster, batch: &[PendingPod], scoring: ScoringStrategy) -> Vec<Verdict> {
+    cluster.compact();
+    cluster.set_scoring(scoring);
+    let mut unschedulable = UnschedulableCache::default();
+    batch.iter().map(|pending| schedule_pod(cluster, pending, &mut unschedulable)).collect()
+}
+
+/// Classes of pods that fit no node, valid while the cluster has not changed since.
+#[derive(Default)]
+struct UnschedulableCache(HashMap<(ClassId, ProfileId), (LogPosition, Arc<Diagnosis>)>);
+
+fn schedule_pod(cluster: &mut Cluster, pending: &PendingPod, unschedulable: &mut UnschedulableCache) -> Verdict {
+    let pod = &pending.pod;
+    if let Some((node, ports)) = cluster.placement_of_pod(&pod.key) {
+        return Verdict::Place { node, ports };
+    }
+    let ids = (cluster.class_id(&pod.spec), cluster.profile_id(&pod.label_set));
+    if let Some(diagnosis) = diagnose_without_nodes(cluster, pod, ids.0) {
+        return Verdict::Unschedulable(Arc::new(diagnosis));
+    }
+    let nominated = cluster.remove_nomination(&pod.key);
+    let is_cacheable = pending.refused.is_empty() && nominated.is_none();
+    if let Some((position, diagnosis)) = unschedulable.0.get(&ids).filter(|_| is_cacheable)
+        && *position == cluster.change_log.now()
+    {
+        return Verdict::Unschedulable(Arc::clone(diagnosis));
+    }
+    let refused: Vec<NodeId> = pending.refused.iter().filter_map(|name| cluster.find_node(name)).collect();
+    let still_fits = nominated.filter(|node| !refused.contains(node) && cluster.fits_node(ids, *node));
+    if let Some(node) = still_fits.or_else(|| cluster.select_node(ids, &refused)) {
+        return assume_on_node(cluster, pod, ids, node);
+    }
+    let verdict = preempt_or_diagnose(cluster, pod, ids, nominated, &refused);
+    if let Verdict::Unschedulable(diagnosis) = &verdict
+        && is_cacheable
+    {
+        unschedulable.0.insert(ids, (cluster.change_log.now(), Arc::clone(diagnosis)));
+    }
+    verdict
+}
+
+/// Reasons that do not depend on any node: scheduling gates, missing claims, the same host port twice.
+fn diagnose_without_nodes(cluster: &Cluster, pod: &PodView, class: ClassId) -> Option<Diagnosis> {
+    let rules = &cluster.classes[class];
+    let gates = (!pod.gates.is_empty()).then(|| format!("scheduling is gated by {}", pod.gates.join(", ")));
+    let port_twice = rules.contradiction.clone().filter(|why| matches!(why, Contradiction::PortTwice { .. }));
+    let missing: Vec<String> = rules.spec.missing.iter().cloned().chain(gates).collect();
+    let prospect = match port_twice {
+        Some(why) => Prospect::Never(Impossibility::Contradiction(why)),
+        None if missing.is_empty() => return None,
+        None => Prospect::Later(Remedy::ObjectCreated),
+    };
+    let nodes = cluster.nodes().count();
+    Some(Diagnosis { nodes, reasons: Default::default(), missing, closest: None, preemption: None, prospect })
+}
+
+fn assume_on_node(cluster: &mut Cluster, pod: &Arc<PodView>, ids: (ClassId, ProfileId), node: NodeId) -> Verdict {
+    let ports = cluster.nodes[node].assign_automatic_ports(&cluster.classes[ids.0].spec).unwrap_or_default();
+    let name = Arc::clone(&cluster.nodes[node].name);
+    cluster.add_pod_to_node(Arc::clone(pod), ids, node, None, ports.clone());
+    Verdict::Place { node: name, ports }
+}
+
+/// No node fits: waits for victims that are terminating, selects victims, or says why neither helps.
+fn preempt_or_diagnose(
+    cluster: &mut Cluster,
+    pod: &Arc<PodView>,
+    ids: (ClassId, ProfileId),
+    nominated: Option<NodeId>,
+    refused: &[NodeId],
+) -> Verdict {
+    if let Some(node) = nominated.filter(|node| waits_for_victims(cluster, ids.0, *node)) {
+        let mut diagnosis = cluster.diagnose(ids, refused, Some(NoPreemption::Waiting));
+        diagnosis.prospect = Prospect::Later(Remedy::VictimsDeleted);
+        let node = Arc::clone(&cluster.nodes[node].name);
+        cluster.nominate(pod, &node);
+        return Verdict::Unschedulable(Arc::new(diagnosis));
+    }
+    if cluster.classes[ids.0].spec.never_preempts {
+        return Verdict::Unschedulable(Arc::new(cluster.diagnose(ids, refused, Some(NoPreemption::NotAllowed))));
+    }
+    let Some(VictimSelection { node, victims, .. }) = cluster.select_victims(ids, refused) else {
+        let why = cluster.has_lower_priority_pods(ids.0).then_some(NoPreemption::NoVictims);
+        return Verdict::Unschedulable(Arc::new(cluster.diagnose(ids, refused, why)));
+    };
+    let diagnosis = Arc::new(cluster.diagnose(ids, refused, None));
+    let node = Arc::clone(&cluster.nodes[node].name);
+    cluster.nominate(pod, &node);
+    let mut named = Vec::with_capacity(victims.len());
+    for (victim, violates_budget) in victims {
+        let view = &cluster.pod_info(victim).view;
+        named.push(Victim { key: view.key.clone(), uid: view.uid.clone(), violates_budget });
+        cluster.set_victim(victim, true);
+    }
+    Verdict::Preempt { node, victims: named, diagnosis }
+}
+
+/// Whether pods of lower priority are still terminating on the nominated node.
+fn waits_for_victims(cluster: &Cluster, class: ClassId, node: NodeId) -> bool {
+    let (rules, info) = (&cluster.classes[class], &cluster.nodes[node]);
+    let gives_way = |pod: &PodInfo| pod.is_leaving() && pod.view.spec.priority < rules.spec.priority;
+    info.offer.is_some()
+        && cluster.node_filters[rules.filter].static_scores[node] != EXCLUDED
+        && info.pods.iter().any(|pod| gives_way(cluster.pod_info(*pod)))
+}
+
+impl Cluster {
+    /// Whether the pod passes all filters on the node.
+    pub(super) fn fits_node(&self, pod: (ClassId, ProfileId), node: NodeId) -> bool {
+        self.filter_failures(pod, node, &self.prefilter(pod.0, pod.1), &[]).is_empty()
+    }
+
+    /// Whether the pod could be placed on the node now: a queueing hint for when the node changed.
+    pub fn could_schedule_on(&mut self, node: &str, pod: &PodView) -> bool {
+        let ids = (self.class_id(&pod.spec), self.profile_id(&pod.label_set));
+        let Some(node) = self.find_node(node) else { return false };
+        self.without_nomination(&pod.key, |cluster| cluster.fits_node(ids, node))
+    }
+}

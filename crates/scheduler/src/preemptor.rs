@@ -1,0 +1,109 @@
+//! Carries out a preemption: nominates the pod for the node, then deletes the victims.
+//!
+//! In this order, so that a crash between any two steps leaves nothing untrue: first `nominatedNodeName` is written, then
+//! each victim gets the condition `DisruptionTarget` and is deleted, by uid. The pod is bound when they are gone, like any
+//! other.
+
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use serde_json::json;
+
+use crate::{
+    core::view::PodKey,
+    event_recorder::{EventRecorder, EventType, PodEvent, SCHEDULER},
+};
+
+/// A pod, the node that it is nominated for, and the victims there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preemption {
+    pub pod: PodKey,
+    pub uid: String,
+    pub node: String,
+    /// Keys and uids.
+    pub victims: Vec<(PodKey, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PatchOutcome {
+    Done,
+    /// The pod was deleted, or another has its name.
+    Gone,
+    Failed,
+}
+
+#[derive(Clone)]
+pub struct Preemptor {
+    client: Client,
+    event_recorder: EventRecorder,
+}
+
+impl Preemptor {
+    pub fn new(client: Client, event_recorder: EventRecorder) -> Self {
+        Self { client, event_recorder }
+    }
+
+    /// Returns whether all victims are deleted or terminating. If not, the pod is scheduled again later.
+    pub async fn preempt(&self, preemption: &Preemption) -> bool {
+        let Preemption { pod, uid, node, victims } = preemption;
+        let nomination = json!({ "metadata": { "uid": uid }, "status": { "nominatedNodeName": node } });
+        if self.patch(pod, &nomination).await != PatchOutcome::Done {
+            return false;
+        }
+        for (victim, victim_uid) in victims {
+            let target = json!({
+                "metadata": { "uid": victim_uid },
+                "status": { "conditions": [{
+                    "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+                    "message": format!("{SCHEDULER}: preempting to accommodate a higher priority pod"),
+                    "lastTransitionTime": Time(Timestamp::now()),
+                }] },
+            });
+            match self.patch(victim, &target).await {
+                PatchOutcome::Done if !self.delete(victim, victim_uid).await => return false,
+                PatchOutcome::Failed => return false,
+                PatchOutcome::Gone => continue,
+                PatchOutcome::Done => {}
+            }
+            let (pod, uid) = (victim.clone(), victim_uid.clone());
+            let message = format!("Preempted by pod {} on node {node}", preemption.uid);
+            self.event_recorder
+                .record(&PodEvent { pod, uid, type_: EventType::Normal, reason: "Preempted", message })
+                .await;
+        }
+        true
+    }
+
+    /// Clears `nominatedNodeName`.
+    pub async fn clear_nomination(&self, pod: &PodKey, uid: &str) {
+        self.patch(pod, &json!({ "metadata": { "uid": uid }, "status": { "nominatedNodeName": null } })).await;
+    }
+
+    async fn patch(&self, pod: &PodKey, patch: &serde_json::Value) -> PatchOutcome {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        match pods.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+            Ok(_) => PatchOutcome::Done,
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => PatchOutcome::Gone,
+            Err(error) => {
+                tracing::debug!(%pod, %error, "cannot write the status of a pod; will retry");
+                PatchOutcome::Failed
+            }
+        }
+    }
+
+    async fn delete(&self, pod: &PodKey, uid: &str) -> bool {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        match pods.delete(&pod.name, &DeleteParams::default().preconditions(preconditions)).await {
+            Ok(_) => true,
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => true, // gone
+            Err(error) => {
+                tracing::warn!(%pod, uid, %error, "cannot delete a preempted pod; will retry");
+                false
+            }
+        }
+    }
+}

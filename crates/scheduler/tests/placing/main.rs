@@ -1,5 +1,0 @@
-//! The real API and the real scheduler within the test's process, with machines that only offer.
-
-mod cluster;
-mod faults;
-mod pods;

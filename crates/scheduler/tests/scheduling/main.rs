@@ -1,0 +1,5 @@
+//! The real API and the real scheduler within the test's process, with nodes that only offer.
+
+mod cluster;
+mod faults;
+mod pods;
