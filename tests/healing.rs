@@ -139,7 +139,7 @@ fn a_pod_climbs_the_ladder_as_its_annotation_says() {
             (!message.is_empty()).then_some(message)
         })
     };
-    assert_eq!(said("HealRestart"), "Restarting container c (1 of 1 in 10m): ended with exit code 1");
+    assert_eq!(said("HealRestart"), "Restarting container c: ended with exit code 1");
     let recreate = said("HealRecreate");
     assert!(
         recreate.starts_with("Recreating the pod on this machine (1 of 1 in 1h): container c ended with exit code 1"),

@@ -5,6 +5,7 @@
 
 mod harness;
 
+mod api_from_pods;
 mod columns;
 mod examples;
 mod faults;
@@ -28,6 +29,7 @@ mod other_users;
 mod outages;
 mod outliving;
 mod placement;
+mod pods;
 mod protection;
 mod python_client;
 mod restarts;

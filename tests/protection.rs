@@ -137,7 +137,7 @@ fn pods_have_users_of_their_own() {
         let text = inside(&k, name, "cat /proc/self/uid_map /proc/self/gid_map");
         let fields: Vec<u64> = text.split_whitespace().map(|field| field.parse().expect("a number")).collect();
         assert_eq!((fields[0], fields[2], &fields[..3]), (0, 65_536, &fields[3..]), "{text}");
-        assert!(fields[1] >= 65_536 && fields[1] % 65_536 == 0, "{text}");
+        assert!(fields[1] >= 65_536 && fields[1].is_multiple_of(65_536), "{text}");
         fields[1]
     };
     assert_ne!(map("one"), map("two"));

@@ -56,7 +56,8 @@ fn a_watcher_that_does_not_read_costs_little_and_disturbs_nobody() {
     println!("60 MB past ten watchers that do not read: {grown} MiB more, slowest write {slowest:?}");
     // History of 1000 changes is 20 MB of this.
     assert!(grown < 200, "grew by {grown} MiB");
-    assert!(slowest < Duration::from_secs(2), "a write took {slowest:?}");
+    // Far less than the stall timeout after which such a watcher is cut: nobody waited for one.
+    assert!(slowest < Duration::from_secs(10), "a write took {slowest:?}");
     // Who reads again continues, or is told that what it missed is gone.
     let last = loop {
         match lazy[0].next().expect("the watch is in order") {

@@ -147,6 +147,14 @@ impl Cluster {
         run(program, &format!("mainstay {command} {file}"), "", PATIENCE)
     }
 
+    /// Runs `mainstay image` on this cluster's data.
+    #[track_caller]
+    pub fn image(&self, arguments: &[&str]) -> Output {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+        program.arg("image").args(arguments).arg("--data-dir").arg(self.data_dir());
+        run(program, &format!("mainstay image {}", arguments.join(" ")), "", PATIENCE)
+    }
+
     /// The same for a command that takes nothing else.
     #[track_caller]
     pub fn mainstay_alone(&self, command: &str) -> Output {
@@ -183,6 +191,7 @@ impl Cluster {
         path.to_str().expect("temporary paths are UTF-8").to_owned()
     }
 
+    /// What the server printed.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
     }

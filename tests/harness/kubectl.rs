@@ -31,7 +31,13 @@ impl Kubectl {
     /// Of a cluster in which pods really run.
     #[track_caller]
     pub fn with_pods(version: Version) -> Self {
-        Self::of(version, Cluster::with_pods(&[]))
+        Self::with_pods_and(version, &[])
+    }
+
+    /// The same, started with more flags.
+    #[track_caller]
+    pub fn with_pods_and(version: Version, flags: &[&str]) -> Self {
+        Self::of(version, Cluster::with_pods(flags))
     }
 
     /// The same with the data directory on a file system of this size.

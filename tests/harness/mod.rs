@@ -2,13 +2,16 @@
 
 mod cluster;
 pub mod command;
+pub mod containerd;
 mod disk;
 mod etcd;
 mod following;
 pub mod host;
+pub mod images;
 mod kubectl;
 pub mod machines;
 mod python;
+pub mod registry;
 mod words;
 
 use std::{

@@ -1,9 +1,8 @@
 //! Ending everything on a machine, with no agent running: containers first, then what they stood on.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::Pod;
 use mainstay_files::mountinfo;
 use mainstay_network::Bridge;
 use mainstay_runtime::{ContainerStatus, Runtime, RuntimeError, cgroup::Cgroup};
@@ -16,9 +15,10 @@ use crate::{
     user_ids::UserIds,
     volumes::{VolumeError, Volumes, remove},
     wake::Wake,
+    worker,
 };
 
-/// For pods of which no record says how long they may take.
+/// For containers that do not say how long they may take.
 const GRACE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
@@ -49,11 +49,10 @@ pub async fn teardown(
     bridge: Option<&Bridge>,
     settings: &Settings,
 ) -> Result<Ended, TeardownError> {
-    let graces = graces(&settings.directory);
     let observed = runtime.observe(None).await?;
     let alive: Vec<&ContainerStatus> = observed.containers.iter().filter(|c| c.state.is_running()).collect();
     let stop = |container: &ContainerStatus| {
-        let grace = graces.get(&container.pod.uid.0).copied().unwrap_or(GRACE);
+        let grace = grace(container);
         let id = container.id.clone();
         async move { runtime.stop_container(&id, grace).await }
     };
@@ -89,13 +88,8 @@ pub async fn teardown(
     Ok(Ended { pods: observed.sandboxes.len(), containers: alive.len() })
 }
 
-/// How long each pod may take to stop, as far as it was kept.
-fn graces(agent_directory: &Path) -> BTreeMap<String, Duration> {
-    let files = std::fs::read_dir(agent_directory.join("checkpoints")).into_iter().flatten().flatten();
-    let pods = files.filter_map(|file| serde_json::from_slice::<Pod>(&std::fs::read(file.path()).ok()?).ok());
-    pods.filter_map(|pod| {
-        let seconds = pod.spec?.termination_grace_period_seconds?;
-        Some((pod.metadata.uid?, Duration::from_secs(u64::try_from(seconds).unwrap_or_default())))
-    })
-    .collect()
+/// How long a container may take to stop, as it remembers itself.
+fn grace(container: &ContainerStatus) -> Duration {
+    let seconds = container.annotations.get(worker::GRACE).and_then(|text| text.parse().ok());
+    seconds.map_or(GRACE, Duration::from_secs)
 }

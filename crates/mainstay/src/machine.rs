@@ -227,14 +227,22 @@ pub fn instance(data_dir: &Path) -> Instance {
     Instance::of_data_dir(&process::resolve(data_dir))
 }
 
-pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Path) -> Result<Settings, Exit> {
-    let addresses = match &options.node_ip[..] {
+fn addresses(options: &MachineOptions) -> Vec<IpAddr> {
+    match &options.node_ip[..] {
         [] => vec![reachable(Ipv4Addr::UNSPECIFIED.into())],
         named => named.to_vec(),
-    };
+    }
+}
+
+/// An address of this machine that its pods reach; none if it has only its loopback interface.
+pub fn address(options: &MachineOptions) -> Option<IpAddr> {
+    addresses(options).into_iter().find(|address| !address.is_loopback())
+}
+
+pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Path) -> Result<Settings, Exit> {
     Ok(Settings {
         node_name: node_name(options)?,
-        addresses,
+        addresses: addresses(options),
         port: options.agent_port,
         static_pods: options.static_pods.clone(),
         labels: options.node_label.clone(),

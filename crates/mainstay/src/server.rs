@@ -17,7 +17,7 @@ use mainstay_server::{
     bootstrap, client, expire,
     handler::Handler,
     pki::{self, Pki, PkiError},
-    serve::{self, Listener},
+    serve::{self, Audience, BindError, Listener},
     settings::Settings,
     signer::{self, Authorities},
 };
@@ -52,14 +52,17 @@ pub struct Server {
     controllers: mainstay_controllers::Settings,
     scheduler: Scheduler,
     listener: Listener,
-    /// Ends the listener and with it the watches.
+    /// Where pods reach this server, if the listener is for this machine alone.
+    pod_listener: Option<Listener>,
+    /// Ends the listeners and with it the watches.
     stop_serving: CancellationToken,
     /// Ends what works in the background.
     stop_working: CancellationToken,
 }
 
 impl Server {
-    pub async fn build(options: &ServerOptions) -> Result<Self, Exit> {
+    /// `pods_at` is an address of this machine that its pods reach, if it is to run any.
+    pub async fn build(options: &ServerOptions, pods_at: Option<IpAddr>) -> Result<Self, Exit> {
         Ranges::of(&options.common)?;
         let data_dir = options.data.path();
         create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
@@ -70,8 +73,12 @@ impl Server {
         let listen = options.listen.ok_or_else(|| anyhow!("--listen is missing"))?;
         let advertised = options.advertise.unwrap_or_else(|| reachable(listen.ip()));
         let service_address = std::net::Ipv4Addr::from(u32::from(settings.service_range.0) + 1);
+        // Servers that share an etcd find each other by what they advertise: that must be for everybody.
+        let alone = listen.ip().is_loopback() && options.advertise.is_none() && matches!(opened, Opened::Embedded(_));
+        let pods_at = pods_at.filter(|_| alone);
         let mut names = options.tls_san.clone();
         names.push(advertised.to_string());
+        names.extend(pods_at.map(|address| address.to_string()));
         let names = serve::names(listen, &names, service_address);
         if let Opened::Etcd(store) = &opened {
             pki::share(&**store, &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
@@ -81,6 +88,15 @@ impl Server {
             .await
             .map_err(|e| Exit::Refused(anyhow!(e).context(format!("--listen {listen}"))))?;
         let bound = listener.address().context("ask for the address listened on")?;
+        let pod_listener = match pods_at {
+            Some(address) => {
+                let pod_range = (options.common.pod_range.base(), options.common.pod_range.bits());
+                let listener = listen_for_pods(SocketAddr::new(address, bound.port()), &pki).await;
+                let listener = listener.map_err(|e| Exit::Refused(anyhow!(e).context("listen for pods")))?;
+                Some(listener.confined_to(Audience::PodsAndThisMachine { pod_range }))
+            }
+            None => None,
+        };
         let host = if listen.ip().is_unspecified() { advertised } else { listen.ip() };
         let url = format!("https://{}", SocketAddr::new(host, bound.port()));
         let kubeconfig = data_dir.join("admin.kubeconfig");
@@ -103,7 +119,10 @@ impl Server {
         let (scheduler, registry) = Scheduler::new(scheduling);
         let handler = handler.with_agents(agents).with_metrics(registry).with_debug(scheduler.debug());
         let handler = Arc::new(handler);
-        let advertised = SocketAddr::new(advertised, bound.port());
+        let advertised = match &pod_listener {
+            Some(listener) => listener.address().context("ask for the address listened on")?,
+            None => SocketAddr::new(advertised, bound.port()),
+        };
         bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
         let stop_working = CancellationToken::new();
         let controllers = mainstay_controllers::Settings { root_ca: pki.ca.clone() };
@@ -119,9 +138,15 @@ impl Server {
             controllers,
             scheduler,
             listener,
+            pod_listener,
             stop_serving,
             stop_working,
         })
+    }
+
+    /// Where pods reach the API, if not where everybody does.
+    pub fn pods_reach(&self) -> Option<SocketAddr> {
+        self.pod_listener.is_some().then_some(self.advertised)
     }
 
     /// Where objects are kept, for people.
@@ -168,10 +193,16 @@ impl Server {
         let client = client::internal(self.handler.clone(), "scheduler");
         work.spawn(self.scheduler.run(client, rival, stop_working));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
+        let for_pods = self
+            .pod_listener
+            .map(|listener| tokio::spawn(listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN)));
         stop.cancelled().await;
         self.stop_serving.cancel();
         self.stop_working.cancel(); // at once: its watches have just ended
         let _ = serving.await;
+        if let Some(for_pods) = for_pods {
+            let _ = for_pods.await;
+        }
         work.close();
         if tokio::time::timeout(DRAIN, work.wait()).await.is_err() {
             tracing::warn!("background work did not end in time");
@@ -194,6 +225,16 @@ fn settings(options: &ServerOptions) -> Settings {
         pod_range: (options.common.pod_range.base(), options.common.pod_range.bits()),
         service_range: (options.common.service_range.base(), options.common.service_range.bits()),
         ..Settings::default()
+    }
+}
+
+/// The same port as everybody's if it is free, else any.
+async fn listen_for_pods(address: SocketAddr, pki: &Pki) -> Result<Listener, BindError> {
+    match Listener::bind(address, pki).await {
+        Err(BindError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+            Listener::bind(SocketAddr::new(address.ip(), 0), pki).await
+        }
+        bound => bound,
     }
 }
 

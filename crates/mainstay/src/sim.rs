@@ -33,7 +33,7 @@ pub fn run(options: &SimOptions) -> Result<(), Exit> {
     let directory = Directory::make(options.dir.clone())?;
     let server = stock_server(options, &directory)?;
     until_told(&server.common, log::STOCK, async |stop| {
-        let server = Server::build(&server).await?;
+        let server = Server::build(&server, None).await?;
         let cluster = cluster(&server, options).await?;
         let ended = CancellationToken::new();
         let serving = tokio::spawn(server.run(ended.clone()));

@@ -30,10 +30,12 @@ pub fn run(options: &UpOptions) -> Result<(), Exit> {
     until_told(&options.server.common, unasked, async |stop| {
         let data_dir = options.server.data.path();
         let _claim = Claim::take(&data_dir)?;
-        let server = Server::build(&options.server).await?;
-        let machine = match machine::what_is_missing(&options.machine, &data_dir) {
-            missing if missing.is_empty() => Ok(local_machine(&server, options).await?),
-            missing => Err(missing),
+        let missing = machine::what_is_missing(&options.machine, &data_dir);
+        let pods_at = if missing.is_empty() { machine::address(&options.machine) } else { None };
+        let server = Server::build(&options.server, pods_at).await?;
+        let machine = match missing.is_empty() {
+            true => Ok(local_machine(&server, options).await?),
+            false => Err(missing),
         };
         announce(&server, machine.as_ref().map_err(Vec::as_slice), started.elapsed());
         let kubeconfig = server.kubeconfig.clone();
@@ -62,7 +64,7 @@ pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
     let started = Instant::now();
     until_told(&options.common, log::STOCK, async |stop| {
         let _claim = Claim::take(&options.data.path())?;
-        let server = Server::build(options).await?;
+        let server = Server::build(options, None).await?;
         announce(&server, Err(&[]), started.elapsed());
         run_both(server, None, stop).await
     })
@@ -101,6 +103,9 @@ async fn run_both(server: Server, machine: Option<Machine>, stop: CancellationTo
 fn announce(server: &Server, machine: Result<&Machine, &[String]>, took: Duration) {
     println!("Mainstay {} is up after {:.2} s.", env!("CARGO_PKG_VERSION"), took.as_secs_f64());
     println!("  API    {}", server.url);
+    if let Some(address) = server.pods_reach() {
+        println!("  pods   reach it at https://{address}, nobody else does");
+    }
     println!("  store  {}", server.store());
     match machine {
         Ok(machine) => println!("  node   {}", machine.describe()),

@@ -1,6 +1,12 @@
 //! The listener: TLS connections in, requests out, and nobody able to hold up the others.
 
-use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use rustls::{
     RootCertStore, ServerConfig,
@@ -30,9 +36,40 @@ pub enum BindError {
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
+/// Whom a listener answers; others' connections are closed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    Everybody,
+    /// Pods, whose addresses are in this range (base and prefix length), and processes of this machine.
+    PodsAndThisMachine {
+        pod_range: (Ipv4Addr, u8),
+    },
+}
+
+impl Audience {
+    /// `is_own` tells whether an address is one of this machine's.
+    fn includes(self, source: IpAddr, is_own: impl FnOnce(IpAddr) -> bool) -> bool {
+        let Self::PodsAndThisMachine { pod_range: (base, bits) } = self else { return true };
+        let is_pod = match source.to_canonical() {
+            IpAddr::V4(source) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                u32::from(source) & mask == u32::from(base) & mask
+            }
+            IpAddr::V6(_) => false,
+        };
+        is_pod || is_own(source)
+    }
+}
+
+/// Whether an address is one of this machine's: only such can be bound.
+fn is_own_address(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
 /// A bound listener that has not started to answer.
 pub struct Listener {
     tcp: TcpListener,
+    audience: Audience,
     tls: TlsAcceptor,
     verifier: Arc<Verifier>,
 }
@@ -41,7 +78,11 @@ impl Listener {
     pub async fn bind(address: SocketAddr, pki: &Pki) -> Result<Self, BindError> {
         let (config, verifier) = tls(pki).map_err(BindError::Tls)?;
         let tcp = TcpListener::bind(address).await.map_err(|source| BindError::Listen { address, source })?;
-        Ok(Self { tcp, tls: TlsAcceptor::from(Arc::new(config)), verifier })
+        Ok(Self { tcp, audience: Audience::Everybody, tls: TlsAcceptor::from(Arc::new(config)), verifier })
+    }
+
+    pub fn confined_to(self, audience: Audience) -> Self {
+        Self { audience, ..self }
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
@@ -69,6 +110,10 @@ impl Listener {
                     continue;
                 }
             };
+            if !self.audience.includes(source, is_own_address) {
+                tracing::debug!(%source, "closed a connection that is neither a pod's nor this machine's");
+                continue;
+            }
             let Some(handshake) = shared.limits.admit(source) else {
                 drop(stream); // full: closing at once is the cheapest answer
                 continue;
@@ -125,4 +170,30 @@ pub fn names(listen: SocketAddr, more: &[String], service_address: std::net::Ipv
     names.sort();
     names.dedup();
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_confined_listener_answers_pods_and_this_machine_alone() {
+        let audience = Audience::PodsAndThisMachine { pod_range: ([10, 244, 0, 0].into(), 16) };
+        let answers = |source: &str, own: bool| audience.includes(source.parse().unwrap(), |_| own);
+        assert!(answers("10.244.3.7", false));
+        assert!(answers("::ffff:10.244.3.7", false));
+        assert!(answers("192.0.2.2", true));
+        for stranger in ["192.0.2.3", "10.245.0.1", "2001:db8::1"] {
+            assert!(!answers(stranger, false), "{stranger}");
+            assert!(Audience::Everybody.includes(stranger.parse().unwrap(), |_| false));
+        }
+        let all = Audience::PodsAndThisMachine { pod_range: ([0, 0, 0, 0].into(), 0) };
+        assert!(all.includes([192, 0, 2, 3].into(), |_| false));
+    }
+
+    #[test]
+    fn own_addresses_are_told_from_others() {
+        assert!(is_own_address([127, 0, 0, 1].into()));
+        assert!(!is_own_address([192, 0, 2, 99].into()));
+    }
 }

@@ -38,7 +38,7 @@ impl StoreSpace {
     pub fn observe(&self, needed_room: bool, tried: &Result<Outcome, StoreError>) {
         match self.learn(needed_room, tried, Instant::now()) {
             Some(News::OutageBegan) => tracing::error!(
-                "the store's disk is full: writes are refused and /readyz fails until there is space again"
+                "the store's disk is full: objects can be deleted but not created, and /readyz fails; free some space on it"
             ),
             Some(News::OutageOver) => tracing::info!("the store's disk has space again: writes are taken"),
             None => {}

@@ -22,7 +22,7 @@ use super::{
     plan::{Action, StopWhy},
     report,
     view::plain,
-    world::{IDENTITY, RESOURCES},
+    world::{GRACE, IDENTITY, RESOURCES},
 };
 use crate::{events::Kind, hook::Place, pods::Source, spec};
 
@@ -173,6 +173,7 @@ async fn start(tools: &Tools, on: &Subject, name: &str, attempt: u32) -> Done {
     made.annotations.insert(IDENTITY.into(), spec::identity(&container));
     let resources = serde_json::to_string(&tools.specs.resources(pod, &container)).unwrap_or_default();
     made.annotations.insert(RESOURCES.into(), resources);
+    made.annotations.insert(GRACE.into(), grace(pod).as_secs().to_string());
 
     let created = tools.runtime.create_container(&sandbox.id, &made).await;
     let id = created.map_err(|error| failed(TroubleKind::Create, error.to_string()))?;
@@ -244,12 +245,20 @@ async fn stop(tools: &Tools, on: &Subject, name: &str, id: &ContainerId, grace: 
 async fn resize(tools: &Tools, on: &Subject, name: &str, id: &ContainerId) -> Done {
     let pod = pod(on)?;
     let container = container_of(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
-    if let Some(sandbox) = &on.sandbox {
-        let whole = tools.specs.pod_resources(pod);
-        tools.runtime.update_sandbox(&sandbox.id, &whole).await.map_err(Failure::other)?;
-    }
+    let whole = tools.specs.pod_resources(pod);
+    let resize_pod = async || match &on.sandbox {
+        Some(sandbox) => tools.runtime.update_sandbox(&sandbox.id, &whole).await,
+        None => Ok(()),
+    };
+    // More is given to the pod before its container. The kernel may refuse to give the pod less than its container
+    // still has (cpu in cgroups of version 1): then the container comes first.
+    let before = resize_pod().await;
     let limits = tools.specs.resources(pod, &container);
-    tools.runtime.update_container(id, &limits).await.map_err(|error| {
+    let resized = match (tools.runtime.update_container(id, &limits).await, before) {
+        (Ok(()), Err(_)) => resize_pod().await,
+        (resized, _) => resized,
+    };
+    resized.map_err(|error| {
         tools.events.container(pod, name, Kind::Warning, "ResizeError", error.to_string());
         Failure::other(error)
     })?;

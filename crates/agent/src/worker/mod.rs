@@ -22,3 +22,4 @@ mod world;
 pub use tools::Tools;
 pub(crate) use view::plain;
 pub use workers::Workers;
+pub use world::GRACE;

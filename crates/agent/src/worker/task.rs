@@ -55,6 +55,7 @@ pub async fn run(tools: &Arc<Tools>, uid: &PodUid, notify: &Notify, stop: &Cance
         last: None,
         unwanted_since: None,
         known: None,
+        reported_to: None,
         messages: BTreeMap::new(),
         refreshed: None,
         starts: CancellationToken::new(),
@@ -103,6 +104,8 @@ struct Worker<'a> {
     unwanted_since: Option<Timestamp>,
     /// The status as it was last reported.
     known: Option<PodStatus>,
+    /// The uid of whom the API showed it by: a static pod's mirror may be replaced by one without any status.
+    reported_to: Option<String>,
     /// What containers said when they ended.
     messages: BTreeMap<ContainerId, String>,
     /// When volumes were last brought up to date, and whether they are to be looked at again.
@@ -116,7 +119,8 @@ struct Finished {
     what: Busy,
     action: Option<Action>,
     result: Result<(), Failure>,
-    reported: Option<PodStatus>,
+    /// With the uid it was reported for.
+    reported: Option<(PodStatus, String)>,
     took: Duration,
 }
 
@@ -341,8 +345,8 @@ impl Worker<'_> {
             Busy::Farewell => &mut self.memory.farewell,
             Busy::Tidy => &mut self.memory.tidy,
             Busy::Report => {
-                if reported.is_some() {
-                    self.known = reported;
+                if let Some((status, uid)) = reported {
+                    (self.known, self.reported_to) = (Some(status), Some(uid));
                 }
                 &mut self.memory.report
             }
@@ -409,20 +413,21 @@ impl Worker<'_> {
         if ready && world.pod.ending.is_none() {
             self.tools.healer.healthy(&pod).await;
         }
-        if self.known.as_ref() == Some(&status) || self.memory.busy.contains(&Busy::Report) {
+        let identity = self.tools.mirrors.api_identity(&pod)?;
+        let is_known = self.known.as_ref() == Some(&status) && self.reported_to.as_ref() == Some(&identity.uid);
+        if is_known || self.memory.busy.contains(&Busy::Report) {
             return None;
         }
         if let Err(Some(at)) = self.memory.report.due(now) {
             return Some(at);
         }
-        let identity = self.tools.mirrors.api_identity(&pod)?;
         self.memory.busy.insert(Busy::Report);
         let (tools, known) = (self.tools.clone(), self.known.clone().unwrap_or(api));
         self.tasks.spawn(async move {
             let since = Instant::now();
             let told = report::report(&tools.client, &identity, &status, Some(&known)).await;
             let (result, reported) = match told {
-                Ok(()) => (Ok(()), Some(status)),
+                Ok(()) => (Ok(()), Some((status, identity.uid))),
                 Err(error) => (Err(Failure { kind: TroubleKind::Other, message: error.to_string() }), None),
             };
             Finished { what: Busy::Report, action: None, result, reported, took: since.elapsed() }

@@ -48,10 +48,32 @@ pub struct ContainerView {
     /// Changes when the container has to be made anew.
     pub identity: String,
     pub resources: Resources,
-    /// A changed limit takes effect only in a new container.
-    pub resize_restarts: bool,
+    pub resize_restarts: ResizeRestarts,
     /// How many containers of this name there have been, as the API remembers.
     pub made: u32,
+}
+
+/// The resources of which a change takes effect only in a new container, as `resizePolicy` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResizeRestarts {
+    pub cpu: bool,
+    pub memory: bool,
+}
+
+impl ResizeRestarts {
+    fn of(container: &Container) -> Self {
+        let restarts = |resource: &str| {
+            let mut policies = container.resize_policy.iter().flatten();
+            policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
+        };
+        Self { cpu: restarts("cpu"), memory: restarts("memory") }
+    }
+
+    /// Whether going from these limits to those takes a new container.
+    pub fn apply_to(self, from: &Resources, to: &Resources) -> bool {
+        let cpu = |r: &Resources| (r.cpu_shares, r.cpu_quota, r.cpu_period);
+        (self.cpu && cpu(from) != cpu(to)) || (self.memory && from.memory_limit != to.memory_limit)
+    }
 }
 
 /// The pod is to stop, and why.
@@ -153,7 +175,7 @@ impl ContainerView {
             image: container.image.clone().unwrap_or_default(),
             identity: spec::identity(container),
             resources,
-            resize_restarts: container.resize_policy.iter().flatten().any(|p| p.restart_policy == "RestartContainer"),
+            resize_restarts: ResizeRestarts::of(container),
             made: made.map_or(0, |s| u32::try_from(s.restart_count).unwrap_or(0) + 1),
         }
     }

@@ -12,6 +12,8 @@ use crate::probe;
 pub const IDENTITY: &str = "mainstay.dev/identity";
 /// The annotation in which a container remembers the limits it was made with.
 pub const RESOURCES: &str = "mainstay.dev/resources";
+/// The annotation in which a container remembers its pod's grace, in seconds, for when nobody else does. Upstream's.
+pub const GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
 
 #[derive(Clone, Debug)]
 pub struct World {

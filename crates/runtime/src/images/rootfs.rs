@@ -67,7 +67,9 @@ pub fn prepare(
         }
         release(files, container_id)?; // half made, or from before the machine was restarted
     }
-    create_private_dir(&dir).map_err(failed)?;
+    for private in [&dir, &dir.join(LOWER)] {
+        create_private_dir(private).map_err(failed)?;
+    }
     for part in ["upper", "work", "merged"] {
         fs::create_dir_all(dir.join(part)).map_err(failed)?;
     }
@@ -101,7 +103,7 @@ fn mount_idmapped(dir: &Path, lower: &[PathBuf], owners: &Owners<'_>) -> Result<
     let mut attached = Vec::new();
     let mut attach = |number: usize, layer: &PathBuf| -> io::Result<PathBuf> {
         let point = dir.join(LOWER).join(number.to_string());
-        fs::create_dir_all(&point)?;
+        create_private_dir(&point)?;
         let tree = idmap::clone_layer(layer, owners.namespace)?;
         move_mount(tree.as_fd(), "", rustix::fs::CWD, &point, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         attached.push(point.clone());

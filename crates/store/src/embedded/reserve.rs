@@ -144,12 +144,8 @@ impl Reserve {
             whole &= allocated;
         }
         if self.whole != whole {
-            match whole {
-                true => tracing::info!("the store's disk has room again: writes are accepted"),
-                false => tracing::warn!(
-                    "the store's disk is full: objects can be deleted, but not created; free some space on it"
-                ),
-            }
+            // Whoever is refused for it says so to people.
+            tracing::debug!(whole, "the store's reserve of disk space changed");
         }
         self.whole = whole;
     }

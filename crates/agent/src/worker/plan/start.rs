@@ -146,8 +146,8 @@ fn look_after(world: &World, wanted: &ContainerView, seen: &ContainerStatus, pla
         Some((id, resources)) if *id == seen.id => Some(resources.clone()),
         Some(_) | None => seen.annotations.get(RESOURCES).and_then(|text| serde_json::from_str(text).ok()),
     };
-    if applied.is_some_and(|applied| applied != wanted.resources) {
-        if wanted.resize_restarts {
+    if let Some(applied) = applied.filter(|applied| *applied != wanted.resources) {
+        if wanted.resize_restarts.apply_to(&applied, &wanted.resources) {
             stop(wanted, seen, world.pod.grace, StopWhy::Resized, plan);
         } else {
             plan.act(Action::Resize { container: wanted.name.clone(), id: seen.id.clone() });

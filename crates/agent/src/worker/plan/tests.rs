@@ -9,7 +9,7 @@ use crate::{
     probe,
     worker::{
         memory::{Memory, Step, Trouble, TroubleKind},
-        view::{ContainerView, PodView},
+        view::{ContainerView, PodView, ResizeRestarts},
         world::IDENTITY,
     },
 };
@@ -27,7 +27,7 @@ fn view(name: &str, role: Role) -> ContainerView {
         image: "host".into(),
         identity: "v1".into(),
         resources: Resources::default(),
-        resize_restarts: false,
+        resize_restarts: ResizeRestarts::default(),
         made: 0,
     }
 }
@@ -267,7 +267,10 @@ fn limits_are_changed_in_place_or_by_a_restart_as_asked() {
     assert_eq!(plan(&world, T0).actions, []);
     world.pod.main[0].resources.memory_limit = Some(1 << 20);
     let id = ContainerId("a-0".into());
+    world.pod.main[0].resize_restarts = ResizeRestarts { cpu: true, memory: false };
     assert_eq!(plan(&world, T0).actions, [Action::Resize { container: "a".into(), id: id.clone() }]);
+    world.pod.main[0].resize_restarts = ResizeRestarts { cpu: false, memory: true };
+    assert!(matches!(&plan(&world, T0).actions[..], [Action::Stop { why: StopWhy::Resized, .. }]));
     let applied = Some((id, world.pod.main[0].resources.clone()));
     world.memory.containers.entry("a".into()).or_default().applied = applied;
     assert_eq!(plan(&world, T0).actions, []);

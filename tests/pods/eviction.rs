@@ -1,0 +1,58 @@
+//! Eviction: a machine short of memory, and a pod that fills more of the disk than it may.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::{container, manifest, until_running};
+use crate::{
+    harness::{Kubectl, Version, eventually},
+    restarts::until,
+};
+
+#[test]
+fn a_machine_short_of_memory_takes_no_new_pods_and_evicts_all_but_its_own() {
+    let total = fs::read_to_string("/proc/meminfo").expect("the machine's memory");
+    let total = total.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("a total");
+    let total: u64 = total.trim().trim_end_matches(" kB").parse().expect("a number");
+    // Something always runs: less than this is available from the first look on.
+    let threshold = format!("{}Ki", total - 1);
+    let manifests = tempfile::tempdir().expect("a directory");
+    let sleeps = |fields: Value| json!({"nodeName": "here", "containers": [container("c", "exec sleep 1000", fields)]});
+    fs::write(manifests.path().join("own.json"), manifest("own", sleeps(json!({})))).expect("write a manifest");
+    let directory = manifests.path().display().to_string();
+    let k = Kubectl::with_pods_and(Version::V1_32, &["--evict-memory", &threshold, "--static-pods", &directory]);
+    until(&k, "node here", r#"{.status.conditions[?(@.type=="MemoryPressure")].status}"#, "True");
+    eventually("nothing new is sent here", || {
+        k.value("node here", "{.spec.taints[*].key}").contains("node.kubernetes.io/memory-pressure").then_some(())
+    });
+    k.create(&manifest("guest", sleeps(json!({}))));
+    until(&k, "pod guest", "{.status.phase} {.status.reason}", "Failed Evicted");
+    let message = k.value("pod guest", "{.status.message}");
+    assert!(message.starts_with("The node was low on resource: memory."), "{message}");
+    let said = k.ok("get events --field-selector involvedObject.name=guest");
+    assert!(said.contains("Evicted"), "{said}");
+    assert_eq!(
+        k.value("pod guest", r#"{.status.conditions[?(@.type=="DisruptionTarget")].reason}"#),
+        "TerminationByKubelet"
+    );
+    until_running(&k, "own-here");
+    assert!(k.ok("get events --field-selector involvedObject.kind=Node").contains("EvictionThresholdMet"));
+}
+
+#[test]
+fn a_pod_that_writes_more_than_its_volume_may_hold_is_evicted() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let fields = json!({"volumeMounts": [{"name": "d", "mountPath": "/d"}]});
+    let pod = |name: &str, megabytes: u32| {
+        let script = format!("head -c {megabytes}M /dev/zero > /d/file; exec sleep 1000");
+        let volumes = json!([{"name": "d", "emptyDir": {"sizeLimit": "2Mi"}}]);
+        k.create(&manifest(name, json!({"containers": [container("c", &script, fields.clone())], "volumes": volumes})));
+    };
+    pod("small", 1);
+    pod("large", 4);
+    until(&k, "pod large", "{.status.phase} {.status.reason}", "Failed Evicted");
+    let message = k.value("pod large", "{.status.message}");
+    assert_eq!(message, "Usage of EmptyDir volume \"d\" exceeds the limit \"2Mi\".");
+    assert_eq!(k.value("pod small", "{.status.phase}"), "Running");
+}

@@ -1,0 +1,92 @@
+//! Resizing in place: new limits reach the cgroup of the running container.
+
+use std::{fs, path::PathBuf};
+
+use serde_json::{Value, json};
+
+use super::{container, manifest, until_running};
+use crate::{
+    harness::{Kubectl, Version, eventually, host},
+    restarts::until,
+};
+
+/// Where a process's limits of one controller lie, and whether that is in the unified hierarchy.
+fn cgroup(pid: u32, controller: &str) -> Option<(PathBuf, bool)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let line = |wanted: &dyn Fn(&str) -> bool| {
+        let found = text.lines().map(|line| line.splitn(3, ':').collect::<Vec<_>>()).find(|parts| wanted(parts[1]))?;
+        Some(found[2].trim_start_matches('/').to_owned())
+    };
+    match line(&|controllers| controllers.split(',').any(|name| name == controller)) {
+        Some(path) => Some((PathBuf::from("/sys/fs/cgroup").join(controller).join(path), false)),
+        None => Some((PathBuf::from("/sys/fs/cgroup").join(line(&str::is_empty)?), true)),
+    }
+}
+
+/// Thousandths of a cpu that a process may use, and bytes.
+fn limits(pid: u32) -> Option<(u64, u64)> {
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let (cpu, unified) = cgroup(pid, "cpu")?;
+    let (quota, period) = if unified {
+        let text = fs::read_to_string(cpu.join("cpu.max")).ok()?;
+        let (quota, period) = text.trim().split_once(' ')?;
+        (quota.parse().ok()?, period.parse().ok()?)
+    } else {
+        (number(cpu.join("cpu.cfs_quota_us"))?, number(cpu.join("cpu.cfs_period_us"))?)
+    };
+    let (memory, unified) = cgroup(pid, "memory")?;
+    let bytes = number(memory.join(if unified { "memory.max" } else { "memory.limit_in_bytes" }))?;
+    Some((quota * 1000 / period, bytes))
+}
+
+fn resources(cpu: &str, memory: &str) -> Value {
+    let quantities = json!({"cpu": cpu, "memory": memory});
+    json!({"requests": quantities, "limits": quantities})
+}
+
+#[test]
+fn a_resize_reaches_the_cgroup_and_restarts_only_for_the_resource_whose_policy_says_so() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let mark = |number: u32| format!("{}.{}", 300_000 + number, std::process::id());
+    let create = |name: &str, number: u32, policy: Value| {
+        let fields = json!({"resources": resources("100m", "64Mi"), "resizePolicy": policy});
+        let c = container("c", &format!("exec sleep {}", mark(number)), fields);
+        k.create(&manifest(name, json!({"containers": [c]})));
+        until_running(&k, name);
+    };
+    let restarts_for_memory = json!([
+        {"resourceName": "cpu", "restartPolicy": "NotRequired"},
+        {"resourceName": "memory", "restartPolicy": "RestartContainer"},
+    ]);
+    create("gentle", 1, json!([]));
+    create("strict", 2, restarts_for_memory);
+    let process = |number: u32| eventually("its process", || host::pids(&mark(number)).first().copied());
+    let resize = |name: &str, cpu: &str, memory: &str| {
+        let patch = json!({"spec": {"containers": [{"name": "c", "resources": resources(cpu, memory)}]}});
+        k.ok(&format!("patch pod {name} --subresource=resize -p '{patch}'"));
+    };
+    let (gentle, strict) = (process(1), process(2));
+    assert_eq!(limits(gentle), Some((100, 64 << 20)));
+
+    resize("gentle", "200m", "128Mi");
+    eventually("larger limits", || (limits(gentle) == Some((200, 128 << 20))).then_some(()));
+    resize("gentle", "50m", "128Mi");
+    eventually("less cpu", || (limits(gentle) == Some((50, 128 << 20))).then_some(()));
+    let less = json!({"spec": {"containers": [{"name": "c", "resources": resources("50m", "32Mi")}]}});
+    let refused = k.refused(&format!("patch pod gentle --subresource=resize -p '{less}'"));
+    assert!(refused.contains("memory limits cannot be decreased"), "{refused}");
+    until(&k, "pod gentle", "{.status.containerStatuses[0].resources.limits.memory}", "128Mi");
+    assert_eq!(k.value("pod gentle", "{.status.containerStatuses[0].allocatedResources.cpu}"), "50m");
+    assert_eq!(host::pids(&mark(1)), [gentle], "the same process");
+    assert_eq!(k.value("pod gentle", "{.status.containerStatuses[0].restartCount}"), "0");
+
+    resize("strict", "200m", "64Mi");
+    eventually("more cpu without a restart", || (limits(strict) == Some((200, 64 << 20))).then_some(()));
+    assert_eq!(host::pids(&mark(2)), [strict], "the same process");
+    resize("strict", "200m", "96Mi");
+    until(&k, "pod strict", "{.status.containerStatuses[0].restartCount}", "1");
+    eventually("more memory for a new process", || {
+        let pid = host::pids(&mark(2)).first().copied().filter(|pid| *pid != strict)?;
+        (limits(pid) == Some((200, 96 << 20))).then_some(())
+    });
+}
