@@ -73,7 +73,6 @@ pub fn prepare(
     for part in ["upper", "work", "merged"] {
         fs::create_dir_all(dir.join(part)).map_err(failed)?;
     }
-    create_private_dir(&dir.join(LOWER)).map_err(failed)?;
     write_atomic(&dir.join("image"), image_id.as_bytes(), PRIVATE_FILE, Durability::Volatile).map_err(failed)?;
     let lower = lower(files, image_id, layers)?;
     let first_id = owners.map_or(0, |owners| owners.ids.host_id);
