@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use mainstay_api::registry::Registry;
-use mainstay_server::{api::Api, client, handler::Handler, settings::Settings};
+use mainstay_server::{api::Api, client, handler::Handler, settings::Settings, volatile_prefixes};
 use mainstay_sim::{
     fleet::{Access, Fleet, Settings as FleetSettings},
     load,
@@ -20,8 +20,6 @@ use mainstay_sim::{
 use mainstay_store::{Embedded, embedded};
 use tokio_util::sync::CancellationToken;
 
-const VOLATILE: [&str; 3] =
-    ["/registry/leases/kube-node-lease/", "/registry/mainstay.dev/offers/", "/registry/mainstay.dev/servicetables/"];
 const GOAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug, clap::Args)]
@@ -39,7 +37,7 @@ pub struct Options {
 
 pub async fn run(options: Options) -> anyhow::Result<()> {
     let dir = tempfile::tempdir().context("make a directory")?;
-    let store = embedded::Options { volatile: VOLATILE.map(Into::into).to_vec(), ..Default::default() };
+    let store = embedded::Options { volatile: volatile_prefixes(&Registry::builtin()), ..Default::default() };
     let store = Arc::new(Embedded::open(dir.path(), store).context("open the store")?);
     let settings = Settings { pod_range: ([10, 128, 0, 0].into(), 10), ..Settings::default() };
     let stop = CancellationToken::new();

@@ -1,8 +1,13 @@
-//! What one resource is. Adding a kind is adding one descriptor.
+//! What one resource is: names, storage, subresources, selectable fields, rules. Adding a kind is adding one descriptor;
+//! CONTRIBUTING.md has the recipe.
+
+mod subresource;
 
 use std::borrow::Cow;
 
 use serde_json::Value;
+
+pub use subresource::{Subresource, SubresourceKind};
 
 use crate::{strategy::Strategy, table::Columns};
 
@@ -45,6 +50,24 @@ pub struct Scale {
     pub status_replicas: &'static [&'static str],
     /// Where the label selector is; `None` if the kind has no selector.
     pub selector: Option<&'static [&'static str]>,
+}
+
+/// Which objects of a kind are kept in memory alone: written every few seconds by those they tell of, worth no fsync,
+/// and written anew after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Volatile {
+    None,
+    All,
+    InNamespace(&'static str),
+}
+
+/// Who may write objects of a kind, besides administrators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// Whoever the authorizer allows to.
+    Authorized,
+    /// A node, and only the object that has its name.
+    SameNamedNode,
 }
 
 /// A field usable in `fieldSelector`, besides `metadata.name` and `metadata.namespace`.
@@ -105,6 +128,14 @@ pub struct Descriptor {
     pub conversion: Option<&'static dyn Conversion>,
     pub status: StatusRule,
     pub scale: Option<Scale>,
+    /// Those besides `status` and `scale`, which have fields of their own here.
+    pub subresources: &'static [Subresource],
+    pub volatile: Volatile,
+    pub writer: Writer,
+    /// Whether a whole collection can be deleted with one request.
+    pub delete_collection: bool,
+    /// Whether a delete waits for the grace period in the spec.
+    pub graceful_deletion: bool,
     /// Whether `metadata.generation` counts changes of what is desired.
     pub generation: bool,
     /// Whether a delete that takes effect at once answers with the object rather than a `Status`.
@@ -138,5 +169,31 @@ impl Descriptor {
 
     pub fn namespaced(&self) -> bool {
         self.scope == Scope::Namespaced
+    }
+
+    /// Whether this is the named kind of the core group.
+    pub fn is_core(&self, kind: &str) -> bool {
+        self.group.is_empty() && self.kind == kind
+    }
+
+    pub fn has_subresource(&self, subresource: Subresource) -> bool {
+        match subresource {
+            Subresource::Status => self.status != StatusRule::Absent,
+            Subresource::Scale => self.scale.is_some(),
+            other => self.subresources.contains(&other),
+        }
+    }
+
+    /// The subresource of this name, if the kind has it.
+    pub fn find_subresource(&self, name: &str) -> Option<Subresource> {
+        Subresource::from_name(name).filter(|subresource| self.has_subresource(*subresource))
+    }
+
+    /// All subresources in the order of their names, as discovery lists them.
+    pub fn all_subresources(&self) -> Vec<Subresource> {
+        let shared = [Subresource::Status, Subresource::Scale].into_iter().filter(|own| self.has_subresource(*own));
+        let mut all: Vec<Subresource> = self.subresources.iter().copied().chain(shared).collect();
+        all.sort_by_key(|subresource| subresource.name());
+        all
     }
 }

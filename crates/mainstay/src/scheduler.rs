@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::Client;
 use mainstay_scheduler::{DebugReply, Handle, Metrics, Settings, metrics::Registry};
-use mainstay_server::debug::{Debug, Told};
+use mainstay_server::debug::{Debug, DebugResponse};
 use tokio_util::sync::CancellationToken;
 
 use crate::rivals;
@@ -33,10 +33,10 @@ impl Scheduler {
             let handle = handle.clone();
             Box::pin(async move {
                 match handle.debug(&path).await {
-                    DebugReply::Text(text) => Told::Text(text),
-                    DebugReply::Done => Told::Done,
-                    DebugReply::Unknown => Told::Unknown,
-                    DebugReply::Unavailable(why) => Told::Unavailable(why.to_owned()),
+                    DebugReply::Text(text) => DebugResponse::Text(text),
+                    DebugReply::Done => DebugResponse::Done,
+                    DebugReply::Unknown => DebugResponse::Unknown,
+                    DebugReply::Unavailable(why) => DebugResponse::Unavailable(why.to_owned()),
                 }
             })
         })

@@ -14,7 +14,7 @@ use mainstay_files::create_private_dir;
 use mainstay_server::{
     agent_tls::AgentTls,
     api::Api,
-    bootstrap, client, expire,
+    bootstrap, client, event_expiry,
     handler::Handler,
     pki::{self, Pki, PkiError},
     serve::{self, Audience, BindError, Listener},
@@ -179,7 +179,7 @@ impl Server {
         let (opened, ended) = (self.opened.clone(), self.stop_working.clone());
         work.spawn(async move { opened.upkeep(ended).await });
         work.spawn(bootstrap::keep(self.handler.clone(), self.advertised, self.stop_working.clone()));
-        work.spawn(expire::run(self.handler.clone(), self.stop_working.clone()));
+        work.spawn(event_expiry::run(self.handler.clone(), self.stop_working.clone()));
         let authorities = Authorities::of(&self.pki);
         work.spawn(signer::run(self.handler.clone(), authorities, self.stop_working.clone()));
         let rival = matches!(self.opened, Opened::Etcd(_)).then(|| self.advertised.to_string());

@@ -3,7 +3,8 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
-use mainstay_server::handler::Backup;
+use mainstay_api::registry::Registry;
+use mainstay_server::{handler::Backup, volatile_prefixes};
 use mainstay_store::{Embedded, Etcd, EtcdConfig, Store, embedded, etcd::compactor};
 use tokio_util::sync::CancellationToken;
 
@@ -12,15 +13,6 @@ use crate::{
     exit::Exit,
     store_dir::{self, Linked},
 };
-
-/// What machines say every few seconds is not worth an fsync: that they live, what they offer, and how
-/// far they have come in following Services. Nor is that a server lives.
-const VOLATILE: [&str; 4] = [
-    "/registry/leases/kube-node-lease/",
-    "/registry/mainstay.dev/offers/",
-    "/registry/mainstay.dev/servicetables/",
-    "/mainstay/servers/",
-];
 
 /// A store that is open, and what is particular to its kind.
 #[derive(Clone)]
@@ -73,7 +65,7 @@ pub async fn open(options: &ServerOptions, data_dir: &Path) -> Result<Opened, Ex
             let settings = embedded::Options {
                 history: Duration::from_secs(options.history_seconds),
                 history_events: options.history_events,
-                volatile: VOLATILE.map(Into::into).to_vec(),
+                volatile: volatile_prefixes(&Registry::builtin()),
                 ..embedded::Options::default()
             };
             let opened = tokio::task::spawn_blocking(move || Embedded::open(dir, settings)).await;

@@ -3,6 +3,7 @@
 //! Mainstay's server takes many placements in one request and writes them, with their `Scheduled` events, in one commit.
 //! Other Kubernetes API servers have only `pods/binding`: then it is one request per pod, and one per event. Either way
 //! each pod is fenced by its uid: bindings of pods that were deleted or changed are refused, and the others stand.
+//! Placements are fenced by the uid of the offer as well, so that no pod is bound on an offer that was withdrawn.
 
 use std::{
     collections::BTreeMap,
@@ -30,6 +31,8 @@ pub struct BindRequest {
     pub pod: PodKey,
     pub uid: String,
     pub node: String,
+    /// The uid of the offer that was used; empty if it is not known.
+    pub offer_uid: String,
     /// Put on the pod: its automatic host ports.
     pub annotations: BTreeMap<String, String>,
 }
@@ -56,6 +59,8 @@ pub enum BindResult {
 struct PlacementItem<'a> {
     metadata: PlacementMetadata<'a>,
     node: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    offer_uid: &'a str,
     message: String,
 }
 
@@ -134,6 +139,7 @@ impl Binder {
                 annotations: &request.annotations,
             },
             node: &request.node,
+            offer_uid: &request.offer_uid,
             message: request.message(),
         });
         let list = PlacementList { api_version: "mainstay.dev/v1", kind: "PlacementList", items: items.collect() };
@@ -194,6 +200,17 @@ impl Binder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_placement_names_the_offer_it_uses() {
+        let annotations = BTreeMap::new();
+        let item = |offer_uid| {
+            let metadata = PlacementMetadata { namespace: "ns", name: "p", uid: "u", annotations: &annotations };
+            serde_json::to_value(PlacementItem { metadata, node: "n", offer_uid, message: String::new() }).unwrap()
+        };
+        assert_eq!(item("o")["offerUid"], "o");
+        assert!(item("").get("offerUid").is_none(), "an unknown one fences nothing");
+    }
 
     #[test]
     fn results_are_told_apart() {

@@ -117,6 +117,11 @@ impl<T: PartialEq> OfferBoard<T> {
         expired_now
     }
 
+    /// The last offer of a node, whether or not it has expired.
+    pub fn get(&self, node: &str) -> Option<&T> {
+        self.offers.get(node).map(|offers| &offers.offer)
+    }
+
     /// The valid offer of a node.
     pub fn viable(&self, node: &str, now: Instant) -> Option<&T> {
         self.offers.get(node).filter(|offers| offers.expires > now).map(|offers| &offers.offer)

@@ -1,4 +1,4 @@
-//! What every handler works with.
+//! The API over one store: registry, store, schema and settings, as every request handler uses them.
 
 use std::sync::Arc;
 
@@ -10,12 +10,10 @@ use tokio::sync::OnceCell;
 
 use crate::{
     auth::{jws, service_account},
-    keys,
-    large_work::LargeWork,
-    object,
+    background::store_space::StoreSpace,
+    http::status::{ApiError, ApiResult},
+    objects::{keys, large_work::LargeWork, object},
     settings::Settings,
-    status::{ApiError, ApiResult},
-    store_space::StoreSpace,
 };
 
 /// The API over one store.
@@ -29,8 +27,8 @@ pub struct Api {
     pub(crate) large_bodies: LargeWork,
     pub(crate) long_lists: LargeWork,
     token_key: OnceCell<Arc<jws::Key>>,
-    /// Whose turn it is to choose a range of pod addresses.
-    pub(crate) range_turn: Arc<tokio::sync::Mutex<()>>,
+    /// Held while a range of pod addresses is chosen and committed, so that requests of one server do not collide.
+    pub(crate) pod_range_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The object or collection a request is about.
@@ -52,7 +50,7 @@ impl Api {
             large_bodies: LargeWork::default(),
             long_lists: LargeWork::default(),
             token_key: OnceCell::new(),
-            range_turn: Arc::default(),
+            pod_range_lock: Arc::default(),
         }
     }
 
@@ -73,7 +71,7 @@ impl Api {
     pub async fn core_object(&self, plural: &str, namespace: Option<&str>, name: &str) -> ApiResult<Option<Value>> {
         let Some(d) = self.registry.find("", "v1", plural).filter(|_| keys::is_segment(name)) else { return Ok(None) };
         let (entry, _) = self.store.get(&keys::key(d, namespace, name)).await?;
-        Ok(entry.map(|entry| object::value_of(d, &entry)))
+        entry.map(|entry| object::parse(d, &entry)).transpose()
     }
 
     /// The stored object a request names.

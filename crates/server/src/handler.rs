@@ -1,4 +1,4 @@
-//! From a request to its answer: who may, what is asked, which verb serves it.
+//! The request handler: authenticates, authorizes, and calls the verb that serves the request.
 
 use std::{future::Future, net::IpAddr, panic::AssertUnwindSafe, path::Path, sync::Arc, time::Instant};
 
@@ -7,7 +7,7 @@ use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderValue, Method, Request, StatusCode, Version, header, request::Parts};
 use http_body_util::BodyExt;
 use jiff::Timestamp;
-use mainstay_api::{descriptor::StatusRule, strategy::SpecPart};
+use mainstay_api::{descriptor::Subresource, strategy::SpecPart};
 use mainstay_store::Store;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -15,25 +15,29 @@ use tracing::Instrument;
 use crate::{
     api::{Api, Target},
     auth::{User, bearer},
-    authorize::{self, Asked, Attributes},
-    body::Response,
-    change::Part,
-    debug::{self, Debug},
-    discovery, documents,
-    fairness::Flow,
-    health, keys, large_work,
-    metrics::{Metrics, Verb},
-    negotiate, node_restriction,
-    openapi::OpenApi,
-    query::Query,
+    authorize::{self, Attributes, RequestTarget},
+    documents::{
+        debug::{self, Debug},
+        discovery, health,
+        metrics::{Metrics, Verb},
+        nonresource,
+        openapi::OpenApi,
+        reviews,
+    },
+    http::{
+        fairness::Flow,
+        negotiate,
+        query::Query,
+        reply::RowObject,
+        request_body::{ReceivedBody, RequestBody},
+        request_limits::{RequestKind, RequestLimits, Seat},
+        request_log::{self, RequestInfo},
+        response_body::Response,
+        route::{ResourceRoute, Route},
+        status::{ApiError, ApiResult},
+    },
+    objects::{guaranteed_update::Part, keys, large_work},
     relay::{self, Agents},
-    reply::RowObject,
-    request_body::{ReceivedBody, RequestBody},
-    request_limits::{RequestKind, RequestLimits, Seat},
-    request_log::{self, RequestInfo},
-    reviews,
-    route::{ResourceRoute, Route},
-    status::{ApiError, ApiResult},
     verbs::{self, Call},
 };
 
@@ -157,19 +161,19 @@ impl Handler {
         info: &mut RequestInfo,
     ) -> ApiResult<Response> {
         let path = parts.uri.path();
-        if health::concerns(path) {
-            return health::answer(self, parts).await;
+        if health::serves(path) {
+            return health::respond(self, parts).await;
         }
-        if documents::is_public(parts) {
+        if nonresource::is_public(parts) {
             let mut seat = self.seat(caller.stranger(), RequestKind::ReadOnly);
             seat.take()?;
-            return documents::answer(self, parts).await;
+            return nonresource::respond(self, parts).await;
         }
         let user = self.user(parts, caller).await?;
         info.user = Some(user.clone());
         let route = Route::parse(path).ok_or_else(|| ApiError::bad_request("the path is not valid UTF-8"))?;
         // What is passed on has options of its own, and no limit in time.
-        let relayed = matches!(&route, Route::Resource(r) if relay::concerns(r));
+        let relayed = matches!(&route, Route::Resource(r) if relay::is_relayed(&self.api.registry, r));
         let query = if relayed { "" } else { parts.uri.query().unwrap_or_default() };
         let query = Query::parse(query)?;
         let watch = parts.method == Method::GET
@@ -246,33 +250,33 @@ impl Handler {
         watch: bool,
         seat: &mut Seat<'_>,
     ) -> ApiResult<Response> {
-        let user = user.judged(&parts.headers)?;
-        let asked = Attributes::of(&parts.method, parts.uri.path(), &route, &query);
+        let user = user.with_impersonation(&parts.headers)?;
+        let asked = Attributes::from_request(&parts.method, parts.uri.path(), &route, &query);
         if let Err(why) = authorize::decide(&self.api, &user, &asked).await? {
             return Err(self.refusal(&user, &asked, &route, &why));
         }
         match route {
-            Route::Resource(resource) if relay::concerns(&resource) => {
+            Route::Resource(resource) if relay::is_relayed(&self.api.registry, &resource) => {
                 self.relayed(parts, body, &resource, seat.hand_over()).await
             }
             Route::Resource(resource) if resource.group == relay::metrics::GROUP => {
                 relay::metrics::answer(&self.api, self.agents()?, parts, &resource, &query).await
             }
-            Route::Resource(resource) if verbs::placements::concerns(&resource) => {
+            Route::Resource(resource) if verbs::placements::serves(&resource) => {
                 if parts.method != Method::POST {
                     return Err(ApiError::method_not_allowed());
                 }
                 let received = self.receive(body, seat).await?;
-                verbs::placements::place(&self.api, &received.bytes, query.dry_run).await
+                verbs::placements::bind_all(&self.api, &received.bytes, query.dry_run).await
             }
             Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch, seat).await,
-            Route::Other if debug::concerns(parts.uri.path()) => debug::answer(self, parts).await,
-            Route::Other => documents::answer(self, parts).await,
+            Route::Other if debug::serves(parts.uri.path()) => debug::respond(self, parts).await,
+            Route::Other => nonresource::respond(self, parts).await,
             discovery => {
                 if parts.method != Method::GET {
                     return Err(ApiError::method_not_allowed());
                 }
-                discovery::answer(&self.api.registry, &parts.headers, &discovery)
+                discovery::respond(&self.api.registry, &parts.headers, &discovery)
             }
         }
     }
@@ -309,7 +313,6 @@ impl Handler {
         watch: bool,
         seat: &mut Seat<'_>,
     ) -> ApiResult<Response> {
-        node_restriction::before(call, &parts.method, route.subresource.as_deref()).await?;
         if let Some(name) = route.subresource.as_deref() {
             return self.subresource(&parts.method, call, name).await;
         }
@@ -323,7 +326,7 @@ impl Handler {
         let named = !call.target.name.is_empty();
         if d.answered {
             return match (&parts.method, named) {
-                (&Method::POST, false) => reviews::answer(call).await,
+                (&Method::POST, false) => reviews::respond(call).await,
                 _ => Err(ApiError::method_not_allowed()),
             };
         }
@@ -341,39 +344,40 @@ impl Handler {
             (&Method::PUT, true) => verbs::update::update(call, Part::Main).await,
             (&Method::PATCH, true) => verbs::patch::patch(call, Part::Main).await,
             (&Method::DELETE, true) => verbs::delete::delete(call).await,
-            (&Method::DELETE, false) if d.kind != "Namespace" => {
-                verbs::delete_collection::delete_collection(call).await
-            }
+            (&Method::DELETE, false) if d.delete_collection => verbs::delete_collection::delete_collection(call).await,
             _ => Err(ApiError::method_not_allowed()),
         }
     }
 
     async fn subresource(&self, method: &Method, call: &Call<'_>, name: &str) -> ApiResult<Response> {
-        let d = &call.target.d;
-        let is_pod = d.kind == "Pod" && d.group.is_empty();
-        let part = match name {
-            "scale" if d.scale.is_some() => {
+        let subresource = call.target.d.find_subresource(name).ok_or_else(ApiError::no_such_path)?;
+        let part = match subresource {
+            Subresource::Scale => {
                 return match *method {
                     Method::GET | Method::PUT | Method::PATCH => verbs::scale::scale(call, method).await,
                     _ => Err(ApiError::method_not_allowed()),
                 };
             }
-            "token" if d.kind == "ServiceAccount" && d.group.is_empty() => {
-                return match *method {
-                    Method::POST => verbs::token::token(call).await,
-                    _ => Err(ApiError::method_not_allowed()),
-                };
+            Subresource::Token | Subresource::Binding | Subresource::Eviction | Subresource::Refusal
+                if *method != Method::POST =>
+            {
+                return Err(ApiError::method_not_allowed());
             }
-            "approval" if d.kind == "CertificateSigningRequest" => Part::Approval,
-            "status" if d.status != StatusRule::Absent => Part::Status,
-            "finalize" if d.kind == "Namespace" => Part::Finalize,
-            "binding" if is_pod && *method == Method::POST => return verbs::binding::bind(call).await,
-            "eviction" if is_pod && *method == Method::POST => return verbs::eviction::evict(call).await,
-            "refusal" if is_pod && *method == Method::POST => return verbs::refusal::refuse(call).await,
-            "binding" | "eviction" | "refusal" if is_pod => return Err(ApiError::method_not_allowed()),
-            "ephemeralcontainers" if is_pod => Part::Spec(SpecPart::EphemeralContainers),
-            "resize" if is_pod => Part::Spec(SpecPart::Resources),
-            _ => return Err(ApiError::no_such_path()),
+            Subresource::Token => return verbs::token::token(call).await,
+            Subresource::Binding => return verbs::binding::bind(call).await,
+            Subresource::Eviction => return verbs::eviction::evict(call).await,
+            Subresource::Refusal => return verbs::refusal::refuse(call).await,
+            Subresource::Approval => Part::Approval,
+            Subresource::Status => Part::Status,
+            Subresource::Finalize => Part::Finalize,
+            Subresource::EphemeralContainers => Part::Spec(SpecPart::EphemeralContainers),
+            Subresource::Resize => Part::Spec(SpecPart::Resources),
+            // Passed on to agents before this.
+            Subresource::Log
+            | Subresource::Exec
+            | Subresource::Attach
+            | Subresource::PortForward
+            | Subresource::Proxy => return Err(ApiError::no_such_path()),
         };
         match *method {
             Method::GET if part != Part::Finalize => verbs::get::get(call).await,
@@ -404,13 +408,13 @@ impl Handler {
     }
 
     fn refusal(&self, user: &User, asked: &Attributes<'_>, route: &Route<'_>, why: &str) -> Box<ApiError> {
-        let (Route::Resource(route), Asked::Resource(resource)) = (route, &asked.asked) else {
-            let path = if let Asked::Path(path) = &asked.asked { path } else { "/apis" };
+        let (Route::Resource(route), RequestTarget::Resource(resource)) = (route, &asked.target) else {
+            let path = if let RequestTarget::Path(path) = &asked.target { path } else { "/apis" };
             return ApiError::forbidden_path(&user.name, asked.verb, path);
         };
         let Ok(target) = self.target(route) else {
             let path = "/apis/mainstay.dev/v1/placements";
-            let posted = verbs::placements::concerns(route);
+            let posted = verbs::placements::serves(route);
             return if posted {
                 ApiError::forbidden_path(&user.name, asked.verb, path)
             } else {

@@ -1,70 +1,37 @@
-//! The Kubernetes HTTP API over a store.
+//! The Kubernetes HTTP API over a store: what `kube-apiserver` does.
 //!
 //! A request passes, in this order:
-//! * [`serve`]: TLS, connection limits; [`auth`]: who asks, by certificate or token
-//! * [`fairness`], [`request_limits`], [`request_body`], [`large_work`]: nobody holds up the others
-//! * [`handler`]: who may ([`authorize`], [`node_restriction`]), what is asked ([`route`], [`query`], [`negotiate`])
-//! * [`verbs`]: one file per verb, for every kind; they share [`incoming`] (bodies), [`change`]
-//!   (read-change-compare-and-set), [`admission`] (what a write depends on), [`metadata`]
-//! * [`object`]: objects between store and wire; [`keys`]: where they are stored; [`prune`]: some of their fields
-//! * [`reply`] and, for every refusal, [`status`]
+//! 1. [`http`](mod@http): TLS, connection and request limits, routing, content negotiation
+//! 2. [`auth`]: authentication by certificate or token, impersonation; [`authorize`]: what the user may do
+//! 3. [`handler`]: which verb serves it
+//! 4. [`verbs`]: one file per verb, for every kind
+//! 5. [`admission`]: one list of plugins that complete or refuse a write, and add to its transaction
+//! 6. [`objects`]: decoding, metadata, selectors, compare-and-set, stored bytes to wire bytes
+//! 7. back in [`http`](mod@http): the reply, or a `Status` for every refusal
 //!
-//! Beside the resources: [`relay`] (what machines answer), [`discovery`], [`openapi`], [`documents`] (version, backup), [`health`], [`debug`],
-//! [`bootstrap`] (what every cluster has), [`servers`] (who answers for the API), [`expire`] (events), [`pki`] (certificates) and
-//! [`client`] (a `kube::Client` within the process).
+//! Beside the resources: [`documents`] (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
+//! [`placement`] (pods onto nodes), [`background`] (bootstrap objects, certificate signer, event expiry), [`pki`]
+//! (certificate authorities) and [`client`] (a `kube::Client` within the process).
 
 mod admission;
-pub mod agent_tls;
-mod allocation;
 pub mod api;
 pub mod auth;
 mod authorize;
-pub mod body;
-pub mod bootstrap;
-mod certificate_limit;
-mod change;
+mod background;
 pub mod client;
-mod connection;
-pub mod debug;
-mod discovery;
 mod documents;
-pub mod expire;
-mod fairness;
-mod filter;
 pub mod handler;
-mod handshakes;
-mod health;
-mod incoming;
-mod issuer;
-mod keys;
-mod large_work;
-mod members;
-mod metadata;
-mod metrics;
-mod negotiate;
-mod node_restriction;
-mod object;
-mod openapi;
+mod http;
+mod objects;
 pub mod pki;
 mod placement;
-mod pod_ranges;
-mod priority;
-mod prune;
-mod query;
 pub mod relay;
-mod reply;
-mod request_body;
-mod request_limits;
-mod request_log;
-mod reviews;
-mod route;
-pub mod serve;
-mod servers;
-mod service_accounts;
 pub mod settings;
-pub mod signer;
-mod status;
-mod storage_class;
-mod store_space;
 mod verbs;
-mod warnings;
+
+pub use background::{bootstrap, event_expiry, signer};
+pub use documents::debug;
+pub use objects::keys::volatile_prefixes;
+pub use relay::agent_tls;
+
+pub use self::http::{response_body as body, serve};

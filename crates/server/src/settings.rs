@@ -1,4 +1,4 @@
-//! What can be tuned, with the values a stock server uses.
+//! Settings of the server, with their defaults.
 
 use std::{net::Ipv4Addr, time::Duration};
 

@@ -8,7 +8,9 @@
 use k8s_openapi::{ClusterResourceScope, ListableResource, NamespaceResourceScope, Resource, schemars::JsonSchema};
 
 use crate::{
-    descriptor::{Conversion, Descriptor, NameRule, Scale, Scope, SelectableField, StatusRule},
+    descriptor::{
+        Conversion, Descriptor, NameRule, Scale, Scope, SelectableField, StatusRule, Subresource, Volatile, Writer,
+    },
     strategy::{Plain, Rules, Strategy, Typed},
     table::{Columns, generic},
 };
@@ -81,6 +83,11 @@ where
         conversion: None,
         status: StatusRule::Absent,
         scale: None,
+        subresources: &[],
+        volatile: Volatile::None,
+        writer: Writer::Authorized,
+        delete_collection: true,
+        graceful_deletion: false,
         generation: false,
         returns_deleted: false,
         orphans_by_default: false,
@@ -132,6 +139,31 @@ impl Descriptor {
 
     pub(super) fn scale(mut self, scale: Scale) -> Self {
         self.scale = Some(scale);
+        self
+    }
+
+    pub(super) fn subresources(mut self, subresources: &'static [Subresource]) -> Self {
+        self.subresources = subresources;
+        self
+    }
+
+    pub(super) fn volatile(mut self, volatile: Volatile) -> Self {
+        self.volatile = volatile;
+        self
+    }
+
+    pub(super) fn written_by(mut self, writer: Writer) -> Self {
+        self.writer = writer;
+        self
+    }
+
+    pub(super) fn no_delete_collection(mut self) -> Self {
+        self.delete_collection = false;
+        self
+    }
+
+    pub(super) fn graceful_deletion(mut self) -> Self {
+        self.graceful_deletion = true;
         self
     }
 

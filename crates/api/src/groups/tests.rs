@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::all;
 use crate::{
-    descriptor::{Scope, StatusRule},
+    descriptor::{Scope, StatusRule, Volatile},
     offer::Offer,
     schema::{Schema, Type},
 };
@@ -25,6 +25,8 @@ fn the_kinds_are_those_of_the_golden_list() {
                 StatusRule::SeparateAfterCreate => facts.push("status-from-create"),
             }
             facts.extend(d.scale.map(|_| "scale"));
+            facts.extend(d.subresources.iter().map(|own| own.name()));
+            facts.extend((d.volatile != Volatile::None).then_some("volatile"));
             facts.extend(d.generation.then_some("generation"));
             facts.extend(d.answered.then_some("question"));
             facts.extend(d.categories.iter().map(|name| name.as_ref()));

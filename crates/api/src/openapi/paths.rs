@@ -40,7 +40,8 @@ pub fn visit(
             continue;
         }
         let verbs = [("get", Verb::List), ("post", Verb::Create), ("delete", Verb::DeleteCollection)];
-        visitor(&collection, resource.item(namespaced, false, &verbs));
+        let verbs = if descriptor.delete_collection { &verbs[..] } else { &verbs[..2] };
+        visitor(&collection, resource.item(namespaced, false, verbs));
         let verbs = [("get", Verb::Get), ("put", Verb::Update), ("patch", Verb::Patch), ("delete", Verb::Delete)];
         let object = format!("{collection}/{{name}}");
         visitor(&object, resource.item(namespaced, true, &verbs));

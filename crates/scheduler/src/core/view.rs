@@ -238,6 +238,8 @@ pub struct NodeView {
 /// What a node offers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OfferView {
+    /// Another uid is another offer, also under the same name.
+    pub uid: String,
     pub free: ResourceList,
     /// Free ones only.
     pub automatic_ports: PortRanges,

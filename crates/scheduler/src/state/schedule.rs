@@ -77,7 +77,8 @@ impl SchedulerState {
             cached.assumed = Some(AssumedBinding { node: node.to_owned(), version: None });
         }
         let annotations = port_annotations(ports);
-        BindRequest { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.to_owned(), annotations }
+        let offer_uid = self.offers.get(node).map(|offer| offer.uid.clone()).unwrap_or_default();
+        BindRequest { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.to_owned(), offer_uid, annotations }
     }
 
     fn start_preemption(

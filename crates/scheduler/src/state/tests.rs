@@ -279,6 +279,21 @@ fn events_from_before_a_binding_change_nothing() {
 }
 
 #[test]
+fn a_bind_names_the_offer_that_was_used() {
+    let mut scheduler = TestScheduler::with_nodes(&[("a", "2")]);
+    let offer: OfferObject = serde_json::from_value(json!({
+        "metadata": { "name": "a", "uid": "second" },
+        "spec": { "free": { "cpu": "2", "memory": "8Gi", "pods": "110" }, "ttlSeconds": 60, "seen": "0" },
+    }))
+    .unwrap();
+    let object = ObjectRef { name: "a".to_owned(), version: scheduler.next(), ..ObjectRef::default() };
+    scheduler.apply(SchedulerEvent::Offers(Delta::Updated(Item { object, view: offer })));
+    scheduler.pod("p", json!({}));
+    let Some(Action::Bind(requests)) = scheduler.schedule().pop() else { panic!() };
+    assert_eq!(requests[0].offer_uid, "second");
+}
+
+#[test]
 fn refused_and_failed_bindings_are_scheduled_again() {
     let mut scheduler = TestScheduler::with_nodes(&[("a", "1")]);
     for result in [

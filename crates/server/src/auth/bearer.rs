@@ -1,10 +1,10 @@
-//! Bearer tokens: whichever of the kinds we know recognises one says who presents it.
+//! Bearer tokens: of a service account, or of a machine about to join.
 
 use http::{HeaderMap, header};
 use jiff::Timestamp;
 
 use super::{User, bootstrap_token, jws, service_account};
-use crate::{api::Api, status::ApiResult};
+use crate::{api::Api, http::status::ApiResult};
 
 /// Someone, and whom the token was made for.
 #[derive(Debug)]

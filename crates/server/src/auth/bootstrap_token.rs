@@ -10,7 +10,7 @@ use ring::digest::{SHA256, digest};
 use serde_json::Value;
 
 use super::{BOOTSTRAPPERS, User};
-use crate::{api::Api, metadata, status::ApiResult};
+use crate::{api::Api, http::status::ApiResult, objects::metadata};
 
 pub const NAMESPACE: &str = "kube-system";
 pub const PREFIX: &str = "bootstrap-token-";
@@ -34,7 +34,7 @@ pub async fn authenticate(api: &Api, id: &str, secret: &str, now: Timestamp) -> 
 fn judge(object: &Value, id: &str, secret: &str, now: Timestamp) -> Option<User> {
     let data = |key: &str| decoded(object, key);
     let genuine = object["type"] == TYPE
-        && metadata::text(object, "deletionTimestamp").is_none()
+        && metadata::string_field(object, "deletionTimestamp").is_none()
         && data("token-id").as_deref() == Some(id)
         && same(&data("token-secret").unwrap_or_default(), secret)
         && data("usage-bootstrap-authentication").as_deref() == Some("true")
@@ -66,7 +66,13 @@ pub fn is_expired(object: &Value, now: Timestamp) -> bool {
 pub async fn sweep(store: &Arc<dyn Store>, now: Timestamp) -> Result<(), StoreError> {
     let prefix = format!("/registry/secrets/{NAMESPACE}/{PREFIX}");
     for entry in store.list(List { prefix: &prefix, ..List::default() }).await?.entries {
-        let object: Value = serde_json::from_slice(&entry.value).unwrap_or(Value::Null);
+        let object: Value = match serde_json::from_slice(&entry.value) {
+            Ok(object) => object,
+            Err(error) => {
+                tracing::error!(key = &*entry.key, %error, "stored object cannot be parsed; it is left as it is");
+                continue;
+            }
+        };
         if object["type"] == TYPE && is_expired(&object, now) && metadata::finalizers(&object).next().is_none() {
             let key = entry.key.clone();
             tracing::info!(key = &*key, "delete expired token");

@@ -1,4 +1,4 @@
-//! Acting as somebody else: `kubectl --as`. Whoever may do everything may.
+//! Impersonation (`kubectl --as`): administrators may act as another user.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -6,13 +6,13 @@ use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 
 use super::{AUTHENTICATED, SERVICE_ACCOUNTS, User, service_account};
-use crate::status::{ApiError, ApiResult};
+use crate::http::status::{ApiError, ApiResult};
 
 const EXTRA: &str = "impersonate-extra-";
 
 impl User {
     /// Whom a request is to be judged as.
-    pub fn judged(&self, headers: &HeaderMap) -> ApiResult<Cow<'_, Self>> {
+    pub fn with_impersonation(&self, headers: &HeaderMap) -> ApiResult<Cow<'_, Self>> {
         let texts = |name: &str| headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
         let Some(name) = texts("impersonate-user").next() else {
             let stray = headers.keys().any(|key| key.as_str().starts_with("impersonate-"));
@@ -59,14 +59,14 @@ mod tests {
         let admin = User::internal("test");
         let plain = User { name: "ann".into(), ..User::default() };
         let mut headers = HeaderMap::new();
-        assert!(admin.judged(&headers).unwrap().is_master());
-        assert_eq!(*plain.judged(&headers).unwrap(), plain);
+        assert!(admin.with_impersonation(&headers).unwrap().is_master());
+        assert_eq!(*plain.with_impersonation(&headers).unwrap(), plain);
         headers.insert("impersonate-user", "bob".parse().unwrap());
-        assert_eq!(admin.judged(&headers).unwrap().name, "bob");
-        assert!(!admin.judged(&headers).unwrap().is_master());
+        assert_eq!(admin.with_impersonation(&headers).unwrap().name, "bob");
+        assert!(!admin.with_impersonation(&headers).unwrap().is_master());
         headers.insert("impersonate-group", MASTERS.parse().unwrap());
-        assert!(admin.judged(&headers).unwrap().is_master());
-        let refused = plain.judged(&headers).unwrap_err().status();
+        assert!(admin.with_impersonation(&headers).unwrap().is_master());
+        let refused = plain.with_impersonation(&headers).unwrap_err().status();
         assert_eq!(
             refused["message"],
             r#"users "bob" is forbidden: User "ann" cannot impersonate resource "users" in API group "" at the cluster scope"#
@@ -80,7 +80,7 @@ mod tests {
         headers.insert("impersonate-uid", "u1".parse().unwrap());
         headers.insert("impersonate-extra-example.org%2fteam", "a".parse().unwrap());
         let admin = User::internal("test");
-        let user = admin.judged(&headers).unwrap();
+        let user = admin.with_impersonation(&headers).unwrap();
         assert_eq!(user.groups, ["system:serviceaccounts", "system:serviceaccounts:shop", "system:authenticated"]);
         assert_eq!(user.uid, "u1");
         assert_eq!(user.extra["example.org/team"], ["a"]);
@@ -90,6 +90,6 @@ mod tests {
     fn a_group_without_a_user_is_a_mistake() {
         let mut headers = HeaderMap::new();
         headers.insert("impersonate-group", MASTERS.parse().unwrap());
-        assert!(User::internal("test").judged(&headers).is_err());
+        assert!(User::internal("test").with_impersonation(&headers).is_err());
     }
 }

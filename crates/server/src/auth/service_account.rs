@@ -14,8 +14,8 @@ use uuid::Uuid;
 use super::{SERVICE_ACCOUNTS, User, bearer::Authenticated, jws::Key};
 use crate::{
     api::Api,
-    metadata,
-    status::{ApiError, ApiResult},
+    http::status::{ApiError, ApiResult},
+    objects::metadata,
 };
 
 const KEY: &str = "/mainstay/service-account-key";
@@ -62,7 +62,7 @@ pub struct Reference {
 
 impl Reference {
     pub fn to(object: &Value) -> Self {
-        let text = |field| metadata::text(object, field).unwrap_or_default().to_owned();
+        let text = |field| metadata::string_field(object, field).unwrap_or_default().to_owned();
         Self { name: text("name"), uid: text("uid") }
     }
 }
@@ -155,9 +155,9 @@ pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<R
 
 /// Whether this is still the object that was meant, and not long in deletion.
 fn is_alive(object: &Value, uid: &str, now: Timestamp) -> bool {
-    let ends = metadata::text(object, "deletionTimestamp").and_then(|text| text.parse::<Timestamp>().ok());
+    let ends = metadata::string_field(object, "deletionTimestamp").and_then(|text| text.parse::<Timestamp>().ok());
     let over = ends.is_some_and(|ends| now.as_second() > ends.as_second().saturating_add(AFTERLIFE));
-    metadata::text(object, "uid") == Some(uid) && !over
+    metadata::string_field(object, "uid") == Some(uid) && !over
 }
 
 /// The cluster's key: found, or made by whichever server is first.

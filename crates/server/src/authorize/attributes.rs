@@ -1,11 +1,11 @@
-//! What a request asks for, in the words that rules are written in.
+//! The attributes of a request that authorization rules look at: verb, group, resource, name.
 
 use std::borrow::Cow;
 
 use http::Method;
 use mainstay_api::selector::{Fields, Labels, Operator, Relation};
 
-use crate::{
+use crate::http::{
     query::Query,
     route::{ResourceRoute, Route},
 };
@@ -13,11 +13,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     pub verb: &'a str,
-    pub asked: Asked<'a>,
+    pub target: RequestTarget<'a>,
 }
 
 #[derive(Clone, Debug)]
-pub enum Asked<'a> {
+pub enum RequestTarget<'a> {
     Resource(ResourceAttributes<'a>),
     /// Which groups, versions and kinds there are.
     Discovery,
@@ -39,7 +39,7 @@ pub struct ResourceAttributes<'a> {
 }
 
 impl ResourceAttributes<'_> {
-    pub fn is(&self, group: &str, resource: &str, subresource: Option<&str>) -> bool {
+    pub fn names(&self, group: &str, resource: &str, subresource: Option<&str>) -> bool {
         self.group == group && self.resource == resource && self.subresource.as_deref() == subresource
     }
 
@@ -70,15 +70,15 @@ impl ResourceAttributes<'_> {
 }
 
 impl<'a> Attributes<'a> {
-    pub fn of(method: &'a Method, path: &'a str, route: &'a Route<'a>, query: &Query) -> Self {
+    pub fn from_request(method: &'a Method, path: &'a str, route: &'a Route<'a>, query: &Query) -> Self {
         match route {
             Route::Resource(route) => {
                 let verb = verb(method, route, query);
-                Self { verb, asked: Asked::Resource(resource(verb, route, query)) }
+                Self { verb, target: RequestTarget::Resource(resource(verb, route, query)) }
             }
-            Route::Other => Self { verb: path_verb(method), asked: Asked::Path(path) },
+            Route::Other => Self { verb: path_verb(method), target: RequestTarget::Path(path) },
             Route::Groups { .. } | Route::Group(_) | Route::GroupVersion { .. } => {
-                Self { verb: path_verb(method), asked: Asked::Discovery }
+                Self { verb: path_verb(method), target: RequestTarget::Discovery }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Authorization: which user may do what.
 //!
 //! [`authorize`] decides from the request alone: administrators may do everything, machines what
 //! [`node`] says, machines about to join may ask for a certificate, and everyone with a name may ask which
@@ -9,15 +9,17 @@ mod attributes;
 mod node;
 mod relation;
 
+use mainstay_api::registry::Registry;
+
 pub use self::{
-    attributes::{Asked, Attributes, ResourceAttributes},
+    attributes::{Attributes, RequestTarget, ResourceAttributes},
     relation::{Relation, RelationKind},
 };
 use crate::{
     api::Api,
     auth::{BOOTSTRAPPERS, SERVICE_ACCOUNTS, User},
-    openapi::OpenApi,
-    status::ApiResult,
+    documents::openapi::OpenApi,
+    http::status::ApiResult,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,22 +44,22 @@ impl Decision {
 }
 
 /// Decides, as far as the request alone tells.
-pub fn authorize(user: &User, asked: &Attributes<'_>) -> Decision {
+pub fn authorize(registry: &Registry, user: &User, asked: &Attributes<'_>) -> Decision {
     if user.is_master() || is_open(user, asked) {
         return Decision::Allow;
     }
-    let Asked::Resource(resource) = &asked.asked else { return Decision::NO };
+    let RequestTarget::Resource(resource) = &asked.target else { return Decision::NO };
     if let Some(name) = user.node_name() {
-        return node::authorize(name, asked.verb, resource);
+        return node::authorize(registry, name, asked.verb, resource);
     }
-    let bootstrapping = resource.is("certificates.k8s.io", "certificatesigningrequests", None)
+    let bootstrapping = resource.names("certificates.k8s.io", "certificatesigningrequests", None)
         && ["create", "get", "list", "watch"].contains(&asked.verb);
     Decision::of(bootstrapping && user.is_in(BOOTSTRAPPERS))
 }
 
 /// Decides, looking up what the answer depends on. `Err` says why not.
 pub async fn decide(api: &Api, user: &User, asked: &Attributes<'_>) -> ApiResult<Result<(), String>> {
-    Ok(match authorize(user, asked) {
+    Ok(match authorize(&api.registry, user, asked) {
         Decision::Allow => Ok(()),
         Decision::Deny(why) => Err(why),
         Decision::IfRelated(relation) => {
@@ -79,15 +81,15 @@ pub(crate) async fn is_related(api: &Api, relation: &Relation) -> ApiResult<bool
 /// What everyone with a name may do: see which kinds there are and which version this is, and ask about
 /// themselves. Service accounts may also see who issues their tokens.
 fn is_open(user: &User, asked: &Attributes<'_>) -> bool {
-    match &asked.asked {
-        Asked::Discovery => asked.verb == "get",
-        Asked::Path(path) => {
+    match &asked.target {
+        RequestTarget::Discovery => asked.verb == "get",
+        RequestTarget::Path(path) => {
             let path = path.trim_end_matches('/');
             let issuer = ["/openid/v1/jwks", "/.well-known/openid-configuration"].contains(&path);
             asked.verb == "get"
-                && (path == "/version" || OpenApi::concerns(path) || (issuer && user.is_in(SERVICE_ACCOUNTS)))
+                && (path == "/version" || OpenApi::serves(path) || (issuer && user.is_in(SERVICE_ACCOUNTS)))
         }
-        Asked::Resource(resource) => {
+        RequestTarget::Resource(resource) => {
             asked.verb == "create"
                 && match &*resource.group {
                     "authentication.k8s.io" => resource.resource == "selfsubjectreviews",

@@ -13,7 +13,7 @@
 //!
 //! What it may write is narrowed further where the object is known: see `node_restriction`.
 
-use mainstay_api::{heal, wellknown::namespace::NODE_LEASES};
+use mainstay_api::{descriptor::Writer, heal, registry::Registry, wellknown::namespace::NODE_LEASES};
 
 use super::{Decision, Relation, RelationKind, ResourceAttributes};
 
@@ -47,7 +47,7 @@ const WORKLOADS: &[(&str, &str, &str)] = &[
     ("", "replicationcontrollers", "ReplicationController"),
 ];
 
-pub fn authorize(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
+pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
     let subresource = asked.subresource.as_deref();
     match (&*asked.group, &*asked.resource) {
         ("", "secrets") => read_related(node, verb, RelationKind::Secret, asked),
@@ -61,8 +61,6 @@ pub fn authorize(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Deci
         },
         ("", "serviceaccounts") => service_account(node, verb, asked),
         ("coordination.k8s.io", "leases") => lease(node, verb, asked),
-        ("mainstay.dev", "offers") => own(node, verb, asked, "offer"),
-        ("mainstay.dev", "servicetables") => own(node, verb, asked, "service table"),
         ("", "nodes") => match (subresource, verb) {
             (None, "create" | "update" | "patch" | "get" | "list" | "watch") => Decision::Allow,
             (Some("status"), "update" | "patch") => Decision::Allow,
@@ -74,6 +72,10 @@ pub fn authorize(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Deci
             _ => Decision::no("can only list the budgets of namespaces in which it has a pod"),
         },
         (group, resource) => {
+            let d = registry.iter().find(|d| d.group == group && d.plural == resource);
+            if let Some(d) = d.filter(|d| d.writer == Writer::SameNamedNode) {
+                return same_named(node, verb, asked, &d.singular);
+            }
             if let Some((_, _, kind)) = WORKLOADS.iter().find(|(g, r, _)| (*g, *r) == (group, resource)) {
                 return match (subresource, verb) {
                     (None, "get") => related(node, RelationKind::Workload(kind), asked),
@@ -160,8 +162,8 @@ fn lease(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
     }
 }
 
-/// What a node says of itself, and no other of it.
-fn own(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str) -> Decision {
+/// Objects that a node writes of itself, under its own name.
+fn same_named(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str) -> Decision {
     match verb {
         "create" => Decision::of(asked.subresource.is_none()), // the name is in the object: see `node_restriction`
         "get" | "update" | "patch" | "delete" if asked.name() == node => Decision::of(asked.subresource.is_none()),

@@ -1,4 +1,4 @@
-//! Whether a node has anything to do with an object: a pod that is bound to it refers to the object.
+//! Relations of the Node authorizer: whether a pod that is bound to a node refers to an object.
 //!
 //! Upstream's node authorizer graph, looked up when asked from the pods and volumes themselves, so that there is no
 //! second account of them to keep true. What counts as a reference is [`references`]' to say. Mirror pods relate to
@@ -11,7 +11,11 @@ use mainstay_api::{
 use mainstay_store::List;
 use serde_json::Value;
 
-use crate::{api::Api, keys, object, status::ApiResult};
+use crate::{
+    api::Api,
+    http::status::ApiResult,
+    objects::{keys, object},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relation {
@@ -83,7 +87,7 @@ async fn by_volume(api: &Api, node: &str, namespace: &str, name: &str) -> ApiRes
     let Some(volumes) = api.registry.find("", "v1", "persistentvolumes") else { return Ok(false) };
     let all = api.store.list(List { prefix: &keys::prefix(volumes, None), ..List::default() }).await?;
     for entry in &all.entries {
-        let volume = object::value_of(volumes, entry);
+        let Ok(volume) = object::parse(volumes, entry) else { continue }; // logged; what it needs stays forbidden
         let claimed_in = volume["spec"]["claimRef"]["namespace"].as_str();
         let needed = references::volume_secrets(&volume).iter().any(|secret| {
             secret.name == name && secret.namespace.or(claimed_in).is_some_and(|needed| needed == namespace)
@@ -132,7 +136,7 @@ async fn controls(api: &Api, relation: &Relation, kind: &str) -> ApiResult<bool>
     for owner in owners.into_iter().filter(|owner| owner["kind"] == **child) {
         let Some(between) = owner["name"].as_str().filter(|name| keys::is_segment(name)) else { continue };
         let (entry, _) = api.store.get(&keys::key(d, Some(namespace), between)).await?;
-        let object = entry.map(|entry| object::value_of(d, &entry)).unwrap_or_default();
+        let object = entry.map(|entry| object::parse(d, &entry)).transpose()?.unwrap_or_default();
         if controller(&object).is_some_and(|owner| is(owner, kind, name)) {
             return Ok(true);
         }
@@ -153,11 +157,12 @@ async fn pods_of(api: &Api, node: &str, namespace: &str) -> ApiResult<Vec<Value>
     let prefix = keys::prefix(pods, Some(namespace));
     let listing = api.store.list(List { prefix: &prefix, ..List::default() }).await?;
     let here = listing.entries.iter().filter(|entry| {
-        object::with_picked(pods, entry, |picked| {
-            node_field.and_then(|at| picked.fields.get(at)).is_some_and(|bound_to| &**bound_to == node)
-        })
+        let is_here = object::with_selector_fields(pods, entry, |fields| {
+            node_field.and_then(|at| fields.fields.get(at)).is_some_and(|bound_to| &**bound_to == node)
+        });
+        is_here.unwrap_or(false) // logged; what such a pod needs stays forbidden
     });
-    Ok(here.map(|entry| object::value_of(pods, entry)).collect())
+    here.map(|entry| object::parse(pods, entry)).collect()
 }
 
 #[cfg(test)]

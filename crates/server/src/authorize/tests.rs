@@ -1,7 +1,7 @@
 use http::Method;
 
 use super::*;
-use crate::{query::Query, route::Route};
+use crate::http::{query::Query, route::Route};
 
 fn decided(user: &User, request: &str) -> Decision {
     let (method, uri) = request.split_once(' ').unwrap();
@@ -9,7 +9,7 @@ fn decided(user: &User, request: &str) -> Decision {
     let method = Method::from_bytes(method.as_bytes()).unwrap();
     let route = Route::parse(path).unwrap();
     let query = Query::parse(query).unwrap();
-    authorize(user, &Attributes::of(&method, path, &route, &query))
+    authorize(&Registry::builtin(), user, &Attributes::from_request(&method, path, &route, &query))
 }
 
 fn why(decision: Decision) -> String {
@@ -151,7 +151,7 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
         ),
         (
             "PUT /apis/mainstay.dev/v1/servicetables/b",
-            "can only get, create, update, patch, or delete the service table with the same name as the node",
+            "can only get, create, update, patch, or delete the servicetable with the same name as the node",
         ),
         ("POST /apis/mainstay.dev/v1/placements", ""),
         ("DELETE /api/v1/nodes/a", ""),

@@ -67,6 +67,44 @@ async fn answer(response: Response) -> (u16, Value) {
     (code, serde_json::from_slice(&bytes).unwrap())
 }
 
+#[tokio::test]
+async fn a_stored_object_that_cannot_be_parsed_is_an_internal_error() {
+    let server = Server::new(Settings::default()).await;
+    let admin = administrator();
+    assert_eq!(server.send(&admin, Method::POST, CONFIG_MAPS, &config_map("whole")).await.0, 201);
+    let (entry, _) = server.0.store().get("/registry/configmaps/default/whole").await.unwrap();
+    let whole = entry.unwrap().value.clone();
+    // Torn in the middle, empty, and what upstream would write for the same object.
+    for value in [whole.slice(..whole.len() - 3), Bytes::new(), Bytes::from_static(b"k8s\0\n\x0f\n\x02v1")] {
+        let op = mainstay_store::Op::Put { key: "/registry/configmaps/default/torn".into(), value };
+        server.0.store().commit(mainstay_store::Txn { compares: Vec::new(), ops: vec![op] }).await.unwrap();
+        let torn = format!("{CONFIG_MAPS}/torn");
+        let labelled = json!({"metadata": {"labels": {"a": "b"}}});
+        for (method, path) in [
+            (Method::GET, torn.as_str()),
+            (Method::GET, CONFIG_MAPS),
+            (Method::GET, "/api/v1/namespaces/default/configmaps?labelSelector=a%3Db"),
+            (Method::PUT, torn.as_str()),
+            (Method::DELETE, torn.as_str()),
+        ] {
+            let mut body = labelled.clone();
+            body["metadata"]["name"] = json!("torn");
+            let body = if method == Method::PUT { body } else { Value::Null };
+            let (code, status) = server.send(&admin, method.clone(), path, &body).await;
+            assert_eq!((code, &status["reason"]), (500, &json!("InternalError")), "{method} {path}: {status}");
+            let message = status["message"].as_str().unwrap();
+            assert!(message.contains("\"/registry/configmaps/default/torn\" cannot be parsed"), "{message}");
+        }
+        let watched = server.start(&admin, Method::GET, &format!("{CONFIG_MAPS}?watch=1"), Full::default()).await;
+        let events = watched.into_body().collect().await.unwrap().to_bytes();
+        let last = events.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()).unwrap();
+        let last: Value = serde_json::from_slice(last).unwrap();
+        assert_eq!((&last["type"], &last["object"]["code"]), (&json!("ERROR"), &json!(500)), "{last}");
+        let (code, object) = server.send(&admin, Method::GET, &format!("{CONFIG_MAPS}/whole"), &Value::Null).await;
+        assert_eq!((code, &object["metadata"]["name"]), (200, &json!("whole")), "others are served");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn half_sent_bodies_of_one_token_keep_nobody_from_writing() {
     let server = Server::new(Settings::default()).await;

@@ -9,14 +9,14 @@ use mainstay_store::Op;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::keys;
+use crate::objects::keys;
 
 /// Who scheduling's events are said to come from, as upstream's are.
 pub const SCHEDULER: &str = "default-scheduler";
 
-/// What is told of a pod.
+/// An Event about a pod.
 #[derive(Clone, Copy, Debug)]
-pub struct Told<'a> {
+pub struct PodEvent<'a> {
     pub namespace: &'a str,
     pub pod: &'a str,
     pub uid: &'a str,
@@ -73,30 +73,30 @@ struct Source<'a> {
 }
 
 /// The write of an event. `now` and its text are one and the same moment.
-pub fn written(events: &Descriptor, told: &Told<'_>, now: Timestamp, text: &str) -> Op {
-    let name = format!("{}.{:x}", told.pod, now.as_nanosecond());
+pub fn put_event(events: &Descriptor, about: &PodEvent<'_>, now: Timestamp, text: &str) -> Op {
+    let name = format!("{}.{:x}", about.pod, now.as_nanosecond());
     let event = Event {
         kind: "Event",
         api_version: "v1",
-        metadata: Metadata { creation_timestamp: text, name: &name, namespace: told.namespace, uid: Uuid::new_v4() },
+        metadata: Metadata { creation_timestamp: text, name: &name, namespace: about.namespace, uid: Uuid::new_v4() },
         count: 1,
         event_time: (),
         first_timestamp: text,
         involved_object: Involved {
             api_version: "v1",
             kind: "Pod",
-            name: told.pod,
-            namespace: told.namespace,
-            uid: told.uid,
+            name: about.pod,
+            namespace: about.namespace,
+            uid: about.uid,
         },
         last_timestamp: text,
-        message: told.message,
-        reason: told.reason,
-        reporting_component: told.component,
-        reporting_instance: told.component,
-        source: Source { component: told.component },
-        kind_of: told.kind,
+        message: about.message,
+        reason: about.reason,
+        reporting_component: about.component,
+        reporting_instance: about.component,
+        source: Source { component: about.component },
+        kind_of: about.kind,
     };
-    let key: Arc<str> = keys::key(events, Some(told.namespace), &name);
+    let key: Arc<str> = keys::key(events, Some(about.namespace), &name);
     Op::Put { key, value: Bytes::from(serde_json::to_vec(&event).unwrap_or_default()) }
 }

@@ -1,4 +1,4 @@
-//! A pod gets its machine, and loses it again if the machine refuses: what that makes of the pod, and when it may not be.
+//! Binding of pods to nodes, and its undoing when a node refuses the pod: the change of the pod, and when it is refused.
 //!
 //! Placing is the busiest write there is, so it is done on the stored bytes: what stays is copied. Pods that are laid
 //! out in a way this does not know are taken apart and put together again, with the same result.
@@ -13,8 +13,8 @@ pub use refusal::{NotRefused, Refusal, refused};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::{
-    members::{self, Member},
+use crate::objects::{
+    json_members::{self, Member},
     metadata,
     object::Wire,
 };
@@ -40,10 +40,12 @@ pub enum NotPlaced {
     Placed { name: String, node: String },
     #[error("pod {name} has non-empty .spec.schedulingGates")]
     Gated { name: String },
+    #[error("stored pod cannot be parsed: {why}")]
+    Unreadable { why: String },
 }
 
-/// What placing looks at.
-struct Looked<'a> {
+/// What decides whether a pod can be bound.
+struct BindingState<'a> {
     name: &'a str,
     uid: &'a str,
     going: bool,
@@ -51,7 +53,7 @@ struct Looked<'a> {
     gated: bool,
 }
 
-impl Looked<'_> {
+impl BindingState<'_> {
     fn judge(&self, placement: &Placement<'_>) -> Result<(), NotPlaced> {
         let name = || self.name.to_owned();
         if !placement.uid.is_empty() && placement.uid != self.uid {
@@ -75,7 +77,8 @@ pub fn placed_bytes(pod: &Bytes, placement: &Placement<'_>, now: &str) -> Result
     match spliced(pod, placement, now) {
         Some(done) => done,
         None => {
-            let pod = serde_json::from_slice(pod).unwrap_or(Value::Null);
+            let fields = serde_json::from_slice::<Map<String, Value>>(pod);
+            let pod = Value::Object(fields.map_err(|error| NotPlaced::Unreadable { why: error.to_string() })?);
             placed(&pod, placement, now).map(|pod| Wire::encode(&pod).json().clone())
         }
     }
@@ -83,14 +86,14 @@ pub fn placed_bytes(pod: &Bytes, placement: &Placement<'_>, now: &str) -> Result
 
 /// The pod on its machine.
 pub fn placed(old: &Value, placement: &Placement<'_>, now: &str) -> Result<Value, NotPlaced> {
-    let looked = Looked {
-        name: metadata::text(old, "name").unwrap_or_default(),
-        uid: metadata::text(old, "uid").unwrap_or_default(),
-        going: metadata::text(old, "deletionTimestamp").is_some(),
+    let state = BindingState {
+        name: metadata::string_field(old, "name").unwrap_or_default(),
+        uid: metadata::string_field(old, "uid").unwrap_or_default(),
+        going: metadata::string_field(old, "deletionTimestamp").is_some(),
         node: old["spec"]["nodeName"].as_str().unwrap_or_default(),
         gated: old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()),
     };
-    looked.judge(placement)?;
+    state.judge(placement)?;
     let mut pod = old.clone();
     pod["spec"]["nodeName"] = json!(placement.node);
     for (key, value) in placement.annotations {
@@ -116,41 +119,41 @@ fn set_condition(status: &mut Value, condition: Value) {
 
 /// [`placed_bytes`] without taking the pod apart. `None` if it is laid out in an unknown way.
 fn spliced(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Result<Bytes, NotPlaced>> {
-    let top = members::of(pod)?;
+    let top = json_members::parse_members(pod)?;
     if top.iter().any(|(name, _)| !["kind", "apiVersion", "metadata", "spec", "status"].contains(name)) {
         return None;
     }
-    let meta = members::of(members::find(&top, "metadata")?)?;
-    let spec = members::of(members::find(&top, "spec")?)?;
-    let text_of = |name: &str| members::text(members::find(&meta, name)?);
+    let meta = json_members::parse_members(json_members::find(&top, "metadata")?)?;
+    let spec = json_members::parse_members(json_members::find(&top, "spec")?)?;
+    let text_of = |name: &str| json_members::plain_string(json_members::find(&meta, name)?);
     let (name, uid) = (text_of("name")?, text_of("uid")?);
-    let node = match members::find(&spec, "nodeName") {
+    let node = match json_members::find(&spec, "nodeName") {
         None => "",
-        Some(node) => members::text(node).filter(|node| !node.is_empty())?,
+        Some(node) => json_members::plain_string(node).filter(|node| !node.is_empty())?,
     };
     let gates = present(&spec, "schedulingGates");
     if meta.iter().any(|(name, _)| *name == "resourceVersion") {
         return None;
     }
-    let looked = Looked {
+    let state = BindingState {
         name,
         uid,
         going: present(&meta, "deletionTimestamp").is_some(),
         node,
         gated: gates.is_some_and(|gates| gates != b"[]"),
     };
-    if let Err(why) = looked.judge(placement) {
+    if let Err(why) = state.judge(placement) {
         return Some(Err(why));
     }
-    let status = members::find(&top, "status").unwrap_or(b"{}");
+    let status = json_members::find(&top, "status").unwrap_or(b"{}");
     let mut status: Value = serde_json::from_slice(status).ok()?;
     set_condition(&mut status, scheduled(now));
-    let annotations = annotated(members::find(&meta, "annotations"), placement.annotations)?;
+    let annotations = annotated(json_members::find(&meta, "annotations"), placement.annotations)?;
 
     let mut out = Vec::with_capacity(pod.len() + 256);
     out.push(b'{');
     for name in ["kind", "apiVersion"] {
-        if let Some(value) = members::find(&top, name) {
+        if let Some(value) = json_members::find(&top, name) {
             write_member(&mut out, name, value);
             out.push(b',');
         }
@@ -166,7 +169,7 @@ fn spliced(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Result<By
 }
 
 fn present<'a>(members: &[Member<'a>], name: &str) -> Option<&'a [u8]> {
-    members::find(members, name).filter(|value| *value != b"null")
+    json_members::find(members, name).filter(|value| *value != b"null")
 }
 
 /// The annotations with these put over them, as bytes; `None` inside if nothing changes.

@@ -1,4 +1,4 @@
-//! A machine gives back a pod that it cannot take.
+//! Refusals: a node gives back a pod that it cannot run.
 //!
 //! Only what never started can be given back: from then on, the pod is the machine's own to report on.
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::set_condition;
-use crate::metadata;
+use crate::objects::metadata;
 
 /// The annotation that says who refused last, for whoever places the pod again.
 pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
@@ -50,8 +50,8 @@ impl Refusal {
 
 /// The pod without its machine. `node` is who refuses; `None` stands for whichever machine it is on.
 pub fn refused(old: &Value, refusal: &Refusal, node: Option<&str>, now: &str) -> Result<Value, NotRefused> {
-    let name = metadata::text(old, "name").unwrap_or_default().to_owned();
-    let stored = metadata::text(old, "uid").unwrap_or_default();
+    let name = metadata::string_field(old, "name").unwrap_or_default().to_owned();
+    let stored = metadata::string_field(old, "uid").unwrap_or_default();
     if refusal.uid != stored {
         return Err(NotRefused::Another { given: refusal.uid.clone(), stored: stored.to_owned() });
     }
@@ -60,7 +60,7 @@ pub fn refused(old: &Value, refusal: &Refusal, node: Option<&str>, now: &str) ->
     if on.is_empty() || on != node {
         return Err(NotRefused::Elsewhere { name, node: node.to_owned() });
     }
-    if metadata::text(old, "deletionTimestamp").is_some() {
+    if metadata::string_field(old, "deletionTimestamp").is_some() {
         return Err(NotRefused::Going { name });
     }
     let status = &old["status"];

@@ -1,4 +1,4 @@
-//! Reaching the agent of a machine.
+//! Connections to the agent of a node.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -15,10 +15,10 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{RequestBody, metrics::Cache};
 use crate::{
-    agent_tls::AgentTls,
     api::{Api, Target},
-    object,
-    status::{ApiError, ApiResult},
+    http::status::{ApiError, ApiResult},
+    objects::object,
+    relay::agent_tls::AgentTls,
 };
 
 /// Where agents listen that do not say otherwise.
@@ -73,7 +73,7 @@ impl Agents {
         let d = api.registry.find("", "v1", "nodes").ok_or_else(ApiError::no_such_path)?.clone();
         let target = Target { d, namespace: None, name: node.to_owned() };
         let entry = api.existing(&target).await?;
-        let found = Agent::of(&object::value_of(&target.d, &entry));
+        let found = Agent::of(&object::parse(&target.d, &entry)?);
         found.ok_or_else(|| ApiError::unreachable(format!("node {node:?} has no address yet")))
     }
 

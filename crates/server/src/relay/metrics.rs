@@ -1,4 +1,4 @@
-//! `metrics.k8s.io/v1beta1`: what nodes and pods use, asked of the agents when someone asks us.
+//! `metrics.k8s.io/v1beta1`: usage of nodes and pods, fetched from the agents when a client asks.
 
 use std::{
     collections::HashMap,
@@ -17,14 +17,15 @@ use serde_json::{Value, json};
 use super::{Agents, pipe, pod::nothing, table};
 use crate::{
     api::{Api, Target},
-    body::Response,
-    filter::Filter,
-    negotiate::{self, Shape},
-    object,
-    query::Query,
-    reply::{self, RowObject},
-    route::ResourceRoute,
-    status::{ApiError, ApiResult},
+    http::{
+        negotiate::{self, Shape},
+        query::Query,
+        reply::{self, RowObject},
+        response_body::Response,
+        route::ResourceRoute,
+        status::{ApiError, ApiResult},
+    },
+    objects::{filter::Filter, object},
     verbs::list,
 };
 
@@ -156,7 +157,7 @@ fn as_table(accepted: negotiate::Accepted, resource: &Resource, query: &Query, i
 }
 
 async fn nodes(api: &Api, agents: &Agents, d: &Descriptor, entries: &[Arc<Entry>]) -> Vec<Value> {
-    let objects: Vec<Value> = entries.iter().map(|entry| object::value_of(d, entry)).collect();
+    let objects: Vec<Value> = entries.iter().filter_map(|entry| object::parse(d, entry).ok()).collect();
     let names = objects.iter().filter_map(|node| node["metadata"]["name"].as_str()).map(str::to_owned).collect();
     let summaries = agents.summaries(api, names).await;
     let of = |node: &Value| {
@@ -167,7 +168,7 @@ async fn nodes(api: &Api, agents: &Agents, d: &Descriptor, entries: &[Arc<Entry>
 }
 
 async fn pods(api: &Api, agents: &Agents, d: &Descriptor, entries: &[Arc<Entry>]) -> Vec<Value> {
-    let objects: Vec<Value> = entries.iter().map(|entry| object::value_of(d, entry)).collect();
+    let objects: Vec<Value> = entries.iter().filter_map(|entry| object::parse(d, entry).ok()).collect();
     let mut names: Vec<String> =
         objects.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).map(str::to_owned).collect();
     names.sort();

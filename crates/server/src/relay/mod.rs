@@ -1,10 +1,11 @@
-//! What the API passes on to the machines: logs, exec, attach, port-forward, and HTTP to pods, services and nodes.
+//! Requests that agents answer: logs, exec, attach, port-forward, and HTTP to pods, services and nodes.
 //!
 //! The server decides who may and whom it concerns ([`pod`], [`proxy`], [`service`]), dials the agent of that machine
 //! ([`agent`]) and from then on only carries bytes ([`pipe`]): the protocols that clients upgrade to are spoken by
 //! the agent. Streams have no limit in time; they end when either side does, or when the server stops.
 
 pub mod agent;
+pub mod agent_tls;
 pub mod metrics;
 mod options;
 mod pipe;
@@ -14,16 +15,19 @@ mod service;
 mod table;
 
 use http::{Method, request::Parts};
+use mainstay_api::{descriptor::Subresource, registry::Registry};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{Api, Target},
-    body::Response,
     handler::Handler,
-    request_body,
-    request_limits::TakenSeat,
-    route::ResourceRoute,
-    status::{ApiError, ApiResult},
+    http::{
+        request_body,
+        request_limits::TakenSeat,
+        response_body::Response,
+        route::ResourceRoute,
+        status::{ApiError, ApiResult},
+    },
 };
 
 pub use agent::Agents;
@@ -31,7 +35,7 @@ pub use agent::Agents;
 pub type RequestBody = request_body::BodyStream;
 
 /// A request to pass on.
-pub struct Relayed<'a> {
+pub struct RelayRequest<'a> {
     pub api: &'a Api,
     pub agents: &'a Agents,
     pub parts: &'a Parts,
@@ -50,13 +54,10 @@ pub struct Lifetime {
 }
 
 /// Whether requests for this are passed on.
-pub fn concerns(route: &ResourceRoute<'_>) -> bool {
-    let Some(subresource) = route.subresource.as_deref().filter(|_| route.group.is_empty()) else { return false };
-    match &*route.plural {
-        "pods" => matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy"),
-        "services" | "nodes" => subresource == "proxy",
-        _ => false,
-    }
+pub fn is_relayed(registry: &Registry, route: &ResourceRoute<'_>) -> bool {
+    let Some(subresource) = route.subresource.as_deref() else { return false };
+    let d = registry.find(&route.group, &route.version, &route.plural);
+    d.and_then(|d| d.find_subresource(subresource)).is_some_and(Subresource::is_relayed)
 }
 
 impl Handler {
@@ -74,12 +75,12 @@ impl Handler {
         let target = self.target(route)?;
         let (api, agents) = (&self.api, self.agents()?);
         let lifetime = Lifetime { stop: self.stop.clone(), seat };
-        let relayed = Relayed { api, agents, parts, body, target, rest: route.rest, lifetime };
+        let relayed = RelayRequest { api, agents, parts, body, target, rest: route.rest, lifetime };
         answer(relayed, route.subresource.as_deref().unwrap_or_default()).await
     }
 }
 
-async fn answer(relayed: Relayed<'_>, subresource: &str) -> ApiResult<Response> {
+async fn answer(relayed: RelayRequest<'_>, subresource: &str) -> ApiResult<Response> {
     let method = &relayed.parts.method;
     match (&*relayed.target.d.plural, subresource) {
         ("pods", "log") if method == Method::GET => pod::log(relayed).await,

@@ -1,9 +1,9 @@
-//! What clients may ask of a pod's streams, judged against the pod, and how agents are asked for it.
+//! Options of logs, exec, attach and port-forward: validated against the pod, and passed on to the agent.
 
 use mainstay_api::field::{Errors, FieldError, Path};
 use serde_json::Value;
 
-use crate::status::{ApiError, ApiResult};
+use crate::http::status::{ApiError, ApiResult};
 
 /// The container that is meant. One that is not named is the only one there is.
 pub fn container(pod: &Value, wanted: &str) -> ApiResult<String> {

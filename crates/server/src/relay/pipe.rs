@@ -1,4 +1,4 @@
-//! Carrying bytes: an answer as it comes, or both directions of a connection that left HTTP.
+//! Copies bytes between client and agent: a response as it comes, or both directions of an upgraded connection.
 
 use futures::StreamExt;
 use http::{HeaderMap, HeaderName, StatusCode, header, request::Parts};
@@ -10,8 +10,8 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 
 use super::Lifetime;
-use crate::{
-    body::{Body, Response},
+use crate::http::{
+    response_body::{Body, Response},
     status::{ApiError, ApiResult},
 };
 

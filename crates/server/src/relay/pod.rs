@@ -6,12 +6,15 @@ use http_body_util::{BodyExt, Full};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use super::{Relayed, RequestBody, options, pipe};
+use super::{RelayRequest, RequestBody, options, pipe};
 use crate::{
     api::{Api, Target},
-    body::{Body, Response},
-    object, reply,
-    status::{ApiError, ApiResult},
+    http::{
+        reply,
+        response_body::{Body, Response},
+        status::{ApiError, ApiResult},
+    },
+    objects::object,
 };
 
 /// One segment of a path.
@@ -23,7 +26,7 @@ pub fn nothing() -> RequestBody {
     Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync()
 }
 
-impl Relayed<'_> {
+impl RelayRequest<'_> {
     fn query(&self) -> &str {
         self.parts.uri.query().unwrap_or_default()
     }
@@ -42,7 +45,7 @@ impl Relayed<'_> {
 /// The object that is meant.
 pub async fn object(api: &Api, target: &Target) -> ApiResult<Value> {
     let entry = api.existing(target).await?;
-    Ok(object::value_of(&target.d, &entry))
+    object::parse(&target.d, &entry)
 }
 
 /// The machine a pod is on.
@@ -60,7 +63,7 @@ fn request(method: &http::Method, path: &str, body: RequestBody) -> ApiResult<Re
     request.map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
-pub async fn log(relayed: Relayed<'_>) -> ApiResult<Response> {
+pub async fn log(relayed: RelayRequest<'_>) -> ApiResult<Response> {
     let pod = object(relayed.api, &relayed.target).await?;
     let (wanted, query) = options::log(&relayed.target.name, relayed.query())?;
     let container = options::container(&pod, &wanted)?;
@@ -77,7 +80,7 @@ pub async fn log(relayed: Relayed<'_>) -> ApiResult<Response> {
 }
 
 /// Exec or attach.
-pub async fn stream(relayed: Relayed<'_>, kind: &str) -> ApiResult<Response> {
+pub async fn stream(relayed: RelayRequest<'_>, kind: &str) -> ApiResult<Response> {
     let pod = object(relayed.api, &relayed.target).await?;
     let (wanted, query) = options::streams(relayed.query());
     let container = options::container(&pod, &wanted)?;
@@ -85,7 +88,7 @@ pub async fn stream(relayed: Relayed<'_>, kind: &str) -> ApiResult<Response> {
     upgraded(relayed, host(&pod)?, &path).await
 }
 
-pub async fn forward(relayed: Relayed<'_>) -> ApiResult<Response> {
+pub async fn forward(relayed: RelayRequest<'_>) -> ApiResult<Response> {
     let pod = object(relayed.api, &relayed.target).await?;
     let query = options::ports(relayed.query());
     let path = relayed.path("portForward", &[], &query);
@@ -93,7 +96,7 @@ pub async fn forward(relayed: Relayed<'_>) -> ApiResult<Response> {
 }
 
 /// Lets client and agent agree on a protocol, and then speak it.
-async fn upgraded(relayed: Relayed<'_>, node: &str, path: &str) -> ApiResult<Response> {
+async fn upgraded(relayed: RelayRequest<'_>, node: &str, path: &str) -> ApiResult<Response> {
     let agent = relayed.agents.find(relayed.api, node).await?;
     pipe::upgrade_required(relayed.parts)?;
     let mut request = request(&relayed.parts.method, path, nothing())?;

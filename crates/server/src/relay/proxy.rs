@@ -16,12 +16,12 @@ use serde_json::Value;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Relayed, RequestBody, agent, pipe,
+    RelayRequest, RequestBody, agent, pipe,
     pod::{node as node_of, nothing, object, segment},
     service,
 };
-use crate::{
-    body::{Body, Response},
+use crate::http::{
+    response_body::{Body, Response},
     status::{ApiError, ApiResult},
 };
 
@@ -50,7 +50,7 @@ impl Name {
     }
 }
 
-fn named(relayed: &mut Relayed<'_>) -> ApiResult<Name> {
+fn named(relayed: &mut RelayRequest<'_>) -> ApiResult<Name> {
     let kind = relayed.target.d.singular.clone();
     let text = &relayed.target.name;
     let name = Name::parse(text);
@@ -60,7 +60,7 @@ fn named(relayed: &mut Relayed<'_>) -> ApiResult<Name> {
 }
 
 /// As upstream: a directory has a slash at its end.
-fn redirected(relayed: &Relayed<'_>) -> Option<Response> {
+fn redirected(relayed: &RelayRequest<'_>) -> Option<Response> {
     let uri = &relayed.parts.uri;
     let bare = relayed.rest.is_empty() && matches!(relayed.parts.method, Method::GET | Method::HEAD);
     if !bare || pipe::wants_upgrade(&relayed.parts.headers) {
@@ -74,7 +74,7 @@ fn redirected(relayed: &Relayed<'_>) -> Option<Response> {
     Some(response)
 }
 
-pub async fn pod(mut relayed: Relayed<'_>) -> ApiResult<Response> {
+pub async fn pod(mut relayed: RelayRequest<'_>) -> ApiResult<Response> {
     let redirect = redirected(&relayed);
     let name = named(&mut relayed)?;
     let pod = object(relayed.api, &relayed.target).await?;
@@ -85,7 +85,7 @@ pub async fn pod(mut relayed: Relayed<'_>) -> ApiResult<Response> {
     to_pod(relayed, &pod, port, name.https).await
 }
 
-pub async fn service(mut relayed: Relayed<'_>) -> ApiResult<Response> {
+pub async fn service(mut relayed: RelayRequest<'_>) -> ApiResult<Response> {
     let redirect = redirected(&relayed);
     let name = named(&mut relayed)?;
     let service = object(relayed.api, &relayed.target).await?;
@@ -96,7 +96,7 @@ pub async fn service(mut relayed: Relayed<'_>) -> ApiResult<Response> {
     to_pod(relayed, &pod, port, name.https).await
 }
 
-pub async fn node(mut relayed: Relayed<'_>) -> ApiResult<Response> {
+pub async fn node(mut relayed: RelayRequest<'_>) -> ApiResult<Response> {
     let redirect = redirected(&relayed);
     let name = named(&mut relayed)?;
     let agent = relayed.agents.find(relayed.api, &name.name).await?;
@@ -113,7 +113,7 @@ pub async fn node(mut relayed: Relayed<'_>) -> ApiResult<Response> {
 }
 
 /// The client's request as what it is meant for gets it.
-fn rewritten(relayed: &mut Relayed<'_>, host: &str) -> ApiResult<Request<RequestBody>> {
+fn rewritten(relayed: &mut RelayRequest<'_>, host: &str) -> ApiResult<Request<RequestBody>> {
     let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
     let query = relayed.parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let rest = if relayed.rest.is_empty() { "/" } else { relayed.rest };
@@ -127,7 +127,7 @@ fn rewritten(relayed: &mut Relayed<'_>, host: &str) -> ApiResult<Request<Request
 }
 
 /// Through the agent of the pod's machine, as if from within the pod.
-async fn to_pod(mut relayed: Relayed<'_>, pod: &Value, port: u16, https: bool) -> ApiResult<Response> {
+async fn to_pod(mut relayed: RelayRequest<'_>, pod: &Value, port: u16, https: bool) -> ApiResult<Response> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (namespace, name) = (text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]));
     let node = node_of(pod);

@@ -1,4 +1,4 @@
-//! Which pod and port stand behind a name.
+//! Chooses the pod and port that serve a Service, for `services/proxy`.
 
 use mainstay_api::selector::Labels;
 use mainstay_store::List;
@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::{
     api::{Api, Target},
-    object,
-    status::{ApiError, ApiResult},
+    http::status::{ApiError, ApiResult},
+    objects::object,
 };
 
 /// The number of a pod's port, by number or name; its first if nothing is said, or the usual one.
@@ -71,8 +71,8 @@ pub async fn endpoint(api: &Api, service: &Value, wanted: &str) -> ApiResult<(Va
     let listing = api.store.list(List { prefix: &prefix, start: None, limit: None, at: None }).await?;
     let mut ready = Vec::new();
     for entry in &listing.entries {
-        if object::with_picked(&d, entry, |picked| selector.matches(|key| picked.label(key))) {
-            let pod = object::value_of(&d, entry);
+        if object::with_selector_fields(&d, entry, |fields| selector.matches(|key| fields.label(key)))? {
+            let pod = object::parse(&d, entry)?;
             if let Some(port) = target_port(port, &pod).filter(|_| is_ready(&pod)) {
                 ready.push((pod, port));
             }

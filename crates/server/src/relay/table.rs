@@ -1,4 +1,4 @@
-//! The columns of `kubectl get` for what is measured.
+//! Columns of `kubectl get` for NodeMetrics and PodMetrics.
 
 use jiff::Timestamp;
 use mainstay_api::table::{Column, Columns};

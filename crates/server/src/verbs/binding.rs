@@ -1,4 +1,4 @@
-//! POST of a Binding: a pod gets its machine, once.
+//! POST of a Binding: binds a pod to a node, once.
 //!
 //! Node and condition are set in one transaction that holds only if the pod is still what was judged, so two
 //! schedulers cannot both place it.
@@ -9,24 +9,29 @@ use serde_json::{Value, json};
 
 use super::Call;
 use crate::{
+    admission::Request,
     api::{self, Target},
-    body::Response,
-    change::{Part, change},
-    incoming, metadata,
+    http::{
+        reply,
+        response_body::Response,
+        status::{ApiError, ApiResult},
+    },
+    objects::{
+        guaranteed_update::{Part, guaranteed_update},
+        metadata, request_object,
+    },
     placement::{self, NotPlaced, Placement},
-    reply,
-    status::{ApiError, ApiResult},
 };
 
 const DEFINITION: &str = "io.k8s.api.core.v1.Binding";
 
 pub async fn bind(call: &Call<'_>) -> ApiResult<Response> {
-    let Call { api, target, query, accepted, headers, body, .. } = call;
-    let mut binding = incoming::decode(headers, body)?.value;
+    let Call { api, user, target, query, accepted, headers, body, .. } = call;
+    let mut binding = request_object::decode(headers, body)?.value;
     let cannot =
         |why: String| ApiError::bad_request(format!("Binding in version \"v1\" cannot be handled as a Binding: {why}"));
     api.schema.conform(DEFINITION, &mut binding).map_err(|error| cannot(error.to_string()))?;
-    let given = metadata::text(&binding, "name").unwrap_or_default();
+    let given = metadata::string_field(&binding, "name").unwrap_or_default();
     // The old path has no name: the Binding alone says whose it is.
     let name = if target.name.is_empty() { given.to_owned() } else { target.name.clone() };
     if !given.is_empty() && given != name {
@@ -38,7 +43,7 @@ pub async fn bind(call: &Call<'_>) -> ApiResult<Response> {
     }
     let pod = Target { d: target.d.clone(), namespace: target.namespace.clone(), name };
     let now = api::now().to_string();
-    change(api, &pod, Part::Placement, query.dry_run, |old| {
+    guaranteed_update(&Request { api, user, target: &pod }, Part::Placement, query.dry_run, |old| {
         placed(old, &binding, &now).map_err(|why| ApiError::conflict_on("pods/binding", &pod.name, &why.to_string()))
     })
     .await?;
@@ -70,7 +75,7 @@ fn placed(old: &Value, binding: &Value, now: &str) -> Result<Value, NotPlaced> {
     let node = binding["target"]["name"].as_str().unwrap_or_default();
     let mut pod = placement::placed(old, &Placement { uid: "", node, annotations: &annotations }, now)?;
     for field in ["uid", "resourceVersion"] {
-        if let Some(given) = metadata::text(binding, field).filter(|given| !given.is_empty()) {
+        if let Some(given) = metadata::string_field(binding, field).filter(|given| !given.is_empty()) {
             pod["metadata"][field] = json!(given);
         }
     }

@@ -9,38 +9,43 @@ use super::Call;
 use crate::{
     admission,
     api::{self, Target},
-    body::Response,
-    certificate_limit, incoming, keys, metadata, node_restriction,
-    object::{self, Wire},
-    reply,
-    status::{ApiError, ApiResult},
-    warnings::Warnings,
+    http::{
+        reply,
+        response_body::Response,
+        status::{ApiError, ApiResult},
+        warnings::Warnings,
+    },
+    objects::{
+        keys, metadata,
+        object::{self, Wire},
+        request_object,
+    },
 };
 
 /// How often a generated name, or a namespace that changes under us, is tried again.
 const ATTEMPTS: usize = 8;
 
 pub async fn create(call: &Call<'_>) -> ApiResult<Response> {
-    let Call { api, user, target, query, accepted, row, headers, body, .. } = call;
+    let Call { api, target, query, accepted, row, headers, body, .. } = call;
     let d = &target.d;
     let mut warnings = Warnings::default();
     let mut name = String::new();
     for _ in 0..ATTEMPTS {
         // Decoded anew on the rare second attempt, rather than copied on every first one.
-        let decoded = incoming::decode(headers, body)?;
-        let mut object = incoming::shape(d, api.schema, decoded, query.field_validation, &mut warnings)?;
-        metadata::place(target, &mut object)?;
-        if metadata::text(&object, "resourceVersion").is_some_and(|v| !v.is_empty()) {
+        let decoded = request_object::decode(headers, body)?;
+        let mut object = request_object::shape(d, api.schema, decoded, query.field_validation, &mut warnings)?;
+        metadata::set_namespace(target, &mut object)?;
+        if metadata::string_field(&object, "resourceVersion").is_some_and(|v| !v.is_empty()) {
             return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
         }
-        let generated = metadata::text(&object, "name").is_none_or(str::is_empty);
-        metadata::begin(d, &mut object, api::now());
-        admission::sign(user, target, &mut object);
-        name = metadata::text(&object, "name").unwrap_or_default().to_owned();
+        let generated = metadata::string_field(&object, "name").is_none_or(str::is_empty);
+        metadata::initialize(d, &mut object, api::now());
+        admission::prepare_create(&call.admission(), &mut object);
+        name = metadata::string_field(&object, "name").unwrap_or_default().to_owned();
         match attempt(call, &name, object).await? {
             Attempt::Created { wire, revision, warnings: advice } => {
                 warnings.extend(advice);
-                let mut response = reply::object(d, *accepted, *row, &wire, revision);
+                let mut response = reply::object(d, *accepted, *row, &wire, revision)?;
                 *response.status_mut() = StatusCode::CREATED;
                 warnings.write(response.headers_mut());
                 return Ok(response);
@@ -63,17 +68,13 @@ enum Attempt {
 }
 
 async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<Attempt> {
-    let Call { api, user, target, query, .. } = call;
+    let Call { api, target, query, .. } = call;
     let d = &target.d;
     let (errors, warnings) = complete(target, &mut object);
     if !errors.is_empty() {
         return Err(ApiError::invalid(d, name, &errors));
     }
-    node_restriction::create(api, user, target, &object).await?;
-    if certificate_limit::concerns(d) {
-        certificate_limit::check(api, user, d, &object).await?;
-    }
-    let admitted = admission::create(api, target, name, &mut object).await?;
+    let additions = admission::create(&call.admission(), &mut object).await?;
     let key = keys::key(d, target.namespace.as_deref(), name);
     let stored = object::to_stored(d, &object);
     let wire = if d.conversion.is_some() { Wire::encode(&object) } else { stored.clone() };
@@ -86,8 +87,8 @@ async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<At
         compares: vec![Compare { key: key.clone(), expect: Expect::Absent }],
         ops: vec![Op::Put { key, value: stored.json().clone() }],
     };
-    txn.compares.extend(admitted.compares);
-    txn.ops.extend(admitted.ops);
+    txn.compares.extend(additions.compares);
+    txn.ops.extend(additions.ops);
     Ok(match api.commit(txn).await? {
         Outcome::Committed(revision) => created(Some(revision)),
         Outcome::Conflict { current } if current.first().is_some_and(Option::is_some) => Attempt::Taken,

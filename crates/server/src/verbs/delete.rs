@@ -1,11 +1,11 @@
-//! DELETE: at once, or as a mark that grace periods and finalizers then work off.
+//! DELETE: removes an object, or marks it for deletion until grace period and finalizers are done.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use mainstay_api::{
     decode::Decoded,
-    descriptor::Descriptor,
+    descriptor::{Descriptor, Subresource},
     field::{FieldError, Path},
 };
 use mainstay_store::{Compare, Expect, Op, Outcome, Revision, Txn};
@@ -13,14 +13,19 @@ use serde_json::{Value, json};
 
 use super::Call;
 use crate::{
-    admission,
-    api::{self, Api, Target},
-    body::Response,
-    incoming, metadata,
-    object::{self, Wire},
-    query::{self, Query},
-    reply,
-    status::{ApiError, ApiResult},
+    admission::{self, Request},
+    api::{self, Target},
+    http::{
+        query::{self, Query},
+        reply,
+        response_body::Response,
+        status::{ApiError, ApiResult},
+    },
+    objects::{
+        metadata,
+        object::{self, Wire},
+        request_object,
+    },
 };
 
 const ORPHAN: &str = "orphan";
@@ -51,7 +56,7 @@ impl Options {
         let mut policy = query.propagation_policy.clone();
         let mut orphan = query.orphan_dependents;
         if !body.is_empty() {
-            let Decoded { value, .. } = incoming::decode(headers, body)?;
+            let Decoded { value, .. } = request_object::decode(headers, body)?;
             if !value.is_null() && !value.is_object() {
                 return Err(ApiError::bad_request("the body of a delete must be a DeleteOptions object"));
             }
@@ -104,7 +109,7 @@ fn judge(d: &Descriptor, old: &Value, options: &Options, now: Timestamp) -> Verd
     let stock = (d.orphans_by_default && undecided).then_some(Propagation::Orphan);
     set_dependents_finalizer(&mut object, options.propagation.or(stock));
     let grace = grace_period(d, old, options);
-    let held = !metadata::nothing_holds(&object);
+    let held = !metadata::has_no_finalizers(d, &object);
     let being_deleted = old["metadata"]["deletionTimestamp"].is_string();
     let granted = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
     if !held && grace == 0 {
@@ -119,15 +124,15 @@ fn judge(d: &Descriptor, old: &Value, options: &Options, now: Timestamp) -> Verd
             metadata["generation"] = json!(generation + 1);
         }
     }
-    if d.kind == "Namespace" && d.group.is_empty() {
+    if d.has_subresource(Subresource::Finalize) {
         object["status"]["phase"] = json!("Terminating");
     }
     if object == *old { Verdict::Leave } else { Verdict::Mark(object) }
 }
 
-/// Only pods that run somewhere end gracefully; anything else has nothing to wait for.
+/// Only what runs on a node ends gracefully; anything else has nothing to wait for.
 fn grace_period(d: &Descriptor, old: &Value, options: &Options) -> i64 {
-    if d.kind != "Pod" || !d.group.is_empty() {
+    if !d.graceful_deletion {
         return 0;
     }
     let unplaced = old["spec"]["nodeName"].as_str().is_none_or(str::is_empty);
@@ -175,18 +180,19 @@ pub struct Deleted {
     pub gone: bool,
 }
 
-pub async fn delete_one(api: &Api, target: &Target, options: &Options) -> ApiResult<Deleted> {
+pub async fn delete_one(request: &Request<'_>, options: &Options) -> ApiResult<Deleted> {
+    let Request { api, target, .. } = request;
     let d = &target.d;
     for _ in 0..ATTEMPTS {
         let entry = api.existing(target).await?;
-        let old = object::value_of(d, &entry);
+        let old = object::parse(d, &entry)?;
         check_preconditions(target, options, &old, entry.modified)?;
-        admission::delete(target)?;
+        admission::delete(request, &old)?;
         let (object, gone) = match judge(d, &old, options, api::now()) {
             Verdict::Remove => (old.clone(), true),
             Verdict::Mark(object) => (object, false),
             Verdict::Leave => {
-                let wire = Wire::of(d, &entry);
+                let wire = Wire::from_entry(d, &entry)?;
                 return Ok(Deleted { object: old, wire, revision: entry.modified, gone: false });
             }
         };
@@ -201,7 +207,7 @@ pub async fn delete_one(api: &Api, target: &Target, options: &Options) -> ApiRes
             ops: vec![if gone { Op::Delete { key } } else { Op::Put { key, value: wire.json().clone() } }],
         };
         if gone {
-            txn.ops.extend(admission::released(target, &old));
+            txn.ops.extend(admission::release(target, &old));
         }
         if let Outcome::Committed(revision) = api.commit(txn).await? {
             return Ok(Deleted { object, wire: served, revision, gone });
@@ -216,7 +222,7 @@ fn check_preconditions(target: &Target, options: &Options, old: &Value, version:
         Err(ApiError::conflict(&target.d, &target.name, &why))
     };
     if let Some(uid) = &options.uid {
-        let actual = metadata::text(old, "uid").unwrap_or_default();
+        let actual = metadata::string_field(old, "uid").unwrap_or_default();
         if uid != actual {
             return failed("UID", uid, actual);
         }
@@ -228,9 +234,9 @@ fn check_preconditions(target: &Target, options: &Options, old: &Value, version:
 }
 
 pub async fn delete(call: &Call<'_>) -> ApiResult<Response> {
-    let Call { api, target, query, accepted, row, headers, body, .. } = call;
+    let Call { target, query, accepted, row, headers, body, .. } = call;
     let options = Options::parse(query, headers, body)?;
-    let deleted = delete_one(api, target, &options).await?;
+    let deleted = delete_one(&call.admission(), &options).await?;
     let d = &target.d;
     if deleted.gone && !d.returns_deleted {
         let mut details = json!({ "name": target.name, "kind": d.plural, "uid": deleted.object["metadata"]["uid"] });
@@ -242,7 +248,7 @@ pub async fn delete(call: &Call<'_>) -> ApiResult<Response> {
         });
         return Ok(reply::encoded(StatusCode::OK, accepted.encoding, &status));
     }
-    Ok(reply::object(d, *accepted, *row, &deleted.wire, Some(deleted.revision)))
+    reply::object(d, *accepted, *row, &deleted.wire, Some(deleted.revision))
 }
 
 #[cfg(test)]

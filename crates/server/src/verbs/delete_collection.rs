@@ -6,18 +6,17 @@ use serde_json::{Value, json};
 
 use super::{Call, delete, list};
 use crate::{
-    api::{Api, Target},
-    body::Response,
-    filter::Filter,
-    keys, object, reply,
-    status::ApiResult,
+    admission::Request,
+    api::Target,
+    http::{reply, response_body::Response, status::ApiResult},
+    objects::{filter::Filter, keys, object},
 };
 
 /// How many deletes are under way at once; they share commits.
 const WIDTH: usize = 32;
 
 pub async fn delete_collection(call: &Call<'_>) -> ApiResult<Response> {
-    let Call { api, target, query, accepted, headers, body, .. } = call;
+    let Call { api, user, target, query, accepted, headers, body, .. } = call;
     let d = &target.d;
     let options = delete::Options::parse(query, headers, body)?;
     let filter = Filter::parse(d, query)?;
@@ -27,7 +26,8 @@ pub async fn delete_collection(call: &Call<'_>) -> ApiResult<Response> {
         Target { d: d.clone(), namespace: namespace.map(str::to_owned), name: name.to_owned() }
     });
     let targets: Vec<Target> = targets.collect();
-    let deletes = targets.iter().map(|one| delete_if_there(api, one, &options).boxed()).collect::<Vec<_>>();
+    let requests: Vec<Request<'_>> = targets.iter().map(|target| Request { api, user, target }).collect();
+    let deletes = requests.iter().map(|request| delete_if_there(request, &options).boxed()).collect::<Vec<_>>();
     let deleted: Vec<Option<Value>> = stream::iter(deletes).buffered(WIDTH).try_collect().await?;
     let list = json!({
         "kind": d.list_kind,
@@ -39,8 +39,8 @@ pub async fn delete_collection(call: &Call<'_>) -> ApiResult<Response> {
 }
 
 /// The object as it was deleted, or nothing if someone else was faster.
-async fn delete_if_there(api: &Api, target: &Target, options: &delete::Options) -> ApiResult<Option<Value>> {
-    match delete::delete_one(api, target, options).await {
+async fn delete_if_there(request: &Request<'_>, options: &delete::Options) -> ApiResult<Option<Value>> {
+    match delete::delete_one(request, options).await {
         Ok(deleted) => {
             let mut object = deleted.object;
             object::set_version(&mut object, deleted.revision);

@@ -13,11 +13,17 @@ use super::{
     delete::{self, Options},
 };
 use crate::{
+    admission::{self, Request},
     api::{self, Api, Target},
-    body::Response,
-    change::{Part, change},
-    incoming, keys, metadata, object, query, reply,
-    status::{ApiError, ApiResult},
+    http::{
+        query, reply,
+        response_body::Response,
+        status::{ApiError, ApiResult},
+    },
+    objects::{
+        guaranteed_update::{Part, guaranteed_update},
+        keys, metadata, object, request_object,
+    },
 };
 
 const DEFINITION: &str = "io.k8s.api.policy.v1.Eviction";
@@ -27,7 +33,7 @@ const MOST_DISRUPTED: usize = 2000;
 
 /// A pod whose eviction hurts nobody need not ask.
 #[derive(Debug, PartialEq, Eq)]
-enum Needs {
+enum EvictionCheck {
     Nothing,
     /// Nothing, as long as the pod stays as it was seen.
     Unchanged,
@@ -36,26 +42,27 @@ enum Needs {
 
 pub async fn evict(call: &Call<'_>) -> ApiResult<Response> {
     let Call { api, target, query, accepted, headers, body, .. } = call;
-    let mut eviction = incoming::decode(headers, body)?.value;
+    let mut eviction = request_object::decode(headers, body)?.value;
+    admission::create_subresource(&call.admission(), "eviction", &eviction).await?;
     let cannot = |why: String| {
         ApiError::bad_request(format!("Eviction in version \"v1\" cannot be handled as a Eviction: {why}"))
     };
     api.schema.conform(DEFINITION, &mut eviction).map_err(|error| cannot(error.to_string()))?;
-    if metadata::text(&eviction, "name").is_some_and(|name| !name.is_empty() && name != target.name) {
+    if metadata::string_field(&eviction, "name").is_some_and(|name| !name.is_empty() && name != target.name) {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
     let mut options = Options::of(query, &eviction["deleteOptions"])?;
     options.dry_run |= query.dry_run;
 
     let entry = api.existing(target).await?;
-    let pod = object::value_of(&target.d, &entry);
+    let pod = object::parse(&target.d, &entry)?;
     let needs = needs(&pod);
     match needs {
-        Needs::Nothing => {}
-        Needs::Unchanged => {
+        EvictionCheck::Nothing => {}
+        EvictionCheck::Unchanged => {
             options.version.get_or_insert_with(|| entry.modified.to_string());
         }
-        Needs::Budget => {
+        EvictionCheck::Budget => {
             let mut budgets = budgets(api, target, &pod).await?;
             if budgets.len() > 1 {
                 return Err(ApiError::too_many_budgets());
@@ -64,25 +71,25 @@ pub async fn evict(call: &Call<'_>) -> ApiResult<Response> {
                 if is_free(&budget, &pod) {
                     options.version.get_or_insert_with(|| entry.modified.to_string()); // as long as it stays ill
                 } else {
-                    ask(api, target, &name, options.dry_run).await?;
+                    charge_budget(&call.admission(), &name, options.dry_run).await?;
                 }
             }
         }
     }
-    if needs != Needs::Nothing && !options.dry_run {
-        mark(api, target, &mut options).await?;
+    if needs != EvictionCheck::Nothing && !options.dry_run {
+        mark_disrupted(&call.admission(), &mut options).await?;
     }
-    delete::delete_one(api, target, &options).await?;
+    delete::delete_one(&call.admission(), &options).await?;
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
     Ok(reply::encoded(StatusCode::CREATED, accepted.encoding, &status))
 }
 
-fn needs(pod: &Value) -> Needs {
+fn needs(pod: &Value) -> EvictionCheck {
     match pod["status"]["phase"].as_str() {
-        _ if metadata::text(pod, "deletionTimestamp").is_some() => Needs::Nothing,
-        Some("Succeeded" | "Failed") => Needs::Nothing,
-        Some("Pending") => Needs::Unchanged,
-        _ => Needs::Budget,
+        _ if metadata::string_field(pod, "deletionTimestamp").is_some() => EvictionCheck::Nothing,
+        Some("Succeeded" | "Failed") => EvictionCheck::Nothing,
+        Some("Pending") => EvictionCheck::Unchanged,
+        _ => EvictionCheck::Budget,
     }
 }
 
@@ -92,19 +99,19 @@ async fn budgets(api: &Api, target: &Target, pod: &Value) -> ApiResult<Vec<(Stri
     let prefix = keys::prefix(d, target.namespace.as_deref());
     let listing = api.store.list(List { prefix: &prefix, ..List::default() }).await?;
     let labels = pod["metadata"].get("labels");
-    let all = listing.entries.iter().map(|entry| object::value_of(d, entry));
-    let covering = all.filter(|budget| {
+    let all = listing.entries.iter().map(|entry| object::parse(d, entry)).collect::<ApiResult<Vec<Value>>>()?;
+    let covering = all.into_iter().filter(|budget| {
         let selector = &budget["spec"]["selector"];
         !selector.is_null() && Labels::from_selector(selector).is_ok_and(|selector| selector.matches_map(labels))
     });
-    Ok(covering.filter_map(|budget| Some((metadata::text(&budget, "name")?.to_owned(), budget))).collect())
+    Ok(covering.filter_map(|budget| Some((metadata::string_field(&budget, "name")?.to_owned(), budget))).collect())
 }
 
 /// Says on the pod itself that it is evicted, for those who judge why it ended. Whatever the options demand of the
 /// pod is demanded here already, and of the pod as it is now from here on.
-async fn mark(api: &Api, target: &Target, options: &mut Options) -> ApiResult<()> {
+async fn mark_disrupted(request: &Request<'_>, options: &mut Options) -> ApiResult<()> {
     let now = api::now().to_string();
-    let marked = change(api, target, Part::Status, false, |pod| {
+    let marked = guaranteed_update(request, Part::Status, false, |pod| {
         let mut pod = evicted(pod, &now);
         for (field, demanded) in [("uid", &options.uid), ("resourceVersion", &options.version)] {
             if let Some(demanded) = demanded {
@@ -131,11 +138,13 @@ fn evicted(pod: &Value, now: &str) -> Value {
 }
 
 /// Takes one from the budget's allowance.
-async fn ask(api: &Api, target: &Target, name: &str, dry_run: bool) -> ApiResult<()> {
+async fn charge_budget(request: &Request<'_>, name: &str, dry_run: bool) -> ApiResult<()> {
+    let Request { api, user, target } = *request;
     let Some(d) = api.registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
     let budget = Target { d: d.clone(), namespace: target.namespace.clone(), name: name.to_owned() };
     let now = api::now().to_string();
-    let taken = change(api, &budget, Part::Status, dry_run, |budget| {
+    let update = Request { api, user, target: &budget };
+    let charge = guaranteed_update(&update, Part::Status, dry_run, |budget| {
         charged(budget, &target.name, &now).map_err(|refusal| match refusal {
             Refusal::Behind => ApiError::budget_refuses(
                 &format!("The disruption budget {name} is still being processed by the server."),
@@ -148,7 +157,7 @@ async fn ask(api: &Api, target: &Target, name: &str, dry_run: bool) -> ApiResult
             Refusal::Broken(why) => ApiError::forbidden(d, name, why),
         })
     });
-    taken.await.map(drop)
+    charge.await.map(drop)
 }
 
 /// An ill pod of a set that is whole without it, or one whose budget does not count ill pods.
@@ -249,12 +258,12 @@ mod tests {
     #[test]
     fn pods_that_do_not_serve_need_no_budget() {
         let pod = |phase: &str| json!({"metadata": {}, "status": {"phase": phase}});
-        assert_eq!(needs(&pod("Pending")), Needs::Unchanged);
-        assert_eq!(needs(&pod("Failed")), Needs::Nothing);
-        assert_eq!(needs(&pod("Running")), Needs::Budget);
+        assert_eq!(needs(&pod("Pending")), EvictionCheck::Unchanged);
+        assert_eq!(needs(&pod("Failed")), EvictionCheck::Nothing);
+        assert_eq!(needs(&pod("Running")), EvictionCheck::Budget);
         assert_eq!(
             needs(&json!({"metadata": {"deletionTimestamp": "t"}, "status": {"phase": "Running"}})),
-            Needs::Nothing
+            EvictionCheck::Nothing
         );
     }
 

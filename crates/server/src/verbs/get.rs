@@ -2,11 +2,13 @@
 
 use super::Call;
 use crate::{
-    body::Response,
-    object::Wire,
-    query::Version,
-    reply,
-    status::{ApiError, ApiResult},
+    http::{
+        query::Version,
+        reply,
+        response_body::Response,
+        status::{ApiError, ApiResult},
+    },
+    objects::object::Wire,
 };
 
 /// Reads are always as fresh as can be, so a `resourceVersion` matters only when it lies ahead.
@@ -19,5 +21,6 @@ pub async fn get(call: &Call<'_>) -> ApiResult<Response> {
         return Err(ApiError::too_large_version(wanted, newest.0));
     }
     let entry = entry.ok_or_else(|| ApiError::not_found(&target.d, &target.name))?;
-    Ok(reply::object(&target.d, *accepted, *row, &Wire::of(&target.d, &entry), Some(entry.modified)))
+    let wire = Wire::from_entry(&target.d, &entry)?;
+    reply::object(&target.d, *accepted, *row, &wire, Some(entry.modified))
 }

@@ -12,14 +12,18 @@ use serde_json::{Value, json};
 use super::Call;
 use crate::{
     api::{Api, Target},
-    body::{Body, Response},
-    filter::Filter,
-    large_work::LONG_LIST,
-    negotiate::{Accepted, Encoding, Shape},
-    object::{self, Wire},
-    query::{Query, Version, VersionMatch},
-    reply::{self, RowObject},
-    status::{ApiError, ApiResult},
+    http::{
+        negotiate::{Accepted, Encoding, Shape},
+        query::{Query, Version, VersionMatch},
+        reply::{self, RowObject},
+        response_body::{Body, Response},
+        status::{ApiError, ApiResult},
+    },
+    objects::{
+        filter::Filter,
+        large_work::LONG_LIST,
+        object::{self, Wire},
+    },
 };
 
 /// How many keys are read at a time while looking for matches to fill a page.
@@ -69,7 +73,7 @@ pub async fn list(call: &Call<'_>) -> ApiResult<Response> {
     let filter = Filter::parse(&target.d, query)?;
     let page = page(api, target, query, &filter).await?;
     let is_long = *accepted != Accepted::JSON && page.entries.len() >= LONG_LIST;
-    Ok(api.long_lists.run(is_long, async { answer(target, *accepted, *row, page) }).await)
+    api.long_lists.run(is_long, async { encode_page(target, *accepted, *row, page) }).await
 }
 
 /// Reads the page a query asks for.
@@ -147,13 +151,13 @@ async fn exact_revision(api: &Api, query: &Query) -> ApiResult<Option<Revision>>
 }
 
 async fn single(api: &Api, target: &Target, filter: &Filter, name: &str) -> ApiResult<Page> {
-    let key = crate::keys::key(&target.d, target.namespace.as_deref(), name);
+    let key = crate::objects::keys::key(&target.d, target.namespace.as_deref(), name);
     let (entry, revision) = api.store.get(&key).await?;
     let entries = entry.filter(|entry| filter.matches(&target.d, entry)).into_iter().collect();
     Ok(Page { entries, revision, next: None, remaining: None })
 }
 
-fn answer(target: &Target, accepted: Accepted, row: RowObject, page: Page) -> Response {
+fn encode_page(target: &Target, accepted: Accepted, row: RowObject, page: Page) -> ApiResult<Response> {
     let d = &target.d;
     let mut metadata = json!({ "resourceVersion": page.revision.to_string() });
     if let Some(next) = &page.next {
@@ -165,18 +169,19 @@ fn answer(target: &Target, accepted: Accepted, row: RowObject, page: Page) -> Re
     if accepted == Accepted::JSON {
         let head =
             format!(r#"{{"kind":"{}","apiVersion":"{}","metadata":{metadata},"items":["#, d.list_kind, d.api_version());
-        let items = page.entries.iter().map(|entry| (Wire::of(d, entry), entry.modified)).collect();
-        return reply::typed(StatusCode::OK, "application/json", copied_out(head, items));
+        let items = page.entries.iter().map(|entry| Ok((Wire::from_entry(d, entry)?, entry.modified)));
+        let items = items.collect::<ApiResult<_>>()?;
+        return Ok(reply::typed(StatusCode::OK, "application/json", copied_out(head, items)));
     }
     let objects: Vec<Value> = page
         .entries
         .iter()
         .map(|entry| {
-            let mut object = object::value_of(d, entry);
+            let mut object = object::parse(d, entry)?;
             object::set_version(&mut object, entry.modified);
-            object
+            Ok(object)
         })
-        .collect();
+        .collect::<ApiResult<_>>()?;
     let value = match accepted.shape {
         Shape::Table(version) => reply::table(version, d.columns, row, metadata, true, &objects),
         Shape::Partial(version) => json!({
@@ -188,7 +193,7 @@ fn answer(target: &Target, accepted: Accepted, row: RowObject, page: Page) -> Re
         }),
     };
     let encoding = if accepted.encoding == Encoding::Yaml { Encoding::Yaml } else { Encoding::Json };
-    reply::encoded(StatusCode::OK, encoding, &value)
+    Ok(reply::encoded(StatusCode::OK, encoding, &value))
 }
 
 /// A list as a body that is put together while it is sent, of known length.

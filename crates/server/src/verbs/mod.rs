@@ -19,11 +19,10 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::{
+    admission::Request,
     api::{Api, Target},
     auth::User,
-    negotiate::Accepted,
-    query::Query,
-    reply::RowObject,
+    http::{negotiate::Accepted, query::Query, reply::RowObject},
 };
 
 /// A request for a resource, understood: what the verbs work from.
@@ -37,4 +36,11 @@ pub struct Call<'a> {
     pub row: RowObject,
     pub headers: &'a HeaderMap,
     pub body: Bytes,
+}
+
+impl Call<'_> {
+    /// The write as admission sees it.
+    pub fn admission(&self) -> Request<'_> {
+        Request { api: self.api, user: self.user, target: &self.target }
+    }
 }

@@ -11,26 +11,31 @@ use serde_json::Value;
 use super::Call;
 use crate::{
     api::Api,
-    body::Response,
-    change::{Part, change},
-    incoming, metadata, node_restriction, reply,
-    status::{ApiError, ApiResult},
-    warnings::Warnings,
+    http::{
+        reply,
+        response_body::Response,
+        status::{ApiError, ApiResult},
+        warnings::Warnings,
+    },
+    objects::{
+        guaranteed_update::{Part, guaranteed_update},
+        metadata, request_object,
+    },
 };
 
 const ACCEPTED: [&str; 3] =
     ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum PatchType {
     Json,
     Merge,
     Strategic,
 }
 
-impl Form {
-    fn of(headers: &HeaderMap) -> ApiResult<Self> {
-        match incoming::media_type(headers) {
+impl PatchType {
+    fn from_headers(headers: &HeaderMap) -> ApiResult<Self> {
+        match request_object::media_type(headers) {
             "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" => Ok(Self::Strategic),
@@ -41,21 +46,21 @@ impl Form {
 
 /// A patch as it came, ready to be applied to any version of the object.
 pub struct Patch {
-    form: Form,
+    form: PatchType,
     content: Value,
 }
 
 impl Patch {
     pub fn parse(headers: &HeaderMap, body: &Bytes) -> ApiResult<Self> {
-        let form = Form::of(headers)?;
+        let form = PatchType::from_headers(headers)?;
         let Decoded { value: content, .. } =
             decode::json(body).map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}")))?;
         let shaped = match form {
-            Form::Json => content.is_array(),
-            Form::Merge | Form::Strategic => content.is_object(),
+            PatchType::Json => content.is_array(),
+            PatchType::Merge | PatchType::Strategic => content.is_object(),
         };
         if !shaped {
-            let wanted = if form == Form::Json { "a list of operations" } else { "an object" };
+            let wanted = if form == PatchType::Json { "a list of operations" } else { "an object" };
             return Err(ApiError::bad_request(format!("error decoding patch: it must be {wanted}")));
         }
         Ok(Self { form, content })
@@ -64,12 +69,12 @@ impl Patch {
     /// Applies the patch to an object of the given schema definition.
     pub fn apply(&self, api: &Api, definition: &str, object: &mut Value) -> ApiResult<()> {
         let applied = match self.form {
-            Form::Merge => {
+            PatchType::Merge => {
                 patch::merge(object, &self.content);
                 Ok(())
             }
-            Form::Json => patch::json(object, &self.content),
-            Form::Strategic => patch::strategic(object, &self.content, api.schema, definition),
+            PatchType::Json => patch::json(object, &self.content),
+            PatchType::Strategic => patch::strategic(object, &self.content, api.schema, definition),
         };
         applied.map_err(|error| match error {
             PatchError::Malformed(why) => ApiError::bad_request(why),
@@ -82,25 +87,24 @@ impl Patch {
 }
 
 pub async fn patch(call: &Call<'_>, part: Part) -> ApiResult<Response> {
-    let Call { api, user, target, query, accepted, row, headers, body, .. } = call;
+    let Call { api, target, query, accepted, row, headers, body, .. } = call;
     let d = &target.d;
     let patch = Patch::parse(headers, body)?;
     let mut warnings = Warnings::default();
-    let changed = change(api, target, part, query.dry_run, |old| {
+    let changed = guaranteed_update(&call.admission(), part, query.dry_run, |old| {
         let mut object = old.clone();
         patch.apply(api, &d.schema, &mut object)?;
         let decoded = Decoded { value: object, duplicates: Vec::new() };
-        let mut object = incoming::shape(d, api.schema, decoded, query.field_validation, &mut warnings)?;
-        metadata::place(target, &mut object)?;
+        let mut object = request_object::shape(d, api.schema, decoded, query.field_validation, &mut warnings)?;
+        metadata::set_namespace(target, &mut object)?;
         metadata::check_name(target, &mut object)?;
-        node_restriction::update(user, target, part, &object, old)?;
         Ok(object)
     })
     .await?;
     if part != Part::Status {
         warnings.extend(d.strategy.warnings(&changed.object)); // machines and controllers take no advice
     }
-    let mut response = reply::object(d, *accepted, *row, &changed.wire, Some(changed.revision));
+    let mut response = reply::object(d, *accepted, *row, &changed.wire, Some(changed.revision))?;
     warnings.write(response.headers_mut());
     Ok(response)
 }

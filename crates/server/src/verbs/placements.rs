@@ -1,9 +1,10 @@
-//! POST of a PlacementList: many pods get their machines, each as by a Binding of its own.
+//! POST of a PlacementList: binds many pods, each as by a Binding of its own.
 //!
-//! One transaction per pod, fenced by the pod and the machine as they were judged, with the event that tells of it; so
-//! a pod is placed with its event or not at all, whatever becomes of the others or of this server. All
-//! transactions are handed to the store together and share its commits. A pod or a machine that changed meanwhile is
-//! judged again as it is now.
+//! One transaction per pod, fenced by the pod, the node and the offer that the scheduler used, with the `Scheduled`
+//! event; so a pod is placed with its event or not at all, whatever becomes of the others or of this server. All
+//! transactions are handed to the store together and share its commits. A pod, node or offer that changed meanwhile is
+//! judged again as it is now: an offer that was renewed still stands, one that was withdrawn (deleted, perhaps created
+//! anew under the same name) is a conflict.
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
@@ -17,12 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::{self, Api},
-    body::Response,
-    keys,
+    http::{
+        reply,
+        response_body::Response,
+        route::ResourceRoute,
+        status::{ApiError, ApiResult},
+    },
+    objects::{keys, metadata, object},
     placement::{NotPlaced, Placement, event, placed_bytes},
-    reply,
-    route::ResourceRoute,
-    status::{ApiError, ApiResult},
 };
 
 /// How often one that keeps changing is tried.
@@ -42,6 +45,9 @@ struct Item<'a> {
     metadata: ItemMeta<'a>,
     #[serde(borrow)]
     node: Cow<'a, str>,
+    /// The uid of the node's Offer that this placement uses; any, or none, will do if it is empty.
+    #[serde(borrow, default, rename = "offerUid")]
+    offer_uid: Cow<'a, str>,
     /// What the event says.
     #[serde(borrow, default)]
     message: Cow<'a, str>,
@@ -80,29 +86,32 @@ struct ItemResult {
 }
 
 /// `/apis/mainstay.dev/v1/placements`.
-pub fn concerns(route: &ResourceRoute<'_>) -> bool {
+pub fn serves(route: &ResourceRoute<'_>) -> bool {
     (&*route.group, &*route.version, &*route.plural) == ("mainstay.dev", "v1", "placements")
         && route.name.is_none()
         && route.namespace.is_none()
 }
 
-pub async fn place(api: &Api, body: &Bytes, dry_run: bool) -> ApiResult<Response> {
+pub async fn bind_all(api: &Api, body: &Bytes, dry_run: bool) -> ApiResult<Response> {
     let list: PlacementList<'_> = serde_json::from_slice(body).map_err(|error| {
         ApiError::bad_request(format!("PlacementList in version \"v1\" cannot be handled as a PlacementList: {error}"))
     })?;
     let batch = Batch::new(api, dry_run)?;
-    let nodes = batch.nodes(&list.items).await?;
+    let nodes = batch.find_all(batch.nodes, list.items.iter().map(|item| &*item.node)).await?;
+    let offered = list.items.iter().filter(|item| !item.offer_uid.is_empty());
+    let offers = batch.find_all(batch.offers, offered.map(|item| &*item.node)).await?;
     let pods = join_all(list.items.iter().map(|item| batch.pod(item))).await;
     let mut prepared = Vec::with_capacity(list.items.len());
     for (at, (item, pod)) in list.items.iter().zip(pods).enumerate() {
         let node = nodes.get(&*item.node).cloned().flatten();
-        prepared.push(pod.and_then(|pod| batch.prepared(item, pod, node)));
+        let offer = offers.get(&*item.node).cloned().flatten();
+        prepared.push(pod.and_then(|pod| batch.prepare(item, pod, node, offer)));
         if at % AT_A_STRETCH == AT_A_STRETCH - 1 {
             tokio::task::yield_now().await;
         }
     }
-    let settled = list.items.iter().zip(prepared).map(|(item, prepared)| batch.settled(item, prepared));
-    let items = join_all(settled).await.into_iter().map(ItemResult::of).collect();
+    let settled = list.items.iter().zip(prepared).map(|(item, prepared)| batch.commit(item, prepared));
+    let items = join_all(settled).await.into_iter().map(ItemResult::from_result).collect();
     let answer = ResultList { kind: "PlacementResultList", api_version: "mainstay.dev/v1", items };
     let bytes = serde_json::to_vec(&answer).map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(reply::json_bytes(StatusCode::OK, bytes))
@@ -113,6 +122,7 @@ struct Batch<'a> {
     api: &'a Api,
     pods: &'a Descriptor,
     nodes: &'a Descriptor,
+    offers: &'a Descriptor,
     events: &'a Descriptor,
     dry_run: bool,
     now: Timestamp,
@@ -122,19 +132,24 @@ struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     fn new(api: &'a Api, dry_run: bool) -> ApiResult<Self> {
-        let kind = |plural: &str| {
-            let found = api.registry.find("", "v1", plural).map(|d| &**d);
+        let kind = |group: &str, plural: &str| {
+            let found = api.registry.find(group, "v1", plural).map(|d| &**d);
             found.ok_or_else(|| ApiError::internal(format!("{plural} are not served")))
         };
-        let (pods, nodes, events) = (kind("pods")?, kind("nodes")?, kind("events")?);
-        Ok(Self { api, pods, nodes, events, dry_run, now: Timestamp::now(), text: api::now().to_string() })
+        let (pods, nodes, events) = (kind("", "pods")?, kind("", "nodes")?, kind("", "events")?);
+        let offers = kind("mainstay.dev", "offers")?;
+        Ok(Self { api, pods, nodes, offers, events, dry_run, now: Timestamp::now(), text: api::now().to_string() })
     }
 
-    /// The machines that are named, each looked up once.
-    async fn nodes<'i>(&self, items: &'i [Item<'_>]) -> ApiResult<HashMap<&'i str, Option<Arc<Entry>>>> {
-        let mut found: HashMap<&str, Option<Arc<Entry>>> = items.iter().map(|item| (&*item.node, None)).collect();
+    /// The objects of a kind that has no namespaces, by name, each looked up once.
+    async fn find_all<'i>(
+        &self,
+        d: &Descriptor,
+        names: impl Iterator<Item = &'i str>,
+    ) -> ApiResult<HashMap<&'i str, Option<Arc<Entry>>>> {
+        let mut found: HashMap<&str, Option<Arc<Entry>>> = names.map(|name| (name, None)).collect();
         let names: Vec<&str> = found.keys().copied().filter(|name| keys::is_segment(name)).collect();
-        let keys: Vec<Arc<str>> = names.iter().map(|name| keys::key(self.nodes, None, name)).collect();
+        let keys: Vec<Arc<str>> = names.iter().map(|name| keys::key(d, None, name)).collect();
         for (name, entry) in names.iter().zip(join_all(keys.iter().map(|key| self.api.store.get(key))).await) {
             found.insert(name, entry?.0);
         }
@@ -149,18 +164,26 @@ impl<'a> Batch<'a> {
         Ok(self.api.store.get(&keys::key(self.pods, Some(namespace), name)).await?.0)
     }
 
-    /// The transaction that places a pod as it and the machine were seen.
-    fn prepared(&self, item: &Item<'_>, pod: Option<Arc<Entry>>, node: Option<Arc<Entry>>) -> ApiResult<Txn> {
+    /// The transaction that places a pod as it, the node and the offer were read.
+    fn prepare(
+        &self,
+        item: &Item<'_>,
+        pod: Option<Arc<Entry>>,
+        node: Option<Arc<Entry>>,
+        offer: Option<Arc<Entry>>,
+    ) -> ApiResult<Txn> {
         let ItemMeta { namespace, name, uid, annotations } = &item.metadata;
         let pod = pod.ok_or_else(|| ApiError::not_found(self.pods, name))?;
         let node = node.ok_or_else(|| ApiError::not_found(self.nodes, &item.node))?;
+        let offer = if item.offer_uid.is_empty() { None } else { Some(self.check_offer(item, offer)?) };
         let annotations: Vec<(&str, &str)> = annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
         let placement = Placement { uid, node: &item.node, annotations: &annotations };
         let placed = placed_bytes(&pod.value, &placement, &self.text).map_err(|why| match &why {
             NotPlaced::Another { .. } => ApiError::conflict(self.pods, name, &why.to_string()),
+            NotPlaced::Unreadable { why } => object::unreadable(&pod, why),
             _ => ApiError::conflict_on("pods/binding", name, &why.to_string()),
         })?;
-        let told = event::Told {
+        let scheduled = event::PodEvent {
             namespace,
             pod: name,
             uid,
@@ -171,16 +194,33 @@ impl<'a> Batch<'a> {
         };
         let unchanged = |entry: &Entry| Compare { key: entry.key.clone(), expect: Expect::ModifiedAt(entry.modified) };
         Ok(Txn {
-            compares: vec![unchanged(&pod), unchanged(&node)],
+            compares: [&pod, &node].into_iter().chain(&offer).map(|entry| unchanged(entry)).collect(),
             ops: vec![
                 Op::Put { key: pod.key.clone(), value: placed },
-                event::written(self.events, &told, self.now, &self.text),
+                event::put_event(self.events, &scheduled, self.now, &self.text),
             ],
         })
     }
 
-    /// Commits, and if something changed meanwhile looks at it as it is now.
-    async fn settled(&self, item: &Item<'_>, prepared: ApiResult<Txn>) -> ApiResult<Option<Revision>> {
+    /// The offer that the placement uses, if it still stands.
+    fn check_offer(&self, item: &Item<'_>, offer: Option<Arc<Entry>>) -> ApiResult<Arc<Entry>> {
+        let refuse = |why: String| ApiError::conflict_on("pods/binding", &item.metadata.name, &why);
+        let node = &item.node;
+        let offer = offer.ok_or_else(|| refuse(format!("the offer of node {node:?} was withdrawn")))?;
+        let object = object::parse(self.offers, &offer)?;
+        let stored = metadata::string_field(&object, "uid").unwrap_or_default();
+        if stored != item.offer_uid {
+            let given = &item.offer_uid;
+            return Err(refuse(format!(
+                "the offer of node {node:?} was withdrawn and made anew: UID in precondition: {given}, UID in object \
+                 meta: {stored}"
+            )));
+        }
+        Ok(offer)
+    }
+
+    /// Commits, and if something changed meanwhile judges it as it is now.
+    async fn commit(&self, item: &Item<'_>, prepared: ApiResult<Txn>) -> ApiResult<Option<Revision>> {
         let mut txn = prepared?;
         if self.dry_run {
             return Ok(None);
@@ -190,7 +230,8 @@ impl<'a> Batch<'a> {
                 Outcome::Committed(revision) => return Ok(Some(revision)),
                 Outcome::Conflict { current } => {
                     let mut current = current.into_iter();
-                    txn = self.prepared(item, current.next().flatten(), current.next().flatten())?;
+                    let mut next = || current.next().flatten();
+                    txn = self.prepare(item, next(), next(), next())?;
                 }
             }
         }
@@ -199,7 +240,7 @@ impl<'a> Batch<'a> {
 }
 
 impl ItemResult {
-    fn of(settled: ApiResult<Option<Revision>>) -> Self {
+    fn from_result(settled: ApiResult<Option<Revision>>) -> Self {
         match settled {
             Ok(revision) => Self {
                 code: StatusCode::CREATED.as_u16(),

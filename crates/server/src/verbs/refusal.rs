@@ -1,4 +1,4 @@
-//! POST of a refusal: a machine gives back a pod that it cannot take.
+//! POST of a refusal: a node gives back a pod that it cannot run.
 
 use http::StatusCode;
 use jiff::Timestamp;
@@ -9,21 +9,25 @@ use serde_json::json;
 use super::Call;
 use crate::{
     api,
-    body::Response,
-    change::{Part, change},
-    incoming,
+    http::{
+        reply,
+        response_body::Response,
+        status::{ApiError, ApiResult},
+    },
+    objects::{
+        guaranteed_update::{Part, guaranteed_update},
+        request_object,
+    },
     placement::{self, NotRefused, Refusal, event},
-    reply,
-    status::{ApiError, ApiResult},
 };
 
 pub async fn refuse(call: &Call<'_>) -> ApiResult<Response> {
     let Call { api, user, target, query, accepted, headers, body, .. } = call;
-    let said = incoming::decode(headers, body)?.value;
-    let refusal = Refusal::deserialize(&said)
+    let submitted = request_object::decode(headers, body)?.value;
+    let refusal = Refusal::deserialize(&submitted)
         .map_err(|error| ApiError::bad_request(format!("the body cannot be handled as a refusal: {error}")))?;
     let (now, mut node) = (api::now().to_string(), String::new());
-    change(api, target, Part::Placement, query.dry_run, |old| {
+    guaranteed_update(&call.admission(), Part::Placement, query.dry_run, |old| {
         node = old["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
         placement::refused(old, &refusal, user.node_name(), &now).map_err(|why| match &why {
             NotRefused::Elsewhere { .. } if user.node_name().is_some() => {
@@ -34,7 +38,7 @@ pub async fn refuse(call: &Call<'_>) -> ApiResult<Response> {
     })
     .await?;
     if let Some(events) = api.registry.find("", "v1", "events").filter(|_| !query.dry_run) {
-        let told = event::Told {
+        let refused = event::PodEvent {
             namespace: target.namespace.as_deref().unwrap_or_default(),
             pod: &target.name,
             uid: &refusal.uid,
@@ -43,7 +47,7 @@ pub async fn refuse(call: &Call<'_>) -> ApiResult<Response> {
             message: &refusal.words(&node),
             component: "mainstay-agent",
         };
-        let op = event::written(events, &told, Timestamp::now(), &now);
+        let op = event::put_event(events, &refused, Timestamp::now(), &now);
         // Nothing depends on events: one that cannot be written is not written.
         if let Err(error) = api.commit(Txn { compares: Vec::new(), ops: vec![op] }).await {
             tracing::debug!(%error, "an event was not written");

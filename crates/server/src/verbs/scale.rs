@@ -10,10 +10,15 @@ use serde_json::{Value, json};
 
 use super::{Call, patch::Patch};
 use crate::{
-    body::Response,
-    change::{Part, change},
-    incoming, metadata, object, reply,
-    status::{ApiError, ApiResult},
+    http::{
+        reply,
+        response_body::Response,
+        status::{ApiError, ApiResult},
+    },
+    objects::{
+        guaranteed_update::{Part, guaranteed_update},
+        metadata, object, request_object,
+    },
 };
 
 const DEFINITION: &str = "io.k8s.api.autoscaling.v1.Scale";
@@ -24,13 +29,13 @@ pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
     let Some(paths) = d.scale else { return Err(ApiError::no_such_path()) };
     if *method == Method::GET {
         let entry = api.existing(target).await?;
-        let mut object = object::value_of(d, &entry);
+        let mut object = object::parse(d, &entry)?;
         object::set_version(&mut object, entry.modified);
         return Ok(reply::encoded(StatusCode::OK, accepted.encoding, &view(d, &paths, &object)));
     }
     let patch = if *method == Method::PATCH { Some(Patch::parse(headers, body)?) } else { None };
-    let put = if patch.is_none() { Some(incoming::decode(headers, body)?.value) } else { None };
-    let changed = change(api, target, Part::Main, query.dry_run, |old| {
+    let put = if patch.is_none() { Some(request_object::decode(headers, body)?.value) } else { None };
+    let changed = guaranteed_update(&call.admission(), Part::Main, query.dry_run, |old| {
         let mut scale = match (&patch, &put) {
             (Some(patch), _) => {
                 let mut scale = view(d, &paths, old);
@@ -58,7 +63,7 @@ fn rescaled(paths: &Scale, old: &Value, scale: &Value) -> ApiResult<Value> {
     if replicas < 0 {
         let path = Path::new("spec").child("replicas");
         let error = FieldError::invalid(&path, replicas, "must be greater than or equal to 0");
-        let name = metadata::text(old, "name").unwrap_or_default();
+        let name = metadata::string_field(old, "name").unwrap_or_default();
         return Err(ApiError::invalid_kind("autoscaling", "Scale", name, &error.into()));
     }
     let mut object = old.clone();
@@ -68,7 +73,7 @@ fn rescaled(paths: &Scale, old: &Value, scale: &Value) -> ApiResult<Value> {
     }
     *at = json!(replicas);
     for field in ["uid", "resourceVersion"] {
-        if let Some(given) = metadata::text(scale, field).filter(|v| !v.is_empty()) {
+        if let Some(given) = metadata::string_field(scale, field).filter(|v| !v.is_empty()) {
             object["metadata"][field] = json!(given);
         }
     }

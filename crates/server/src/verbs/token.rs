@@ -7,11 +7,14 @@ use serde_json::{Value, json};
 
 use super::Call;
 use crate::{
-    api,
+    admission, api,
     auth::service_account::{Bound, Claims, Reference},
-    body::Response,
-    incoming, metadata, object, reply,
-    status::{ApiError, ApiResult},
+    http::{
+        reply,
+        response_body::Response,
+        status::{ApiError, ApiResult},
+    },
+    objects::{metadata, object, request_object},
 };
 
 const SCHEMA: &str = "io.k8s.api.authentication.v1.TokenRequest";
@@ -26,13 +29,14 @@ const EXTENDED_SECONDS: i64 = 365 * 24 * 3600;
 
 pub async fn token(call: &Call<'_>) -> ApiResult<Response> {
     let Call { api, target, accepted, headers, body, query, .. } = call;
-    let mut request = incoming::decode(headers, body)?.value;
+    let mut request = request_object::decode(headers, body)?.value;
+    admission::create_subresource(&call.admission(), "token", &request).await?;
     check_kind(&mut request)?;
     api.schema
         .conform(SCHEMA, &mut request)
         .map_err(|error| ApiError::bad_request(format!("TokenRequest in version \"v1\" cannot be handled: {error}")))?;
     let entry = api.existing(target).await?;
-    let account = object::value_of(&target.d, &entry);
+    let account = object::parse(&target.d, &entry)?;
     let spec = &mut request["spec"];
     let seconds = spec["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
     if let Some(error) = refusal(seconds) {
@@ -114,7 +118,7 @@ async fn bind(call: &Call<'_>, account: &Value, wanted: &Value) -> ApiResult<Bou
     };
     let d = call.api.registry.find("", "v1", plural).ok_or_else(ApiError::no_such_path)?;
     let object = call.api.core_object(plural, scope, name).await?.ok_or_else(|| ApiError::not_found(d, name))?;
-    let uid = metadata::text(&object, "uid").unwrap_or_default();
+    let uid = metadata::string_field(&object, "uid").unwrap_or_default();
     if !text("uid").is_empty() && text("uid") != uid {
         let why = format!(
             "the UID in the bound object reference ({}) does not match the UID in record. The object might have been \

@@ -13,15 +13,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Call, list};
 use crate::{
-    body::{Body, Response},
-    filter::Filter,
-    metrics,
-    negotiate::{Encoding, Shape},
-    object::{self, Wire},
-    query::{Query, Version},
-    reply::{self, RowObject},
-    request_limits::TakenSeat,
-    status::{ApiError, ApiResult},
+    documents::metrics,
+    http::{
+        negotiate::{Encoding, Shape},
+        query::{Query, Version},
+        reply::{self, RowObject},
+        request_limits::TakenSeat,
+        response_body::{Body, Response},
+        status::{ApiError, ApiResult},
+    },
+    objects::{
+        filter::Filter,
+        object::{self, Wire},
+    },
 };
 
 /// Events leave in pieces of about this size.
@@ -31,7 +35,7 @@ const LONGEST_TIMEOUT: u64 = 7 * 24 * 3600;
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// What counts a watch as open until it is dropped.
-type OpenWatch = (metrics::Watching, Option<TakenSeat>);
+type OpenWatch = (metrics::OpenWatchGauge, Option<TakenSeat>);
 
 pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: OpenWatch) -> ApiResult<Response> {
     let Call { api, target, query, accepted, row, .. } = call;
@@ -48,8 +52,8 @@ pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: OpenWatch) ->
         (_, None | Some(true)) => {
             let whole = Query { limit: None, version: Version::Newest, ..Query::default() };
             let page = list::page(api, target, &whole, &filter).await?;
-            let end = (query.send_initial_events == Some(true)).then_some(Due::InitialEnd(page.revision));
-            (page.entries.into_iter().map(Due::Initial).chain(end).collect(), page.revision)
+            let end = (query.send_initial_events == Some(true)).then_some(PendingEvent::InitialEnd(page.revision));
+            (page.entries.into_iter().map(PendingEvent::Initial).chain(end).collect(), page.revision)
         }
     };
     // History that is gone is told inside the stream: by then clients know how to start over.
@@ -67,7 +71,7 @@ pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: OpenWatch) ->
         None | Some(0) => api.settings.watch_timeout.mul_f64(1.0 + fastrand::f64()),
         Some(seconds) => Duration::from_secs(seconds.min(LONGEST_TIMEOUT)),
     };
-    let watching = Watching {
+    let watching = WatchStream {
         due: initial.into_iter(),
         source,
         filter,
@@ -77,7 +81,7 @@ pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: OpenWatch) ->
         stop,
         _open: open,
     };
-    let body = stream::unfold(Some(watching), Watching::next).boxed();
+    let body = stream::unfold(Some(watching), WatchStream::next).boxed();
     Ok(reply::typed(StatusCode::OK, "application/json", Body::Endless(body)))
 }
 
@@ -88,17 +92,17 @@ fn ticking(period: Duration) -> Interval {
 }
 
 /// What is still to be told to the client.
-enum Due {
+enum PendingEvent {
     Initial(Arc<Entry>),
     /// The revision of the initial events, all of which have been told.
     InitialEnd(Revision),
     Change(Change),
 }
 
-struct Watching {
+struct WatchStream {
     /// Told before anything more is taken from the source. Encoded as the client takes it, so that
     /// what is held for a slow client is shared with everyone else.
-    due: std::vec::IntoIter<Due>,
+    due: std::vec::IntoIter<PendingEvent>,
     source: Result<Box<dyn Watch>, StoreError>,
     filter: Filter,
     encoder: Encoder,
@@ -108,7 +112,7 @@ struct Watching {
     _open: OpenWatch,
 }
 
-impl Watching {
+impl WatchStream {
     /// The next piece of the stream; the state is gone after the last.
     async fn next(state: Option<Self>) -> Option<(Bytes, Option<Self>)> {
         let mut this = state?;
@@ -117,14 +121,17 @@ impl Watching {
             while piece.len() < PIECE
                 && let Some(due) = this.due.next()
             {
-                this.encoder.due(&this.filter, &due, &mut piece);
+                if let Err(error) = this.encoder.due(&this.filter, &due, &mut piece) {
+                    piece.extend(line("ERROR", &error.status()));
+                    return Some((piece.into(), None));
+                }
             }
             if !piece.is_empty() {
                 return Some((piece.into(), Some(this)));
             }
             match this.notice().await? {
                 Ok(Notice::Changes(changes)) => {
-                    this.due = changes.into_iter().map(Due::Change).collect::<Vec<_>>().into_iter();
+                    this.due = changes.into_iter().map(PendingEvent::Change).collect::<Vec<_>>().into_iter();
                 }
                 Ok(Notice::Progress(revision)) if this.bookmarks.is_some() => {
                     return Some((this.encoder.bookmark(revision, false).into(), Some(this)));
@@ -169,35 +176,40 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn due(&mut self, filter: &Filter, due: &Due, out: &mut Vec<u8>) {
+    /// Fails for an object that cannot be parsed; the client then starts over with a list, which says so too.
+    fn due(&mut self, filter: &Filter, due: &PendingEvent, out: &mut Vec<u8>) -> ApiResult<()> {
         match due {
-            Due::Initial(entry) => self.event("ADDED", entry, entry.modified, out),
-            Due::InitialEnd(revision) => out.extend_from_slice(&self.bookmark(*revision, true)),
-            Due::Change(change) => self.change(filter, change, out),
+            PendingEvent::Initial(entry) => self.event("ADDED", entry, entry.modified, out),
+            PendingEvent::InitialEnd(revision) => {
+                out.extend_from_slice(&self.bookmark(*revision, true));
+                Ok(())
+            }
+            PendingEvent::Change(change) => self.change(filter, change, out),
         }
     }
 
-    fn change(&mut self, filter: &Filter, change: &Change, out: &mut Vec<u8>) {
+    fn change(&mut self, filter: &Filter, change: &Change, out: &mut Vec<u8>) -> ApiResult<()> {
         let passes = |entry: &Option<Arc<Entry>>| entry.as_ref().filter(|e| filter.matches(&self.d, e)).cloned();
         // An object that leaves the selection is deleted as far as this client can tell.
         let (kind, entry) = match (passes(&change.previous), passes(&change.current)) {
             (None, Some(entry)) => ("ADDED", entry),
             (Some(_), Some(entry)) => ("MODIFIED", entry),
             (Some(entry), None) => ("DELETED", entry),
-            (None, None) => return,
+            (None, None) => return Ok(()),
         };
-        self.event(kind, &entry, change.revision, out);
+        self.event(kind, &entry, change.revision, out)
     }
 
-    fn event(&mut self, kind: &str, entry: &Entry, revision: Revision, out: &mut Vec<u8>) {
+    fn event(&mut self, kind: &str, entry: &Entry, revision: Revision, out: &mut Vec<u8>) -> ApiResult<()> {
+        let wire = Wire::from_entry(&self.d, entry)?;
         out.extend_from_slice(b"{\"type\":\"");
         out.extend_from_slice(kind.as_bytes());
         out.extend_from_slice(b"\",\"object\":");
         match self.shape {
-            Shape::Object => Wire::of(&self.d, entry).write(revision, out),
-            Shape::Partial(version) => Wire::of(&self.d, entry).write_partial(version, revision, out),
+            Shape::Object => wire.write(revision, out),
+            Shape::Partial(version) => wire.write_partial(version, revision, out),
             Shape::Table(version) => {
-                let object = self.versioned(entry, revision);
+                let object = self.versioned(entry, revision)?;
                 let metadata = json!({ "resourceVersion": revision.to_string() });
                 let first = !std::mem::replace(&mut self.begun, true);
                 let table = reply::table(version, self.d.columns, self.row, metadata, first, &[object]);
@@ -205,12 +217,13 @@ impl Encoder {
             }
         }
         out.extend_from_slice(b"}\n");
+        Ok(())
     }
 
-    fn versioned(&self, entry: &Entry, revision: Revision) -> Value {
-        let mut object = object::value_of(&self.d, entry);
+    fn versioned(&self, entry: &Entry, revision: Revision) -> ApiResult<Value> {
+        let mut object = object::parse(&self.d, entry)?;
         object::set_version(&mut object, revision);
-        object
+        Ok(object)
     }
 
     fn bookmark(&self, revision: Revision, end_of_initial: bool) -> Vec<u8> {

@@ -11,7 +11,7 @@ use std::{
 use kube::{Api, Client, api::ListParams};
 use mainstay_api::registry::Registry as Kinds;
 use mainstay_scheduler::{Handle, Metrics, Settings as Scheduling, metrics::Registry};
-use mainstay_server::{api, client, handler::Handler, settings};
+use mainstay_server::{api, client, handler::Handler, settings, volatile_prefixes};
 use mainstay_sim::{
     fleet::{Access, Fleet, Settings},
     load::{self, Batch},
@@ -25,8 +25,6 @@ use crate::killed_store::KilledStore;
 
 pub const NAMESPACE: &str = "sim";
 const TIMEOUT: Duration = Duration::from_secs(60);
-const VOLATILE: [&str; 3] =
-    ["/registry/leases/kube-node-lease/", "/registry/mainstay.dev/offers/", "/registry/mainstay.dev/servicetables/"];
 
 pub struct Cluster {
     pub client: Client,
@@ -41,7 +39,7 @@ impl Cluster {
     pub async fn start(dir: &Path, binds: usize) -> Self {
         let log = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
         let _ = tracing_subscriber::fmt().with_env_filter(log).with_test_writer().try_init();
-        let options = embedded::Options { volatile: VOLATILE.map(Into::into).to_vec(), ..Default::default() };
+        let options = embedded::Options { volatile: volatile_prefixes(&Kinds::builtin()), ..Default::default() };
         let store = KilledStore::after(Arc::new(Embedded::open(dir, options).expect("open the store")), binds);
         let settings = settings::Settings { pod_range: ([10, 128, 0, 0].into(), 10), ..Default::default() };
         let api = api::Api::new(Kinds::builtin(), store.clone(), settings);

@@ -4,7 +4,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use super::{rules::CertificateSigningRequestRules, table};
 use crate::{
-    descriptor::{Descriptor, NameRule, SelectableField},
+    descriptor::{Descriptor, NameRule, SelectableField, Subresource},
     groups::builder::{field, of},
 };
 
@@ -16,6 +16,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .short("csr")
             .named(NameRule::PathSegment)
             .status()
+            .subresources(&[Subresource::Approval])
             .select(FIELDS),
     ]
 }

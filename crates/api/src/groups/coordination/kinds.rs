@@ -3,8 +3,13 @@
 use k8s_openapi::api::coordination::v1::Lease;
 
 use super::{rules::LeaseRules, table};
-use crate::{descriptor::Descriptor, groups::builder::of};
+use crate::{
+    descriptor::{Descriptor, Volatile},
+    groups::builder::of,
+    wellknown::namespace,
+};
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![of::<Lease>().rules::<LeaseRules>().columns(&table::LEASES)]
+    let heartbeats = Volatile::InNamespace(namespace::NODE_LEASES);
+    vec![of::<Lease>().rules::<LeaseRules>().columns(&table::LEASES).volatile(heartbeats)]
 }

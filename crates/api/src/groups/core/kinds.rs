@@ -16,7 +16,7 @@ use super::{
     table,
 };
 use crate::{
-    descriptor::{Descriptor, NameRule, SelectableField},
+    descriptor::{Descriptor, NameRule, SelectableField, Subresource},
     groups::{
         apps::table as apps,
         builder::{REPLICAS, field, field_or, of},
@@ -46,6 +46,8 @@ pub fn kinds() -> Vec<Descriptor> {
             .short("ns")
             .named(NameRule::Label)
             .status()
+            .subresources(&[Subresource::Finalize])
+            .no_delete_collection()
             .select(NAMESPACE_FIELDS),
         of::<Node>()
             .rules::<NodeRules>()
@@ -53,6 +55,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .short("no")
             .stored_below("minions")
             .status_from_create()
+            .subresources(&[Subresource::Proxy])
             .select(NODE_FIELDS),
         of::<PersistentVolume>()
             .rules::<PersistentVolumeRules>()
@@ -73,6 +76,8 @@ pub fn kinds() -> Vec<Descriptor> {
             .short("po")
             .category("all")
             .status()
+            .subresources(POD_SUBRESOURCES)
+            .graceful_deletion()
             .generation()
             .select(POD_FIELDS),
         of::<PodTemplate>().rules::<PodTemplateRules>().returns_deleted().columns(&table::POD_TEMPLATES).generation(),
@@ -102,13 +107,15 @@ pub fn kinds() -> Vec<Descriptor> {
             .named(NameRule::ServiceLabel)
             .stored_below("services/specs")
             .status()
+            .subresources(&[Subresource::Proxy])
             .returns_deleted()
             .select(SERVICE_FIELDS),
         of::<ServiceAccount>()
             .rules::<ServiceAccountRules>()
             .returns_deleted()
             .columns(&table::SERVICE_ACCOUNTS)
-            .short("sa"),
+            .short("sa")
+            .subresources(&[Subresource::Token]),
     ]
 }
 
@@ -130,6 +137,19 @@ const EVENT_FIELDS: &[SelectableField] = &[
 const NAMESPACE_FIELDS: &[SelectableField] = &[field("status.phase", &["status", "phase"])];
 
 const NODE_FIELDS: &[SelectableField] = &[field_or("spec.unschedulable", &["spec", "unschedulable"], "false")];
+
+const POD_SUBRESOURCES: &[Subresource] = &[
+    Subresource::Attach,
+    Subresource::Binding,
+    Subresource::EphemeralContainers,
+    Subresource::Eviction,
+    Subresource::Exec,
+    Subresource::Log,
+    Subresource::PortForward,
+    Subresource::Proxy,
+    Subresource::Refusal,
+    Subresource::Resize,
+];
 
 /// `spec.host` is what the oldest clients call the node.
 const POD_FIELDS: &[SelectableField] = &[

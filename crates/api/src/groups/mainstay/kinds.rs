@@ -4,15 +4,28 @@ use super::{
     rules::{offer::OfferRules, service_table::ServiceTableRules},
     table,
 };
-use crate::{descriptor::Descriptor, groups::builder::of, offer::Offer, service_table::ServiceTable};
+use crate::{
+    descriptor::{Descriptor, Volatile, Writer},
+    groups::builder::of,
+    offer::Offer,
+    service_table::ServiceTable,
+};
 
 /// Kinds of groups outside Kubernetes are stored below their group's name, as upstream stores them.
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<Offer>().rules::<OfferRules>().columns(&table::OFFERS).short("of").stored_below("mainstay.dev/offers"),
+        of::<Offer>()
+            .rules::<OfferRules>()
+            .columns(&table::OFFERS)
+            .short("of")
+            .stored_below("mainstay.dev/offers")
+            .volatile(Volatile::All)
+            .written_by(Writer::SameNamedNode),
         of::<ServiceTable>()
             .rules::<ServiceTableRules>()
             .columns(&table::SERVICE_TABLES)
-            .stored_below("mainstay.dev/servicetables"),
+            .stored_below("mainstay.dev/servicetables")
+            .volatile(Volatile::All)
+            .written_by(Writer::SameNamedNode),
     ]
 }

@@ -21,13 +21,22 @@ pub struct OfferObject {
 
 #[derive(Deserialize)]
 struct WireOffer {
+    #[serde(default)]
+    metadata: WireOfferMeta,
     spec: OfferSpec,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WireOfferMeta {
+    uid: String,
+}
+
 impl From<WireOffer> for OfferObject {
-    fn from(WireOffer { spec }: WireOffer) -> Self {
+    fn from(WireOffer { metadata, spec }: WireOffer) -> Self {
         let seconds = u64::try_from(spec.ttl_seconds).ok().filter(|seconds| *seconds > 0);
-        Self { offer: OfferView::from(&spec), ttl: seconds.map(Duration::from_secs) }
+        let offer = OfferView { uid: metadata.uid, ..OfferView::from(&spec) };
+        Self { offer, ttl: seconds.map(Duration::from_secs) }
     }
 }
 
@@ -35,6 +44,7 @@ impl From<&OfferSpec> for OfferView {
     /// Ranges and quantities that cannot be read count as not offered: the API has refused them already.
     fn from(spec: &OfferSpec) -> Self {
         Self {
+            uid: String::new(),
             free: resources::parse_list(spec.free.iter().map(|(name, quantity)| (name.as_str(), quantity.0.as_str()))),
             automatic_ports: PortRanges::parse_valid(&spec.automatic_ports),
             explicit_ports: PortRanges::parse_valid(&spec.explicit_ports),

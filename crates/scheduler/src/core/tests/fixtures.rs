@@ -26,6 +26,7 @@ pub fn node(name: &str, more: Value) -> NodeView {
 
 pub fn offer(node: &NodeView) -> OfferView {
     OfferView {
+        uid: String::new(),
         free: node.allocatable.clone(),
         automatic_ports: PortRanges::parse_valid(["31000-32000"]),
         explicit_ports: PortRanges::parse_valid(["1-65535"]),

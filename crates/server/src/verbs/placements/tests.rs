@@ -89,6 +89,52 @@ fn codes(results: &[Value]) -> Vec<u64> {
 }
 
 #[tokio::test]
+async fn an_offer_that_was_withdrawn_binds_no_pod() {
+    const OFFERS: &str = "/apis/mainstay.dev/v1/offers";
+    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let offer = json!({"metadata": {"name": "n1"}, "spec": {"free": {"cpu": "1"}, "ttlSeconds": 30, "seen": "7"}});
+    let posted = server.post(OFFERS, offer.clone()).await;
+    let used = posted["metadata"]["uid"].as_str().unwrap();
+    let with_offer = |name: &str, uid: &str, node: &str| {
+        let mut item = item(name, uid, node);
+        item["offerUid"] = json!(used);
+        item
+    };
+    let (first, second, third) =
+        (server.pod("a", json!({})).await, server.pod("b", json!({})).await, server.pod("c", json!({})).await);
+    let mut renewed = posted.clone();
+    renewed["spec"]["ttlSeconds"] = json!(31);
+    let (code, answer) = server.send(Method::PUT, &format!("{OFFERS}/n1"), renewed).await;
+    assert_eq!(code, 200, "{answer}");
+    let results = server.place(vec![with_offer("a", &first, "n1"), with_offer("b", &second, "n2")]).await;
+    assert_eq!(codes(&results), [201, 409], "a renewed offer stands, and n2 has none: {results:?}");
+
+    server.send(Method::DELETE, &format!("{OFFERS}/n1"), json!(null)).await;
+    let results = server.place(vec![with_offer("b", &second, "n1")]).await;
+    assert_eq!((codes(&results), &results[0]["reason"]), (vec![409], &json!("Conflict")));
+    let message = results[0]["message"].as_str().unwrap();
+    assert!(message.contains("the offer of node \"n1\" was withdrawn"), "{message}");
+
+    server.post(OFFERS, offer).await;
+    let results = server.place(vec![with_offer("b", &second, "n1"), item("c", &third, "n1")]).await;
+    assert_eq!(codes(&results), [409, 201], "the same name is another offer: {results:?}");
+    assert!(server.get_pod("b").await["spec"].get("nodeName").is_none());
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_be_parsed_is_an_error_of_its_own() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let server = Server::furnished(store.clone()).await;
+    let whole = server.pod("whole", json!({})).await;
+    let (key, value) = ("/registry/pods/default/torn".into(), Bytes::from_static(b"{\"kind\":\"Pod\",\"metadata\":{"));
+    store.commit(Txn { compares: Vec::new(), ops: vec![Op::Put { key, value }] }).await.unwrap();
+    let results = server.place(vec![item("torn", "u", "n1"), item("whole", &whole, "n1")]).await;
+    assert_eq!(codes(&results), [500, 201], "{results:?}");
+    let message = results[0]["message"].as_str().unwrap();
+    assert!(message.contains("stored object \"/registry/pods/default/torn\" cannot be parsed"), "{message}");
+}
+
+#[tokio::test]
 async fn each_pod_is_placed_or_refused_for_itself() {
     let server = Server::furnished(Arc::new(Memory::new())).await;
     let plain = server.pod("plain", json!({})).await;
@@ -286,7 +332,10 @@ async fn a_machine_offers_what_it_has_and_not_what_others_have() {
     let path = "/apis/mainstay.dev/v1/offers";
     let (code, answer) = server.ask(User::node("n1"), Method::POST, path, &offer("n2")).await;
     assert_eq!(code, 403, "{answer}");
-    assert!(answer["message"].as_str().unwrap().contains("not allowed to offer what node \"n2\" has"), "{answer}");
+    assert!(
+        answer["message"].as_str().unwrap().contains("is not allowed to create the offer of node \"n2\""),
+        "{answer}"
+    );
     let (code, answer) = server.ask(User::node("n1"), Method::POST, path, &offer("n1")).await;
     assert_eq!((code, &answer["spec"]["free"]["cpu"]), (201, &json!("1500m")), "{answer}");
     let own = format!("{path}/n1");
@@ -303,7 +352,10 @@ async fn a_machine_says_what_it_sends_to_and_not_what_others_do() {
     let path = "/apis/mainstay.dev/v1/servicetables";
     let (code, answer) = server.ask(User::node("n1"), Method::POST, path, &table("n2")).await;
     assert_eq!(code, 403, "{answer}");
-    assert!(answer["message"].as_str().unwrap().contains("not allowed to say what node \"n2\" sends to"), "{answer}");
+    assert!(
+        answer["message"].as_str().unwrap().contains("is not allowed to create the servicetable of node \"n2\""),
+        "{answer}"
+    );
     let (code, answer) = server.ask(User::node("n1"), Method::POST, path, &table("n1")).await;
     assert_eq!((code, &answer["spec"]["endpoints"]), (201, &json!("7")), "{answer}");
     let own = format!("{path}/n1");

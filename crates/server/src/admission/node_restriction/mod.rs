@@ -1,0 +1,242 @@
+//! NodeRestriction admission: what the agent of a node may write, now that the object is known.
+//!
+//! Upstream's rules with its words; `authorize::node` has already decided that nodes may write objects of these kinds
+//! at all. It is stricter where our agent needs less: a node sets no `podCIDR`, does not uncordon itself, changes no
+//! finalizers of its Node, no annotations of pods, and nothing of a volume but one finalizer.
+
+mod mirror_pod;
+mod own_node;
+mod token;
+
+use futures::{FutureExt, future::BoxFuture};
+use mainstay_api::{
+    descriptor::{Descriptor, Writer},
+    heal,
+    wellknown::namespace::NODE_LEASES,
+};
+use serde_json::Value;
+
+use super::{Plugin, Request, TxnAdditions};
+use crate::{
+    api::{Api, Target},
+    auth::User,
+    authorize::{self, Relation, RelationKind},
+    http::status::{ApiError, ApiResult},
+    objects::{guaranteed_update::Part, metadata},
+};
+
+/// On a volume: its directory on the node exists.
+const ON_DISK: &str = "mainstay.dev/local-path";
+
+/// Why a write is forbidden.
+type Verdict = Result<(), String>;
+
+pub struct NodeRestriction;
+
+impl Plugin for NodeRestriction {
+    fn name(&self) -> &'static str {
+        "NodeRestriction"
+    }
+
+    fn handles(&self, _d: &Descriptor) -> bool {
+        true
+    }
+
+    fn create<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a mut Value,
+        _txn: &'a mut TxnAdditions,
+    ) -> BoxFuture<'a, ApiResult<()>> {
+        create(request, object).boxed()
+    }
+
+    fn review_update(&self, request: &Request<'_>, part: Part, submitted: &Value, old: &Value) -> ApiResult<()> {
+        update(request.user, request.target, part, submitted, old)
+    }
+
+    fn delete(&self, request: &Request<'_>, old: &Value) -> ApiResult<()> {
+        let Some(node) = request.user.node_name() else { return Ok(()) };
+        delete(node, request.target, old)
+            .map_err(|why| ApiError::forbidden(&request.target.d, &request.target.name, &why))
+    }
+
+    fn create_subresource<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        subresource: &'a str,
+        body: &'a Value,
+    ) -> BoxFuture<'a, ApiResult<()>> {
+        create_subresource(request, subresource, body).boxed()
+    }
+}
+
+/// Judges a node's delete of an object. Who insists on another uid than the stored one was refused before.
+fn delete(node: &str, target: &Target, old: &Value) -> Verdict {
+    match (&*target.d.group, &*target.d.plural) {
+        ("", "pods") if old["spec"]["nodeName"] != node => {
+            Err(format!("node {node:?} can only delete pods with spec.nodeName set to itself"))
+        }
+        ("", "nodes") if target.name != node => Err(not_own_node(node, &target.name)),
+        ("coordination.k8s.io", "leases") => heal_lease(node, target.namespace.as_deref(), &target.name, old).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// Judges a node's POST to a subresource.
+async fn create_subresource(request: &Request<'_>, subresource: &str, body: &Value) -> ApiResult<()> {
+    let Request { api, user, target } = request;
+    let Some(node) = user.node_name() else { return Ok(()) };
+    match (&*target.d.group, &*target.d.plural, subresource) {
+        ("", "pods", "eviction") => {
+            let pod = api.core_object("pods", target.namespace.as_deref(), &target.name).await?;
+            let pod = pod.ok_or_else(|| ApiError::not_found(&target.d, &target.name))?;
+            if pod["spec"]["nodeName"] == node {
+                return Ok(());
+            }
+            let why = format!("node {node} can only evict pods with spec.nodeName set to itself");
+            Err(ApiError::forbidden(&target.d, &target.name, &why))
+        }
+        ("", "serviceaccounts", "token") => token::judge(request, node, body).await,
+        _ => Ok(()),
+    }
+}
+
+fn not_own_node(node: &str, name: &str) -> String {
+    format!("node {node:?} is not allowed to modify node {name:?}")
+}
+
+/// Judges what a node wants to create.
+async fn create(request: &Request<'_>, object: &Value) -> ApiResult<()> {
+    let Request { api, user, target } = request;
+    let Some(node) = user.node_name() else { return Ok(()) };
+    let name = metadata::string_field(object, "name").unwrap_or_default();
+    let verdict = match (&*target.d.group, &*target.d.plural) {
+        ("", "nodes") => own_node::create(node, name, object),
+        ("", "pods") => match api.core_object("nodes", None, node).await? {
+            Some(own) => mirror_pod::judge(node, metadata::string_field(&own, "uid").unwrap_or_default(), object),
+            None => return Err(ApiError::not_found(nodes(api, &target.d), node)),
+        },
+        ("coordination.k8s.io", "leases") => new_lease(api, node, target.namespace.as_deref(), name, object).await?,
+        _ if target.d.writer == Writer::SameNamedNode && name != node => {
+            Err(format!("node {node:?} is not allowed to create the {} of node {name:?}", target.d.singular))
+        }
+        _ => Ok(()),
+    };
+    verdict.map_err(|why| ApiError::forbidden(&target.d, name, &why))
+}
+
+fn nodes<'a>(api: &'a Api, or: &'a Descriptor) -> &'a Descriptor {
+    api.registry.find("", "v1", "nodes").map_or(or, |d| d)
+}
+
+/// Judges a node's change of an object.
+fn update(user: &User, target: &Target, part: Part, object: &Value, old: &Value) -> ApiResult<()> {
+    let Some(node) = user.node_name() else { return Ok(()) };
+    let verdict = match (&*target.d.group, &*target.d.plural, part) {
+        ("", "nodes", _) if target.name != node => Err(not_own_node(node, &target.name)),
+        ("", "nodes", _) => own_node::update(node, part, object, old),
+        ("", "persistentvolumes", _) if !only_marks(object, old) => {
+            Err(format!("node {node:?} can only change the finalizer {ON_DISK:?} of persistent volumes"))
+        }
+        ("", "pods", Part::Status) => pod_status(node, object, old),
+        ("coordination.k8s.io", "leases", _) => {
+            heal_lease(node, target.namespace.as_deref(), &target.name, object).map(drop)
+        }
+        _ => Ok(()),
+    };
+    verdict.map_err(|why| ApiError::forbidden(&target.d, &target.name, &why))
+}
+
+fn pod_status(node: &str, object: &Value, old: &Value) -> Verdict {
+    let differs = |part: &str, field: &str| !same(&object[part][field], &old[part][field]);
+    if is_another(object, old) {
+        Ok(()) // about to be told that the pod it means is gone
+    } else if old["spec"]["nodeName"] != node {
+        Err(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"))
+    } else if differs("metadata", "labels") {
+        Err(format!("node {node:?} cannot update labels through pod status"))
+    } else if differs("metadata", "annotations") {
+        Err(format!("node {node:?} cannot update annotations through pod status"))
+    } else if differs("status", "resourceClaimStatuses") {
+        Err(format!("node {node:?} cannot update resource claim statuses"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether two optional values are the same: what is absent, null or empty says nothing.
+fn same(a: &Value, b: &Value) -> bool {
+    let is_empty = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::String(text) => text.is_empty(),
+        Value::Bool(true) | Value::Number(_) => false,
+    };
+    a == b || (is_empty(a) && is_empty(b))
+}
+
+/// Whether nothing but our finalizer changes.
+fn only_marks(object: &Value, old: &Value) -> bool {
+    let rest = |value: &Value| {
+        let mut value = value.clone();
+        if let Some(meta) = value["metadata"].as_object_mut() {
+            meta.retain(|field, _| !["managedFields", "resourceVersion", "generation"].contains(&field.as_str()));
+            let finalizers = meta.remove("finalizers").unwrap_or_default();
+            let others = finalizers.as_array().into_iter().flatten().filter(|own| **own != ON_DISK).cloned();
+            meta.insert("finalizers".to_owned(), others.collect());
+        }
+        value
+    };
+    rest(object) == rest(old)
+}
+
+/// Whether a change names another uid than the stored object has; such a change is a conflict.
+fn is_another(object: &Value, old: &Value) -> bool {
+    let uid = |object| metadata::string_field(object, "uid").unwrap_or_default();
+    !uid(object).is_empty() && uid(object) != uid(old)
+}
+
+async fn new_lease(api: &Api, node: &str, namespace: Option<&str>, name: &str, lease: &Value) -> ApiResult<Verdict> {
+    let set = match heal_lease(node, namespace, name, lease) {
+        Ok(Some(set)) => set,
+        Ok(None) => return Ok(Ok(())),
+        Err(why) => return Ok(Err(why)),
+    };
+    let of_set = Relation {
+        node: node.to_owned(),
+        kind: RelationKind::Controller,
+        namespace: namespace.unwrap_or_default().to_owned(),
+        name: set.to_owned(),
+    };
+    let related = authorize::is_related(api, &of_set).await?;
+    Ok(if related { Ok(()) } else { Err(format!("node {node:?} has no pod of the set {set:?} in this namespace")) })
+}
+
+/// A node writes its own node lease, and places in the restart budgets of sets that carry its name. Answers the set.
+fn heal_lease<'n>(
+    node: &str,
+    namespace: Option<&str>,
+    name: &'n str,
+    lease: &Value,
+) -> Result<Option<&'n str>, String> {
+    if namespace == Some(NODE_LEASES) {
+        return if name == node {
+            Ok(None)
+        } else {
+            Err("can only access node lease with the same name as the requesting node".to_owned())
+        };
+    }
+    let Some(set) = heal::lease_set(name) else {
+        return Err(format!("can only access leases in the {NODE_LEASES:?} system namespace"));
+    };
+    if lease["metadata"]["annotations"][heal::NODE_ANNOTATION] != node {
+        let annotation = heal::NODE_ANNOTATION;
+        return Err(format!("node {node:?} can only access leases whose annotation {annotation:?} names itself"));
+    }
+    Ok(Some(set))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! PodRanges: the range of pod addresses (`podCIDR`) of each Node, held by a key of its own.
+//!
+//! As with Services' addresses, taking one is part of the very transaction that writes the Node, so that no two
+//! Nodes ever have the same and no Node is seen without. The key of a range given back stays, empty: its
+//! age says which was given back longest ago, and such ranges are used again only when there is no
+//! other, for somewhere on the network its old address may still be remembered.
+//!
+//! Where machines say how far they follow changes of Nodes (their ServiceTables), such a range is not used again before
+//! all that are heard of have taken in that the Node went: until then one of them may still route to it. If that leaves
+//! no range at all, the new machine is told so, and asks again.
+//!
+//! A thousand machines that start together all want the lowest. Within one server they take turns, from
+//! choosing to the commit; only servers that share a store can still choose the same, and then one of them chooses again.
+
+use std::{collections::HashMap, net::Ipv4Addr, sync::Arc};
+
+use futures::{FutureExt, future::BoxFuture};
+use mainstay_api::{
+    descriptor::Descriptor,
+    field::{FieldError, Path},
+};
+use mainstay_store::{Compare, Entry, Expect, List, Op};
+use serde_json::{Value, json};
+
+use super::{Plugin, Request, TxnAdditions};
+use crate::{
+    api::Api,
+    http::status::{ApiError, ApiResult},
+    objects::{keys, metadata, object},
+};
+
+const RANGES: &str = "/mainstay/podranges/";
+/// Each machine gets a /24.
+const BITS: u8 = 24;
+
+pub struct PodRanges;
+
+impl Plugin for PodRanges {
+    fn name(&self) -> &'static str {
+        "PodRanges"
+    }
+
+    fn handles(&self, d: &Descriptor) -> bool {
+        d.is_core("Node")
+    }
+
+    fn create<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a mut Value,
+        txn: &'a mut TxnAdditions,
+    ) -> BoxFuture<'a, ApiResult<()>> {
+        assign_range(request.api, object, None, txn).boxed()
+    }
+
+    fn update<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a mut Value,
+        old: &'a Value,
+        txn: &'a mut TxnAdditions,
+    ) -> BoxFuture<'a, ApiResult<()>> {
+        assign_range(request.api, object, Some(old), txn).boxed()
+    }
+
+    /// The range becomes free, but is the last to be used again.
+    fn release(&self, old: &Value) -> Vec<Op> {
+        range_of(old).map(|range| Op::Put { key: key(range).into(), value: Default::default() }).into_iter().collect()
+    }
+}
+
+/// Gives the Node its range, if it has none, or takes for it the one it names.
+async fn assign_range(api: &Api, node: &mut Value, old: Option<&Value>, txn: &mut TxnAdditions) -> ApiResult<()> {
+    if old.and_then(range_of).is_some() {
+        return Ok(()); // a Node's range never changes
+    }
+    txn.lock = Some(api.pod_range_lock.clone().lock_owned().await);
+    let taken = api.store.list(List { prefix: RANGES, ..List::default() }).await?.entries;
+    let taken: RangeEntries<'_> = taken.iter().map(|entry| (&*entry.key, entry)).collect();
+    let chosen = match range_of(node).map(str::to_owned) {
+        Some(range) => claim_named(node, &range, &taken)?,
+        None => choose_free(api, &taken).await?,
+    };
+    node["spec"]["podCIDR"] = json!(chosen.range);
+    node["spec"]["podCIDRs"] = json!([chosen.range]);
+    let key: Arc<str> = key(&chosen.range).into();
+    txn.compares.push(Compare { key: key.clone(), expect: chosen.expect });
+    let name = metadata::string_field(node, "name").unwrap_or_default();
+    txn.ops.push(Op::Put { key, value: name.to_owned().into() });
+    Ok(())
+}
+
+struct RangeChoice {
+    range: String,
+    expect: Expect,
+}
+
+fn range_of(node: &Value) -> Option<&str> {
+    node["spec"]["podCIDR"].as_str().filter(|range| !range.is_empty())
+}
+
+/// In keys, `/` would be a folder.
+fn key(range: &str) -> String {
+    format!("{RANGES}{}", range.replace('/', "_"))
+}
+
+/// Ranges that are or were in use, by their keys.
+type RangeEntries<'a> = HashMap<&'a str, &'a Arc<Entry>>;
+
+fn claim_named(node: &Value, range: &str, taken: &RangeEntries<'_>) -> ApiResult<RangeChoice> {
+    let expect = match taken.get(&*key(range)) {
+        None => Expect::Absent,
+        Some(entry) if entry.value.is_empty() => Expect::ModifiedAt(entry.modified),
+        Some(entry) => {
+            let why = format!("the range is that of node {:?}", String::from_utf8_lossy(&entry.value));
+            let error = FieldError::invalid(&Path::new("spec").child("podCIDR"), range, why);
+            let name = metadata::string_field(node, "name").unwrap_or_default();
+            return Err(ApiError::invalid_kind("", "Node", name, &error.into()));
+        }
+    };
+    Ok(RangeChoice { range: range.to_owned(), expect })
+}
+
+/// The lowest that was never used, else the one given back longest ago, once nobody routes to it.
+async fn choose_free(api: &Api, taken: &RangeEntries<'_>) -> ApiResult<RangeChoice> {
+    let (base, bits) = api.settings.pod_range;
+    let count = 1u32 << BITS.saturating_sub(bits).min(16);
+    let ranges = (0..count).map(|n| format!("{}/{BITS}", Ipv4Addr::from(u32::from(base) + (n << (32 - BITS)))));
+    let mut freed: Option<(&Arc<Entry>, String)> = None;
+    for range in ranges {
+        match taken.get(&*key(&range)).copied() {
+            None => return Ok(RangeChoice { range, expect: Expect::Absent }),
+            Some(entry)
+                if entry.value.is_empty() && freed.as_ref().is_none_or(|(f, _)| entry.modified < f.modified) =>
+            {
+                freed = Some((entry, range));
+            }
+            Some(_) => {}
+        }
+    }
+    let (entry, range) =
+        freed.ok_or_else(|| ApiError::internal(format!("no range of pod addresses is free in {base}/{bits}")))?;
+    let behind = nodes_behind(api, entry.modified.0).await?;
+    if !behind.is_empty() {
+        return Err(ApiError::unavailable(format!(
+            "no range of pod addresses is free in {base}/{bits}: to {range}, which was given back, these nodes may still \
+             route: {}",
+            behind.join(", ")
+        )));
+    }
+    Ok(RangeChoice { range, expect: Expect::ModifiedAt(entry.modified) })
+}
+
+/// The machines that are heard of, have a table, and do not follow changes of Nodes up to this version.
+async fn nodes_behind(api: &Api, version: u64) -> ApiResult<Vec<String>> {
+    let (Some(tables), Some(nodes)) =
+        (api.registry.find("mainstay.dev", "v1", "servicetables"), api.registry.find("", "v1", "nodes"))
+    else {
+        return Ok(Vec::new());
+    };
+    let all = api.store.list(List { prefix: &keys::prefix(tables, None), ..List::default() }).await?.entries;
+    let mut behind = Vec::new();
+    for table in all {
+        let value = object::parse(tables, &table)?;
+        let follows: u64 = value["spec"]["nodes"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0);
+        if follows >= version {
+            continue;
+        }
+        let name = keys::names(tables, &table.key).1;
+        let (node, _) = api.store.get(&keys::key(nodes, None, name)).await?;
+        if let Some(node) = node
+            && is_ready(&object::parse(nodes, &node)?)
+        {
+            behind.push(name.to_owned());
+        }
+    }
+    Ok(behind)
+}
+
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+use http::{Method, StatusCode};
+use mainstay_api::registry::Registry;
+use mainstay_store::Memory;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{background::bootstrap::BootstrapClient, handler::Handler, settings::Settings};
+
+/// A cluster with room for two machines.
+fn server() -> Arc<Handler> {
+    let settings = Settings { pod_range: (Ipv4Addr::new(10, 1, 0, 0), 23), ..Settings::default() };
+    let api = Api::new(Registry::builtin(), Arc::new(Memory::new()), settings);
+    Arc::new(Handler::new(api, CancellationToken::new()))
+}
+
+async fn node(own: &BootstrapClient<'_>, name: &str) -> (StatusCode, Value) {
+    let (code, answer) = own.call(Method::POST, "/api/v1/nodes", Some(&json!({"metadata": {"name": name}}))).await;
+    if code == StatusCode::CREATED {
+        ready(own, name, "True").await;
+    }
+    (code, answer)
+}
+
+async fn ready(own: &BootstrapClient<'_>, name: &str, status: &str) {
+    let path = format!("/api/v1/nodes/{name}");
+    let mut node = own.call(Method::GET, &path, None).await.1;
+    node["status"] = json!({"conditions": [{"type": "Ready", "status": status}]});
+    assert_eq!(own.call(Method::PUT, &format!("{path}/status"), Some(&node)).await.0, StatusCode::OK);
+}
+
+async fn table(own: &BootstrapClient<'_>, name: &str, nodes: &str) {
+    let path = "/apis/mainstay.dev/v1/servicetables";
+    let table = json!({"metadata": {"name": name}, "spec": {"endpoints": "1", "nodes": nodes}});
+    let (code, _) = own.call(Method::PUT, &format!("{path}/{name}"), Some(&table)).await;
+    if code == StatusCode::NOT_FOUND {
+        assert_eq!(own.call(Method::POST, path, Some(&table)).await.0, StatusCode::CREATED);
+    }
+}
+
+#[tokio::test]
+async fn a_range_is_not_used_again_while_a_machine_may_route_to_it() {
+    let handler = server();
+    let own = BootstrapClient::new(&handler);
+    for name in ["a", "b"] {
+        assert_eq!(node(&own, name).await.0, StatusCode::CREATED);
+        table(&own, name, "1").await;
+    }
+    let (code, full) = node(&own, "c").await;
+    assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(full["message"].as_str().unwrap().contains("no range of pod addresses is free in 10.1.0.0/23"), "{full}");
+    assert_eq!(own.call(Method::DELETE, "/api/v1/nodes/a", None).await.0, StatusCode::OK);
+    let (code, told) = node(&own, "c").await;
+    assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{told}");
+    let message = told["message"].as_str().unwrap();
+    assert!(message.ends_with("to 10.1.0.0/24, which was given back, these nodes may still route: b"), "{message}");
+    let revision = handler.api.store.revision().await.unwrap();
+    table(&own, "b", &revision.to_string()).await;
+    let (code, given) = node(&own, "c").await;
+    assert_eq!((code, &given["spec"]["podCIDR"]), (StatusCode::CREATED, &json!("10.1.0.0/24")));
+}
+
+#[tokio::test]
+async fn who_is_silent_or_has_no_table_is_not_waited_for() {
+    let handler = server();
+    let own = BootstrapClient::new(&handler);
+    for name in ["a", "b"] {
+        assert_eq!(node(&own, name).await.0, StatusCode::CREATED);
+    }
+    own.call(Method::DELETE, "/api/v1/nodes/a", None).await;
+    assert_eq!(node(&own, "c").await.0, StatusCode::CREATED, "b has no table");
+    table(&own, "b", "1").await;
+    own.call(Method::DELETE, "/api/v1/nodes/c", None).await;
+    assert_eq!(node(&own, "d").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    ready(&own, "b", "Unknown").await;
+    assert_eq!(node(&own, "d").await.0, StatusCode::CREATED, "b is silent");
+}

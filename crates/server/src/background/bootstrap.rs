@@ -1,0 +1,157 @@
+//! What every cluster has from its first moment: four namespaces, the API's own Service and that of DNS, and a class of
+//! storage that needs nothing but the machines. The class may be deleted while the server runs, or lose its mark.
+//!
+//! Made directly in the store's terms, through the same verbs as any client would use, before the
+//! listener answers, so that nobody ever sees a cluster without them.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    auth::User,
+    background::servers::{self, ServerHeartbeats},
+    handler::{Caller, Handler},
+};
+
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set up {what}: {why}")]
+pub struct BootstrapError {
+    what: String,
+    why: String,
+}
+
+impl BootstrapError {
+    pub(crate) fn new(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), why: why.into() }
+    }
+}
+
+/// Makes what is missing, and says where this server is.
+pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
+    create_missing(handler, advertise).await?;
+    BootstrapClient::new(handler).ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
+    servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await
+}
+
+async fn create_missing(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
+    let own = BootstrapClient::new(handler);
+    for name in NAMESPACES {
+        let namespace = json!({ "kind": "Namespace", "apiVersion": "v1", "metadata": { "name": name } });
+        own.ensure("/api/v1/namespaces", name, &namespace).await?;
+    }
+    let (range, _) = handler.api.settings.service_range;
+    let address = Ipv4Addr::from(u32::from(range) + 1);
+    let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
+    let service = json!({
+        "kind": "Service", "apiVersion": "v1",
+        "metadata": { "name": "kubernetes", "namespace": "default", "labels": labels },
+        "spec": {
+            "type": "ClusterIP", "clusterIP": address.to_string(), "clusterIPs": [address.to_string()],
+            "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": advertise.port() }],
+        },
+    });
+    own.ensure("/api/v1/namespaces/default/services", "kubernetes", &service).await?;
+    // Somebody may hold its address since before there was one.
+    if let Err(error) = own.ensure("/api/v1/namespaces/kube-system/services", "kube-dns", &dns(range)).await {
+        tracing::warn!(%error, "names of Services do not resolve");
+    }
+    Ok(())
+}
+
+/// Every machine answers there by itself: it selects nobody.
+fn dns(range: Ipv4Addr) -> Value {
+    let address = Ipv4Addr::from(u32::from(range) + 10).to_string();
+    let labels = json!({
+        "k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS",
+    });
+    json!({
+        "kind": "Service", "apiVersion": "v1",
+        "metadata": { "name": "kube-dns", "namespace": "kube-system", "labels": labels },
+        "spec": {
+            "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
+            "ports": [
+                { "name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53 },
+                { "name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53 },
+            ],
+        },
+    })
+}
+
+/// Volumes are directories of the machine on which the first pod that uses them is placed.
+fn local_path() -> Value {
+    json!({
+        "kind": "StorageClass", "apiVersion": "storage.k8s.io/v1",
+        "metadata": {
+            "name": "local-path", "annotations": { "storageclass.kubernetes.io/is-default-class": "true" },
+        },
+        "provisioner": "mainstay.dev/local-path",
+        "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer",
+    })
+}
+
+/// Looks again from time to time, so that what someone deletes comes back, and keeps the list of servers.
+pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: CancellationToken) {
+    tokio::join!(refurnish(&handler, advertise, &stop), servers::keep(handler.clone(), advertise, stop.clone()));
+}
+
+async fn refurnish(handler: &Arc<Handler>, advertise: SocketAddr, stop: &CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+        }
+        if let Err(error) = create_missing(handler, advertise).await {
+            tracing::warn!(%error, "will try again");
+        }
+    }
+}
+
+pub(crate) struct BootstrapClient<'a> {
+    handler: &'a Arc<Handler>,
+    caller: Caller,
+}
+
+impl<'a> BootstrapClient<'a> {
+    pub(crate) fn new(handler: &'a Arc<Handler>) -> Self {
+        Self { handler, caller: Caller::Internal(Arc::new(User::internal("bootstrap"))) }
+    }
+
+    pub(crate) async fn call(&self, method: Method, path: &str, object: Option<&Value>) -> (StatusCode, Value) {
+        let body = Full::new(object.map(Value::to_string).unwrap_or_default().into());
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().unwrap_or_default();
+        let response = self.handler.clone().handle(request, self.caller.clone()).await;
+        let code = response.status();
+        let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        (code, serde_json::from_slice(&body).unwrap_or(Value::Null))
+    }
+
+    async fn ensure(&self, collection: &str, name: &str, object: &Value) -> Result<(), BootstrapError> {
+        match self.call(Method::GET, &format!("{collection}/{name}"), None).await {
+            (StatusCode::OK, _) => return Ok(()),
+            (StatusCode::NOT_FOUND, _) => {}
+            (_, status) => return Err(failed(collection, name, &status)),
+        }
+        match self.call(Method::POST, collection, Some(object)).await {
+            (StatusCode::CREATED | StatusCode::CONFLICT, _) => Ok(()), // another server may be faster
+            (_, status) => Err(failed(collection, name, &status)),
+        }
+    }
+}
+
+pub(crate) fn failed(collection: &str, name: &str, status: &Value) -> BootstrapError {
+    let why = status["message"].as_str().unwrap_or("no answer").to_owned();
+    BootstrapError { what: format!("{collection}/{name}"), why }
+}

@@ -1,0 +1,97 @@
+//! Events are news: they are forgotten after a while. So are tokens to join with, once their time is over.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use mainstay_store::{Compare, Expect, List, Op, StoreError, Txn};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::{auth::bootstrap_token, handler::Handler};
+
+const PREFIX: &str = "/registry/events/";
+/// Keys looked at, and deleted, at a time.
+const STRIDE: usize = 500;
+const MOST_OPS: usize = 64;
+
+/// Deletes events older than their time to live, and expired tokens, until `stop`.
+pub async fn run(handler: Arc<Handler>, stop: CancellationToken) {
+    let ttl = handler.api.settings.event_ttl;
+    let pause = (ttl / 20).clamp(Duration::from_millis(200), Duration::from_secs(60));
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        if let Err(error) = sweep(&handler, Timestamp::now(), ttl).await {
+            tracing::warn!(%error, "cannot clear old events; will try again");
+        }
+        if let Err(error) = bootstrap_token::sweep(handler.store(), Timestamp::now()).await {
+            tracing::warn!(%error, "cannot clear expired tokens; will try again");
+        }
+    }
+}
+
+async fn sweep(handler: &Handler, now: Timestamp, ttl: Duration) -> Result<(), StoreError> {
+    let oldest = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_sub(ttl).ok()).unwrap_or(Timestamp::MIN);
+    let mut start: Option<String> = None;
+    loop {
+        let query = List { prefix: PREFIX, start: start.as_deref(), limit: Some(STRIDE), at: None };
+        let listing = handler.store().list(query).await?;
+        let expired: Vec<_> =
+            listing.entries.iter().filter(|entry| last_seen(&entry.value).is_some_and(|seen| seen < oldest)).collect();
+        for batch in expired.chunks(MOST_OPS) {
+            let mut txn = Txn::default();
+            for entry in batch {
+                txn.compares.push(Compare { key: entry.key.clone(), expect: Expect::ModifiedAt(entry.modified) });
+                txn.ops.push(Op::Delete { key: entry.key.clone() });
+            }
+            handler.api.commit(txn).await?; // a conflict means news: look again next time
+        }
+        match listing.entries.last() {
+            Some(last) if listing.remaining > 0 => start = Some(format!("{}\0", last.key)),
+            _ => return Ok(()),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct EventTimes {
+    metadata: Born,
+    last_timestamp: Option<Timestamp>,
+    event_time: Option<Timestamp>,
+    series: Option<Series>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Born {
+    creation_timestamp: Option<Timestamp>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Series {
+    last_observed_time: Option<Timestamp>,
+}
+
+/// When an event last happened: each repetition renews its life.
+fn last_seen(json: &[u8]) -> Option<Timestamp> {
+    let times: EventTimes = serde_json::from_slice(json).ok()?;
+    let series = times.series.and_then(|series| series.last_observed_time);
+    [times.metadata.creation_timestamp, times.last_timestamp, times.event_time, series].into_iter().flatten().max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_event_is_as_young_as_its_last_repetition() {
+        let json = br#"{"metadata":{"creationTimestamp":"2026-01-01T00:00:00Z"},"lastTimestamp":"2026-01-01T01:00:00Z",
+            "eventTime":null,"series":{"count":2,"lastObservedTime":"2026-01-01T02:00:00.000001Z"}}"#;
+        assert_eq!(last_seen(json).unwrap().to_string(), "2026-01-01T02:00:00.000001Z");
+        assert_eq!(last_seen(b"not an event"), None);
+    }
+}

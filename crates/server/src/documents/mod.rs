@@ -1,0 +1,10 @@
+//! Responses that are computed and never stored: discovery, OpenAPI, health, metrics, access reviews, backups.
+
+pub mod debug;
+pub mod discovery;
+pub mod health;
+mod issuer;
+pub mod metrics;
+pub mod nonresource;
+pub mod openapi;
+pub mod reviews;

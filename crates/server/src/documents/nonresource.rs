@@ -1,0 +1,129 @@
+//! Paths that are no resources: `/version`, `/metrics`, `/backup`, `/cacerts`, and the list of paths.
+
+use std::future;
+
+use futures::StreamExt;
+use http::{Method, StatusCode, header, request::Parts};
+use mainstay_api::registry::Registry;
+use serde_json::json;
+use tokio_util::io::ReaderStream;
+
+use crate::{
+    documents::{issuer, openapi::OpenApi},
+    handler::Handler,
+    http::{
+        reply,
+        response_body::{Body, Response},
+        status::{ApiError, ApiResult},
+    },
+};
+
+const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Where the server's own authority is published.
+const CA: &str = "/cacerts";
+/// The Kubernetes version whose API this is.
+const MINOR: &str = "33";
+const GIT_VERSION: &str = concat!("v1.33.0+mainstay-", env!("CARGO_PKG_VERSION"));
+
+pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
+    if parts.method != Method::GET {
+        return Err(ApiError::method_not_allowed());
+    }
+    let registry = &handler.api.registry;
+    let path = parts.uri.path().trim_end_matches('/');
+    match path {
+        "" => Ok(reply::json(StatusCode::OK, &json!({ "paths": paths(registry) }))),
+        "/metrics" => Ok(reply::typed(StatusCode::OK, METRICS, Body::full(handler.metrics.text()))),
+        "/version" => Ok(version()),
+        "/backup" => backup(handler).await,
+        CA => authority(handler),
+        "/openid/v1/jwks" => issuer::keys(handler).await,
+        "/.well-known/openid-configuration" => Ok(issuer::configuration(handler, parts)),
+        path if OpenApi::serves(path) => handler.openapi.clone().respond(parts).await,
+        _ => Err(ApiError::no_such_path()),
+    }
+}
+
+/// Whether a document is for anyone who can reach us: a machine about to join has no name yet, and upstream's role
+/// `system:public-info-viewer` shows the version to everyone. But a token that is presented must be a good one.
+pub fn is_public(parts: &Parts) -> bool {
+    match parts.uri.path() {
+        CA => true,
+        "/version" | "/version/" => !parts.headers.contains_key(header::AUTHORIZATION),
+        _ => false,
+    }
+}
+
+/// The certificate by which the server is recognised. It proves nothing by itself: whoever joins compares it
+/// with the hash in its token.
+fn authority(handler: &Handler) -> ApiResult<Response> {
+    let ca = handler.ca.as_deref().ok_or_else(ApiError::no_such_path)?;
+    Ok(reply::text(StatusCode::OK, ca.to_owned()))
+}
+
+/// A consistent copy of the store, as `mainstay backup` fetches it.
+async fn backup(handler: &Handler) -> ApiResult<Response> {
+    let Some(backup) = handler.backup.clone() else {
+        return Err(ApiError::not_implemented("this store is not backed up through the API; use etcd's own snapshots"));
+    };
+    let fail = |error: &dyn std::fmt::Display| ApiError::internal(format!("backup failed: {error}"));
+    let dir = tempfile::tempdir().map_err(|error| fail(&error))?;
+    let path = dir.path().join("backup");
+    let target = path.clone();
+    let written = tokio::task::spawn_blocking(move || backup(&target)).await.map_err(|error| fail(&error))?;
+    written.map_err(|error| fail(&error))?;
+    let file = tokio::fs::File::open(&path).await.map_err(|error| fail(&error))?;
+    drop(dir); // the open file stays readable, and nothing is left behind
+    // A reader that fails ends the stream early; the client verifies what it got.
+    let pieces = ReaderStream::with_capacity(file, 256 * 1024).scan((), |(), piece| future::ready(piece.ok())).boxed();
+    Ok(reply::typed(StatusCode::OK, "application/octet-stream", Body::Stream(pieces)))
+}
+
+fn version() -> Response {
+    reply::json(
+        StatusCode::OK,
+        &json!({
+            "major": "1",
+            "minor": MINOR,
+            "gitVersion": GIT_VERSION,
+            "gitCommit": "",
+            "gitTreeState": "clean",
+            "buildDate": "1970-01-01T00:00:00Z",
+            "goVersion": "none",
+            "compiler": "rustc",
+            "platform": format!("{}/{}", std::env::consts::OS, architecture()),
+        }),
+    )
+}
+
+/// As Go names it, because clients compare.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Documents are made when asked for: clients keep them, so memory for a copy would lie idle.
+fn paths(registry: &Registry) -> Vec<String> {
+    let mut paths: Vec<String> =
+        ["/.well-known/openid-configuration", "/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2"]
+            .into_iter()
+            .chain(["/openapi/v3", "/openid/v1/jwks", "/readyz", "/version"])
+            .map(str::to_owned)
+            .collect();
+    for d in registry.iter() {
+        paths.push(if d.group.is_empty() {
+            format!("/api/{}", d.version)
+        } else {
+            format!("/apis/{}/{}", d.group, d.version)
+        });
+        if !d.group.is_empty() {
+            paths.push(format!("/apis/{}", d.group));
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    paths
+}

@@ -1,0 +1,425 @@
+//! One TLS connection: handshake, HTTP, and the limits that end it.
+//!
+//! Whoever connects may be slow, silent, or gone without saying so, and must not be able to hold on
+//! to us for that. A connection is closed when its handshake takes too long, when no request has been
+//! under way on it for too long (whatever it sent meanwhile: half a request is none), and when it
+//! takes none of what is being sent to it, on the connection or on one stream of it. Requests under way have their own limits, see
+//! `handler`.
+//!
+//! Nor can one client take all connections. Until its handshake is done a connection counts against its source
+//! address; then against whom its certificate names, or again its source address. See `fairness` for who gets
+//! how many.
+
+use std::{
+    cell::Cell,
+    collections::HashMap,
+    convert::Infallible,
+    io,
+    net::IpAddr,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::StatusCode;
+use http_body::{Frame, SizeHint};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use parking_lot::Mutex;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::{Instant, Sleep},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    auth::Verifier,
+    handler::{Caller, Handler},
+    http::{
+        fairness::{FairLimit, Flow},
+        handshakes::{Handshake, Handshakes},
+        request_limits::TakenSeat,
+        response_body::Body,
+    },
+    settings::Settings,
+};
+
+/// How long a connection without business may take to agree that it is over.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// A client that vanished without a word, while nothing is sent to it, is noticed within about two minutes.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
+
+/// What all connections share.
+pub struct Shared {
+    pub handler: Arc<Handler>,
+    pub tls: TlsAcceptor,
+    pub verifier: Arc<Verifier>,
+    pub http: Builder<TokioExecutor>,
+    pub limits: ConnectionLimits,
+    pub stop: CancellationToken,
+}
+
+/// What one user or source address may have of all connections, in percent.
+const FLOW_PERCENT: usize = 10;
+
+pub struct ConnectionLimits {
+    handshakes: Arc<Handshakes>,
+    established: Arc<FairLimit>,
+}
+
+impl ConnectionLimits {
+    pub fn new(settings: &Settings) -> Self {
+        let limit = || FairLimit::new(settings.max_connections, FLOW_PERCENT);
+        Self { handshakes: Handshakes::new(limit()), established: limit() }
+    }
+
+    /// Room for a new connection from this address to shake hands.
+    pub fn admit(&self, source: IpAddr) -> Option<Handshake> {
+        self.handshakes.admit(source)
+    }
+}
+
+pub fn http(settings: &Settings) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.idle_timeout)
+        .max_buf_size(settings.max_head)
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(settings.max_head).unwrap_or(u32::MAX))
+        .max_concurrent_streams(1_000)
+        .max_send_buf_size(128 * 1024)
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(15));
+    builder
+}
+
+/// Serves a connection until either side has had enough of it. `handshake` is its place among those that are not
+/// established yet.
+pub async fn run(stream: TcpStream, source: IpAddr, handshake: Handshake, shared: Arc<Shared>) {
+    let settings = &shared.handler.api.settings;
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
+    let patient = Arc::new(AtomicBool::new(false));
+    let stream = Impatient::new(stream, settings.stall_timeout, patient.clone());
+    let accepted = tokio::time::timeout(settings.handshake_timeout, shared.tls.accept(stream));
+    let stream = tokio::select! {
+        () = shared.stop.cancelled() => return,
+        () = handshake.evicted() => return tracing::debug!(%source, "another connection took the place of this handshake"),
+        done = accepted => match done {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => return tracing::debug!("TLS handshake took too long"),
+        },
+    };
+    let user = stream.get_ref().1.peer_certificates().and_then(|presented| shared.verifier.user(presented));
+    let flow = user.as_ref().map_or_else(|| Flow::of_source(source), Flow::of_user);
+    let Ok(_established) = shared.limits.established.acquire(flow, 1) else {
+        return tracing::debug!(%source, level = flow.level().name(), "too many connections");
+    };
+    drop(handshake);
+    let caller = Caller::Network { user: user.map(Arc::new), source };
+    let activity = Arc::new(Activity::default());
+    let service = service_fn(|request: http::Request<Incoming>| {
+        let (handler, caller, busy) = (shared.handler.clone(), caller.clone(), activity.clone().begin());
+        let patient = patient.clone();
+        async move {
+            let mut answer = handler.handle(request, caller).await;
+            let seat = answer.extensions_mut().remove::<Arc<TakenSeat>>();
+            if matches!(answer.body(), Body::Endless(_) | Body::Relayed(_)) {
+                busy.endlessly();
+            } else {
+                busy.progressed();
+            }
+            if answer.status() == StatusCode::SWITCHING_PROTOCOLS || matches!(answer.body(), Body::Relayed(_)) {
+                patient.store(true, Ordering::Relaxed);
+            }
+            Ok::<_, Infallible>(answer.map(|body| Tracked { body, busy, _seat: seat }))
+        }
+    });
+    let mut connection = pin!(shared.http.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = shared.stop.cancelled() => None,
+        () = activity.idle_for(settings.idle_timeout) => None,
+        () = activity.stalled_for(settings.stall_timeout) => {
+            return tracing::debug!(%source, "the client takes nothing of a response any more");
+        }
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection => ended,
+                () = activity.finished_for(FAREWELL) => return,
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error = &*error, "connection ended badly");
+    }
+}
+
+/// What is under way on a connection.
+struct Activity(Mutex<Under>);
+
+struct Under {
+    requests: usize,
+    /// Those among them that have no end of their own.
+    endless: usize,
+    /// When one last began or ended.
+    since: Instant,
+    begun: u64,
+    /// Responses that have an end and have not reached it: when the client last took a part of each.
+    sending: HashMap<u64, Instant>,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self(Mutex::new(Under { requests: 0, endless: 0, since: Instant::now(), begun: 0, sending: HashMap::new() }))
+    }
+}
+
+impl Activity {
+    fn begin(self: Arc<Self>) -> Busy {
+        let number = {
+            let mut under = self.0.lock();
+            under.requests += 1;
+            under.begun += 1;
+            under.begun
+        };
+        Busy { activity: self, number, endless: Cell::new(false) }
+    }
+
+    /// Returns once nothing of some response was taken for this long. In HTTP/2 a client can take other responses meanwhile, and
+    /// the connection as a whole does not stall.
+    async fn stalled_for(&self, patience: Duration) {
+        loop {
+            let longest = self.0.lock().sending.values().map(Instant::elapsed).max().unwrap_or_default();
+            if longest >= patience {
+                return;
+            }
+            tokio::time::sleep(patience - longest).await;
+        }
+    }
+
+    /// Returns once nothing has been under way for this long.
+    async fn idle_for(&self, patience: Duration) {
+        self.quiet_for(patience, |under| under.requests == 0).await;
+    }
+
+    /// The same, but does not wait for what would never end.
+    async fn finished_for(&self, patience: Duration) {
+        self.quiet_for(patience, |under| under.requests == under.endless).await;
+    }
+
+    async fn quiet_for(&self, patience: Duration, is_quiet: impl Fn(&Under) -> bool) {
+        let called = Instant::now();
+        loop {
+            let quiet = {
+                let under = self.0.lock();
+                if is_quiet(&under) { under.since.max(called).elapsed() } else { Duration::ZERO }
+            };
+            if quiet >= patience {
+                return;
+            }
+            tokio::time::sleep(patience - quiet).await;
+        }
+    }
+}
+
+/// A request under way; over when dropped.
+struct Busy {
+    activity: Arc<Activity>,
+    number: u64,
+    endless: Cell<bool>,
+}
+
+impl Busy {
+    fn endlessly(&self) {
+        self.endless.set(true);
+        self.activity.0.lock().endless += 1;
+    }
+
+    /// The client takes a part of the response.
+    fn progressed(&self) {
+        if !self.endless.get() {
+            self.activity.0.lock().sending.insert(self.number, Instant::now());
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut under = self.activity.0.lock();
+        under.requests -= 1;
+        under.endless -= usize::from(self.endless.get());
+        under.sending.remove(&self.number);
+        under.since = Instant::now();
+    }
+}
+
+/// A response whose request is under way until all of it is sent.
+struct Tracked {
+    body: Body,
+    busy: Busy,
+    _seat: Option<Arc<TakenSeat>>,
+}
+
+impl http_body::Body for Tracked {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.busy.progressed();
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream whose writes fail when the other side takes nothing for too long.
+struct Impatient<S> {
+    stream: S,
+    patience: Duration,
+    /// Set once it carries what people look at: they may pause for as long as they like.
+    patient: Arc<AtomicBool>,
+    /// Runs while a write waits.
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Impatient<S> {
+    fn new(stream: S, patience: Duration, patient: Arc<AtomicBool>) -> Self {
+        Self { stream, patience, patient, waiting: None }
+    }
+
+    fn judge<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() || self.patient.load(Ordering::Relaxed) {
+            self.waiting = None;
+            return written;
+        }
+        let patience = self.patience;
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        ready!(waiting.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing any more")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.judge(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        self.judge(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.judge(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.judge(cx, shut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_response_that_is_not_taken_stalls_whatever_else_goes_on() {
+        let activity = Arc::new(Activity::default());
+        let [slow, stuck, watch] = [(); 3].map(|()| activity.clone().begin());
+        watch.endlessly();
+        for response in [&slow, &stuck, &watch] {
+            response.progressed();
+        }
+        let started = Instant::now();
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                slow.progressed();
+            }
+        });
+        activity.stalled_for(Duration::from_secs(5)).await;
+        assert_eq!(started.elapsed().as_secs(), 5);
+        drop(stuck);
+        assert!(
+            tokio::time::timeout(Duration::from_secs(60), activity.stalled_for(Duration::from_secs(5))).await.is_err()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_quiet_only_while_nothing_is_under_way() {
+        let activity = Arc::new(Activity::default());
+        let started = Instant::now();
+        let busy = activity.clone().begin();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            drop(busy);
+        });
+        activity.idle_for(Duration::from_secs(5)).await;
+        assert_eq!(started.elapsed().as_secs(), 12);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_stops_fails_the_writer_and_a_slow_one_does_not() {
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let mut ours = Impatient::new(ours, Duration::from_secs(5), Arc::default());
+        let slow = tokio::spawn(async move {
+            let mut got = [0; 16];
+            for _ in 0..4 {
+                tokio::time::sleep(Duration::from_secs(4)).await;
+                theirs.read_exact(&mut got).await.expect("more to read");
+            }
+            theirs
+        });
+        ours.write_all(&[0; 64]).await.expect("a slow reader is waited for");
+        let _theirs = slow.await.expect("the reader ends");
+        let refused = ours.write_all(&[0; 64]).await.expect_err("nobody reads");
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -1,0 +1,102 @@
+//! Which representation a client wants, from its `Accept` header.
+
+use http::HeaderMap;
+
+use crate::http::status::{ApiError, ApiResult};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Json,
+    Yaml,
+}
+
+/// The shape of the answer; the version is that of `meta.k8s.io` the client named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Object,
+    Table(&'static str),
+    Partial(&'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    pub encoding: Encoding,
+    pub shape: Shape,
+}
+
+impl Accepted {
+    pub const JSON: Self = Self { encoding: Encoding::Json, shape: Shape::Object };
+}
+
+pub const OFFERED: [&str; 2] = ["application/json", "application/yaml"];
+
+/// The first thing in the client's list that can be given. Clients list what they prefer first,
+/// and none of them weighs.
+pub fn accepted(headers: &HeaderMap) -> ApiResult<Accepted> {
+    let mut values = headers.get_all(http::header::ACCEPT).iter().peekable();
+    if values.peek().is_none() {
+        return Ok(Accepted::JSON);
+    }
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .find_map(media_range)
+        .ok_or_else(|| ApiError::not_acceptable(&OFFERED))
+}
+
+fn media_range(range: &str) -> Option<Accepted> {
+    let mut parts = range.split(';').map(str::trim);
+    let encoding = match parts.next()? {
+        "application/json" | "application/*" | "*/*" | "" => Encoding::Json,
+        "application/yaml" => Encoding::Yaml,
+        _ => return None,
+    };
+    let (mut form, mut group, mut version) = (None, None, None);
+    for (name, value) in parts.filter_map(|p| p.split_once('=')) {
+        match name {
+            "as" => form = Some(value),
+            "g" => group = Some(value),
+            "v" => version = Some(value),
+            _ => {}
+        }
+    }
+    let version = || match version {
+        Some("v1") => Some("meta.k8s.io/v1"),
+        Some("v1beta1") => Some("meta.k8s.io/v1beta1"),
+        _ => None,
+    };
+    let shape = match (form, group) {
+        (None, _) => Shape::Object,
+        (Some("Table"), Some("meta.k8s.io")) => Shape::Table(version()?),
+        (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some("meta.k8s.io")) => {
+            Shape::Partial(version()?)
+        }
+        (Some(_), _) => return None,
+    };
+    Some(Accepted { encoding, shape })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(accept: &str) -> ApiResult<Accepted> {
+        let mut headers = HeaderMap::new();
+        headers.insert(http::header::ACCEPT, accept.parse().unwrap());
+        accepted(&headers)
+    }
+
+    #[test]
+    fn the_first_form_we_know_is_taken() {
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(of(kubectl).unwrap().shape, Shape::Table("meta.k8s.io/v1"));
+        assert_eq!(of("application/vnd.kubernetes.protobuf, application/json").unwrap(), Accepted::JSON);
+        assert_eq!(of("application/json;as=Wheel;v=v1;g=meta.k8s.io, */*").unwrap(), Accepted::JSON);
+        assert_eq!(of("application/yaml").unwrap().encoding, Encoding::Yaml);
+    }
+
+    #[test]
+    fn what_cannot_be_given_is_refused() {
+        assert_eq!(of("text/csv").unwrap_err().code(), 406);
+    }
+}

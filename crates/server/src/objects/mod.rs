@@ -1,0 +1,17 @@
+//! API objects: from request bodies to the store, and from the store to the wire.
+//!
+//! * [`request_object`]: request bodies to objects; [`large_work`]: large ones away from the worker threads
+//! * [`metadata`]: the fields all kinds share; [`filter`]: label and field selectors
+//! * [`guaranteed_update`]: read, change, compare-and-set
+//! * [`object`]: stored bytes to wire bytes; [`keys`]: where objects are stored
+//! * [`json_members`], [`json_prune`]: parts of a JSON document without parsing the rest
+
+pub mod filter;
+pub mod guaranteed_update;
+pub mod json_members;
+pub mod json_prune;
+pub mod keys;
+pub mod large_work;
+pub mod metadata;
+pub mod object;
+pub mod request_object;
