@@ -113,7 +113,7 @@ fn endpoints_follow_readiness_and_what_is_published(k: &Kubectl) {
     });
     eventually("nobody sends to it", || {
         let drained = k.value("pod a", "{.status.conditions[?(@.type==\"mainstay.dev/Drained\")].reason}");
-        (drained == "NoTableNamesIt").then_some(())
+        (drained == "RemovedFromAllNodes").then_some(())
     });
 }
 

@@ -67,6 +67,8 @@ pub mod mainstay {
     pub const DRAINED_CONDITION: &str = "mainstay.dev/Drained";
     /// On a Node: what endpoints of its pods are, `host-port` or pod addresses.
     pub const ENDPOINTS: &str = "mainstay.dev/endpoints";
+    /// On a StatefulSet, `"true"`: pods that are outdated and not ready are replaced without waiting for them.
+    pub const REPLACE_UNREADY: &str = "mainstay.dev/replace-unready";
     /// On a pod: nodes that gave it back.
     pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
     /// Provisioner of volumes that are directories of a node; also the finalizer that makes the node remove them.

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use mainstay_api::registry::Registry;
+use mainstay_controllers::{ControllerMetrics, run_with_metrics};
 use mainstay_files::create_private_dir;
 use mainstay_server::{
     agent_tls::AgentTls,
@@ -50,6 +51,7 @@ pub struct Server {
     opened: Opened,
     handler: Arc<Handler>,
     controllers: mainstay_controllers::Settings,
+    controller_metrics: ControllerMetrics,
     scheduler: Scheduler,
     listener: Listener,
     /// Where pods reach this server, if the listener is for this machine alone.
@@ -116,7 +118,8 @@ impl Server {
         let api = Api::new(Registry::builtin(), opened.store(), settings);
         let agents = AgentTls::new(&pki).map_err(|e| Exit::Failed(anyhow!(e).context("prepare to reach machines")))?;
         let handler = Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca);
-        let (scheduler, registry) = Scheduler::new(scheduling);
+        let (scheduler, mut registry) = Scheduler::new(scheduling);
+        let controller_metrics = ControllerMetrics::register(&mut registry);
         let handler = handler.with_agents(agents).with_metrics(registry).with_debug(scheduler.debug());
         let handler = Arc::new(handler);
         let advertised = match &pod_listener {
@@ -136,6 +139,7 @@ impl Server {
             opened,
             handler,
             controllers,
+            controller_metrics,
             scheduler,
             listener,
             pod_listener,
@@ -185,8 +189,8 @@ impl Server {
         let rival = matches!(self.opened, Opened::Etcd(_)).then(|| self.advertised.to_string());
         let client = client::internal(self.handler.clone(), "controllers");
         let control = {
-            let (client, settings) = (client.clone(), self.controllers);
-            move |stop| mainstay_controllers::run(client.clone(), settings.clone(), stop)
+            let (client, settings, metrics) = (client.clone(), self.controllers, self.controller_metrics);
+            move |stop| run_with_metrics(client.clone(), settings.clone(), metrics.clone(), stop)
         };
         let stop_working = self.stop_working.clone();
         work.spawn(rivals::one_at_a_time(client, CONTROLLERS_LEASE, rival.clone(), stop_working.clone(), control));

@@ -1,4 +1,4 @@
-//! What keeps a namespace from ending, in the conditions that clients know.
+//! The conditions of a terminating namespace: what keeps it from ending, in upstream's words.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use k8s_openapi::{api::core::v1::NamespaceCondition, apimachinery::pkg::apis::me
 
 #[derive(Default)]
 pub struct Obstacles<'a> {
-    /// Groups that did not answer, and why.
-    pub silent: Vec<(&'a str, &'a str)>,
+    /// Groups that failed discovery, and why.
+    pub failed_groups: Vec<(&'a str, &'a str)>,
     /// What could not be listed or deleted.
     pub failures: Vec<&'a str>,
     /// How many objects are left, by plural and group.
@@ -30,7 +30,7 @@ impl Obstacles<'_> {
             Some((reason, message)) => Condition { kind, holds: true, reason, message },
             None => Condition { kind, holds: false, reason, message: fine.to_owned() },
         };
-        let discovery = self.silent.iter().map(|(group, why)| format!("{group}: {why}")).collect::<Vec<_>>();
+        let discovery = self.failed_groups.iter().map(|(group, why)| format!("{group}: {why}")).collect::<Vec<_>>();
         let discovery = (!discovery.is_empty()).then(|| {
             let message = format!(
                 "Discovery failed for some groups, {} failing: unable to retrieve the complete list of server APIs: {}",

@@ -1,77 +1,89 @@
-//! What becomes of a namespace that is being deleted, given what is in it.
+//! What is deleted next in a namespace that is terminating, given its content, and what its conditions say. Pure.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Namespace;
 
 use super::conditions::{self, Obstacles};
-use crate::{catalogue::Resource, shell::Plan};
+use crate::runtime::{Plan, discovery::ServerResource};
 
 /// In `spec.finalizers` as long as there may be content.
 pub const FINALIZER: &str = "kubernetes";
-/// Look again after deleting; what is heard of the deleted objects usually comes sooner.
+/// Reconcile again after deleting; a change of the deleted objects usually comes sooner.
 const AFTER_DELETING: SignedDuration = SignedDuration::from_millis(500);
-/// Look again while something blocks, in case nothing is heard of it.
+/// Reconcile again while something blocks, in case no change tells.
 const WHILE_BLOCKED: SignedDuration = SignedDuration::from_secs(30);
-/// Look again while the server does not answer for some groups.
+/// Reconcile again while discovery or a list fails.
 const WHILE_UNSURE: SignedDuration = SignedDuration::from_secs(5);
 
 pub struct World {
     pub namespace: Namespace,
-    /// Groups that did not say which resources they have, and why.
-    pub silent: Vec<(String, String)>,
+    /// Groups that failed discovery, and why.
+    pub failed_groups: Vec<(String, String)>,
     /// Resources with objects in the namespace.
     pub content: Vec<Content>,
     /// Resources that could not be listed, and why.
     pub unlisted: Vec<String>,
-    /// Resources that could not be deleted the last time, and why.
-    pub undeletable: BTreeSet<String>,
 }
 
+#[derive(Clone)]
 pub struct Content {
-    pub resource: Arc<Resource>,
+    pub resource: Arc<ServerResource>,
     pub count: usize,
     /// How many of them are not being deleted yet.
-    pub fresh: usize,
+    pub not_deleted: usize,
     pub finalizers: BTreeMap<String, usize>,
 }
 
 pub enum Action {
-    Empty { resources: Vec<Arc<Resource>> },
+    DeleteContent { resources: Vec<Arc<ServerResource>> },
     Finalize { namespace: Box<Namespace> },
 }
 
 impl fmt::Debug for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty { resources } => f.debug_list().entries(resources.iter().map(|r| r.to_string())).finish(),
+            Self::DeleteContent { resources } => {
+                f.write_str("DeleteContent ")?;
+                f.debug_list().entries(resources.iter().map(|r| r.to_string())).finish()
+            }
             Self::Finalize { .. } => f.write_str("Finalize"),
         }
     }
 }
 
-pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Namespace> {
-    let unsure = !world.silent.is_empty() || !world.unlisted.is_empty();
+pub fn plan(world: &World, now: Timestamp) -> Plan<Action, NamespaceReport> {
+    let unsure = !world.failed_groups.is_empty() || !world.unlisted.is_empty();
     if world.content.is_empty() && !unsure {
         return Plan::act([Action::Finalize { namespace: Box::new(finalized(&world.namespace)) }]);
     }
-    let fresh: Vec<_> = world.content.iter().filter(|c| c.fresh > 0).map(|c| c.resource.clone()).collect();
-    let deleting = !fresh.is_empty();
-    let failed = unsure || (deleting && !world.undeletable.is_empty());
-    // What is about to be deleted blocks nothing yet: say so only once it has had its chance.
-    let status = (!deleting || failed).then(|| reported(world, now)).flatten();
+    let next = next_content(world);
+    let resources: Vec<_> = next.iter().filter(|c| c.not_deleted > 0).map(|c| c.resource.clone()).collect();
+    let deleting = !resources.is_empty();
+    let report = NamespaceReport {
+        namespace: world.namespace.clone(),
+        failed_groups: world.failed_groups.clone(),
+        unlisted: world.unlisted.clone(),
+        remaining: next.into_iter().cloned().collect(),
+        // What is about to be deleted blocks nothing yet: conditions name it once it has had its chance.
+        only_failures: deleting && !unsure,
+        now,
+    };
     let pause = match (deleting, unsure) {
         (true, _) => AFTER_DELETING,
         (false, true) => WHILE_UNSURE,
         (false, false) => WHILE_BLOCKED,
     };
-    let actions = if deleting { vec![Action::Empty { resources: fresh }] } else { Vec::new() };
-    Plan { actions, status, wake_at: now.checked_add(pause).ok() }
+    let actions = if deleting { vec![Action::DeleteContent { resources }] } else { Vec::new() };
+    Plan { actions, status: Some(report), requeue_at: now.checked_add(pause).ok() }
+}
+
+/// The content that goes next: pods as long as there are any, and then everything.
+fn next_content(world: &World) -> Vec<&Content> {
+    let pods: Vec<&Content> = world.content.iter().filter(|c| c.resource.is_named("", "pods")).collect();
+    let unlisted = world.unlisted.iter().any(|failure| failure.starts_with("pods:"));
+    if pods.is_empty() && !unlisted { world.content.iter().collect() } else { pods }
 }
 
 fn finalized(namespace: &Namespace) -> Namespace {
@@ -82,26 +94,39 @@ fn finalized(namespace: &Namespace) -> Namespace {
     namespace
 }
 
-/// The namespace with conditions that say what blocks; nothing if they already do.
-fn reported(world: &World, now: Timestamp) -> Option<Namespace> {
-    let mut finalizers = BTreeMap::new();
-    for (finalizer, count) in world.content.iter().flat_map(|c| &c.finalizers) {
-        *finalizers.entry(finalizer.as_str()).or_default() += count;
+/// What was observed, for the conditions of the namespace.
+pub struct NamespaceReport {
+    namespace: Namespace,
+    failed_groups: Vec<(String, String)>,
+    unlisted: Vec<String>,
+    remaining: Vec<Content>,
+    /// Nothing is reported unless something could not be deleted.
+    only_failures: bool,
+    now: Timestamp,
+}
+
+impl NamespaceReport {
+    /// The namespace with conditions that say what blocks, given what could not be deleted; nothing if they already do.
+    pub fn with_failures(&self, failures: &[&str]) -> Option<Namespace> {
+        if self.only_failures && failures.is_empty() {
+            return None;
+        }
+        let mut finalizers = BTreeMap::new();
+        for (finalizer, count) in self.remaining.iter().flat_map(|c| &c.finalizers) {
+            *finalizers.entry(finalizer.as_str()).or_default() += count;
+        }
+        let remaining = self.remaining.iter().map(|c| (&c.resource.api, c.count));
+        let obstacles = Obstacles {
+            failed_groups: self.failed_groups.iter().map(|(group, why)| (group.as_str(), why.as_str())).collect(),
+            failures: self.unlisted.iter().map(String::as_str).chain(failures.iter().copied()).collect(),
+            remaining: remaining.map(|(api, n)| ((api.plural.as_str(), api.group.as_str()), n)).collect(),
+            finalizers,
+        };
+        let mut namespace = self.namespace.clone();
+        let status = namespace.status.get_or_insert_default();
+        let conditions = status.conditions.get_or_insert_default();
+        conditions::set(conditions, &obstacles.conditions(), self.now).then_some(namespace)
     }
-    let remaining = world.content.iter().map(|c| (&*c.resource, c.count));
-    // What could not be deleted the last time is history once it is being deleted.
-    let undeletable = world.undeletable.iter().filter(|_| world.content.iter().any(|c| c.fresh > 0));
-    let failures = world.unlisted.iter().chain(undeletable).map(String::as_str);
-    let obstacles = Obstacles {
-        silent: world.silent.iter().map(|(group, why)| (group.as_str(), why.as_str())).collect(),
-        failures: failures.collect(),
-        remaining: remaining.map(|(r, n)| ((r.api.plural.as_str(), r.api.group.as_str()), n)).collect(),
-        finalizers,
-    };
-    let mut namespace = world.namespace.clone();
-    let status = namespace.status.get_or_insert_default();
-    let changed = conditions::set(status.conditions.get_or_insert_default(), &obstacles.conditions(), now);
-    changed.then_some(namespace)
 }
 
 #[cfg(test)]
@@ -116,21 +141,25 @@ mod tests {
             "metadata": {"name": "n", "deletionTimestamp": "1970-01-01T00:00:00Z"},
             "spec": {"finalizers": ["kubernetes", "example.com/other"]},
         }));
-        let (silent, unlisted, undeletable) = Default::default();
-        World { namespace: namespace.unwrap(), silent, content, unlisted, undeletable }
+        let (failed_groups, unlisted) = Default::default();
+        World { namespace: namespace.unwrap(), failed_groups, content, unlisted }
     }
 
-    fn config_maps(count: usize, fresh: usize, finalizers: &[(&str, usize)]) -> Content {
+    fn config_maps(count: usize, not_deleted: usize, finalizers: &[(&str, usize)]) -> Content {
+        content("configmaps", count, not_deleted, finalizers)
+    }
+
+    fn content(plural: &str, count: usize, not_deleted: usize, finalizers: &[(&str, usize)]) -> Content {
         let api = ApiResource {
             group: String::new(),
             version: "v1".into(),
             api_version: "v1".into(),
-            kind: "ConfigMap".into(),
-            plural: "configmaps".into(),
+            kind: plural.into(),
+            plural: plural.into(),
         };
-        let resource = Arc::new(Resource { api, namespaced: true, verbs: Vec::new() });
+        let resource = Arc::new(ServerResource { api, namespaced: true, verbs: Vec::new() });
         let finalizers = finalizers.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-        Content { resource, count, fresh, finalizers }
+        Content { resource, count, not_deleted, finalizers }
     }
 
     fn condition(namespace: &Namespace, kind: &str) -> (String, String, String) {
@@ -146,12 +175,39 @@ mod tests {
         assert_eq!(namespace.spec.as_ref().unwrap().finalizers, Some(vec!["example.com/other".to_owned()]));
     }
 
+    fn deleted(plan: &Plan<Action, NamespaceReport>) -> Vec<&str> {
+        match &plan.actions[..] {
+            [] => Vec::new(),
+            [Action::DeleteContent { resources }] => resources.iter().map(|r| r.api.plural.as_str()).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn reported(plan: &Plan<Action, NamespaceReport>, failures: &[&'static str]) -> Option<Namespace> {
+        plan.status.as_ref()?.with_failures(failures)
+    }
+
     #[test]
-    fn content_is_deleted_before_anything_is_said_about_it() {
+    fn content_is_deleted_before_conditions_name_it() {
         let plan = plan(&world(vec![config_maps(2, 1, &[])]), NOW);
-        assert!(matches!(&plan.actions[..], [Action::Empty { resources }] if resources.len() == 1));
-        assert!(plan.status.is_none());
-        assert_eq!(plan.wake_at, Some(NOW + AFTER_DELETING));
+        assert_eq!(deleted(&plan), ["configmaps"]);
+        assert!(reported(&plan, &[]).is_none());
+        assert_eq!(plan.requeue_at, Some(NOW + AFTER_DELETING));
+    }
+
+    #[test]
+    fn pods_are_deleted_first_and_everything_else_waits_until_they_are_gone() {
+        let terminating = content("pods", 2, 0, &[]);
+        let first = plan(&world(vec![config_maps(1, 1, &[]), content("pods", 2, 2, &[])]), NOW);
+        assert_eq!(deleted(&first), ["pods"]);
+        let waits = plan(&world(vec![config_maps(1, 1, &[]), terminating]), NOW);
+        assert_eq!(deleted(&waits), [""; 0]);
+        let (status, reason, message) = condition(&reported(&waits, &[]).unwrap(), "NamespaceContentRemaining");
+        assert_eq!((&*status, &*reason), ("True", "SomeResourcesRemain"));
+        assert_eq!(message, "Some resources are remaining: pods. has 2 resource instances");
+        let unlisted = World { unlisted: vec!["pods: no".into()], ..world(vec![config_maps(1, 1, &[])]) };
+        assert_eq!(deleted(&plan(&unlisted, NOW)), [""; 0], "whether there are pods is not known");
+        assert_eq!(deleted(&plan(&world(vec![config_maps(1, 1, &[])]), NOW)), ["configmaps"]);
     }
 
     #[test]
@@ -159,7 +215,7 @@ mod tests {
         let mut world = world(vec![config_maps(1, 0, &[("x/y", 1)])]);
         let first = plan(&world, NOW);
         assert!(first.actions.is_empty());
-        let namespace = first.status.unwrap();
+        let namespace = reported(&first, &[]).unwrap();
         let expected = |status: &str, reason: &str, message: &str| (status.into(), reason.into(), message.into());
         assert_eq!(
             condition(&namespace, "NamespaceContentRemaining"),
@@ -180,15 +236,16 @@ mod tests {
         assert_eq!(condition(&namespace, "NamespaceDeletionContentFailure").0, "False");
         world.namespace = namespace;
         let again = plan(&world, NOW);
-        assert!(again.actions.is_empty() && again.status.is_none());
+        assert!(again.actions.is_empty() && reported(&again, &[]).is_none());
     }
 
     #[test]
-    fn a_group_that_does_not_answer_keeps_the_namespace() {
-        let silent = vec![("metrics.example.com/v1".to_owned(), "unavailable".to_owned())];
-        let plan = plan(&World { silent, ..world(vec![]) }, NOW);
+    fn a_group_that_fails_discovery_keeps_the_namespace() {
+        let failed_groups = vec![("metrics.example.com/v1".to_owned(), "unavailable".to_owned())];
+        let plan = plan(&World { failed_groups, ..world(vec![]) }, NOW);
         assert!(plan.actions.is_empty());
-        let (status, reason, message) = condition(&plan.status.unwrap(), "NamespaceDeletionDiscoveryFailure");
+        let namespace = reported(&plan, &[]).unwrap();
+        let (status, reason, message) = condition(&namespace, "NamespaceDeletionDiscoveryFailure");
         assert_eq!((&*status, &*reason), ("True", "DiscoveryFailed"));
         assert!(message.contains("metrics.example.com/v1: unavailable"), "{message}");
     }
@@ -197,12 +254,11 @@ mod tests {
     fn what_cannot_be_listed_or_deleted_keeps_the_namespace_too() {
         let unlisted = plan(&World { unlisted: vec!["pods: no".into()], ..world(vec![]) }, NOW);
         assert!(unlisted.actions.is_empty());
-        assert_eq!(condition(&unlisted.status.unwrap(), "NamespaceDeletionContentFailure").1, "ContentDeletionFailed");
-        let undeletable = ["configmaps: no".to_owned()].into();
-        let plan = plan(&World { undeletable, ..world(vec![config_maps(1, 1, &[])]) }, NOW);
-        assert_eq!(plan.actions.len(), 1);
+        let namespace = reported(&unlisted, &[]).unwrap();
+        assert_eq!(condition(&namespace, "NamespaceDeletionContentFailure").1, "ContentDeletionFailed");
+        let plan = plan(&world(vec![config_maps(1, 1, &[])]), NOW);
         assert_eq!(
-            condition(&plan.status.unwrap(), "NamespaceDeletionContentFailure").2,
+            condition(&reported(&plan, &["configmaps: no"]).unwrap(), "NamespaceDeletionContentFailure").2,
             "Failed to delete all resource types, 1 remaining: configmaps: no"
         );
     }

@@ -10,11 +10,10 @@ use k8s_openapi::{
 };
 
 use super::{
-    machine::Machine,
-    object::Service,
+    endpoint_node::EndpointNode,
     ports::{self, Port},
 };
-use crate::workloads::pod::Pod;
+use crate::objects::{pod::Pod, service::Service};
 
 /// Where a pod is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,16 +24,16 @@ pub struct Reached<'a> {
     pub behind: Vec<(Port, i32)>,
 }
 
-/// Where a Service reaches a pod; nothing if it does not. Those on machines whose pods have no addresses of their own
+/// Where a Service reaches a pod; nothing if it does not. Those on nodes whose pods have no addresses of their own
 /// are there only as long as they are ready and stay.
-pub fn reached<'a>(service: &Service, pod: &'a Pod, machine: Option<&Machine>) -> Option<Reached<'a>> {
-    if pod.is_over() {
+pub fn reached<'a>(service: &Service, pod: &'a Pod, node: Option<&EndpointNode>) -> Option<Reached<'a>> {
+    if pod.is_finished() {
         return None;
     }
     let targets = service.spec.ports.iter().filter_map(|port| Some((port, ports::target(pod, port)?)));
     let mut found = Reached { address: &pod.status.pod_ip, ports: Vec::new(), behind: Vec::new() };
-    if machine.is_some_and(|machine| machine.by_host_port) {
-        if !answers(pod, machine) || pod.is_leaving() {
+    if node.is_some_and(|node| node.by_host_port) {
+        if !answers(pod, node) || pod.is_being_deleted() {
             return None;
         }
         found.address = &pod.status.host_ip;
@@ -55,10 +54,10 @@ pub fn reached<'a>(service: &Service, pod: &'a Pod, machine: Option<&Machine>) -
 }
 
 /// The pod in a slice. What is being deleted is not ready, but may still serve.
-pub fn in_slice(service: &Service, pod: &Pod, machine: Option<&Machine>, address: &str) -> Endpoint {
-    let (serving, terminating) = (answers(pod, machine), pod.is_leaving());
+pub fn in_slice(service: &Service, pod: &Pod, node: Option<&EndpointNode>, address: &str) -> Endpoint {
+    let (serving, terminating) = (answers(pod, node), pod.is_being_deleted());
     let ready = service.spec.publish_not_ready_addresses || (serving && !terminating);
-    let zone = machine.and_then(|machine| machine.zone.clone());
+    let zone = node.and_then(|node| node.zone.clone());
     let near = zone.clone().filter(|_| ready && service.prefers_close());
     Endpoint {
         addresses: vec![address.to_owned()],
@@ -80,11 +79,11 @@ pub fn in_slice(service: &Service, pod: &Pod, machine: Option<&Machine>, address
 pub fn in_subset(
     service: &Service,
     pod: &Pod,
-    machine: Option<&Machine>,
+    node: Option<&EndpointNode>,
     address: &str,
 ) -> Option<(EndpointAddress, bool)> {
     let always = service.spec.publish_not_ready_addresses;
-    if pod.is_leaving() && !always {
+    if pod.is_being_deleted() && !always {
         return None;
     }
     let found = EndpointAddress {
@@ -93,12 +92,12 @@ pub fn in_subset(
         node_name: Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty()),
         target_ref: Some(reference(pod)),
     };
-    Some((found, always || answers(pod, machine)))
+    Some((found, always || answers(pod, node)))
 }
 
-/// Whether it was last said to be ready, by a machine that is not lost since.
-fn answers(pod: &Pod, machine: Option<&Machine>) -> bool {
-    pod.is_ready() && !machine.is_some_and(|machine| machine.lost)
+/// Whether it was last said to be ready, by a node that is not lost since.
+fn answers(pod: &Pod, node: Option<&EndpointNode>) -> bool {
+    pod.is_ready() && !node.is_some_and(|node| node.lost)
 }
 
 /// When what an endpoint says came about, as far as the pod tells.
@@ -154,10 +153,11 @@ mod tests {
     #[test]
     fn where_close_is_preferred_those_that_are_ready_are_for_their_zone() {
         let close = service(json!({"spec": {"trafficDistribution": "PreferClose"}}));
-        let (here, nowhere) = (Machine { zone: Some("z1".into()), ..Machine::default() }, Machine::default());
+        let (here, nowhere) =
+            (EndpointNode { zone: Some("z1".into()), ..EndpointNode::default() }, EndpointNode::default());
         let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
-        let zones = |service: &Service, machine: &Machine, change| {
-            let endpoint = in_slice(service, &pod("a", "10.1.0.1", change), Some(machine), "10.1.0.1");
+        let zones = |service: &Service, node: &EndpointNode, change| {
+            let endpoint = in_slice(service, &pod("a", "10.1.0.1", change), Some(node), "10.1.0.1");
             let zones = endpoint.hints.and_then(|hints| hints.for_zones).unwrap_or_default();
             zones.into_iter().map(|zone| zone.name).collect::<Vec<_>>()
         };
@@ -174,7 +174,7 @@ mod tests {
             let taint = |effect| json!({"key": "node.kubernetes.io/unreachable", "effect": effect});
             let spec = json!({"taints": effects.iter().map(taint).collect::<Vec<_>>()});
             let node = json!({"metadata": {"name": "n"}, "spec": spec, "status": status});
-            Machine::of(&serde_json::from_value(node).unwrap())
+            EndpointNode::from(&serde_json::from_value(node).unwrap())
         };
         let (service, pod) = (service(json!({})), pod("a", "10.1.0.1", json!({})));
         let (unheard, lost) = (&["NoSchedule"][..], &["NoSchedule", "NoExecute"][..]);
@@ -185,10 +185,10 @@ mod tests {
             ("Unknown", lost, false),
             ("True", lost, true), // it is back
         ] {
-            let machine = node(ready, effects);
-            let endpoint = in_slice(&service, &pod, Some(&machine), "10.1.0.1");
+            let node = node(ready, effects);
+            let endpoint = in_slice(&service, &pod, Some(&node), "10.1.0.1");
             assert_eq!(conditions(&endpoint), [expected, expected, false].map(Some), "{ready} {effects:?}");
-            let (_, in_subset) = in_subset(&service, &pod, Some(&machine), "10.1.0.1").unwrap();
+            let (_, in_subset) = in_subset(&service, &pod, Some(&node), "10.1.0.1").unwrap();
             assert_eq!(in_subset, expected, "{ready} {effects:?}");
         }
     }
@@ -215,18 +215,18 @@ mod tests {
     #[test]
     fn where_addresses_lead_nowhere_it_is_the_machines_and_only_while_ready() {
         let service = service(json!({"spec": {"ports": [{"port": 80, "targetPort": 8080}]}}));
-        let machine = Machine { by_host_port: true, ..Machine::default() };
+        let node = EndpointNode { by_host_port: true, ..EndpointNode::default() };
         let ports = json!({"metadata": {"annotations": {"k8s.mesosphere.io/port_TCP_8080": "31001"}}});
         let ready = pod("a", "10.1.0.1", ports);
-        let found = reached(&service, &ready, Some(&machine)).unwrap();
+        let found = reached(&service, &ready, Some(&node)).unwrap();
         assert_eq!((found.address, found.ports[0].port, found.behind[0].1), ("192.168.0.1", 31_001, 8080));
         let without = pod("a", "10.1.0.1", json!({}));
-        assert_eq!(reached(&service, &without, Some(&machine)), None, "no port of the machine leads to it");
+        assert_eq!(reached(&service, &without, Some(&node)), None, "no port of the node leads to it");
         let mut leaving = ready.clone();
         leaving.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
-        assert_eq!(reached(&service, &leaving, Some(&machine)), None);
+        assert_eq!(reached(&service, &leaving, Some(&node)), None);
         let mut unready = ready;
         unready.status.conditions.clear();
-        assert_eq!(reached(&service, &unready, Some(&machine)), None);
+        assert_eq!(reached(&service, &unready, Some(&node)), None);
     }
 }

@@ -1,8 +1,8 @@
-//! Endpoints objects of Services that select their pods.
+//! The Endpoints controller: Endpoints of Services that have a selector.
 //!
 //! Nobody of ours reads them, and a large one is written whole at every change; so large ones wait a moment for
-//! more to change. When a Service goes, so does the object of its name. Of those that went while
-//! nobody looked, only what was ours is known to be theirs.
+//! more to change. When a Service is deleted, so is the object of its name. Of those deleted while nobody looked, only
+//! what was ours is known to be theirs.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,64 +16,60 @@ use kube::{Api, api::PostParams};
 use parking_lot::Mutex;
 
 use super::{
-    Shared, Waker,
-    machine::Machine,
-    object::Service,
-    slices::WIDTH,
+    ServiceContext,
+    endpoint_node::EndpointNode,
+    slices::CONCURRENT_RECONCILES,
     subsets::{self, CONTROLLER, MANAGED_BY},
 };
 use crate::{
-    cache::Key,
-    failure::{self, Failure},
-    runner::{Limits, Queue},
-    shell::{Controller, Plan},
-    workloads::{Turns, act, pod::Pod, turns},
+    objects::{pod::Pod, service::Service},
+    runtime::{ApiError, Controller, Limits, ObjectKey, Plan, Runnable, error, object_writes},
 };
 
 const LARGE: usize = 100;
-const A_MOMENT: Duration = Duration::from_millis(500);
-/// On objects that are nobody's endpoints, but a lock of old.
+const BATCH_PERIOD: Duration = Duration::from_millis(500);
+/// On objects that hold no endpoints, but the leader lock of old clients.
 pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
-pub struct Endpoints {
-    shared: Arc<Shared>,
+pub struct EndpointsController {
+    shared: Arc<ServiceContext>,
     /// Services that were there and are gone, until what they leave is.
-    gone: Arc<Mutex<HashSet<Key>>>,
+    deleted_services: Arc<Mutex<HashSet<ObjectKey>>>,
 }
 
-/// Begins to listen.
-pub fn listen(shared: &Arc<Shared>) -> (Turns, Waker) {
-    let queue = Queue::new();
-    let gone: Arc<Mutex<HashSet<Key>>> = Arc::default();
+pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
+    let queue = shared.context.queue::<EndpointsController>();
+    let deleted_services: Arc<Mutex<HashSet<ObjectKey>>> = Arc::default();
     shared.caches().services.on_change({
-        let gone = gone.clone();
+        let deleted = deleted_services.clone();
         move |change| match change.after {
-            Some(_) => drop(gone.lock().remove(change.key)),
-            None => drop(gone.lock().insert(change.key.clone())),
+            Some(_) => drop(deleted.lock().remove(change.key)),
+            None => drop(deleted.lock().insert(change.key.clone())),
         }
     });
     shared.caches().endpoints.on_change({
         let queue = queue.clone();
         move |change| {
             if !change.own {
-                queue.wake(change.key.clone());
+                queue.add(change.key.clone());
             }
         }
     });
-    let waker = Box::new({
+    shared.selected_pods.on_change({
         let queue = queue.clone();
-        move |service, pods| queue.wake_within(service, if pods > LARGE { A_MOMENT } else { Duration::ZERO })
+        move |service, pods| queue.add_after(service, if pods > LARGE { BATCH_PERIOD } else { Duration::ZERO })
     });
-    let limits = Limits { width: WIDTH, ..Limits::default() };
-    (turns(Arc::new(Endpoints { shared: shared.clone(), gone }), queue, limits), waker)
+    let limits = Limits { concurrent_reconciles: CONCURRENT_RECONCILES, ..Limits::default() };
+    let endpoints = EndpointsController { shared: shared.clone(), deleted_services };
+    shared.context.runnable(Arc::new(endpoints), queue, limits)
 }
 
 pub struct World {
     service: Option<Arc<Service>>,
     /// There was a Service of this name while we looked.
-    was_there: bool,
+    service_existed: bool,
     pods: Vec<Arc<Pod>>,
-    machines: HashMap<String, Machine>,
+    nodes: HashMap<String, EndpointNode>,
     current: Option<Arc<Object>>,
 }
 
@@ -91,15 +87,15 @@ pub fn plan(world: &World) -> Option<Action> {
     let current = world.current.as_deref();
     let delete = || Some(Action::Delete { uid: current?.metadata.uid.clone().unwrap_or_default() });
     match &world.service {
-        Some(service) if service.is_leaving() => None,
+        Some(service) if service.is_being_deleted() => None,
         Some(service) if service.selects() => {
-            let wanted = Box::new(subsets::plan(service, &world.pods, &world.machines, current)?);
+            let wanted = Box::new(subsets::plan(service, &world.pods, &world.nodes, current)?);
             Some(if current.is_some() { Action::Replace(wanted) } else { Action::Create(wanted) })
         }
         Some(service) if service.is_alias() && current.is_some_and(is_ours) => delete(),
-        Some(_) => None, // people write them
+        Some(_) => None, // written by people
         None if current.is_some_and(is_lock) => None,
-        None if world.was_there || current.is_some_and(is_ours) => delete(),
+        None if world.service_existed || current.is_some_and(is_ours) => delete(),
         None => None,
     }
 }
@@ -113,47 +109,48 @@ pub fn is_lock(endpoints: &Object) -> bool {
     endpoints.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(LEADER))
 }
 
-impl Controller for Endpoints {
-    const NAME: &'static str = "endpoints";
-    type Key = Key;
+impl Controller for EndpointsController {
+    const NAME: &'static str = "endpoint";
+    type Key = ObjectKey;
     type World = World;
     type Action = Action;
+    type Outcome = ();
     type Status = ();
 
-    async fn observe(&self, key: &Key) -> Result<Option<World>, Failure> {
+    async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
         let caches = self.shared.caches();
-        let was_there = self.gone.lock().contains(key);
+        let service_existed = self.deleted_services.lock().contains(key);
         let (service, current) = (caches.services.get(key), caches.endpoints.get(key));
         if service.is_none() && current.is_none() {
-            self.gone.lock().remove(key);
+            self.deleted_services.lock().remove(key);
             return Ok(None);
         }
         let pods = self.shared.pods_of(key);
-        let machines = self.shared.machines_of(&pods);
-        Ok(Some(World { service, was_there, pods, machines, current }))
+        let nodes = self.shared.nodes_of(&pods);
+        Ok(Some(World { service, service_existed, pods, nodes, current }))
     }
 
     fn plan(world: &World, _: Timestamp) -> Plan<Action, ()> {
         Plan::act(plan(world))
     }
 
-    async fn apply(&self, key: &Key, action: Action) -> Result<(), Failure> {
-        let (workloads, caches) = (&self.shared.workloads, self.shared.caches());
-        let api: Api<Object> = Api::namespaced(workloads.client.clone(), &key.namespace);
+    async fn apply(&self, key: &ObjectKey, action: Action) -> Result<(), ApiError> {
+        let (context, caches) = (&self.shared.context, self.shared.caches());
+        let api: Api<Object> = Api::namespaced(context.client.clone(), &key.namespace);
         let params = PostParams::default();
         let written = match action {
             Action::Create(object) => api.create(&params, &object).await,
             Action::Replace(object) => api.replace(&key.name, &params, &object).await,
             Action::Delete { uid } => {
-                act::delete(&api, &caches.endpoints, key, &uid).await?;
-                self.gone.lock().remove(key);
+                object_writes::delete(&api, &caches.endpoints, key, &uid).await?;
+                self.deleted_services.lock().remove(key);
                 return Ok(());
             }
         };
         match written {
             Ok(written) => caches.endpoints.wrote(written),
-            Err(error) if failure::namespace_goes(&error) => {}
-            Err(error) => return Err(Failure::new(format!("write endpoints {key:?}"), error)),
+            Err(error) if error::is_namespace_terminating(&error) => {}
+            Err(error) => return Err(ApiError::new(format!("write endpoints {key:?}"), error)),
         }
         Ok(())
     }

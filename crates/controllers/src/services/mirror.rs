@@ -1,4 +1,4 @@
-//! EndpointSlices that repeat Endpoints which people wrote, for Services that select nothing.
+//! EndpointSlice mirroring: slices that repeat Endpoints which people wrote, for Services without a selector.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -12,20 +12,16 @@ use k8s_openapi::{
 };
 
 use super::{
-    Shared,
+    ServiceContext,
     endpoints::is_lock,
-    group::SERVICE_NAME,
-    object::Service,
     pack::{self, Frame, Packed, Placed, Wanted, Write},
     ports::Port,
+    slice_index::SERVICE_NAME,
     slices::{self, MANAGED_BY},
 };
 use crate::{
-    cache::Key,
-    failure::Failure,
-    runner::{Limits, Queue},
-    shell::{Controller, Plan},
-    workloads::{Turns, turns},
+    objects::service::Service,
+    runtime::{ApiError, Controller, Limits, ObjectKey, Plan, Runnable},
 };
 
 const CONTROLLER: &str = "endpointslicemirroring-controller.k8s.io";
@@ -34,18 +30,17 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// As many addresses of one subset as are repeated.
 const MOST: usize = 1000;
 
-pub struct Mirror {
-    shared: Arc<Shared>,
+pub struct MirrorController {
+    shared: Arc<ServiceContext>,
 }
 
-/// Begins to listen.
-pub fn listen(shared: &Arc<Shared>) -> Turns {
-    let (queue, caches) = (Queue::new(), shared.caches());
+pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
+    let (queue, caches) = (shared.context.queue::<MirrorController>(), shared.caches());
     caches.endpoints.on_change({
         let queue = queue.clone();
         move |change| {
             if !change.own {
-                queue.wake(change.key.clone());
+                queue.add(change.key.clone());
             }
         }
     });
@@ -54,12 +49,12 @@ pub fn listen(shared: &Arc<Shared>) -> Turns {
         move |change| {
             let Some(shared) = shared.upgrade() else { return };
             if shared.caches().endpoints.get(change.key).is_some() {
-                queue.wake(change.key.clone());
+                queue.add(change.key.clone());
             }
         }
     });
-    slices::wake(shared, &queue, CONTROLLER);
-    turns(Arc::new(Mirror { shared: shared.clone() }), queue, Limits::default())
+    slices::add_on_foreign_change(shared, &queue, CONTROLLER);
+    shared.context.runnable(Arc::new(MirrorController { shared: shared.clone() }), queue, Limits::default())
 }
 
 pub struct World {
@@ -143,30 +138,31 @@ fn frame(endpoints: &Endpoints, names: Vec<String>) -> Frame {
     }
 }
 
-impl Controller for Mirror {
-    const NAME: &'static str = "endpoint-slice-mirroring";
-    const ABREAST: usize = 8;
-    type Key = Key;
+impl Controller for MirrorController {
+    const NAME: &'static str = "endpoint_slice_mirroring";
+    const CONCURRENT_ACTIONS: usize = 8;
+    type Key = ObjectKey;
     type World = World;
     type Action = Write;
+    type Outcome = ();
     type Status = ();
 
-    async fn observe(&self, key: &Key) -> Result<Option<World>, Failure> {
+    async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
         let (shared, caches) = (&self.shared, self.shared.caches());
         let endpoints = caches.endpoints.get(key).filter(|own| own.metadata.deletion_timestamp.is_none());
-        let Some(endpoints) = endpoints else { return Ok(None) }; // what it owned is garbage
-        let slices = slices::kept_by(shared, key, CONTROLLER);
+        let Some(endpoints) = endpoints else { return Ok(None) }; // what it owned is garbage collected
+        let slices = slices::managed_by(shared, key, CONTROLLER);
         let uid = endpoints.metadata.uid.clone().unwrap_or_default();
-        let names = slices::names(shared, &key.namespace, &key.name, &uid, 0);
+        let names = slices::unused_names(shared, &key.namespace, &key.name, &uid, 0);
         Ok(Some(World { service: caches.services.get(key), endpoints, slices, names }))
     }
 
     fn plan(world: &World, now: Timestamp) -> Plan<Write, ()> {
-        slices::again(plan(world), now)
+        slices::into_plan(plan(world), now)
     }
 
-    async fn apply(&self, key: &Key, write: Write) -> Result<(), Failure> {
-        slices::apply(&self.shared.workloads, &key.namespace, write).await
+    async fn apply(&self, key: &ObjectKey, write: Write) -> Result<(), ApiError> {
+        slices::apply(&self.shared.context, &key.namespace, write).await
     }
 }
 

@@ -1,27 +1,26 @@
-//! Who stands behind a Service, and when a pod that goes is sent nothing any more.
+//! Services: EndpointSlices and Endpoints from selectors and pods, and drain acknowledgements for pods that go.
 //!
-//! * [`object`]: Services as far as this looks at them; [`machine`]: the same for Nodes
-//! * [`members`]: which pods a Service selects, kept as they change; [`group`]: which slices are a Service's
+//! * [`endpoint_node`]: nodes as far as endpoints depend on them
+//! * [`selected_pods`]: the index of pods that a Service selects; [`slice_index`]: of the slices of a Service
 //! * [`ports`]: on which port a pod is reached; [`backend`]: a pod as an endpoint
-//! * [`pack`]: endpoints spread over slices so that little is written
-//! * [`slices`], [`endpoints`], [`mirror`]: the controllers of EndpointSlices, of Endpoints, and of slices that repeat
-//!   Endpoints people wrote
-//! * [`drained`]: says of a pod that is being deleted that no machine sends to it
+//! * [`pack`]: endpoints distributed over slices so that little is written
+//! * [`slices`], [`endpoints`], [`mirror`]: the controllers of EndpointSlices, of Endpoints, and of slices that mirror
+//!   Endpoints which people wrote
+//! * [`drain_acknowledgement`]: tells a pod that is being deleted that no node sends connections to it any more
 //!
-//! A change of a pod finds its Services by index and is acted on at once. One Service has one turn at a time, so what
-//! happens meanwhile shares the next one. Hints about topology are not given.
+//! A change of a pod finds its Services by index and is acted on at once. One Service is reconciled once at a time, so
+//! changes meanwhile share the next reconcile. Topology hints are not given.
 
 mod backend;
-pub mod drained;
-mod endpoints;
-mod group;
-mod machine;
-mod members;
-mod mirror;
-pub mod object;
+pub mod drain_acknowledgement;
+mod endpoint_node;
+pub mod endpoints;
+pub mod mirror;
 mod pack;
 mod ports;
-mod slices;
+mod selected_pods;
+mod slice_index;
+pub mod slices;
 mod subsets;
 #[cfg(test)]
 mod testing;
@@ -29,57 +28,51 @@ mod testing;
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    cache::Key,
-    workloads::{Caches, Turns, Workloads, pod::Pod},
+    objects::pod::Pod,
+    runtime::{Caches, Context, ObjectKey, index::GroupIndex},
 };
-use group::Groups;
-use machine::Machine;
-use members::Members;
+use endpoint_node::EndpointNode;
+use selected_pods::SelectedPods;
 
-/// What the controllers of Services share beyond the caches. Who listens to a cache holds it weakly: the caches are
-/// within it.
-pub struct Shared {
-    pub workloads: Arc<Workloads>,
-    pub members: Members,
-    /// The slices of each Service, whoever keeps them.
-    pub slices: Groups,
+/// What the controllers of Services share beyond the context: indexes over its caches. Handlers of cache changes hold it
+/// weakly, since the caches are within it.
+pub struct ServiceContext {
+    pub context: Arc<Context>,
+    pub selected_pods: SelectedPods,
+    /// The slices of each Service, whoever manages them.
+    pub slices: GroupIndex,
 }
 
-impl Shared {
+impl ServiceContext {
+    /// Must be made before the controllers: what they are told of later finds the indexes up to date.
+    pub fn new(context: &Arc<Context>) -> Arc<Self> {
+        let (selected_pods, slices) = Default::default();
+        let shared = Arc::new(Self { context: context.clone(), selected_pods, slices });
+        slice_index::keep(&shared);
+        selected_pods::keep(&shared);
+        shared
+    }
+
     fn caches(&self) -> &Caches {
-        &self.workloads.caches
+        &self.context.caches
     }
 
-    fn pods_of(&self, service: &Key) -> Vec<Arc<Pod>> {
-        let names = self.members.pods_of(service);
-        names.into_iter().filter_map(|name| self.caches().pods.get(&Key::new(&service.namespace, name))).collect()
+    fn pods_of(&self, service: &ObjectKey) -> Vec<Arc<Pod>> {
+        let names = self.selected_pods.pods_of(service);
+        names.into_iter().filter_map(|name| self.caches().pods.get(&ObjectKey::new(&service.namespace, name))).collect()
     }
 
-    /// The machines that pods are on, each looked up once.
-    fn machines_of(&self, pods: &[Arc<Pod>]) -> HashMap<String, Machine> {
-        let mut machines = HashMap::new();
+    /// The nodes that pods are on, each looked up once.
+    fn nodes_of(&self, pods: &[Arc<Pod>]) -> HashMap<String, EndpointNode> {
+        let mut nodes = HashMap::new();
         for pod in pods {
             let name = &pod.spec.node_name;
-            if !machines.contains_key(name)
-                && let Some(node) = self.caches().nodes.get(&Key::new("", name))
+            if !nodes.contains_key(name)
+                && let Some(node) = self.caches().nodes.get(&ObjectKey::new("", name))
             {
-                machines.insert(name.clone(), Machine::of(&node));
+                nodes.insert(name.clone(), EndpointNode::from(&*node));
             }
         }
-        machines
+        nodes
     }
 }
-
-/// Each begins to listen. Indexes come first: who is woken later finds them as they should be.
-pub fn listen(workloads: &Arc<Workloads>) -> Vec<Turns> {
-    let shared =
-        Arc::new(Shared { workloads: workloads.clone(), members: Members::default(), slices: Groups::default() });
-    group::listen(&shared);
-    let (slices, wake_slices) = slices::listen(&shared);
-    let (endpoints, wake_endpoints) = endpoints::listen(&shared);
-    members::listen(&shared, [wake_slices, wake_endpoints]);
-    vec![slices, endpoints, mirror::listen(&shared), drained::listen(&shared)]
-}
-
-/// Wakes a Service, given how many pods it has.
-pub type Waker = Box<dyn Fn(Key, usize) + Send + Sync>;

@@ -1,4 +1,4 @@
-//! Endpoints spread over slices, so that little is written. Pure.
+//! Distributes endpoints over EndpointSlices so that few slices are written. Pure.
 //!
 //! What is in a slice stays there. Changes are made where they are; what is new goes first into slices that are
 //! written anyway, then into those with the most room, and only then into new ones. A slice that became empty is

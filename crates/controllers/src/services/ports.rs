@@ -1,13 +1,13 @@
-//! On which port a pod is reached.
+//! The port at which a pod is reached for a port of a Service.
 
 use k8s_openapi::{
     api::{core::v1 as core, core::v1::ServicePort, discovery::v1 as discovery},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use crate::workloads::pod::{self, Pod};
+use crate::objects::pod::{self, Pod};
 
-/// On a pod: the host port that leads to a container's port, where the machine chose it.
+/// On a pod: the host port that leads to a container's port, where the node chose it.
 const HOST_PORT: &str = "k8s.mesosphere.io/port_";
 
 /// A port of an endpoint. In this order they stand in slices.
@@ -87,8 +87,8 @@ pub fn target(pod: &Pod, port: &ServicePort) -> Option<i32> {
     }
 }
 
-/// The machine's port that leads to a pod's own: the one the machine chose, the one the pod asked for, or, on the
-/// machine's network, the same.
+/// The node's port that leads to a pod's own: the one the node chose, the one the pod asked for, or, on the
+/// node's network, the same.
 pub fn host_port(pod: &Pod, protocol: &str, port: i32) -> Option<i32> {
     let annotations = pod.metadata.annotations.as_ref();
     let chosen = annotations.and_then(|all| all.get(&format!("{HOST_PORT}{protocol}_{port}")));
@@ -98,7 +98,7 @@ pub fn host_port(pod: &Pod, protocol: &str, port: i32) -> Option<i32> {
     chosen.or_else(asked).or_else(|| pod.spec.host_network.then_some(port))
 }
 
-/// What machines said of the pod's host ports.
+/// What nodes said of the pod's host ports.
 pub fn annotated(pod: &Pod) -> impl Iterator<Item = (String, String)> {
     let all = pod.metadata.annotations.iter().flatten().filter(|(key, _)| key.starts_with(HOST_PORT));
     all.map(|(key, value)| (key.clone(), value.clone()))

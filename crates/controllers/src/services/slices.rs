@@ -1,4 +1,4 @@
-//! EndpointSlices of Services that select their pods.
+//! The EndpointSlice controller: slices of Services that have a selector.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,49 +13,45 @@ use kube::{
 };
 
 use super::{
-    Shared, Waker,
+    ServiceContext,
     backend::{self, Reached},
-    group::{SERVICE_NAME, service_of},
-    machine::Machine,
-    object::Service,
+    endpoint_node::EndpointNode,
     pack::{self, Frame, MOST, Packed, Placed, Wanted, Write},
+    slice_index::{SERVICE_NAME, service_of},
 };
 use crate::{
-    cache::Key,
-    failure::{self, Failure},
-    runner::{Limits, Queue},
-    shell::{Controller, Plan},
-    workloads::{Turns, Workloads, pod::Pod, template, turns},
+    names,
+    objects::{pod::Pod, service::Service},
+    runtime::{ApiError, Context, Controller, Limits, ObjectKey, Plan, Runnable, WorkQueue, error},
 };
 
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
 const CONTROLLER: &str = "endpointslice-controller.k8s.io";
-/// Turns of different Services at once: each mostly waits for the store.
-pub const WIDTH: usize = 32;
+/// Each mostly waits for the store.
+pub const CONCURRENT_RECONCILES: usize = 32;
 
-pub struct Slices {
-    shared: Arc<Shared>,
+pub struct SliceController {
+    shared: Arc<ServiceContext>,
 }
 
-/// Begins to listen.
-pub fn listen(shared: &Arc<Shared>) -> (Turns, Waker) {
-    let queue = Queue::new();
-    wake(shared, &queue, CONTROLLER);
-    let limits = Limits { width: WIDTH, ..Limits::default() };
-    let waker = Box::new({
+pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
+    let queue = shared.context.queue::<SliceController>();
+    add_on_foreign_change(shared, &queue, CONTROLLER);
+    shared.selected_pods.on_change({
         let queue = queue.clone();
-        move |service, _| queue.wake(service)
+        move |service, _| queue.add(service)
     });
-    (turns(Arc::new(Slices { shared: shared.clone() }), queue, limits), waker)
+    let limits = Limits { concurrent_reconciles: CONCURRENT_RECONCILES, ..Limits::default() };
+    shared.context.runnable(Arc::new(SliceController { shared: shared.clone() }), queue, limits)
 }
 
-/// Wakes a Service when others change slices of it that a controller keeps. What we wrote ourselves is as it should be.
-pub fn wake(shared: &Shared, queue: &Arc<Queue<Key>>, controller: &'static str) {
+/// Adds a Service when others change slices of it that a controller manages. What we wrote ourselves is as it should be.
+pub fn add_on_foreign_change(shared: &ServiceContext, queue: &Arc<WorkQueue<ObjectKey>>, controller: &'static str) {
     let queue = queue.clone();
     shared.caches().slices.on_change(move |change| {
         let kept = [change.before, change.after].into_iter().flatten().filter(|slice| is_managed(slice, controller));
-        kept.filter(|_| !change.own).filter_map(service_of).for_each(|service| queue.wake(service));
+        kept.filter(|_| !change.own).filter_map(service_of).for_each(|service| queue.add(service));
     });
 }
 
@@ -66,39 +62,39 @@ fn is_managed(slice: &EndpointSlice, controller: &str) -> bool {
 pub struct World {
     service: Arc<Service>,
     pods: Vec<Arc<Pod>>,
-    machines: HashMap<String, Machine>,
+    nodes: HashMap<String, EndpointNode>,
     /// Those that are ours to keep.
     slices: Vec<Arc<EndpointSlice>>,
     names: Vec<String>,
 }
 
 /// The slices of a Service that a controller keeps.
-pub fn kept_by(shared: &Shared, service: &Key, controller: &str) -> Vec<Arc<EndpointSlice>> {
-    let all = shared.slices.of(service).into_iter().filter_map(|key| shared.caches().slices.get(&key));
+pub fn managed_by(shared: &ServiceContext, service: &ObjectKey, controller: &str) -> Vec<Arc<EndpointSlice>> {
+    let all = shared.slices.members(service).into_iter().filter_map(|key| shared.caches().slices.get(&key));
     all.filter(|slice| is_managed(slice, controller)).collect()
 }
 
-/// Free names for as many slices as one turn makes.
-pub fn names(shared: &Shared, namespace: &str, owner: &str, uid: &str, count: usize) -> Vec<String> {
-    let taken = |name: &str| shared.caches().slices.get(&Key::new(namespace, name)).is_some();
-    template::vacant(owner, uid, taken).take(count / MOST + 8).collect()
+/// Free names for as many slices as one reconcile makes.
+pub fn unused_names(shared: &ServiceContext, namespace: &str, owner: &str, uid: &str, count: usize) -> Vec<String> {
+    let taken = |name: &str| shared.caches().slices.get(&ObjectKey::new(namespace, name)).is_some();
+    names::unused(owner, uid, taken).take(count / MOST + 8).collect()
 }
 
 pub fn plan(world: &World) -> Packed {
-    let World { service, pods, machines, slices, names } = world;
+    let World { service, pods, nodes, slices, names } = world;
     let frame = frame(service, names.clone());
     if !service.selects() {
         return pack::pack(slices, Wanted::new(), &Frame { placeholder: false, ..frame });
     }
     let mut wanted = Wanted::new();
     for pod in pods {
-        let machine = machines.get(&pod.spec.node_name);
-        // Of a machine that is gone it is not known that anything there still answers.
-        if machine.is_none() && !service.spec.publish_not_ready_addresses {
+        let node = nodes.get(&pod.spec.node_name);
+        // Of a node that is gone it is not known that anything there still answers.
+        if node.is_none() && !service.spec.publish_not_ready_addresses {
             continue;
         }
-        let Some(Reached { address, ports, .. }) = backend::reached(service, pod, machine) else { continue };
-        let endpoint = backend::in_slice(service, pod, machine, address);
+        let Some(Reached { address, ports, .. }) = backend::reached(service, pod, node) else { continue };
+        let endpoint = backend::in_slice(service, pod, node, address);
         wanted.entry(("IPv4", ports)).or_default().push(Placed { endpoint, since: backend::since(pod) });
     }
     pack::pack(slices, wanted, &frame)
@@ -134,65 +130,66 @@ fn labels(service: &Service) -> BTreeMap<String, String> {
     labels
 }
 
-impl Controller for Slices {
-    const NAME: &'static str = "endpoint-slices";
-    const ABREAST: usize = 8;
-    type Key = Key;
+impl Controller for SliceController {
+    const NAME: &'static str = "endpoint_slice";
+    const CONCURRENT_ACTIONS: usize = 8;
+    type Key = ObjectKey;
     type World = World;
     type Action = Write;
+    type Outcome = ();
     type Status = ();
 
-    async fn observe(&self, key: &Key) -> Result<Option<World>, Failure> {
+    async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
         let shared = &self.shared;
-        let service = shared.caches().services.get(key).filter(|service| !service.is_leaving());
-        let Some(service) = service else { return Ok(None) }; // what it owned is garbage
-        let slices = kept_by(shared, key, CONTROLLER);
+        let service = shared.caches().services.get(key).filter(|service| !service.is_being_deleted());
+        let Some(service) = service else { return Ok(None) }; // what it owned is garbage collected
+        let slices = managed_by(shared, key, CONTROLLER);
         let pods = shared.pods_of(key);
-        let names = names(shared, &key.namespace, &key.name, service.uid(), pods.len());
-        Ok(Some(World { machines: shared.machines_of(&pods), service, pods, slices, names }))
+        let names = unused_names(shared, &key.namespace, &key.name, service.uid(), pods.len());
+        Ok(Some(World { nodes: shared.nodes_of(&pods), service, pods, slices, names }))
     }
 
     fn plan(world: &World, now: Timestamp) -> Plan<Write, ()> {
-        again(plan(world), now)
+        into_plan(plan(world), now)
     }
 
-    async fn apply(&self, key: &Key, write: Write) -> Result<(), Failure> {
-        apply(&self.shared.workloads, &key.namespace, write).await
+    async fn apply(&self, key: &ObjectKey, write: Write) -> Result<(), ApiError> {
+        apply(&self.shared.context, &key.namespace, write).await
     }
 }
 
-/// As a plan; what did not fit into this turn has the next one.
-pub fn again(packed: Packed, now: Timestamp) -> Plan<Write, ()> {
-    Plan { wake_at: (!packed.complete).then_some(now), ..Plan::act(packed.writes) }
+/// What did not fit into this reconcile has the next one.
+pub fn into_plan(packed: Packed, now: Timestamp) -> Plan<Write, ()> {
+    Plan { requeue_at: (!packed.complete).then_some(now), ..Plan::act(packed.writes) }
 }
 
-pub async fn apply(workloads: &Workloads, namespace: &str, write: Write) -> Result<(), Failure> {
-    let slices: Api<EndpointSlice> = Api::namespaced(workloads.client.clone(), namespace);
-    let cache = &workloads.caches.slices;
+pub async fn apply(context: &Context, namespace: &str, write: Write) -> Result<(), ApiError> {
+    let slices: Api<EndpointSlice> = Api::namespaced(context.client.clone(), namespace);
+    let cache = &context.caches.slices;
     let params = PostParams::default();
     let name = |slice: &EndpointSlice| slice.metadata.name.clone().unwrap_or_default();
     match write {
         Write::Create(slice) => match slices.create(&params, &slice).await {
             Ok(written) => cache.wrote(written),
-            Err(error) if failure::namespace_goes(&error) => {}
+            Err(error) if error::is_namespace_terminating(&error) => {}
             Err(error) => {
-                return Err(Failure::new(format!("create endpoint slice {namespace}/{}", name(&slice)), error));
+                return Err(ApiError::new(format!("create endpoint slice {namespace}/{}", name(&slice)), error));
             }
         },
         Write::Replace(slice) => match slices.replace(&name(&slice), &params, &slice).await {
             Ok(written) => cache.wrote(written),
-            Err(error) if failure::no_such_object(&error, &name(&slice)) => {} // that news wakes us
+            Err(error) if error::is_not_found(&error, &name(&slice)) => {} // its deletion adds us
             Err(error) => {
-                return Err(Failure::new(format!("change endpoint slice {namespace}/{}", name(&slice)), error));
+                return Err(ApiError::new(format!("change endpoint slice {namespace}/{}", name(&slice)), error));
             }
         },
-        // The cache hears of it from the API, which says at what version it happened.
+        // The cache learns of it from the watch, which says at what version it happened.
         Write::Delete { name, uid, version } => {
             let preconditions = Some(Preconditions { uid: Some(uid), resource_version: Some(version) });
             match slices.delete(&name, &DeleteParams { preconditions, ..DeleteParams::background() }).await {
                 Ok(_) => {}
-                Err(error) if failure::no_such_object(&error, &name) => {}
-                Err(error) => return Err(Failure::new(format!("delete endpoint slice {namespace}/{name}"), error)),
+                Err(error) if error::is_not_found(&error, &name) => {}
+                Err(error) => return Err(ApiError::new(format!("delete endpoint slice {namespace}/{name}"), error)),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What an Endpoints object says of a Service's pods. Pure.
+//! The subsets of an Endpoints object from the pods of a Service. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,13 +14,12 @@ use k8s_openapi::{
 
 use super::{
     backend::{self, Reached},
-    machine::Machine,
-    object::Service,
+    endpoint_node::EndpointNode,
     pack::TRIGGERED,
     ports::Port,
     slices::HEADLESS,
 };
-use crate::workloads::pod::Pod;
+use crate::objects::{pod::Pod, service::Service};
 
 pub const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 pub const CONTROLLER: &str = "endpoint-controller";
@@ -40,20 +39,20 @@ struct Subset {
 pub fn plan(
     service: &Service,
     pods: &[Arc<Pod>],
-    machines: &HashMap<String, Machine>,
+    nodes: &HashMap<String, EndpointNode>,
     current: Option<&Endpoints>,
 ) -> Option<Endpoints> {
-    let known: BTreeSet<(String, bool)> = current.map(told).unwrap_or_default();
+    let known: BTreeSet<(String, bool)> = current.map(reported_addresses).unwrap_or_default();
     let (mut subsets, mut since): (BTreeMap<Vec<Port>, Subset>, Option<Timestamp>) = (BTreeMap::new(), None);
     let mut behind = BTreeMap::new();
     for pod in pods {
-        let machine = machines.get(&pod.spec.node_name);
-        let reached = backend::reached(service, pod, machine);
+        let node = nodes.get(&pod.spec.node_name);
+        let reached = backend::reached(service, pod, node);
         let Some(Reached { address, ports, behind: host_ports }) = reached else { continue };
         if ports.is_empty() && (!service.spec.ports.is_empty() || service.spec.cluster_ip != "None") {
             continue;
         }
-        let Some((found, ready)) = backend::in_subset(service, pod, machine, address) else { continue };
+        let Some((found, ready)) = backend::in_subset(service, pod, node, address) else { continue };
         for (port, own) in host_ports {
             let key = format!("{CONTAINER_PORT}{}_{address}_{}", port.protocol, port.port);
             behind.insert(key, own.to_string());
@@ -104,7 +103,7 @@ pub fn plan(
 }
 
 /// Which pods an object names, and as what.
-fn told(endpoints: &Endpoints) -> BTreeSet<(String, bool)> {
+fn reported_addresses(endpoints: &Endpoints) -> BTreeSet<(String, bool)> {
     let subsets = endpoints.subsets.iter().flatten();
     let addresses = subsets.flat_map(|subset| {
         let ready = subset.addresses.iter().flatten().map(|address| (address, true));

@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::object::Service;
-use crate::workloads::pod::Pod;
+use crate::objects::{pod::Pod, service::Service};
 
-/// A ready pod of Service `web` on machine `n1`, but for `change`.
+/// A ready pod of Service `web` on node `n1`, but for `change`.
 pub fn pod(name: &str, address: &str, change: Value) -> Pod {
     let mut pod = json!({
         "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "labels": {"app": "web"}},

@@ -1,30 +1,40 @@
-//! Claims that are part of a pod: made when the pod is, and gone with it.
+//! Ephemeral volumes: creates the claims that are part of a pod; they are owned by it and go with it.
+
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{PersistentVolumeClaim, Pod},
+    api::core::v1::{PersistentVolumeClaim, Pod as FullPod},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
-use kube::{Api, Client, api::PostParams};
+use kube::{Api, api::PostParams};
 
-use super::Key;
 use crate::{
-    failure::{self, Failure},
-    shell::{Controller, Plan},
+    objects::pod::Pod,
+    runtime::{ApiError, Context, Controller, Limits, ObjectKey, Plan, Runnable, error},
 };
 
-pub struct Ephemeral {
-    client: Client,
+pub struct EphemeralVolumes {
+    context: Arc<Context>,
 }
 
-impl Ephemeral {
-    pub fn new(client: Client) -> Self {
-        Self { client }
-    }
+pub fn controller(context: &Arc<Context>) -> Runnable {
+    let queue = context.queue::<EphemeralVolumes>();
+    context.caches.pods.on_change({
+        let queue = queue.clone();
+        move |change| {
+            // What a pod asks for does not change: once is enough.
+            let uid = |pod: &Pod| pod.uid().to_owned();
+            if change.after.is_some() && change.before.map(uid) != change.after.map(uid) {
+                queue.add(change.key.clone());
+            }
+        }
+    });
+    context.runnable(Arc::new(EphemeralVolumes { context: context.clone() }), queue, Limits::default())
 }
 
 /// The claims that a pod brings with it.
-fn plan(pod: &Pod) -> Vec<PersistentVolumeClaim> {
+fn plan(pod: &FullPod) -> Vec<PersistentVolumeClaim> {
     if pod.metadata.deletion_timestamp.is_some() {
         return Vec::new();
     }
@@ -56,29 +66,34 @@ fn plan(pod: &Pod) -> Vec<PersistentVolumeClaim> {
     claims.collect()
 }
 
-impl Controller for Ephemeral {
-    const NAME: &'static str = "ephemeral-volumes";
-    type Key = Key;
-    type World = Pod;
+impl Controller for EphemeralVolumes {
+    const NAME: &'static str = "ephemeral_volume";
+    type Key = ObjectKey;
+    type World = FullPod;
     type Action = PersistentVolumeClaim;
+    type Outcome = ();
     type Status = ();
 
-    async fn observe(&self, (namespace, name): &Key) -> Result<Option<Pod>, Failure> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        pods.get_opt(name).await.map_err(Failure::when(format!("look at pod {namespace}/{name}")))
+    async fn observe(&self, ObjectKey { namespace, name }: &ObjectKey) -> Result<Option<FullPod>, ApiError> {
+        let pods: Api<FullPod> = Api::namespaced(self.context.client.clone(), namespace);
+        pods.get_opt(name).await.map_err(ApiError::when(format!("read pod {namespace}/{name}")))
     }
 
-    fn plan(pod: &Pod, _now: Timestamp) -> Plan<PersistentVolumeClaim, ()> {
+    fn plan(pod: &FullPod, _now: Timestamp) -> Plan<PersistentVolumeClaim, ()> {
         Plan::act(plan(pod))
     }
 
-    async fn apply(&self, (namespace, name): &Key, claim: PersistentVolumeClaim) -> Result<(), Failure> {
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+    async fn apply(
+        &self,
+        ObjectKey { namespace, name }: &ObjectKey,
+        claim: PersistentVolumeClaim,
+    ) -> Result<(), ApiError> {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.context.client.clone(), namespace);
         match claims.create(&PostParams::default(), &claim).await {
             Ok(_) => Ok(()),
             // There already; whether it is the pod's own, the agent judges.
-            Err(error) if failure::is(&error, 409) => Ok(()),
-            Err(error) => Err(Failure::new(format!("make a claim for pod {namespace}/{name}"), error)),
+            Err(error) if error::has_code(&error, 409) => Ok(()),
+            Err(error) => Err(ApiError::new(format!("create a claim for pod {namespace}/{name}"), error)),
         }
     }
 }
@@ -92,7 +107,7 @@ mod tests {
     #[test]
     fn a_pods_claims_are_named_after_both_and_owned_by_it() {
         let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: FullPod = serde_json::from_value(json!({
             "metadata": {"name": "web", "uid": "u"},
             "spec": {"containers": [], "volumes": [
                 {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": spec}}},

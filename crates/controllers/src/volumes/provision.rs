@@ -1,4 +1,4 @@
-//! The volume that is made for a claim: a directory of one machine.
+//! Provisioning: the volume that is created for a claim, a directory of one node.
 
 use k8s_openapi::{
     api::{
@@ -11,14 +11,14 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::{PROVISIONED_BY, PROVISIONER, VOLUME_PROTECTION, fit::Machine};
+use super::{PROVISIONED_BY, PROVISIONER, VOLUME_PROTECTION, matching::NodeInfo};
 
-/// What a directory of one machine cannot be.
+/// What a directory of one node cannot be.
 pub fn refused(claim: &PersistentVolumeClaim) -> Option<&'static str> {
     let spec = claim.spec.as_ref()?;
     let modes = spec.access_modes.as_deref().unwrap_or_default();
     if modes.iter().any(|mode| mode == "ReadWriteMany" || mode == "ReadOnlyMany") {
-        Some("volumes of local-path belong to one machine: only ReadWriteOnce and ReadWriteOncePod are possible")
+        Some("volumes of local-path belong to one node: only ReadWriteOnce and ReadWriteOncePod are possible")
     } else if spec.volume_mode.as_deref() == Some("Block") {
         Some("volumes of local-path are directories: volumeMode Block is not possible")
     } else if spec.data_source.is_some() || spec.data_source_ref.is_some() {
@@ -34,17 +34,17 @@ pub fn refused(claim: &PersistentVolumeClaim) -> Option<&'static str> {
 pub fn volume(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
-    machine: &Machine,
+    node: &NodeInfo,
     directory: &str,
 ) -> PersistentVolume {
     let name = format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or_default());
     let spec = claim.spec.clone().unwrap_or_default();
     let storage = spec.resources.and_then(|resources| resources.requests?.remove("storage")).unwrap_or_default();
-    // By name: two machines may call themselves the same.
+    // By name: two nodes may call themselves the same.
     let here = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
         operator: "In".to_owned(),
-        values: Some(vec![machine.name.clone()]),
+        values: Some(vec![node.name.clone()]),
     };
     let term = NodeSelectorTerm { match_expressions: None, match_fields: Some(vec![here]) };
     PersistentVolume {

@@ -335,3 +335,31 @@ async fn a_job_that_others_manage_is_left_alone() {
     assert_eq!(cluster.job_status("theirs").await, JobStatus::default());
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn an_orphan_that_still_has_the_finalizer_is_adopted_and_goes_on_running() {
+    let cluster = Cluster::start().await;
+    for round in 0..20 {
+        let work = format!("w{round}");
+        let name = format!("orphan-{round}");
+        let pod = json!({
+            "metadata": { "name": name, "labels": { "work": work }, "finalizers": [TRACKING] },
+            "spec": { "containers": [{ "name": "c", "image": "i" }] },
+        });
+        let pod = serde_json::from_value(pod).unwrap();
+        let made: Pod = cluster.all_pods().create(&PostParams::default(), &pod).await.expect("create a pod");
+        let template = json!({
+            "metadata": { "labels": { "work": work } },
+            "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }] },
+        });
+        let selector = json!({ "matchLabels": { "work": work } });
+        let job = format!("j{round}");
+        cluster.job(&job, json!({ "manualSelector": true, "selector": selector, "template": template })).await;
+        until("the Job has a pod", async || counts(&cluster.job_status(&job).await).0 == 1).await;
+        let now = cluster.all_pods().get(&name).await.expect("the orphan is there");
+        assert_eq!(now.metadata.uid, made.metadata.uid);
+        assert!(now.metadata.deletion_timestamp.is_none(), "round {round}: it was adopted, not killed");
+        assert!(is_tracked(&now) && now.metadata.owner_references.is_some());
+    }
+    cluster.stop().await;
+}

@@ -1,4 +1,4 @@
-//! Namespaces end, and are furnished, as clients expect.
+//! Namespaces are deleted, and get their defaults, as clients expect.
 
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ async fn a_deleted_namespace_is_emptied_and_gone_within_a_second() {
     for i in 0..20 {
         cluster.maps("shop").create(&PostParams::default(), &map(&format!("m{i}"), &[])).await.unwrap();
     }
-    until("the namespace is furnished", async || {
+    until("the namespace has its defaults", async || {
         cluster.maps("shop").get_opt("kube-root-ca.crt").await.unwrap().is_some()
     })
     .await;
@@ -153,5 +153,32 @@ async fn a_service_that_a_finalizer_held_gives_its_address_back() {
     services.patch("first", &PatchParams::default(), &released).await.unwrap();
     assert!(services.get_opt("first").await.unwrap().is_none());
     services.create(&PostParams::default(), &service("second")).await.expect("the address is free");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn pods_are_gone_before_anything_else_of_a_namespace_is_deleted() {
+    let cluster = Cluster::start().await;
+    cluster.namespace("shop").await;
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "shop");
+    let pod = json!({
+        "metadata": { "name": "web", "finalizers": ["x.example.com/y"] },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.expect("create a pod");
+    cluster.maps("shop").create(&PostParams::default(), &map("settings", &[])).await.unwrap();
+    delete(&cluster, "shop").await;
+    until("the conditions name the pods alone", async || {
+        let namespace = cluster.namespaces().get("shop").await.unwrap();
+        let remaining = condition(&namespace, "NamespaceContentRemaining");
+        remaining
+            .is_some_and(|(_, _, message)| message == "Some resources are remaining: pods. has 1 resource instances")
+    })
+    .await;
+    let settings = cluster.maps("shop").get("settings").await.expect("what pods use is still there");
+    assert!(settings.metadata.deletion_timestamp.is_none());
+    let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    pods.patch("web", &PatchParams::default(), &free).await.expect("remove the finalizer");
+    gone(&cluster, "shop").await;
     cluster.stop().await;
 }

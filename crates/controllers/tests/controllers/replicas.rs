@@ -261,3 +261,19 @@ async fn an_owner_deleted_half_way_leaves_nothing_behind() {
     cluster.stop().await; // whatever was still being made is made
     assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty());
 }
+
+#[tokio::test]
+async fn a_replacement_never_has_the_name_of_a_pod_that_was_deleted() {
+    let cluster = Cluster::start().await;
+    cluster.replica_set("web", 2).await;
+    let mut ever = std::collections::BTreeSet::new();
+    for round in 0..5 {
+        until("there are two pods", async || cluster.pods_of("web").await.len() == 2).await;
+        for pod in cluster.pods_of("web").await {
+            let name = pod.metadata.name.unwrap();
+            assert!(ever.insert(name.clone()), "{name} was given again in round {round}");
+            cluster.all_pods().delete(&name, &DeleteParams::default().grace_period(0)).await.expect("delete a pod");
+        }
+    }
+    cluster.stop().await;
+}

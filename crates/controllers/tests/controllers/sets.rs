@@ -161,6 +161,26 @@ fn claims() -> Value {
 }
 
 #[tokio::test]
+async fn with_the_annotation_a_stuck_rollout_goes_on_once_the_template_is_mended() {
+    let cluster = Cluster::start().await;
+    cluster.stateful_set("db", 2, json!({})).await;
+    let replace = Patch::Merge(json!({ "metadata": { "annotations": { "mainstay.dev/replace-unready": "true" } } }));
+    cluster.stateful_sets().patch("db", &PatchParams::default(), &replace).await.expect("annotate a stateful set");
+    let work = cluster.machines_work();
+    until("all are up", async || cluster.is_rolled_out("db").await).await;
+    cluster.change_stateful("db", of_image("broken")).await;
+    let stuck = pairs(&[("db-0", "a"), ("db-1", "broken")]);
+    until("it is stuck", async || cluster.images_of("db").await == stuck).await;
+    cluster.change_stateful("db", of_image("c")).await;
+    until("it went on", async || {
+        cluster.is_rolled_out("db").await && cluster.images_of("db").await.iter().all(|(_, image)| image == "c")
+    })
+    .await;
+    drop(work);
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back() {
     let cluster = Cluster::start().await;
     let set = cluster.stateful_set("db", 3, json!({ "volumeClaimTemplates": claims() })).await;
@@ -197,7 +217,7 @@ async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back() {
     until("all changed", async || cluster.is_rolled_out("db").await).await;
     assert!(cluster.images_of("db").await.iter().all(|(_, image)| image == "b"));
 
-    // A template that cannot work stops at the first, and goes on once it is mended.
+    // A template that cannot work stops at the first, and stays there until somebody deletes the pod.
     cluster.change_stateful("db", of_image("broken")).await;
     let stuck = pairs(&[("db-0", "b"), ("db-1", "b"), ("db-2", "broken")]);
     until("it is stuck", async || cluster.images_of("db").await == stuck).await;
@@ -207,6 +227,14 @@ async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back() {
     // What `kubectl rollout undo` sends.
     let back = Patch::Strategic(revisions[0].data.clone().unwrap().0);
     cluster.stateful_sets().patch("db", &PatchParams::default(), &back).await.expect("roll back");
+    until("the set has seen it", async || {
+        let set = cluster.stateful_sets().get("db").await.unwrap();
+        set.status.and_then(|status| status.observed_generation) == set.metadata.generation
+    })
+    .await;
+    cluster.settled().await;
+    assert_eq!(cluster.images_of("db").await, stuck, "it halts at the pod that is not ready");
+    cluster.all_pods().delete("db-2", &DeleteParams::default().grace_period(0)).await.expect("delete the pod");
     until("it is as it was first", async || {
         cluster.is_rolled_out("db").await && cluster.images_of("db").await.iter().all(|(_, image)| image == "a")
     })

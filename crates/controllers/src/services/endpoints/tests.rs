@@ -10,9 +10,9 @@ fn current(change: Value) -> Arc<Object> {
     Arc::new(serde_json::from_value(object).unwrap())
 }
 
-fn world(service: Option<Service>, current: Option<Arc<Object>>, was_there: bool) -> World {
+fn world(service: Option<Service>, current: Option<Arc<Object>>, service_existed: bool) -> World {
     let pods = vec![Arc::new(pod("a", "10.1.0.1", json!({})))];
-    World { service: service.map(Arc::new), was_there, pods, machines: HashMap::new(), current }
+    World { service: service.map(Arc::new), service_existed, pods, nodes: HashMap::new(), current }
 }
 
 #[test]
@@ -20,14 +20,14 @@ fn what_a_service_leaves_behind_goes_with_it() {
     let theirs = || current(json!({"metadata": {"labels": null}}));
     let lock = || current(json!({"metadata": {"annotations": {LEADER: "x"}}}));
     let deleted = || Some(Action::Delete { uid: "e".into() });
-    for (case, current, was_there, expected) in [
+    for (case, current, service_existed, expected) in [
         ("ours, seen going", current(json!({})), true, deleted()),
         ("ours, of one that went while nobody looked", current(json!({})), false, deleted()),
         ("people's, seen going", theirs(), true, deleted()),
         ("people's, perhaps of one to come", theirs(), false, None),
         ("a lock", lock(), true, None),
     ] {
-        assert_eq!(plan(&world(None, Some(current), was_there)), expected, "{case}");
+        assert_eq!(plan(&world(None, Some(current), service_existed)), expected, "{case}");
     }
 }
 

@@ -5,12 +5,12 @@ use super::*;
 use crate::services::testing::{pod, service};
 
 fn world(change: Value, pods: Vec<Pod>) -> World {
-    let near = Machine { zone: Some("z1".into()), ..Machine::default() };
-    let far = Machine { by_host_port: true, ..Machine::default() };
+    let near = EndpointNode { zone: Some("z1".into()), ..EndpointNode::default() };
+    let far = EndpointNode { by_host_port: true, ..EndpointNode::default() };
     World {
         service: Arc::new(service(change)),
         pods: pods.into_iter().map(Arc::new).collect(),
-        machines: [("n1".to_owned(), near), ("host".to_owned(), far)].into(),
+        nodes: [("n1".to_owned(), near), ("host".to_owned(), far)].into(),
         slices: Vec::new(),
         names: (0..9).map(|number| format!("web-{number}")).collect(),
     }

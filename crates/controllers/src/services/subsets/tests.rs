@@ -5,8 +5,8 @@ use crate::services::testing::{pod, service};
 
 fn planned(change: Value, pods: Vec<Pod>, current: Option<&Endpoints>) -> Option<Endpoints> {
     let pods: Vec<Arc<Pod>> = pods.into_iter().map(Arc::new).collect();
-    let machines = [("host".to_owned(), Machine { by_host_port: true, ..Machine::default() })].into();
-    plan(&service(change), &pods, &machines, current)
+    let nodes = [("host".to_owned(), EndpointNode { by_host_port: true, ..EndpointNode::default() })].into();
+    plan(&service(change), &pods, &nodes, current)
 }
 
 fn ports() -> Value {

@@ -1,4 +1,4 @@
-//! What a claim needs next.
+//! What a claim needs next: protection, a class, a volume. Pure.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,14 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
+use mainstay_events::EventNote;
+
 use crate::{
-    shell::Plan,
+    runtime::Plan,
     volumes::{
         BIND_COMPLETED, CLAIM_PROTECTION, DEFAULT_CLASS, PROVISIONER, SELECTED_NODE,
-        fit::{self, Machine},
+        matching::{self, NodeInfo},
         provision,
-        say::Say,
     },
 };
 
@@ -29,7 +30,7 @@ pub struct World {
     /// Those that use the claim.
     pub pods: Vec<Pod>,
     /// Where the first of them was placed.
-    pub machine: Option<Machine>,
+    pub node: Option<NodeInfo>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -42,7 +43,7 @@ pub enum Action {
     },
     Provision(Box<PersistentVolume>),
     Change(ClaimChange),
-    Say(Say),
+    RecordEvent(EventNote),
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -82,7 +83,7 @@ pub fn plan(world: &World) -> Plan<Action, ClaimStatus> {
     let mut plan = Plan::default();
     if let Some(name) = spec.volume_name.as_ref().filter(|name| !name.is_empty()) {
         match world.volumes.iter().find(|volume| volume.metadata.name.as_ref() == Some(name)) {
-            Some(volume) if fit::names(volume, claim) => {
+            Some(volume) if matching::names(volume, claim) => {
                 plan.actions.extend(take(volume, claim));
                 plan.status = bound(claim, volume);
                 if !annotated(claim, BIND_COMPLETED) {
@@ -90,11 +91,11 @@ pub fn plan(world: &World) -> Plan<Action, ClaimStatus> {
                 }
             }
             // The user named it; it is still free.
-            Some(volume) if fit::is_free(volume) && fit::why_not(claim, volume, None).is_none() => {
+            Some(volume) if matching::is_free(volume) && matching::why_not(claim, volume, None).is_none() => {
                 plan.actions.extend(take(volume, claim));
             }
             Some(volume) => {
-                let why = fit::why_not(claim, volume, None).unwrap_or("it is bound to another claim");
+                let why = matching::why_not(claim, volume, None).unwrap_or("it is bound to another claim");
                 let message = format!("Cannot bind to requested volume {name:?}: {why}");
                 plan.actions.push(warning("VolumeMismatch", message));
             }
@@ -123,24 +124,24 @@ pub fn plan(world: &World) -> Plan<Action, ClaimStatus> {
 /// Looks for a volume, or has one made.
 fn find(world: &World, class: Option<&StorageClass>, actions: &mut Vec<Action>, change: &mut ClaimChange) {
     let claim = &world.claim;
-    if let Some(volume) = fit::promised(claim, &world.volumes) {
+    if let Some(volume) = matching::promised(claim, &world.volumes) {
         actions.extend(take(volume, claim));
         change.volume.clone_from(&volume.metadata.name);
         return;
     }
     let waits = class.is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
-    if waits && world.machine.is_none() {
+    if waits && world.node.is_none() {
         let message = "waiting for first consumer to be created before binding".to_owned();
-        actions.push(Action::Say(Say { warning: false, reason: "WaitForFirstConsumer", message }));
+        actions.push(Action::RecordEvent(EventNote::normal("WaitForFirstConsumer", message)));
         return;
     }
-    if let Some(volume) = fit::choose(claim, &world.volumes, world.machine.as_ref().filter(|_| waits)) {
+    if let Some(volume) = matching::choose(claim, &world.volumes, world.node.as_ref().filter(|_| waits)) {
         actions.extend(take(volume, claim));
         change.volume.clone_from(&volume.metadata.name);
         return;
     }
     let failed = |why: String| warning("ProvisioningFailed", why);
-    match (class, &world.machine) {
+    match (class, &world.node) {
         (Some(class), _) if class.provisioner != PROVISIONER => {
             let message = format!(
                 "Waiting for a volume to be created either by the external provisioner '{}' or manually by the system \
@@ -148,31 +149,31 @@ fn find(world: &World, class: Option<&StorageClass>, actions: &mut Vec<Action>, 
                  registered.",
                 class.provisioner
             );
-            actions.push(Action::Say(Say { warning: false, reason: "ExternalProvisioning", message }));
+            actions.push(Action::RecordEvent(EventNote::normal("ExternalProvisioning", message)));
         }
         (Some(_), _) if provision::refused(claim).is_some() => {
             actions.push(failed(provision::refused(claim).unwrap_or_default().to_owned()));
         }
-        (Some(class), Some(machine)) => match &machine.directory {
+        (Some(class), Some(node)) => match &node.directory {
             Some(directory) => {
-                let volume = provision::volume(claim, class, machine, directory);
+                let volume = provision::volume(claim, class, node, directory);
                 let message =
                     format!("Successfully provisioned volume {}", volume.metadata.name.as_deref().unwrap_or_default());
                 actions.push(Action::Provision(Box::new(volume)));
-                actions.push(Action::Say(Say { warning: false, reason: "ProvisioningSucceeded", message }));
+                actions.push(Action::RecordEvent(EventNote::normal("ProvisioningSucceeded", message)));
             }
-            None => actions.push(failed(format!("node {:?} has not said where it keeps volumes", machine.name))),
+            None => actions.push(failed(format!("node {:?} has not said where it keeps volumes", node.name))),
         },
         (Some(_), None) => {
             let message =
-                "waiting for a pod that uses the claim: volumes of local-path are made on its machine".to_owned();
-            actions.push(Action::Say(Say { warning: false, reason: "WaitForFirstConsumer", message }));
+                "waiting for a pod that uses the claim: volumes of local-path are made on its node".to_owned();
+            actions.push(Action::RecordEvent(EventNote::normal("WaitForFirstConsumer", message)));
         }
         (None, _) => {
             let name = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()).unwrap_or_default();
             actions.push(if name.is_empty() {
                 let message = "no persistent volumes available for this claim and no storage class is set".to_owned();
-                Action::Say(Say { warning: false, reason: "FailedBinding", message })
+                Action::RecordEvent(EventNote::normal("FailedBinding", message))
             } else {
                 failed(format!("storageclass.storage.k8s.io {name:?} not found"))
             });
@@ -211,7 +212,7 @@ fn phase(claim: &PersistentVolumeClaim, phase: &'static str) -> ClaimStatus {
 }
 
 fn warning(reason: &'static str, message: String) -> Action {
-    Action::Say(Say { warning: true, reason, message })
+    Action::RecordEvent(EventNote::warning(reason, message))
 }
 
 fn annotated(claim: &PersistentVolumeClaim, name: &str) -> bool {
@@ -239,14 +240,14 @@ pub fn uses(pod: &Pod, claim: &str) -> bool {
     })
 }
 
-/// Placed on a machine, and not over.
+/// Placed on a node, and not over.
 fn is_running(pod: &Pod) -> bool {
     let placed = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     placed && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// The machine that the volume must be reached from: the oldest pod's, unless a scheduler has chosen.
+/// The node that the volume must be reached from: the oldest pod's, unless a scheduler has chosen.
 pub fn selected(world: &World) -> Option<String> {
     if let Some(node) = world.claim.metadata.annotations.as_ref().and_then(|all| all.get(SELECTED_NODE)) {
         return Some(node.clone());

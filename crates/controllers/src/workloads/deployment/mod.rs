@@ -1,97 +1,92 @@
-//! Deployments: which template runs, and how one takes over from another.
+//! The Deployment controller: rolls out templates through ReplicaSets.
 //!
-//! * [`object`]: the kind; [`view`]: what decisions depend on, and the steps they lead to
-//! * [`plan`]: the next step; [`rolling`]: sizes; [`status`]: counts and conditions
-//! * [`alike`]: when two templates are the same
+//! * [`view`]: what decisions depend on, and the steps they lead to; [`plan`]: the next step
+//! * [`rolling`]: sizes of ReplicaSets during a rollout; [`status`]: counts and conditions
+//! * [`template_equality`]: when two templates are the same, and the hash of one
 
-mod alike;
-pub mod object;
 mod plan;
 mod rolling;
 mod status;
+mod template_equality;
 mod view;
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{
-    Turns, Workloads, act,
-    owner::{self, Kind, Owner, selects},
-    pod::Pod,
-    replicas::object::ReplicaSet,
-    turns,
-};
+use super::controller_ref::{self, Owner, OwnerKind, selects};
 use crate::{
-    cache::{Change, Key, controller},
-    failure::{self, Failure},
-    runner::{Limits, Queue},
-    shell::{Controller, Plan},
+    objects::{
+        deployment::{Deployment, Status},
+        pod::Pod,
+        replica_set::ReplicaSet,
+    },
+    runtime::{
+        ApiError, Change, Context, Controller, Limits, ObjectKey, Outcomes, Plan, Runnable, WorkQueue, controller_of,
+        error, object_writes,
+    },
 };
-use object::{Deployment, Status};
-use status::{Conditions, Made};
+use status::{Conditions, NewReplicaSet};
 use view::{Create, Desired, Judged, REVISION, Set, Step, World};
 
-/// News of ReplicaSets come in crowds.
-const GATHERED: Duration = Duration::from_millis(20);
+/// ReplicaSets change often during a rollout.
+const REPLICA_SET_CHANGED: Duration = Duration::from_millis(20);
 
-/// Begins to listen.
-pub fn controller_of_deployments(shared: &Arc<Workloads>) -> Turns {
-    let queue = Queue::new();
+pub fn controller(context: &Arc<Context>) -> Runnable {
+    let queue = context.queue::<Deployments>();
     let deployments = Arc::new(Deployments {
-        shared: shared.clone(),
+        context: context.clone(),
         queue: queue.clone(),
-        kind: Kind::new::<Deployment>("deployment-controller"),
-        made: Mutex::default(),
+        kind: OwnerKind::new::<Deployment>("deployment-controller"),
     });
     let own = queue.clone();
-    shared.caches.deployments.on_change(move |change| own.wake(change.key.clone()));
-    let own = deployments.clone();
-    shared.caches.replica_sets.on_change(move |change| own.set_changed(&change));
-    let own = deployments.clone();
-    shared.caches.pods.on_change(move |change| own.pod_changed(&change));
-    turns(deployments, queue, Limits { width: 8, longest_pause: Duration::from_secs(60) })
+    context.caches.deployments.on_change(move |change| own.add(change.key.clone()));
+    let own = Arc::downgrade(&deployments);
+    context.caches.replica_sets.on_change(move |change| {
+        if let Some(own) = own.upgrade() {
+            own.replica_set_changed(&change);
+        }
+    });
+    let own = Arc::downgrade(&deployments);
+    context.caches.pods.on_change(move |change| {
+        if let Some(own) = own.upgrade() {
+            own.pod_changed(&change);
+        }
+    });
+    context.runnable(deployments, queue, Limits::default())
 }
 
 struct Deployments {
-    shared: Arc<Workloads>,
-    queue: Arc<Queue<Key>>,
-    kind: Arc<Kind>,
-    /// What became of a new ReplicaSet in the turn under way, for its report.
-    made: Mutex<HashMap<Key, Made>>,
+    context: Arc<Context>,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    kind: Arc<OwnerKind>,
 }
 
 impl Deployments {
-    fn set_changed(&self, change: &Change<'_, ReplicaSet>) {
+    fn replica_set_changed(&self, change: &Change<'_, ReplicaSet>) {
         let owner = |set: &ReplicaSet| {
             let mut owners = set.metadata.owner_references.iter().flatten();
             let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == "Deployment")?;
-            Some(Key::new(change.key.namespace.clone(), owner.name.clone()))
+            Some(ObjectKey::new(change.key.namespace.clone(), owner.name.clone()))
         };
-        let owners: BTreeSet<Key> = change.before.into_iter().chain(change.after).filter_map(owner).collect();
-        owners.into_iter().for_each(|key| self.queue.wake_within(key, GATHERED));
-        let Some(orphan) = change.after.filter(|set| controller(&set.metadata).is_none()) else { return };
-        for deployment in self.shared.caches.deployments.in_namespace(&change.key.namespace) {
+        let owners: BTreeSet<ObjectKey> = change.before.into_iter().chain(change.after).filter_map(owner).collect();
+        owners.into_iter().for_each(|key| self.queue.add_after(key, REPLICA_SET_CHANGED));
+        let Some(orphan) = change.after.filter(|set| controller_of(&set.metadata).is_none()) else { return };
+        for deployment in self.context.caches.deployments.in_namespace(&change.key.namespace) {
             if selects(&deployment.spec.selector.labels, &orphan.metadata) {
-                self.queue.wake_within(Key::of(&deployment.metadata), GATHERED);
+                self.queue.add_after(ObjectKey::from_meta(&deployment.metadata), REPLICA_SET_CHANGED);
             }
         }
     }
 
     /// Where old and new may not be there together, the last old pod is waited for.
     fn pod_changed(&self, change: &Change<'_, Pod>) {
-        if change.after.is_some_and(|pod| !pod.is_over()) {
+        if change.after.is_some_and(|pod| !pod.is_finished()) {
             return;
         }
         let Some(pod) = change.latest() else { return };
@@ -99,91 +94,88 @@ impl Deployments {
         if !owners.any(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet") {
             return;
         }
-        for deployment in self.shared.caches.deployments.in_namespace(&change.key.namespace) {
+        for deployment in self.context.caches.deployments.in_namespace(&change.key.namespace) {
             if deployment.is_recreate() && selects(&deployment.spec.selector.labels, &pod.metadata) {
-                self.queue.wake_within(Key::of(&deployment.metadata), GATHERED);
+                self.queue.add_after(ObjectKey::from_meta(&deployment.metadata), REPLICA_SET_CHANGED);
             }
         }
     }
 
-    fn sets(&self, key: &Key) -> Api<ReplicaSet> {
-        Api::namespaced(self.shared.client.clone(), &key.namespace)
+    fn sets(&self, key: &ObjectKey) -> Api<ReplicaSet> {
+        Api::namespaced(self.context.client.clone(), &key.namespace)
     }
 
-    fn deployments(&self, key: &Key) -> Api<Deployment> {
-        Api::namespaced(self.shared.client.clone(), &key.namespace)
+    fn deployments(&self, key: &ObjectKey) -> Api<Deployment> {
+        Api::namespaced(self.context.client.clone(), &key.namespace)
     }
 
-    async fn patch_set(&self, owner: &Owner, set: &Judged, doing: &str, mut change: Value) -> Result<bool, Failure> {
+    async fn patch_set(&self, owner: &Owner, set: &Judged, doing: &str, mut change: Value) -> Result<bool, ApiError> {
         change["metadata"]["uid"] = json!(set.uid);
         change["metadata"]["resourceVersion"] = json!(set.version);
         let patched = self.sets(&owner.key).patch(&set.name, &PatchParams::default(), &Patch::Merge(change)).await;
         match patched {
             Ok(set) => {
-                self.shared.caches.replica_sets.wrote(set);
+                self.context.caches.replica_sets.wrote(set);
                 Ok(true)
             }
-            Err(error) if failure::no_such_object(&error, &set.name) => Ok(false),
-            Err(error) => Err(Failure::new(format!("{doing} replicaset {}/{}", owner.key.namespace, set.name), error)),
+            Err(error) if error::is_not_found(&error, &set.name) => Ok(false),
+            Err(error) => Err(ApiError::new(format!("{doing} replicaset {}/{}", owner.key.namespace, set.name), error)),
         }
     }
 
-    async fn create(&self, owner: &Owner, selector: &Value, create: &Create) -> Result<(), Failure> {
+    async fn create(&self, owner: &Owner, selector: &Value, create: &Create) -> Result<(), ApiError> {
         let Create { name, replicas, .. } = create;
         let body = replica_set(owner, selector, create);
-        match act::post::<ReplicaSet>(&self.shared.client, &owner.key.namespace, &body).await {
+        match object_writes::create_from::<ReplicaSet>(&self.context.client, &owner.key.namespace, &body).await {
             Ok(set) => {
-                self.shared.caches.replica_sets.wrote(set);
+                self.context.caches.replica_sets.wrote(set);
                 if *replicas > 0 {
                     let message = format!("Scaled up replica set {name} from 0 to {replicas}");
-                    self.shared.events.normal(owner, "ScalingReplicaSet", message);
+                    self.context.events.normal(owner, "ScalingReplicaSet", message);
                 }
-                self.made.lock().insert(owner.key.clone(), Made::Yes { name: name.clone() });
                 Ok(())
             }
             Err(error) => {
-                if !failure::is(&error, 409) && !failure::namespace_goes(&error) {
-                    let why = failure::text(&error);
-                    let message = format!("Failed to create new replica set {name:?}: {why}");
-                    self.shared.events.warning(owner, status::NOT_MADE, message);
-                    self.made.lock().insert(owner.key.clone(), Made::Refused { name: name.clone(), why });
+                if !error::has_code(&error, 409) && !error::is_namespace_terminating(&error) {
+                    let message = format!("Failed to create new replica set {name:?}: {}", error::message(&error));
+                    self.context.events.warning(owner, status::CREATE_ERROR, message);
                 }
-                Err(Failure::new(format!("create replicaset {}/{name}", owner.key.namespace), error))
+                Err(ApiError::new(format!("create replicaset {}/{name}", owner.key.namespace), error))
             }
         }
     }
 
-    async fn scale(&self, owner: &Owner, set: &Judged, from: i32, to: i32, marks: Value) -> Result<(), Failure> {
+    async fn scale(&self, owner: &Owner, set: &Judged, from: i32, to: i32, marks: Value) -> Result<(), ApiError> {
         let change = json!({ "metadata": { "annotations": marks }, "spec": { "replicas": to } });
         if self.patch_set(owner, set, "scale", change).await? && from != to {
             let way = if to > from { "up" } else { "down" };
             let message = format!("Scaled {way} replica set {} from {from} to {to}", set.name);
-            self.shared.events.normal(owner, "ScalingReplicaSet", message);
+            self.context.events.normal(owner, "ScalingReplicaSet", message);
         }
         Ok(())
     }
 
-    async fn revise(&self, key: &Key, version: &str, revision: i64) -> Result<(), Failure> {
+    async fn revise(&self, key: &ObjectKey, version: &str, revision: i64) -> Result<(), ApiError> {
         let annotations = json!({ REVISION: revision.to_string() });
         let change = json!({ "metadata": { "resourceVersion": version, "annotations": annotations } });
         let patched = self.deployments(key).patch(&key.name, &PatchParams::default(), &Patch::Merge(change)).await;
         self.wrote(key, format!("write the revision of deployment {key:?}"), patched)
     }
 
-    fn wrote(&self, key: &Key, doing: String, result: Result<Deployment, kube::Error>) -> Result<(), Failure> {
+    fn wrote(&self, key: &ObjectKey, doing: String, result: Result<Deployment, kube::Error>) -> Result<(), ApiError> {
         match result {
             Ok(deployment) => {
-                self.shared.caches.deployments.wrote(deployment);
+                self.context.caches.deployments.wrote(deployment);
                 Ok(())
             }
-            Err(error) if failure::no_such_object(&error, &key.name) => Ok(()),
-            Err(error) => Err(Failure::new(doing, error)),
+            Err(error) if error::is_not_found(&error, &key.name) => Ok(()),
+            Err(error) => Err(ApiError::new(doing, error)),
         }
     }
 
-    async fn forget(&self, key: &Key, set: &Judged) -> Result<(), Failure> {
-        let set_key = Key::new(key.namespace.clone(), set.name.clone());
-        act::delete(&self.sets(key), &self.shared.caches.replica_sets, &set_key, &set.uid).await.map(drop)
+    async fn forget(&self, key: &ObjectKey, set: &Judged) -> Result<(), ApiError> {
+        let set_key = ObjectKey::new(key.namespace.clone(), set.name.clone());
+        object_writes::delete(&self.sets(key), &self.context.caches.replica_sets, &set_key, &set.uid).await.map(drop)
     }
 }
 
@@ -196,12 +188,12 @@ fn replica_set(owner: &Owner, selector: &Value, create: &Create) -> Value {
     if !template["metadata"]["labels"].is_object() {
         template["metadata"]["labels"] = json!({});
     }
-    template["metadata"]["labels"][alike::HASH] = json!(create.hash);
+    template["metadata"]["labels"][template_equality::HASH] = json!(create.hash);
     let mut selector = selector.clone();
     if !selector["matchLabels"].is_object() {
         selector["matchLabels"] = json!({});
     }
-    selector["matchLabels"][alike::HASH] = json!(create.hash);
+    selector["matchLabels"][template_equality::HASH] = json!(create.hash);
     json!({
         "apiVersion": "apps/v1", "kind": "ReplicaSet",
         "metadata": {
@@ -218,10 +210,10 @@ fn replica_set(owner: &Owner, selector: &Value, create: &Create) -> Value {
 /// A step, with all that is needed to take it.
 pub struct Action {
     step: Step,
-    whose: Arc<Whose>,
+    source: Arc<SetSource>,
 }
 
-struct Whose {
+struct SetSource {
     owner: Owner,
     selector: Value,
 }
@@ -232,10 +224,10 @@ impl fmt::Debug for Action {
     }
 }
 
-/// A snapshot, and whose it is.
-pub struct Seen {
+/// A snapshot, and source it is.
+pub struct Snapshot {
     world: World,
-    whose: Arc<Whose>,
+    source: Arc<SetSource>,
 }
 
 pub struct Report {
@@ -245,57 +237,65 @@ pub struct Report {
     /// Whether progress is spoken of at all.
     progress: bool,
     at: Timestamp,
+    /// The position among the actions and the name of a ReplicaSet that is created.
+    creates: Option<(usize, String)>,
 }
 
 impl Controller for Deployments {
     const NAME: &'static str = "deployments";
-    type Key = Key;
-    type World = Seen;
+    type Key = ObjectKey;
+    type World = Snapshot;
     type Action = Action;
+    type Outcome = ();
     type Status = Report;
 
-    async fn observe(&self, key: &Key) -> Result<Option<Seen>, Failure> {
-        self.made.lock().remove(key);
-        let caches = &self.shared.caches;
+    async fn observe(&self, key: &ObjectKey) -> Result<Option<Snapshot>, ApiError> {
+        let caches = &self.context.caches;
         let Some(deployment) = caches.deployments.get(key) else { return Ok(None) };
         let owner = Owner::new(&self.kind, &deployment.metadata);
         let selector = &deployment.spec.selector;
         let fits = |set: &ReplicaSet| selects(&selector.labels, &set.metadata);
-        let claimed = owner::claim(&owner, &caches.replica_sets, fits);
-        let template = alike::plain(&deployment.spec.template);
+        let claimed = controller_ref::claim_objects(&owner, &caches.replica_sets, fits);
+        let template = template_equality::plain(&deployment.spec.template);
         let mut sets: Vec<Set> = claimed.held.iter().map(|set| Set::new(set, &template)).collect();
         sets.sort_by(|a, b| a.born.cmp(&b.born).then_with(|| a.name.cmp(&b.name)));
         let mut old = sets.iter().filter(|set| deployment.is_recreate() && !set.current);
-        let old_pods = old.any(|set| caches.pods.controlled_by(&set.uid).iter().any(|pod| !pod.is_over()));
+        let old_pods = old.any(|set| caches.pods.controlled_by(&set.uid).iter().any(|pod| !pod.is_finished()));
         let want = Desired::from(&*deployment);
-        let name = Key::new(key.namespace.clone(), want.set_name());
+        let name = ObjectKey::new(key.namespace.clone(), want.set_name());
         let taken = caches.replica_sets.get(&name).map(|_| name.name).into_iter().collect();
         let standing = deployment.status.clone();
         let world = World { want, sets, claims: claimed.claims, taken, old_pods, standing };
-        Ok(Some(Seen { world, whose: Arc::new(Whose { owner, selector: selector.written.clone() }) }))
+        Ok(Some(Snapshot { world, source: Arc::new(SetSource { owner, selector: selector.written.clone() }) }))
     }
 
-    fn plan(seen: &Seen, now: Timestamp) -> Plan<Action, Report> {
-        let plan = plan::plan(&seen.world, now);
+    fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan<Action, Report> {
+        let plan = plan::plan(&snapshot.world, now);
+        let creates = plan.actions.iter().enumerate().find_map(|(at, step)| match step {
+            Step::Create(create) => Some((at, create.name.clone())),
+            _ => None,
+        });
         let report = |status| Report {
             status,
-            standing: seen.world.standing.clone(),
-            version: seen.world.want.version.clone(),
-            progress: seen.world.want.deadline.is_some(),
+            creates,
+            standing: snapshot.world.standing.clone(),
+            version: snapshot.world.want.version.clone(),
+            progress: snapshot.world.want.deadline.is_some(),
             at: now,
         };
         Plan {
-            actions: plan.actions.into_iter().map(|step| Action { step, whose: seen.whose.clone() }).collect(),
+            actions: plan.actions.into_iter().map(|step| Action { step, source: snapshot.source.clone() }).collect(),
             status: plan.status.map(report),
-            wake_at: plan.wake_at,
+            requeue_at: plan.requeue_at,
         }
     }
 
-    async fn apply(&self, key: &Key, Action { step, whose }: Action) -> Result<(), Failure> {
-        let Whose { owner, selector } = &*whose;
+    async fn apply(&self, key: &ObjectKey, Action { step, source }: Action) -> Result<(), ApiError> {
+        let SetSource { owner, selector } = &*source;
         match step {
-            Step::Claim(claim) => {
-                owner::settle(&self.shared.client, &self.shared.caches.replica_sets, owner, claim).await
+            Step::OwnershipChange(claim) => {
+                controller_ref::apply_change(&self.context.client, &self.context.caches.replica_sets, owner, claim)
+                    .await
             }
             Step::Annotate { set, annotations, min_ready_seconds } => {
                 let spec = json!({ "minReadySeconds": min_ready_seconds });
@@ -312,10 +312,16 @@ impl Controller for Deployments {
         }
     }
 
-    async fn report(&self, key: &Key, report: Report) -> Result<(), Failure> {
-        let Report { mut status, standing, version, progress, at } = report;
-        if let Some(made) = self.made.lock().remove(key).filter(|_| progress) {
-            made.tell(Conditions { all: &mut status.conditions, now: at });
+    async fn report(&self, key: &ObjectKey, report: Report, outcomes: &Outcomes<()>) -> Result<(), ApiError> {
+        let Report { mut status, standing, version, progress, at, creates } = report;
+        if let Some((position, name)) = creates.filter(|_| progress) {
+            let created = match outcomes.get(position) {
+                Some(Ok(())) => Some(NewReplicaSet::Created { name }),
+                Some(Err(error)) if error.is_conflict() || error.is_namespace_terminating() => None,
+                Some(Err(error)) => Some(NewReplicaSet::Refused { name, why: error.message() }),
+                None => None,
+            };
+            created.into_iter().for_each(|set| set.set(Conditions { all: &mut status.conditions, now: at }));
         }
         if status == standing {
             return Ok(());

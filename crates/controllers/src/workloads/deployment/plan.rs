@@ -1,20 +1,19 @@
-//! What a Deployment does next.
+//! The next step of a Deployment. Pure.
 //!
-//! One thing at a time, each derived from what is seen: whose ReplicaSets are whose, then which
-//! revision this is, then sizes. No step of an update is written down anywhere, so that it goes on
-//! wherever it was left, by whoever looks next.
+//! One thing at a time, each derived from what is observed: adopting and releasing ReplicaSets, then which revision this
+//! is, then sizes. No step of a rollout is stored anywhere, so that it goes on wherever it was left, whoever reconciles
+//! next.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
 use super::{
-    object::Status,
     rolling::{self, Resize},
     status,
     view::{Create, DESIRED, Desired, MAX, REVISION, REVISION_HISTORY, Set, Step, World},
 };
-use crate::shell::Plan;
+use crate::{objects::deployment::Status, runtime::Plan};
 
 /// Annotations of a Deployment that are about itself only.
 const OWN: [&str; 6] = [
@@ -35,14 +34,14 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Step, Status> {
     let old: Vec<&Set> = world.sets.iter().filter(|set| !set.leaving && !is_new(set)).collect();
     let rescaling = want.paused || is_rescaled(world);
     let mut status = status::counts(world, new);
-    let wake_at = status::judge(world, new, !rescaling, &mut status, now);
-    let mut plan = Plan { actions: Vec::new(), status: None, wake_at };
+    let requeue_at = status::judge(world, new, !rescaling, &mut status, now);
+    let mut plan = Plan { actions: Vec::new(), status: None, requeue_at };
     if want.leaving {
         plan.status = Some(status);
         return plan;
     }
     if !world.claims.is_empty() {
-        plan.actions = world.claims.iter().cloned().map(Step::Claim).collect();
+        plan.actions = world.claims.iter().cloned().map(Step::OwnershipChange).collect();
     } else if let Some(step) = new.and_then(|new| revise(want, new, &world.sets)) {
         let itself = matches!(step, Step::Revise { .. });
         plan.actions.push(step);

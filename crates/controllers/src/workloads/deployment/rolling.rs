@@ -1,4 +1,4 @@
-//! How large each ReplicaSet should be next.
+//! Rolling updates: the next size of each ReplicaSet. Pure.
 //!
 //! Numbers only: every function takes what is there and answers with new sizes. A rolling update
 //! first lets the new set grow as far as the surge allows, then takes from the old ones what is

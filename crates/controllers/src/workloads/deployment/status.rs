@@ -1,12 +1,10 @@
-//! What a Deployment says of itself: counts, and the conditions in upstream's own words.
+//! The status of a Deployment: counts, and conditions in upstream's words.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::apps::v1::DeploymentCondition, apimachinery::pkg::apis::meta::v1::Time};
 
-use super::{
-    object::Status,
-    view::{Desired, Set, World},
-};
+use super::view::{Desired, Set, World};
+use crate::objects::deployment::Status;
 
 const PROGRESSING: &str = "Progressing";
 const AVAILABLE: &str = "Available";
@@ -14,7 +12,7 @@ const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 const NEW_AVAILABLE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
-pub const NOT_MADE: &str = "ReplicaSetCreateError";
+pub const CREATE_ERROR: &str = "ReplicaSetCreateError";
 const PAUSED: &str = "DeploymentPaused";
 
 /// What is seen.
@@ -159,21 +157,21 @@ fn has_timed_out(progressing: Option<&DeploymentCondition>, deadline: i32, now: 
 
 /// What became of making a new ReplicaSet, which is known only afterwards.
 #[derive(Clone, Debug)]
-pub enum Made {
-    Yes { name: String },
+pub enum NewReplicaSet {
+    Created { name: String },
     Refused { name: String, why: String },
 }
 
-impl Made {
-    pub fn tell(&self, mut conditions: Conditions<'_>) {
+impl NewReplicaSet {
+    pub fn set(&self, mut conditions: Conditions<'_>) {
         match self {
-            Self::Yes { name } => {
+            Self::Created { name } => {
                 let message = format!("Created new replica set {name:?}");
                 conditions.set(PROGRESSING, "True", "NewReplicaSetCreated", &message);
             }
             Self::Refused { name, why } => {
                 let message = format!("Failed to create new replica set {name:?}: {why}");
-                conditions.set(PROGRESSING, "False", NOT_MADE, &message);
+                conditions.set(PROGRESSING, "False", CREATE_ERROR, &message);
             }
         }
     }

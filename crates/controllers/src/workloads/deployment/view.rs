@@ -9,13 +9,13 @@ use jiff::Timestamp;
 use k8s_openapi::{api::apps::v1::ReplicaSetCondition, apimachinery::pkg::apis::meta::v1::Time};
 use serde_json::Value;
 
-use super::{
-    alike,
-    object::{Deployment, Leeway, Status},
-};
-use crate::workloads::{
-    owner::Claim,
-    replicas::object::{ReplicaSet, Set as _},
+use super::template_equality;
+use crate::{
+    objects::{
+        deployment::{Deployment, Leeway, Status},
+        replica_set::ReplicaSet,
+    },
+    workloads::{controller_ref::OwnershipChange, replica_set::kind::ReplicaSetKind as _},
 };
 
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -27,7 +27,7 @@ pub struct World {
     pub want: Desired,
     /// Its own ReplicaSets, oldest first.
     pub sets: Vec<Set>,
-    pub claims: Vec<Claim>,
+    pub claims: Vec<OwnershipChange>,
     /// The names of all ReplicaSets of the namespace that begin like its own would.
     pub taken: BTreeSet<String>,
     /// Whether pods of other templates have not ended yet. Only known where it matters.
@@ -74,7 +74,7 @@ impl From<&Deployment> for Desired {
             history_limit: spec.revision_history_limit.filter(limited).map(|n| usize::try_from(n).unwrap_or(0)),
             deadline: spec.progress_deadline_seconds.filter(limited),
             template: Arc::new(spec.template.clone()),
-            hash: alike::template_hash(&spec.template, deployment.status.collision_count),
+            hash: template_equality::template_hash(&spec.template, deployment.status.collision_count),
         }
     }
 }
@@ -141,7 +141,7 @@ impl Set {
             born: meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |Time(at)| *at),
             leaving: meta.deletion_timestamp.is_some(),
             annotations: meta.annotations.clone().unwrap_or_default(),
-            current: alike::plain(&spec.template) == *template,
+            current: template_equality::plain(&spec.template) == *template,
             replicas: set.replicas(),
             min_ready_seconds: spec.min_ready_seconds,
             seen: Counts {
@@ -167,7 +167,7 @@ impl Set {
 /// Complete and fenced by the version that was judged.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    Claim(Claim),
+    OwnershipChange(OwnershipChange),
     /// The ReplicaSet of the current template learns what its Deployment says.
     Annotate {
         set: Judged,

@@ -1,11 +1,11 @@
-//! PodDisruptionBudgets: their status says how many pods may be taken away, and evictions take from it.
+//! The disruption controller: the status of PodDisruptionBudgets says how many pods may be evicted.
 //!
 //! * [`plan`]: counting; [`scale`]: how many pods their owners want
-//! * [`stale`]: what was said of pods that then stayed
+//! * [`stale_condition`]: clears `DisruptionTarget` of pods that were not evicted after all
 
 mod plan;
 mod scale;
-pub mod stale;
+pub mod stale_condition;
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,59 +17,60 @@ use k8s_openapi::api::{
 };
 use kube::Resource;
 
-use self::plan::{Say, World};
+use self::plan::{BudgetEvent, World};
 use super::{
-    Turns, Workloads, act,
-    deployment::object::Deployment,
-    events::Said,
-    owner::{self, Kind, Owner},
-    replicas::object::{ReplicaSet, ReplicationController},
-    turns, wake,
+    controller_ref::{self, Owner, OwnerKind},
+    event_handlers,
 };
 use crate::{
-    cache::{Cache, Change, Kept, Key},
-    failure::Failure,
-    runner::{Limits, Queue},
-    shell::{Controller, Plan},
+    objects::{
+        deployment::Deployment,
+        replica_set::{ReplicaSet, ReplicationController},
+    },
+    runtime::{
+        ApiError, Cache, CachedObject, Change, Context, Controller, Limits, ObjectKey, Outcomes, Plan, Runnable,
+        WorkQueue, object_writes, recorder::EventSubject as _,
+    },
 };
 
-/// News of many pods share one look.
-const SOON: Duration = Duration::from_millis(10);
+/// Changes of many pods share one reconcile.
+const PODS_CHANGED: Duration = Duration::from_millis(10);
 const COMPONENT: &str = "controllermanager";
 
 pub struct Budgets {
-    shared: Arc<Workloads>,
-    kind: Arc<Kind>,
+    context: Arc<Context>,
+    kind: Arc<OwnerKind>,
 }
 
-/// Begins to listen.
-pub fn listen(shared: &Arc<Workloads>) -> Turns {
-    let (queue, caches) = (Queue::new(), &shared.caches);
-    caches.budgets.on_change(wake::itself(&queue));
+pub fn controller(context: &Arc<Context>) -> Runnable {
+    let (queue, caches) = (context.queue::<Budgets>(), &context.caches);
+    caches.budgets.on_change(event_handlers::add_object(&queue));
     caches.pods.on_change({
         let (queue, budgets) = (queue.clone(), caches.budgets.clone());
         move |change| {
             for budget in budgets.in_namespace(&change.key.namespace) {
                 let seen = [change.before, change.after];
                 if seen.into_iter().flatten().any(|pod| selects(&budget, &pod.metadata)) {
-                    queue.wake_within(Key::of(&budget.metadata), SOON);
+                    queue.add_after(ObjectKey::from_meta(&budget.metadata), PODS_CHANGED);
                 }
             }
         }
     });
-    caches.replica_sets.on_change(scaled(&queue, &caches.budgets, |set: &ReplicaSet| set.spec.replicas));
-    caches.deployments.on_change(scaled(&queue, &caches.budgets, |set: &Deployment| set.spec.replicas));
-    caches.stateful_sets.on_change(scaled(&queue, &caches.budgets, |set: &StatefulSet| set.spec.as_ref()?.replicas));
+    caches.replica_sets.on_change(add_on_scale(&queue, &caches.budgets, |set: &ReplicaSet| set.spec.replicas));
+    caches.deployments.on_change(add_on_scale(&queue, &caches.budgets, |set: &Deployment| set.spec.replicas));
+    caches
+        .stateful_sets
+        .on_change(add_on_scale(&queue, &caches.budgets, |set: &StatefulSet| set.spec.as_ref()?.replicas));
     caches
         .replication_controllers
-        .on_change(scaled(&queue, &caches.budgets, |set: &ReplicationController| set.spec.replicas));
-    let budgets = Budgets { shared: shared.clone(), kind: Kind::new::<PodDisruptionBudget>(COMPONENT) };
-    turns(Arc::new(budgets), queue, Limits::default())
+        .on_change(add_on_scale(&queue, &caches.budgets, |set: &ReplicationController| set.spec.replicas));
+    let budgets = Budgets { context: context.clone(), kind: OwnerKind::new::<PodDisruptionBudget>(COMPONENT) };
+    context.runnable(Arc::new(budgets), queue, Limits::default())
 }
 
-/// Wakes the budgets of a namespace when an owner there comes, goes, or wants another number of pods.
-fn scaled<K: Kept>(
-    queue: &Arc<Queue<Key>>,
+/// Adds the budgets of a namespace when an owner there comes, goes, or wants another number of pods.
+fn add_on_scale<K: CachedObject>(
+    queue: &Arc<WorkQueue<ObjectKey>>,
     budgets: &Arc<Cache<PodDisruptionBudget>>,
     replicas: impl Fn(&K) -> Option<i32> + Send + Sync + 'static,
 ) -> impl Fn(Change<'_, K>) + Send + Sync + 'static {
@@ -78,44 +79,45 @@ fn scaled<K: Kept>(
         let view = |set: &K| (set.meta().uid.clone(), replicas(set));
         if change.before.map(view) != change.after.map(view) {
             let budgets = budgets.in_namespace(&change.key.namespace);
-            budgets.iter().for_each(|budget| queue.wake_within(Key::of(&budget.metadata), SOON));
+            budgets.iter().for_each(|budget| queue.add_after(ObjectKey::from_meta(&budget.metadata), PODS_CHANGED));
         }
     }
 }
 
 fn selects(budget: &PodDisruptionBudget, meta: &kube::api::ObjectMeta) -> bool {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    selector.is_some_and(|selector| owner::selects(&owner::selector(selector), meta))
+    selector.is_some_and(|selector| controller_ref::selects(&controller_ref::selector(selector), meta))
 }
 
 impl Controller for Budgets {
-    const NAME: &'static str = "disruption-budgets";
-    type Key = Key;
+    const NAME: &'static str = "disruption";
+    type Key = ObjectKey;
     type World = World;
-    type Action = Say;
+    type Action = BudgetEvent;
+    type Outcome = ();
     type Status = PodDisruptionBudgetStatus;
 
-    async fn observe(&self, key: &Key) -> Result<Option<World>, Failure> {
-        let caches = &self.shared.caches;
+    async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
+        let caches = &self.context.caches;
         let Some(budget) = caches.budgets.get(key) else { return Ok(None) };
-        let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(owner::selector);
+        let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(controller_ref::selector);
         let mut pods = caches.pods.in_namespace(&key.namespace);
-        pods.retain(|pod| selector.as_ref().is_some_and(|selector| owner::selects(selector, &pod.metadata)));
+        pods.retain(|pod| selector.as_ref().is_some_and(|selector| controller_ref::selects(selector, &pod.metadata)));
         let (scale, unmanaged) = match plan::asks_owners(&budget) {
-            true => scale::wanted(&self.shared, &key.namespace, &pods).await?,
+            true => scale::wanted(&self.context, &key.namespace, &pods).await?,
             false => (Ok(0), 0),
         };
         Ok(Some(World { budget, pods, scale, unmanaged }))
     }
 
-    fn plan(world: &World, now: Timestamp) -> Plan<Say, PodDisruptionBudgetStatus> {
+    fn plan(world: &World, now: Timestamp) -> Plan<BudgetEvent, PodDisruptionBudgetStatus> {
         plan::plan(world, now)
     }
 
-    async fn apply(&self, key: &Key, Say { warning, reason, message, about }: Say) -> Result<(), Failure> {
-        let caches = &self.shared.caches;
-        let pod = about.and_then(|name| caches.pods.get(&Key::new(&key.namespace, name)));
-        let about = match (pod, caches.budgets.get(key)) {
+    async fn apply(&self, key: &ObjectKey, BudgetEvent { note, pod }: BudgetEvent) -> Result<(), ApiError> {
+        let caches = &self.context.caches;
+        let pod = pod.and_then(|name| caches.pods.get(&ObjectKey::new(&key.namespace, name)));
+        let involved = match (pod, caches.budgets.get(key)) {
             (Some(pod), _) => ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Pod".to_owned()),
@@ -124,14 +126,19 @@ impl Controller for Budgets {
                 uid: pod.meta().uid.clone(),
                 ..ObjectReference::default()
             },
-            (None, Some(budget)) => Owner::new(&self.kind, &budget.metadata).subject(),
+            (None, Some(budget)) => Owner::new(&self.kind, &budget.metadata).involved_object(),
             (None, None) => return Ok(()),
         };
-        self.shared.events.say(Said { about, component: COMPONENT, warning, reason, message });
+        self.context.events.record_as(COMPONENT, involved, note);
         Ok(())
     }
 
-    async fn report(&self, key: &Key, status: PodDisruptionBudgetStatus) -> Result<(), Failure> {
-        act::report(&self.shared.client, &self.shared.caches.budgets, key, &status).await
+    async fn report(
+        &self,
+        key: &ObjectKey,
+        status: PodDisruptionBudgetStatus,
+        _: &Outcomes<()>,
+    ) -> Result<(), ApiError> {
+        object_writes::write_status(&self.context.client, &self.context.caches.budgets, key, &status).await
     }
 }

@@ -1,8 +1,8 @@
-//! How many of a budget's pods may be taken away.
+//! The status of a PodDisruptionBudget: how many of its pods may be evicted. Pure.
 //!
 //! Whoever evicts a pod counts the allowance down and writes the pod's name into the status, in one write that
 //! carries the version. Here the truth is counted: pods that were named and are still there
-//! do not count as healthy, so that news that comes late allows nothing twice. A name is dropped when
+//! do not count as healthy, so that a change that is seen late allows nothing twice. A name is dropped when
 //! its pod is seen to go, or when nothing came of it for two minutes.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -17,13 +17,15 @@ use k8s_openapi::{
 };
 use mainstay_api::share::{self, Round};
 
-use crate::{shell, workloads::pod::Pod};
+use mainstay_events::EventNote;
+
+use crate::{objects::pod::Pod, runtime};
 
 /// A pod that was to be evicted and is still there after this was not.
 const EVICTED_WITHIN: SignedDuration = SignedDuration::from_secs(120);
 /// The same for a pod made in the second of the eviction, which may as well be the next one of its name.
 const REPLACED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
-/// When to try again what failed, even if nothing is heard.
+/// When to try again what failed, even if nothing changes.
 const RETRY: SignedDuration = SignedDuration::from_secs(30);
 
 const CONDITION: &str = "DisruptionAllowed";
@@ -39,12 +41,10 @@ pub struct World {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Say {
-    pub warning: bool,
-    pub reason: &'static str,
-    pub message: String,
-    /// A pod it is about; else the budget itself.
-    pub about: Option<String>,
+/// An event about a pod, or about the budget itself.
+pub struct BudgetEvent {
+    pub note: EventNote,
+    pub pod: Option<String>,
 }
 
 /// Whether it matters how many pods owners want.
@@ -53,15 +53,15 @@ pub fn asks_owners(budget: &PodDisruptionBudget) -> bool {
     spec.max_unavailable.is_some() || matches!(spec.min_available, Some(IntOrString::String(_)))
 }
 
-pub fn plan(world: &World, now: Timestamp) -> shell::Plan<Say, PodDisruptionBudgetStatus> {
+pub fn plan(world: &World, now: Timestamp) -> runtime::Plan<BudgetEvent, PodDisruptionBudgetStatus> {
     let before = world.budget.status.clone().unwrap_or_default();
     let (expected, desired) = match expectation(world) {
         Ok(expectation) => expectation,
         Err(why) => return failed(world, before, why, now),
     };
-    let mut says = Vec::new();
-    let (disrupted, next) = disrupted(world, &before, now, &mut says);
-    let is_healthy = |pod: &&Arc<Pod>| !pod.is_leaving() && !disrupted.contains_key(pod.name()) && pod.is_ready();
+    let mut events = Vec::new();
+    let (disrupted, next) = disrupted(world, &before, now, &mut events);
+    let is_healthy = |pod: &&Arc<Pod>| !pod.is_being_deleted() && !disrupted.contains_key(pod.name()) && pod.is_ready();
     let healthy = i64::try_from(world.pods.iter().filter(is_healthy).count()).unwrap_or(i64::MAX);
     let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
     let generation = world.budget.metadata.generation;
@@ -78,12 +78,12 @@ pub fn plan(world: &World, now: Timestamp) -> shell::Plan<Say, PodDisruptionBudg
     };
     let changed = status != before;
     if changed && world.pods.is_empty() {
-        says.push(Say::warning_free("NoPods", "No matching pods found".to_owned()));
+        events.push(EventNote::normal("NoPods", "No matching pods found").into());
     }
     if changed && world.unmanaged > 0 {
-        says.push(Say::unmanaged(world.unmanaged));
+        events.push(unmanaged_pods(world.unmanaged));
     }
-    shell::Plan { actions: says, status: changed.then_some(status), wake_at: next }
+    runtime::Plan { actions: events, status: changed.then_some(status), requeue_at: next }
 }
 
 /// How many pods there should be, and how many of them healthy.
@@ -109,13 +109,13 @@ fn disrupted(
     world: &World,
     before: &PodDisruptionBudgetStatus,
     now: Timestamp,
-    says: &mut Vec<Say>,
+    events: &mut Vec<BudgetEvent>,
 ) -> (BTreeMap<String, Time>, Option<Timestamp>) {
     let (mut kept, mut next) = (BTreeMap::new(), None::<Timestamp>);
     for (name, Time(at)) in before.disrupted_pods.iter().flatten() {
         let Some(pod) = world.pods.iter().find(|pod| pod.name() == name) else { continue };
         // Times have whole seconds: one made later bears the name of one that went.
-        if pod.is_leaving() || pod.created() > *at {
+        if pod.is_being_deleted() || pod.created() > *at {
             continue;
         }
         let may_be_new = pod.created() == *at;
@@ -127,10 +127,8 @@ fn disrupted(
             let meta = &world.budget.metadata;
             let text = |field: &Option<String>| field.clone().unwrap_or_default();
             let budget = format!("{}/{}", text(&meta.namespace), text(&meta.name));
-            says.push(Say {
-                about: Some(name.clone()),
-                ..Say::warning("NotDeleted", format!("Pod was expected by PDB {budget} to be deleted but it wasn't"))
-            });
+            let message = format!("Pod was expected by PDB {budget} to be deleted but it wasn't");
+            events.push(BudgetEvent { note: EventNote::warning("NotDeleted", message), pod: Some(name.clone()) });
             continue;
         }
         next = Some(next.map_or(until, |next| next.min(until)));
@@ -145,7 +143,7 @@ fn failed(
     before: PodDisruptionBudgetStatus,
     why: String,
     now: Timestamp,
-) -> shell::Plan<Say, PodDisruptionBudgetStatus> {
+) -> runtime::Plan<BudgetEvent, PodDisruptionBudgetStatus> {
     let verdict = ("False", "SyncFailed");
     let status = PodDisruptionBudgetStatus {
         disruptions_allowed: 0,
@@ -154,12 +152,12 @@ fn failed(
     };
     let changed = status != before;
     let message = format!("Failed to calculate the number of expected pods: {why}");
-    let say = changed.then(|| Say::warning("CalculateExpectedPodCountFailed", message));
-    let unmanaged = (changed && world.unmanaged > 0).then(|| Say::unmanaged(world.unmanaged));
-    shell::Plan {
+    let say = changed.then(|| BudgetEvent::from(EventNote::warning("CalculateExpectedPodCountFailed", message)));
+    let unmanaged = (changed && world.unmanaged > 0).then(|| unmanaged_pods(world.unmanaged));
+    runtime::Plan {
         actions: say.into_iter().chain(unmanaged).collect(),
         status: changed.then_some(status),
-        wake_at: Some(now + RETRY),
+        requeue_at: Some(now + RETRY),
     }
 }
 
@@ -193,23 +191,19 @@ fn seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-impl Say {
-    fn warning(reason: &'static str, message: String) -> Self {
-        Self { warning: true, reason, message, about: None }
+impl From<EventNote> for BudgetEvent {
+    fn from(note: EventNote) -> Self {
+        Self { note, pod: None }
     }
+}
 
-    fn warning_free(reason: &'static str, message: String) -> Self {
-        Self { warning: false, ..Self::warning(reason, message) }
-    }
-
-    fn unmanaged(count: usize) -> Self {
-        let message = format!(
-            "Pods selected by this PodDisruptionBudget were found to be unmanaged ({count}). As a result, the status of \
-             the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods \
-             please set \".spec.minAvailable\" field of the PDB to an integer value."
-        );
-        Self::warning("UnmanagedPods", message)
-    }
+fn unmanaged_pods(count: usize) -> BudgetEvent {
+    let message = format!(
+        "Pods selected by this PodDisruptionBudget were found to be unmanaged ({count}). As a result, the status of \
+         the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods \
+         please set \".spec.minAvailable\" field of the PDB to an integer value."
+    );
+    EventNote::warning("UnmanagedPods", message).into()
 }
 
 #[cfg(test)]

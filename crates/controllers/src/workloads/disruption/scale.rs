@@ -9,17 +9,16 @@ use k8s_openapi::{api::autoscaling::v1::Scale, apimachinery::pkg::apis::meta::v1
 use kube::{Api, Client, api::DynamicObject, core::GroupVersionKind, discovery};
 
 use crate::{
-    cache::{Key, controller},
-    failure::{self, Failure},
-    workloads::{Caches, Workloads, pod::Pod},
+    objects::pod::Pod,
+    runtime::{ApiError, Caches, Context, ObjectKey, controller_of, error},
 };
 
 /// The sum over distinct owners, or why it cannot be known; and how many pods have no owner.
 pub async fn wanted(
-    shared: &Workloads,
+    context: &Context,
     namespace: &str,
     pods: &[Arc<Pod>],
-) -> Result<(Result<i64, String>, usize), Failure> {
+) -> Result<(Result<i64, String>, usize), ApiError> {
     let (mut wanted, mut unmanaged) = (BTreeMap::<String, i64>::new(), 0);
     for pod in pods {
         let owners = pod.metadata.owner_references.iter().flatten();
@@ -30,10 +29,10 @@ pub async fn wanted(
         if wanted.contains_key(&owner.uid) {
             continue;
         }
-        let found = match known(&shared.caches, namespace, owner) {
+        let found = match known(&context.caches, namespace, owner) {
             Found::Wants(uid, count) => Ok((uid, count)),
             Found::Nowhere => Err(format!("found no controllers for pod {:?}", pod.name())),
-            Found::Unknown => by_scale(&shared.client, namespace, owner, pod).await?,
+            Found::Unknown => by_scale(&context.client, namespace, owner, pod).await?,
         };
         match found {
             // Under its own uid too: the next pod of the same owner need not ask again.
@@ -57,7 +56,7 @@ enum Found {
 }
 
 fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> Found {
-    let key = Key::new(namespace, &owner.name);
+    let key = ObjectKey::new(namespace, &owner.name);
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
     let wants = |replicas: Option<i32>| Found::Wants(owner.uid.clone(), replicas.unwrap_or(1).into());
     let same = |meta: &kube::api::ObjectMeta| meta.uid.as_deref() == Some(owner.uid.as_str());
@@ -66,14 +65,14 @@ fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> Found {
             let Some(set) = caches.replica_sets.get(&key).filter(|set| same(&set.metadata)) else {
                 return Found::Nowhere;
             };
-            let Some(above) = controller(&set.metadata) else {
+            let Some(above) = controller_of(&set.metadata) else {
                 return wants(set.spec.replicas);
             };
             let owners = set.metadata.owner_references.iter().flatten();
             let Some(named) = owners.into_iter().find(|owner| owner.uid == above && owner.kind == "Deployment") else {
                 return wants(set.spec.replicas);
             };
-            let deployment = caches.deployments.get(&Key::new(namespace, &named.name));
+            let deployment = caches.deployments.get(&ObjectKey::new(namespace, &named.name));
             let deployment = deployment.filter(|it| it.metadata.uid.as_deref() == Some(above));
             deployment.map_or(Found::Nowhere, |deployment| {
                 Found::Wants(above.to_owned(), deployment.spec.replicas.unwrap_or(1).into())
@@ -97,7 +96,7 @@ async fn by_scale(
     namespace: &str,
     owner: &OwnerReference,
     pod: &Pod,
-) -> Result<Result<(String, i64), String>, Failure> {
+) -> Result<Result<(String, i64), String>, ApiError> {
     let nobody = || format!("found no controllers for pod {:?}", pod.name());
     let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
     let kind = GroupVersionKind::gvk(group, version, &owner.kind);
@@ -112,14 +111,14 @@ async fn by_scale(
     let path = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
     let request = kube::core::Request::new(path.resource_url()).get_subresource("scale", &owner.name);
     let doing = || format!("get the scale of {} {namespace}/{}", owner.kind, owner.name);
-    let request = request.map_err(|error| Failure::new(doing(), kube::Error::BuildRequest(error)))?;
+    let request = request.map_err(|error| ApiError::new(doing(), kube::Error::BuildRequest(error)))?;
     match client.request::<Scale>(request).await {
         Ok(scale) if scale.metadata.uid.as_deref() == Some(owner.uid.as_str()) => {
             let replicas = scale.spec.and_then(|spec| spec.replicas).unwrap_or(0);
             Ok(Ok((owner.uid.clone(), replicas.into())))
         }
         Ok(_) => Ok(Err(nobody())),
-        Err(error) if failure::is(&error, 404) => Ok(Err(nobody())),
-        Err(error) => Err(Failure::new(doing(), error)),
+        Err(error) if error::has_code(&error, 404) => Ok(Err(nobody())),
+        Err(error) => Err(ApiError::new(doing(), error)),
     }
 }

@@ -1,6 +1,6 @@
 //! Sets of completion indexes, as a Job's status writes them: `1,3-5,7`.
 //!
-//! Kept as intervals: a Job of a hundred thousand indexes that ends in order is one interval.
+//! CachedObject as intervals: a Job of a hundred thousand indexes that ends in order is one interval.
 
 use std::fmt;
 

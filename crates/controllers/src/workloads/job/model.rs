@@ -1,4 +1,4 @@
-//! A Job against a model of the API: pods end and are deleted at any moment, news of that are late, controllers
+//! A Job against a model of the API: pods end and are deleted at any moment, changes are seen late, controllers
 //! crash between any two of their writes, and a second controller may be at work with a cache of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,15 +8,15 @@ use k8s_openapi::api::batch::v1::JobStatus;
 use proptest::prelude::*;
 
 use super::{
+    finish::{finished, on_record},
     indexes::Indexes,
     plan::{Action, Slot, plan},
     policy::Ruling,
     testing::{at, desired},
     uncounted,
-    verdict::{finished, on_record},
     view::{Desired, Life, View, World},
 };
-use crate::shell::Plan;
+use crate::runtime::Plan;
 
 #[derive(Clone, Debug)]
 enum Command {
@@ -30,17 +30,17 @@ enum Command {
     Delete {
         which: usize,
     },
-    /// The machine is done with a pod that is being deleted.
+    /// The node is done with a pod that is being deleted.
     Confirm {
         which: usize,
     },
-    /// A controller hears of one pod.
-    Hear {
+    /// A controller sees the current state of one pod.
+    Refresh {
         who: usize,
         which: usize,
     },
-    /// A controller takes a turn and is cut off after some writes.
-    Turn {
+    /// A controller reconciles and is cut off after some writes.
+    Reconcile {
         who: usize,
         writes: usize,
     },
@@ -59,8 +59,8 @@ fn command(writers: usize) -> impl Strategy<Value = Command> {
             .prop_map(|(which, life, ignored)| Command::Live { which, life, ignored }),
         1 => (0..8usize).prop_map(|which| Command::Delete { which }),
         2 => (0..8usize).prop_map(|which| Command::Confirm { which }),
-        5 => (0..writers, 0..8usize).prop_map(|(who, which)| Command::Hear { who, which }),
-        6 => (0..writers, writes).prop_map(|(who, writes)| Command::Turn { who, writes }),
+        5 => (0..writers, 0..8usize).prop_map(|(who, which)| Command::Refresh { who, which }),
+        6 => (0..writers, writes).prop_map(|(who, writes)| Command::Reconcile { who, writes }),
         1 => (1..400i64).prop_map(|seconds| Command::Wait { seconds }),
         1 => prop::bool::weighted(0.3).prop_map(Command::Suspend),
         1 => (0..4usize).prop_map(Command::Parallelism),
@@ -137,7 +137,7 @@ impl Model {
             Command::Live { which, life, ignored } => {
                 let Some(name) = self.nth(which) else { return };
                 let pod = self.pods.get_mut(&name).unwrap();
-                if pod.is_over() {
+                if pod.is_finished() {
                     return;
                 }
                 (pod.life, pod.finished) = (life, self.now);
@@ -153,18 +153,18 @@ impl Model {
             Command::Confirm { which } => {
                 let Some(name) = self.nth(which) else { return };
                 let pod = self.pods.get_mut(&name).unwrap();
-                if pod.leaving && !pod.is_over() {
+                if pod.leaving && !pod.is_finished() {
                     (pod.life, pod.finished) = (Life::Failed, self.now);
                 }
                 self.sweep();
             }
-            Command::Hear { who, which } => {
+            Command::Refresh { who, which } => {
                 let names: BTreeSet<&String> = self.pods.keys().chain(self.controllers[who].pods.keys()).collect();
                 if let Some(name) = names.iter().nth(which % names.len().max(1)).map(|name| (*name).clone()) {
-                    self.hear(who, &name);
+                    self.refresh(who, &name);
                 }
             }
-            Command::Turn { who, writes } => self.turn(who, writes),
+            Command::Reconcile { who, writes } => self.reconcile(who, writes),
             Command::Wait { seconds } => self.now += SignedDuration::from_secs(seconds),
             Command::Suspend(suspended) => {
                 self.want.suspended = suspended;
@@ -177,7 +177,7 @@ impl Model {
         }
     }
 
-    fn hear(&mut self, who: usize, name: &str) {
+    fn refresh(&mut self, who: usize, name: &str) {
         match self.pods.get(name) {
             Some(pod) => drop(self.controllers[who].pods.insert(name.to_owned(), pod.clone())),
             None => drop(self.controllers[who].pods.remove(name)),
@@ -186,7 +186,7 @@ impl Model {
 
     fn delete(&mut self, name: &str) {
         let pod = self.pods.get_mut(name).unwrap();
-        if !pod.leaving && !pod.is_over() {
+        if !pod.leaving && !pod.is_finished() {
             pod.finished = self.now;
         }
         pod.leaving = true;
@@ -196,7 +196,7 @@ impl Model {
     /// Pods that are being deleted, have ended and are held by nothing are gone.
     fn sweep(&mut self) {
         self.touch();
-        self.pods.retain(|_, pod| !(pod.leaving && pod.is_over() && !pod.tracked));
+        self.pods.retain(|_, pod| !(pod.leaving && pod.is_finished() && !pod.tracked));
     }
 
     /// Whatever changed has another version.
@@ -223,10 +223,12 @@ impl Model {
             pods: knows.pods.values().cloned().collect(),
             claims: vec![],
             foreign: vec![],
+            used_numbers: Default::default(),
+            predecessors: Default::default(),
         }
     }
 
-    fn turn(&mut self, who: usize, mut writes: usize) {
+    fn reconcile(&mut self, who: usize, mut writes: usize) {
         let world = self.look(who);
         let plan = plan(&world, self.now);
         for action in plan.actions {
@@ -244,7 +246,7 @@ impl Model {
         }
         for begun in &report.begun {
             let stale = self.pods.get(&begun.name).is_none_or(|pod| pod.uid != begun.uid || !pod.tracked);
-            self.hear(who, &begun.name);
+            self.refresh(who, &begun.name);
             if stale {
                 return;
             }
@@ -270,10 +272,10 @@ impl Model {
 
     fn apply(&mut self, who: usize, action: Action) -> bool {
         match action {
-            Action::Claim(claim) => panic!("{claim:?}"),
+            Action::OwnershipChange(claim) => panic!("{claim:?}"),
             Action::Create(Slot { name, index, failures, .. }) => {
                 if self.pods.contains_key(&name) {
-                    self.hear(who, &name);
+                    self.refresh(who, &name);
                     return false;
                 }
                 self.made += 1;
@@ -297,7 +299,7 @@ impl Model {
                 };
                 self.pods.insert(name.clone(), pod);
                 self.touch();
-                self.hear(who, &name);
+                self.refresh(who, &name);
                 let active: Vec<&View> = self.pods.values().filter(|pod| pod.is_active()).collect();
                 if self.controllers.len() == 1 {
                     assert!(active.len() <= self.want.parallelism, "{active:?}");
@@ -309,23 +311,23 @@ impl Model {
                 if self.pods.get(&name).is_some_and(|pod| pod.uid == uid) {
                     self.delete(&name);
                 }
-                self.hear(who, &name);
+                self.refresh(who, &name);
             }
             Action::GiveUp { name, uid, version } => {
                 let found = self.pods.get_mut(&name).filter(|pod| pod.uid == uid);
                 let Some(pod) = found.filter(|pod| pod.version == version) else {
-                    self.hear(who, &name);
+                    self.refresh(who, &name);
                     return false;
                 };
                 pod.tracked = false;
                 self.given_up.insert(uid);
                 self.delete(&name);
-                self.hear(who, &name);
+                self.refresh(who, &name);
             }
             Action::Release { name, uid, version } => {
                 if let Some(pod) = self.pods.get_mut(&name).filter(|pod| pod.uid == uid) {
                     if version.is_some_and(|version| version != pod.version) {
-                        self.hear(who, &name);
+                        self.refresh(who, &name);
                         return false;
                     }
                     pod.tracked = false;
@@ -336,26 +338,26 @@ impl Model {
                     let stopped = content && pod.life == Life::Failed;
                     if !over
                         && !stopped
-                        && pod.is_over()
+                        && pod.is_finished()
                         && (pod.life == Life::Succeeded || pod.ruling != Ruling::Ignore)
                     {
                         self.released.push((uid, pod.life, pod.index));
                     }
                     self.sweep();
                 }
-                self.hear(who, &name);
+                self.refresh(who, &name);
             }
         }
         true
     }
 
-    /// Everything is heard, nothing ends by itself any more, and controllers take turns until nobody acts.
+    /// Everything is seen, nothing ends by itself any more, and controllers reconcile until nobody acts.
     fn settle(&mut self) {
         for _ in 0..200 {
             self.now += SignedDuration::from_secs(400);
-            // Machines confirm, and what runs ends well, so that there is an end.
+            // Nodes confirm, and what runs ends well, so that there is an end.
             for pod in self.pods.values_mut() {
-                if !pod.is_over() {
+                if !pod.is_finished() {
                     (pod.life, pod.finished) = (if pod.leaving { Life::Failed } else { Life::Succeeded }, self.now);
                 }
             }
@@ -366,7 +368,7 @@ impl Model {
                 let world = self.look(who);
                 let planned = plan(&world, self.now);
                 quiet &= planned == Plan::default();
-                self.turn(who, usize::MAX);
+                self.reconcile(who, usize::MAX);
             }
             if quiet {
                 return;

@@ -1,7 +1,7 @@
-//! What to do about a Job: one look at it and its pods decides.
+//! What a Job does next, from the Job and its pods alone. Pure.
 //!
-//! Nothing is remembered between turns. What has to come first is done first and goes on record;
-//! what follows from it follows in a later turn, from the record: pods are stopped once the end is
+//! Nothing is remembered between reconciles. What has to come first is done first and goes on record;
+//! what follows from it follows in a later reconcile, from the record: pods are stopped once the end is
 //! decided, released once they are counted, and the Job is over once nothing of it is left.
 
 use std::collections::HashSet;
@@ -9,24 +9,23 @@ use std::collections::HashSet;
 use jiff::Timestamp;
 use k8s_openapi::{api::batch::v1::JobStatus, apimachinery::pkg::apis::meta::v1::Time};
 
+use mainstay_events::EventNote;
+
 use super::{
     backoff,
-    count::{Begun, Tally, some, to_i32},
+    finish::{self, End},
     policy::Ruling,
-    verdict::{self, End},
+    tracking::{Begun, Tally, some, to_i32},
     view::{Desired, Life, View, World},
 };
-use crate::{
-    shell::Plan,
-    workloads::{owner::Claim, template},
-};
+use crate::{names, runtime::Plan, workloads::controller_ref::OwnershipChange};
 
-/// How many pods one turn makes or gives up at most.
+/// How many pods one reconcile makes or gives up at most.
 const BURST: usize = 500;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    Claim(Claim),
+    OwnershipChange(OwnershipChange),
     Create(Slot),
     /// Ends a pod that will be counted.
     Stop {
@@ -67,21 +66,14 @@ pub struct Report {
     pub status: JobStatus,
     /// Pods that must still be uncounted when it is written.
     pub begun: Vec<Begun>,
-    pub say: Vec<Say>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Say {
-    pub warning: bool,
-    pub reason: &'static str,
-    pub message: String,
+    pub events: Vec<EventNote>,
 }
 
 pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
     if !world.claims.is_empty() {
-        return Plan::act(world.claims.iter().cloned().map(Action::Claim));
+        return Plan::act(world.claims.iter().cloned().map(Action::OwnershipChange));
     }
-    if verdict::finished(&world.status).is_some() || world.want.leaving {
+    if finish::finished(&world.status).is_some() || world.want.leaving {
         return Plan::act(world.pods.iter().filter(|pod| pod.tracked).map(|pod| release(pod, false)));
     }
     let tally = Tally::of(world);
@@ -93,7 +85,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
     if status.start_time.is_none() && !world.want.suspended {
         status.start_time = Some(Time(now));
     }
-    match (verdict::on_record(&world.status), verdict::judge(world, &tally, now)) {
+    match (finish::on_record(&world.status), finish::judge(world, &tally, now)) {
         (Some(end), _) => {
             plan.actions.extend(world.pods.iter().filter(|pod| pod.is_active()).map(stop));
             if is_settled(world, &status) {
@@ -101,15 +93,16 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
             }
         }
         (None, Some(end)) => {
-            verdict::set(&mut status, end.target(), true, &end.reason, &end.message, now);
+            finish::set(&mut status, end.target(), true, &end.reason, &end.message, now);
         }
         (None, None) => {
-            plan.wake_at = verdict::deadline(world);
+            plan.requeue_at = finish::deadline(world);
             suspend_or_resume(&world.want, &mut status, &mut say, now);
             staff(world, &tally, &mut plan, now);
         }
     }
-    plan.status = (status != world.status).then(|| Report { version: world.version.clone(), status, begun, say });
+    plan.status =
+        (status != world.status).then(|| Report { version: world.version.clone(), status, begun, events: say });
     plan
 }
 
@@ -128,38 +121,28 @@ fn is_settled(world: &World, status: &JobStatus) -> bool {
     waiting.count() == 0 && !world.pods.iter().any(living)
 }
 
-fn conclude(world: &World, end: &End, status: &mut JobStatus, say: &mut Vec<Say>, now: Timestamp) {
-    verdict::set(status, end.terminal(), true, &end.reason, &end.message, now);
+fn conclude(world: &World, end: &End, status: &mut JobStatus, say: &mut Vec<EventNote>, now: Timestamp) {
+    finish::set(status, end.terminal(), true, &end.reason, &end.message, now);
     if end.success {
         let started = status.start_time.as_ref().map_or(now, |Time(started)| *started);
         status.completion_time = Some(Time(now.max(started)));
         let wanted = world.want.completions.unwrap_or(usize::MAX);
         if usize::try_from(status.succeeded.unwrap_or_default()).is_ok_and(|succeeded| succeeded > wanted) {
             let message = "Too many succeeded pods running after completion count reached";
-            say.push(Say::warning("TooManySucceededPods", message));
+            say.push(EventNote::warning("TooManySucceededPods", message));
         }
-        say.push(Say::normal("Completed", "Job completed"));
+        say.push(EventNote::normal("Completed", "Job completed"));
     } else {
-        say.push(Say::warning(end.known_reason(), &end.message));
-    }
-}
-
-impl Say {
-    fn normal(reason: &'static str, message: &str) -> Self {
-        Self { warning: false, reason, message: message.to_owned() }
-    }
-
-    fn warning(reason: &'static str, message: &str) -> Self {
-        Self { warning: true, ..Self::normal(reason, message) }
+        say.push(EventNote::warning(end.known_reason(), &end.message));
     }
 }
 
 /// A resumed Job starts its clock again.
-fn suspend_or_resume(want: &Desired, status: &mut JobStatus, say: &mut Vec<Say>, now: Timestamp) {
+fn suspend_or_resume(want: &Desired, status: &mut JobStatus, say: &mut Vec<EventNote>, now: Timestamp) {
     let (reason, message) =
         if want.suspended { ("JobSuspended", "Job suspended") } else { ("JobResumed", "Job resumed") };
-    if verdict::set(status, "Suspended", want.suspended, reason, message, now) {
-        say.push(Say::normal(if want.suspended { "Suspended" } else { "Resumed" }, message));
+    if finish::set(status, "Suspended", want.suspended, reason, message, now) {
+        say.push(EventNote::normal(if want.suspended { "Suspended" } else { "Resumed" }, message));
         if !want.suspended {
             status.start_time = Some(Time(now));
         }
@@ -182,7 +165,7 @@ fn staff(world: &World, tally: &Tally, plan: &mut Plan<Action, Report>, now: Tim
     for slot in missing {
         match common.max(due(&slot)).filter(|due| *due > now) {
             None => plan.actions.push(Action::Create(slot)),
-            Some(due) => plan.wake_at = Some(plan.wake_at.map_or(due, |wake| wake.min(due))),
+            Some(due) => plan.requeue_at = Some(plan.requeue_at.map_or(due, |wake| wake.min(due))),
         }
     }
 }
@@ -244,7 +227,7 @@ pub fn missing(world: &World, tally: &Tally) -> Vec<Slot> {
     let taken: HashSet<&str> =
         pods.iter().map(|pod| pod.name.as_str()).chain(world.foreign.iter().map(String::as_str)).collect();
     if !want.indexed {
-        let names = template::vacant(&want.name, &want.uid, |name| taken.contains(name));
+        let names = names::fresh(&want.name, &want.uid, &world.used_numbers, |name| taken.contains(name));
         return names
             .take(count)
             .map(|name| Slot { job: want.uid.clone(), name, index: None, failures: None })
@@ -256,13 +239,14 @@ pub fn missing(world: &World, tally: &Tally) -> Vec<Slot> {
         settled = settled.union(failed);
     }
     let indexes = settled.missing(want.indexes()).take(count);
-    indexes.filter_map(|index| indexed_slot(world, tally, index, &taken)).collect()
+    indexes.map(|index| indexed_slot(world, tally, index, &taken)).collect()
 }
 
-fn indexed_slot(world: &World, tally: &Tally, index: usize, taken: &HashSet<&str>) -> Option<Slot> {
+fn indexed_slot(world: &World, tally: &Tally, index: usize, taken: &HashSet<&str>) -> Slot {
     let want = &world.want;
     let owner = indexed_name(&want.name, index);
-    let name = template::vacant(&owner, &want.uid, |name| taken.contains(name)).next()?;
+    let last = world.predecessors.get(&index);
+    let name = names::successor(&owner, &want.uid, &index.to_string(), last, |name| taken.contains(name));
     let failures = tally.failed_indexes.as_ref().map(|_| match tally.to_replace(world, index) {
         None => (0, 0),
         Some(View { index_failures, index_ignored, ruling: Ruling::Ignore, .. }) => {
@@ -270,7 +254,7 @@ fn indexed_slot(world: &World, tally: &Tally, index: usize, taken: &HashSet<&str
         }
         Some(last) => (last.index_failures.saturating_add(1), last.index_ignored),
     });
-    Some(Slot { job: want.uid.clone(), name, index: Some(index), failures })
+    Slot { job: want.uid.clone(), name, index: Some(index), failures }
 }
 
 /// Long names lose their end, never the index.

@@ -1,4 +1,4 @@
-//! What a Job says about failing pods one by one, and about being content early.
+//! podFailurePolicy and successPolicy of a Job. Pure.
 
 use k8s_openapi::api::{
     batch::v1::{PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule, SuccessPolicy},
@@ -6,7 +6,7 @@ use k8s_openapi::api::{
 };
 
 use super::indexes::Indexes;
-use crate::workloads::pod::Pod;
+use crate::objects::pod::Pod;
 
 /// What the failure of a pod means, should it fail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

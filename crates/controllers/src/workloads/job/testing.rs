@@ -38,7 +38,16 @@ pub fn indexed() -> Desired {
 
 pub fn world(want: Desired, pods: Vec<View>) -> World {
     let status = JobStatus::default();
-    World { want, version: "1".into(), status, pods, claims: vec![], foreign: vec![] }
+    World {
+        want,
+        version: "1".into(),
+        status,
+        pods,
+        claims: vec![],
+        foreign: vec![],
+        used_numbers: Default::default(),
+        predecessors: Default::default(),
+    }
 }
 
 /// Its name is its uid, and a number at the end its index.

@@ -5,13 +5,13 @@ use k8s_openapi::api::batch::v1::{JobStatus, SuccessPolicy};
 use serde_json::{Value, json};
 
 use super::{
+    finish::condition,
     plan::{Action, Report, plan},
     policy::Ruling,
     testing::*,
-    verdict::condition,
     view::{Desired, Life, View, World},
 };
-use crate::shell::Plan;
+use crate::runtime::Plan;
 
 const NOW: i64 = 1000;
 
@@ -22,7 +22,7 @@ fn look(world: &World) -> Plan<Action, Report> {
 /// What a plan does, in short; names of new pods without their letters.
 fn deeds(plan: &Plan<Action, Report>) -> Vec<String> {
     let deed = |action: &Action| match action {
-        Action::Claim(claim) => format!("{claim:?}"),
+        Action::OwnershipChange(claim) => format!("{claim:?}"),
         Action::Create(slot) => match slot.index {
             Some(index) => format!("create {index}"),
             None => "create".to_owned(),
@@ -167,7 +167,7 @@ fn a_pod_put_down_as_failed_does_not_succeed_later() {
 fn failures_are_made_good_after_a_pause() {
     let plan = look(&world(desired(), vec![failed("a", NOW - 4)]));
     assert!(deeds(&plan).is_empty());
-    assert_eq!(plan.wake_at, Some(at(NOW + 6)));
+    assert_eq!(plan.requeue_at, Some(at(NOW + 6)));
     assert_eq!(deeds(&look(&world(desired(), vec![failed("a", NOW - 10)]))), ["create", "create"]);
 }
 
@@ -259,7 +259,7 @@ fn once_decided_pods_are_stopped_counted_and_then_it_is_over() {
         world.status = status(decided(target));
         let plan = look(&world);
         assert_eq!(deeds(&plan), ["stop a", "stop b"]);
-        let mut turns = 0;
+        let mut reconciles = 0;
         while condition(&world.status, terminal).is_none() {
             let plan = look(&world);
             for deed in deeds(&plan) {
@@ -272,8 +272,8 @@ fn once_decided_pods_are_stopped_counted_and_then_it_is_over() {
             if let Some(report) = plan.status {
                 world.status = report.status;
             }
-            turns += 1;
-            assert!(turns < 10);
+            reconciles += 1;
+            assert!(reconciles < 10);
         }
         assert_eq!(world.status.failed.unwrap_or_default(), failures, "{target}");
         assert_eq!(world.status.completion_time.is_some(), terminal == "Complete");
@@ -302,7 +302,7 @@ fn suspending_gives_up_pods_uncounted_and_resuming_starts_the_clock_again() {
     );
     assert!(report.get("startTime").is_none());
     assert_eq!(report["uncountedTerminatedPods"], json!({ "succeeded": ["b"] }));
-    assert_eq!(plan.status.as_ref().unwrap().say[0].reason, "Suspended");
+    assert_eq!(plan.status.as_ref().unwrap().events[0].reason, "Suspended");
 
     world.status = plan.status.unwrap().status;
     world.want.suspended = false;
@@ -315,7 +315,7 @@ fn suspending_gives_up_pods_uncounted_and_resuming_starts_the_clock_again() {
         json!([{ "type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed" }])
     );
     assert_eq!(report["startTime"], "1970-01-01T00:16:40Z");
-    assert_eq!(plan.status.unwrap().say[0].reason, "Resumed");
+    assert_eq!(plan.status.unwrap().events[0].reason, "Resumed");
 }
 
 #[test]

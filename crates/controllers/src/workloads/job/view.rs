@@ -1,4 +1,6 @@
-//! A Job and its pods, as far as decisions about them go.
+//! A Job and its pods as far as decisions depend on them.
+
+use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -7,7 +9,11 @@ use k8s_openapi::{
 };
 
 use super::policy::{self, Ruling};
-use crate::workloads::{owner::Claim, pod::Pod};
+use crate::{
+    names::{Predecessor, UsedNumbers},
+    objects::pod::Pod,
+    workloads::controller_ref::OwnershipChange,
+};
 
 /// Keeps a pod from vanishing before it was counted.
 pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
@@ -18,7 +24,7 @@ pub const INDEX_IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-c
 /// The one in charge of Jobs that name nobody else.
 const MANAGER: &str = "kubernetes.io/job-controller";
 
-/// Everything a turn looks at.
+/// Everything a decision depends on.
 #[derive(Clone, Debug)]
 pub struct World {
     pub want: Desired,
@@ -28,9 +34,13 @@ pub struct World {
     /// All pods of the Job. Nothing the record names as uncounted is missing by mistake.
     pub pods: Vec<View>,
     /// Changes of ownership that come before anything else.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<OwnershipChange>,
     /// Names that pods of others bear, of those we would give.
     pub foreign: Vec<String>,
+    /// Numbers that names of its pods had.
+    pub used_numbers: UsedNumbers,
+    /// The newest pod that each index ever had.
+    pub predecessors: HashMap<usize, Predecessor>,
 }
 
 #[derive(Clone, Debug)]
@@ -144,7 +154,7 @@ impl View {
                 "Running" => Life::Running,
                 _ => Life::Pending,
             },
-            leaving: pod.is_leaving(),
+            leaving: pod.is_being_deleted(),
             tracked: finalizers.into_iter().any(|finalizer| finalizer == TRACKING),
             placed: !pod.spec.node_name.is_empty(),
             ready: pod.is_ready(),
@@ -155,18 +165,18 @@ impl View {
         }
     }
 
-    pub fn is_over(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         matches!(self.life, Life::Succeeded | Life::Failed)
     }
 
     /// Neither ended nor being deleted.
     pub fn is_active(&self) -> bool {
-        !self.leaving && !self.is_over()
+        !self.leaving && !self.is_finished()
     }
 
     /// Being deleted, and not ended yet.
     pub fn is_terminating(&self) -> bool {
-        self.leaving && !self.is_over()
+        self.leaving && !self.is_finished()
     }
 
     /// Ended badly. One that is being deleted will hardly end well, and may never say how it ended.

@@ -43,8 +43,8 @@ fn class(mode: &str, provisioner: &str) -> StorageClass {
     }))
 }
 
-fn machine() -> Machine {
-    Machine {
+fn node() -> NodeInfo {
+    NodeInfo {
         name: "here".to_owned(),
         labels: [("kubernetes.io/hostname".to_owned(), "here".to_owned())].into(),
         directory: Some("/data/volumes".to_owned()),
@@ -74,7 +74,7 @@ fn short(plan: &Plan<Action, ClaimStatus>) -> Vec<String> {
             ];
             format!("change{}", parts.into_iter().flatten().collect::<String>())
         }
-        Action::Say(say) => format!("say {}", say.reason),
+        Action::RecordEvent(note) => format!("event {}", note.reason),
     };
     plan.actions.iter().map(action).chain(plan.status.iter().map(|status| status.phase.to_owned())).collect()
 }
@@ -83,17 +83,17 @@ fn short(plan: &Plan<Action, ClaimStatus>) -> Vec<String> {
 fn a_claim_waits_for_a_pod_and_then_gets_a_volume_on_its_machine() {
     let waiting = class("WaitForFirstConsumer", PROVISIONER);
     let mut world = World { claim: claim(json!({})), classes: vec![waiting], ..World::default() };
-    assert_eq!(short(&plan(&world)), ["say WaitForFirstConsumer"]);
-    world.machine = Some(Machine { directory: None, ..machine() });
-    assert_eq!(short(&plan(&world)), ["say ProvisioningFailed"]);
-    world.machine = Some(machine());
+    assert_eq!(short(&plan(&world)), ["event WaitForFirstConsumer"]);
+    world.node = Some(NodeInfo { directory: None, ..node() });
+    assert_eq!(short(&plan(&world)), ["event ProvisioningFailed"]);
+    world.node = Some(node());
     let plan_now = plan(&world);
-    assert_eq!(short(&plan_now), ["make pvc-u", "say ProvisioningSucceeded"]);
+    assert_eq!(short(&plan_now), ["make pvc-u", "event ProvisioningSucceeded"]);
     let Action::Provision(made) = &plan_now.actions[0] else { panic!("a volume") };
     let spec = made.spec.as_ref().unwrap();
     assert_eq!(spec.local.as_ref().unwrap().path, "/data/volumes/pvc-u");
     assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some("Delete"));
-    assert!(fit::reaches(made, &machine()) && !fit::reaches(made, &Machine::default()));
+    assert!(matching::reaches(made, &node()) && !matching::reaches(made, &NodeInfo::default()));
 
     // The volume names the claim already; what is left is for the claim to name it.
     world.volumes = vec![(**made).clone()];
@@ -131,7 +131,7 @@ fn the_smallest_volume_that_suits_is_taken() {
         volume("old", "5Gi", json!({"status": {"phase": "Released"}})),
     ];
     let classes = vec![class("WaitForFirstConsumer", PROVISIONER)];
-    let mut world = World { claim: claim(json!({})), volumes, classes, machine: Some(machine()), ..World::default() };
+    let mut world = World { claim: claim(json!({})), volumes, classes, node: Some(node()), ..World::default() };
     assert_eq!(short(&plan(&world)), ["take right@9 for u", "change volume=right"]);
     // One that was set aside for this claim comes before all others.
     world.volumes.push(volume("mine", "1Ti", json!({"spec": {"claimRef": {"namespace": "n", "name": "c"}}})));
@@ -139,7 +139,7 @@ fn the_smallest_volume_that_suits_is_taken() {
     // A selector narrows it down.
     world.volumes.pop();
     world.claim = claim(json!({"spec": {"selector": {"matchLabels": {"disk": "ssd"}}}}));
-    assert_eq!(short(&plan(&world)), ["say ProvisioningFailed"]);
+    assert_eq!(short(&plan(&world)), ["event ProvisioningFailed"]);
     world.volumes.push(volume("ssd", "7Gi", json!({"metadata": {"labels": {"disk": "ssd"}}})));
     assert_eq!(short(&plan(&world)), ["take ssd@9 for u", "change volume=ssd"]);
 }
@@ -152,10 +152,10 @@ fn a_claim_that_names_its_volume_gets_that_or_none() {
     world.volumes = vec![volume("pv", "5Gi", json!({}))];
     assert_eq!(short(&plan(&world)), ["take pv@9 for u"]);
     world.volumes = vec![volume("pv", "1Gi", json!({}))];
-    assert_eq!(short(&plan(&world)), ["say VolumeMismatch"]);
+    assert_eq!(short(&plan(&world)), ["event VolumeMismatch"]);
     world.volumes =
         vec![volume("pv", "5Gi", json!({"spec": {"claimRef": {"namespace": "n", "name": "x", "uid": "y"}}}))];
-    assert_eq!(short(&plan(&world)), ["say VolumeMismatch"]);
+    assert_eq!(short(&plan(&world)), ["event VolumeMismatch"]);
     world.volumes =
         vec![volume("pv", "5Gi", json!({"spec": {"claimRef": {"namespace": "n", "name": "c", "uid": "u"}}}))];
     assert_eq!(short(&plan(&world)), ["change volume=pv"]);
@@ -168,16 +168,19 @@ fn claims_get_the_default_class_and_protection_and_others_are_left_to_their_prov
     let mut world = World { claim: bare, classes: vec![class("Immediate", "other.io/x")], ..World::default() };
     assert_eq!(short(&plan(&world)), [format!("change finalizers={CLAIM_PROTECTION} class=local-path")]);
     world.classes.clear();
-    assert_eq!(short(&plan(&world)), ["say FailedBinding".to_owned(), format!("change finalizers={CLAIM_PROTECTION}")]);
+    assert_eq!(
+        short(&plan(&world)),
+        ["event FailedBinding".to_owned(), format!("change finalizers={CLAIM_PROTECTION}")]
+    );
     world.claim = claim(json!({}));
-    assert_eq!(short(&plan(&world)), ["say ProvisioningFailed"]);
+    assert_eq!(short(&plan(&world)), ["event ProvisioningFailed"]);
     world.classes = vec![class("Immediate", "other.io/x")];
-    assert_eq!(short(&plan(&world)), ["say ExternalProvisioning"]);
+    assert_eq!(short(&plan(&world)), ["event ExternalProvisioning"]);
     world.classes = vec![class("Immediate", PROVISIONER)];
-    assert_eq!(short(&plan(&world)), ["say WaitForFirstConsumer"]);
+    assert_eq!(short(&plan(&world)), ["event WaitForFirstConsumer"]);
     world.claim = claim(json!({"spec": {"accessModes": ["ReadWriteMany"]}}));
-    world.machine = Some(machine());
-    assert_eq!(short(&plan(&world)), ["say ProvisioningFailed"]);
+    world.node = Some(node());
+    assert_eq!(short(&plan(&world)), ["event ProvisioningFailed"]);
 }
 
 #[test]

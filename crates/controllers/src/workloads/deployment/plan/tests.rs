@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::workloads::{
-    deployment::{object::Leeway, view::Counts},
-    owner::Claim,
+use crate::{
+    objects::deployment::Leeway,
+    workloads::{controller_ref::OwnershipChange, deployment::view::Counts},
 };
 
 fn at(second: i64) -> Timestamp {
@@ -221,10 +221,10 @@ fn old_revisions_beyond_the_limit_are_forgotten_once_all_is_well() {
 
 #[test]
 fn ownership_comes_first_and_one_that_goes_does_nothing() {
-    let claim = Claim::Adopt { name: "x".into(), uid: "x".into(), version: "1".into() };
+    let claim = OwnershipChange::Adopt { name: "x".into(), uid: "x".into(), version: "1".into() };
     let mut adopting = world(want(3, 1, 0), vec![]);
     adopting.claims.push(claim.clone());
-    assert_eq!(plan(&adopting, at(10)).actions, [Step::Claim(claim)]);
+    assert_eq!(plan(&adopting, at(10)).actions, [Step::OwnershipChange(claim)]);
     let leaving = world(Desired { leaving: true, ..want(3, 1, 0) }, vec![]);
     assert!(plan(&leaving, at(10)).actions.is_empty());
 }
@@ -237,16 +237,16 @@ fn progress_is_told_and_its_lack_too() {
     assert_eq!(reason(&status, "Progressing"), ("True".into(), "ReplicaSetUpdated".into()));
     assert_eq!(reason(&status, "Available"), ("True".into(), "MinimumReplicasAvailable".into()));
     assert_eq!((status.replicas, status.updated_replicas, status.unavailable_replicas), (4, 1, 1));
-    assert_eq!(moving.wake_at, Some(at(10) + SignedDuration::from_secs(601)));
+    assert_eq!(moving.requeue_at, Some(at(10) + SignedDuration::from_secs(601)));
 
     rolling.standing = status.clone();
     let waiting = plan(&rolling, at(500));
-    assert_eq!((waiting.status.unwrap(), waiting.wake_at), (status, Some(at(611))));
+    assert_eq!((waiting.status.unwrap(), waiting.requeue_at), (status, Some(at(611))));
     let late = plan(&rolling, at(611));
     let status = late.status.unwrap();
     assert_eq!(reason(&status, "Progressing"), ("False".into(), "ProgressDeadlineExceeded".into()));
     let message = status.condition("Progressing").unwrap().message.clone().unwrap();
-    assert_eq!((message.as_str(), late.wake_at), ("ReplicaSet \"new\" has timed out progressing.", None));
+    assert_eq!((message.as_str(), late.requeue_at), ("ReplicaSet \"new\" has timed out progressing.", None));
 
     rolling.standing = status;
     rolling.sets = world(want(3, 1, 0), vec![set("old", 1, 0, 0), set("new", 2, 3, 3)]).sets;
@@ -254,14 +254,14 @@ fn progress_is_told_and_its_lack_too() {
     assert_eq!(reason(&done, "Progressing"), ("True".into(), "NewReplicaSetAvailable".into()));
     rolling.standing = done.clone();
     let rests = plan(&rolling, at(9000));
-    assert!(rests.actions.is_empty() && rests.wake_at.is_none());
+    assert!(rests.actions.is_empty() && rests.requeue_at.is_none());
     assert_eq!(rests.status.unwrap(), done);
 }
 
 #[test]
 fn without_a_deadline_nothing_is_said_of_progress() {
     let plan = plan(&world(Desired { deadline: None, ..want(3, 1, 0) }, vec![set("new", 1, 3, 1)]), at(10));
-    assert!(plan.wake_at.is_none());
+    assert!(plan.requeue_at.is_none());
     let status = plan.status.unwrap();
     assert_eq!(reason(&status, "Available").1, "MinimumReplicasUnavailable");
     assert!(status.condition("Progressing").is_none());

@@ -80,8 +80,8 @@ fn what_cannot_be_counted_allows_nothing() {
     let condition = &status.conditions.unwrap()[0];
     assert_eq!((status.disruptions_allowed, condition.reason.as_str()), (0, "SyncFailed"));
     assert_eq!(condition.message, "found no controllers for pod \"r0\"");
-    assert_eq!(plan.actions[0].reason, "CalculateExpectedPodCountFailed");
-    assert_eq!(plan.wake_at, Some(at(230)));
+    assert_eq!(plan.actions[0].note.reason, "CalculateExpectedPodCountFailed");
+    assert_eq!(plan.requeue_at, Some(at(230)));
 }
 
 #[test]
@@ -94,11 +94,11 @@ fn evicted_pods_do_not_count_until_they_are_seen_to_go() {
     let status = early.status.unwrap();
     assert_eq!((status.disruptions_allowed, status.current_healthy), (1, 2));
     assert_eq!(status.disrupted_pods.unwrap().keys().collect::<Vec<_>>(), ["r0"]);
-    assert_eq!(early.wake_at, Some(at(220)));
+    assert_eq!(early.requeue_at, Some(at(220)));
     let late = plan(&it, at(220));
     let status = late.status.unwrap();
     assert_eq!((status.disruptions_allowed, status.disrupted_pods), (2, None), "nothing came of it");
-    assert_eq!((late.actions[0].reason, late.actions[0].about.as_deref()), ("NotDeleted", Some("r0")));
+    assert_eq!((&*late.actions[0].note.reason, late.actions[0].pod.as_deref()), ("NotDeleted", Some("r0")));
     it.pods[0] = pod("r0", true, true);
     let status = plan(&it, at(110)).status.unwrap();
     assert_eq!((status.disruptions_allowed, status.current_healthy, status.disrupted_pods), (1, 2, None));
@@ -111,7 +111,7 @@ fn evicted_pods_do_not_count_until_they_are_seen_to_go() {
     either.metadata.creation_timestamp = Some(Time(at(100)));
     it.pods[0] = Arc::new(either);
     let early = plan(&it, at(104));
-    assert_eq!((early.status.unwrap().disruptions_allowed, early.wake_at), (1, Some(at(105))), "one or the other");
+    assert_eq!((early.status.unwrap().disruptions_allowed, early.requeue_at), (1, Some(at(105))), "one or the other");
     let late = plan(&it, at(105));
     let status = late.status.unwrap();
     assert_eq!((status.disruptions_allowed, status.disrupted_pods, late.actions.len()), (2, None, 0));
@@ -121,14 +121,14 @@ fn evicted_pods_do_not_count_until_they_are_seen_to_go() {
 fn a_budget_that_covers_nothing_says_so_once() {
     let mut it = world(json!({ "minAvailable": 0 }), vec![], 0);
     let first = plan(&it, at(100));
-    assert_eq!(first.actions[0].reason, "NoPods");
+    assert_eq!(first.actions[0].note.reason, "NoPods");
     assert_eq!(first.status.as_ref().unwrap().disruptions_allowed, 0);
     Arc::make_mut(&mut it.budget).status = first.status;
     assert!(plan(&it, at(200)).actions.is_empty());
 }
 
 proptest! {
-    /// Evictions take from the allowance; news of pods may come late. There are never fewer healthy pods than desired.
+    /// Evictions take from the allowance; changes of pods may be seen late. There are never fewer healthy pods than desired.
     #[test]
     fn late_news_never_allows_too_much(
         most in 0..4_i64,
@@ -146,7 +146,7 @@ proptest! {
                 1 => it.pods = truth.clone(),
                 _ => {
                     let status = Arc::make_mut(&mut it.budget).status.get_or_insert_default();
-                    if status.disruptions_allowed > 0 && !truth[which].is_leaving() {
+                    if status.disruptions_allowed > 0 && !truth[which].is_being_deleted() {
                         status.disruptions_allowed -= 1;
                         let name = truth[which].name().to_owned();
                         truth[which] = pod(&name, true, true);
@@ -154,7 +154,7 @@ proptest! {
                     }
                 }
             }
-            let left = truth.iter().filter(|pod| !pod.is_leaving()).count();
+            let left = truth.iter().filter(|pod| !pod.is_being_deleted()).count();
             prop_assert!(i64::try_from(left).unwrap() >= 6 - most);
         }
     }

@@ -4,7 +4,7 @@ use super::*;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    Turn,
+    Reconcile,
     /// A set makes and deletes pods as its size says.
     Act(usize),
     /// A set reports what it has.
@@ -23,7 +23,7 @@ enum Event {
 
 fn calm() -> impl Strategy<Value = Event> {
     prop_oneof![
-        6 => Just(Event::Turn),
+        6 => Just(Event::Reconcile),
         4 => (0..4usize).prop_map(Event::Act),
         4 => (0..4usize).prop_map(Event::Report),
         6 => (0..4usize).prop_map(Event::Start),
@@ -80,7 +80,7 @@ impl Model {
     }
 
     /// Returns whether anything was done or said.
-    fn turn(&mut self) -> bool {
+    fn reconcile(&mut self) -> bool {
         let Plan { actions, status, .. } = self.look();
         let mut busy = !actions.is_empty();
         for step in actions {
@@ -99,7 +99,7 @@ impl Model {
 
     fn apply(&mut self, step: Step) {
         match step {
-            Step::Claim(_) => {}
+            Step::OwnershipChange(_) => {}
             Step::Annotate { set, annotations, .. } => self.set(&set.name).annotations.extend(annotations),
             Step::Revise { revision, .. } => {
                 self.world.want.annotations.insert(REVISION.into(), revision.to_string());
@@ -134,8 +134,8 @@ impl Model {
     fn happen(&mut self, event: Event) {
         let name = |at: usize| self.world.sets.get(at).map(|set| set.name.clone());
         match event {
-            Event::Turn => {
-                self.turn();
+            Event::Reconcile => {
+                self.reconcile();
             }
             Event::Act(at) => name(at).into_iter().for_each(|name| self.act(&name)),
             Event::Report(at) => name(at).into_iter().for_each(|name| self.report(&name)),
@@ -193,7 +193,7 @@ impl Model {
     fn settle(&mut self) -> Result<(), TestCaseError> {
         for round in 0.. {
             prop_assert!(round < 100, "does not come to rest");
-            let busy = self.turn();
+            let busy = self.reconcile();
             for name in self.truth.keys().cloned().collect::<Vec<_>>() {
                 self.act(&name);
                 self.pods(Some(name.clone()), |pods| {
@@ -201,7 +201,7 @@ impl Model {
                 });
                 self.report(&name);
             }
-            if !busy && !self.turn() {
+            if !busy && !self.reconcile() {
                 break;
             }
         }

@@ -1,0 +1,191 @@
+//! What all controllers share: client, caches, event recorder, metrics and clock.
+
+use std::{fmt::Debug, hash::Hash, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet, StatefulSet},
+    batch::v1::{CronJob, Job},
+    coordination::v1::Lease,
+    core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim},
+    discovery::v1::EndpointSlice,
+    policy::v1::PodDisruptionBudget,
+    storage::v1::StorageClass,
+};
+use kube::Client;
+use mainstay_api::{service_table::ServiceTable, wellknown::namespace::NODE_LEASES};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Cache, Controller, ControllerMetrics, EventRecorder, Limits, WorkQueue, discovery::DiscoveryCache,
+    metadata_watch::MetadataWatch, runner,
+};
+use crate::objects::{
+    deployment::Deployment,
+    pod::Pod,
+    replica_set::{ReplicaSet, ReplicationController},
+    service::Service,
+};
+
+macro_rules! caches {
+    ($($name:ident: $kind:ty $(, in $namespace:expr)?;)*) => {
+        /// The kinds that controllers look at, each listed and watched once.
+        pub struct Caches { $(pub $name: Arc<Cache<$kind>>,)* }
+
+        impl Default for Caches {
+            fn default() -> Self {
+                Self { $($name: Cache::new()$(.within($namespace))?.into(),)* }
+            }
+        }
+
+        impl Caches {
+            /// Lists and watches all kinds until asked to stop.
+            pub fn run(&self, client: &Client, tasks: &TaskTracker, stop: &CancellationToken) {
+                $(tasks.spawn(self.$name.clone().run(client.clone(), stop.clone()));)*
+            }
+
+            /// Returns once every cache has been filled.
+            pub async fn synced(&self) {
+                $(self.$name.synced().await;)*
+            }
+        }
+    };
+}
+
+caches! {
+    namespaces: Namespace;
+    pods: Pod;
+    nodes: Node;
+    node_leases: Lease, in NODE_LEASES;
+    replica_sets: ReplicaSet;
+    replication_controllers: ReplicationController;
+    deployments: Deployment;
+    stateful_sets: StatefulSet;
+    daemon_sets: DaemonSet;
+    revisions: ControllerRevision;
+    budgets: PodDisruptionBudget;
+    claims: PersistentVolumeClaim;
+    volumes: PersistentVolume;
+    storage_classes: StorageClass;
+    jobs: Job;
+    cron_jobs: CronJob;
+    services: Service;
+    slices: EndpointSlice;
+    endpoints: Endpoints;
+}
+
+/// Where the time comes from, so that tests can set it.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl Clock {
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    pub fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new(Timestamp::now)
+    }
+}
+
+pub struct Context {
+    pub client: Client,
+    pub caches: Caches,
+    pub events: EventRecorder,
+    pub metrics: ControllerMetrics,
+    pub clock: Clock,
+    /// Apart from the others: a server without this kind must not keep every controller from starting.
+    pub service_tables: Arc<Cache<ServiceTable>>,
+    /// Which resources the server has.
+    pub discovery: Arc<DiscoveryCache>,
+    /// Metadata of the objects of every resource, for controllers that deal with all kinds.
+    pub metadata: Arc<MetadataWatch>,
+}
+
+impl Context {
+    pub fn new(client: Client, events: EventRecorder, metrics: ControllerMetrics) -> Arc<Self> {
+        let discovery = Arc::<DiscoveryCache>::default();
+        let metadata = MetadataWatch::new(client.clone(), discovery.clone());
+        let (caches, clock, service_tables) = (Caches::default(), Clock::default(), Arc::new(Cache::new()));
+        Arc::new(Self { client, caches, events, metrics, clock, service_tables, discovery, metadata })
+    }
+
+    /// The work queue of a controller, shown in metrics under the controller's name.
+    pub fn queue<C: Controller>(&self) -> Arc<WorkQueue<C::Key>>
+    where
+        C::Key: 'static,
+    {
+        WorkQueue::new(C::NAME, &self.metrics)
+    }
+
+    /// The controller, ready to be started once the caches are filled.
+    pub fn runnable<C: Controller>(
+        self: &Arc<Self>,
+        controller: Arc<C>,
+        queue: Arc<WorkQueue<C::Key>>,
+        limits: Limits,
+    ) -> Runnable
+    where
+        C::Key: Clone + Ord + Hash + Debug,
+    {
+        let context = self.clone();
+        let run = move |stop| -> BoxFuture<'static, ()> {
+            Box::pin(
+                async move { runner::run(&context.metrics, &context.clock, controller, queue, limits, stop).await },
+            )
+        };
+        Runnable { name: C::NAME, run: Box::new(run) }
+    }
+}
+
+/// A controller that already receives changes of the caches and reconciles once it is started.
+pub struct Runnable {
+    pub name: &'static str,
+    run: Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send>,
+}
+
+impl Runnable {
+    /// Runs until asked to stop; the reconciles under way are let end.
+    pub async fn run(self, stop: CancellationToken) {
+        (self.run)(stop).await;
+    }
+
+    /// The same controller with a task beside it that ends with it.
+    pub fn alongside(self, task: impl Future<Output = ()> + Send + 'static) -> Self {
+        let Self { name, run } = self;
+        let run = move |stop: CancellationToken| -> BoxFuture<'static, ()> {
+            Box::pin(async move {
+                tokio::join!(stop.clone().run_until_cancelled_owned(task), run(stop));
+            })
+        };
+        Self { name, run: Box::new(run) }
+    }
+
+    /// The same controller, started only when `ready` says so.
+    pub fn after(self, ready: impl Future<Output = ()> + Send + 'static) -> Self {
+        let Self { name, run } = self;
+        let run = move |stop: CancellationToken| -> BoxFuture<'static, ()> {
+            Box::pin(async move {
+                if stop.run_until_cancelled(ready).await.is_some() {
+                    run(stop).await;
+                }
+            })
+        };
+        Self { name, run: Box::new(run) }
+    }
+}
+
+/// Calls `resync` again and again, for controllers that look at everything now and then even if nothing changes.
+pub async fn resync_every(period: Duration, resync: impl Fn()) {
+    loop {
+        tokio::time::sleep(period).await;
+        resync();
+    }
+}
