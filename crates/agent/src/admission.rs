@@ -175,5 +175,4 @@ fn from_profile(profile: &AppArmorProfile) -> AppArmor {
 }
 
 #[cfg(test)]
-#[path = "admission_tests.rs"]
 mod tests;

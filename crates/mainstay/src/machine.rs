@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use mainstay_agent::{
-    agent::{Agent, Config, Engine},
+    agent::{Agent, Config, ControlPlane, Engine},
     leftovers::{Instance, InstanceRecord},
     node::ended::DownNotice,
     servers::Servers,
@@ -96,13 +96,10 @@ impl Machine {
         if api.is_some() {
             settings.cluster_dns = vec![dns_address(ranges.services).into()];
         }
-        let has_server = api.is_some();
-        let (client, servers) = api.unwrap_or_else(|| (mainstay_agent::standalone::client(), Servers::default()));
+        let server = |(client, servers)| ControlPlane::Server { client, servers };
         let config = Config {
             engine: engine(options)?,
-            has_server,
-            client,
-            servers,
+            control_plane: api.map_or(ControlPlane::Standalone, server),
             tls: identity.server_config().map_err(|e| Exit::Failed(anyhow!(e)))?.into(),
             cluster_range: ranges.pods,
             service_range: ranges.services,

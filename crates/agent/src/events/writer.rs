@@ -23,9 +23,8 @@ use super::{
     Said,
     tally::{Tally, Written},
 };
+use crate::watch_backoff::api_retries;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Nobody waits for news older than this.
 const STALE: Duration = Duration::from_secs(600);
@@ -55,7 +54,7 @@ impl Writer {
     }
 
     async fn follow(&mut self) {
-        let mut pause = FIRST_PAUSE;
+        let mut retries = api_retries();
         loop {
             if self.waiting.is_empty() {
                 let Some(said) = self.said.recv().await else { return };
@@ -63,10 +62,9 @@ impl Writer {
             }
             self.take();
             match tokio::time::timeout(DEADLINE, self.write_next()).await {
-                Ok(Ok(_)) => pause = FIRST_PAUSE,
+                Ok(Ok(_)) => retries.reset(),
                 _ => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tokio::time::sleep(retries.record_failure()).await;
                 }
             }
         }
@@ -123,5 +121,4 @@ impl Writer {
 }
 
 #[cfg(test)]
-#[path = "writer_tests.rs"]
 mod tests;

@@ -19,11 +19,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, task::AbortHandle};
 
 use super::{Known, Lack, changes::Changes, kept::Kept};
+use crate::watch_backoff::ApiRetries;
 
 /// Silence for this long counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(10);
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One object of a namespace, or all of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -151,7 +150,7 @@ where
         };
         let mut events = pin!(watcher(api, config));
         let (mut known, mut listed) = (Found::new(), Found::new());
-        let mut pause = FIRST_PAUSE;
+        let mut retries = ApiRetries::new(Duration::from_millis(250), Duration::from_secs(5));
         loop {
             let event = if matches!(*self.told.borrow(), State::Asking) {
                 match tokio::time::timeout(PATIENCE, events.next()).await {
@@ -172,7 +171,7 @@ where
                 }
                 Ok(Event::InitDone) => {
                     known = std::mem::take(&mut listed);
-                    pause = FIRST_PAUSE;
+                    retries.reset();
                     self.tell(&known);
                 }
                 Ok(Event::Apply(object)) => {
@@ -188,8 +187,7 @@ where
                     if !matches!(*self.told.borrow(), State::Told(_)) {
                         self.fall_back(&mut known, &error.to_string());
                     }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tokio::time::sleep(retries.record_failure()).await;
                 }
             }
         }

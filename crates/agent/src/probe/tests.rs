@@ -16,7 +16,7 @@ use mainstay_runtime::{
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::events::Said;
+use crate::{events::Said, task_scope::TaskScope};
 
 /// One container `web` of one pod, whose probes' commands end with what `codes` say.
 struct World {
@@ -61,7 +61,7 @@ impl World {
         runtime.start_container(&id).await.expect("start");
         let (events, said) = Events::channel();
         let wake = Wake::default();
-        let policies = Arc::new(Policies::new(None));
+        let policies = OwnerPolicies::new(None, TaskScope::default());
         let probes = Probes::new(runtime.clone(), events, wake.clone(), policies);
         let mut pod = Pod::default();
         pod.metadata.name = Some("p".into());

@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::kept::Kept;
-use crate::pause::Pause;
+use crate::watch_backoff::WatchBackoff;
 
 /// How long the API is waited for before what was kept is believed.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub fn version<K: Resource>(object: &K) -> u64 {
 pub async fn follow<K: Followed>(api: Api<K>, file: PathBuf, told: mpsc::Sender<News<K>>) {
     let mut kept = Kept::<K>::at(file);
     let config = watcher::Config::default().page_size(PAGE);
-    let mut events = pin!(watcher(api, config).backoff(Pause::default()));
+    let mut events = pin!(watcher(api, config).backoff(WatchBackoff::default()));
     let patience = Instant::now() + PATIENCE;
     let (mut listed, mut informed) = (BTreeSet::new(), false);
     loop {
