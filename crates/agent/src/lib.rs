@@ -7,6 +7,7 @@
 
 pub mod admission;
 pub mod agent;
+mod container_lists;
 pub mod events;
 pub mod heal;
 pub mod hook;

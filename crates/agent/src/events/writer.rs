@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Said,
+    QueuedEvent,
     tally::{Tally, Written},
 };
 use crate::watch_backoff::api_retries;
@@ -34,13 +34,13 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub struct Writer {
     client: Client,
-    said: mpsc::Receiver<Said>,
+    said: mpsc::Receiver<QueuedEvent>,
     tally: Tally,
-    waiting: VecDeque<(Said, Instant)>,
+    waiting: VecDeque<(QueuedEvent, Instant)>,
 }
 
 impl Writer {
-    pub fn new(client: Client, node_name: &str, said: mpsc::Receiver<Said>) -> Self {
+    pub fn new(client: Client, node_name: &str, said: mpsc::Receiver<QueuedEvent>) -> Self {
         Self { client, said, tally: Tally::new(node_name), waiting: VecDeque::new() }
     }
 

@@ -13,11 +13,11 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::{events::Said, pods::Source, testing, wake::Wake};
+use crate::{events::QueuedEvent, pods::Source, testing, wake::Wake};
 
 struct Machine {
     healer: Healer,
-    said: mpsc::Receiver<Said>,
+    said: mpsc::Receiver<QueuedEvent>,
     pods: Arc<Pods>,
     _directory: TempDir,
 }

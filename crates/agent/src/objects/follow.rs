@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, task::AbortHandle};
 
-use super::{Known, Lack, changes::Changes, kept::Kept};
+use super::{Known, Lack, changes::Changes, checkpoint::ObjectCheckpoint};
 use crate::watch_backoff::ApiRetries;
 
 /// Silence for this long counts as unreachable.
@@ -72,7 +72,7 @@ pub(super) struct Followed<K> {
     client: Client,
     api: fn(Client, &str) -> Api<K>,
     changes: Option<Changes>,
-    kept: Kept,
+    kept: ObjectCheckpoint,
     entries: Mutex<BTreeMap<Selection, Entry<K>>>,
 }
 
@@ -81,11 +81,11 @@ where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     pub(super) fn new(client: Client, api: fn(Client, &str) -> Api<K>, changes: Option<Changes>) -> Self {
-        Self { client, api, changes, kept: Kept::nowhere(), entries: Mutex::default() }
+        Self { client, api, changes, kept: ObjectCheckpoint::nowhere(), entries: Mutex::default() }
     }
 
     /// What is told is kept there as well, for an agent that starts while the API is away.
-    pub(super) fn keep_in(&mut self, kept: Kept) {
+    pub(super) fn keep_in(&mut self, kept: ObjectCheckpoint) {
         self.kept = kept;
     }
 
@@ -136,7 +136,7 @@ struct Listener<K> {
     told: watch::Sender<State<K>>,
     pods: Arc<Mutex<BTreeSet<PodUid>>>,
     changes: Option<Changes>,
-    kept: (Kept, String),
+    kept: (ObjectCheckpoint, String),
 }
 
 impl<K> Listener<K>

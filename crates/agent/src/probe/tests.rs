@@ -16,14 +16,14 @@ use mainstay_runtime::{
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::{events::Said, task_scope::TaskScope};
+use crate::{events::QueuedEvent, task_scope::TaskScope};
 
 /// One container `web` of one pod, whose probes' commands end with what `codes` say.
 struct World {
     runtime: Arc<Fake>,
     probes: Probes,
     wake: Wake,
-    said: mpsc::Receiver<Said>,
+    said: mpsc::Receiver<QueuedEvent>,
     codes: Arc<Codes>,
     running: Running,
     pod: Pod,

@@ -8,10 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::{
-    core::v1::{Container, Pod},
-    node::v1::RuntimeClass,
-};
+use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use kube::{Api, api::DeleteParams};
 use mainstay_runtime::{ContainerId, PodUid, RuntimeError, SandboxStatus, error::chain, idmap::UserNamespace};
 use tokio_util::sync::CancellationToken;
@@ -21,10 +18,9 @@ use super::{
     plan::{Action, StopWhy},
     report,
     retry_state::TroubleKind,
-    view::plain,
     world::{IDENTITY, RESOURCES},
 };
-use crate::{events::Kind, hook::Place, pods::Source, spec};
+use crate::{container_lists::find_container, events::Kind, hook::Place, pods::Source, spec};
 
 /// The least a container gets after its preStop hook has used up the pod's grace.
 const LAST_GRACE: Duration = Duration::from_secs(2);
@@ -151,17 +147,9 @@ async fn runtime_handler(context: &WorkerContext, pod: &Pod) -> Result<String, S
     }
 }
 
-/// The container of this name, of whatever kind.
-pub fn container_of(pod: &Pod, name: &str) -> Option<Container> {
-    let spec = pod.spec.as_ref()?;
-    let mut plain_ones = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let found = plain_ones.find(|c| c.name == name).cloned();
-    found.or_else(|| spec.ephemeral_containers.iter().flatten().find(|c| c.name == name).map(plain))
-}
-
 async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) -> Done {
     let pod = pod(on)?;
-    let container = container_of(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
+    let container = find_container(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
     let sandbox = on.sandbox.as_ref().ok_or_else(|| Failure::other("the pod has no sandbox"))?;
     let say = |kind, reason, text: String| context.events.container(pod, name, kind, reason, text);
     let failed = |kind: TroubleKind, message: String| {
@@ -240,7 +228,7 @@ async fn stop(
     let mut left = grace;
     if let Some(pod) = &on.pod
         && !grace.is_zero()
-        && let Some(container) = container_of(pod, name)
+        && let Some(container) = find_container(pod, name)
         && let Some(hook) = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref())
     {
         let address = on.sandbox.as_ref().and_then(|sandbox| addresses(context, pod, sandbox).first().copied());
@@ -256,7 +244,7 @@ async fn stop(
 
 async fn resize(context: &WorkerContext, on: &Subject, name: &str, id: &ContainerId) -> Done {
     let pod = pod(on)?;
-    let container = container_of(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
+    let container = find_container(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
     if let Some(sandbox) = &on.sandbox {
         let whole = context.specs.pod_resources(pod);
         context.runtime.update_sandbox(&sandbox.id, &whole).await.map_err(Failure::other)?;

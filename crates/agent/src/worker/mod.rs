@@ -21,5 +21,4 @@ mod workers;
 mod world;
 
 pub use context::WorkerContext;
-pub(crate) use view::plain;
 pub use workers::Workers;

@@ -7,23 +7,14 @@ use std::{
 };
 
 use jiff::Timestamp;
+use mainstay_backoff::Backoff;
 use mainstay_runtime::{ContainerId, spec::Resources};
 
 use super::drain::Drain;
 use crate::heal::{Diagnosis, HealingDecision, RestartPermission, Rung};
 
-const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
-/// A container that ran this long was healthy: what ends it then is a first failure.
-pub const HEALTHY_RUN: Duration = Duration::from_secs(600);
-
-/// How long to wait before the next attempt after this many failures in a row; the first costs nothing.
-pub fn restart_backoff(failures: u32) -> Duration {
-    match failures {
-        0 => Duration::ZERO,
-        n => FIRST_BACKOFF.saturating_mul(1 << (n - 1).min(16)).min(LONGEST_BACKOFF),
-    }
-}
+/// Of steps that fail, such as pulling an image.
+const STEP_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60), 0.0);
 
 /// Work under way; one of each at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,7 +135,7 @@ impl Trouble {
     /// One failure more than before.
     pub fn after(before: u32, kind: TroubleKind, message: String, now: Timestamp) -> Self {
         let failures = before + 1;
-        Self { kind, message, failures, retry_at: now + restart_backoff(failures) }
+        Self { kind, message, failures, retry_at: now + STEP_BACKOFF.ceiling(failures) }
     }
 }
 
@@ -195,13 +186,6 @@ impl PodRetryState {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn delays_double_from_a_second_to_a_minute_and_the_first_is_none() {
-        let seconds: Vec<u64> = (0..9).map(|n| restart_backoff(n).as_secs()).collect();
-        assert_eq!(seconds, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(restart_backoff(u32::MAX), LONGEST_BACKOFF);
-    }
 
     #[test]
     fn a_failed_step_is_due_again_after_its_backoff() {

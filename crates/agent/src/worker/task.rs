@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     admission::{self, Host},
+    container_lists::find_container,
     events::Kind,
     heal::{Diagnosis, HealingDecision, HealingObservation},
     hook::full_name,
@@ -36,6 +37,7 @@ use crate::{
     pods::Source,
     probe,
     services::is_drained,
+    settings::RestartBackoff,
 };
 
 /// How soon to look again when the runtime did not answer.
@@ -142,7 +144,7 @@ impl Worker<'_> {
             Ok(observed) => observed,
             Err(error) => return self.blind(&error, now),
         };
-        let mut world = world(view, observed, self.retry_state.clone());
+        let mut world = world(view, observed, self.retry_state.clone(), self.context.settings.restart_backoff);
         if world.pod.ending.is_some() || self.retry_state.recreate.is_some() {
             std::mem::take(&mut self.starts).cancel();
         }
@@ -196,7 +198,7 @@ impl Worker<'_> {
         let message = format!("Pod was rejected: {}", refusal.message);
         self.context.events.pod(pod, Kind::Warning, refusal.reason, refusal.message);
         self.context.pods.reject(self.uid);
-        // Said once: from now on the pod has to end.
+        // Rejected once: from now on the pod has to end.
         self.context.evictions.reject(self.uid, refusal.reason.to_owned(), message);
         self.context.evictions.evicted(self.uid)
     }
@@ -278,7 +280,7 @@ impl Worker<'_> {
             let cured = match trouble.kind {
                 TroubleKind::Config => changed,
                 TroubleKind::Pull | TroubleKind::NeverPull => {
-                    let image = act::container_of(pod, &name).and_then(|c| c.image).unwrap_or_default();
+                    let image = find_container(pod, &name).and_then(|c| c.image).unwrap_or_default();
                     let asked = world.pod.container(&name).is_none_or(|view| view.image != image);
                     changed || asked || matches!(self.context.runtime.images().find(&image).await, Ok(Some(_)))
                 }
@@ -378,7 +380,7 @@ impl Worker<'_> {
     fn container_done(&mut self, name: &str, action: Option<Action>, result: Result<(), Failure>, now: Timestamp) {
         let resized = match (&action, &self.last) {
             (Some(Action::Resize { id, .. }), Some((pod, _))) => {
-                act::container_of(pod, name).map(|c| (id.clone(), self.context.specs.resources(pod, &c)))
+                find_container(pod, name).map(|c| (id.clone(), self.context.specs.resources(pod, &c)))
             }
             _ => None,
         };
@@ -451,7 +453,7 @@ impl Worker<'_> {
         for seen in world.all().filter(|c| c.state.has_ended()) {
             let said = match self.messages.remove(&seen.id) {
                 Some(said) => said,
-                None => act::container_of(pod, &seen.name)
+                None => find_container(pod, &seen.name)
                     .map(|container| message::of(&self.context.specs, &container, seen))
                     .unwrap_or_default(),
             };
@@ -483,7 +485,7 @@ fn operation(action: &Action) -> Operation {
     }
 }
 
-fn world(pod: PodView, observed: Observed, retry_state: PodRetryState) -> World {
+fn world(pod: PodView, observed: Observed, retry_state: PodRetryState, restart_backoff: RestartBackoff) -> World {
     let Observed { mut sandboxes, containers: seen } = observed;
     sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
     let mut containers: BTreeMap<String, Vec<_>> = BTreeMap::new();
@@ -500,6 +502,7 @@ fn world(pod: PodView, observed: Observed, retry_state: PodRetryState) -> World 
         probes: BTreeMap::new(),
         retry_state,
         healing: HealingObservation::default(),
+        restart_backoff,
         drains_until: None,
     }
 }

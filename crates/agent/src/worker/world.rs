@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use mainstay_runtime::{ContainerId, ContainerStatus, SandboxStatus};
 
 use super::{retry_state::PodRetryState, view::PodView};
-use crate::{heal::HealingObservation, probe};
+use crate::{heal::HealingObservation, probe, settings::RestartBackoff};
 
 /// The annotation in which a container remembers what it was made from.
 pub const IDENTITY: &str = "mainstay.dev/identity";
@@ -23,6 +23,7 @@ pub struct World {
     pub probes: BTreeMap<ContainerId, probe::Results>,
     pub retry_state: PodRetryState,
     pub healing: HealingObservation,
+    pub restart_backoff: RestartBackoff,
     /// Until when a pod that ends waits for machines to stop sending to it; nothing if none does.
     pub drains_until: Option<Timestamp>,
 }

@@ -12,7 +12,7 @@ struct Machine {
     keeper: Arc<Keeper>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
-    said: tokio::sync::mpsc::Receiver<crate::events::Said>,
+    said: tokio::sync::mpsc::Receiver<crate::events::QueuedEvent>,
     pods: Arc<Pods>,
 }
 

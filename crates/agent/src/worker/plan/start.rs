@@ -9,7 +9,7 @@ use super::{Action, Plan, StopWhy, healing, is_current, remove};
 use crate::{
     heal::{RestartPermission, Rung},
     worker::{
-        retry_state::{HEALTHY_RUN, Operation, TroubleKind, restart_backoff},
+        retry_state::{Operation, TroubleKind},
         view::{ContainerView, Role},
         world::{RESOURCES, World},
     },
@@ -186,12 +186,12 @@ fn restart(world: &World, wanted: &ContainerView, seen: &ContainerStatus, now: T
 /// When a container that ended is started again; at once if nothing is said.
 pub fn restart_at(world: &World, wanted: &ContainerView, seen: &ContainerStatus) -> Option<Timestamp> {
     let ContainerState::Exited { started_at, finished_at, .. } = seen.state else { return None };
-    let healthy = started_at.is_some_and(|started| finished_at >= started + HEALTHY_RUN);
+    let healthy = started_at.is_some_and(|started| finished_at >= started + world.restart_backoff.reset_after);
     if healthy {
         return None;
     }
     let forgiven = world.retry_state.container(&wanted.name).forgiven;
-    Some(finished_at + restart_backoff(seen.attempt.saturating_sub(forgiven)))
+    Some(finished_at + world.restart_backoff.delay(seen.attempt.saturating_sub(forgiven)))
 }
 
 fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan) {

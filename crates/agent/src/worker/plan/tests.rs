@@ -7,6 +7,7 @@ use super::*;
 use crate::{
     heal::{Diagnosis, HealingObservation, RestartPermission, Step as LadderStep},
     probe,
+    settings::RestartBackoff,
     worker::{
         retry_state::{PodRetryState, Step, Trouble, TroubleKind},
         view::{ContainerView, PodView},
@@ -98,6 +99,7 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
         probes: BTreeMap::new(),
         retry_state: PodRetryState { volumes: Step::Done, ..PodRetryState::default() },
         healing: HealingObservation::default(),
+        restart_backoff: RestartBackoff::default(),
         drains_until: None,
     }
 }
@@ -205,6 +207,11 @@ fn the_first_restart_is_immediate_and_later_ones_back_off() {
     let third = plan(&crash(3), at(10));
     assert_eq!((third.actions, third.wake_at), (vec![], Some(at(14))));
     assert_eq!(plan(&crash(3), at(14)).actions, [start("a", 4)]);
+    let mut slower = crash(3);
+    slower.restart_backoff.first = Duration::from_secs(10);
+    assert_eq!(plan(&slower, at(10)).wake_at, Some(at(50)));
+    slower.restart_backoff.reset_after = Duration::from_secs(5);
+    assert_eq!(plan(&slower, at(10)).actions, [start("a", 4)], "it ran long enough to be healthy");
 }
 
 #[test]

@@ -12,10 +12,11 @@ use k8s_openapi::{
 use mainstay_runtime as runtime;
 
 use super::{Facts, Lists, restarts, whole_second};
+use crate::container_lists::as_container;
 use crate::worker::{
     plan::restart_at,
-    retry_state::{ContainerRetryState, TroubleKind, restart_backoff},
-    view::{ContainerView, Role, plain},
+    retry_state::{ContainerRetryState, TroubleKind},
+    view::{ContainerView, Role},
     world::World,
 };
 
@@ -24,7 +25,7 @@ pub fn statuses(world: &World, facts: &Facts<'_>) -> Lists {
     let previous = |list: &Option<Vec<ContainerStatus>>, name: &str| -> Option<ContainerStatus> {
         list.iter().flatten().find(|status| status.name == name).cloned()
     };
-    let ephemeral: Vec<Container> = spec.ephemeral_containers.iter().flatten().map(plain).collect();
+    let ephemeral: Vec<Container> = spec.ephemeral_containers.iter().flatten().map(as_container).collect();
     let list = |views: &[ContainerView], containers: &[Container], before: &Option<Vec<ContainerStatus>>| {
         let of = |c: &Container| views.iter().find(|view| view.name == c.name);
         let one = |c: &Container| Some(one(world, facts, of(c)?, c, previous(before, &c.name)));
@@ -164,7 +165,7 @@ fn crash_loop(
 ) -> Option<ContainerStateWaiting> {
     let at = restart_at(world, view, seen)?;
     let forgiven = world.retry_state.container(&view.name).forgiven;
-    let pause = restart_backoff(seen.attempt.saturating_sub(forgiven));
+    let pause = world.restart_backoff.delay(seen.attempt.saturating_sub(forgiven));
     if facts.now >= at || pause == Duration::ZERO {
         return None;
     }

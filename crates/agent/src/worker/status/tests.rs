@@ -9,6 +9,7 @@ use super::*;
 use crate::{
     heal::HealingObservation,
     probe,
+    settings::RestartBackoff,
     worker::{
         retry_state::{PodRetryState, Trouble, TroubleKind},
         view::PodView,
@@ -80,6 +81,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         probes,
         retry_state: PodRetryState::default(),
         healing: HealingObservation::default(),
+        restart_backoff: RestartBackoff::default(),
         drains_until: None,
     }
 }
