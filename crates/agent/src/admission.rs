@@ -7,7 +7,7 @@
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSpec, SecurityContext};
 use mainstay_runtime::{builtin::apparmor, spec::AppArmor};
 
-use crate::worker::plain;
+use crate::container_lists::as_container;
 
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
@@ -144,7 +144,7 @@ fn own(container: &Container) -> Option<&SecurityContext> {
 }
 
 fn containers(spec: &PodSpec) -> Vec<Container> {
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(plain);
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(as_container);
     spec.init_containers.iter().flatten().chain(&spec.containers).cloned().chain(ephemeral).collect()
 }
 
@@ -175,5 +175,4 @@ fn from_profile(profile: &AppArmorProfile) -> AppArmor {
 }
 
 #[cfg(test)]
-#[path = "admission_tests.rs"]
 mod tests;

@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct QueuedEvent {
     pub about: ObjectReference,
     pub kind: Kind,
     pub reason: &'static str,
@@ -26,12 +26,12 @@ pub struct Said {
 /// Takes events without ever making the one who speaks wait.
 #[derive(Clone)]
 pub struct Events {
-    queue: mpsc::Sender<Said>,
+    queue: mpsc::Sender<QueuedEvent>,
 }
 
 impl Events {
     /// Whoever holds the receiver writes them to the API.
-    pub fn channel() -> (Self, mpsc::Receiver<Said>) {
+    pub fn channel() -> (Self, mpsc::Receiver<QueuedEvent>) {
         let (queue, said) = mpsc::channel(1024);
         (Self { queue }, said)
     }
@@ -61,7 +61,7 @@ impl Events {
     fn say(&self, about: ObjectReference, kind: Kind, reason: &'static str, message: String) {
         let (pod, uid) = (about.name.as_deref().unwrap_or_default(), about.uid.as_deref().unwrap_or_default());
         tracing::info!(pod, uid, reason, "{message}");
-        if self.queue.try_send(Said { about, kind, reason, message }).is_err() {
+        if self.queue.try_send(QueuedEvent { about, kind, reason, message }).is_err() {
             tracing::debug!("an event was dropped: too many at once");
         }
     }

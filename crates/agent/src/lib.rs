@@ -7,9 +7,11 @@
 
 pub mod admission;
 pub mod agent;
+mod container_lists;
 pub mod events;
 pub mod heal;
 pub mod hook;
+mod host_network;
 pub mod join;
 pub mod leftovers;
 pub mod logs;
@@ -18,10 +20,9 @@ pub mod network;
 pub mod node;
 pub mod objects;
 pub mod offers;
-mod pause;
 pub mod pods;
 pub mod probe;
-mod put;
+mod publish_own;
 pub mod servers;
 pub mod services;
 pub mod settings;
@@ -29,6 +30,7 @@ pub mod sources;
 pub mod spec;
 pub mod standalone;
 pub mod stream;
+mod task_scope;
 pub mod teardown;
 #[cfg(test)]
 mod testing;
@@ -36,4 +38,5 @@ pub mod tls;
 pub mod user_ids;
 pub mod volumes;
 pub mod wake;
+mod watch_backoff;
 pub mod worker;

@@ -9,11 +9,17 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
+use mainstay_api::{pod::is_finished, wellknown::kubernetes::MIRROR_POD};
 use mainstay_runtime::PodUid;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::{offers::host_network, settings::Network, wake::Wake};
+use crate::wake::Wake;
+
+/// Whether a pod of the API only shows a static pod. Such a pod is nobody's to run.
+pub fn is_mirror_pod(pod: &Pod) -> bool {
+    pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR_POD))
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
@@ -46,17 +52,19 @@ pub struct Pods {
     changed: watch::Sender<()>,
     told: watch::Sender<Told>,
     wake: Wake,
-    network: Network,
+    /// Adapts pods to this node before anybody sees them.
+    adapt: fn(&mut Pod),
 }
 
 impl Pods {
     pub fn new(wake: Wake) -> Self {
         let (wanted, held, rejected, seen, changed, told) = Default::default();
-        Self { wanted, held, rejected, seen, changed, told, wake, network: Network::Bridge }
+        Self { wanted, held, rejected, seen, changed, told, wake, adapt: |_| {} }
     }
 
-    pub fn with_network(self, network: Network) -> Self {
-        Self { network, ..self }
+    /// Pods go through `adapt` before anybody sees them.
+    pub fn adapting(self, adapt: fn(&mut Pod)) -> Self {
+        Self { adapt, ..self }
     }
 
     pub fn get(&self, uid: &PodUid) -> Option<Wanted> {
@@ -82,10 +90,7 @@ impl Pods {
 
     pub fn put(&self, source: Source, mut pod: Pod) {
         let Some(uid) = pod.metadata.uid.clone().map(PodUid) else { return };
-        match self.network {
-            Network::Bridge => {}
-            Network::Host => host_network::settle(&mut pod),
-        }
+        (self.adapt)(&mut pod);
         let pod = Arc::new(pod);
         self.held.write().insert(uid.clone(), pod.clone());
         self.wanted.write().insert(uid.clone(), Wanted { pod, source });
@@ -128,12 +133,8 @@ impl Pods {
 
     /// The pods that take something of this machine. Those that ended by themselves take nothing.
     pub fn held(&self) -> Vec<(PodUid, Arc<Pod>)> {
-        let ended = |pod: &Pod| {
-            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            matches!(phase, Some("Succeeded" | "Failed"))
-        };
         let (held, rejected) = (self.held.read(), self.rejected.read());
-        let takers = held.iter().filter(|(uid, pod)| !ended(pod) && !rejected.contains(*uid));
+        let takers = held.iter().filter(|(uid, pod)| !is_finished(pod) && !rejected.contains(*uid));
         takers.map(|(uid, pod)| (uid.clone(), pod.clone())).collect()
     }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use mainstay_api::offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, Ports};
+use mainstay_backoff::Backoff;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -42,6 +43,8 @@ pub struct Settings {
     pub network: Network,
     /// Longest time that a pod which ends may wait for machines to stop sending to it.
     pub drain_timeout: Duration,
+    /// How long a container that failed waits for its restart.
+    pub restart_backoff: RestartBackoff,
     /// How often the node's Lease is renewed.
     pub heartbeat: Duration,
     /// How often an unchanged node status is written.
@@ -52,6 +55,33 @@ impl Settings {
     /// What does not outlive the machine's next start: sockets of shims, pods' shared memory, Secrets for a restart.
     pub fn run_directory(&self) -> PathBuf {
         Path::new("/run").join(&self.instance)
+    }
+}
+
+/// The delay before a failed container is restarted. The first restart is immediate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestartBackoff {
+    /// Before the second restart in a row; doubles with each further one.
+    pub first: Duration,
+    pub longest: Duration,
+    /// A container that ran this long was healthy: what ends it then is a first failure.
+    pub reset_after: Duration,
+}
+
+impl RestartBackoff {
+    /// After so many failures in a row; the first costs nothing.
+    pub fn delay(&self, failures: u32) -> Duration {
+        match failures {
+            0 => Duration::ZERO,
+            n => Backoff::new(self.first, self.longest, 0.0).ceiling(n),
+        }
+    }
+}
+
+impl Default for RestartBackoff {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { first: seconds(1), longest: seconds(60), reset_after: seconds(600) }
     }
 }
 
@@ -114,5 +144,20 @@ impl Default for Eviction {
             image_gc_high: 85,
             image_gc_low: 80,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restarts_back_off_from_the_first_delay_to_the_longest_and_the_first_restart_is_immediate() {
+        let seconds = |backoff: RestartBackoff| (0..9).map(|n| backoff.delay(n).as_secs()).collect::<Vec<u64>>();
+        assert_eq!(seconds(RestartBackoff::default()), [0, 1, 2, 4, 8, 16, 32, 60, 60]);
+        let (first, longest) = (Duration::from_secs(10), Duration::from_secs(300));
+        let slower = RestartBackoff { first, longest, ..RestartBackoff::default() };
+        assert_eq!(seconds(slower), [0, 10, 20, 40, 80, 160, 300, 300, 300]);
+        assert_eq!(slower.delay(u32::MAX), longest);
     }
 }

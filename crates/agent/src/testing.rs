@@ -1,6 +1,13 @@
-//! An API within the test's process: no sockets, no files.
+//! What several tests need: an API within the test's process, settings of an agent, waiting for a condition.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
@@ -8,15 +15,18 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use mainstay_api::registry::Registry;
-use mainstay_server::{api, client, handler::Handler, settings};
+use mainstay_server::{api, client, handler::Handler};
 use mainstay_store::Memory;
 use tokio_util::sync::CancellationToken;
+
+use crate::settings::{Eviction, Network, Reserved, Settings};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A client of a new API that has these namespaces.
 pub async fn api(namespaces: &[&str]) -> Client {
-    let api = api::Api::new(Registry::builtin(), Arc::new(Memory::new()), settings::Settings::default());
+    let api =
+        api::Api::new(Registry::builtin(), Arc::new(Memory::new()), mainstay_server::settings::Settings::default());
     let handler = Arc::new(Handler::new(api, CancellationToken::new()));
     let client = client::internal(handler, "test");
     for name in namespaces {
@@ -25,6 +35,49 @@ pub async fn api(namespaces: &[&str]) -> Client {
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("create a namespace");
     }
     client
+}
+
+/// A client that can be cut off: from then on its calls are never answered.
+pub fn severable(client: Client) -> (Client, Arc<AtomicBool>) {
+    let severed = Arc::new(AtomicBool::new(false));
+    let is_severed = severed.clone();
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, is_severed) = (client.clone(), is_severed.clone());
+        async move {
+            if is_severed.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            client.send(request).await
+        }
+    });
+    (Client::new(service, "default"), severed)
+}
+
+pub fn settings() -> Settings {
+    Settings {
+        node_name: "m1".into(),
+        addresses: vec!["10.0.0.5".parse().unwrap()],
+        port: 10250,
+        directory: "/var/lib/mainstay/agent".into(),
+        runtime_directory: "/var/lib/mainstay/runtime".into(),
+        log_directory: "/var/lib/mainstay/logs".into(),
+        store_directory: None,
+        instance: "mainstay".into(),
+        static_pods: None,
+        labels: vec![],
+        taints: vec![],
+        max_pods: 110,
+        reserved: Reserved { cpu_millis: 100, memory: 256 << 20, ephemeral_storage: 1 << 30 },
+        eviction: Eviction::default(),
+        offering: Default::default(),
+        cluster_dns: vec![],
+        cluster_domain: "cluster.local".into(),
+        network: Network::Bridge,
+        drain_timeout: Duration::ZERO,
+        restart_backoff: Default::default(),
+        heartbeat: Duration::from_secs(10),
+        status_interval: Duration::from_secs(300),
+    }
 }
 
 /// Waits for a condition, a bounded time.

@@ -9,12 +9,12 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use mainstay_agent::{
-    agent::{Agent, Config, Engine},
+    agent::{Agent, Config, ControlPlane, Engine},
     leftovers::{Instance, InstanceRecord},
     node::ended::DownNotice,
     servers::Servers,
     services::{NamesSettings, dns_address},
-    settings::{Eviction, Network, Offering, Reserved, Settings},
+    settings::{Eviction, Network, Offering, Reserved, RestartBackoff, Settings},
     tls::Identity,
 };
 use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
@@ -31,6 +31,8 @@ use crate::{
 };
 
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// More often than this, a node would load the server with nothing but heartbeats.
+const MIN_HEARTBEAT: Duration = Duration::from_secs(1);
 const STATUS_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Capabilities that running containers takes, with their numbers.
@@ -96,13 +98,10 @@ impl Machine {
         if api.is_some() {
             settings.cluster_dns = vec![dns_address(ranges.services).into()];
         }
-        let has_server = api.is_some();
-        let (client, servers) = api.unwrap_or_else(|| (mainstay_agent::standalone::client(), Servers::default()));
+        let server = |(client, servers)| ControlPlane::Server { client, servers };
         let config = Config {
             engine: engine(options)?,
-            has_server,
-            client,
-            servers,
+            control_plane: api.map_or(ControlPlane::Standalone, server),
             tls: identity.server_config().map_err(|e| Exit::Failed(anyhow!(e)))?.into(),
             cluster_range: ranges.pods,
             service_range: ranges.services,
@@ -271,6 +270,12 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             NetworkChoice::Host => Network::Host,
         },
         drain_timeout: options.drain_timeout,
+        restart_backoff: RestartBackoff {
+            first: options.restart_backoff,
+            longest: options.restart_backoff_max,
+            reset_after: options.restart_backoff_reset,
+        },
+        heartbeat: options.heartbeat.max(MIN_HEARTBEAT),
         ..places(data_dir)
     })
 }
@@ -297,6 +302,7 @@ pub fn places(data_dir: &Path) -> Settings {
         cluster_domain: String::new(),
         network: Network::Bridge,
         drain_timeout: Duration::ZERO,
+        restart_backoff: RestartBackoff::default(),
         heartbeat: HEARTBEAT,
         status_interval: STATUS_INTERVAL,
     }

@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 
-use super::{Kind, Said};
+use super::{Kind, QueuedEvent};
 
 const COMPONENT: &str = "mainstay-agent";
 const WINDOW: SignedDuration = SignedDuration::from_mins(10);
@@ -50,7 +50,7 @@ impl Tally {
     }
 
     /// Nothing if this object has said too much. Harmless to repeat until [`Tally::keep`].
-    pub fn count(&mut self, said: &Said, now: Timestamp) -> Option<Written> {
+    pub fn count(&mut self, said: &QueuedEvent, now: Timestamp) -> Option<Written> {
         self.forget(now);
         let about = &said.about;
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -90,7 +90,7 @@ impl Tally {
         self.events.insert(key, event);
     }
 
-    fn event(&mut self, said: &Said, message: String, now: Timestamp) -> Event {
+    fn event(&mut self, said: &QueuedEvent, message: String, now: Timestamp) -> Event {
         // Two at the same instant need two names.
         self.last_name = (now.as_nanosecond().max(0) as u128).max(self.last_name + 1);
         let name = format!("{}.{:x}", said.about.name.as_deref().unwrap_or_default(), self.last_name);
@@ -130,7 +130,7 @@ impl Tally {
     }
 }
 
-fn shown(said: &Said, combined: bool) -> String {
+fn shown(said: &QueuedEvent, combined: bool) -> String {
     let text =
         if combined { format!("(combined from similar events): {}", said.message) } else { said.message.clone() };
     match text.char_indices().nth(LONGEST_MESSAGE) {
@@ -143,7 +143,7 @@ fn shown(said: &Said, combined: bool) -> String {
 mod tests {
     use super::*;
 
-    fn said(name: &str, message: &str) -> Said {
+    fn said(name: &str, message: &str) -> QueuedEvent {
         let about = ObjectReference {
             kind: Some("Pod".into()),
             namespace: Some("shop".into()),
@@ -151,14 +151,14 @@ mod tests {
             uid: Some(name.into()),
             ..ObjectReference::default()
         };
-        Said { about, kind: Kind::Warning, reason: "BackOff", message: message.into() }
+        QueuedEvent { about, kind: Kind::Warning, reason: "BackOff", message: message.into() }
     }
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
-    fn write(tally: &mut Tally, said: &Said, second: i64) -> Option<Event> {
+    fn write(tally: &mut Tally, said: &QueuedEvent, second: i64) -> Option<Event> {
         let written = tally.count(said, at(second))?;
         let event = written.event.clone();
         tally.keep(written);
@@ -191,7 +191,7 @@ mod tests {
     fn an_object_that_talks_too_much_is_cut_short_and_others_are_not() {
         let mut tally = Tally::new("m1");
         let reasons: Vec<&'static str> = (0..40).map(|n| &*Box::leak(format!("R{n}").into_boxed_str())).collect();
-        let many: Vec<Said> = reasons.iter().map(|reason| Said { reason, ..said("web", "x") }).collect();
+        let many: Vec<QueuedEvent> = reasons.iter().map(|reason| QueuedEvent { reason, ..said("web", "x") }).collect();
         assert_eq!(many.iter().filter(|said| write(&mut tally, said, 0).is_some()).count(), 25);
         assert!(write(&mut tally, &said("db", "x"), 0).is_some());
         assert!(write(&mut tally, &many[39], 301).is_some(), "one more after five minutes");

@@ -20,12 +20,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Said,
+    QueuedEvent,
     tally::{Tally, Written},
 };
+use crate::watch_backoff::api_retries;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Nobody waits for news older than this.
 const STALE: Duration = Duration::from_secs(600);
@@ -35,13 +34,13 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub struct Writer {
     client: Client,
-    said: mpsc::Receiver<Said>,
+    said: mpsc::Receiver<QueuedEvent>,
     tally: Tally,
-    waiting: VecDeque<(Said, Instant)>,
+    waiting: VecDeque<(QueuedEvent, Instant)>,
 }
 
 impl Writer {
-    pub fn new(client: Client, node_name: &str, said: mpsc::Receiver<Said>) -> Self {
+    pub fn new(client: Client, node_name: &str, said: mpsc::Receiver<QueuedEvent>) -> Self {
         Self { client, said, tally: Tally::new(node_name), waiting: VecDeque::new() }
     }
 
@@ -55,7 +54,7 @@ impl Writer {
     }
 
     async fn follow(&mut self) {
-        let mut pause = FIRST_PAUSE;
+        let mut retries = api_retries();
         loop {
             if self.waiting.is_empty() {
                 let Some(said) = self.said.recv().await else { return };
@@ -63,10 +62,9 @@ impl Writer {
             }
             self.take();
             match tokio::time::timeout(DEADLINE, self.write_next()).await {
-                Ok(Ok(_)) => pause = FIRST_PAUSE,
+                Ok(Ok(_)) => retries.reset(),
                 _ => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tokio::time::sleep(retries.record_failure()).await;
                 }
             }
         }
@@ -123,5 +121,4 @@ impl Writer {
 }
 
 #[cfg(test)]
-#[path = "writer_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! How many pods of a set may be restarted for failed liveness at a time, and which place one takes. Pure.
+//! How many pods of a set may be restarted for failed liveness at a time, and which slot one takes. Pure.
 
 use std::time::Duration;
 
@@ -39,9 +39,9 @@ fn disruptions(spec: &PodDisruptionBudgetSpec, size: u32) -> u32 {
     }
 }
 
-/// One place of a budget, as last seen.
+/// One slot of a budget, as last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Slot {
     pub number: u32,
     /// Empty if nobody has it.
     pub holder: String,
@@ -50,38 +50,38 @@ pub struct Place {
     pub version: String,
 }
 
-/// What to try next for a pod that wants a place.
+/// What to try next for a pod that wants a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum SlotClaim {
     /// It has one.
     Held(u32),
     /// Nobody ever had this one.
     Create(u32),
     /// Its holder is gone or has had its time.
-    TakeOver(Place),
+    TakeOver(Slot),
     /// So many are taken, and no more may be.
     Full { taken: u32 },
 }
 
 /// `first` is where to begin to look, so that those who come at once do not all want the same.
-pub fn claim(places: &[Place], allowed: u32, pod: &str, first: u32, now: Timestamp) -> Claim {
-    let live = |place: &Place| !place.holder.is_empty() && now < place.until;
-    if let Some(place) = places.iter().find(|place| place.holder == pod && live(place)) {
-        return Claim::Held(place.number);
+pub fn claim(slots: &[Slot], allowed: u32, pod: &str, first: u32, now: Timestamp) -> SlotClaim {
+    let live = |slot: &Slot| !slot.holder.is_empty() && now < slot.until;
+    if let Some(slot) = slots.iter().find(|slot| slot.holder == pod && live(slot)) {
+        return SlotClaim::Held(slot.number);
     }
-    // Places beyond the budget still count: they were taken when it was larger.
-    let taken = places.iter().filter(|place| live(place)).count() as u32;
+    // Slots beyond the budget still count: they were taken when it was larger.
+    let taken = slots.iter().filter(|slot| live(slot)).count() as u32;
     if taken >= allowed {
-        return Claim::Full { taken };
+        return SlotClaim::Full { taken };
     }
     for number in (0..allowed).map(|n| first.wrapping_add(n) % allowed) {
-        match places.iter().find(|place| place.number == number) {
-            None => return Claim::Create(number),
-            Some(place) if !live(place) => return Claim::TakeOver(place.clone()),
+        match slots.iter().find(|slot| slot.number == number) {
+            None => return SlotClaim::Create(number),
+            Some(slot) if !live(slot) => return SlotClaim::TakeOver(slot.clone()),
             Some(_) => {}
         }
     }
-    Claim::Full { taken }
+    SlotClaim::Full { taken }
 }
 
 /// The end of a time that begins now.

@@ -1,4 +1,4 @@
-//! The ladder: restart in place → make the pod anew here → let its owner make one elsewhere.
+//! The healing ladder: restart the container → recreate the pod on this node → have its owner create one elsewhere.
 //!
 //! Pure. A failure looks at what was tried within the policy's windows and takes the lowest rung that has not
 //! been used up. Making the pod anew gives it its restarts back, so one incarnation's failures do not count
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{Cause, Rung};
 
 /// Older attempts than these decide nothing under any policy that is allowed.
-const KEPT: usize = 64;
+const MAX_ATTEMPTS: usize = 64;
 
 /// What has been tried for one pod since it was last well.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct History {
 pub struct Step {
     pub rung: Rung,
     /// For the event: what is done, how much of it is left, and why.
-    pub said: String,
+    pub message: String,
 }
 
 /// What to do about one more failure.
@@ -48,27 +48,27 @@ pub fn step(
     let why = cause.to_string();
     if restarts.is_some() {
         // The same words each time, so that the events of a crash loop are one event with a count.
-        let said = format!("Restarting container {container}: {why}");
-        return Step { rung: Rung::Restart, said };
+        let message = format!("Restarting container {container}: {why}");
+        return Step { rung: Rung::Restart, message };
     }
     let exhausted = format!("container {container} {why}; restarting it did not help ({})", policy.restarts);
     let can_move = may_move && policy.may_move;
     match (recreates, policy.recreate) {
         (Some(used), limit) => {
-            let said = format!("Recreating the pod on this machine ({}): {exhausted}", nth(used, limit));
-            Step { rung: Rung::Recreate { why: exhausted }, said }
+            let message = format!("Recreating the pod on this machine ({}): {exhausted}", nth(used, limit));
+            Step { rung: Rung::Recreate { why: exhausted }, message }
         }
         (None, _) if can_move => {
             let why = format!("{exhausted}, nor did recreating the pod ({})", policy.recreate);
-            Step { said: format!("Moving the pod to another machine: {why}"), rung: Rung::Move { why } }
+            Step { message: format!("Moving the pod to another machine: {why}"), rung: Rung::Move { why } }
         }
         (None, Limit::Never) => {
-            let said = format!("Restarting container {container} (there is no other remedy): {why}");
-            Step { rung: Rung::Restart, said }
+            let message = format!("Restarting container {container} (there is no other remedy): {why}");
+            Step { rung: Rung::Restart, message }
         }
         (None, Limit::Within { .. } | Limit::Unlimited) => {
-            let said = format!("Recreating the pod on this machine (it cannot move): {exhausted}");
-            Step { rung: Rung::Recreate { why: exhausted }, said }
+            let message = format!("Recreating the pod on this machine (it cannot move): {exhausted}");
+            Step { rung: Rung::Recreate { why: exhausted }, message }
         }
     }
 }
@@ -104,7 +104,7 @@ impl History {
 }
 
 fn push(times: &mut Vec<Timestamp>, now: Timestamp) {
-    if times.len() == KEPT {
+    if times.len() == MAX_ATTEMPTS {
         times.remove(0);
     }
     times.push(now);
@@ -117,7 +117,7 @@ fn within(times: &[Timestamp], limit: Limit, now: Timestamp) -> Option<usize> {
         Limit::Unlimited => Some(times.len()),
         Limit::Within { times: most, window } => {
             let used = times.iter().filter(|at| elapsed(**at, now) < window).count();
-            (used < (most as usize).min(KEPT)).then_some(used)
+            (used < (most as usize).min(MAX_ATTEMPTS)).then_some(used)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whose a pod is.
+//! The controller of a pod and the set it belongs to.
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 
@@ -19,6 +19,12 @@ pub fn shown(pod: &Pod) -> String {
         Some(owner) => format!("{} {}", owner.kind, owner.name),
         None => format!("Pod {}", pod.metadata.name.as_deref().unwrap_or_default()),
     }
+}
+
+/// What identifies pods of the same set that were made from the same template.
+pub fn template(pod: &Pod) -> String {
+    let revision = pod.metadata.labels.as_ref().and_then(|labels| labels.get("controller-revision-hash"));
+    format!("{}/{}", set(pod), revision.map_or("", String::as_str))
 }
 
 /// What identifies the set: the controller's uid, or the pod's own.

@@ -8,20 +8,16 @@ use kube::{
     Api, Resource,
     api::{ListParams, PostParams},
 };
-use mainstay_api::registry::Registry;
-use mainstay_server::{api, client, handler::Handler, settings::Settings};
-use mainstay_store::Memory;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{events::Said, pods::Source, wake::Wake};
+use crate::{events::QueuedEvent, pods::Source, testing, wake::Wake};
 
 struct Machine {
     healer: Healer,
-    said: mpsc::Receiver<Said>,
+    said: mpsc::Receiver<QueuedEvent>,
     pods: Arc<Pods>,
     _directory: TempDir,
 }
@@ -33,9 +29,14 @@ fn machine(client: Option<Client>) -> Machine {
 fn machine_at(client: Option<Client>, directory: TempDir) -> Machine {
     let (events, said) = Events::channel();
     let pods = Arc::new(Pods::new(Wake::default()));
-    let policies = Arc::new(Policies::new(client.clone()));
-    let healer = Healer::new(client, policies, pods.clone(), events, directory.path().to_owned(), Metrics::default());
+    let healer = healer(client, pods.clone(), events, directory.path().to_owned());
     Machine { healer, said, pods, _directory: directory }
+}
+
+fn healer(client: Option<Client>, pods: Arc<Pods>, events: Events, directory: PathBuf) -> Healer {
+    let tasks = TaskScope::default();
+    let policies = OwnerPolicies::new(client.clone(), tasks.clone());
+    Healer::new(client, policies, pods, events, directory, Metrics::default(), tasks)
 }
 
 impl Machine {
@@ -44,14 +45,28 @@ impl Machine {
     }
 }
 
+/// Requests a restart and returns the outcome, as the planner would see it.
+async fn request(healer: &Healer, pod: &Pod) -> RestartPermission {
+    healer.request_restart(pod).await;
+    healer.observe(pod, Timestamp::now()).permission
+}
+
+/// Decides about a failure as the planner does, and writes it down.
+fn fail(healer: &Healer, pod: &Pod, attempt: u32, cause: &Cause) -> Rung {
+    let now = Timestamp::now();
+    let HealingObservation { policy, may_move, record, .. } = healer.observe(pod, now);
+    let mut history = record.history;
+    history.settle(&policy, now);
+    let step = assess_failure(&policy, &history, may_move, "c", cause, now);
+    history.record(&step.rung, now);
+    let rung = step.rung.clone();
+    let diagnosis = Diagnosis::Failed { cause: cause.clone(), step, history, backs_off: false };
+    healer.record(pod, &HealingDecision { container: "c".into(), attempt, diagnosis }, now);
+    rung
+}
+
 async fn api() -> Client {
-    let api = api::Api::new(Registry::builtin(), Arc::new(Memory::new()), Settings::default());
-    let handler = Arc::new(Handler::new(api, CancellationToken::new()));
-    let client = client::internal(handler, "test");
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}});
-    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
-    namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
-    client
+    testing::api(&["default"]).await
 }
 
 async fn set(client: &Client, replicas: u32, annotation: Option<&str>) -> OwnerReference {
@@ -82,8 +97,8 @@ fn pod(number: usize, owner: Option<&OwnerReference>) -> Pod {
 }
 
 async fn granted(machines: &[Machine], pods: &[Pod]) -> usize {
-    let asked = pods.iter().enumerate().map(|(n, pod)| machines[n % machines.len()].healer.may_kill(pod, "c", 0));
-    futures::future::join_all(asked).await.into_iter().filter(|leave| *leave == Leave::Granted).count()
+    let asked = pods.iter().enumerate().map(|(n, pod)| request(&machines[n % machines.len()].healer, pod));
+    futures::future::join_all(asked).await.into_iter().filter(|answer| *answer == RestartPermission::Granted).count()
 }
 
 async fn leases(client: &Client) -> usize {
@@ -109,24 +124,24 @@ async fn fifty_pods_that_fail_together_are_not_all_restarted() {
     // One that is well again makes room for one other.
     let mut held = None;
     for (n, pod) in pods.iter().enumerate() {
-        if machines[n % 5].healer.may_kill(pod, "c", 0).await == Leave::Granted {
+        if request(&machines[n % 5].healer, pod).await == RestartPermission::Granted {
             held = Some((n, pod));
             break;
         }
     }
     let (n, healed) = held.unwrap();
-    machines[n % 5].healer.healthy(healed).await;
+    machines[n % 5].healer.record_healthy(healed, Timestamp::now());
     assert_eq!(leases(&client).await, 12, "it still looks well, but has not been restarted yet");
     let unhealthy = Cause::Unhealthy { why: "no answer".into() };
-    assert_eq!(machines[n % 5].healer.failed(healed, "c", 0, &unhealthy).await, Rung::Restart);
+    assert_eq!(fail(&machines[n % 5].healer, healed, 0, &unhealthy), Rung::Restart);
     assert_eq!(leases(&client).await, 12);
-    machines[n % 5].healer.healthy(healed).await;
-    assert_eq!(leases(&client).await, 11);
+    machines[n % 5].healer.record_healthy(healed, Timestamp::now());
+    testing::until("its slot is given back", || async { leases(&client).await == 11 }).await;
     let others: Vec<_> = pods.iter().filter(|pod| pod.metadata.uid != healed.metadata.uid).cloned().collect();
     let mut total = 0;
     for pod in &others {
         let n: usize = pod.metadata.name.as_ref().unwrap()[4..].parse().unwrap();
-        total += usize::from(machines[n % 5].healer.may_kill(pod, "c", 0).await == Leave::Granted);
+        total += usize::from(request(&machines[n % 5].healer, pod).await == RestartPermission::Granted);
     }
     assert_eq!(total, 12);
 }
@@ -158,17 +173,15 @@ async fn a_place_whose_time_is_over_goes_to_another() {
     let client = api().await;
     let owner = set(&client, 2, Some("settle=1s")).await;
     let (one, other) = (machine(Some(client.clone())), machine(Some(client.clone())));
-    assert_eq!(one.healer.may_kill(&pod(0, Some(&owner)), "c", 0).await, Leave::Granted);
-    let kept = other.healer.may_kill(&pod(1, Some(&owner)), "c", 0).await;
-    let why = "1 pods of ReplicaSet web are being restarted already, and its restart budget is 1".to_owned();
-    assert_eq!(kept, Leave::Kept { why });
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-    while other.healer.may_kill(&pod(1, Some(&owner)), "c", 0).await != Leave::Granted {
-        assert!(tokio::time::Instant::now() < deadline, "the place was never given on");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    one.healer.failed(&pod(0, Some(&owner)), "c", 0, &Cause::Unhealthy { why: "no answer".into() }).await;
-    one.healer.healthy(&pod(0, Some(&owner))).await;
+    assert_eq!(request(&one.healer, &pod(0, Some(&owner))).await, RestartPermission::Granted);
+    let denied = request(&other.healer, &pod(1, Some(&owner))).await;
+    let expected = "1 pods of ReplicaSet web are being restarted already, and its restart budget is 1";
+    assert!(matches!(&denied, RestartPermission::Denied { reason, .. } if reason == expected), "{denied:?}");
+    let second = pod(1, Some(&owner));
+    let granted = || async { request(&other.healer, &second).await == RestartPermission::Granted };
+    testing::until("the slot is given on", granted).await;
+    fail(&one.healer, &pod(0, Some(&owner)), 0, &Cause::Unhealthy { why: "no answer".into() });
+    one.healer.record_healthy(&pod(0, Some(&owner)), Timestamp::now());
     assert_eq!(leases(&client).await, 1, "what another has now is not taken away");
 }
 
@@ -193,26 +206,55 @@ async fn without_the_api_each_machine_keeps_to_its_share() {
 }
 
 #[tokio::test]
-async fn each_failure_is_judged_once_and_an_agent_that_returns_goes_on_from_there() {
+async fn an_agent_that_was_restarted_goes_on_from_the_same_rung() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_owned();
     let mut first = machine_at(None, directory);
     let pod = pod(0, None);
     let crash = Cause::Crashed { exit_code: 1 };
     for attempt in 0..5 {
-        assert_eq!(first.healer.failed(&pod, "c", attempt, &crash).await, Rung::Restart);
-        assert_eq!(first.healer.failed(&pod, "c", attempt, &crash).await, Rung::Restart, "said again");
+        assert_eq!(fail(&first.healer, &pod, attempt, &crash), Rung::Restart);
     }
     assert_eq!(first.events(), ["HealRestart"; 5]);
-    assert_eq!(first.healer.failed(&pod, "c", 5, &Cause::Crashed { exit_code: 0 }).await, Rung::Restart);
 
     let (events, _said) = Events::channel();
-    let policies = Arc::new(Policies::new(None));
-    let second = Healer::new(None, policies, first.pods.clone(), events, path.clone(), Metrics::default());
-    assert!(matches!(second.failed(&pod, "c", 6, &crash).await, Rung::Recreate { .. }));
-    assert!(matches!(second.failed(&pod, "c", 6, &crash).await, Rung::Recreate { .. }));
+    let second = healer(None, first.pods.clone(), events, path.clone());
+    let record = second.observe(&pod, Timestamp::now()).record;
+    assert_eq!(record.decided.get("c"), Some(&(4, Rung::Restart)));
+    assert!(matches!(fail(&second, &pod, 5, &crash), Rung::Recreate { .. }));
     second.forget(&PodUid("pod-0".into()));
     assert!(!path.join("pods/pod-0/heal.json").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_answers_of_the_api_observing_does_not_wait_and_a_request_ends_with_this_nodes_share() {
+    let (client, severed) = testing::severable(testing::api(&["default"]).await);
+    severed.store(true, std::sync::atomic::Ordering::SeqCst);
+    let machine = machine(Some(client));
+    let owner = OwnerReference {
+        kind: "ReplicaSet".into(),
+        name: "web".into(),
+        uid: "o".into(),
+        api_version: "apps/v1".into(),
+        controller: Some(true),
+        ..Default::default()
+    };
+    let pod = pod(0, Some(&owner));
+    let observed = machine.healer.observe(&pod, Timestamp::now());
+    assert_eq!((observed.policy, observed.permission), (Policy::default(), RestartPermission::NotRequested));
+    assert_eq!(request(&machine.healer, &pod).await, RestartPermission::Granted);
+}
+
+#[tokio::test]
+async fn an_owners_policy_is_read_in_the_background_and_then_in_force() {
+    let client = api().await;
+    let owner = set(&client, 2, Some("restarts=1/1m")).await;
+    let machine = machine(Some(client));
+    let pod = pod(0, Some(&owner));
+    let policy = || machine.healer.observe(&pod, Timestamp::now()).policy;
+    assert_eq!(policy(), Policy::default(), "an owner that was not read yet has the stock policy");
+    let read = Policy::parse("restarts=1/1m").unwrap();
+    testing::until("the owner's policy is in force", || async { policy() == read }).await;
 }
 
 #[tokio::test]
@@ -220,10 +262,39 @@ async fn liveness_restarts_are_counted_by_owner() {
     let machine = machine(None);
     let unhealthy = Cause::Unhealthy { why: "HTTP probe failed with statuscode: 500".into() };
     for attempt in 0..3 {
-        machine.healer.failed(&pod(1, None), "c", attempt, &unhealthy).await;
+        fail(&machine.healer, &pod(1, None), attempt, &unhealthy);
     }
-    machine.healer.failed(&pod(2, None), "c", 0, &Cause::OutOfMemory).await;
+    fail(&machine.healer, &pod(2, None), 0, &Cause::OutOfMemory);
     let of = |owner: &str| Owner { namespace: "default".to_owned(), owner: owner.to_owned() };
     let counted = |owner: &str| machine.healer.metrics.liveness_restarts.get_or_create(&of(owner)).get();
     assert_eq!((counted("Pod web-1"), counted("Pod web-2")), (3, 0));
+}
+
+#[tokio::test]
+async fn pods_of_a_set_that_was_moved_away_avoid_this_node() {
+    let machine = machine(None);
+    let owner = OwnerReference {
+        kind: "ReplicaSet".into(),
+        name: "web".into(),
+        uid: "o".into(),
+        api_version: "apps/v1".into(),
+        controller: Some(true),
+        ..Default::default()
+    };
+    let (failed, replacement) = (pod(0, Some(&owner)), pod(1, Some(&owner)));
+    let crash = Cause::Crashed { exit_code: 1 };
+    let avoids = |pod: &Pod| machine.healer.reason_to_avoid(pod, Timestamp::now());
+    let mut attempt = 0;
+    while !matches!(fail(&machine.healer, &failed, attempt, &crash), Rung::Move { .. }) {
+        assert_eq!(avoids(&replacement), None);
+        attempt += 1;
+        assert!(attempt < 100, "it never moves");
+    }
+    let why = avoids(&replacement).unwrap();
+    assert!(why.starts_with("a pod of ReplicaSet web was moved away from this node: container c"), "{why}");
+    let other = OwnerReference { uid: "p".into(), ..owner.clone() };
+    assert_eq!(avoids(&pod(2, Some(&other))), None, "another set, or another template of the same Deployment");
+    let daemon = OwnerReference { kind: "DaemonSet".into(), ..owner };
+    assert_eq!(avoids(&pod(3, Some(&daemon))), None);
+    assert_eq!(machine.healer.reason_to_avoid(&replacement, Timestamp::now() + AVOID), None, "for a while only");
 }

@@ -42,14 +42,13 @@ use crate::{
     servers::Servers,
     settings::{Network, Settings},
     wake::Wake,
+    watch_backoff::api_retries,
 };
 
 /// How often the machine is looked at.
 const LOOK: Duration = Duration::from_secs(10);
 /// No call of API or runtime may hold up the others longer.
 const DEADLINE: Duration = Duration::from_secs(8);
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// So often in a row a server may refuse to renew the lease.
 const REFUSALS: u32 = 5;
 /// Says that pods of this machine are reached at ports of its own.
@@ -166,24 +165,23 @@ impl Keeper {
     }
 
     async fn report(&self) {
-        let (mut written, mut pause) = (None::<Instant>, FIRST_PAUSE);
+        let (mut written, mut retries) = (None::<Instant>, api_retries());
         loop {
             let done = tokio::time::timeout(DEADLINE, self.report_once(written)).await;
             match done.unwrap_or(Err(KeepError::Silent)) {
                 Ok(wrote) => {
-                    pause = FIRST_PAUSE;
+                    retries.reset();
                     written = if wrote { Some(Instant::now()) } else { written };
                     let _ = tokio::time::timeout(LOOK, self.look.notified()).await;
                 }
                 Err(error) => {
                     match &error {
                         KeepError::Api { source, .. } if matches!(**source, kube::Error::Api(_)) => {
-                            tracing::warn!(%error, ?pause, "cannot keep the node current; will try again");
+                            tracing::warn!(%error, "cannot keep the node current; will try again");
                         }
-                        _ => tracing::debug!(%error, ?pause, "cannot keep the node current; will try again"),
+                        _ => tracing::debug!(%error, "cannot keep the node current; will try again"),
                     }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tokio::time::sleep(retries.record_failure()).await;
                 }
             }
         }
@@ -318,7 +316,7 @@ impl Keeper {
 
     async fn heartbeat(&self) {
         let mut known = self.node.subscribe();
-        let (mut pause, mut refused) = (FIRST_PAUSE, 0);
+        let (mut retries, mut refused) = (api_retries(), 0);
         loop {
             // The Lease belongs to the Node: first there has to be one.
             let Ok(owner) = known.wait_for(Option::is_some).await.map(|node| node.as_ref().and_then(owner)) else {
@@ -326,18 +324,18 @@ impl Keeper {
             };
             match tokio::time::timeout(DEADLINE, self.renew(owner)).await.unwrap_or(Err(KeepError::Silent)) {
                 Ok(()) => {
-                    (pause, refused) = (FIRST_PAUSE, 0);
+                    retries.reset();
+                    refused = 0;
                     tokio::time::sleep(self.parts.settings.heartbeat).await;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, ?pause, "cannot renew the node's lease; will try again");
+                    tracing::debug!(%error, "cannot renew the node's lease; will try again");
                     refused += 1;
                     if matches!(error, KeepError::Silent) || refused == REFUSALS {
                         self.parts.servers.leave();
                         refused = 0;
                     }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tokio::time::sleep(retries.record_failure()).await;
                 }
             }
         }
@@ -386,5 +384,4 @@ fn taint(text: &str) -> Option<Taint> {
 }
 
 #[cfg(test)]
-#[path = "keeper_tests.rs"]
 mod tests;

@@ -248,5 +248,4 @@ pub fn patch(before: &NodeStatus, after: &NodeStatus) -> Value {
 }
 
 #[cfg(test)]
-#[path = "status_tests.rs"]
 pub(super) mod tests;

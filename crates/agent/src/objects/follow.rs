@@ -18,12 +18,11 @@ use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, task::AbortHandle};
 
-use super::{Known, Lack, changes::Changes, kept::Kept};
+use super::{Known, Lack, changes::Changes, checkpoint::ObjectCheckpoint};
+use crate::watch_backoff::ApiRetries;
 
 /// Silence for this long counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(10);
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One object of a namespace, or all of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +72,7 @@ pub(super) struct Followed<K> {
     client: Client,
     api: fn(Client, &str) -> Api<K>,
     changes: Option<Changes>,
-    kept: Kept,
+    kept: ObjectCheckpoint,
     entries: Mutex<BTreeMap<Selection, Entry<K>>>,
 }
 
@@ -82,11 +81,11 @@ where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     pub(super) fn new(client: Client, api: fn(Client, &str) -> Api<K>, changes: Option<Changes>) -> Self {
-        Self { client, api, changes, kept: Kept::nowhere(), entries: Mutex::default() }
+        Self { client, api, changes, kept: ObjectCheckpoint::nowhere(), entries: Mutex::default() }
     }
 
     /// What is told is kept there as well, for an agent that starts while the API is away.
-    pub(super) fn keep_in(&mut self, kept: Kept) {
+    pub(super) fn keep_in(&mut self, kept: ObjectCheckpoint) {
         self.kept = kept;
     }
 
@@ -137,7 +136,7 @@ struct Listener<K> {
     told: watch::Sender<State<K>>,
     pods: Arc<Mutex<BTreeSet<PodUid>>>,
     changes: Option<Changes>,
-    kept: (Kept, String),
+    kept: (ObjectCheckpoint, String),
 }
 
 impl<K> Listener<K>
@@ -151,7 +150,7 @@ where
         };
         let mut events = pin!(watcher(api, config));
         let (mut known, mut listed) = (Found::new(), Found::new());
-        let mut pause = FIRST_PAUSE;
+        let mut retries = ApiRetries::new(Duration::from_millis(250), Duration::from_secs(5));
         loop {
             let event = if matches!(*self.told.borrow(), State::Asking) {
                 match tokio::time::timeout(PATIENCE, events.next()).await {
@@ -172,7 +171,7 @@ where
                 }
                 Ok(Event::InitDone) => {
                     known = std::mem::take(&mut listed);
-                    pause = FIRST_PAUSE;
+                    retries.reset();
                     self.tell(&known);
                 }
                 Ok(Event::Apply(object)) => {
@@ -188,8 +187,7 @@ where
                     if !matches!(*self.told.borrow(), State::Told(_)) {
                         self.fall_back(&mut known, &error.to_string());
                     }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tokio::time::sleep(retries.record_failure()).await;
                 }
             }
         }

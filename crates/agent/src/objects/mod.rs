@@ -6,10 +6,10 @@
 //! [`Lack::Unreachable`], which is not the same as [`Lack::Missing`]: nothing may be concluded from it.
 
 mod changes;
+mod checkpoint;
 #[cfg(test)]
 pub(crate) mod fake;
 mod follow;
-mod kept;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -18,7 +18,6 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service};
@@ -27,13 +26,11 @@ use mainstay_runtime::PodUid;
 
 use self::{
     changes::Changes,
+    checkpoint::ObjectCheckpoint,
     follow::{Followed, Selection},
-    kept::Kept,
     tokens::Tokens,
 };
-use crate::{settings::Settings, volumes::local_path, wake::Wake};
-
-const ANSWER: Duration = Duration::from_secs(10);
+use crate::{settings::Settings, wake::Wake};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lack {
@@ -80,7 +77,7 @@ impl Objects {
     /// Keeps what is told in a directory that nothing outlives a boot in, so that an agent that is started while
     /// the API is away knows it.
     pub fn keeping(mut self, directory: &Path) -> Self {
-        let within = |kind: &str| Kept::within(directory.join(kind));
+        let within = |kind: &str| ObjectCheckpoint::within(directory.join(kind));
         self.config_maps.keep_in(within("configmaps"));
         self.secrets.keep_in(within("secrets"));
         self.claims.keep_in(within("claims"));
@@ -105,16 +102,8 @@ impl Objects {
         self.volumes.one(pod, "", name).await
     }
 
-    /// Says of a volume that its directory on this machine exists, so that it does not go without it.
-    pub async fn mark_on_disk(&self, volume: &PersistentVolume) -> Result<(), String> {
-        if local_path::is_on_disk(volume) {
-            return Ok(());
-        }
-        let marked = tokio::time::timeout(ANSWER, local_path::mark(&self.client, volume, true)).await;
-        match marked {
-            Ok(result) => result.map_err(|error| error.to_string()),
-            Err(_) => Err("the API does not answer".to_owned()),
-        }
+    pub fn client(&self) -> &Client {
+        &self.client
     }
 
     /// All Services of a namespace.

@@ -1,22 +1,20 @@
-//! What this machine can take, and what of that it takes.
+//! Offers: what this node has left for pods, and the admission of pods that are bound to it.
 //!
-//! The machine, not the centre, knows what it has left: [`Publisher`] tells the API in an Offer, [`Gate`] looks again when
-//! a pod arrives, and gives back what does not fit. Both decide by the same arithmetic ([`Room`] and
-//! [`Claim`]), so what was offered truthfully is also taken.
+//! The node, not the control plane, knows what it has left: [`OfferPublisher`] writes it to the API as an Offer,
+//! [`OfferAdmission`] checks again when a pod arrives, and gives back what does not fit. Both decide by the same arithmetic
+//! ([`NodeCapacity`] and [`PodDemand`]), so what was offered truthfully is also admitted.
 
-pub mod claim;
-mod gate;
-pub mod host_network;
-pub mod host_ports;
-mod judge;
+mod admission;
+mod capacity;
+mod pod_demand;
+mod predicates;
 mod preempt;
 mod publisher;
-mod room;
 #[cfg(test)]
 mod tests;
 
-pub use claim::Claim;
-pub use gate::{Gate, Verdict, is_fresh};
-pub use judge::{Rejection, judge};
-pub use publisher::Publisher;
-pub use room::Room;
+pub use admission::{Avoids, OfferAdmission, Verdict, is_fresh};
+pub use capacity::NodeCapacity;
+pub use pod_demand::PodDemand;
+pub use predicates::{Rejection, check_pod};
+pub use publisher::OfferPublisher;

@@ -14,19 +14,19 @@ use mainstay_runtime::PodUid;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Claim, Room};
-use crate::{pods::Pods, put::put, settings::Offering};
+use super::{NodeCapacity, PodDemand};
+use crate::{pods::Pods, publish_own::publish_own, settings::Offering, watch_backoff::api_retries};
 
 /// Changes within this are one.
 const BURST: Duration = Duration::from_millis(50);
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How often is looked whether there is something to offer yet.
+const IDLE: Duration = Duration::from_secs(2);
 /// How often a server that knows no offers is asked again.
 const FOREIGN: Duration = Duration::from_secs(60);
 /// No call may hold up the next one longer.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-pub struct Publisher {
+pub struct OfferPublisher {
     offers: Api<Offer>,
     node_name: String,
     pods: Arc<Pods>,
@@ -48,7 +48,7 @@ enum Failed {
     Other(String),
 }
 
-impl Publisher {
+impl OfferPublisher {
     pub fn new(
         client: Client,
         node_name: String,
@@ -64,7 +64,7 @@ impl Publisher {
         stop.run_until_cancelled(self.offer()).await;
         let taken_back = tokio::time::timeout(DEADLINE, self.withdraw()).await;
         if !matches!(taken_back, Ok(Ok(()))) {
-            tracing::warn!("cannot take back what this machine offers; the offer runs out by itself");
+            tracing::warn!("cannot withdraw this node's offer; it expires by itself");
         }
     }
 
@@ -72,7 +72,7 @@ impl Publisher {
         let (mut node, mut changed, mut told) = (self.node.clone(), self.pods.changed(), self.pods.told());
         let renewal = self.ttl.mul_f64(0.6);
         let mut published: Option<(Known, Instant)> = None;
-        let mut pause = FIRST_PAUSE;
+        let mut retries = api_retries();
         loop {
             node.mark_unchanged();
             changed.mark_unchanged();
@@ -80,25 +80,25 @@ impl Publisher {
             let due = published.as_ref().map_or(Duration::ZERO, |(_, at)| renewal.saturating_sub(at.elapsed()));
             let mut wait = due;
             match (self.known(), &published) {
-                (None, None) => wait = LONGEST_PAUSE,
+                (None, None) => wait = IDLE,
                 (None, Some(_)) => match self.withdraw().await {
                     Ok(()) => published = None,
-                    Err(_) => wait = pause,
+                    Err(_) => wait = retries.record_failure(),
                 },
                 (Some(known), Some((last, _))) if !due.is_zero() && known.says_what(last) => {}
                 (Some(known), _) => match self.publish(&known.spec).await {
                     Ok(()) => {
-                        (pause, wait) = (FIRST_PAUSE, renewal);
+                        retries.reset();
+                        wait = renewal;
                         published = Some((known, Instant::now()));
                     }
                     Err(Failed::Foreign) => {
-                        tracing::debug!("this server knows no offers; whoever places pods has to look at nodes");
+                        tracing::debug!("the server has no offers; its scheduler has to look at nodes");
                         wait = FOREIGN;
                     }
                     Err(Failed::Other(error)) => {
-                        tracing::debug!(%error, ?pause, "cannot offer what is free here; will try again");
-                        wait = pause;
-                        pause = (pause * 2).min(LONGEST_PAUSE);
+                        wait = retries.record_failure();
+                        tracing::debug!(%error, retry_in = ?wait, "cannot publish this node's offer; will retry");
                     }
                 },
             }
@@ -122,8 +122,8 @@ impl Publisher {
         // First up to where was looked, then at what is there: so that nothing counts as seen that is not.
         let seen = self.pods.seen();
         let held = self.pods.held();
-        let claims: Vec<Claim> = held.iter().map(|(_, pod)| Claim::of(pod)).collect();
-        let room = Room::of(&node, self.automatic.clone(), self.explicit.clone());
+        let claims: Vec<PodDemand> = held.iter().map(|(_, pod)| PodDemand::from_pod(pod)).collect();
+        let room = NodeCapacity::new(&node, self.automatic.clone(), self.explicit.clone());
         let ttl_seconds = i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX).max(1);
         let spec = OfferSpec { ttl_seconds, seen: seen.to_string(), ..room.offered(&claims) };
         Some(Known { spec, pods: held.into_iter().map(|(uid, _)| uid).collect() })
@@ -132,7 +132,7 @@ impl Publisher {
     async fn publish(&self, spec: &OfferSpec) -> Result<(), Failed> {
         let spec = OfferSpec { renew_time: Some(MicroTime(Timestamp::now())), ..spec.clone() };
         let offer = Offer::new(&self.node_name, spec);
-        match tokio::time::timeout(DEADLINE, put(&self.offers, &offer)).await {
+        match tokio::time::timeout(DEADLINE, publish_own(&self.offers, &offer)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failed::Foreign),
             Ok(Err(error)) => Err(Failed::Other(error.to_string())),

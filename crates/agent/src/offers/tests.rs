@@ -12,9 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    claim::Claim,
-    host_ports::{self, Chosen},
-    preempt::{self, Held},
+    preempt::{self, RunningPod},
     *,
 };
 use crate::{
@@ -53,13 +51,13 @@ fn node() -> Node {
     .unwrap()
 }
 
-fn room() -> Room {
-    Room::of(&node(), Ports::parse(["31000-31004"]).unwrap(), Ports::parse(["1-40000"]).unwrap())
+fn room() -> NodeCapacity {
+    NodeCapacity::new(&node(), Ports::parse(["31000-31004"]).unwrap(), Ports::parse(["1-40000"]).unwrap())
 }
 
 fn refused(pod: &Pod, held: &[Pod]) -> Rejection {
-    let held: Vec<Claim> = held.iter().map(Claim::of).collect();
-    judge(pod, &node(), &room(), &held).unwrap_err()
+    let held: Vec<PodDemand> = held.iter().map(PodDemand::from_pod).collect();
+    check_pod(pod, &node(), &room(), &held).unwrap_err()
 }
 
 #[test]
@@ -84,8 +82,8 @@ fn a_pod_takes_what_its_containers_need_at_once() {
         (json!({"containers": [container("1", json!({}))], "overhead": {"cpu": "250m"}}), 1250),
         (json!({"containers": [container("1", json!({}))], "resources": {"requests": {"cpu": "4"}}}), 4000),
     ] {
-        let claim = Claim::of(&pod("p", spec.clone()));
-        assert_eq!((claim.amounts["cpu"], claim.amounts["pods"]), (millis, 1), "{spec}");
+        let demand = PodDemand::from_pod(&pod("p", spec.clone()));
+        assert_eq!((demand.requests["cpu"], demand.requests["pods"]), (millis, 1), "{spec}");
     }
 }
 
@@ -93,12 +91,12 @@ fn a_pod_takes_what_its_containers_need_at_once() {
 fn an_offer_is_what_is_left() {
     let mut chosen = with_port("q", json!({"containerPort": 80}));
     chosen.metadata.annotations = Some([("k8s.mesosphere.io/port_TCP_80".into(), "31001".into())].into());
-    let offered = room().offered(&[Claim::of(&asking("p", "500m", "1Gi")), Claim::of(&chosen)]);
+    let offered = room().offered(&[PodDemand::from_pod(&asking("p", "500m", "1Gi")), PodDemand::from_pod(&chosen)]);
     let free: Value = serde_json::to_value(&offered.free).unwrap();
     assert_eq!(free, json!({"cpu": "1500m", "memory": "3145728Ki", "pods": "1", "example.com/gpu": "1"}));
     assert_eq!(offered.automatic_ports, ["31000", "31002-31004"]);
     assert_eq!(offered.explicit_ports, ["1-40000"]);
-    let over = room().offered(&[Claim::of(&asking("p", "5", "9Gi"))]);
+    let over = room().offered(&[PodDemand::from_pod(&asking("p", "5", "9Gi"))]);
     assert_eq!((over.free["cpu"].0.as_str(), over.free["memory"].0.as_str()), ("0", "0"), "never less than nothing");
 }
 
@@ -117,7 +115,7 @@ fn what_does_not_fit_is_refused_in_upstreams_words() {
     containers[0].resources = serde_json::from_value(json!({"requests": {"example.com/gpu": "2"}})).unwrap();
     assert_eq!(reason(&gpu, &[]), "OutOfexample.com/gpu");
     containers_of(&mut gpu, json!({"requests": {"example.com/unknown": "2"}}));
-    assert_eq!(judge(&gpu, &node(), &room(), &[]), Ok(()), "upstream leaves that to others");
+    assert_eq!(check_pod(&gpu, &node(), &room(), &[]), Ok(()), "upstream leaves that to others");
 
     let selecting = |extra: Value| {
         let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
@@ -131,7 +129,7 @@ fn what_does_not_fit_is_refused_in_upstreams_words() {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
         }}}))
     };
-    let fits = |pod: &Pod| judge(pod, &node(), &room(), &[]).is_ok();
+    let fits = |pod: &Pod| check_pod(pod, &node(), &room(), &[]).is_ok();
     assert!(fits(&affinity(json!({"key": "cores", "operator": "Gt", "values": ["4"]}))));
     assert!(!fits(&affinity(json!({"key": "cores", "operator": "Lt", "values": ["4"]}))));
     assert!(!fits(&affinity(json!({"key": "disk", "operator": "NotIn", "values": ["ssd"]}))));
@@ -142,9 +140,9 @@ fn what_does_not_fit_is_refused_in_upstreams_words() {
     ]}))
     .unwrap();
     let plain = selecting(json!({}));
-    assert_eq!(judge(&plain, &tainted, &room(), &[]).unwrap_err().reason, "TaintToleration");
+    assert_eq!(check_pod(&plain, &tainted, &room(), &[]).unwrap_err().reason, "TaintToleration");
     let tolerant = selecting(json!({"tolerations": [{"key": "gone", "operator": "Exists"}]}));
-    assert_eq!(judge(&tolerant, &tainted, &room(), &[]), Ok(()));
+    assert_eq!(check_pod(&tolerant, &tainted, &room(), &[]), Ok(()));
 }
 
 fn containers_of(pod: &mut Pod, resources: Value) {
@@ -160,57 +158,49 @@ fn ports_are_taken_once_and_lie_where_the_machine_says() {
     let outside = refused(&explicit("p", 50_000), &[]);
     assert!(outside.message.contains("host port 50000 is not among those of this machine (1-40000)"), "{outside:?}");
     let udp = with_port("p", json!({"containerPort": 80, "hostPort": 8080, "protocol": "UDP"}));
-    let held = [Claim::of(&explicit("q", 8080))];
-    assert_eq!(judge(&udp, &node(), &room(), &held), Ok(()));
+    let held = [PodDemand::from_pod(&explicit("q", 8080))];
+    assert_eq!(check_pod(&udp, &node(), &room(), &held), Ok(()));
     let one = with_port("p", json!({"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.1"}));
     let other = with_port("q", json!({"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.2"}));
-    assert_eq!(judge(&one, &node(), &room(), &[Claim::of(&other)]), Ok(()));
-    assert!(judge(&one, &node(), &room(), &held).is_err(), "all addresses include that one");
+    assert_eq!(check_pod(&one, &node(), &room(), &[PodDemand::from_pod(&other)]), Ok(()));
+    assert!(check_pod(&one, &node(), &room(), &held).is_err(), "all addresses include that one");
     let mut automatic = with_port("p", json!({"containerPort": 80}));
     automatic.metadata.annotations = Some([("k8s.mesosphere.io/port_TCP_80".into(), "31007".into())].into());
     assert!(refused(&automatic, &[]).message.contains("31007 is not among"), "outside of the automatic ones");
 }
 
 #[test]
-fn chosen_ports_become_mappings_and_variables() {
-    let mut pod = pod(
-        "p",
-        json!({"containers": [
-            {"name": "a", "image": "i", "ports": [
-                {"containerPort": 80, "name": "web-ui"}, {"containerPort": 81, "hostPort": 8081},
-                {"containerPort": 53, "protocol": "UDP"},
-            ]},
-            {"name": "b", "image": "i", "ports": [{"containerPort": 90}]},
-        ]}),
-    );
-    let said = [("TCP_80", "31000"), ("TCP_81", "31001"), ("UDP_53", "31002"), ("TCP_70", "31003"), ("TCP_90", "x")];
-    let said = said.map(|(what, port)| (format!("k8s.mesosphere.io/port_{what}"), port.to_owned()));
-    pod.metadata.annotations = Some(said.into());
-    let chosen = |protocol: &str, container_port, name: &str, host_port| Chosen {
-        protocol: protocol.into(),
-        container_port,
-        name: name.into(),
-        host_port,
+fn host_ports_of_ordinary_init_containers_are_not_held_as_the_scheduler_has_it() {
+    let port = json!([{"containerPort": 80, "hostPort": 8080}]);
+    let with_init = |name: &str, restart_policy: Value| {
+        let init = json!({"name": "i", "image": "i", "ports": port, "restartPolicy": restart_policy});
+        pod(name, json!({"initContainers": [init], "containers": [{"name": "c", "image": "i"}]}))
     };
-    assert_eq!(host_ports::chosen(&pod), [chosen("TCP", 80, "web-ui", 31_000), chosen("UDP", 53, "", 31_002)]);
-    let variables: Vec<(String, String)> = host_ports::variables(&pod).into_iter().collect();
-    let expected = [("HOST_PORT_TCP_80", "31000"), ("HOST_PORT_UDP_53", "31002"), ("HOST_PORT_WEB_UI", "31000")];
-    assert_eq!(variables, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    pod.spec.as_mut().unwrap().host_network = Some(true);
-    assert_eq!(host_ports::variables(&pod).len(), 3, "on the machine's network it is told which ports are its own");
+    let explicit = with_port("q", json!({"containerPort": 80, "hostPort": 8080}));
+    let held = [PodDemand::from_pod(&explicit)];
+    assert_eq!(check_pod(&with_init("p", Value::Null), &node(), &room(), &held), Ok(()));
+    assert_eq!(refused(&with_init("p", json!("Always")), &[explicit]).reason, "NodePorts", "a sidecar holds its ports");
+}
+
+#[test]
+fn an_assigned_port_replaces_the_one_that_a_container_on_the_nodes_network_names() {
+    let mut assigned = with_port("p", json!({"containerPort": 80}));
+    assigned.metadata.annotations = Some([("k8s.mesosphere.io/port_TCP_80".into(), "31001".into())].into());
+    assigned.spec.as_mut().unwrap().host_network = Some(true);
+    assert_eq!(PodDemand::taken_ports([&PodDemand::from_pod(&assigned)]), [31_001].into());
 }
 
 #[test]
 fn the_least_important_make_room_and_no_more_than_needed() {
-    let held = |name: &str, priority, stays, cpu: &str| Held {
+    let held = |name: &str, priority, stays, cpu: &str| RunningPod {
         uid: PodUid(name.into()),
         priority,
         stays,
-        claim: Claim::of(&asking(name, cpu, "0")),
+        demand: PodDemand::from_pod(&asking(name, cpu, "0")),
     };
-    let claim = Claim::of(&asking("p", "1", "0"));
-    let made = |all: &[Held]| {
-        let victims = preempt::make_room(&claim, &room(), all)?;
+    let demand = PodDemand::from_pod(&asking("p", "1", "0"));
+    let made = |all: &[RunningPod]| {
+        let victims = preempt::make_room(&demand, &room(), all)?;
         Some(victims.into_iter().map(|uid| uid.0).collect::<Vec<_>>())
     };
     let all = [held("low", 1, false, "200m"), held("mid", 5, false, "1"), held("high", 9, false, "800m")];
@@ -223,11 +213,15 @@ struct Machine {
     client: Client,
     pods: Arc<Pods>,
     evictions: Evictions,
-    gate: Arc<Gate>,
+    admission: Arc<OfferAdmission>,
     node: watch::Sender<Option<Node>>,
 }
 
 async fn machine() -> Machine {
+    machine_avoiding(Box::new(|_| None)).await
+}
+
+async fn machine_avoiding(avoids: Avoids) -> Machine {
     let client = api(&["default"]).await;
     Api::<Node>::all(client.clone()).create(&PostParams::default(), &node()).await.unwrap();
     let wake = Wake::default();
@@ -235,8 +229,9 @@ async fn machine() -> Machine {
     let node = watch::Sender::new(Some(node()));
     let (events, _) = Events::channel();
     let ports = (Ports::parse(["31000-31004"]).unwrap(), Ports::parse(["1-40000"]).unwrap());
-    let gate = Gate::new(client.clone(), pods.clone(), node.subscribe(), evictions.clone(), events, ports);
-    Machine { client, pods, evictions, gate, node }
+    let admission =
+        OfferAdmission::new(client.clone(), pods.clone(), node.subscribe(), evictions.clone(), events, ports, avoids);
+    Machine { client, pods, evictions, admission, node }
 }
 
 impl Machine {
@@ -266,11 +261,11 @@ async fn what_fits_is_taken_and_what_does_not_is_given_back() {
     let machine = machine().await;
     let stop = CancellationToken::new();
     let small = machine.placed(asking("small", "1500m", "1Gi"), true).await;
-    assert_eq!(machine.gate.arrives(&small, &stop).await, Verdict::Taken);
+    assert_eq!(machine.admission.admit(&small, &stop).await, Verdict::Admitted);
     machine.pods.put(Source::Api, small.clone());
     let large = machine.placed(asking("large", "1", "1Gi"), true).await;
-    assert_eq!(machine.gate.arrives(&large, &stop).await, Verdict::NotOurs);
-    machine.gate.close().await;
+    assert_eq!(machine.admission.admit(&large, &stop).await, Verdict::NotOurs);
+    machine.admission.close().await;
     let back = machine.now("large").await;
     assert_eq!(back.spec.unwrap().node_name, None);
     let conditions = back.status.unwrap().conditions.unwrap();
@@ -283,14 +278,35 @@ async fn what_fits_is_taken_and_what_does_not_is_given_back() {
     assert!(machine.evictions.evicted(&uid).is_none());
 
     // Whatever else is heard of it before it is known to be gone, it stays given back; then it may come again.
-    assert_eq!(machine.gate.arrives(&large, &stop).await, Verdict::NotOurs);
-    machine.gate.only(&[]);
+    assert_eq!(machine.admission.admit(&large, &stop).await, Verdict::NotOurs);
+    machine.admission.retain(&[]);
     machine.pods.remove(Source::Api, &PodUid(small.metadata.uid.unwrap()));
     machine.pods.release(&uid);
-    assert_eq!(machine.gate.arrives(&large, &stop).await, Verdict::NotOurs, "the small one is still ending");
-    machine.gate.left(&uid);
+    assert_eq!(machine.admission.admit(&large, &stop).await, Verdict::NotOurs, "the small one is still ending");
+    machine.admission.forget(&uid);
     machine.pods.held().iter().for_each(|(uid, _)| machine.pods.release(uid));
-    assert_eq!(machine.gate.arrives(&large, &stop).await, Verdict::Taken);
+    assert_eq!(machine.admission.admit(&large, &stop).await, Verdict::Admitted);
+}
+
+#[tokio::test]
+async fn a_pod_whose_like_failed_here_is_sent_elsewhere_once() {
+    let why = "pods of ReplicaSet web failed here";
+    let machine = machine_avoiding(Box::new(move |_| Some(why.to_owned()))).await;
+    let stop = CancellationToken::new();
+    let replacement = machine.placed(asking("web-2", "1", "1Gi"), true).await;
+    assert_eq!(machine.admission.admit(&replacement, &stop).await, Verdict::NotOurs);
+    machine.admission.close().await;
+    let back = machine.now("web-2").await;
+    assert_eq!(back.spec.as_ref().unwrap().node_name, None);
+    let message = back.status.unwrap().conditions.unwrap().into_iter().find_map(|c| c.message);
+    assert_eq!(message.as_deref(), Some("machine n1 refused: FailedHere: pods of ReplicaSet web failed here"));
+
+    let mut returned = replacement.clone();
+    returned.metadata.annotations = back.metadata.annotations;
+    returned.metadata.uid = Some("again".to_owned());
+    assert_eq!(machine.admission.admit(&returned, &stop).await, Verdict::Admitted, "no other node took it");
+    let named = machine.placed(asking("named", "100m", "0"), false).await;
+    assert_eq!(machine.admission.admit(&named, &stop).await, Verdict::Admitted, "it asked for this node");
 }
 
 #[tokio::test]
@@ -299,12 +315,12 @@ async fn what_has_begun_is_never_refused_and_who_named_the_machine_fails_there()
     let stop = CancellationToken::new();
     let mut begun = machine.placed(asking("begun", "64", "1Gi"), true).await;
     begun.status.as_mut().unwrap().start_time = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-    assert_eq!(machine.gate.arrives(&begun, &stop).await, Verdict::Taken, "an agent that starts again");
+    assert_eq!(machine.admission.admit(&begun, &stop).await, Verdict::Admitted, "an agent that starts again");
     let known = machine.placed(asking("known", "64", "1Gi"), true).await;
     machine.pods.put(Source::Api, known.clone());
-    assert_eq!(machine.gate.arrives(&known, &stop).await, Verdict::Taken);
+    assert_eq!(machine.admission.admit(&known, &stop).await, Verdict::Admitted);
     let own = machine.placed(asking("own", "64", "1Gi"), false).await;
-    assert_eq!(machine.gate.arrives(&own, &stop).await, Verdict::Taken);
+    assert_eq!(machine.admission.admit(&own, &stop).await, Verdict::Admitted);
     let why = machine.evictions.evicted(&PodUid(own.metadata.uid.unwrap())).unwrap();
     assert_eq!(why.reason, "OutOfcpu");
     let before = machine.pods.held().len();
@@ -313,7 +329,7 @@ async fn what_has_begun_is_never_refused_and_who_named_the_machine_fails_there()
     assert!(why.message.starts_with("Pod was rejected: Node didn't have enough resource: cpu"), "{why:?}");
     let mut shown = asking("shown", "64", "0");
     shown.metadata.annotations = Some([("kubernetes.io/config.mirror".into(), "x".into())].into());
-    assert_eq!(machine.gate.arrives(&shown, &stop).await, Verdict::NotOurs);
+    assert_eq!(machine.admission.admit(&shown, &stop).await, Verdict::NotOurs);
 }
 
 #[tokio::test]
@@ -324,7 +340,7 @@ async fn a_critical_pod_drives_others_out() {
     machine.pods.put(Source::Api, plain.clone());
     let mut critical = machine.placed(asking("critical", "1", "0"), true).await;
     critical.spec.as_mut().unwrap().priority = Some(preempt::CRITICAL);
-    assert_eq!(machine.gate.arrives(&critical, &stop).await, Verdict::Taken);
+    assert_eq!(machine.admission.admit(&critical, &stop).await, Verdict::Admitted);
     let why = machine.evictions.evicted(&PodUid(plain.metadata.uid.unwrap())).unwrap();
     assert_eq!((why.reason.as_ref(), why.message.as_str()), ("Preempting", "Preempted in order to admit critical pod"));
 }
@@ -333,8 +349,13 @@ async fn a_critical_pod_drives_others_out() {
 async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
     let machine = machine().await;
     let offering = Offering { ttl: Duration::from_secs(600), ..Offering::default() };
-    let publisher =
-        Publisher::new(machine.client.clone(), "n1".into(), machine.pods.clone(), machine.node.subscribe(), &offering);
+    let publisher = OfferPublisher::new(
+        machine.client.clone(),
+        "n1".into(),
+        machine.pods.clone(),
+        machine.node.subscribe(),
+        &offering,
+    );
     let stop = CancellationToken::new();
     let running = tokio::spawn(publisher.run(stop.clone()));
     let offers: Api<Offer> = Api::all(machine.client.clone());

@@ -19,12 +19,12 @@ pub(super) struct Followed {
     pub uid: PodUid,
     pub id: ContainerId,
     place: Mutex<(Arc<Pod>, Option<IpAddr>)>,
-    said: Mutex<Said>,
+    said: Mutex<ProbeOutcome>,
     started: watch::Sender<bool>,
     stopping: AtomicBool,
 }
 
-struct Said {
+struct ProbeOutcome {
     ready: bool,
     failed: Option<Failed>,
 }
@@ -35,7 +35,7 @@ impl Followed {
             uid,
             id,
             place: Mutex::new((pod, address)),
-            said: Mutex::new(Said { ready: begins.ready, failed: None }),
+            said: Mutex::new(ProbeOutcome { ready: begins.ready, failed: None }),
             started: watch::Sender::new(begins.started),
             stopping: AtomicBool::new(false),
         }

@@ -23,7 +23,7 @@ use self::{
     followed::{Begins, Followed},
     task::Task,
 };
-use crate::{events::Events, heal::Policies, wake::Wake};
+use crate::{events::Events, heal::OwnerPolicies, wake::Wake};
 
 /// Probes the running containers of all pods, each probe in its own task. Wakes the pod when a result changes.
 pub struct Probes {
@@ -35,7 +35,7 @@ struct Shared {
     runtime: Arc<dyn Runtime>,
     events: Events,
     wake: Wake,
-    policies: Arc<Policies>,
+    policies: OwnerPolicies,
 }
 
 struct Entry {
@@ -88,7 +88,7 @@ impl ProbeKind {
 }
 
 impl Probes {
-    pub fn new(runtime: Arc<dyn Runtime>, events: Events, wake: Wake, policies: Arc<Policies>) -> Self {
+    pub fn new(runtime: Arc<dyn Runtime>, events: Events, wake: Wake, policies: OwnerPolicies) -> Self {
         Self { shared: Arc::new(Shared { runtime, events, wake, policies }), pods: Mutex::default() }
     }
 

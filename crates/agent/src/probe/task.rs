@@ -80,7 +80,7 @@ impl Task {
             if found == Found::Good {
                 schedule.succeeded();
             }
-            let thresholds = self.thresholds(found).await;
+            let thresholds = self.thresholds(found);
             let now = began.elapsed();
             match tally.count(found, thresholds, now) {
                 None => {}
@@ -112,10 +112,14 @@ impl Task {
         outcome
     }
 
-    async fn thresholds(&self, found: Found) -> Thresholds {
+    fn thresholds(&self, found: Found) -> Thresholds {
         let at_least_one = |given: Option<i32>, stock| given.filter(|n| *n > 0).unwrap_or(stock) as u32;
         let hold = match (self.kind, found) {
-            (ProbeKind::Liveness, Found::Bad) => self.shared.policies.of(&self.followed.pod()).await.hold,
+            (ProbeKind::Liveness, Found::Bad) => {
+                let pod = self.followed.pod();
+                self.shared.policies.refresh(&pod);
+                self.shared.policies.policy(&pod).hold
+            }
             (ProbeKind::Startup | ProbeKind::Liveness | ProbeKind::Readiness, _) => Duration::ZERO,
         };
         Thresholds {

@@ -16,14 +16,14 @@ use mainstay_runtime::{
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::events::Said;
+use crate::{events::QueuedEvent, task_scope::TaskScope};
 
 /// One container `web` of one pod, whose probes' commands end with what `codes` say.
 struct World {
     runtime: Arc<Fake>,
     probes: Probes,
     wake: Wake,
-    said: mpsc::Receiver<Said>,
+    said: mpsc::Receiver<QueuedEvent>,
     codes: Arc<Codes>,
     running: Running,
     pod: Pod,
@@ -61,7 +61,7 @@ impl World {
         runtime.start_container(&id).await.expect("start");
         let (events, said) = Events::channel();
         let wake = Wake::default();
-        let policies = Arc::new(Policies::new(None));
+        let policies = OwnerPolicies::new(None, TaskScope::default());
         let probes = Probes::new(runtime.clone(), events, wake.clone(), policies);
         let mut pod = Pod::default();
         pod.metadata.name = Some("p".into());

@@ -14,8 +14,8 @@ use mainstay_network::catalogue::Key;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::mpsc, time::Instant};
 
-use super::kept::Kept;
-use crate::pause::Pause;
+use super::checkpoint::WatchCheckpoint;
+use crate::watch_backoff::WatchBackoff;
 
 /// How long the API is waited for before what was kept is believed.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -52,9 +52,9 @@ pub fn version<K: Resource>(object: &K) -> u64 {
 
 /// Tells until nobody listens. What the API says is kept; if it says nothing at first, what was kept is told.
 pub async fn follow<K: Followed>(api: Api<K>, file: PathBuf, told: mpsc::Sender<News<K>>) {
-    let mut kept = Kept::<K>::at(file);
+    let mut kept = WatchCheckpoint::<K>::at(file);
     let config = watcher::Config::default().page_size(PAGE);
-    let mut events = pin!(watcher(api, config).backoff(Pause::default()));
+    let mut events = pin!(watcher(api, config).backoff(WatchBackoff::default()));
     let patience = Instant::now() + PATIENCE;
     let (mut listed, mut informed) = (BTreeSet::new(), false);
     loop {
@@ -109,7 +109,7 @@ pub async fn follow<K: Followed>(api: Api<K>, file: PathBuf, told: mpsc::Sender<
 }
 
 /// Tells what an earlier process was told, if anything.
-async fn recall<K: Followed>(kept: &Kept<K>, told: &mpsc::Sender<News<K>>) -> Option<()> {
+async fn recall<K: Followed>(kept: &WatchCheckpoint<K>, told: &mpsc::Sender<News<K>>) -> Option<()> {
     let Some(objects) = kept.read() else { return Some(()) };
     tracing::info!(kind = %K::kind(&()), count = objects.len(), "the API does not answer; going by what it last said");
     let all = objects.iter().map(key).collect();

@@ -4,10 +4,10 @@
 //! ([`kept`]) for a start without it. [`keeper`] brings the catalogue, and with it the packet rules, up to date; [`publish`]
 //! tells the API how far; [`names`] runs DNS; [`drain`] says whether a pod may still be sent to.
 
+mod checkpoint;
 mod drain;
 pub mod follow;
 mod keeper;
-mod kept;
 mod names;
 mod publish;
 pub mod wire;

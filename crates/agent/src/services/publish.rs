@@ -10,12 +10,10 @@ use mainstay_api::service_table::{ServiceTable, ServiceTableSpec};
 use tokio::sync::watch;
 
 use super::InForce;
-use crate::put::put;
+use crate::{publish_own::publish_own, watch_backoff::ApiRetries};
 
 /// No call may hold up the next one longer.
 const DEADLINE: Duration = Duration::from_secs(2);
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How often it is made sure that the server still knows.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
@@ -31,7 +29,7 @@ impl Publisher {
     }
 
     pub async fn run(mut self) {
-        let mut pause = FIRST_PAUSE;
+        let mut retries = ApiRetries::new(Duration::from_millis(100), Duration::from_secs(5));
         // Nothing is said before the first table is in force.
         if self.in_force.wait_for(|now| now.owed > 0).await.is_err() {
             return;
@@ -40,15 +38,14 @@ impl Publisher {
             let now = *self.in_force.borrow_and_update();
             match tokio::time::timeout(DEADLINE, self.say(now)).await {
                 Ok(Ok(())) => {
-                    pause = FIRST_PAUSE;
+                    retries.reset();
                     if self.wait().await.is_none() {
                         return;
                     }
                 }
                 failed => {
                     tracing::debug!(?failed, "cannot say how far the table of Services is; will try again");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tokio::time::sleep(retries.record_failure()).await;
                 }
             }
         }
@@ -56,7 +53,7 @@ impl Publisher {
 
     async fn say(&self, now: InForce) -> kube::Result<()> {
         let spec = ServiceTableSpec { endpoints: now.endpoints.to_string(), nodes: now.nodes.to_string() };
-        put(&self.tables, &ServiceTable::new(&self.node_name, spec)).await
+        publish_own(&self.tables, &ServiceTable::new(&self.node_name, spec)).await
     }
 
     /// Until there is something to say, or nobody will ever say anything.

@@ -187,5 +187,4 @@ fn read(path: &Path, name: &str, node: &str) -> Option<Result<manifest::Read, Un
 }
 
 #[cfg(test)]
-#[path = "directory_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! Mirror pods: static pods shown in the API.
+//! Mirror pods: static pods shown in the API. [`super::pod_watch`] tells which there are.
 //!
 //! The file is what counts. A mirror is made when it is missing, made again when somebody deletes it, and removed
 //! with its file; its status is written by whoever writes all pods' status, who asks [`Mirrors::api_identity`]
@@ -6,11 +6,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use futures::StreamExt;
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
@@ -18,8 +20,8 @@ use k8s_openapi::{
 use kube::{
     Api, Client,
     api::{DeleteParams, PostParams, Preconditions},
-    runtime::{WatchStreamExt, watcher},
 };
+use mainstay_api::wellknown::kubernetes::MIRROR_POD;
 use mainstay_runtime::PodUid;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
@@ -31,14 +33,8 @@ use crate::{
     wake::Wake,
 };
 
-pub const MIRROR: &str = "kubernetes.io/config.mirror";
 const AGAIN: Duration = Duration::from_secs(2);
 const SLOWLY: Duration = Duration::from_secs(30);
-
-/// Whether a pod of the API only shows a static pod. Such a pod is nobody's to run.
-pub fn is_mirror(pod: &Pod) -> bool {
-    pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR))
-}
 
 /// How the API knows a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,28 +73,23 @@ fn plan(wanted: &BTreeMap<Key, String>, found: &BTreeMap<Key, Found>) -> Vec<Act
 
 pub struct Mirrors {
     client: Client,
-    node_name: String,
     pods: Arc<Pods>,
     wake: Wake,
     /// The Node that mirrors belong to.
     node: watch::Receiver<Option<Node>>,
     found: RwLock<BTreeMap<Key, Found>>,
+    /// All pods of this node have been listed once.
+    listed: AtomicBool,
     /// What the API last refused, so that it is logged once.
     refused: Mutex<BTreeMap<Key, String>>,
-    /// The set of static pods has changed.
+    /// The set of static pods has changed, or what shows them.
     pub changed: Arc<Notify>,
 }
 
 impl Mirrors {
-    pub fn new(
-        client: Client,
-        node_name: String,
-        pods: Arc<Pods>,
-        wake: Wake,
-        node: watch::Receiver<Option<Node>>,
-    ) -> Arc<Self> {
-        let (found, refused, changed) = Default::default();
-        Arc::new(Self { client, node_name, pods, wake, node, found, refused, changed })
+    pub fn new(client: Client, pods: Arc<Pods>, wake: Wake, node: watch::Receiver<Option<Node>>) -> Arc<Self> {
+        let (found, listed, refused, changed) = Default::default();
+        Arc::new(Self { client, pods, wake, node, found, listed, refused, changed })
     }
 
     /// For a static pod that of its mirror, once there is one; for another its own.
@@ -121,51 +112,50 @@ impl Mirrors {
     }
 
     async fn follow(&self) {
-        let fields = format!("spec.nodeName={}", self.node_name);
-        let all = Api::<Pod>::all(self.client.clone());
-        let events = watcher(all, watcher::Config::default().fields(&fields)).default_backoff();
-        let mut events = std::pin::pin!(events);
-        let (mut known, mut fresh) = (false, BTreeMap::new());
         let mut pause = SLOWLY;
         loop {
             tokio::select! {
-                event = events.next() => match event {
-                    Some(Ok(watcher::Event::Init)) => fresh = BTreeMap::new(),
-                    Some(Ok(watcher::Event::InitApply(pod))) => fresh.extend(entry(&pod)),
-                    Some(Ok(watcher::Event::InitDone)) => {
-                        known = true;
-                        self.replace(std::mem::take(&mut fresh));
-                    }
-                    Some(Ok(watcher::Event::Apply(pod))) => self.seen(&pod),
-                    Some(Ok(watcher::Event::Delete(pod))) => {
-                        if let Some((key, gone)) = entry(&pod) {
-                            self.gone(&key, &gone.uid);
-                        }
-                    }
-                    Some(Err(error)) => tracing::debug!(%error, "cannot watch mirror pods; will watch again"),
-                    None => return,
-                },
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }
             // Nothing is deleted before both sides have told everything they know.
-            if known && self.pods.told().borrow().file {
+            if self.listed.load(Ordering::Acquire) && self.pods.told().borrow().file {
                 pause = if self.settle().await { SLOWLY } else { AGAIN };
             }
         }
     }
 
-    fn replace(&self, fresh: BTreeMap<Key, Found>) {
-        *self.found.write() = fresh;
+    /// All pods that the API has for this node.
+    pub fn observe_all(&self, pods: &[Pod]) {
+        *self.found.write() = pods.iter().filter_map(entry).collect();
+        self.listed.store(true, Ordering::Release);
         self.wanted().into_values().for_each(|uid| self.wake.pod(&PodUid(uid)));
+        self.changed.notify_one();
     }
 
-    fn seen(&self, pod: &Pod) {
+    /// A pod of this node as the API has it now.
+    pub fn observe(&self, pod: &Pod) {
         let Some((key, found)) = entry(pod) else { return };
+        let is_mirror = found.shows.is_some();
+        self.seen(key, found);
+        if is_mirror {
+            self.changed.notify_one();
+        }
+    }
+
+    /// A pod of this node that the API no longer has.
+    pub fn observe_deleted(&self, pod: &Pod) {
+        if let Some((key, found)) = entry(pod) {
+            self.gone(&key, &found.uid);
+            self.changed.notify_one();
+        }
+    }
+
+    fn seen(&self, key: Key, found: Found) {
         let shows = found.shows.clone();
-        let news = self.found.write().insert(key, found.clone()).as_ref() != Some(&found);
-        if let Some(uid) = shows.filter(|_| news) {
-            self.wake.pod(&PodUid(uid)); // its status can be told now
+        let is_new = self.found.write().insert(key, found.clone()).as_ref() != Some(&found);
+        if let Some(uid) = shows.filter(|_| is_new) {
+            self.wake.pod(&PodUid(uid)); // its status can be reported now
         }
     }
 
@@ -217,7 +207,9 @@ impl Mirrors {
         match pods.create(&PostParams::default(), &mirror).await {
             Ok(made) => {
                 self.refused.lock().remove(key);
-                self.seen(&made);
+                if let Some((key, found)) = entry(&made) {
+                    self.seen(key, found);
+                }
                 true
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
@@ -259,7 +251,7 @@ fn entry(pod: &Pod) -> Option<(Key, Found)> {
     let meta = &pod.metadata;
     let found = Found {
         uid: meta.uid.clone()?,
-        shows: meta.annotations.as_ref().and_then(|all| all.get(MIRROR).cloned()),
+        shows: meta.annotations.as_ref().and_then(|all| all.get(MIRROR_POD).cloned()),
         deleting: meta.deletion_timestamp.is_some(),
     };
     Some(((meta.namespace.clone()?, meta.name.clone()?), found))
@@ -280,7 +272,7 @@ fn mirror(pod: &Pod, owner: OwnerReference) -> Pod {
     let mut mirror = pod.clone();
     let meta = &mut mirror.metadata;
     let uid = meta.uid.take().unwrap_or_default();
-    meta.annotations.get_or_insert_default().insert(MIRROR.to_owned(), uid);
+    meta.annotations.get_or_insert_default().insert(MIRROR_POD.to_owned(), uid);
     meta.owner_references = Some(vec![owner]);
     meta.creation_timestamp = None;
     mirror.status = None;
@@ -288,5 +280,4 @@ fn mirror(pod: &Pod, owner: OwnerReference) -> Pod {
 }
 
 #[cfg(test)]
-#[path = "mirror_tests.rs"]
 mod tests;

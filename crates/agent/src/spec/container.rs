@@ -42,8 +42,3 @@ pub(super) fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
     ]
     .into()
 }
-
-/// Whether this init container runs on beside the others.
-pub fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
-}

@@ -1,15 +1,15 @@
-//! What a pod's containers share.
+//! The sandbox of a pod: what its containers share.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use mainstay_api::pod::{assigned_host_ports, lasting_containers};
 use mainstay_runtime::{
     SandboxSpec,
     spec::{Dns, HostPort, PidMode, Protocol},
 };
 
 use super::{ConfigError, container, hostname, machine::Machine, pod_ref, resources, security};
-use crate::offers::host_ports;
 
 pub struct About<'a> {
     pub cluster_domain: &'a str,
@@ -69,9 +69,8 @@ fn ports(pod: &Pod, spec: &PodSpec) -> Vec<HostPort> {
         _ => Protocol::Tcp,
     };
     let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
-    let sidecars = spec.init_containers.iter().flatten().filter(|container| container::is_sidecar(container));
-    let all = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
-    let explicit = all.filter_map(|port| {
+    let ports = lasting_containers(spec).flat_map(|container| container.ports.iter().flatten());
+    let requested = ports.filter_map(|port| {
         Some(HostPort {
             protocol: protocol(port.protocol.as_deref()),
             container_port: number(port.container_port)?,
@@ -79,11 +78,11 @@ fn ports(pod: &Pod, spec: &PodSpec) -> Vec<HostPort> {
             host_ip: port.host_ip.clone().unwrap_or_default(),
         })
     });
-    let chosen = host_ports::chosen(pod).into_iter().map(|port| HostPort {
+    let assigned = assigned_host_ports(pod).into_iter().map(|port| HostPort {
         protocol: protocol(Some(&port.protocol)),
         container_port: port.container_port,
         host_port: port.host_port,
         host_ip: String::new(),
     });
-    explicit.chain(chosen).collect()
+    requested.chain(assigned).collect()
 }

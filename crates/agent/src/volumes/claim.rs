@@ -37,7 +37,7 @@ pub(super) async fn resolve(
         && !(local_path::is_on_disk(&found) && path.is_dir())
     {
         local_path::make(within, path).map_err(|error| refused(error.to_string()))?;
-        objects.mark_on_disk(&found).await.map_err(refused)?;
+        local_path::mark_on_disk(objects.client(), &found).await.map_err(refused)?;
     }
     Ok(what)
 }

@@ -62,6 +62,17 @@ pub fn make(within: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
+/// Records on a volume that its directory on this node exists, so that it does not go without it.
+pub async fn mark_on_disk(client: &Client, volume: &PersistentVolume) -> Result<(), String> {
+    if is_on_disk(volume) {
+        return Ok(());
+    }
+    match tokio::time::timeout(ANSWER, mark(client, volume, true)).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("the API does not answer".to_owned()),
+    }
+}
+
 /// Changes our finalizer of a volume, unless the volume has changed meanwhile.
 pub async fn mark(client: &Client, volume: &PersistentVolume, on_disk: bool) -> kube::Result<()> {
     let meta = &volume.metadata;

@@ -8,23 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::{
-    core::v1::{Container, Pod},
-    node::v1::RuntimeClass,
-};
+use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use kube::{Api, api::DeleteParams};
 use mainstay_runtime::{ContainerId, PodUid, RuntimeError, SandboxStatus, error::chain, idmap::UserNamespace};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Tools, image,
-    memory::TroubleKind,
+    WorkerContext, image,
     plan::{Action, StopWhy},
     report,
-    view::plain,
+    retry_state::TroubleKind,
     world::{GRACE, IDENTITY, RESOURCES},
 };
-use crate::{events::Kind, hook::Place, pods::Source, spec};
+use crate::{container_lists::find_container, events::Kind, hook::Place, pods::Source, spec};
 
 /// The least a container gets after its preStop hook has used up the pod's grace.
 const LAST_GRACE: Duration = Duration::from_secs(2);
@@ -60,29 +56,35 @@ impl Failure {
 
 type Done = Result<(), Failure>;
 
-pub async fn act(tools: &Tools, uid: &mainstay_runtime::PodUid, on: &Subject, action: Action) -> Done {
+pub async fn act(context: &WorkerContext, uid: &mainstay_runtime::PodUid, on: &Subject, action: Action) -> Done {
     match action {
-        Action::PrepareVolumes => prepare_volumes(tools, on).await,
-        Action::CreateSandbox { attempt } => create_sandbox(tools, on, attempt).await,
-        Action::Start { container, attempt } => start(tools, on, &container, attempt).await,
-        Action::Stop { container, id, grace, why } => stop(tools, on, &container, &id, grace, &why).await,
-        Action::Resize { container, id } => resize(tools, on, &container, &id).await,
+        Action::PrepareVolumes => prepare_volumes(context, on).await,
+        Action::CreateSandbox { attempt } => create_sandbox(context, on, attempt).await,
+        Action::Start { container, attempt } => start(context, on, &container, attempt).await,
+        Action::Stop { container, id, grace, why } => stop(context, on, &container, &id, grace, &why).await,
+        Action::Resize { container, id } => resize(context, on, &container, &id).await,
         Action::Remove { ids } => {
             for id in ids {
-                gone(tools.runtime.remove_container(&id).await)?;
+                gone(context.runtime.remove_container(&id).await)?;
             }
             Ok(())
         }
         Action::RemoveSandboxes { ids, why } => {
             for id in ids {
                 tracing::info!(sandbox = %id, why, "remove sandbox");
-                gone(tools.runtime.remove_sandbox(&id).await)?;
+                gone(context.runtime.remove_sandbox(&id).await)?;
             }
             Ok(())
         }
-        Action::ReleaseVolumes => tools.volumes.release(uid).await.map_err(Failure::other),
-        Action::Farewell => farewell(tools, on).await,
-        Action::Move { why } => move_away(tools, on, &why).await,
+        Action::ReleaseVolumes => context.volumes.release(uid).await.map_err(Failure::other),
+        Action::RequestRestart => {
+            if let Some(pod) = &on.pod {
+                context.healer.request_restart(pod).await;
+            }
+            Ok(())
+        }
+        Action::RemoveFromApi => remove_from_api(context, on).await,
+        Action::Move { why } => move_away(context, on, &why).await,
     }
 }
 
@@ -97,47 +99,47 @@ fn pod(on: &Subject) -> Result<&Arc<Pod>, Failure> {
     on.pod.as_ref().ok_or_else(|| Failure::other("the pod is not known any more"))
 }
 
-async fn prepare_volumes(tools: &Tools, on: &Subject) -> Done {
+async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> Done {
     let pod = pod(on)?;
-    tools.volumes.ready(pod).await.map_err(|error| {
+    context.volumes.ready(pod).await.map_err(|error| {
         let text = chain(&error);
-        tools.events.pod(pod, Kind::Warning, "FailedMount", text.clone());
+        context.events.pod(pod, Kind::Warning, "FailedMount", text.clone());
         Failure::other(text)
     })
 }
 
-async fn create_sandbox(tools: &Tools, on: &Subject, attempt: u32) -> Done {
+async fn create_sandbox(context: &WorkerContext, on: &Subject, attempt: u32) -> Done {
     let pod = pod(on)?;
     let fail = |why: String| {
         let text = format!("Failed to create pod sandbox: {why}");
-        tools.events.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
+        context.events.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
         Failure::other(why)
     };
-    let mut spec = tools.specs.sandbox(pod, attempt).map_err(|error| fail(chain(&error)))?;
-    spec.users = user_namespace(tools, pod).await.map_err(|error| fail(chain(&error)))?;
-    spec.runtime_handler = runtime_handler(tools, pod).await.map_err(&fail)?;
-    tools.runtime.create_sandbox(&spec).await.map_err(|error| fail(chain(&error)))?;
+    let mut spec = context.specs.sandbox(pod, attempt).map_err(|error| fail(chain(&error)))?;
+    spec.users = user_namespace(context, pod).await.map_err(|error| fail(chain(&error)))?;
+    spec.runtime_handler = runtime_handler(context, pod).await.map_err(&fail)?;
+    context.runtime.create_sandbox(&spec).await.map_err(|error| fail(chain(&error)))?;
     Ok(())
 }
 
 /// `hostUsers: false`: the pod's block of ids.
-async fn user_namespace(tools: &Tools, pod: &Pod) -> Result<Option<UserNamespace>, RuntimeError> {
+async fn user_namespace(context: &WorkerContext, pod: &Pod) -> Result<Option<UserNamespace>, RuntimeError> {
     if pod.spec.as_ref().and_then(|spec| spec.host_users) != Some(false) {
         return Ok(None);
     }
-    let mut live: BTreeSet<PodUid> = tools.pods.held().into_iter().map(|(uid, _)| uid).collect();
-    live.extend(tools.runtime.observe(None).await?.sandboxes.into_iter().map(|sandbox| sandbox.pod.uid));
-    let users = tools.user_ids.allocate(&spec::pod_ref(pod).uid, &live);
+    let mut live: BTreeSet<PodUid> = context.pods.held().into_iter().map(|(uid, _)| uid).collect();
+    live.extend(context.runtime.observe(None).await?.sandboxes.into_iter().map(|sandbox| sandbox.pod.uid));
+    let users = context.user_ids.allocate(&spec::pod_ref(pod).uid, &live);
     users.map(Some).map_err(|error| RuntimeError::failed("allocate user ids for hostUsers: false", error))
 }
 
 /// What the pod's RuntimeClass names; the runtime itself says whether it has it.
-async fn runtime_handler(tools: &Tools, pod: &Pod) -> Result<String, String> {
+async fn runtime_handler(context: &WorkerContext, pod: &Pod) -> Result<String, String> {
     let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()).unwrap_or_default();
     if class.is_empty() {
         return Ok(String::new());
     }
-    let classes: Api<RuntimeClass> = Api::all(tools.client.clone());
+    let classes: Api<RuntimeClass> = Api::all(context.client.clone());
     match classes.get_opt(class).await {
         Ok(Some(found)) => Ok(found.handler),
         Ok(None) => Err(format!("failed to get sandbox runtime: RuntimeClass {class:?} not found")),
@@ -145,40 +147,32 @@ async fn runtime_handler(tools: &Tools, pod: &Pod) -> Result<String, String> {
     }
 }
 
-/// The container of this name, of whatever kind.
-pub fn container_of(pod: &Pod, name: &str) -> Option<Container> {
-    let spec = pod.spec.as_ref()?;
-    let mut plain_ones = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let found = plain_ones.find(|c| c.name == name).cloned();
-    found.or_else(|| spec.ephemeral_containers.iter().flatten().find(|c| c.name == name).map(plain))
-}
-
-async fn start(tools: &Tools, on: &Subject, name: &str, attempt: u32) -> Done {
+async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) -> Done {
     let pod = pod(on)?;
-    let container = container_of(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
+    let container = find_container(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
     let sandbox = on.sandbox.as_ref().ok_or_else(|| Failure::other("the pod has no sandbox"))?;
-    let say = |kind, reason, text: String| tools.events.container(pod, name, kind, reason, text);
+    let say = |kind, reason, text: String| context.events.container(pod, name, kind, reason, text);
     let failed = |kind: TroubleKind, message: String| {
         say(Kind::Warning, "Failed", format!("Error: {message}"));
         Failure { kind, message }
     };
 
     // Other pods may wait for the same image: what was fetched so far is not lost.
-    let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(tools, pod, &container)).await else {
+    let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(context, pod, &container)).await else {
         return Err(Failure::other("given up, because the pod ends"));
     };
     let image = resolved.map_err(|no| Failure { kind: no.kind, message: no.message })?;
-    let wanted = spec::Wanted { pod, name, attempt, image: &image, addresses: &addresses(tools, pod, sandbox) };
-    let mut made = tools.specs.container(&wanted).await.map_err(|e| failed(TroubleKind::Config, e.to_string()))?;
+    let wanted = spec::Wanted { pod, name, attempt, image: &image, addresses: &addresses(context, pod, sandbox) };
+    let mut made = context.specs.container(&wanted).await.map_err(|e| failed(TroubleKind::Config, e.to_string()))?;
     made.annotations.insert(IDENTITY.into(), spec::identity(&container));
-    let resources = serde_json::to_string(&tools.specs.resources(pod, &container)).unwrap_or_default();
+    let resources = serde_json::to_string(&context.specs.resources(pod, &container)).unwrap_or_default();
     made.annotations.insert(RESOURCES.into(), resources);
     made.annotations.insert(GRACE.into(), grace(pod).as_secs().to_string());
 
-    let created = tools.runtime.create_container(&sandbox.id, &made).await;
+    let created = context.runtime.create_container(&sandbox.id, &made).await;
     let id = created.map_err(|error| failed(TroubleKind::Create, error.to_string()))?;
     say(Kind::Normal, "Created", format!("Created container: {name}"));
-    match tools.runtime.start_container(&id).await {
+    match context.runtime.start_container(&id).await {
         Ok(()) => say(Kind::Normal, "Started", format!("Started container {name}")),
         // It counts as one that ran and ended: seen as such at the next look.
         Err(error @ RuntimeError::Start { .. }) => {
@@ -189,13 +183,13 @@ async fn start(tools: &Tools, on: &Subject, name: &str, attempt: u32) -> Done {
     }
     let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
     if let Some(hook) = hook {
-        let at = Place { pod, container: name, id: &id, address: addresses(tools, pod, sandbox).first().copied() };
+        let at = Place { pod, container: name, id: &id, address: addresses(context, pod, sandbox).first().copied() };
         // A hook may take as long as the pod lives, and no longer.
-        let hooked = on.give_up.run_until_cancelled(tools.hooks.run(at, hook, None)).await;
+        let hooked = on.give_up.run_until_cancelled(context.hooks.run(at, hook, None)).await;
         if let Some(Err(error)) = hooked {
             say(Kind::Warning, "FailedPostStartHook", format!("PostStartHook failed: {error}"));
             say(Kind::Normal, "Killing", format!("FailedPostStartHook: Container {name} will be killed"));
-            gone(tools.runtime.stop_container(&id, grace(pod)).await)?;
+            gone(context.runtime.stop_container(&id, grace(pod)).await)?;
         }
     }
     Ok(())
@@ -205,12 +199,19 @@ fn grace(pod: &Pod) -> Duration {
     pod.spec.as_ref().map(super::view::grace).unwrap_or_default()
 }
 
-fn addresses(tools: &Tools, pod: &Pod, sandbox: &SandboxStatus) -> Vec<IpAddr> {
+fn addresses(context: &WorkerContext, pod: &Pod, sandbox: &SandboxStatus) -> Vec<IpAddr> {
     let host = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
-    if host { tools.settings.addresses.clone() } else { sandbox.addresses.clone() }
+    if host { context.settings.addresses.clone() } else { sandbox.addresses.clone() }
 }
 
-async fn stop(tools: &Tools, on: &Subject, name: &str, id: &ContainerId, grace: Duration, why: &StopWhy) -> Done {
+async fn stop(
+    context: &WorkerContext,
+    on: &Subject,
+    name: &str,
+    id: &ContainerId,
+    grace: Duration,
+    why: &StopWhy,
+) -> Done {
     let since = Instant::now();
     if let Some(pod) = &on.pod {
         let text = match why {
@@ -223,54 +224,54 @@ async fn stop(tools: &Tools, on: &Subject, name: &str, id: &ContainerId, grace: 
             StopWhy::PodRecreated(why) => format!("Stopping container {name}: {why}"),
             StopWhy::Lost => format!("Container {name} cannot be tracked any more, will be restarted"),
         };
-        tools.events.container(pod, name, Kind::Normal, "Killing", text);
+        context.events.container(pod, name, Kind::Normal, "Killing", text);
     }
     let mut left = grace;
     if let Some(pod) = &on.pod
         && !grace.is_zero()
-        && let Some(container) = container_of(pod, name)
+        && let Some(container) = find_container(pod, name)
         && let Some(hook) = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref())
     {
-        let address = on.sandbox.as_ref().and_then(|sandbox| addresses(tools, pod, sandbox).first().copied());
+        let address = on.sandbox.as_ref().and_then(|sandbox| addresses(context, pod, sandbox).first().copied());
         let at = Place { pod, container: name, id, address };
-        if let Err(error) = tools.hooks.run(at, hook, Some(grace)).await {
+        if let Err(error) = context.hooks.run(at, hook, Some(grace)).await {
             let text = format!("PreStopHook failed: {error}");
-            tools.events.container(pod, name, Kind::Warning, "FailedPreStopHook", text);
+            context.events.container(pod, name, Kind::Warning, "FailedPreStopHook", text);
         }
         left = grace.saturating_sub(since.elapsed()).max(LAST_GRACE);
     }
-    gone(tools.runtime.stop_container(id, left).await)
+    gone(context.runtime.stop_container(id, left).await)
 }
 
-async fn resize(tools: &Tools, on: &Subject, name: &str, id: &ContainerId) -> Done {
+async fn resize(context: &WorkerContext, on: &Subject, name: &str, id: &ContainerId) -> Done {
     let pod = pod(on)?;
-    let container = container_of(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
-    let whole = tools.specs.pod_resources(pod);
+    let container = find_container(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
+    let whole = context.specs.pod_resources(pod);
     let resize_pod = async || match &on.sandbox {
-        Some(sandbox) => tools.runtime.update_sandbox(&sandbox.id, &whole).await,
+        Some(sandbox) => context.runtime.update_sandbox(&sandbox.id, &whole).await,
         None => Ok(()),
     };
     // More is given to the pod before its container. The kernel may refuse to give the pod less than its container
     // still has (cpu in cgroups of version 1): then the container comes first.
     let before = resize_pod().await;
-    let limits = tools.specs.resources(pod, &container);
-    let resized = match (tools.runtime.update_container(id, &limits).await, before) {
+    let limits = context.specs.resources(pod, &container);
+    let resized = match (context.runtime.update_container(id, &limits).await, before) {
         (Ok(()), Err(_)) => resize_pod().await,
         (resized, _) => resized,
     };
     resized.map_err(|error| {
-        tools.events.container(pod, name, Kind::Warning, "ResizeError", error.to_string());
+        context.events.container(pod, name, Kind::Warning, "ResizeError", error.to_string());
         Failure::other(error)
     })?;
-    tools.events.container(pod, name, Kind::Normal, "Resized", format!("Resized container {name} in place"));
+    context.events.container(pod, name, Kind::Normal, "Resized", format!("Resized container {name} in place"));
     Ok(())
 }
 
 /// Nothing is left here: the API may forget the pod.
-async fn farewell(tools: &Tools, on: &Subject) -> Done {
+async fn remove_from_api(context: &WorkerContext, on: &Subject) -> Done {
     let (Some(pod), Some(Source::Api)) = (&on.pod, on.source) else { return Ok(()) };
     let (Some(name), Some(namespace)) = (&pod.metadata.name, &pod.metadata.namespace) else { return Ok(()) };
-    let api: Api<Pod> = Api::namespaced(tools.client.clone(), namespace);
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let uid = pod.metadata.uid.clone();
     let delete =
         DeleteParams::default().grace_period(0).preconditions(kube::api::Preconditions { uid, resource_version: None });
@@ -281,11 +282,11 @@ async fn farewell(tools: &Tools, on: &Subject) -> Done {
     }
 }
 
-async fn move_away(tools: &Tools, on: &Subject, why: &str) -> Done {
+async fn move_away(context: &WorkerContext, on: &Subject, why: &str) -> Done {
     let pod = pod(on)?;
     let (Some(name), Some(namespace)) = (&pod.metadata.name, &pod.metadata.namespace) else { return Ok(()) };
     tracing::info!(pod = name, why, "delete, so that its owner makes another elsewhere");
-    let api: Api<Pod> = Api::namespaced(tools.client.clone(), namespace);
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let uid = pod.metadata.uid.clone();
     let delete = DeleteParams::default().preconditions(kube::api::Preconditions { uid, resource_version: None });
     match api.delete(name, &delete).await {

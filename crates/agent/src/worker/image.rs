@@ -10,7 +10,7 @@ use mainstay_runtime::{
 };
 use serde::Deserialize;
 
-use super::{Tools, memory::TroubleKind};
+use super::{WorkerContext, retry_state::TroubleKind};
 use crate::events::Kind;
 
 pub struct NoImage {
@@ -18,9 +18,9 @@ pub struct NoImage {
     pub message: String,
 }
 
-pub async fn resolve(tools: &Tools, pod: &Pod, container: &Container) -> Result<Image, NoImage> {
+pub async fn resolve(context: &WorkerContext, pod: &Pod, container: &Container) -> Result<Image, NoImage> {
     let reference = container.image.as_deref().unwrap_or_default();
-    let images = tools.runtime.images();
+    let images = context.runtime.images();
     let found = images.find(reference).await.map_err(|error| NoImage {
         kind: TroubleKind::Create,
         message: format!("failed to look for image {reference:?}: {error}"),
@@ -30,32 +30,32 @@ pub async fn resolve(tools: &Tools, pod: &Pod, container: &Container) -> Result<
         (Some(image), _) if reference == HOST_IMAGE => Ok(image),
         (Some(image), "IfNotPresent" | "Never") => {
             let text = format!("Container image {reference:?} already present on machine");
-            tools.events.container(pod, &container.name, Kind::Normal, "Pulled", text);
+            context.events.container(pod, &container.name, Kind::Normal, "Pulled", text);
             Ok(image)
         }
         (None, "Never") => {
             let message = format!("Container image {reference:?} is not present with pull policy of Never");
-            tools.events.container(pod, &container.name, Kind::Warning, "ErrImageNeverPull", message.clone());
+            context.events.container(pod, &container.name, Kind::Warning, "ErrImageNeverPull", message.clone());
             Err(NoImage { kind: TroubleKind::NeverPull, message })
         }
-        (Some(_), _) => pull(tools, pod, container, reference).await.map_err(|mut failure| {
+        (Some(_), _) => pull(context, pod, container, reference).await.map_err(|mut failure| {
             // Somebody imported it, or it was pulled while the registry could be reached.
             let hint = format!("image {reference:?} is on this machine; imagePullPolicy IfNotPresent would use it");
-            tools.events.container(pod, &container.name, Kind::Normal, "ImagePresent", hint.clone());
+            context.events.container(pod, &container.name, Kind::Normal, "ImagePresent", hint.clone());
             failure.message = format!("{}; {hint}", failure.message);
             failure
         }),
-        (None, _) => pull(tools, pod, container, reference).await,
+        (None, _) => pull(context, pod, container, reference).await,
     }
 }
 
-async fn pull(tools: &Tools, pod: &Pod, container: &Container, reference: &str) -> Result<Image, NoImage> {
-    let say = |kind, reason, text: String| tools.events.container(pod, &container.name, kind, reason, text);
+async fn pull(context: &WorkerContext, pod: &Pod, container: &Container, reference: &str) -> Result<Image, NoImage> {
+    let say = |kind, reason, text: String| context.events.container(pod, &container.name, kind, reason, text);
     say(Kind::Normal, "Pulling", format!("Pulling image {reference:?}"));
     let since = Instant::now();
     let mut last = None;
-    for auth in credentials(tools, pod, reference).await {
-        match tools.runtime.images().pull(reference, auth.as_ref()).await {
+    for auth in credentials(context, pod, reference).await {
+        match context.runtime.images().pull(reference, auth.as_ref()).await {
             Ok(image) => {
                 let took = since.elapsed().as_millis();
                 let text = format!(
@@ -79,17 +79,17 @@ async fn pull(tools: &Tools, pod: &Pod, container: &Container, reference: &str) 
 }
 
 /// Those of the pod's pull secrets that concern this registry, best first, then nobody's.
-async fn credentials(tools: &Tools, pod: &Pod, reference: &str) -> Vec<Option<Auth>> {
+async fn credentials(context: &WorkerContext, pod: &Pod, reference: &str) -> Vec<Option<Auth>> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let names = pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
     let uid = PodUid(pod.metadata.uid.clone().unwrap_or_default());
     let mut found = Vec::new();
     for name in names {
-        match tools.objects.secret(&uid, namespace, &name.name).await {
+        match context.objects.secret(&uid, namespace, &name.name).await {
             Ok(secret) => found.extend(matching(&secret, reference).map(Some)),
             Err(error) => {
                 let text = format!("Unable to retrieve some image pull secrets ({}): {error}", name.name);
-                tools.events.pod(pod, Kind::Warning, "FailedToRetrieveImagePullSecret", text);
+                context.events.pod(pod, Kind::Warning, "FailedToRetrieveImagePullSecret", text);
             }
         }
     }

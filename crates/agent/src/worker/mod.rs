@@ -5,21 +5,21 @@
 //! holds something on this machine.
 
 mod act;
+mod context;
 mod drain;
 mod image;
-mod judge;
-mod memory;
 mod message;
 mod plan;
 mod report;
+mod retry_state;
 mod status;
 mod task;
-mod tools;
+#[cfg(test)]
+mod tests;
 mod view;
 mod workers;
 mod world;
 
-pub use tools::Tools;
-pub(crate) use view::plain;
+pub use context::WorkerContext;
 pub use workers::Workers;
 pub use world::GRACE;

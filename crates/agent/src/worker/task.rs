@@ -15,43 +15,44 @@ use tokio::{sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Tools, act,
+    WorkerContext, act,
     act::{Failure, Subject},
     drain::Drain,
-    judge,
-    memory::{Busy, Memory, Step, Trouble, TroubleKind},
     message,
     plan::{self, Action, Plan, StopWhy},
     report,
+    retry_state::{Operation, PodRetryState, Step, Trouble, TroubleKind},
     status::{self, Facts},
     view::{EndingWhy, PodView},
     world::World,
 };
 use crate::{
     admission::{self, Host},
+    container_lists::find_container,
     events::Kind,
+    heal::{Diagnosis, HealingDecision, HealingObservation},
+    hook::full_name,
     node::Eviction,
     offers::is_fresh,
     pods::Source,
     probe,
     services::is_drained,
+    settings::RestartBackoff,
 };
 
 /// How soon to look again when the runtime did not answer.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
-/// How soon to ask again for leave to restart.
-const LEAVE: Duration = Duration::from_secs(2);
 /// Volumes are brought up to date no more often than this.
 const REFRESH: Duration = Duration::from_secs(1);
 /// What a pod that nobody remembers gets to stop in.
 const GRACE_OF_STRANGERS: Duration = Duration::from_secs(10);
 
 /// Works until nothing is left to do. Returns whether the pod was ended because nobody wanted it.
-pub async fn run(tools: &Arc<Tools>, uid: &PodUid, notify: &Notify, stop: &CancellationToken) -> bool {
+pub async fn run(context: &Arc<WorkerContext>, uid: &PodUid, notify: &Notify, stop: &CancellationToken) -> bool {
     let mut worker = Worker {
-        tools,
+        context,
         uid,
-        memory: Memory::default(),
+        retry_state: PodRetryState::default(),
         last: None,
         unwanted_since: None,
         known: None,
@@ -96,9 +97,9 @@ enum Turn {
 }
 
 struct Worker<'a> {
-    tools: &'a Arc<Tools>,
+    context: &'a Arc<WorkerContext>,
     uid: &'a PodUid,
-    memory: Memory,
+    retry_state: PodRetryState,
     /// The pod as it was last known, and where it came from.
     last: Option<(Arc<Pod>, Source)>,
     unwanted_since: Option<Timestamp>,
@@ -116,7 +117,7 @@ struct Worker<'a> {
 }
 
 struct Finished {
-    what: Busy,
+    what: Operation,
     action: Option<Action>,
     result: Result<(), Failure>,
     /// With the uid it was reported for.
@@ -126,15 +127,15 @@ struct Finished {
 
 impl Worker<'_> {
     async fn turn(&mut self, now: Timestamp) -> Turn {
-        let wanted = self.tools.pods.get(self.uid);
+        let wanted = self.context.pods.get(self.uid);
         if let Some(wanted) = &wanted {
             self.last = Some((wanted.pod.clone(), wanted.source));
             self.unwanted_since = None;
         }
         let view = match (&wanted, &self.last) {
             (Some(wanted), _) => {
-                let limits = |container: &_| self.tools.specs.resources(&wanted.pod, container);
-                let failed = self.tools.evictions.evicted(self.uid).or_else(|| self.refuse(&wanted.pod));
+                let limits = |container: &_| self.context.specs.resources(&wanted.pod, container);
+                let failed = self.context.evictions.evicted(self.uid).or_else(|| self.refuse(&wanted.pod));
                 PodView::of(&wanted.pod, limits, failed, now)
             }
             (None, last) => {
@@ -143,40 +144,53 @@ impl Worker<'_> {
                 PodView::unwanted(known.unwrap_or(GRACE_OF_STRANGERS), since)
             }
         };
-        let observed = match self.tools.runtime.observe(Some(self.uid)).await {
+        let observed = match self.context.runtime.observe(Some(self.uid)).await {
             Ok(observed) => observed,
             Err(error) => return self.blind(&error, now),
         };
-        let mut world = world(view, observed, self.memory.clone());
-        let mut wake_at = None;
-        if world.pod.ending.is_some() || self.memory.recreate.is_some() {
+        let mut world = world(view, observed, self.retry_state.clone(), self.context.settings.restart_backoff);
+        if world.pod.ending.is_some() || self.retry_state.recreate.is_some() {
             std::mem::take(&mut self.starts).cancel();
         }
         if let Some((pod, _)) = &self.last {
             let pod = pod.clone();
             self.probe(&pod, &mut world);
             if world.pod.ending.is_none() {
-                if judge::judge(self.tools, &pod, &world, &mut self.memory).await {
-                    wake_at = Some(now + LEAVE);
-                }
+                world.healing = self.context.healer.observe(&pod, now);
                 self.cure(&pod, &world).await;
             }
         }
-        if self.memory.recreate.is_some() && world.sandboxes.is_empty() {
-            self.memory.recreate = None;
-            self.memory.volumes = Step::Undone;
+        if self.retry_state.recreate.is_some() && world.sandboxes.is_empty() {
+            self.retry_state.recreate = None;
+            self.retry_state.volumes = Step::Undone;
         }
         let refresh_at = self.refresh_volumes(now);
-        world.memory = self.memory.clone();
+        world.retry_state = self.retry_state.clone();
         world.drains_until = self.drains_until(&world, now);
         let plan = plan::plan(&world, now);
+        self.record_healing(&plan, &mut world, now);
         let over = plan.over && self.tasks.is_empty();
         let report_at = self.say(&world, now, &plan).await;
-        let wake_at = [wake_at, plan.wake_at, report_at, refresh_at, self.deadline(&world)].into_iter().flatten().min();
+        let wake_at = [plan.wake_at, report_at, refresh_at, self.deadline(&world)].into_iter().flatten().min();
         for action in plan.actions {
             self.begin(action, &world, now);
         }
         if over { Turn::Over } else { Turn::Again(wake_at) }
+    }
+
+    /// Writes down what was decided about failures.
+    fn record_healing(&mut self, plan: &Plan, world: &mut World, now: Timestamp) {
+        let Some((pod, _)) = &self.last else { return };
+        for decision in &plan.healing {
+            self.retry_state.apply(decision);
+            world.retry_state.apply(decision);
+            self.context.healer.record(pod, decision, now);
+            if let Diagnosis::Failed { backs_off: true, .. } = decision.diagnosis {
+                let HealingDecision { container, .. } = decision;
+                let text = format!("Back-off restarting failed container {container} in pod {}", full_name(pod));
+                self.context.events.container(pod, container, Kind::Warning, "BackOff", text);
+            }
+        }
     }
 
     /// Why nothing is done for a pod that asks for more protection than there is. One that has begun goes on.
@@ -184,13 +198,13 @@ impl Worker<'_> {
         if !is_fresh(pod) {
             return None;
         }
-        let refusal = admission::admit(pod, &Host::read(self.tools.is_cri)).err()?;
+        let refusal = admission::admit(pod, &Host::read(self.context.is_cri)).err()?;
         let message = format!("Pod was rejected: {}", refusal.message);
-        self.tools.events.pod(pod, Kind::Warning, refusal.reason, refusal.message);
-        self.tools.pods.reject(self.uid);
-        // Said once: from now on the pod has to end.
-        self.tools.evictions.reject(self.uid, refusal.reason.to_owned(), message);
-        self.tools.evictions.evicted(self.uid)
+        self.context.events.pod(pod, Kind::Warning, refusal.reason, refusal.message);
+        self.context.pods.reject(self.uid);
+        // Rejected once: from now on the pod has to end.
+        self.context.evictions.reject(self.uid, refusal.reason.to_owned(), message);
+        self.context.evictions.evicted(self.uid)
     }
 
     /// A pod that Services send to is not asked to stop before they no longer do. Whether they do is judged when it begins to
@@ -198,9 +212,9 @@ impl Worker<'_> {
     fn drains_until(&mut self, world: &World, now: Timestamp) -> Option<Timestamp> {
         let ending = world.pod.ending.as_ref().filter(|ending| ending.why == EndingWhy::Deleted)?;
         let (pod, _) = self.last.as_ref()?;
-        let Tools { traffic, settings, .. } = &**self.tools;
+        let WorkerContext { traffic, settings, .. } = &**self.context;
         let begin = || Drain::begin(now, ending.deadline, settings.drain_timeout, traffic.may_reach(pod));
-        let drain = self.memory.drain.get_or_insert_with(begin);
+        let drain = self.retry_state.drain.get_or_insert_with(begin);
         (!is_drained(pod)).then(|| drain.until(now, traffic.sends_to(pod)).min(ending.deadline))
     }
 
@@ -214,14 +228,14 @@ impl Worker<'_> {
     /// Volumes are looked at again when something has changed, though not all the time. Says when.
     fn refresh_volumes(&mut self, now: Timestamp) -> Option<Timestamp> {
         let (since, again) = self.refreshed?;
-        if !again || !self.memory.volumes.is_done() {
+        if !again || !self.retry_state.volumes.is_done() {
             return None;
         }
         match REFRESH.checked_sub(since.elapsed()) {
             Some(left) => Some(now + left),
             None => {
                 self.refreshed = None;
-                self.memory.volumes = Step::Undone;
+                self.retry_state.volumes = Step::Undone;
                 None
             }
         }
@@ -249,39 +263,40 @@ impl Worker<'_> {
         };
         let host = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
         let own = world.sandbox().and_then(|sandbox| sandbox.addresses.first().copied());
-        let address = if host { self.tools.settings.addresses.first().copied() } else { own };
-        self.tools.probes.follow(pod, &running, address);
-        world.probes = self.tools.probes.results(self.uid);
+        let address = if host { self.context.settings.addresses.first().copied() } else { own };
+        self.context.probes.follow(pod, &running, address);
+        world.probes = self.context.probes.results(self.uid);
     }
 
     /// Ends back-offs whose cause is gone.
     async fn cure(&mut self, pod: &Arc<Pod>, world: &World) {
-        let generation = self.tools.objects.generation(self.uid);
-        let changed = std::mem::replace(&mut self.memory.objects, generation) != generation;
-        let troubled: Vec<String> = self.memory.containers.keys().cloned().collect();
+        let generation = self.context.objects.generation(self.uid);
+        let changed = std::mem::replace(&mut self.retry_state.objects, generation) != generation;
+        let troubled: Vec<String> = self.retry_state.containers.keys().cloned().collect();
         for name in troubled {
-            let Some(memory) = self.memory.containers.get_mut(&name) else { continue };
-            let Some(trouble) = &memory.trouble else {
+            let Some(retry_state) = self.retry_state.containers.get_mut(&name) else { continue };
+            let Some(trouble) = &retry_state.trouble else {
                 if changed && let Some(seen) = world.newest(&name).filter(|seen| seen.state.has_ended()) {
-                    memory.forgiven = seen.attempt;
+                    retry_state.forgiven = seen.attempt;
                 }
                 continue;
             };
             let cured = match trouble.kind {
                 TroubleKind::Config => changed,
                 TroubleKind::Pull | TroubleKind::NeverPull => {
-                    let image = act::container_of(pod, &name).and_then(|c| c.image).unwrap_or_default();
+                    let image = find_container(pod, &name).and_then(|c| c.image).unwrap_or_default();
                     let asked = world.pod.container(&name).is_none_or(|view| view.image != image);
-                    changed || asked || matches!(self.tools.runtime.images().find(&image).await, Ok(Some(_)))
+                    changed || asked || matches!(self.context.runtime.images().find(&image).await, Ok(Some(_)))
                 }
                 TroubleKind::InvalidImageName | TroubleKind::Create | TroubleKind::Run | TroubleKind::Other => false,
             };
-            if cured && let Some(memory) = self.memory.containers.get_mut(&name) {
-                memory.trouble = memory.trouble.take().map(|t| Trouble { retry_at: Timestamp::UNIX_EPOCH, ..t });
+            if cured && let Some(retry_state) = self.retry_state.containers.get_mut(&name) {
+                retry_state.trouble =
+                    retry_state.trouble.take().map(|t| Trouble { retry_at: Timestamp::UNIX_EPOCH, ..t });
             }
         }
         if changed {
-            self.memory.volumes = Step::Undone;
+            self.retry_state.volumes = Step::Undone;
         }
     }
 
@@ -296,31 +311,31 @@ impl Worker<'_> {
     }
 
     fn begin(&mut self, action: Action, world: &World, now: Timestamp) {
-        let what = busy(&action);
+        let what = operation(&action);
         tracing::debug!(?action, "apply");
         if let Action::Stop { container, id, grace, why } = &action {
-            self.tools.probes.set_stopping(self.uid, id, true);
+            self.context.probes.set_stopping(self.uid, id, true);
             let attempt = world.newest(container).map(|c| c.attempt);
-            let memory = self.memory.containers.entry(container.clone()).or_default();
-            memory.stop_deadline = Some(now + *grace);
+            let retry_state = self.retry_state.containers.entry(container.clone()).or_default();
+            retry_state.stop_deadline = Some(now + *grace);
             if matches!(why, StopWhy::Changed | StopWhy::Resized | StopWhy::PodRecreated(_)) {
-                memory.condoned = attempt;
+                retry_state.stopped_on_purpose = attempt;
             }
         }
-        self.memory.busy.insert(what.clone());
+        self.retry_state.in_progress.insert(what.clone());
         let on = Subject {
             pod: self.last.as_ref().map(|(pod, _)| pod.clone()),
             source: self.last.as_ref().map(|(_, source)| *source),
             sandbox: world.sandbox().cloned(),
             give_up: self.starts.clone(),
         };
-        let (tools, uid) = (self.tools.clone(), self.uid.clone());
+        let (context, uid) = (self.context.clone(), self.uid.clone());
         self.tasks.spawn(async move {
             let since = Instant::now();
-            let acted = AssertUnwindSafe(act::act(&tools, &uid, &on, action.clone())).catch_unwind().await;
+            let acted = AssertUnwindSafe(act::act(&context, &uid, &on, action.clone())).catch_unwind().await;
             let result = acted.unwrap_or_else(|panic| {
                 let failure = Failure::panicked(&*panic);
-                tools.report_panic(on.pod.as_deref(), &failure.message);
+                context.report_panic(on.pod.as_deref(), &failure.message);
                 Err(failure)
             });
             Finished { what, action: Some(action), result, reported: None, took: since.elapsed() }
@@ -330,27 +345,29 @@ impl Worker<'_> {
     fn done(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
         let Ok(Finished { what, action, result, reported, took }) = finished else {
             // Nothing but writing the status is outside of what catches panics; it is written again.
-            self.memory.busy.remove(&Busy::Report);
+            self.retry_state.in_progress.remove(&Operation::Report);
             return;
         };
-        self.memory.busy.remove(&what);
+        self.retry_state.in_progress.remove(&what);
         if let Err(failure) = &result {
             tracing::warn!(doing = ?action, error = %failure.message, ?took, "failed");
         }
         let now = Timestamp::now();
         let step = match &what {
-            Busy::Volumes => &mut self.memory.volumes,
-            Busy::Sandbox => &mut self.memory.sandbox,
-            Busy::Release => &mut self.memory.release,
-            Busy::Farewell => &mut self.memory.farewell,
-            Busy::Tidy => &mut self.memory.tidy,
-            Busy::Report => {
+            Operation::Volumes => &mut self.retry_state.volumes,
+            Operation::Sandbox => &mut self.retry_state.sandbox,
+            Operation::Release => &mut self.retry_state.release,
+            Operation::ApiRemoval => &mut self.retry_state.api_removal,
+            Operation::Cleanup => &mut self.retry_state.cleanup,
+            Operation::Report => {
                 if let Some((status, uid)) = reported {
                     (self.known, self.reported_to) = (Some(status), Some(uid));
                 }
-                &mut self.memory.report
+                &mut self.retry_state.report
             }
-            Busy::Container(name) => {
+            // Its outcome is observed.
+            Operation::RestartRequest => return,
+            Operation::Container(name) => {
                 let name = name.clone();
                 return self.container_done(&name, action, result, now);
             }
@@ -359,7 +376,7 @@ impl Worker<'_> {
             Err(failure) => step.fail(failure.kind, failure.message, now),
             Ok(()) => *step = Step::Done,
         }
-        if what == Busy::Volumes {
+        if what == Operation::Volumes {
             self.refreshed = Some((Instant::now(), false));
         }
     }
@@ -367,25 +384,25 @@ impl Worker<'_> {
     fn container_done(&mut self, name: &str, action: Option<Action>, result: Result<(), Failure>, now: Timestamp) {
         let resized = match (&action, &self.last) {
             (Some(Action::Resize { id, .. }), Some((pod, _))) => {
-                act::container_of(pod, name).map(|c| (id.clone(), self.tools.specs.resources(pod, &c)))
+                find_container(pod, name).map(|c| (id.clone(), self.context.specs.resources(pod, &c)))
             }
             _ => None,
         };
-        let memory = self.memory.containers.entry(name.to_owned()).or_default();
-        memory.stop_deadline = None;
+        let retry_state = self.retry_state.containers.entry(name.to_owned()).or_default();
+        retry_state.stop_deadline = None;
         match result {
             Ok(()) => {
-                memory.trouble = None;
+                retry_state.trouble = None;
                 if resized.is_some() {
-                    memory.applied = resized;
+                    retry_state.applied = resized;
                 }
             }
             Err(failure) => {
                 if let Some(Action::Stop { id, .. }) = &action {
-                    self.tools.probes.set_stopping(self.uid, id, false);
+                    self.context.probes.set_stopping(self.uid, id, false);
                 }
-                let before = memory.trouble.as_ref().map_or(0, |trouble| trouble.failures);
-                memory.trouble = Some(Trouble::after(before, failure.kind, failure.message, now));
+                let before = retry_state.trouble.as_ref().map_or(0, |trouble| trouble.failures);
+                retry_state.trouble = Some(Trouble::after(before, failure.kind, failure.message, now));
             }
         }
     }
@@ -403,34 +420,34 @@ impl Worker<'_> {
         let facts = Facts {
             pod: &pod,
             previous: &previous,
-            host_addresses: &self.tools.settings.addresses,
-            runtime: &self.tools.runtime_name,
+            host_addresses: &self.context.settings.addresses,
+            runtime: &self.context.runtime_name,
             messages: &self.messages,
             now,
         };
         let status = status::status(world, &facts);
         let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         if ready && world.pod.ending.is_none() {
-            self.tools.healer.healthy(&pod).await;
+            self.context.healer.record_healthy(&pod, now);
         }
-        let identity = self.tools.mirrors.api_identity(&pod)?;
+        let identity = self.context.mirrors.api_identity(&pod)?;
         let is_known = self.known.as_ref() == Some(&status) && self.reported_to.as_ref() == Some(&identity.uid);
-        if is_known || self.memory.busy.contains(&Busy::Report) {
+        if is_known || self.retry_state.in_progress.contains(&Operation::Report) {
             return None;
         }
-        if let Err(Some(at)) = self.memory.report.due(now) {
+        if let Err(Some(at)) = self.retry_state.report.due(now) {
             return Some(at);
         }
-        self.memory.busy.insert(Busy::Report);
-        let (tools, known) = (self.tools.clone(), self.known.clone().unwrap_or(api));
+        self.retry_state.in_progress.insert(Operation::Report);
+        let (context, known) = (self.context.clone(), self.known.clone().unwrap_or(api));
         self.tasks.spawn(async move {
             let since = Instant::now();
-            let told = report::report(&tools.client, &identity, &status, Some(&known)).await;
+            let told = report::report(&context.client, &identity, &status, Some(&known)).await;
             let (result, reported) = match told {
                 Ok(()) => (Ok(()), Some((status, identity.uid))),
                 Err(error) => (Err(Failure { kind: TroubleKind::Other, message: error.to_string() }), None),
             };
-            Finished { what: Busy::Report, action: None, result, reported, took: since.elapsed() }
+            Finished { what: Operation::Report, action: None, result, reported, took: since.elapsed() }
         });
         None
     }
@@ -441,8 +458,8 @@ impl Worker<'_> {
         for seen in world.all().filter(|c| c.state.has_ended()) {
             let said = match self.messages.remove(&seen.id) {
                 Some(said) => said,
-                None => act::container_of(pod, &seen.name)
-                    .map(|container| message::of(&self.tools.specs, &container, seen))
+                None => find_container(pod, &seen.name)
+                    .map(|container| message::of(&self.context.specs, &container, seen))
                     .unwrap_or_default(),
             };
             messages.insert(seen.id.clone(), said);
@@ -452,27 +469,28 @@ impl Worker<'_> {
 
     /// The pod is over: nobody needs to remember it.
     async fn forget(self) {
-        self.tools.probes.forget(self.uid);
-        self.tools.healer.forget(self.uid);
-        self.tools.objects.forget(self.uid);
-        crate::logs::remove(&self.tools.settings.log_directory, self.uid).await;
+        self.context.probes.forget(self.uid);
+        self.context.healer.forget(self.uid);
+        self.context.objects.forget(self.uid);
+        crate::logs::remove(&self.context.settings.log_directory, self.uid).await;
     }
 }
 
-fn busy(action: &Action) -> Busy {
+fn operation(action: &Action) -> Operation {
     match action {
-        Action::PrepareVolumes => Busy::Volumes,
-        Action::CreateSandbox { .. } => Busy::Sandbox,
+        Action::PrepareVolumes => Operation::Volumes,
+        Action::CreateSandbox { .. } => Operation::Sandbox,
         Action::Start { container, .. } | Action::Stop { container, .. } | Action::Resize { container, .. } => {
-            Busy::Container(container.clone())
+            Operation::Container(container.clone())
         }
-        Action::Remove { .. } | Action::RemoveSandboxes { .. } => Busy::Tidy,
-        Action::ReleaseVolumes => Busy::Release,
-        Action::Farewell | Action::Move { .. } => Busy::Farewell,
+        Action::Remove { .. } | Action::RemoveSandboxes { .. } => Operation::Cleanup,
+        Action::ReleaseVolumes => Operation::Release,
+        Action::RemoveFromApi | Action::Move { .. } => Operation::ApiRemoval,
+        Action::RequestRestart => Operation::RestartRequest,
     }
 }
 
-fn world(pod: PodView, observed: Observed, memory: Memory) -> World {
+fn world(pod: PodView, observed: Observed, retry_state: PodRetryState, restart_backoff: RestartBackoff) -> World {
     let Observed { mut sandboxes, containers: seen } = observed;
     sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
     let mut containers: BTreeMap<String, Vec<_>> = BTreeMap::new();
@@ -482,5 +500,14 @@ fn world(pod: PodView, observed: Observed, memory: Memory) -> World {
     for list in containers.values_mut() {
         list.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at)));
     }
-    World { pod, sandboxes, containers, probes: BTreeMap::new(), memory, drains_until: None }
+    World {
+        pod,
+        sandboxes,
+        containers,
+        probes: BTreeMap::new(),
+        retry_state,
+        healing: HealingObservation::default(),
+        restart_backoff,
+        drains_until: None,
+    }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use mainstay_runtime::spec::Resources;
 
-use crate::{node::Eviction, spec};
+use crate::{container_lists::as_container, node::Eviction, spec};
 
 /// Upstream's stock time between asking a container to stop and killing it.
 const GRACE: Duration = Duration::from_secs(30);
@@ -106,7 +106,12 @@ impl PodView {
             restart: RestartPolicy::of(&spec),
             init: spec.init_containers.iter().flatten().map(|c| view(c, init_role(c))).collect(),
             main: spec.containers.iter().map(|c| view(c, Role::Main)).collect(),
-            ephemeral: spec.ephemeral_containers.iter().flatten().map(|c| view(&plain(c), Role::Ephemeral)).collect(),
+            ephemeral: spec
+                .ephemeral_containers
+                .iter()
+                .flatten()
+                .map(|c| view(&as_container(c), Role::Ephemeral))
+                .collect(),
             ending: ending(pod, &spec, failed, grace, now),
             finished: is_finished(pod),
             grace,
@@ -218,29 +223,6 @@ fn ending(pod: &Pod, spec: &PodSpec, failed: Option<Eviction>, grace: Duration, 
         },
         deadline: started + allowed + grace,
     })
-}
-
-/// An ephemeral container in the form of any other.
-pub fn plain(c: &EphemeralContainer) -> Container {
-    Container {
-        name: c.name.clone(),
-        image: c.image.clone(),
-        command: c.command.clone(),
-        args: c.args.clone(),
-        working_dir: c.working_dir.clone(),
-        env: c.env.clone(),
-        env_from: c.env_from.clone(),
-        volume_mounts: c.volume_mounts.clone(),
-        volume_devices: c.volume_devices.clone(),
-        image_pull_policy: c.image_pull_policy.clone(),
-        security_context: c.security_context.clone(),
-        stdin: c.stdin,
-        stdin_once: c.stdin_once,
-        tty: c.tty,
-        termination_message_path: c.termination_message_path.clone(),
-        termination_message_policy: c.termination_message_policy.clone(),
-        ..Container::default()
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, broadcast::error::RecvError};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
-use super::{Tools, act::Failure, task};
+use super::{WorkerContext, act::Failure, task};
 
 /// How often everything is looked at even if nothing is heard.
 const SLOWLY: Duration = Duration::from_secs(60);
@@ -25,26 +25,26 @@ const AFTER_A_PANIC: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 pub struct Workers {
-    tools: Arc<Tools>,
+    context: Arc<WorkerContext>,
     tasks: Arc<Mutex<BTreeMap<PodUid, Arc<Notify>>>>,
     tracker: TaskTracker,
 }
 
 impl Workers {
-    pub fn new(tools: Arc<Tools>) -> Self {
-        Self { tools, tasks: Arc::default(), tracker: TaskTracker::new() }
+    pub fn new(context: Arc<WorkerContext>) -> Self {
+        Self { context, tasks: Arc::default(), tracker: TaskTracker::new() }
     }
 
     /// Works until asked to stop. What runs, runs on.
     pub async fn run(self, stop: CancellationToken) {
-        let mut wakeups = self.tools.runtime.wakeups();
+        let mut wakeups = self.context.runtime.wakeups();
         let mut slowly = tokio::time::interval(SLOWLY);
         let mut orphans = tokio::time::interval(ORPHANS);
-        let mut told = self.tools.pods.told();
+        let mut told = self.context.pods.told();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                due = self.tools.wake.due() => for uid in due {
+                due = self.context.wake.due() => for uid in due {
                     self.look_at(uid, &stop);
                 },
                 woken = wakeups.recv() => match woken {
@@ -68,7 +68,7 @@ impl Workers {
     }
 
     fn look_at_all(&self, stop: &CancellationToken) {
-        for wanted in self.tools.pods.all() {
+        for wanted in self.context.pods.all() {
             if let Some(uid) = &wanted.pod.metadata.uid {
                 self.look_at(PodUid(uid.clone()), stop);
             }
@@ -82,10 +82,10 @@ impl Workers {
         let mut tasks = self.tasks.lock();
         if let Some(task) = tasks.get(&uid) {
             task.notify_one();
-        } else if self.tools.pods.get(&uid).is_some() {
+        } else if self.context.pods.get(&uid).is_some() {
             self.spawn(&mut tasks, uid, stop);
         } else {
-            self.tools.pods.release(&uid);
+            self.context.pods.release(&uid);
         }
     }
 
@@ -98,11 +98,11 @@ impl Workers {
             let unwanted = workers.run_task(&uid, &notify, &stop).await;
             workers.tasks.lock().remove(&uid);
             if !stop.is_cancelled() {
-                workers.tools.pods.release(&uid);
+                workers.context.pods.release(&uid);
             }
             if unwanted {
                 // It may be wanted again by now: nobody else would look.
-                workers.tools.wake.pod(&uid);
+                workers.context.wake.pod(&uid);
             }
         };
         self.tracker.spawn(work.instrument(span));
@@ -111,13 +111,13 @@ impl Workers {
     /// The loop around one pod. One that panics begins anew: no pod is forgotten for a fault of ours.
     async fn run_task(&self, uid: &PodUid, notify: &Notify, stop: &CancellationToken) -> bool {
         loop {
-            let run = AssertUnwindSafe(task::run(&self.tools, uid, notify, stop));
+            let run = AssertUnwindSafe(task::run(&self.context, uid, notify, stop));
             match run.catch_unwind().await {
                 Ok(unwanted) => return unwanted,
                 Err(panic) => {
-                    let wanted = self.tools.pods.get(uid);
+                    let wanted = self.context.pods.get(uid);
                     let failure = Failure::panicked(&*panic);
-                    self.tools.report_panic(wanted.as_ref().map(|wanted| &*wanted.pod), &failure.message);
+                    self.context.report_panic(wanted.as_ref().map(|wanted| &*wanted.pod), &failure.message);
                     if stop.run_until_cancelled(tokio::time::sleep(AFTER_A_PANIC)).await.is_none() {
                         return false;
                     }
@@ -128,7 +128,7 @@ impl Workers {
 
     /// What runs here without anybody wanting it gets a task that ends it; not before every source has spoken.
     async fn look_for_orphans(&self, stop: &CancellationToken) {
-        let told = *self.tools.pods.told().borrow();
+        let told = *self.context.pods.told().borrow();
         if !(told.api && told.file) {
             return;
         }
@@ -136,7 +136,7 @@ impl Workers {
             Ok(held) => {
                 let mut tasks = self.tasks.lock();
                 for uid in held {
-                    if !tasks.contains_key(&uid) && self.tools.pods.get(&uid).is_none() {
+                    if !tasks.contains_key(&uid) && self.context.pods.get(&uid).is_none() {
                         tracing::info!(%uid, "nobody wants this pod any more: it is removed");
                         self.spawn(&mut tasks, uid, stop);
                     }
@@ -147,8 +147,8 @@ impl Workers {
     }
 
     async fn held(&self) -> Result<BTreeSet<PodUid>, RuntimeError> {
-        let observed = self.tools.runtime.observe(None).await?;
-        let mut held = self.tools.volumes.held();
+        let observed = self.context.runtime.observe(None).await?;
+        let mut held = self.context.volumes.held();
         held.extend(observed.sandboxes.into_iter().map(|s| s.pod.uid));
         held.extend(observed.containers.into_iter().map(|c| c.pod.uid));
         Ok(held)

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use mainstay_runtime::{ContainerId, ContainerStatus, SandboxStatus};
 
-use super::{memory::Memory, view::PodView};
-use crate::probe;
+use super::{retry_state::PodRetryState, view::PodView};
+use crate::{heal::HealingObservation, probe, settings::RestartBackoff};
 
 /// The annotation in which a container remembers what it was made from.
 pub const IDENTITY: &str = "mainstay.dev/identity";
@@ -23,7 +23,9 @@ pub struct World {
     /// By name, newest first.
     pub containers: BTreeMap<String, Vec<ContainerStatus>>,
     pub probes: BTreeMap<ContainerId, probe::Results>,
-    pub memory: Memory,
+    pub retry_state: PodRetryState,
+    pub healing: HealingObservation,
+    pub restart_backoff: RestartBackoff,
     /// Until when a pod that ends waits for machines to stop sending to it; nothing if none does.
     pub drains_until: Option<Timestamp>,
 }

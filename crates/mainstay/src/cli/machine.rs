@@ -91,6 +91,22 @@ pub struct MachineOptions {
     #[arg(long, env = "MAINSTAY_DRAIN_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = super::duration)]
     pub drain_timeout: std::time::Duration,
 
+    /// Delay before the second restart in a row of a container that fails; doubles with each further one. The first restart is immediate
+    #[arg(long, env = "MAINSTAY_RESTART_BACKOFF", value_name = "TIME", default_value = "1s", value_parser = super::duration)]
+    pub restart_backoff: std::time::Duration,
+
+    /// Longest delay before a container that fails is restarted
+    #[arg(long, env = "MAINSTAY_RESTART_BACKOFF_MAX", value_name = "TIME", default_value = "1m", value_parser = super::duration)]
+    pub restart_backoff_max: std::time::Duration,
+
+    /// A container that ran this long was healthy: its next failure counts as the first
+    #[arg(long, env = "MAINSTAY_RESTART_BACKOFF_RESET", value_name = "TIME", default_value = "10m", value_parser = super::duration)]
+    pub restart_backoff_reset: std::time::Duration,
+
+    /// How often this machine renews its Lease, by which the cluster knows that it is alive
+    #[arg(long, env = "MAINSTAY_HEARTBEAT", value_name = "TIME", default_value = "10s", value_parser = super::duration)]
+    pub heartbeat: std::time::Duration,
+
     /// Domain of the names in Consul's style, such as `web.service.consul`
     #[arg(long, env = "MAINSTAY_ALIAS_DOMAIN", value_name = "DOMAIN", default_value = "consul")]
     pub alias_domain: String,

@@ -36,40 +36,40 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + seconds).unwrap()
 }
 
-fn place(number: u32, holder: &str, until: i64) -> Place {
-    Place { number, holder: holder.into(), until: at(until), version: String::new() }
+fn slot(number: u32, holder: &str, until: i64) -> Slot {
+    Slot { number, holder: holder.into(), until: at(until), version: String::new() }
 }
 
 #[test]
 fn a_place_is_kept_found_again_and_taken_over_when_its_time_is_over() {
-    let places = [place(0, "a", 10), place(1, "b", 20)];
-    assert_eq!(claim(&places, 2, "a", 0, at(5)), Claim::Held(0));
-    assert_eq!(claim(&places, 2, "c", 0, at(5)), Claim::Full { taken: 2 });
-    assert_eq!(claim(&places, 3, "c", 0, at(5)), Claim::Create(2));
-    assert_eq!(claim(&places, 2, "c", 0, at(15)), Claim::TakeOver(places[0].clone()));
-    assert_eq!(claim(&places, 1, "c", 0, at(15)), Claim::Full { taken: 1 }, "the set shrank while b had its place");
-    assert_eq!(claim(&[place(0, "", 99)], 1, "c", 0, at(15)), Claim::TakeOver(place(0, "", 99)));
+    let slots = [slot(0, "a", 10), slot(1, "b", 20)];
+    assert_eq!(claim(&slots, 2, "a", 0, at(5)), SlotClaim::Held(0));
+    assert_eq!(claim(&slots, 2, "c", 0, at(5)), SlotClaim::Full { taken: 2 });
+    assert_eq!(claim(&slots, 3, "c", 0, at(5)), SlotClaim::Create(2));
+    assert_eq!(claim(&slots, 2, "c", 0, at(15)), SlotClaim::TakeOver(slots[0].clone()));
+    assert_eq!(claim(&slots, 1, "c", 0, at(15)), SlotClaim::Full { taken: 1 }, "the set shrank while b had its slot");
+    assert_eq!(claim(&[slot(0, "", 99)], 1, "c", 0, at(15)), SlotClaim::TakeOver(slot(0, "", 99)));
 }
 
 /// The API as agents see it: objects with versions, created once and updated by compare-and-set.
 #[derive(Default)]
 struct Model {
-    places: BTreeMap<u32, Place>,
+    slots: BTreeMap<u32, Slot>,
     clock: u64,
 }
 
 impl Model {
-    fn list(&self) -> Vec<Place> {
-        self.places.values().cloned().collect()
+    fn list(&self) -> Vec<Slot> {
+        self.slots.values().cloned().collect()
     }
 
     fn write(&mut self, number: u32, seen: Option<&str>, holder: &str, until: Timestamp) -> bool {
-        if self.places.get(&number).map(|place| place.version.as_str()) != seen {
+        if self.slots.get(&number).map(|slot| slot.version.as_str()) != seen {
             return false;
         }
         self.clock += 1;
         let version = self.clock.to_string();
-        self.places.insert(number, Place { number, holder: holder.into(), until, version });
+        self.slots.insert(number, Slot { number, holder: holder.into(), until, version });
         true
     }
 }
@@ -96,12 +96,12 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 proptest! {
-    /// However agents with stale views race, no more pods than allowed hold a place at any time.
+    /// However agents with stale views race, no more pods than allowed hold a slot at any time.
     #[test]
     fn the_budget_is_never_exceeded(acts in acts(), allowed in 1u32..4) {
         const SETTLE: i64 = 20;
         let mut model = Model::default();
-        let mut views: Vec<Option<Vec<Place>>> = vec![None; 8];
+        let mut views: Vec<Option<Vec<Slot>>> = vec![None; 8];
         let mut now = 0;
         for act in acts {
             match act {
@@ -110,28 +110,28 @@ proptest! {
                     let Some(view) = views[agent].take() else { continue };
                     let pod = format!("pod-{agent}");
                     match claim(&view, allowed, &pod, agent as u32, at(now)) {
-                        Claim::Create(n) => drop(model.write(n, None, &pod, at(now + SETTLE))),
-                        Claim::TakeOver(p) => drop(model.write(p.number, Some(&p.version), &pod, at(now + SETTLE))),
-                        Claim::Held(_) | Claim::Full { .. } => {}
+                        SlotClaim::Create(n) => drop(model.write(n, None, &pod, at(now + SETTLE))),
+                        SlotClaim::TakeOver(p) => drop(model.write(p.number, Some(&p.version), &pod, at(now + SETTLE))),
+                        SlotClaim::Held(_) | SlotClaim::Full { .. } => {}
                     }
                 }
                 Act::Release(agent) => {
                     let pod = format!("pod-{agent}");
-                    model.places.retain(|_, place| place.holder != pod);
+                    model.slots.retain(|_, slot| slot.holder != pod);
                 }
                 Act::Wait(seconds) => now += seconds,
             }
-            let held = model.places.values().filter(|p| !p.holder.is_empty() && at(now) < p.until).count();
-            prop_assert!(held <= allowed as usize, "{held} of {allowed} at {now}: {:?}", model.places);
+            let held = model.slots.values().filter(|p| !p.holder.is_empty() && at(now) < p.until).count();
+            prop_assert!(held <= allowed as usize, "{held} of {allowed} at {now}: {:?}", model.slots);
         }
     }
 
-    /// Whoever keeps asking gets a place once others are done: nobody starves while there is room.
+    /// Whoever keeps asking gets a slot once others are done: nobody starves while there is room.
     #[test]
     fn a_free_place_is_always_found(holders in proptest::collection::vec(any::<bool>(), 0..6), allowed in 1u32..6) {
-        let places: Vec<_> = holders.iter().enumerate().map(|(n, live)| place(n as u32, "x", if *live { 10 } else { 0 })).collect();
+        let slots: Vec<_> = holders.iter().enumerate().map(|(n, live)| slot(n as u32, "x", if *live { 10 } else { 0 })).collect();
         let taken = holders.iter().filter(|live| **live).count() as u32;
-        let full = matches!(claim(&places, allowed, "me", 3, at(5)), Claim::Full { .. });
+        let full = matches!(claim(&slots, allowed, "me", 3, at(5)), SlotClaim::Full { .. });
         prop_assert!(!full || taken >= allowed);
     }
 }

@@ -62,11 +62,11 @@ fn a_step_says_what_and_why() {
     let mut history = History::default();
     let policy = Policy::parse("restarts=1/5m").unwrap();
     let first = step(&policy, &history, true, "web", &CRASH, at(0));
-    assert_eq!(first.said, "Restarting container web: ended with exit code 1");
+    assert_eq!(first.message, "Restarting container web: ended with exit code 1");
     history.record(&first.rung, at(0));
     let second = step(&policy, &history, true, "web", &Cause::OutOfMemory, at(1));
     assert_eq!(
-        second.said,
+        second.message,
         "Recreating the pod on this machine (1 of 2 in 1h): container web was killed for want of memory; restarting \
          it did not help (1 in 5m)"
     );
@@ -80,7 +80,7 @@ fn a_short_spell_of_health_forgets_nothing_and_a_long_one_everything() {
     history.well(at(1));
     assert_eq!(fail(&policy, &mut history, true, 500), Rung::Restart);
     history.well(at(501));
-    history.well(at(1000)); // said again; it began at 501
+    history.well(at(1000)); // repeated; it began at 501
     assert!(matches!(fail(&policy, &mut history.clone(), true, 1000), Rung::Recreate { .. }));
     assert_eq!(fail(&policy, &mut history, true, 1101), Rung::Restart);
     assert_eq!(history.restarts.len(), 1);

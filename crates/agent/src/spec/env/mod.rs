@@ -6,6 +6,7 @@
 
 mod expand;
 pub mod field;
+mod host_ports;
 pub mod resource;
 pub mod services;
 
@@ -16,10 +17,7 @@ use mainstay_api::validation::names;
 
 pub use self::expand::expand;
 use super::{ConfigError, container, machine::Machine, pod_ref};
-use crate::{
-    objects::{Lack, Objects},
-    offers::host_ports,
-};
+use crate::objects::{Lack, Objects};
 
 pub struct About<'a> {
     pub pod: &'a Pod,

@@ -3,6 +3,7 @@
 //! Every turn derives the next step from what is there; no step counter is kept, so a crash of the agent
 //! between any two steps changes nothing.
 
+mod healing;
 mod start;
 mod stop;
 #[cfg(test)]
@@ -16,11 +17,14 @@ use jiff::Timestamp;
 use mainstay_runtime::{ContainerId, ContainerState, SandboxId};
 
 use super::{
-    memory::Busy,
+    retry_state::Operation,
     view::{Ending, EndingWhy, RestartPolicy, Role},
     world::World,
 };
-use crate::{heal::Rung, probe::ProbeKind};
+use crate::{
+    heal::{HealingDecision, Rung},
+    probe::ProbeKind,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -53,11 +57,13 @@ pub enum Action {
     },
     ReleaseVolumes,
     /// Nothing is left: take the pod out of the API if it is to go.
-    Farewell,
+    RemoveFromApi,
     /// Have the pod's owner make another elsewhere.
     Move {
         why: String,
     },
+    /// Ask for a slot of the restart budget, for a container whose liveness failed.
+    RequestRestart,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +83,8 @@ pub enum StopWhy {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub actions: Vec<Action>,
+    /// What was decided about failures; the actions take it into account already.
+    pub healing: Vec<HealingDecision>,
     pub wake_at: Option<Timestamp>,
     /// Nothing is left to be done for this pod, ever.
     pub over: bool,
@@ -105,14 +113,21 @@ enum Life {
 }
 
 pub fn plan(world: &World, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan { healing: healing::decide(world, now), ..Plan::default() };
+    let mut with_decisions;
+    let mut world = world;
+    if !plan.healing.is_empty() {
+        with_decisions = world.clone();
+        plan.healing.iter().for_each(|decision| with_decisions.retry_state.apply(decision));
+        world = &with_decisions;
+    }
     match life(world, now) {
         Life::Wanted => start::plan(world, now, &mut plan),
         Life::Ending(ending) => stop::plan(world, &ending, now, &mut plan),
         Life::Recreated { why } => stop::recreate(world, &why, now, &mut plan),
         Life::Finished => stop::finish(world, now, &mut plan),
     }
-    tidy(world, now, &mut plan);
+    cleanup(world, now, &mut plan);
     plan
 }
 
@@ -123,12 +138,14 @@ fn life(world: &World, now: Timestamp) -> Life {
     if world.pod.finished || outcome(world).is_some() {
         return Life::Finished;
     }
-    if let Some(why) = &world.memory.recreate
+    if let Some(why) = &world.retry_state.recreate
         && pause_is_over(world, now)
     {
         return Life::Recreated { why: why.clone() };
     }
-    if world.sandbox().is_some_and(|sandbox| !sandbox.ready) && !world.memory.busy.contains(&Busy::Sandbox) {
+    if world.sandbox().is_some_and(|sandbox| !sandbox.ready)
+        && !world.retry_state.in_progress.contains(&Operation::Sandbox)
+    {
         return Life::Recreated { why: "Pod sandbox changed, it will be killed and re-created.".into() };
     }
     Life::Wanted
@@ -137,7 +154,7 @@ fn life(world: &World, now: Timestamp) -> Life {
 /// Beginning anew is no way around the pause that a restart would have to wait for.
 fn pause_is_over(world: &World, now: Timestamp) -> bool {
     world.pod.containers().all(|wanted| {
-        let gave_up = matches!(world.memory.container(&wanted.name).judged, Some((_, Rung::Recreate { .. })));
+        let gave_up = matches!(world.retry_state.container(&wanted.name).decided, Some((_, Rung::Recreate { .. })));
         let ended = world.newest(&wanted.name).filter(|_| gave_up);
         ended.and_then(|seen| start::restart_at(world, wanted, seen)).is_none_or(|at| at <= now)
     })
@@ -184,7 +201,7 @@ fn is_current(seen: &mainstay_runtime::ContainerStatus, wanted: &super::view::Co
 }
 
 /// Removes what is left over: containers that ended before the last of their name, older sandboxes.
-fn tidy(world: &World, now: Timestamp, plan: &mut Plan) {
+fn cleanup(world: &World, now: Timestamp, plan: &mut Plan) {
     let old = world.containers.values().flat_map(|list| list.iter().skip(1));
     let ids: Vec<ContainerId> = old.filter(|c| !c.state.is_running()).map(|c| c.id.clone()).collect();
     if !ids.is_empty() {
@@ -199,10 +216,10 @@ fn tidy(world: &World, now: Timestamp, plan: &mut Plan) {
 /// One removal at a time, and not at once again after one that failed.
 fn remove(world: &World, action: Action, now: Timestamp, plan: &mut Plan) {
     let planned = |a: &Action| matches!(a, Action::Remove { .. } | Action::RemoveSandboxes { .. });
-    if world.memory.busy.contains(&Busy::Tidy) || plan.actions.iter().any(planned) {
+    if world.retry_state.in_progress.contains(&Operation::Cleanup) || plan.actions.iter().any(planned) {
         return;
     }
-    match world.memory.tidy.due(now) {
+    match world.retry_state.cleanup.due(now) {
         Ok(()) | Err(None) => plan.act(action),
         Err(Some(at)) => plan.wake(at),
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use mainstay_runtime::{ContainerState, ContainerStatus};
 
-use super::{Action, Plan, StopWhy, is_current, remove};
+use super::{Action, Plan, StopWhy, healing, is_current, remove};
 use crate::{
-    heal::{Leave, Rung},
+    heal::{RestartPermission, Rung},
     worker::{
-        memory::{Busy, HEALTHY_RUN, TroubleKind, pause},
+        retry_state::{Operation, TroubleKind},
         view::{ContainerView, Role},
         world::{RESOURCES, World},
     },
@@ -19,9 +19,9 @@ use crate::{
 const SOON: Duration = Duration::from_secs(2);
 
 pub fn plan(world: &World, now: Timestamp, plan: &mut Plan) {
-    if let Some(why) = &world.memory.moving {
-        if !world.memory.busy.contains(&Busy::Farewell) {
-            match world.memory.farewell.due(now) {
+    if let Some(why) = &world.retry_state.moving {
+        if !world.retry_state.in_progress.contains(&Operation::ApiRemoval) {
+            match world.retry_state.api_removal.due(now) {
                 Ok(()) => plan.act(Action::Move { why: why.clone() }),
                 Err(Some(at)) => plan.wake(at),
                 Err(None) => {}
@@ -29,15 +29,15 @@ pub fn plan(world: &World, now: Timestamp, plan: &mut Plan) {
         }
         return;
     }
-    if !world.memory.volumes.is_done() {
-        step(world, Busy::Volumes, Action::PrepareVolumes, now, plan);
+    if !world.retry_state.volumes.is_done() {
+        step(world, Operation::Volumes, Action::PrepareVolumes, now, plan);
         // What runs already has its volumes, current or not.
         if world.all().next().is_none() {
             return;
         }
     }
     let Some(sandbox) = world.sandbox() else {
-        return step(world, Busy::Sandbox, Action::CreateSandbox { attempt: 0 }, now, plan);
+        return step(world, Operation::Sandbox, Action::CreateSandbox { attempt: 0 }, now, plan);
     };
     if !sandbox.ready {
         return; // being made
@@ -54,12 +54,12 @@ pub fn plan(world: &World, now: Timestamp, plan: &mut Plan) {
     }
 }
 
-fn step(world: &World, busy: Busy, action: Action, now: Timestamp, plan: &mut Plan) {
-    let state = match busy {
-        Busy::Volumes => &world.memory.volumes,
-        _ => &world.memory.sandbox,
+fn step(world: &World, in_progress: Operation, action: Action, now: Timestamp, plan: &mut Plan) {
+    let state = match in_progress {
+        Operation::Volumes => &world.retry_state.volumes,
+        _ => &world.retry_state.sandbox,
     };
-    if world.memory.busy.contains(&busy) {
+    if world.retry_state.in_progress.contains(&in_progress) {
         return;
     }
     // A sandbox that was there and is gone has to be made again.
@@ -99,14 +99,14 @@ fn succeeded(container: &ContainerStatus) -> bool {
 }
 
 fn keep_running(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan) {
-    if world.memory.is_busy(&wanted.name) {
+    if world.retry_state.is_in_progress(&wanted.name) {
         return;
     }
     let Some(seen) = world.newest(&wanted.name) else { return start(world, wanted, now, plan) };
     match &seen.state {
         ContainerState::Running { .. } => {
             if !is_paused(world, &wanted.name, now, plan) {
-                look_after(world, wanted, seen, plan);
+                look_after(world, wanted, seen, now, plan);
             }
         }
         ContainerState::Created => {
@@ -120,7 +120,7 @@ fn keep_running(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mu
 
 /// Whether something that failed for this container is not yet to be tried again.
 pub fn is_paused(world: &World, name: &str, now: Timestamp, plan: &mut Plan) -> bool {
-    match &world.memory.container(name).trouble {
+    match &world.retry_state.container(name).trouble {
         Some(trouble) if now < trouble.retry_at => {
             plan.wake(trouble.retry_at);
             true
@@ -130,19 +130,22 @@ pub fn is_paused(world: &World, name: &str, now: Timestamp, plan: &mut Plan) -> 
 }
 
 /// A running container: is it what it should be?
-fn look_after(world: &World, wanted: &ContainerView, seen: &ContainerStatus, plan: &mut Plan) {
+fn look_after(world: &World, wanted: &ContainerView, seen: &ContainerStatus, now: Timestamp, plan: &mut Plan) {
     if !is_current(seen, wanted) {
         return stop(wanted, seen, world.pod.grace, StopWhy::Changed, plan);
     }
-    let memory = world.memory.container(&wanted.name);
+    let retry_state = world.retry_state.container(&wanted.name);
     if let Some(failed) = world.results(&seen.id).failed
-        && let Some((attempt, Leave::Granted)) = memory.condemned
-        && attempt == seen.attempt
+        && let Some(failure) = &retry_state.probe_failure
+        && failure.attempt == seen.attempt
     {
-        let grace = failed.grace_seconds.map_or(world.pod.grace, crate::worker::view::seconds);
-        return stop(wanted, seen, grace, StopWhy::Unhealthy(failed.probe), plan);
+        if failure.permission == RestartPermission::Granted {
+            let grace = failed.grace_seconds.map_or(world.pod.grace, crate::worker::view::seconds);
+            return stop(wanted, seen, grace, StopWhy::Unhealthy(failed.probe), plan);
+        }
+        healing::request_restart(world, &failure.permission, now, plan);
     }
-    let applied = match &memory.applied {
+    let applied = match &retry_state.applied {
         Some((id, resources)) if *id == seen.id => Some(resources.clone()),
         Some(_) | None => seen.annotations.get(RESOURCES).and_then(|text| serde_json::from_str(text).ok()),
     };
@@ -165,8 +168,8 @@ fn restart(world: &World, wanted: &ContainerView, seen: &ContainerStatus, now: T
     if !world.pod.restart.restarts(wanted.role, exit_code) && !changed {
         return;
     }
-    let memory = world.memory.container(&wanted.name);
-    if let Some((attempt, rung)) = &memory.judged
+    let retry_state = world.retry_state.container(&wanted.name);
+    if let Some((attempt, rung)) = &retry_state.decided
         && *attempt == seen.attempt
         && *rung != Rung::Restart
     {
@@ -183,19 +186,19 @@ fn restart(world: &World, wanted: &ContainerView, seen: &ContainerStatus, now: T
 /// When a container that ended is started again; at once if nothing is said.
 pub fn restart_at(world: &World, wanted: &ContainerView, seen: &ContainerStatus) -> Option<Timestamp> {
     let ContainerState::Exited { started_at, finished_at, .. } = seen.state else { return None };
-    let healthy = started_at.is_some_and(|started| finished_at >= started + HEALTHY_RUN);
+    let healthy = started_at.is_some_and(|started| finished_at >= started + world.restart_backoff.reset_after);
     if healthy {
         return None;
     }
-    let forgiven = world.memory.container(&wanted.name).forgiven;
-    Some(finished_at + pause(seen.attempt.saturating_sub(forgiven)))
+    let forgiven = world.retry_state.container(&wanted.name).forgiven;
+    Some(finished_at + world.restart_backoff.delay(seen.attempt.saturating_sub(forgiven)))
 }
 
 fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan) {
-    if world.memory.is_busy(&wanted.name) {
+    if world.retry_state.is_in_progress(&wanted.name) {
         return;
     }
-    if let Some(trouble) = &world.memory.container(&wanted.name).trouble {
+    if let Some(trouble) = &world.retry_state.container(&wanted.name).trouble {
         // What was missing may appear by itself: those who watch for it wake us, and we look too.
         if now < trouble.retry_at {
             let curable = !matches!(trouble.kind, TroubleKind::Create | TroubleKind::Run | TroubleKind::Other);

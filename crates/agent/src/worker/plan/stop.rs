@@ -7,7 +7,7 @@ use mainstay_runtime::ContainerStatus;
 
 use super::{Action, Plan, StopWhy, remove, start::is_paused};
 use crate::worker::{
-    memory::{Busy, Step},
+    retry_state::{Operation, Step},
     view::{Ending, Role},
     world::World,
 };
@@ -32,11 +32,11 @@ pub fn plan(world: &World, ending: &Ending, now: Timestamp, plan: &mut Plan) {
     if !ending.why.leaves_the_api() {
         return;
     }
-    if world.memory.busy.contains(&Busy::Farewell) {
+    if world.retry_state.in_progress.contains(&Operation::ApiRemoval) {
         return;
     }
-    match world.memory.farewell.due(now) {
-        Ok(()) => plan.act(Action::Farewell),
+    match world.retry_state.api_removal.due(now) {
+        Ok(()) => plan.act(Action::RemoveFromApi),
         Err(Some(at)) => plan.wake(at),
         Err(None) => plan.over = true,
     }
@@ -74,7 +74,11 @@ fn stop_all(world: &World, grace: Duration, why: &StopWhy, now: Timestamp, plan:
         }
     }
     // A start under way may bring up another container.
-    let starting = world.memory.busy.iter().any(|busy| matches!(busy, Busy::Container(_) | Busy::Sandbox));
+    let starting = world
+        .retry_state
+        .in_progress
+        .iter()
+        .any(|in_progress| matches!(in_progress, Operation::Container(_) | Operation::Sandbox));
     alive.is_empty() && !starting
 }
 
@@ -83,10 +87,10 @@ fn is_unstarted(container: &ContainerStatus) -> bool {
 }
 
 fn stop(world: &World, seen: &ContainerStatus, grace: Duration, why: &StopWhy, now: Timestamp, plan: &mut Plan) {
-    let memory = world.memory.container(&seen.name);
-    if world.memory.is_busy(&seen.name) {
+    let retry_state = world.retry_state.container(&seen.name);
+    if world.retry_state.is_in_progress(&seen.name) {
         // A stop under way is hurried if the pod's time has been cut short.
-        match memory.stop_deadline {
+        match retry_state.stop_deadline {
             Some(deadline) if now + grace + SAME < deadline => {}
             Some(_) | None => return,
         }
@@ -99,10 +103,10 @@ fn stop(world: &World, seen: &ContainerStatus, grace: Duration, why: &StopWhy, n
 
 /// Whether nothing of the pod is left on this machine but its logs.
 fn dismantle(world: &World, why: &'static str, now: Timestamp, plan: &mut Plan) -> bool {
-    if !remove_sandboxes(world, why, now, plan) || world.memory.busy.contains(&Busy::Volumes) {
+    if !remove_sandboxes(world, why, now, plan) || world.retry_state.in_progress.contains(&Operation::Volumes) {
         return false;
     }
-    match (&world.memory.release, world.memory.busy.contains(&Busy::Release)) {
+    match (&world.retry_state.release, world.retry_state.in_progress.contains(&Operation::Release)) {
         (Step::Done, _) => true,
         (_, true) => false,
         (release, false) => {

@@ -5,10 +5,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    heal::Leave,
+    heal::{Diagnosis, HealingObservation, RestartPermission, Step as LadderStep},
     probe,
+    settings::RestartBackoff,
     worker::{
-        memory::{Memory, Step, Trouble, TroubleKind},
+        retry_state::{PodRetryState, Step, Trouble, TroubleKind},
         view::{ContainerView, PodView, ResizeRestarts},
         world::IDENTITY,
     },
@@ -96,7 +97,9 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
         sandboxes: vec![sandbox()],
         containers: BTreeMap::new(),
         probes: BTreeMap::new(),
-        memory: Memory { volumes: Step::Done, ..Memory::default() },
+        retry_state: PodRetryState { volumes: Step::Done, ..PodRetryState::default() },
+        healing: HealingObservation::default(),
+        restart_backoff: RestartBackoff::default(),
         drains_until: None,
     }
 }
@@ -137,9 +140,9 @@ fn name_of(action: &Action) -> Option<&str> {
 fn volumes_come_first_then_the_sandbox_then_containers() {
     let mut world = world(RestartPolicy::Always, &[], &["a", "b"]);
     world.sandboxes.clear();
-    world.memory.volumes = Step::Undone;
+    world.retry_state.volumes = Step::Undone;
     assert_eq!(plan(&world, T0).actions, [Action::PrepareVolumes]);
-    world.memory.volumes = Step::Done;
+    world.retry_state.volumes = Step::Done;
     assert_eq!(plan(&world, T0).actions, [Action::CreateSandbox { attempt: 0 }]);
     world.sandboxes.push(sandbox());
     assert_eq!(plan(&world, T0).actions, [start("a", 0), start("b", 0)]);
@@ -149,8 +152,8 @@ fn volumes_come_first_then_the_sandbox_then_containers() {
 fn a_running_pod_is_left_alone_even_if_its_volumes_cannot_be_looked_after() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, running()));
     assert_eq!(plan(&world, T0), Plan::default());
-    world.memory.volumes = Step::Undone;
-    world.memory.volumes.fail(TroubleKind::Other, "no API".into(), T0);
+    world.retry_state.volumes = Step::Undone;
+    world.retry_state.volumes.fail(TroubleKind::Other, "no API".into(), T0);
     assert_eq!(plan(&world, T0).actions, []);
     let world = world.with(container("a", 1, exited(1, 1)));
     assert!(plan(&world, at(60)).actions.contains(&start("a", 2)));
@@ -204,14 +207,68 @@ fn the_first_restart_is_immediate_and_later_ones_back_off() {
     let third = plan(&crash(3), at(10));
     assert_eq!((third.actions, third.wake_at), (vec![], Some(at(14))));
     assert_eq!(plan(&crash(3), at(14)).actions, [start("a", 4)]);
+    let mut slower = crash(3);
+    slower.restart_backoff.first = Duration::from_secs(10);
+    assert_eq!(plan(&slower, at(10)).wake_at, Some(at(50)));
+    slower.restart_backoff.reset_after = Duration::from_secs(5);
+    assert_eq!(plan(&slower, at(10)).actions, [start("a", 4)], "it ran long enough to be healthy");
+}
+
+#[test]
+fn each_failure_is_decided_once_and_climbs_the_ladder() {
+    let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, exited(1, 10)));
+    let rung = |plan: &Plan| match &plan.healing[..] {
+        [HealingDecision { diagnosis: Diagnosis::Failed { step: LadderStep { rung, .. }, .. }, .. }] => {
+            Some(rung.clone())
+        }
+        _ => None,
+    };
+    for attempt in 0..5 {
+        world.containers.insert("a".into(), vec![container("a", attempt, exited(1, 10))]);
+        let next = plan(&world, at(10));
+        assert_eq!(rung(&next), Some(Rung::Restart));
+        record(&mut world, &next);
+        assert_eq!(plan(&world, at(10)).healing, []);
+    }
+    world.containers.insert("a".into(), vec![container("a", 5, exited(1, 10))]);
+    let next = plan(&world, at(10));
+    assert!(matches!(rung(&next), Some(Rung::Recreate { .. })), "{next:?}");
+    record(&mut world, &next);
+    assert!(world.retry_state.recreate.is_some());
+
+    // An agent that was restarted finds the decision in the record.
+    world.retry_state = PodRetryState { volumes: Step::Done, ..PodRetryState::default() };
+    let resumed = plan(&world, at(10)).healing;
+    assert!(
+        matches!(&resumed[..], [HealingDecision { diagnosis: Diagnosis::DecidedBefore(Rung::Recreate { .. }), .. }]),
+        "{resumed:?}"
+    );
+}
+
+#[test]
+fn ends_that_are_no_failures_leave_the_ladder_alone() {
+    let ended = |world: &World| match &plan(world, at(10)).healing[..] {
+        [HealingDecision { diagnosis: Diagnosis::Ended { resets_backoff }, .. }] => Some(*resets_backoff),
+        _ => None,
+    };
+    let done = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, exited(0, 10)));
+    assert_eq!(ended(&done), Some(false));
+    let never = world(RestartPolicy::Never, &[], &["a"]).with(container("a", 0, exited(1, 10)));
+    assert_eq!(ended(&never), Some(false));
+    let mut changed = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, exited(1, 10)));
+    changed.pod.main[0].identity = "v2".into();
+    assert_eq!(ended(&changed), Some(true));
+    let mut stopped = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, exited(137, 10)));
+    stopped.retry_state.containers.entry("a".into()).or_default().stopped_on_purpose = Some(0);
+    assert_eq!(ended(&stopped), Some(true));
 }
 
 #[test]
 fn beginning_anew_waits_as_long_as_a_restart_would() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 3, exited(1, 10)));
     let why = "crashes".to_owned();
-    world.memory.recreate = Some(why.clone());
-    world.memory.containers.entry("a".into()).or_default().judged = Some((3, Rung::Recreate { why }));
+    world.retry_state.recreate = Some(why.clone());
+    world.retry_state.containers.entry("a".into()).or_default().decided = Some((3, Rung::Recreate { why }));
     let early = plan(&world, at(10));
     assert_eq!((early.actions, early.wake_at), (vec![], Some(at(14))));
     let due = plan(&world, at(14)).actions;
@@ -226,7 +283,7 @@ fn ten_minutes_of_health_and_changes_made_on_purpose_end_the_back_off() {
     changed.pod.main[0].identity = "v2".into();
     assert_eq!(plan(&changed, at(10)).actions, [start("a", 10)]);
     let mut forgiven = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 9, exited(1, 10)));
-    forgiven.memory.containers.entry("a".into()).or_default().forgiven = 9;
+    forgiven.retry_state.containers.entry("a".into()).or_default().forgiven = 9;
     assert_eq!(plan(&forgiven, at(10)).actions, [start("a", 10)]);
 }
 
@@ -239,17 +296,34 @@ fn a_changed_container_is_replaced_in_place() {
 }
 
 #[test]
-fn an_unhealthy_container_is_stopped_only_with_leave() {
+fn a_container_whose_liveness_failed_is_stopped_only_with_permission_of_the_budget() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 2, running()));
     let failed =
         probe::Failed { probe: probe::ProbeKind::Liveness, why: "503".into(), since: T0, grace_seconds: Some(5) };
     let results = probe::Results { started: true, ready: false, failed: Some(failed) };
     world.probes.insert(ContainerId("a-2".into()), results);
-    assert_eq!(plan(&world, T0).actions, []);
-    let memory = world.memory.containers.entry("a".into()).or_default();
-    memory.condemned = Some((2, Leave::Kept { why: "budget".into() }));
-    assert_eq!(plan(&world, T0).actions, []);
-    world.memory.containers.entry("a".into()).or_default().condemned = Some((2, Leave::Granted));
+    world.healing.permission = RestartPermission::NotRequested;
+    assert_eq!(plan(&world, T0).actions, [Action::RequestRestart]);
+    let mut asking = world.clone();
+    asking.retry_state.in_progress.insert(Operation::RestartRequest);
+    assert_eq!(plan(&asking, T0).actions, [], "one request at a time");
+
+    let reason = "budget".to_owned();
+    world.healing.permission = RestartPermission::Denied { reason: reason.clone(), retry_at: at(2) };
+    let denied = plan(&world, T0);
+    assert_eq!((&denied.actions[..], denied.wake_at), (&[][..], Some(at(2))));
+    let newly_denied = |plan: &Plan| match &plan.healing[..] {
+        [HealingDecision { diagnosis: Diagnosis::ProbeFailed { newly_denied, .. }, .. }] => Some(*newly_denied),
+        _ => None,
+    };
+    assert_eq!(newly_denied(&denied), Some(true));
+    denied.healing.iter().for_each(|decision| world.retry_state.apply(decision));
+    assert_eq!(plan(&world, at(1)).healing, [], "nothing is decided twice");
+    assert_eq!(plan(&world, at(2)).actions, [Action::RequestRestart]);
+    world.healing.permission = RestartPermission::Denied { reason, retry_at: at(4) };
+    assert_eq!(newly_denied(&plan(&world, at(3))), Some(false), "denied again");
+
+    world.healing.permission = RestartPermission::Granted;
     let actions = plan(&world, T0).actions;
     let grace = Duration::from_secs(5);
     assert!(
@@ -272,7 +346,7 @@ fn limits_are_changed_in_place_or_by_a_restart_as_asked() {
     world.pod.main[0].resize_restarts = ResizeRestarts { cpu: false, memory: true };
     assert!(matches!(&plan(&world, T0).actions[..], [Action::Stop { why: StopWhy::Resized, .. }]));
     let applied = Some((id, world.pod.main[0].resources.clone()));
-    world.memory.containers.entry("a".into()).or_default().applied = applied;
+    world.retry_state.containers.entry("a".into()).or_default().applied = applied;
     assert_eq!(plan(&world, T0).actions, []);
 }
 
@@ -280,7 +354,7 @@ fn limits_are_changed_in_place_or_by_a_restart_as_asked() {
 fn what_cannot_be_started_waits_but_a_missing_image_is_looked_for_soon() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]);
     let trouble = Trouble { kind: TroubleKind::Pull, message: "no".into(), failures: 9, retry_at: at(60) };
-    world.memory.containers.entry("a".into()).or_default().trouble = Some(trouble);
+    world.retry_state.containers.entry("a".into()).or_default().trouble = Some(trouble);
     let waiting = plan(&world, T0);
     assert_eq!((waiting.actions, waiting.wake_at), (vec![], Some(at(2))));
     assert_eq!(plan(&world, at(60)).actions, [start("a", 0)]);
@@ -323,9 +397,9 @@ fn a_deleted_pod_stops_its_containers_together_and_its_sidecars_last_and_in_reve
     world.sandboxes.clear();
     world.containers.clear();
     assert_eq!(plan(&world, T0).actions, [Action::ReleaseVolumes]);
-    world.memory.release = Step::Done;
-    assert_eq!(plan(&world, T0).actions, [Action::Farewell]);
-    world.memory.farewell = Step::Done;
+    world.retry_state.release = Step::Done;
+    assert_eq!(plan(&world, T0).actions, [Action::RemoveFromApi]);
+    world.retry_state.api_removal = Step::Done;
     assert!(plan(&world, T0).over);
 }
 
@@ -339,8 +413,8 @@ fn grace_is_what_is_left_of_it_and_a_stop_is_hurried_when_time_is_cut_short() {
     };
     assert_eq!(grace(&plan(&world, at(10))), Some(20));
     assert_eq!(grace(&plan(&world, at(40))), Some(0));
-    world.memory.busy.insert(Busy::Container("a".into()));
-    world.memory.containers.entry("a".into()).or_default().stop_deadline = Some(at(30));
+    world.retry_state.in_progress.insert(Operation::Container("a".into()));
+    world.retry_state.containers.entry("a".into()).or_default().stop_deadline = Some(at(30));
     assert_eq!(plan(&world, at(10)).actions, []);
     world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: at(12) });
     assert_eq!(grace(&plan(&world, at(10))), Some(2));
@@ -380,10 +454,22 @@ fn only_the_last_container_of_each_name_is_kept() {
     assert_eq!(plan(&world, T0).actions, [Action::Remove { ids }]);
 }
 
+/// Does to the world what writing the decisions down does.
+fn record(world: &mut World, plan: &Plan) {
+    for decision in &plan.healing {
+        world.retry_state.apply(decision);
+        if let Diagnosis::Failed { step, history, .. } = &decision.diagnosis {
+            world.healing.record.history = history.clone();
+            let decided = (decision.attempt, step.rung.clone());
+            world.healing.record.decided.insert(decision.container.clone(), decided);
+        }
+    }
+}
+
 /// Does to the world what an action would do.
 fn apply(world: &mut World, action: Action, now: Timestamp) {
     match action {
-        Action::PrepareVolumes => world.memory.volumes = Step::Done,
+        Action::PrepareVolumes => world.retry_state.volumes = Step::Done,
         Action::CreateSandbox { .. } => world.sandboxes.push(sandbox()),
         Action::Start { container: name, attempt } => {
             let taken = world.containers.get(&name).into_iter().flatten().any(|c| c.attempt == attempt);
@@ -395,7 +481,7 @@ fn apply(world: &mut World, action: Action, now: Timestamp) {
             world.containers.entry(name).or_default().insert(0, seen);
         }
         Action::Stop { container: name, id, .. } => end(world, &name, &id, 143, now),
-        Action::Resize { .. } | Action::Move { .. } => {}
+        Action::Resize { .. } | Action::Move { .. } | Action::RequestRestart => {}
         Action::Remove { ids } => {
             for list in world.containers.values_mut() {
                 assert!(list.iter().all(|c| !(ids.contains(&c.id) && c.state.is_running())), "removed while running");
@@ -411,8 +497,8 @@ fn apply(world: &mut World, action: Action, now: Timestamp) {
                 all.filter(|c| c.name == name).for_each(|c| c.made = c.made.max(made));
             }
         }
-        Action::ReleaseVolumes => world.memory.release = Step::Done,
-        Action::Farewell => world.memory.farewell = Step::Done,
+        Action::ReleaseVolumes => world.retry_state.release = Step::Done,
+        Action::RemoveFromApi => world.retry_state.api_removal = Step::Done,
     }
 }
 
@@ -434,6 +520,10 @@ fn end(world: &mut World, name: &str, id: &ContainerId, exit_code: i32, now: Tim
 fn settle(world: &mut World, now: &mut Timestamp) -> bool {
     for _ in 0..500 {
         let next = plan(world, *now);
+        record(world, &next);
+        if world.retry_state.recreate.is_some() && world.sandboxes.is_empty() {
+            world.retry_state.recreate = None;
+        }
         // Init containers do their work as soon as they are let.
         let inits: Vec<ContainerStatus> = world
             .pod
@@ -475,7 +565,7 @@ proptest! {
             if sidecar { &[("i", Role::Init), ("s", Role::Sidecar)] } else { &[("i", Role::Init)] };
         let mut world = world(policy, inits, &["a", "b"]);
         world.sandboxes.clear();
-        world.memory.volumes = Step::Undone;
+        world.retry_state.volumes = Step::Undone;
         let mut now = T0;
         prop_assert!(settle(&mut world, &mut now));
         for (which, code, breaks) in faults {
@@ -495,7 +585,7 @@ proptest! {
         if deleted {
             world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: now + Duration::from_secs(30) });
             prop_assert!(settle(&mut world, &mut now));
-            prop_assert!(world.sandboxes.is_empty() && world.memory.release.is_done());
+            prop_assert!(world.sandboxes.is_empty() && world.retry_state.release.is_done());
             prop_assert!(plan(&world, now).over);
         }
     }

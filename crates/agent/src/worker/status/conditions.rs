@@ -7,8 +7,9 @@ use k8s_openapi::{
 
 use super::{Facts, is_terminal, whole_second};
 use crate::{
-    heal::Leave,
+    heal::RestartPermission,
     worker::{
+        retry_state::ProbeFailure,
         view::{EndingWhy, Role},
         world::World,
     },
@@ -139,9 +140,11 @@ fn ready(facts: &Facts<'_>, containers: &Finding, succeeded: bool, finished: boo
 }
 
 fn degraded(world: &World, facts: &Facts<'_>) -> Option<Finding> {
-    let kept = world.pod.containers().find_map(|view| match world.memory.container(&view.name).condemned {
-        Some((attempt, Leave::Kept { why })) if world.newest(&view.name).is_some_and(|c| c.attempt == attempt) => {
-            Some(format!("container {}: {why}", view.name))
+    let kept = world.pod.containers().find_map(|view| match world.retry_state.container(&view.name).probe_failure {
+        Some(ProbeFailure { attempt, permission: RestartPermission::Denied { reason, .. }, .. })
+            if world.newest(&view.name).is_some_and(|c| c.attempt == attempt) =>
+        {
+            Some(format!("container {}: {reason}", view.name))
         }
         Some(_) | None => None,
     });

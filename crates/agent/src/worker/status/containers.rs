@@ -12,10 +12,11 @@ use k8s_openapi::{
 use mainstay_runtime as runtime;
 
 use super::{Facts, Lists, restarts, whole_second};
+use crate::container_lists::as_container;
 use crate::worker::{
-    memory::{ContainerMemory, TroubleKind, pause},
     plan::restart_at,
-    view::{ContainerView, Role, plain},
+    retry_state::{ContainerRetryState, TroubleKind},
+    view::{ContainerView, Role},
     world::World,
 };
 
@@ -24,7 +25,7 @@ pub fn statuses(world: &World, facts: &Facts<'_>) -> Lists {
     let previous = |list: &Option<Vec<ContainerStatus>>, name: &str| -> Option<ContainerStatus> {
         list.iter().flatten().find(|status| status.name == name).cloned()
     };
-    let ephemeral: Vec<Container> = spec.ephemeral_containers.iter().flatten().map(plain).collect();
+    let ephemeral: Vec<Container> = spec.ephemeral_containers.iter().flatten().map(as_container).collect();
     let list = |views: &[ContainerView], containers: &[Container], before: &Option<Vec<ContainerStatus>>| {
         let of = |c: &Container| views.iter().find(|view| view.name == c.name);
         let one = |c: &Container| Some(one(world, facts, of(c)?, c, previous(before, &c.name)));
@@ -51,7 +52,7 @@ fn one(
     // One that was made and never started does not count.
     let seen = world.newest(&view.name).filter(|seen| seen.state != runtime::ContainerState::Created);
     let Some(seen) = seen else { return absent(world, view, container, previous) };
-    let memory = world.memory.container(&view.name);
+    let retry_state = world.retry_state.container(&view.name);
     let results = world.results(&seen.id);
     let running = seen.state.is_running();
     let state = state(facts, seen);
@@ -78,9 +79,9 @@ fn one(
         && !world.pod.finished
         && restarts(world, view.role, exit_code)
     {
-        let waiting = waiting(world, view, &memory)
+        let waiting = waiting(world, view, &retry_state)
             .or_else(|| crash_loop(world, facts, view, seen))
-            .filter(|_| !world.memory.is_busy(&view.name) || memory.trouble.is_some());
+            .filter(|_| !world.retry_state.is_in_progress(&view.name) || retry_state.trouble.is_some());
         if let Some(waiting) = waiting {
             status.last_state = Some(state);
             status.state = Some(ContainerState { waiting: Some(waiting), ..ContainerState::default() });
@@ -96,7 +97,7 @@ fn absent(
     container: &Container,
     previous: Option<ContainerStatus>,
 ) -> ContainerStatus {
-    let memory = world.memory.container(&view.name);
+    let retry_state = world.retry_state.container(&view.name);
     if let Some(mut previous) = previous.filter(|p| p.container_id.is_some()) {
         let gone_for_good = world.pod.ending.is_some() || world.pod.finished;
         let waits = previous.state.as_ref().is_none_or(|state| state.terminated.is_none());
@@ -118,12 +119,12 @@ fn absent(
             if let Some(state) = previous.state.take().filter(|state| state.terminated.is_some()) {
                 previous.last_state = Some(state);
             }
-            let waiting = waiting(world, view, &memory).unwrap_or_else(|| creating(world));
+            let waiting = waiting(world, view, &retry_state).unwrap_or_else(|| creating(world));
             previous.state = Some(ContainerState { waiting: Some(waiting), ..ContainerState::default() });
         }
         return previous;
     }
-    let waiting = waiting(world, view, &memory).unwrap_or_else(|| creating(world));
+    let waiting = waiting(world, view, &retry_state).unwrap_or_else(|| creating(world));
     ContainerStatus {
         name: view.name.clone(),
         image: container.image.clone().unwrap_or_default(),
@@ -139,8 +140,8 @@ fn creating(world: &World) -> ContainerStateWaiting {
     ContainerStateWaiting { reason: Some(reason.into()), message: None }
 }
 
-fn waiting(world: &World, view: &ContainerView, memory: &ContainerMemory) -> Option<ContainerStateWaiting> {
-    let trouble = memory.trouble.as_ref().filter(|_| world.pod.ending.is_none())?;
+fn waiting(world: &World, view: &ContainerView, retry_state: &ContainerRetryState) -> Option<ContainerStateWaiting> {
+    let trouble = retry_state.trouble.as_ref().filter(|_| world.pod.ending.is_none())?;
     let (reason, message) = match trouble.kind {
         TroubleKind::Pull if trouble.failures <= 1 => ("ErrImagePull", trouble.message.clone()),
         TroubleKind::Pull => {
@@ -163,8 +164,8 @@ fn crash_loop(
     seen: &runtime::ContainerStatus,
 ) -> Option<ContainerStateWaiting> {
     let at = restart_at(world, view, seen)?;
-    let forgiven = world.memory.container(&view.name).forgiven;
-    let pause = pause(seen.attempt.saturating_sub(forgiven));
+    let forgiven = world.retry_state.container(&view.name).forgiven;
+    let pause = world.restart_backoff.delay(seen.attempt.saturating_sub(forgiven));
     if facts.now >= at || pause == Duration::ZERO {
         return None;
     }

@@ -7,9 +7,11 @@ use serde_json::json;
 
 use super::*;
 use crate::{
+    heal::HealingObservation,
     probe,
+    settings::RestartBackoff,
     worker::{
-        memory::{Memory, Trouble, TroubleKind},
+        retry_state::{PodRetryState, Trouble, TroubleKind},
         view::PodView,
     },
 };
@@ -77,7 +79,9 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         sandboxes: vec![sandbox],
         containers: by_name,
         probes,
-        memory: Memory::default(),
+        retry_state: PodRetryState::default(),
+        healing: HealingObservation::default(),
+        restart_backoff: RestartBackoff::default(),
         drains_until: None,
     }
 }
@@ -170,7 +174,7 @@ fn trouble_with_images_and_configuration_is_named() {
         let pod = one("Always");
         let mut world = world(&pod, vec![]);
         let trouble = Trouble { kind, message: "why".into(), failures, retry_at: at(60) };
-        world.memory.containers.entry("app".into()).or_default().trouble = Some(trouble);
+        world.retry_state.containers.entry("app".into()).or_default().trouble = Some(trouble);
         waiting(&app(&told(&pod, &world)))
     };
     assert_eq!(reason(TroubleKind::Pull, 1), ("ErrImagePull".into(), "why".into()));

@@ -37,13 +37,13 @@ enum Order {
     Complete,
 }
 
-pub struct Kept<K> {
+pub struct WatchCheckpoint<K> {
     path: PathBuf,
     orders: mpsc::Sender<Order>,
     kind: PhantomData<fn(K)>,
 }
 
-impl<K: Followed> Kept<K> {
+impl<K: Followed> WatchCheckpoint<K> {
     /// Files are written by a thread of their own, which ends with this.
     pub fn at(path: PathBuf) -> Self {
         let (orders, told) = mpsc::channel();
@@ -217,9 +217,9 @@ mod tests {
     }
 
     /// Everything ordered is written when this returns.
-    fn obeyed(path: &Path, orders: impl FnOnce(&mut Kept<Node>)) {
+    fn obeyed(path: &Path, orders: impl FnOnce(&mut WatchCheckpoint<Node>)) {
         let (sender, told) = mpsc::channel();
-        let mut kept = Kept { path: path.to_owned(), orders: sender, kind: PhantomData };
+        let mut kept = WatchCheckpoint { path: path.to_owned(), orders: sender, kind: PhantomData };
         orders(&mut kept);
         drop(kept);
         Journal::new(path.to_owned()).write(&told);
@@ -227,7 +227,7 @@ mod tests {
 
     fn read(path: &Path) -> Vec<(String, String)> {
         let (orders, _) = mpsc::channel();
-        let kept = Kept::<Node> { path: path.to_owned(), orders, kind: PhantomData };
+        let kept = WatchCheckpoint::<Node> { path: path.to_owned(), orders, kind: PhantomData };
         let objects = kept.read().unwrap_or_default();
         objects.iter().map(|n| (n.metadata.name.clone().unwrap(), n.address().unwrap().to_string())).collect()
     }

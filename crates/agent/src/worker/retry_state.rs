@@ -1,5 +1,5 @@
-//! What a worker remembers between looks. All of it can be lost: it is learned again from what the
-//! runtime holds, at the price of a retry that comes sooner.
+//! What a worker keeps between turns: operations in progress, failures and when to retry. All of it can be lost: it is
+//! observed again from the runtime, at the price of a retry that comes sooner.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,49 +7,42 @@ use std::{
 };
 
 use jiff::Timestamp;
+use mainstay_backoff::Backoff;
 use mainstay_runtime::{ContainerId, spec::Resources};
 
 use super::drain::Drain;
-use crate::heal::{Leave, Rung};
+use crate::heal::{Diagnosis, HealingDecision, RestartPermission, Rung};
 
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A container that ran this long was healthy: what ends it then is a first failure.
-pub const HEALTHY_RUN: Duration = Duration::from_secs(600);
-
-/// How long to wait before the next attempt after this many failures in a row; the first costs nothing.
-pub fn pause(failures: u32) -> Duration {
-    match failures {
-        0 => Duration::ZERO,
-        n => FIRST_PAUSE.saturating_mul(1 << (n - 1).min(16)).min(LONGEST_PAUSE),
-    }
-}
+/// Of steps that fail, such as pulling an image.
+const STEP_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60), 0.0);
 
 /// Work under way; one of each at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Busy {
+pub enum Operation {
     Volumes,
     Sandbox,
     Release,
-    Farewell,
+    ApiRemoval,
     Report,
     /// Starting, stopping or changing the container of this name.
     Container(String),
     /// Removing containers that are left over.
-    Tidy,
+    Cleanup,
+    /// Asking for a slot of the restart budget.
+    RestartRequest,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
-    pub busy: BTreeSet<Busy>,
+pub struct PodRetryState {
+    pub in_progress: BTreeSet<Operation>,
     pub volumes: Step,
     pub sandbox: Step,
     pub release: Step,
-    pub farewell: Step,
+    pub api_removal: Step,
     /// Removing what is left over; undone again once it worked.
-    pub tidy: Step,
+    pub cleanup: Step,
     pub report: Step,
-    pub containers: BTreeMap<String, ContainerMemory>,
+    pub containers: BTreeMap<String, ContainerRetryState>,
     /// What the pod refers to, as of this count of changes.
     pub objects: u64,
     /// This incarnation is given up; the pod starts anew here.
@@ -89,23 +82,29 @@ pub enum TroubleKind {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct ContainerMemory {
+pub struct ContainerRetryState {
     /// Why it could not be made or started.
     pub trouble: Option<Trouble>,
     /// Attempts up to here do not count as failures.
     pub forgiven: u32,
-    /// The newest attempt whose end was judged, and what is to be done about it.
-    pub judged: Option<(u32, Rung)>,
-    /// The attempt that a probe condemned, and whether it may be killed.
-    pub condemned: Option<(u32, Leave)>,
-    /// What the probe said of it.
-    pub illness: Option<String>,
+    /// The newest attempt that ended, and what is to be done about it.
+    pub decided: Option<(u32, Rung)>,
+    /// Its startup or liveness probe has failed.
+    pub probe_failure: Option<ProbeFailure>,
     /// The attempt that was stopped on purpose: its end is no failure.
-    pub condoned: Option<u32>,
+    pub stopped_on_purpose: Option<u32>,
     /// Limits as last set in place.
     pub applied: Option<(ContainerId, Resources)>,
     /// When the stop under way will kill.
     pub stop_deadline: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeFailure {
+    pub attempt: u32,
+    pub message: String,
+    /// Whether the container may be killed for it.
+    pub permission: RestartPermission,
 }
 
 impl Step {
@@ -136,17 +135,51 @@ impl Trouble {
     /// One failure more than before.
     pub fn after(before: u32, kind: TroubleKind, message: String, now: Timestamp) -> Self {
         let failures = before + 1;
-        Self { kind, message, failures, retry_at: now + pause(failures) }
+        Self { kind, message, failures, retry_at: now + STEP_BACKOFF.ceiling(failures) }
     }
 }
 
-impl Memory {
-    pub fn container(&self, name: &str) -> ContainerMemory {
+impl PodRetryState {
+    /// What the planner decided about failures, for the rest of the plan and for the turns after it.
+    pub fn apply(&mut self, decision: &HealingDecision) {
+        let attempt = decision.attempt;
+        let rung = match &decision.diagnosis {
+            Diagnosis::Ended { .. } => Rung::Restart,
+            Diagnosis::DecidedBefore(rung) => rung.clone(),
+            Diagnosis::Failed { step, .. } => step.rung.clone(),
+            Diagnosis::ProbeFailed { message, permission, .. } => {
+                let (message, permission) = (message.clone(), permission.clone());
+                self.container_mut(&decision.container).probe_failure =
+                    Some(ProbeFailure { attempt, message, permission });
+                return;
+            }
+            Diagnosis::ProbeRecovered => {
+                self.container_mut(&decision.container).probe_failure = None;
+                return;
+            }
+        };
+        match &rung {
+            Rung::Restart => {}
+            Rung::Recreate { why } => self.recreate = Some(why.clone()),
+            Rung::Move { why } => self.moving = Some(why.clone()),
+        }
+        let container = self.container_mut(&decision.container);
+        container.decided = Some((attempt, rung));
+        if (Diagnosis::Ended { resets_backoff: true }) == decision.diagnosis {
+            container.forgiven = attempt + 1;
+        }
+    }
+
+    fn container_mut(&mut self, name: &str) -> &mut ContainerRetryState {
+        self.containers.entry(name.to_owned()).or_default()
+    }
+
+    pub fn container(&self, name: &str) -> ContainerRetryState {
         self.containers.get(name).cloned().unwrap_or_default()
     }
 
-    pub fn is_busy(&self, with: &str) -> bool {
-        self.busy.contains(&Busy::Container(with.to_owned()))
+    pub fn is_in_progress(&self, with: &str) -> bool {
+        self.in_progress.contains(&Operation::Container(with.to_owned()))
     }
 }
 
@@ -155,14 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_from_a_second_to_a_minute_and_the_first_is_none() {
-        let seconds: Vec<u64> = (0..9).map(|n| pause(n).as_secs()).collect();
-        assert_eq!(seconds, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
-    }
-
-    #[test]
-    fn a_failed_step_is_due_again_after_its_pause() {
+    fn a_failed_step_is_due_again_after_its_backoff() {
         let now = Timestamp::UNIX_EPOCH;
         let mut step = Step::default();
         assert_eq!(step.due(now), Ok(()));

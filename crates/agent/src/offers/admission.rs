@@ -1,14 +1,14 @@
-//! Pods that arrive from the API: taken, or given back.
+//! Admission of pods that are bound to this node: admitted, or given back to the scheduler.
 //!
-//! Judged once, when a pod is first heard of. What this agent or one before it took stays taken, and so does whatever
-//! has started or is going anyway. A pod that does not fit is given back to whoever placed it, if somebody did and the
+//! Each pod is checked once, when it first arrives. What this agent or one before it admitted stays admitted, and so does
+//! whatever has started or is being deleted. A pod that does not fit is given back to whoever placed it, if somebody did and the
 //! server knows how; otherwise it fails here, as upstream has it.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Client, core::Request};
-use mainstay_api::offer::Ports;
+use mainstay_api::{offer::Ports, wellknown::mainstay::REFUSED_BY};
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -16,22 +16,28 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Claim, Rejection, Room, judge,
-    preempt::{self, CRITICAL, Held},
+    NodeCapacity, PodDemand, Rejection, check_pod,
+    preempt::{self, CRITICAL, RunningPod},
 };
 use crate::{
     events::{Events, Kind},
     node::Evictions,
-    pods::{Pods, Source},
-    sources::mirror::is_mirror,
+    pods::{Pods, Source, is_mirror_pod},
+    watch_backoff::api_retries,
 };
 
 /// How long the machine's own Node is waited for before pods are taken unseen.
 const OWN_NODE: Duration = Duration::from_secs(10);
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Longest time to wait for the Node as the API has it.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub struct Gate {
+/// Why a pod had better run on another node although it fits this one, if healing has a reason.
+pub type Avoids = Box<dyn Fn(&Pod) -> Option<String> + Send + Sync>;
+
+/// The reason of a refusal because pods of the same set failed on this node.
+const FAILED_HERE: &str = "FailedHere";
+
+pub struct OfferAdmission {
     client: Client,
     pods: Arc<Pods>,
     /// This machine in the API: what it has, its labels and taints.
@@ -40,6 +46,7 @@ pub struct Gate {
     events: Events,
     automatic: Ports,
     explicit: Ports,
+    avoids: Avoids,
     /// Pods that are being given back.
     refused: Mutex<BTreeSet<PodUid>>,
     tasks: TaskTracker,
@@ -48,7 +55,7 @@ pub struct Gate {
 /// What becomes of a pod that was heard of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    Taken,
+    Admitted,
     /// It shows a static pod, or is being given back.
     NotOurs,
 }
@@ -62,7 +69,7 @@ enum Answer {
     Again,
 }
 
-impl Gate {
+impl OfferAdmission {
     pub fn new(
         client: Client,
         pods: Arc<Pods>,
@@ -70,59 +77,74 @@ impl Gate {
         evictions: Evictions,
         events: Events,
         (automatic, explicit): (Ports, Ports),
+        avoids: Avoids,
     ) -> Arc<Self> {
         let (refused, tasks) = Default::default();
-        Arc::new(Self { client, pods, node, evictions, events, automatic, explicit, refused, tasks })
+        Arc::new(Self { client, pods, node, evictions, events, automatic, explicit, avoids, refused, tasks })
     }
 
     /// Decides about a pod as the API has it now.
-    pub async fn arrives(self: &Arc<Self>, pod: &Pod, stop: &CancellationToken) -> Verdict {
+    pub async fn admit(self: &Arc<Self>, pod: &Pod, stop: &CancellationToken) -> Verdict {
         let Some(uid) = pod.metadata.uid.clone().map(PodUid) else { return Verdict::NotOurs };
-        if is_mirror(pod) {
+        if is_mirror_pod(pod) {
             return Verdict::NotOurs;
         }
         if self.pods.get(&uid).is_some() || !is_fresh(pod) {
             self.refused.lock().remove(&uid);
-            return Verdict::Taken;
+            return Verdict::Admitted;
         }
         if self.refused.lock().contains(&uid) {
             return Verdict::NotOurs;
         }
-        let Some(mut node) = self.own_node().await else { return Verdict::Taken };
-        let mut room = Room::of(&node, self.automatic.clone(), self.explicit.clone());
+        let Some(mut node) = self.own_node().await else { return Verdict::Admitted };
+        let mut room = NodeCapacity::new(&node, self.automatic.clone(), self.explicit.clone());
         let held = self.held();
-        let claims: Vec<Claim> = held.iter().map(|held| held.claim.clone()).collect();
-        let mut judged = judge(pod, &node, &room, &claims);
+        let claims: Vec<PodDemand> = held.iter().map(|held| held.demand.clone()).collect();
+        let mut checked = check_pod(pod, &node, &room, &claims);
         // Whoever placed it may know of labels and taints that are newer than what was last read here.
-        if judged.is_err()
+        if checked.is_err()
             && let Some(now) = self.node_now(&node).await
         {
             node = now;
-            room = Room::of(&node, self.automatic.clone(), self.explicit.clone());
-            judged = judge(pod, &node, &room, &claims);
+            room = NodeCapacity::new(&node, self.automatic.clone(), self.explicit.clone());
+            checked = check_pod(pod, &node, &room, &claims);
         }
-        let Err(rejection) = judged else { return Verdict::Taken };
+        let Err(rejection) = checked.and_then(|()| self.prefer_another_node(pod, &node)) else {
+            return Verdict::Admitted;
+        };
         if is_critical(pod) && rejection.reason.starts_with("OutOf") && self.makes_room(pod, &node, &room, &held) {
-            return Verdict::Taken;
+            return Verdict::Admitted;
         }
-        tracing::info!(%uid, reason = rejection.reason, why = rejection.message, "a pod does not fit here");
+        tracing::info!(%uid, reason = rejection.reason, why = rejection.message, "reject a pod that does not fit this node");
         if was_placed(pod) {
             self.refused.lock().insert(uid.clone());
             self.tasks.spawn(self.clone().give_back(pod.clone(), uid, rejection, stop.clone()));
             Verdict::NotOurs
         } else {
             self.fail(pod, &uid, rejection);
-            Verdict::Taken
+            Verdict::Admitted
+        }
+    }
+
+    /// A pod whose like failed here is sent elsewhere once: if the scheduler finds no other node for it, it is admitted.
+    fn prefer_another_node(&self, pod: &Pod, node: &Node) -> Result<(), Rejection> {
+        let refused_by = pod.metadata.annotations.as_ref().and_then(|all| all.get(REFUSED_BY));
+        if !was_placed(pod) || refused_by == node.metadata.name.as_ref() {
+            return Ok(());
+        }
+        match (self.avoids)(pod) {
+            Some(message) => Err(Rejection { reason: FAILED_HERE.to_owned(), message }),
+            None => Ok(()),
         }
     }
 
     /// The API has the pod no longer, or not here.
-    pub fn left(&self, uid: &PodUid) {
+    pub fn forget(&self, uid: &PodUid) {
         self.refused.lock().remove(uid);
     }
 
     /// Of all pods there are, these are here: what is being given back and is not among them has been.
-    pub fn only(&self, here: &[Pod]) {
+    pub fn retain(&self, here: &[Pod]) {
         let here: BTreeSet<PodUid> = here.iter().filter_map(|pod| pod.metadata.uid.clone().map(PodUid)).collect();
         self.refused.lock().retain(|uid| here.contains(uid));
     }
@@ -133,20 +155,20 @@ impl Gate {
         self.tasks.wait().await;
     }
 
-    fn held(&self) -> Vec<Held> {
+    fn held(&self) -> Vec<RunningPod> {
         let held = self.pods.held().into_iter().filter_map(|(uid, pod)| {
             let is_static = self.pods.get(&uid).is_some_and(|wanted| wanted.source == Source::File);
             let priority = pod.spec.as_ref()?.priority.unwrap_or(0);
-            Some(Held { uid, priority, stays: is_static || is_critical(&pod), claim: Claim::of(&pod) })
+            Some(RunningPod { uid, priority, stays: is_static || is_critical(&pod), demand: PodDemand::from_pod(&pod) })
         });
         held.collect()
     }
 
     /// Ends others for a pod that the cluster needs, as upstream does. Their room is theirs until they are gone.
-    fn makes_room(&self, pod: &Pod, node: &Node, room: &Room, held: &[Held]) -> bool {
-        let Some(victims) = preempt::make_room(&Claim::of(pod), room, held) else { return false };
-        let staying = held.iter().filter(|held| !victims.contains(&held.uid)).map(|held| held.claim.clone());
-        if judge(pod, node, room, &staying.collect::<Vec<_>>()).is_err() {
+    fn makes_room(&self, pod: &Pod, node: &Node, room: &NodeCapacity, held: &[RunningPod]) -> bool {
+        let Some(victims) = preempt::make_room(&PodDemand::from_pod(pod), room, held) else { return false };
+        let staying = held.iter().filter(|held| !victims.contains(&held.uid)).map(|held| held.demand.clone());
+        if check_pod(pod, node, room, &staying.collect::<Vec<_>>()).is_err() {
             return false;
         }
         for victim in victims {
@@ -163,7 +185,7 @@ impl Gate {
     async fn node_now(&self, known: &Node) -> Option<Node> {
         let nodes: kube::Api<Node> = kube::Api::all(self.client.clone());
         let now = nodes.get(known.metadata.name.as_deref()?);
-        tokio::time::timeout(LONGEST_PAUSE, now).await.ok()?.ok()
+        tokio::time::timeout(NODE_TIMEOUT, now).await.ok()?.ok()
     }
 
     async fn own_node(&self) -> Option<Node> {
@@ -181,31 +203,32 @@ impl Gate {
     }
 
     async fn give_back(self: Arc<Self>, pod: Pod, uid: PodUid, rejection: Rejection, stop: CancellationToken) {
-        let mut pause = FIRST_PAUSE;
+        let mut retries = api_retries();
         loop {
             match stop.run_until_cancelled(self.refuse(&pod, &uid, &rejection)).await {
                 None | Some(Answer::Done) => return,
                 Some(Answer::Unknown) => {
-                    self.fail(&pod, &uid, rejection);
+                    if rejection.reason != FAILED_HERE {
+                        self.fail(&pod, &uid, rejection);
+                    }
                     return self.pods.put(Source::Api, pod);
                 }
                 Some(Answer::Again) => {}
             }
             if !self.refused.lock().contains(&uid)
-                || stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none()
+                || stop.run_until_cancelled(tokio::time::sleep(retries.record_failure())).await.is_none()
             {
                 return;
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
     async fn refuse(&self, pod: &Pod, uid: &PodUid, rejection: &Rejection) -> Answer {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let (namespace, name) = (text(&pod.metadata.namespace), text(&pod.metadata.name));
-        let said = json!({ "uid": uid.0, "reason": rejection.reason, "message": rejection.message });
+        let body = json!({ "uid": uid.0, "reason": rejection.reason, "message": rejection.message });
         let path = format!("/api/v1/namespaces/{namespace}/pods");
-        let body = said.to_string().into_bytes();
+        let body = body.to_string().into_bytes();
         let request = match Request::new(path).create_subresource("refusal", &name, &Default::default(), body) {
             Ok(request) => request,
             Err(error) => {

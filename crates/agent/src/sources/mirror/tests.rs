@@ -1,9 +1,16 @@
 use kube::api::{ObjectMeta, Patch, PatchParams};
+use mainstay_api::offer::Ports;
 use serde_json::json;
 
 use super::*;
 use crate::{
-    sources::manifest::{self, Origin},
+    events::Events,
+    node::Evictions,
+    offers::OfferAdmission,
+    sources::{
+        manifest::{self, Origin},
+        pod_watch::PodWatch,
+    },
     testing::{api, until},
 };
 
@@ -56,13 +63,21 @@ async fn a_static_pod_is_seen_in_the_api_as_long_as_its_file_is_there() {
     let wake = Wake::default();
     let pods = Arc::new(Pods::new(wake.clone()));
     let (_node, known) = watch::channel(Some(node.clone()));
-    let mirrors = Mirrors::new(client.clone(), "m1".into(), pods.clone(), wake, known);
+    let mirrors = Mirrors::new(client.clone(), pods.clone(), wake.clone(), known.clone());
     let stop = CancellationToken::new();
     let task = tokio::spawn(mirrors.clone().run(stop.clone()));
+    let (events, _) = Events::channel();
+    let ports = (Ports::default(), Ports::default());
+    let (evictions, avoids) = (Evictions::new(wake), Box::new(|_: &Pod| None));
+    let admission = OfferAdmission::new(client.clone(), pods.clone(), known, evictions, events, ports, avoids);
+    let directory = tempfile::tempdir().unwrap();
+    let watch =
+        PodWatch::new(client.clone(), "m1".into(), pods.clone(), admission, directory.path(), mirrors.clone()).unwrap();
+    let watching = tokio::spawn(watch.run(stop.clone()));
     let seen = Api::<Pod>::namespaced(client.clone(), "default");
     let image = || async {
         let pod = seen.get_opt("web-m1").await.unwrap()?;
-        (is_mirror(&pod) && pod.metadata.deletion_timestamp.is_none())
+        (crate::pods::is_mirror_pod(&pod) && pod.metadata.deletion_timestamp.is_none())
             .then(|| pod.spec.unwrap().containers[0].image.clone().unwrap())
     };
     let first = static_pod("a");
@@ -98,4 +113,5 @@ async fn a_static_pod_is_seen_in_the_api_as_long_as_its_file_is_there() {
     until("the mirror goes with its file", async || seen.get_opt("web-m1").await.unwrap().is_none()).await;
     stop.cancel();
     task.await.unwrap();
+    watching.await.unwrap();
 }

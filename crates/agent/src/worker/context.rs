@@ -24,7 +24,7 @@ use crate::{
     wake::Wake,
 };
 
-pub struct Tools {
+pub struct WorkerContext {
     pub settings: Arc<Settings>,
     /// As in `containerID: mainstay://…`.
     pub runtime_name: String,
@@ -48,7 +48,7 @@ pub struct Tools {
     pub metrics: Metrics,
 }
 
-impl Tools {
+impl WorkerContext {
     /// A worker panicked: a fault of ours, to be seen in the log, the metrics and the pod's events.
     pub fn report_panic(&self, pod: Option<&Pod>, message: &str) {
         tracing::error!(message, "a pod's worker panicked; what it did is tried again");

@@ -1,4 +1,4 @@
-//! A pod on a machine whose pods have no addresses of their own.
+//! Adapts pods to a node whose pods share its network instead of having addresses of their own.
 //!
 //! It shares the machine's network and listens on the ports that were given to it. Whoever asks its ports by the numbers in its
 //! spec, probes above all, means those.
@@ -8,12 +8,13 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use super::host_ports::{Chosen, chosen};
+use mainstay_api::pod::{AssignedHostPort, assigned_host_ports};
+
 use crate::probe::port;
 
 /// The pod as such a machine runs it.
 pub fn settle(pod: &mut Pod) {
-    let given = chosen(pod);
+    let given = assigned_host_ports(pod);
     let Some(spec) = &mut pod.spec else { return };
     let own = spec.host_network.replace(true) != Some(true);
     if own && matches!(spec.dns_policy.as_deref(), None | Some("ClusterFirst")) {
@@ -25,7 +26,7 @@ pub fn settle(pod: &mut Pod) {
     }
 }
 
-fn redirect(container: &mut Container, given: &[Chosen]) {
+fn redirect(container: &mut Container, given: &[AssignedHostPort]) {
     let names = Container { ports: container.ports.clone(), ..Container::default() };
     let meant = |asked: &mut IntOrString| {
         let number = port(asked, &names).ok();

@@ -1,4 +1,4 @@
-//! Pods bound to this machine, from the API.
+//! The one watch on the pods that are bound to this node. Feeds admission, workers and mirror pods.
 //!
 //! Each is also kept in a file ([`PodCheckpoints`]), so that an agent that starts while no server can be reached goes on
 //! with the pods it had. Only what the API itself says makes a pod unwanted.
@@ -14,31 +14,33 @@ use kube::{
 use mainstay_runtime::PodUid;
 use tokio_util::sync::CancellationToken;
 
-use super::checkpoints::PodCheckpoints;
+use super::{checkpoints::PodCheckpoints, mirror::Mirrors};
 use crate::{
-    offers::{Gate, Verdict, is_fresh},
-    pause::Pause,
+    offers::{OfferAdmission, Verdict, is_fresh},
     pods::{Pods, Source},
+    watch_backoff::WatchBackoff,
 };
 
-pub struct FromApi {
+pub struct PodWatch {
     client: Client,
     node_name: String,
     pods: Arc<Pods>,
-    gate: Arc<Gate>,
+    admission: Arc<OfferAdmission>,
     checkpoints: PodCheckpoints,
+    mirrors: Arc<Mirrors>,
 }
 
-impl FromApi {
+impl PodWatch {
     pub fn new(
         client: Client,
         node_name: String,
         pods: Arc<Pods>,
-        gate: Arc<Gate>,
+        admission: Arc<OfferAdmission>,
         directory: &Path,
+        mirrors: Arc<Mirrors>,
     ) -> io::Result<Self> {
         let checkpoints = PodCheckpoints::open(directory.join("checkpoints"))?;
-        Ok(Self { client, node_name, pods, gate, checkpoints })
+        Ok(Self { client, node_name, pods, admission, checkpoints, mirrors })
     }
 
     /// Takes up the pods of an earlier life, then follows the API until asked to stop.
@@ -48,50 +50,53 @@ impl FromApi {
         }
         let api: Api<Pod> = Api::all(self.client.clone());
         let only_ours = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node_name));
-        let mut news = std::pin::pin!(watcher(api, only_ours).backoff(Pause::default()));
-        let (mut listed, mut told) = (Vec::new(), false);
+        let mut news = std::pin::pin!(watcher(api, only_ours).backoff(WatchBackoff::default()));
+        let (mut listed, mut warned) = (Vec::new(), false);
         while let Some(Some(event)) = stop.run_until_cancelled(news.next()).await {
             match event {
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(pod)) => listed.push(pod),
                 Ok(watcher::Event::InitDone) => {
-                    told = false;
+                    warned = false;
                     self.listed(std::mem::take(&mut listed), &stop).await;
                 }
                 Ok(watcher::Event::Apply(pod)) => {
+                    self.mirrors.observe(&pod);
                     let seen = version(&pod);
-                    if self.gate.arrives(&pod, &stop).await == Verdict::Taken {
+                    if self.admission.admit(&pod, &stop).await == Verdict::Admitted {
                         self.checkpoints.write(&pod);
                         self.pods.put(Source::Api, pod);
                     }
                     self.pods.saw(seen);
                 }
                 Ok(watcher::Event::Delete(pod)) => {
+                    self.mirrors.observe_deleted(&pod);
                     let seen = version(&pod);
                     let uid = PodUid(pod.metadata.uid.unwrap_or_default());
-                    self.gate.left(&uid);
+                    self.admission.forget(&uid);
                     self.checkpoints.remove(&uid);
                     self.pods.remove(Source::Api, &uid);
                     self.pods.saw(seen);
                 }
-                // Said once, however long it lasts.
-                Err(error) if !std::mem::replace(&mut told, true) => {
-                    tracing::warn!(%error, "cannot follow the pods of this machine; will try until it can");
+                // Logged once, however long it lasts.
+                Err(error) if !std::mem::replace(&mut warned, true) => {
+                    tracing::warn!(%error, "cannot watch the pods of this node; will retry until it can");
                 }
-                Err(error) => tracing::debug!(%error, "still cannot follow the pods of this machine"),
+                Err(error) => tracing::debug!(%error, "still cannot watch the pods of this node"),
             }
         }
-        self.gate.close().await;
+        self.admission.close().await;
     }
 
     /// Everything that is here by now. What has begun comes first: it is not for what is new to take its room.
     async fn listed(&self, mut all: Vec<Pod>, stop: &CancellationToken) {
-        self.gate.only(&all);
+        self.mirrors.observe_all(&all);
+        self.admission.retain(&all);
         all.sort_by_key(|pod| (is_fresh(pod), version(pod)));
         let seen = all.iter().map(version).max().unwrap_or(0);
         let mut taken = Vec::new();
         for pod in all {
-            if self.gate.arrives(&pod, stop).await == Verdict::Taken {
+            if self.admission.admit(&pod, stop).await == Verdict::Admitted {
                 self.pods.put(Source::Api, pod.clone());
                 taken.push(pod);
             }

@@ -1,11 +1,11 @@
-//! What this machine says of itself in the API.
+//! Writes objects that this node alone owns: its Offer, its ServiceTable.
 
 use kube::{Api, api::PostParams};
 use mainstay_api::own::{Own, Said};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Says it, whether or not it was said before: the server may have forgotten.
-pub async fn put<S>(api: &Api<Own<S>>, object: &Own<S>) -> kube::Result<()>
+/// Replaces the object, or creates it: the server may have lost what it does not store.
+pub async fn publish_own<S>(api: &Api<Own<S>>, object: &Own<S>) -> kube::Result<()>
 where
     S: Said + Clone + std::fmt::Debug + Default + Serialize + DeserializeOwned,
 {

@@ -1,12 +1,12 @@
-//! Whether a pod that was placed here can be here. Pure.
+//! The kubelet's admission predicates: whether a pod that was bound to this node fits it. Pure.
 //!
-//! The same questions, with the same answers, that upstream's kubelet asks of a pod it has not yet taken. Beyond them,
-//! a machine may keep ports to itself.
+//! The same checks, with the same reasons and messages, as upstream's kubelet runs on a pod it has not yet admitted.
+//! Beyond them, a node may keep ports to itself.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use mainstay_api::matching::{Effect, repels, suits};
 
-use super::{Claim, Room};
+use super::{NodeCapacity, PodDemand, pod_demand::DemandedPort};
 
 /// Why not, as it is reported: `OutOfcpu`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,15 +21,15 @@ impl Rejection {
     }
 }
 
-/// Judges a pod against what the machine is and what it holds already.
-pub fn judge(pod: &Pod, node: &Node, room: &Room, held: &[Claim]) -> Result<(), Rejection> {
-    let claim = Claim::of(pod);
-    enough(&claim, room, held)?;
+/// Checks a pod against what the node is and what it holds already.
+pub fn check_pod(pod: &Pod, node: &Node, capacity: &NodeCapacity, held: &[PodDemand]) -> Result<(), Rejection> {
+    let demand = PodDemand::from_pod(pod);
+    check_resources(&demand, capacity, held)?;
     if pod.spec.as_ref().is_some_and(|spec| !suits(spec, &node.metadata)) {
         let words = "node(s) didn't match Pod's node affinity/selector";
         return Err(Rejection::predicate("NodeAffinity", words));
     }
-    ports(&claim, room, held)?;
+    check_ports(&demand, capacity, held)?;
     let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
     if repels(node, Effect::NoExecute, tolerations) {
         return Err(Rejection::predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"));
@@ -37,19 +37,20 @@ pub fn judge(pod: &Pod, node: &Node, room: &Room, held: &[Claim]) -> Result<(), 
     Ok(())
 }
 
-fn enough(claim: &Claim, room: &Room, held: &[Claim]) -> Result<(), Rejection> {
-    let used = Claim::sum(held);
+fn check_resources(demand: &PodDemand, capacity: &NodeCapacity, held: &[PodDemand]) -> Result<(), Rejection> {
+    let used = PodDemand::sum_requests(held);
     // Pods first, as upstream; of a resource that the machine does not have, others know more.
-    let mut names: Vec<&String> = claim.amounts.keys().filter(|name| room.allocatable.contains_key(*name)).collect();
+    let mut names: Vec<&String> =
+        demand.requests.keys().filter(|name| capacity.allocatable.contains_key(*name)).collect();
     names.sort_by_key(|name| *name != "pods");
     for name in names {
-        let (requested, capacity) = (claim.amounts[name], room.allocatable[name]);
+        let (requested, allocatable) = (demand.requests[name], capacity.allocatable[name]);
         let used = used.get(name).copied().unwrap_or(0);
-        if requested > 0 && requested > capacity - used {
+        if requested > 0 && requested > allocatable.saturating_sub(used) {
             return Err(Rejection {
                 reason: format!("OutOf{name}"),
                 message: format!(
-                    "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+                    "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {allocatable}"
                 ),
             });
         }
@@ -57,15 +58,15 @@ fn enough(claim: &Claim, room: &Room, held: &[Claim]) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn ports(claim: &Claim, room: &Room, held: &[Claim]) -> Result<(), Rejection> {
+fn check_ports(demand: &PodDemand, capacity: &NodeCapacity, held: &[PodDemand]) -> Result<(), Rejection> {
     let name = "NodePorts";
-    for port in &claim.ports {
-        let allowed = if port.automatic { &room.automatic } else { &room.explicit };
+    for DemandedPort { host_port: port, assigned } in &demand.host_ports {
+        let allowed = if *assigned { &capacity.automatic } else { &capacity.explicit };
         if !allowed.contains(port.port) {
             let words = format!("host port {} is not among those of this machine ({allowed})", port.port);
             return Err(Rejection::predicate(name, words));
         }
-        if held.iter().any(|other| other.ports.iter().any(|taken| port.clashes(taken))) {
+        if held.iter().any(|other| other.host_ports.iter().any(|taken| port.conflicts_with(&taken.host_port))) {
             let words = "node(s) didn't have free ports for the requested pod ports";
             return Err(Rejection::predicate(name, format!("{words}: {} {}", port.protocol, port.port)));
         }

@@ -1,5 +1,7 @@
-//! When it is the machine. A set whose pods fail everywhere is ill itself; several sets that fail on the same
-//! machine at the same time, and keep failing after their pods were made anew, have the machine in common.
+//! Suspects the node itself when pods of several owners keep failing on it. Pure.
+//!
+//! A set whose pods fail everywhere is faulty itself; several sets that fail on the same node at the same time, and keep
+//! failing after their pods were recreated, have the node in common.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,19 +14,19 @@ const WINDOW: Duration = Duration::from_secs(600);
 const SETS: usize = 3;
 
 #[derive(Debug, Default)]
-pub struct Machine {
+pub struct NodeSuspicion {
     /// By set: its name, and when one of its pods last climbed above restarting.
     failing: BTreeMap<String, (String, Timestamp)>,
 }
 
-impl Machine {
-    pub fn failed(&mut self, set: String, name: String, now: Timestamp) {
+impl NodeSuspicion {
+    pub fn record_failure(&mut self, set: String, name: String, now: Timestamp) {
         self.failing.retain(|_, (_, at)| recent(*at, now));
         self.failing.insert(set, (name, now));
     }
 
     /// `sets` are those with pods here.
-    pub fn suspect(&self, sets: &BTreeSet<String>, now: Timestamp) -> Option<String> {
+    pub fn reason(&self, sets: &BTreeSet<String>, now: Timestamp) -> Option<String> {
         let failing = self.failing.iter().filter(|(set, (_, at))| sets.contains(*set) && recent(*at, now));
         let names: Vec<&str> = failing.map(|(_, (name, _))| name.as_str()).collect();
         if names.len() < SETS || names.len() * 2 < sets.len() {
@@ -50,27 +52,27 @@ mod tests {
 
     #[test]
     fn three_different_sets_make_the_machine_suspect_until_it_is_long_ago() {
-        let mut machine = Machine::default();
+        let mut suspicion = NodeSuspicion::default();
         let sets: BTreeSet<String> = ["a", "b", "c", "d"].map(String::from).into();
         for (n, set) in ["a", "b", "a", "a"].into_iter().enumerate() {
-            machine.failed(set.into(), format!("ReplicaSet {set}"), at(n as u64));
+            suspicion.record_failure(set.into(), format!("ReplicaSet {set}"), at(n as u64));
         }
-        assert_eq!(machine.suspect(&sets, at(10)), None);
-        machine.failed("c".into(), "Pod c".into(), at(20));
+        assert_eq!(suspicion.reason(&sets, at(10)), None);
+        suspicion.record_failure("c".into(), "Pod c".into(), at(20));
         let why = "pods of 3 of 4 different owners kept failing here within 10m: ReplicaSet a, ReplicaSet b, Pod c";
-        assert_eq!(machine.suspect(&sets, at(30)).as_deref(), Some(why));
-        assert_eq!(machine.suspect(&sets, at(700)), None);
+        assert_eq!(suspicion.reason(&sets, at(30)).as_deref(), Some(why));
+        assert_eq!(suspicion.reason(&sets, at(700)), None);
     }
 
     #[test]
     fn a_few_of_many_are_not_the_machines_fault() {
-        let mut machine = Machine::default();
+        let mut suspicion = NodeSuspicion::default();
         let sets: BTreeSet<String> = (0..10).map(|n| n.to_string()).collect();
         for set in ["1", "2", "3"] {
-            machine.failed(set.into(), set.into(), at(0));
+            suspicion.record_failure(set.into(), set.into(), at(0));
         }
-        assert_eq!(machine.suspect(&sets, at(1)), None);
+        assert_eq!(suspicion.reason(&sets, at(1)), None);
         let gone: BTreeSet<String> = ["1", "2"].map(String::from).into();
-        assert_eq!(machine.suspect(&gone, at(1)), None);
+        assert_eq!(suspicion.reason(&gone, at(1)), None);
     }
 }

@@ -1,34 +1,5 @@
 use super::*;
-use crate::{
-    node::pressure::Amount,
-    settings::{Eviction, Reserved},
-};
-
-pub fn settings() -> Settings {
-    Settings {
-        node_name: "m1".into(),
-        addresses: vec!["10.0.0.5".parse().unwrap()],
-        port: 10250,
-        directory: "/var/lib/mainstay/agent".into(),
-        runtime_directory: "/var/lib/mainstay/runtime".into(),
-        log_directory: "/var/lib/mainstay/logs".into(),
-        store_directory: None,
-        instance: "mainstay".into(),
-        static_pods: None,
-        labels: vec![],
-        taints: vec![],
-        max_pods: 110,
-        reserved: Reserved { cpu_millis: 100, memory: 256 << 20, ephemeral_storage: 1 << 30 },
-        eviction: Eviction::default(),
-        offering: Default::default(),
-        cluster_dns: vec![],
-        cluster_domain: "cluster.local".into(),
-        network: crate::settings::Network::Bridge,
-        drain_timeout: std::time::Duration::ZERO,
-        heartbeat: std::time::Duration::from_secs(10),
-        status_interval: std::time::Duration::from_secs(300),
-    }
-}
+use crate::{node::pressure::Amount, testing::settings};
 
 fn facts() -> Facts {
     Facts { cpus: 4, memory: 8 << 30, hostname: "host".into(), boot_id: "b".into(), ..Facts::default() }

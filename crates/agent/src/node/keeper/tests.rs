@@ -12,7 +12,7 @@ struct Machine {
     keeper: Arc<Keeper>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
-    said: tokio::sync::mpsc::Receiver<crate::events::Said>,
+    said: tokio::sync::mpsc::Receiver<crate::events::QueuedEvent>,
     pods: Arc<Pods>,
 }
 
@@ -24,7 +24,7 @@ fn machine(client: &Client, measured: impl Fn() -> Measured + Send + Sync + 'sta
         heartbeat: Duration::from_millis(50),
         labels: vec![("rack".into(), "7".into())],
         taints: vec!["dedicated=db:PreferNoSchedule".into()],
-        ..super::status::tests::settings()
+        ..crate::testing::settings()
     };
     let parts = Parts {
         client: client.clone(),

@@ -1,4 +1,4 @@
-//! What was tried for each pod, on disk.
+//! The healing record of each pod on disk: what was tried, so that a restarted agent goes on from the same rung.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -8,41 +8,41 @@ use serde::{Deserialize, Serialize};
 
 use super::{Rung, ladder::History};
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Record {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealingRecord {
     #[serde(default)]
     pub history: History,
-    /// By container: the last attempt that failed, and what was answered.
-    #[serde(default)]
-    pub told: BTreeMap<String, (u32, Rung)>,
+    /// By container: the last attempt that failed, and what was decided.
+    #[serde(default, alias = "told")]
+    pub decided: BTreeMap<String, (u32, Rung)>,
 }
 
 /// `<directory>/pods/<uid>/heal.json`. A record that cannot be read or written costs memory of past failures,
-/// nothing else, so errors are told to the log alone.
-pub struct Files {
+/// nothing else, so errors are only logged.
+pub struct RecordFiles {
     directory: PathBuf,
 }
 
-impl Files {
+impl RecordFiles {
     pub fn new(directory: PathBuf) -> Self {
         Self { directory: directory.join("pods") }
     }
 
-    pub fn read(&self, pod: &PodUid) -> Record {
-        let Ok(text) = std::fs::read(self.path(pod)) else { return Record::default() };
+    pub fn read(&self, pod: &PodUid) -> HealingRecord {
+        let Ok(text) = std::fs::read(self.path(pod)) else { return HealingRecord::default() };
         serde_json::from_slice(&text).unwrap_or_else(|error| {
-            tracing::warn!(uid = %pod, %error, "the record of past failures cannot be read and begins anew");
-            Record::default()
+            tracing::warn!(uid = %pod, %error, "cannot read the record of past failures of a pod; it starts empty");
+            HealingRecord::default()
         })
     }
 
-    pub fn write(&self, pod: &PodUid, record: &Record) {
+    pub fn write(&self, pod: &PodUid, record: &HealingRecord) {
         if let Err(error) = self.try_write(pod, record) {
-            tracing::warn!(uid = %pod, %error, "the record of failures cannot be written");
+            tracing::warn!(uid = %pod, %error, "cannot write the record of failures of a pod");
         }
     }
 
-    fn try_write(&self, pod: &PodUid, record: &Record) -> std::io::Result<()> {
+    fn try_write(&self, pod: &PodUid, record: &HealingRecord) -> std::io::Result<()> {
         let path = self.path(pod);
         let directory = path.parent().unwrap_or(&self.directory);
         create_private_dir(directory)?;
@@ -67,15 +67,15 @@ mod tests {
     #[test]
     fn a_record_survives_and_a_broken_one_begins_anew() {
         let directory = tempfile::tempdir().unwrap();
-        let files = Files::new(directory.path().to_owned());
+        let files = RecordFiles::new(directory.path().to_owned());
         let pod = PodUid("u".into());
         assert!(files.read(&pod).history.is_empty());
-        let mut record = Record::default();
+        let mut record = HealingRecord::default();
         record.history.record(&Rung::Restart, Timestamp::UNIX_EPOCH);
-        record.told.insert("web".into(), (3, Rung::Restart));
+        record.decided.insert("web".into(), (3, Rung::Restart));
         files.write(&pod, &record);
         assert_eq!(files.read(&pod).history, record.history);
-        assert_eq!(files.read(&pod).told, record.told);
+        assert_eq!(files.read(&pod).decided, record.decided);
         std::fs::write(directory.path().join("pods/u/heal.json"), "{").unwrap();
         assert!(files.read(&pod).history.is_empty());
         files.remove(&pod);

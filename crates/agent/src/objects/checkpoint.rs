@@ -9,11 +9,11 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// A directory of files, or nothing.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct ObjectCheckpoint {
     directory: Option<PathBuf>,
 }
 
-impl Kept {
+impl ObjectCheckpoint {
     pub(super) fn nowhere() -> Self {
         Self { directory: None }
     }

@@ -1,0 +1,213 @@
+//! Builds all parts of an agent: directories made, the runtime started, ports bound, nothing running yet.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use mainstay_network::Bridge;
+use mainstay_runtime::spec::LogLimit;
+
+use super::{Agent, AgentError, ClusterParts, Config, Engine, engine::start_engine};
+use crate::{
+    events::{Events, Writer},
+    heal::{Healer, OwnerPolicies},
+    hook::Hooks,
+    host_network,
+    logs::rotate::Rotation,
+    metrics::Metrics,
+    network::Machines,
+    node::{Keeper, Parts},
+    objects::{self, Objects},
+    offers::{OfferAdmission, OfferPublisher},
+    pods::{Pods, Source},
+    probe::Probes,
+    services::{Services, ServicesSettings},
+    settings::{Network, Settings},
+    sources::{directory::Directory, mirror::Mirrors, pod_watch::PodWatch},
+    spec::Specs,
+    stream,
+    task_scope::TaskScope,
+    volumes::{Volumes, local_path::LocalPath},
+    wake::Wake,
+    worker::{WorkerContext, Workers},
+};
+
+impl Agent {
+    pub async fn build(config: Config) -> Result<Self, AgentError> {
+        let Config { mut settings, engine, control_plane, tls, cluster_range, service_range, names } = config;
+        let server = control_plane.server();
+        let client = control_plane.client();
+        for directory in [&settings.directory, &settings.log_directory] {
+            make_directory(directory)?;
+        }
+        let (runtime, bridge) = start_engine(&settings, &engine, cluster_range).await?;
+        let about = runtime.about().await?;
+        let wake = Wake::default();
+        let pods = Arc::new(Pods::new(wake.clone()).adapting(match settings.network {
+            Network::Bridge => |_| {},
+            Network::Host => host_network::settle,
+        }));
+        let metrics = Metrics::default();
+        let listener = stream::Parts::new(
+            settings.node_name.clone(),
+            pods.clone(),
+            runtime.clone(),
+            settings.log_directory.clone(),
+            metrics.clone(),
+        );
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, settings.port));
+        let port = settings.port;
+        let listen = |source| AgentError::Listen { port, source };
+        let stream_server = stream::Server::bind(address, tls, listener).await.map_err(listen)?;
+        settings.port = stream_server.address().map_err(listen)?.port();
+
+        let settings = Arc::new(settings);
+        let (events, said) = Events::channel();
+        let api_client = server.map(|(client, _)| client.clone());
+        let background = TaskScope::default();
+        let policies = OwnerPolicies::new(api_client.clone(), background.clone());
+        let healer = Arc::new(Healer::new(
+            api_client,
+            policies.clone(),
+            pods.clone(),
+            events.clone(),
+            settings.directory.clone(),
+            metrics.clone(),
+            background.clone(),
+        ));
+        let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings));
+        let objects = Arc::new(objects);
+        let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
+        let suspicion = healer.clone();
+        let keeper = Keeper::new(Parts {
+            client: client.clone(),
+            servers: server.map(|(_, servers)| servers.clone()).unwrap_or_default(),
+            settings: settings.clone(),
+            runtime: runtime.clone(),
+            pods: pods.clone(),
+            events: events.clone(),
+            wake: wake.clone(),
+            suspect: Box::new(move || suspicion.suspect()),
+        });
+        let mirrors = Mirrors::new(client.clone(), pods.clone(), wake.clone(), keeper.node());
+        let cluster = match server {
+            Some((client, servers)) => {
+                let services = ServicesSettings {
+                    instance: settings.instance.clone(),
+                    node_name: settings.node_name.clone(),
+                    directory: settings.directory.join("services"),
+                    services: service_range,
+                    pods: cluster_range,
+                    names,
+                };
+                let services = Services::build(services, client.clone(), servers.clone(), metrics.clone())
+                    .map_err(|error| AgentError::Network(error.chain()))?;
+                let shared =
+                    Shared { settings: &settings, pods: &pods, events: &events, keeper: &keeper, healer: &healer };
+                Some(ClusterParts::build(client, &shared, mirrors.clone(), services, bridge)?)
+            }
+            None => {
+                pods.replace(Source::Api, vec![]);
+                None
+            }
+        };
+        let static_pods = match &settings.static_pods {
+            Some(path) => {
+                let (node_name, changed) = (settings.node_name.clone(), mirrors.changed.clone());
+                Some(Directory::new(path.clone(), node_name, pods.clone(), changed))
+            }
+            None => {
+                pods.replace(Source::File, vec![]);
+                None
+            }
+        };
+        let traffic = cluster.as_ref().map(|cluster| cluster.services.traffic.clone()).unwrap_or_default();
+        let context = WorkerContext {
+            runtime_name: about.name,
+            specs: Specs::new(settings.clone(), objects.clone(), volumes.clone(), events.clone()),
+            probes: Probes::new(runtime.clone(), events.clone(), wake.clone(), policies),
+            hooks: Hooks::new(runtime.clone()),
+            settings: settings.clone(),
+            client: client.clone(),
+            runtime: runtime.clone(),
+            pods,
+            wake,
+            events,
+            objects,
+            volumes,
+            healer,
+            evictions: keeper.evictions(),
+            traffic,
+            metrics,
+            mirrors,
+            user_ids: crate::user_ids::UserIds::of_machine(&settings.instance),
+            is_cri: matches!(engine, Engine::Cri { .. }),
+        };
+        Ok(Self {
+            event_writer: Writer::new(client.clone(), &settings.node_name, said),
+            log_rotation: Rotation { runtime, limit: LogLimit::default() },
+            workers: Workers::new(Arc::new(context)),
+            client,
+            settings,
+            server: stream_server,
+            static_pods,
+            cluster,
+            background,
+        })
+    }
+}
+
+/// What the parts of the cluster are built from.
+struct Shared<'a> {
+    settings: &'a Arc<Settings>,
+    pods: &'a Arc<Pods>,
+    events: &'a Events,
+    keeper: &'a Arc<Keeper>,
+    healer: &'a Arc<Healer>,
+}
+
+impl ClusterParts {
+    fn build(
+        client: &Client,
+        shared: &Shared<'_>,
+        mirrors: Arc<Mirrors>,
+        services: Services,
+        bridge: Option<Arc<Bridge>>,
+    ) -> Result<Self, AgentError> {
+        let Shared { settings, pods, events, keeper, .. } = *shared;
+        let node_name = settings.node_name.clone();
+        let ports = (settings.offering.automatic.clone(), settings.offering.explicit.clone());
+        let (node, evictions) = (keeper.node(), keeper.evictions());
+        let avoids = {
+            let healer = shared.healer.clone();
+            Box::new(move |pod: &Pod| healer.reason_to_avoid(pod, Timestamp::now()))
+        };
+        let admission =
+            OfferAdmission::new(client.clone(), pods.clone(), node, evictions, events.clone(), ports, avoids);
+        let directory = &settings.directory;
+        let pod_watch =
+            PodWatch::new(client.clone(), node_name.clone(), pods.clone(), admission, directory, mirrors.clone())
+                .map_err(|source| AgentError::Directory { path: directory.clone(), source })?;
+        let offers =
+            OfferPublisher::new(client.clone(), node_name.clone(), pods.clone(), keeper.node(), &settings.offering);
+        let node_watch = Machines {
+            node_name,
+            file: directory.join("services/nodes"),
+            bridge,
+            catalogue: services.catalogue.clone(),
+            in_force: services.in_force.clone(),
+        };
+        let local_path = LocalPath::new(client.clone(), settings);
+        Ok(Self { pod_watch, mirrors, keeper: keeper.clone(), offers, local_path, node_watch, services })
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), AgentError> {
+    let created = mainstay_files::create_private_dir(path).map(drop);
+    created.map_err(|source| AgentError::Directory { path: path.to_owned(), source })
+}
