@@ -8,6 +8,7 @@ mod data_dir;
 mod demo;
 mod down;
 mod exit;
+mod hide_token;
 mod image;
 mod leftovers;
 mod log;
@@ -41,6 +42,7 @@ fn main() -> std::process::ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "shim") {
         return mainstay_runtime::builtin::shim::main(std::env::args_os().skip(2));
     }
+    hide_token::hide();
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(exit) => return exit.report(),
