@@ -69,11 +69,13 @@ fn a_stateful_set_keeps_names_and_data_through_scaling_updates_and_undoing() {
     assert!(history.lines().any(|line| line.starts_with("2 ")), "{history}");
     assert!(k.ok("rollout history statefulset db --revision=1").contains("SAID:"), "what it was is shown");
 
-    // One that cannot run stops the update; the others go on as they are. Undoing it needs no hands.
+    // One that cannot run stops the update, and undoing it waits for that pod, as upstream does: until somebody deletes it, or
+    // the set is one whose outdated pods are replaced although they are not ready.
     k.ok("set env statefulset/db 'SAID=exit 1'");
     until(&k, "pod db-1", "{.status.containerStatuses[0].restartCount}", "1");
     expect("db-0", &[":", "true"]);
     k.ok("rollout undo statefulset db");
+    k.ok("annotate statefulset db mainstay.dev/replace-unready=true");
     rolled_out();
     expect("db-0", &[":", "true"]);
     let last: Vec<String> = starts("db-1");
