@@ -181,7 +181,7 @@ async fn two_pods_with_users_share_processes_within_and_nothing_between() {
         /proc/sys/net/ipv4/ip_unprivileged_port_start; ls /proc/1/root/ 2>/dev/null; kill -9 1; sleep 1; echo end";
     let two = shell(&subject.runtime, &spec, "two", script).await;
     start(&subject.runtime, &id, &two).await;
-    let log = says(&two.log_path, " end").await;
+    let log = says(&two.log_path, "F end").await;
     assert!(log.contains("100000") && log.contains("F 1\n") && log.contains("F 77\n"), "{log}");
     assert!(!log.contains("F etc"), "the machine's files: {log}");
     let other = with_users(&subject, "other", 40_002);
