@@ -2,7 +2,8 @@
 //!
 //! The image `host` has the machine's `/` below. Other filesystems mounted there (`/proc`, `/run`, often `/home` and
 //! `/tmp`) are no part of it: their mount points are empty directories. So are `/run` and `/tmp` in any case, whose content
-//! belongs to what runs on the machine, and the data directory, which holds the cluster's keys.
+//! belongs to what runs on the machine, and the data directories of all Mainstay instances, which hold keys and Secrets. Which those are
+//! is found when a container is made: one that already runs sees what an instance puts elsewhere later.
 //!
 //! Layers are named to the kernel by open file descriptors (`/proc/self/fd/7`), because the names of a hundred layers would not
 //! fit into the page that mount options may take, and because no character in them needs escaping then.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Weak},
     time::{Duration, SystemTime},
@@ -31,6 +31,8 @@ const ORPHANS_KEPT: Duration = Duration::from_secs(3600);
 pub struct Options {
     /// Directories of the machine that are empty in the image `host`.
     pub hidden: Vec<PathBuf>,
+    /// Finds more such directories, each time a container of that image is made: data directories of other instances.
+    pub find_hidden: fn() -> io::Result<Vec<PathBuf>>,
     /// Registries spoken to without TLS, as `host` or `host:port`. Those on this machine are anyway.
     pub insecure: Vec<String>,
     /// A registry that sends nothing for so long has failed.
@@ -43,6 +45,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             hidden: vec!["/run".into(), "/tmp".into()],
+            find_hidden: || Ok(Vec::new()),
             insecure: Vec::new(),
             stall: Duration::from_secs(60),
             young: Duration::from_secs(120),
@@ -111,11 +114,19 @@ impl ImageStore {
             let (id, record) = self.record(image_id)?;
             (id, record.layers)
         };
-        let rootfs = rootfs::prepare(files, &id, &layers, container_id, &self.inner.options.hidden, owners)?;
+        let hidden = if id == HOST_IMAGE { self.hidden_directories()? } else { Vec::new() };
+        let rootfs = rootfs::prepare(files, &id, &layers, container_id, &hidden, owners)?;
         if let Err(error) = files.touch(&id) {
             tracing::debug!(%error, image = id, "cannot note that an image was used");
         }
         Ok(rootfs)
+    }
+
+    fn hidden_directories(&self) -> Result<Vec<PathBuf>> {
+        let options = &self.inner.options;
+        let found = (options.find_hidden)()
+            .map_err(|e| RuntimeError::failed("find the data directories that the image host must not show", e))?;
+        Ok(options.hidden.iter().cloned().chain(found).collect())
     }
 
     /// Unmounts and deletes it, if there is one. What is still mounted in it keeps it from being deleted.
