@@ -11,13 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mainstay_errors::with_path;
 use mainstay_files::mountinfo::{self, Mount};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-use crate::{error::at_path, spec::Resources};
+use crate::spec::Resources;
 
 mod limits;
 mod usage;
@@ -149,7 +150,7 @@ impl Cgroup<'_> {
                         create_cpuset(root, &self.path)?;
                     } else {
                         let dir = root.join(&self.path);
-                        fs::create_dir_all(&dir).map_err(|error| at_path("make", &dir, &error))?;
+                        fs::create_dir_all(&dir).map_err(|error| with_path("make", &dir, &error))?;
                     }
                 }
                 Ok(())
@@ -161,7 +162,7 @@ impl Cgroup<'_> {
     pub fn add(&self, pid: i32) -> io::Result<()> {
         for dir in self.dirs() {
             let file = dir.join("cgroup.procs");
-            fs::write(&file, pid.to_string()).map_err(|error| at_path("write", &file, &error))?;
+            fs::write(&file, pid.to_string()).map_err(|error| with_path("write", &file, &error))?;
         }
         Ok(())
     }
@@ -272,7 +273,7 @@ fn create_cpuset(root: &Path, path: &Path) -> io::Result<()> {
 
 fn make_dir(dir: &Path) -> io::Result<()> {
     match fs::create_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(at_path("make", dir, &error)),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(with_path("make", dir, &error)),
         _ => Ok(()),
     }
 }

@@ -3,10 +3,11 @@
 
 use std::{io, path::Path};
 
+use mainstay_errors::with_path;
 use nix::errno::Errno;
 
 use super::rooted;
-use crate::{error::at_path, spec::Mount};
+use crate::spec::Mount;
 
 /// The first mount that cannot be made, in words.
 pub fn verify(root: &Path, mounts: &[Mount]) -> Result<(), String> {
@@ -15,7 +16,7 @@ pub fn verify(root: &Path, mounts: &[Mount]) -> Result<(), String> {
 
 fn verify_one(root: &Path, all: &[Mount], mount: &Mount) -> io::Result<()> {
     let doing = format!("mount {} to", mount.source.display());
-    let failed = |error: &io::Error| at_path(&doing, &mount.target, error);
+    let failed = |error: &io::Error| with_path(&doing, &mount.target, error);
     let source = std::fs::metadata(&mount.source).map_err(|error| failed(&error))?;
     let Some(target) = kind_of_target(root, all, mount) else { return Ok(()) };
     let (errno, why) = match (source.is_dir(), target.is_dir) {

@@ -10,6 +10,7 @@
 use std::{fs, io, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use mainstay_errors::with_path;
 use mainstay_files::{create_private_dir, mountinfo};
 use nix::{
     mount::{MsFlags, mount},
@@ -32,7 +33,7 @@ use super::{
     world::{Known, Sandbox},
 };
 use crate::{
-    error::{RuntimeError, at_path},
+    error::RuntimeError,
     observed::{ContainerId, SandboxId},
     port::Result,
     spec::SandboxSpec,
@@ -105,14 +106,14 @@ impl Inner {
 
     fn lay_out(&self, record: &SandboxRecord) -> io::Result<()> {
         let dir = self.paths.sandbox(&record.id);
-        create_private_dir(&dir.containers()).map_err(|error| at_path("make", &dir.containers(), &error))?;
-        record::write(&dir.record(), record).map_err(|error| at_path("write", &dir.record(), &error))?;
+        create_private_dir(&dir.containers()).map_err(|error| with_path("make", &dir.containers(), &error))?;
+        record::write(&dir.record(), record).map_err(|error| with_path("write", &dir.record(), &error))?;
         let pod = Cgroup::at(record.pod_cgroup.clone());
         pod.create()?;
         pod.limit(&record.spec.resources)?;
         if !record.spec.host_ipc {
             let shm = self.paths.shm(&record.id);
-            create_private_dir(&shm).map_err(|error| at_path("make", &shm, &error))?;
+            create_private_dir(&shm).map_err(|error| with_path("make", &shm, &error))?;
             mount(
                 Some("shm"),
                 &shm,
@@ -120,7 +121,7 @@ impl Inner {
                 MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
                 Some(SHM),
             )
-            .map_err(|error| at_path("mount a tmpfs at", &shm, &error.into()))?;
+            .map_err(|error| with_path("mount a tmpfs at", &shm, &error.into()))?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
+use mainstay_errors::error_chain;
 use oci_client::Reference;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -15,7 +16,7 @@ use super::{
     registry::{Blob, Registry},
     store::ImageStore,
 };
-use crate::error::{RuntimeError, chain};
+use crate::error::RuntimeError;
 
 /// Layers fetched at the same time.
 const PARALLEL: usize = 3;
@@ -36,7 +37,7 @@ pub async fn pull(store: &ImageStore, reference: &str, auth: Option<&Auth>) -> R
     let registry = Arc::new(Registry::open(reference, &name, auth, &store.inner.options).await?);
     let (config, descriptors, digest) = resolve(&registry).await?;
     let json = registry.config(&config).await?;
-    let parsed = document::parse_config(&json).map_err(|e| registry.failed(chain(&e)))?;
+    let parsed = document::parse_config(&json).map_err(|e| registry.failed(error_chain(&e)))?;
     if descriptors.len() != parsed.diff_ids.len() {
         let (layers, ids) = (descriptors.len(), parsed.diff_ids.len());
         return Err(registry.failed(document::DocumentError::Layers { layers, ids }.to_string()));
@@ -64,11 +65,11 @@ pub async fn pull(store: &ImageStore, reference: &str, auth: Option<&Auth>) -> R
 async fn resolve(registry: &Registry) -> Result<(Descriptor, Vec<Descriptor>, String), PullError> {
     let (mut json, named) = registry.manifest(None).await?;
     for _ in 0..DEEPEST {
-        let manifest = document::parse_manifest(&json).map_err(|e| registry.failed(chain(&e)))?;
+        let manifest = document::parse_manifest(&json).map_err(|e| registry.failed(error_chain(&e)))?;
         match manifest {
             Manifest::Image { config, layers } => return Ok((config, layers, named)),
             Manifest::Index(entries) => {
-                let entry = document::for_this_machine(&entries).map_err(|e| registry.failed(chain(&e)))?;
+                let entry = document::for_this_machine(&entries).map_err(|e| registry.failed(error_chain(&e)))?;
                 json = registry.manifest(Some(&entry.digest)).await?.0;
             }
         }
@@ -123,7 +124,7 @@ async fn extract(store: &ImageStore, registry: &Registry, layer: Layer, blob: Bl
         let added = blob
             .open()
             .map_err(|e| e.to_string())
-            .and_then(|content| layers::add(&files, &wanted, content).map_err(|e| chain(&e)));
+            .and_then(|content| layers::add(&files, &wanted, content).map_err(|e| error_chain(&e)));
         blob.discard();
         added
     });

@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::StreamExt;
+use mainstay_errors::error_chain;
 use oci_client::{
     Client, Reference, RegistryOperation,
     client::{BlobResponse, ClientConfig, ClientProtocol},
@@ -17,8 +18,7 @@ use oci_client::{
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 
-use super::{Auth, PullError, document::Descriptor, files::Files, layers, name, store::Options};
-use crate::error::chain;
+use super::{Auth, PullError, document::Descriptor, files::Files, layers, name, request_error, store::Options};
 
 const MANIFESTS: &[&str] = &[
     "application/vnd.oci.image.manifest.v1+json",
@@ -59,7 +59,7 @@ impl Registry {
             ..ClientConfig::default()
         };
         let failed = |why: String| PullError::Failed { reference: reference.to_owned(), why };
-        let client = Client::try_from(config).map_err(|e| failed(chain(&e)))?;
+        let client = Client::try_from(config).map_err(|e| failed(error_chain(&e)))?;
         let auth = match auth {
             Some(auth) if !auth.token.is_empty() => RegistryAuth::Bearer(auth.token.clone()),
             Some(auth) if !auth.username.is_empty() => {
@@ -94,7 +94,7 @@ impl Registry {
             .await?
             .map_err(|e| self.explain(e))?;
         while let Some(chunk) = self.bounded(stream.next()).await? {
-            bytes.extend(chunk.map_err(|e| self.failed(chain(&e)))?);
+            bytes.extend(chunk.map_err(|e| self.failed(error_chain(&e)))?);
             if bytes.len() > MOST_CONFIG {
                 return Err(self.failed("its configuration is too large".to_owned()));
             }
@@ -177,7 +177,7 @@ impl Registry {
                     }
                     file.write_all(&chunk).await.map_err(broken)?;
                 }
-                Ok(Some(Err(e))) => interrupted = Some(Interrupted::Broken(self.failed(chain(&e)))),
+                Ok(Some(Err(e))) => interrupted = Some(Interrupted::Broken(self.failed(error_chain(&e)))),
                 Err(error) => interrupted = Some(error.into()),
             }
         }
@@ -216,9 +216,8 @@ impl Registry {
     fn explain(&self, error: OciDistributionError) -> PullError {
         let reference = self.reference.clone();
         match &error {
-            OciDistributionError::AuthenticationFailure(why) => {
-                let why = if why.is_empty() { "authentication failed" } else { why.trim() };
-                PullError::Refused { reference, why: why.to_owned() }
+            OciDistributionError::AuthenticationFailure(body) => {
+                PullError::Refused { reference, why: request_error::message_of_body(body) }
             }
             OciDistributionError::UnauthorizedError { .. } => {
                 PullError::Refused { reference, why: "401 Unauthorized".to_owned() }
@@ -231,14 +230,22 @@ impl Registry {
                 let has = |codes: &[OciErrorCode]| envelope.errors.iter().any(|e| codes.contains(&e.code));
                 use OciErrorCode::{BlobUnknown, Denied, ManifestUnknown, NameUnknown, NotFound, Unauthorized};
                 if has(&[Unauthorized, Denied]) {
-                    PullError::Refused { reference, why: envelope.to_string() }
+                    PullError::Refused { reference, why: request_error::message_of(envelope) }
                 } else if has(&[ManifestUnknown, NameUnknown, NotFound, BlobUnknown]) {
                     PullError::NotFound { reference }
                 } else {
-                    PullError::Failed { reference, why: envelope.to_string() }
+                    PullError::Failed { reference, why: request_error::message_of(envelope) }
                 }
             }
-            _ => PullError::Failed { reference, why: chain(&error) },
+            OciDistributionError::RequestError(request) => {
+                let host = request.url().and_then(|url| {
+                    let host = url.host_str()?;
+                    Some(url.port().map_or(host.to_owned(), |port| format!("{host}:{port}")))
+                });
+                let host = host.unwrap_or_else(|| self.name.resolve_registry().to_owned());
+                PullError::Failed { reference, why: request_error::explain(&host, request) }
+            }
+            _ => PullError::Failed { reference, why: error_chain(&error) },
         }
     }
 }

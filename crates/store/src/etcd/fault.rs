@@ -3,9 +3,8 @@
 //! etcd tells its errors apart by text as much as by code, so the texts are matched here and
 //! nowhere else.
 
+use mainstay_errors::error_chain;
 use tonic::{Code, ConnectError, Status};
-
-use super::config::chain;
 
 /// Why a call did not do what it was sent for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +45,7 @@ pub(super) enum Fault {
 impl Fault {
     pub fn of(status: &Status) -> Self {
         let text = status.message();
-        let why = || chain(status);
+        let why = || error_chain(status);
         match status.code() {
             Code::OutOfRange if text.contains("required revision has been compacted") => Self::Compacted,
             Code::OutOfRange if text.contains("required revision is a future revision") => Self::Future,

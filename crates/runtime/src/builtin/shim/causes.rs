@@ -55,7 +55,7 @@ struct Text {
 
 impl Text {
     fn into_line(self) -> String {
-        crate::error::join(self.message, &self.fields)
+        mainstay_errors::append_cause(self.message, &self.fields)
     }
 }
 
@@ -71,7 +71,7 @@ impl Visit for Text {
 
 /// An error with what was logged before it, from the first to the last; each part once.
 pub fn explain(error: String, causes: &[String]) -> String {
-    causes.iter().flat_map(|cause| cause.split(": ")).fold(error, crate::error::join)
+    causes.iter().flat_map(|cause| cause.split(": ")).fold(error, mainstay_errors::append_cause)
 }
 
 #[cfg(test)]

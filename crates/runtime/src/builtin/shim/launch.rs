@@ -19,6 +19,7 @@ use libcontainer::{
     error::LibcontainerError,
     syscall::syscall::SyscallType,
 };
+use mainstay_errors::{error_chain, with_path};
 use mainstay_files::{create_private_dir, restrict_file};
 use nix::{
     mount::{MsFlags, mount},
@@ -39,7 +40,6 @@ use crate::{
         record::{self, Launch, Staging},
         seccomp, staging, sys, wire,
     },
-    error::{at_path, chain},
     idmap,
     observed::ContainerId,
 };
@@ -230,7 +230,7 @@ fn stage(staging: &Staging) -> io::Result<()> {
     let trees = staging.mounts.iter().map(|mount| match mount.idmapped {
         true => idmap::clone_mount(&mount.source, users.as_fd()),
         false => open_tree(rustix::fs::CWD, &mount.source, clone)
-            .map_err(|error| at_path("clone the mount of", &mount.source, &error.into())),
+            .map_err(|error| with_path("clone the mount of", &mount.source, &error.into())),
     });
     let trees: Vec<OwnedFd> = trees.collect::<io::Result<_>>()?;
     cover(&staging.directory)?;
@@ -238,9 +238,9 @@ fn stage(staging: &Staging) -> io::Result<()> {
         let path = staging.directory.join(&to.name);
         let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(tree)?.st_mode);
         let made = if kind.is_dir() { fs::create_dir(&path) } else { fs::File::create_new(&path).map(drop) };
-        made.map_err(|error| at_path("make", &path, &error))?;
+        made.map_err(|error| with_path("make", &path, &error))?;
         move_mount(tree.as_fd(), "", rustix::fs::CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-            .map_err(|error| at_path("move a mount to", &path, &error.into()))?;
+            .map_err(|error| with_path("move a mount to", &path, &error.into()))?;
     }
     Ok(())
 }
@@ -249,7 +249,7 @@ fn stage(staging: &Staging) -> io::Result<()> {
 fn cover(directory: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("tmpfs"), directory, Some("tmpfs"), flags, Some("mode=755,size=1m"))
-        .map_err(|error| at_path("mount a tmpfs at", directory, &error.into()))
+        .map_err(|error| with_path("mount a tmpfs at", directory, &error.into()))
 }
 
 /// The root directory's name alone, for a process that joins the container.
@@ -258,7 +258,7 @@ fn stage_root(wanted: &Staging) -> io::Result<()> {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
     cover(&wanted.directory)?;
     let root = wanted.directory.join(staging::ROOT);
-    fs::create_dir(&root).map_err(|error| at_path("make", &root, &error))
+    fs::create_dir(&root).map_err(|error| with_path("make", &root, &error))
 }
 
 /// Where libcontainer hands over the terminal it made inside the container.
@@ -321,5 +321,5 @@ impl Drop for Remove {
 }
 
 fn told(error: LibcontainerError) -> String {
-    chain(&error)
+    error_chain(&error)
 }

@@ -17,6 +17,7 @@ use std::{
     process::ExitCode,
 };
 
+use mainstay_errors::{error_chain, with_path};
 use mainstay_files::restrict_file;
 use nix::{
     sched::{CloneFlags, setns, unshare},
@@ -26,10 +27,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 use super::{cgroup::Cgroup, paths::SandboxDir, record, record::SandboxRecord};
-use crate::{
-    error::{at_path, chain},
-    spec::{PidMode, SandboxSpec},
-};
+use crate::spec::{PidMode, SandboxSpec};
 
 mod attached;
 mod causes;
@@ -77,7 +75,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
         }
         Err(error) => {
-            let _ = say(&Hello::Failed(chain(&error)));
+            let _ = say(&Hello::Failed(error_chain(&error)));
             ExitCode::FAILURE
         }
     }
@@ -92,7 +90,7 @@ fn say(hello: &Hello) -> io::Result<()> {
 
 fn begin(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, SandboxSpec, Option<reaper::Reaper>)> {
     let record: SandboxRecord =
-        record::read(&directory.record()).map_err(|error| at_path("read", &directory.record(), &error))?;
+        record::read(&directory.record()).map_err(|error| with_path("read", &directory.record(), &error))?;
     let spec = record.spec.clone();
     // Already so if whoever started us made it the leader of a group.
     let _ = setsid();

@@ -11,6 +11,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
+use mainstay_errors::{append_cause, with_path};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -24,11 +25,7 @@ use nix::{
     unistd::{Gid, Pid, Uid, pipe2, setgroups, setresgid, setresuid},
 };
 
-use crate::{
-    builtin::sys::fork_into,
-    error::{at_path, join},
-    idmap::UserNamespace,
-};
+use crate::{builtin::sys::fork_into, idmap::UserNamespace};
 
 pub struct Reaper {
     pub pid: i32,
@@ -86,7 +83,7 @@ impl Reaper {
         read?;
         match (said.parse(), made) {
             (Ok(pid), Ok(())) => Ok(Self { pid, _lifeline: lifeline }),
-            (_, Err(error)) => Err(io::Error::other(join(error.to_string(), &said))),
+            (_, Err(error)) => Err(io::Error::other(append_cause(error.to_string(), &said))),
             (Err(_), Ok(())) => Err(io::Error::other(said)),
         }
     }
@@ -129,7 +126,7 @@ fn write_maps(
     answers.read_exact(&mut [0])?;
     for file in ["uid_map", "gid_map"] {
         let path = format!("/proc/{helper}/{file}");
-        fs::write(&path, users.map()).map_err(|error| at_path("write", path.as_ref(), &error))?;
+        fs::write(&path, users.map()).map_err(|error| with_path("write", path.as_ref(), &error))?;
     }
     map.write_all(b"\n")
 }
