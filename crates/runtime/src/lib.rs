@@ -15,7 +15,6 @@ pub mod images;
 pub mod observed;
 pub mod port;
 pub mod session;
-pub mod spdy;
 pub mod spec;
 #[cfg(any(test, feature = "testing"))]
 pub mod suite;

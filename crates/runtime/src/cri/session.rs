@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::FutureExt;
+use mainstay_spdy::{Headers, client::Writer};
 use tokio::{
     io::{AsyncReadExt, DuplexStream},
     sync::mpsc,
@@ -14,8 +15,7 @@ use super::{
     Inner,
     call::{ASK, About, within},
     container::begins_processes,
-    proto,
-    streams::{Connection, Writer},
+    proto, streams,
 };
 use crate::{
     error::RuntimeError,
@@ -91,27 +91,27 @@ impl Inner {
 async fn open(url: &str, wanted: Wanted) -> Result<Session> {
     let over = CancellationToken::new();
     let failed = |error| RuntimeError::failed("connect to the runtime's streams", error);
-    let mut connection = Connection::open(url, over.clone()).await.map_err(failed)?;
+    let mut connection = streams::connect(url, over.clone()).await.map_err(failed)?;
     // In upstream's order; the server waits for all of them.
-    let (_, verdict) = connection.stream("error").await.map_err(failed)?;
+    let (_, verdict) = connection.open_stream(stream_headers("error")).await.map_err(failed)?;
     let mut stdin = None;
     if wanted.stdin {
-        let (writer, _) = connection.stream("stdin").await.map_err(failed)?;
+        let (writer, _) = connection.open_stream(stream_headers("stdin")).await.map_err(failed)?;
         let (ours, theirs) = tokio::io::duplex(64 << 10);
         tokio::spawn(over.clone().run_until_cancelled_owned(feed(ours, writer)));
         stdin = Some(Box::pin(theirs) as _);
     }
     let mut stdout = None;
     if wanted.stdout {
-        stdout = Some(Box::pin(connection.stream("stdout").await.map_err(failed)?.1) as _);
+        stdout = Some(Box::pin(connection.open_stream(stream_headers("stdout")).await.map_err(failed)?.1) as _);
     }
     let mut stderr = None;
     if wanted.stderr {
-        stderr = Some(Box::pin(connection.stream("stderr").await.map_err(failed)?.1) as _);
+        stderr = Some(Box::pin(connection.open_stream(stream_headers("stderr")).await.map_err(failed)?.1) as _);
     }
     let (resize, sizes) = mpsc::channel(4);
     if wanted.tty {
-        let (writer, _) = connection.stream("resize").await.map_err(failed)?;
+        let (writer, _) = connection.open_stream(stream_headers("resize")).await.map_err(failed)?;
         tokio::spawn(over.clone().run_until_cancelled_owned(tell_sizes(sizes, writer)));
     }
     connection.run();
@@ -122,6 +122,12 @@ async fn open(url: &str, wanted: Wanted) -> Result<Session> {
     }
     .boxed();
     Ok(Session { stdin, stdout, stderr, resize, exit })
+}
+
+fn stream_headers(kind: &str) -> Headers {
+    let mut headers = Headers::default();
+    headers.insert("streamtype", kind);
+    headers
 }
 
 /// Copies input until it ends, and says so.
