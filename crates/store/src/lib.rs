@@ -22,6 +22,6 @@ pub use etcd::{Etcd, EtcdConfig, EtcdConfigError, EtcdConnectError};
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
 pub use types::{
-    Change, Compare, Entry, Expect, Facet, Interest, List, Listing, Memo, Notice, Op, Outcome, Revision, Store,
-    StoreError, Txn, Watch,
+    Change, Compare, Entry, Expect, IndexMatch, List, Listing, Memo, Op, Outcome, Revision, Store, StoreError, Txn,
+    Watch, WatchEvent, WatchIndex,
 };

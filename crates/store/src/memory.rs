@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::{Change, Entry, Expect, List, Listing, Notice, Op, Outcome, Revision, Store, StoreError, Txn, Watch};
+use crate::{Change, Entry, Expect, List, Listing, Op, Outcome, Revision, Store, StoreError, Txn, Watch, WatchEvent};
 
 type Keys = BTreeMap<Arc<str>, Arc<Entry>>;
 
@@ -167,25 +167,25 @@ struct Follower {
 }
 
 impl Follower {
-    fn look(&mut self) -> Option<Notice> {
+    fn look(&mut self) -> Option<WatchEvent> {
         let model = self.store.0.model.lock();
         let news = model.log.iter().filter(|c| c.revision > self.after && c.key.starts_with(&self.prefix));
         let news: Vec<Change> = news.cloned().collect();
         self.after = model.revision;
         if !news.is_empty() {
-            return Some(Notice::Changes(news));
+            return Some(WatchEvent::Changes(news));
         }
-        std::mem::take(&mut self.progress_wanted).then_some(Notice::Progress(self.after))
+        std::mem::take(&mut self.progress_wanted).then_some(WatchEvent::Progress(self.after))
     }
 }
 
 #[async_trait]
 impl Watch for Follower {
-    async fn next(&mut self) -> Result<Notice, StoreError> {
+    async fn next(&mut self) -> Result<WatchEvent, StoreError> {
         loop {
             self.newest.mark_unchanged();
-            if let Some(notice) = self.look() {
-                return Ok(notice);
+            if let Some(event) = self.look() {
+                return Ok(event);
             }
             // The sender lives in `store`, so this waits for a commit and nothing else.
             if self.newest.changed().await.is_err() {
