@@ -1,4 +1,4 @@
-//! Control groups, version 1 and 2: made, limited, counted, emptied and removed.
+//! Creates, limits, measures, kills and removes cgroups of version 1 and 2.
 //!
 //! A machine that has both kinds mounted is treated as version 1, as its controllers are there. A group is a path that
 //! is the same in every hierarchy.
@@ -35,13 +35,13 @@ pub enum Layout {
 
 pub fn layout() -> &'static Layout {
     static LAYOUT: OnceLock<Layout> = OnceLock::new();
-    LAYOUT.get_or_init(|| Layout::of(&mountinfo::read().unwrap_or_default()))
+    LAYOUT.get_or_init(|| Layout::from_mounts(&mountinfo::read().unwrap_or_default()))
 }
 
 /// Why containers cannot be made for want of cgroups; empty if they can.
 pub fn what_is_missing() -> Vec<String> {
     match mountinfo::read() {
-        Ok(mounts) => missing(&Layout::of(&mounts), &|path| path.exists()),
+        Ok(mounts) => missing(&Layout::from_mounts(&mounts), &|path| path.exists()),
         Err(error) => vec![format!("the table of mounts: read /proc/self/mountinfo: {error}")],
     }
 }
@@ -73,7 +73,7 @@ fn missing(layout: &Layout, exists: &dyn Fn(&Path) -> bool) -> Vec<String> {
 }
 
 impl Layout {
-    fn of(mounts: &[Mount]) -> Self {
+    fn from_mounts(mounts: &[Mount]) -> Self {
         let mut v1: Vec<(Vec<String>, PathBuf)> = Vec::new();
         let mut v2 = PathBuf::from("/sys/fs/cgroup");
         for mount in mounts {
@@ -105,7 +105,7 @@ pub struct Cgroup<'a> {
 }
 
 impl Cgroup<'static> {
-    pub fn at(path: impl Into<PathBuf>) -> Self {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
         let path: PathBuf = path.into();
         let path = path.strip_prefix("/").map_or_else(|_| path.clone(), Path::to_path_buf);
         Self { layout: layout(), path }
@@ -321,7 +321,7 @@ mod tests {
         33 29 0:30 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
 
     fn layout_of(table: &str) -> Layout {
-        Layout::of(&mountinfo::parse(table.as_bytes()))
+        Layout::from_mounts(&mountinfo::parse(table.as_bytes()))
     }
 
     #[test]

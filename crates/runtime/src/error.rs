@@ -1,4 +1,4 @@
-//! What can go wrong with containers.
+//! Errors of container runtimes.
 
 use std::{error::Error, time::Duration};
 

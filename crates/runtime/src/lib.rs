@@ -1,4 +1,4 @@
-//! Containers on one machine.
+//! Container runtimes: pod sandboxes, containers and images on one machine.
 //!
 //! One port, [`Runtime`], with two implementations: [`builtin`], which needs nothing but the kernel,
 //! and [`cri`], which speaks to containerd and its like. With the feature `testing`, which only tests switch on, there are also
@@ -21,5 +21,5 @@ pub mod suite;
 
 pub use error::RuntimeError;
 pub use observed::{ContainerId, ContainerState, ContainerStatus, Observed, PodUid, SandboxId, SandboxStatus};
-pub use port::{About, PodNetwork, Runtime};
+pub use port::{PodNetwork, Runtime, RuntimeVersion};
 pub use spec::{ContainerSpec, SandboxSpec};

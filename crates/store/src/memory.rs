@@ -1,4 +1,4 @@
-//! The reference model: a store so plain that it can be read for what a store is.
+//! The reference model of a store, in memory and as plain as possible.
 //!
 //! It keeps every transaction ever made and answers from that log; compaction only moves
 //! a line that nobody may ask behind. Other backends are compared with it, and tests that need a
@@ -55,7 +55,7 @@ impl Model {
     }
 
     /// The whole contents at a revision, by replay.
-    fn at(&self, revision: Revision) -> Keys {
+    fn keys_at(&self, revision: Revision) -> Keys {
         let mut keys = Keys::new();
         for change in self.log.iter().take_while(|c| c.revision <= revision) {
             match &change.current {
@@ -118,7 +118,7 @@ impl Store for Memory {
         let keys = match revision == model.revision {
             true => &model.current,
             false => {
-                past = model.at(revision);
+                past = model.keys_at(revision);
                 &past
             }
         };

@@ -215,8 +215,8 @@ impl Keeper {
     async fn see(&self) -> Seen {
         let runtime = &self.parts.runtime;
         let answers = async {
-            let about = runtime.about().await.map_err(|error| error.to_string());
-            (about, runtime.images().list().await.unwrap_or_default())
+            let version = runtime.version().await.map_err(|error| error.to_string());
+            (version, runtime.images().list().await.unwrap_or_default())
         };
         let silent = || (Err("it does not answer".to_owned()), Vec::new());
         let (runtime, images) = tokio::time::timeout(DEADLINE / 2, answers).await.unwrap_or_else(|_| silent());

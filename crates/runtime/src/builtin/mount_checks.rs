@@ -1,4 +1,4 @@
-//! Whether a container's bind mounts can be made, judged before the container is: afterwards libcontainer only says that some
+//! Checks a container's bind mounts before the container is made: afterwards libcontainer only says that some
 //! mount failed. Both paths and the error of the operating system are named.
 
 use std::{io, path::Path};
@@ -6,7 +6,7 @@ use std::{io, path::Path};
 use mainstay_errors::with_path;
 use nix::errno::Errno;
 
-use super::rooted;
+use super::rootfs_files;
 use crate::spec::Mount;
 
 /// The first mount that cannot be made, in words.
@@ -44,7 +44,7 @@ fn kind_of_target(root: &Path, all: &[Mount], mount: &Mount) -> Option<Target> {
         None if COVERED.iter().any(|covered| mount.target.starts_with(covered)) => return None,
         None => (root, mount.target.as_path()),
     };
-    rooted::is_dir(root, within).ok().map(|is_dir| Target { is_dir })
+    rootfs_files::is_dir(root, within).ok().map(|is_dir| Target { is_dir })
 }
 
 #[cfg(test)]

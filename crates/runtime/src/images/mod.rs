@@ -1,4 +1,4 @@
-//! Images: what containers are made of.
+//! Container images: listed, pulled, removed, and mounted as root filesystems.
 //!
 //! [`Images`] is what the agent asks of a runtime. [`ImageStore`] is the built-in runtime's: layers by content, names
 //! in one index, root filesystems from overlayfs.
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch as changes;
 
 pub use document::ImageConfig;
-pub use import::{ImportError, Imported};
+pub use import::{ImportError, ImportedImage};
 pub use rootfs::{Owners, Rootfs, what_overlay_lacks};
 pub use store::{ImageStore, Options};
 

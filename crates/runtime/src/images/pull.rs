@@ -1,4 +1,4 @@
-//! A pull: manifest, configuration, then the layers that are not there yet, fetched beside each other and extracted one
+//! Pulls an image: manifest, configuration, then the layers that are not there yet, fetched beside each other and extracted one
 //! upon the other. Until the last step nothing counts; what was completed before an interruption is not done again.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Auth, Image, Images, PullError,
     document::{self, Descriptor, Manifest},
-    layers::{self, Wanted},
+    layers::{self, ExpectedLayer},
     name,
     registry::{Blob, Registry},
     store::ImageStore,
@@ -42,7 +42,7 @@ pub async fn pull(store: &ImageStore, reference: &str, auth: Option<&Auth>) -> R
         let (layers, ids) = (descriptors.len(), parsed.diff_ids.len());
         return Err(registry.failed(document::DocumentError::Layers { layers, ids }.to_string()));
     }
-    let chain_ids = layers::chain(&parsed.diff_ids);
+    let chain_ids = layers::chain_ids(&parsed.diff_ids);
     let layers = || {
         descriptors.iter().zip(&parsed.diff_ids).enumerate().map(|(number, (descriptor, diff_id))| Layer {
             descriptor: descriptor.clone(),
@@ -80,7 +80,7 @@ async fn resolve(registry: &Registry) -> Result<(Descriptor, Vec<Descriptor>, St
 fn commit(
     store: &ImageStore,
     id: &str,
-    parsed: &document::Parsed,
+    parsed: &document::ParsedConfig,
     name: &Reference,
     digest: &str,
 ) -> Result<bool, PullError> {
@@ -94,7 +94,7 @@ async fn fetch(store: &ImageStore, registry: &Arc<Registry>, layers: Vec<Layer>)
     let downloads = layers.into_iter().map(|layer| {
         let (store, registry) = (store.clone(), registry.clone());
         AbortOnDropHandle::new(tokio::spawn(async move {
-            let lock = store.busy(&layer.chain_id).lock_owned().await;
+            let lock = store.layer_lock(&layer.chain_id).lock_owned().await;
             if layers::exists(&store.inner.files, &layer.chain_id) {
                 return Ok((layer, None));
             }
@@ -115,7 +115,7 @@ async fn fetch(store: &ImageStore, registry: &Arc<Registry>, layers: Vec<Layer>)
 async fn extract(store: &ImageStore, registry: &Registry, layer: Layer, blob: Blob) -> Result<(), PullError> {
     let files = store.inner.files.clone();
     let work = tokio::task::spawn_blocking(move || {
-        let wanted = Wanted {
+        let wanted = ExpectedLayer {
             chain_id: &layer.chain_id,
             diff_id: &layer.diff_id,
             digest: None, // verified when fetched

@@ -1,4 +1,4 @@
-//! Why a request to a registry failed, in the words of somebody who has to mend it: a name that does not resolve, a port where nobody
+//! Why a request to a registry failed, in words that say what to mend: a name that does not resolve, a port where nobody
 //! listens, a certificate that is not trusted, each with the host it was about. Pure.
 
 use std::{error::Error, io};

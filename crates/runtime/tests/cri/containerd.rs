@@ -99,8 +99,8 @@ impl Drop for Containerd {
             }
         }
         self.kill();
-        let _ = Cgroup::at(&self.instance).kill_all(Duration::from_secs(5));
-        let _ = Cgroup::at(&self.instance).remove();
+        let _ = Cgroup::new(&self.instance).kill_all(Duration::from_secs(5));
+        let _ = Cgroup::new(&self.instance).remove();
     }
 }
 

@@ -1,4 +1,4 @@
-//! The database file: rows, their checksums, and one commit.
+//! The SQLite database: rows, their checksums, and commits.
 //!
 //! `version` holds one row for each put and each deletion that history still covers, and for
 //! each current key. Its row number is the revision shifted left by 16 bits plus the operation's place within

@@ -1,4 +1,4 @@
-//! Reading a database into memory, believing none of it unchecked.
+//! Reads a database into memory and verifies all of it.
 
 use std::{path::Path, sync::Arc, time::Instant};
 

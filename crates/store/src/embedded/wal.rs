@@ -1,4 +1,4 @@
-//! A look at SQLite's write-ahead log before SQLite reads it.
+//! Verifies SQLite's write-ahead log (WAL) before SQLite reads it.
 //!
 //! Recovery takes the log's frames up to the first that does not fit the running checksum and ignores the
 //! rest, which is right for a commit that was interrupted and wrong for a log that was damaged. The

@@ -1,4 +1,4 @@
-//! Where etcd is and how to talk to it. Parsed once, at the edge.
+//! Configuration of the etcd client: endpoints, TLS, user. Parsed once, at the edge.
 
 use std::{
     fs,

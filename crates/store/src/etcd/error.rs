@@ -1,4 +1,4 @@
-//! What etcd's refusals and a broken connection mean.
+//! Errors of etcd calls by what they mean for the caller: not sent, unknown whether carried out, refused.
 //!
 //! etcd tells its errors apart by text as much as by code, so the texts are matched here and
 //! nowhere else.

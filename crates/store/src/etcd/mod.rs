@@ -1,4 +1,4 @@
-//! A real etcd (version 3.4 or newer) behind the store's port.
+//! The etcd backend (version 3.4 or newer).
 //!
 //! What holds, and why:
 //!

@@ -1,4 +1,4 @@
-//! Reading: one key, or a range of them page by page.
+//! Range requests: one key, or a prefix page by page.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Writing: one etcd transaction per commit.
+//! Txn requests: one etcd transaction per commit.
 
 use std::collections::HashSet;
 

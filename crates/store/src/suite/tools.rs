@@ -1,4 +1,4 @@
-//! Short words for claims.
+//! Helpers of the suite.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! etcd gone, deaf, or short of a member.
+//! Outages: etcd stopped, unresponsive, or without a member.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Watching: one gRPC stream per watch, followed by a task that outlives the stream.
+//! Watches: one gRPC stream per watch, followed by a task that outlives the stream.
 //!
 //! The stream is etcd's; the watch is ours. The task ([`follow`]) keeps what was delivered last
 //! and opens a new stream behind it whenever one breaks. What a stream says is put together into
