@@ -2,7 +2,6 @@
 
 mod cluster;
 pub mod command;
-pub mod containerd;
 mod disk;
 mod etcd;
 mod following;

@@ -1,19 +1,16 @@
 //! The same pods with containerd in place of the built-in runtime.
 
+use mainstay_runtime::suite::{containerd::Containerd, image};
 use serde_json::{Value, json};
 
 use super::{manifest, merged, printed, shell, until_running};
 use crate::{
-    harness::{
-        Kubectl, Version,
-        containerd::{Containerd, IMAGE},
-        eventually,
-    },
+    harness::{Kubectl, Version, eventually},
     restarts::until,
 };
 
 fn container(name: &str, script: &str, more: Value) -> Value {
-    merged(super::container(name, script, json!({"image": IMAGE, "imagePullPolicy": "IfNotPresent"})), more)
+    merged(super::container(name, script, json!({"image": image::PLAIN, "imagePullPolicy": "IfNotPresent"})), more)
 }
 
 #[test]
@@ -49,10 +46,10 @@ fn pods_run_in_containerd_as_they_do_in_the_built_in_runtime() {
     });
     let id = k.value("pod web", "{.status.containerStatuses[0].containerID}");
     let id = id.strip_prefix("containerd://").unwrap_or_else(|| panic!("{id} is not containerd's"));
-    assert!(containerd.ctr(&["containers", "ls", "-q"]).ok().lines().any(|line| line == id), "{id}");
+    assert!(containerd.ctr(&["containers", "ls", "-q"]).lines().any(|line| line == id), "{id}");
     assert!(k.value("node here", "{.status.nodeInfo.containerRuntimeVersion}").starts_with("containerd://"));
     k.ok("delete pod --all --timeout=30s");
     eventually("nothing is left in containerd", || {
-        containerd.ctr(&["containers", "ls", "-q"]).ok().trim().is_empty().then_some(())
+        containerd.ctr(&["containers", "ls", "-q"]).trim().is_empty().then_some(())
     });
 }

@@ -8,6 +8,7 @@ mod debugging;
 mod demo;
 mod environment;
 mod eviction;
+mod host_image;
 mod identity_volumes;
 mod images;
 mod init;

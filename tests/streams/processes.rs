@@ -5,7 +5,7 @@ use std::{process::Stdio, time::Duration};
 use async_trait::async_trait;
 use futures::FutureExt;
 use mainstay_runtime::{
-    About, ContainerId, ContainerSpec, Observed, PodUid, Runtime, RuntimeError, SandboxId, SandboxSpec,
+    ContainerId, ContainerSpec, Observed, PodUid, Runtime, RuntimeError, RuntimeVersion, SandboxId, SandboxSpec,
     fake::Fake,
     images::Images,
     observed::ContainerStats,
@@ -68,8 +68,8 @@ impl Processes {
 
 #[async_trait]
 impl Runtime for Processes {
-    async fn about(&self) -> Result<About> {
-        self.fake.about().await
+    async fn version(&self) -> Result<RuntimeVersion> {
+        self.fake.version().await
     }
 
     async fn observe(&self, pod: Option<&PodUid>) -> Result<Observed> {

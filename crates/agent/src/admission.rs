@@ -30,7 +30,7 @@ const SAFE_SYSCTLS: &[&str] = &[
 /// What the machine can enforce.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
-    pub apparmor: apparmor::Host,
+    pub apparmor: apparmor::AppArmorSupport,
     pub selinux: bool,
     /// Containers are made by another program, which labels them and knows its own default profile.
     pub is_cri: bool,
@@ -39,7 +39,7 @@ pub struct Host {
 impl Host {
     pub fn read(is_cri: bool) -> Self {
         let selinux = std::path::Path::new("/sys/fs/selinux/enforce").exists();
-        Self { apparmor: apparmor::Host::read(), selinux, is_cri }
+        Self { apparmor: apparmor::AppArmorSupport::read(), selinux, is_cri }
     }
 }
 

@@ -20,6 +20,7 @@ use std::{
 use http::Uri;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
+use mainstay_errors::error_chain;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
@@ -161,7 +162,7 @@ impl Service<Uri> for Dial {
                         return Ok(Connection::new(connection, servers.took(&server)));
                     }
                     Err(error) => {
-                        tracing::debug!(%server, %error, "cannot connect");
+                        tracing::debug!(%server, error = error_chain(error.as_ref()), "cannot connect");
                         failed.get_or_insert(error); // the one that was to be called
                     }
                 }

@@ -78,7 +78,7 @@ pub async fn teardown(
     let user_ids = UserIds::of_machine(&settings.instance).release_all();
     user_ids.map_err(|source| TeardownError::Left { what: "user ids", source })?;
     // Empty by now; whatever still holds on to them keeps them.
-    Cgroup::at(&settings.instance).remove().map_err(|source| TeardownError::Left { what: "cgroup", source })?;
+    Cgroup::new(&settings.instance).remove().map_err(|source| TeardownError::Left { what: "cgroup", source })?;
     mountinfo::remove_tree(&settings.run_directory())
         .map_err(|source| TeardownError::Left { what: "directory", source })?;
     services::remove(&settings.instance).await.map_err(|error| TeardownError::Network(error.chain()))?;

@@ -13,6 +13,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, api::PostParams};
 use mainstay_backoff::Backoff;
+use mainstay_errors::error_chain;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -152,7 +153,11 @@ impl LeaderElector {
         match self.leases.get_opt(&self.config.name).await {
             Ok(Some(lease)) => self.observe(lease),
             Ok(None) => self.observed = None,
-            Err(error) => tracing::debug!(lease = self.config.name, %error, "cannot read the Lease; will retry"),
+            Err(error) => tracing::debug!(
+                lease = self.config.name,
+                error = error_chain(&error),
+                "cannot read the Lease; will retry"
+            ),
         }
     }
 
@@ -199,7 +204,11 @@ impl LeaderElector {
                 true
             }
             Err(error) => {
-                tracing::debug!(lease = self.config.name, %error, "cannot write the Lease; will retry");
+                tracing::debug!(
+                    lease = self.config.name,
+                    error = error_chain(&error),
+                    "cannot write the Lease; will retry"
+                );
                 false
             }
         }

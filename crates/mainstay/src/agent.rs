@@ -85,8 +85,7 @@ async fn joined(servers: &Servers, token: Option<&Token>, settings: &Settings) -
             Ok(identity) => return Ok(identity),
             Err(error) if error.may_pass() => {
                 if !std::mem::replace(&mut said, true) {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, %servers, "cannot join yet; will try again");
+                    tracing::warn!(error = mainstay_errors::error_chain(&error), %servers, "cannot join yet; will try again");
                 }
                 tokio::time::sleep(AGAIN).await;
             }

@@ -12,12 +12,12 @@ use mainstay_agent::{
     node::ended::DownNotice,
     teardown::{Ended, teardown},
 };
+use mainstay_errors::error_chain;
 
 use crate::{
     cli::{DownOptions, RuntimeChoice, StopOptions, is_root},
     exit::Exit,
-    leftovers::{self, Chain},
-    machine,
+    leftovers, machine,
     process::{self, Claim},
 };
 
@@ -122,7 +122,7 @@ async fn sweep(instance: &Instance, grace: Duration) -> anyhow::Result<Option<En
     let left = observe().await?.remove(instance).unwrap_or_default();
     match (failures.first(), left.is_empty()) {
         (None, true) => Ok(Some(count(&traces))),
-        (Some(error), _) => Err(anyhow!("{}", Chain(error)).context(format!("remove what {instance} has left"))),
+        (Some(error), _) => Err(anyhow!(error_chain(error)).context(format!("remove what {instance} has left"))),
         (None, false) => {
             Err(anyhow!("{instance} has left something on this machine: `mainstay down --leftovers` lists it"))
         }

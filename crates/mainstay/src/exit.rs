@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use mainstay_errors::error_chain;
+
 pub enum Exit {
     /// Told to do something that cannot be done.
     Refused(anyhow::Error),
@@ -15,11 +17,11 @@ impl Exit {
     pub fn report(self) -> ExitCode {
         match self {
             Self::Refused(error) => {
-                eprintln!("mainstay: {error:#}");
+                eprintln!("mainstay: {}", error_chain(error.as_ref()));
                 ExitCode::from(1)
             }
             Self::Failed(error) => {
-                eprintln!("mainstay: {error:#}");
+                eprintln!("mainstay: {}", error_chain(error.as_ref()));
                 ExitCode::from(2)
             }
             Self::Usage(error) => {

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, fmt::Display, time::Duration};
 
 use anyhow::{Context, anyhow};
 use mainstay_agent::leftovers::{Instance, LeftoversError, Traces, Verdict, observe, plan, remove};
+use mainstay_errors::error_chain;
 
 use crate::{
     cli::{DownOptions, is_root},
@@ -79,7 +80,7 @@ async fn remove_all(left_over: &[&Instance], grace: Duration) -> Result<(), Exit
         failures.extend(remove_one(instance, grace).await?);
     }
     for error in &failures {
-        eprintln!("mainstay: {:#}", Chain(error));
+        eprintln!("mainstay: {}", error_chain(error));
     }
     let mut after = look().await?;
     after.retain(|instance, traces| left_over.contains(&instance) && Verdict::of(traces) == Verdict::LeftOver);
@@ -119,20 +120,5 @@ fn describe(instance: &Instance, traces: &Traces) {
 fn list(what: &str, all: impl IntoIterator<Item = impl Display>) {
     for one in all {
         println!("  {what} {one}");
-    }
-}
-
-/// An error with its causes, in one line.
-pub struct Chain<'a>(pub &'a LeftoversError);
-
-impl Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut next: Option<&dyn std::error::Error> = Some(self.0);
-        let mut separator = "";
-        while let Some(error) = next {
-            write!(f, "{separator}{error}")?;
-            (next, separator) = (error.source(), ": ");
-        }
-        Ok(())
     }
 }

@@ -41,13 +41,7 @@ impl NetworkError {
 
     /// The error and its causes in one line, for logs.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            text.push_str(&format!(": {error}"));
-            cause = error.source();
-        }
-        text
+        mainstay_errors::error_chain(self)
     }
 }
 

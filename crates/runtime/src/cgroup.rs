@@ -1,4 +1,4 @@
-//! Control groups, version 1 and 2: made, limited, counted, emptied and removed.
+//! Creates, limits, measures, kills and removes cgroups of version 1 and 2.
 //!
 //! A machine that has both kinds mounted is treated as version 1, as its controllers are there. A group is a path that
 //! is the same in every hierarchy.
@@ -11,13 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mainstay_errors::with_path;
 use mainstay_files::mountinfo::{self, Mount};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-use crate::{error::at_path, spec::Resources};
+use crate::spec::Resources;
 
 mod limits;
 mod usage;
@@ -34,13 +35,13 @@ pub enum Layout {
 
 pub fn layout() -> &'static Layout {
     static LAYOUT: OnceLock<Layout> = OnceLock::new();
-    LAYOUT.get_or_init(|| Layout::of(&mountinfo::read().unwrap_or_default()))
+    LAYOUT.get_or_init(|| Layout::from_mounts(&mountinfo::read().unwrap_or_default()))
 }
 
 /// Why containers cannot be made for want of cgroups; empty if they can.
 pub fn what_is_missing() -> Vec<String> {
     match mountinfo::read() {
-        Ok(mounts) => missing(&Layout::of(&mounts), &|path| path.exists()),
+        Ok(mounts) => missing(&Layout::from_mounts(&mounts), &|path| path.exists()),
         Err(error) => vec![format!("the table of mounts: read /proc/self/mountinfo: {error}")],
     }
 }
@@ -72,7 +73,7 @@ fn missing(layout: &Layout, exists: &dyn Fn(&Path) -> bool) -> Vec<String> {
 }
 
 impl Layout {
-    fn of(mounts: &[Mount]) -> Self {
+    fn from_mounts(mounts: &[Mount]) -> Self {
         let mut v1: Vec<(Vec<String>, PathBuf)> = Vec::new();
         let mut v2 = PathBuf::from("/sys/fs/cgroup");
         for mount in mounts {
@@ -104,7 +105,7 @@ pub struct Cgroup<'a> {
 }
 
 impl Cgroup<'static> {
-    pub fn at(path: impl Into<PathBuf>) -> Self {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
         let path: PathBuf = path.into();
         let path = path.strip_prefix("/").map_or_else(|_| path.clone(), Path::to_path_buf);
         Self { layout: layout(), path }
@@ -149,7 +150,7 @@ impl Cgroup<'_> {
                         create_cpuset(root, &self.path)?;
                     } else {
                         let dir = root.join(&self.path);
-                        fs::create_dir_all(&dir).map_err(|error| at_path("make", &dir, &error))?;
+                        fs::create_dir_all(&dir).map_err(|error| with_path("make", &dir, &error))?;
                     }
                 }
                 Ok(())
@@ -161,7 +162,7 @@ impl Cgroup<'_> {
     pub fn add(&self, pid: i32) -> io::Result<()> {
         for dir in self.dirs() {
             let file = dir.join("cgroup.procs");
-            fs::write(&file, pid.to_string()).map_err(|error| at_path("write", &file, &error))?;
+            fs::write(&file, pid.to_string()).map_err(|error| with_path("write", &file, &error))?;
         }
         Ok(())
     }
@@ -272,7 +273,7 @@ fn create_cpuset(root: &Path, path: &Path) -> io::Result<()> {
 
 fn make_dir(dir: &Path) -> io::Result<()> {
     match fs::create_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(at_path("make", dir, &error)),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(with_path("make", dir, &error)),
         _ => Ok(()),
     }
 }
@@ -320,7 +321,7 @@ mod tests {
         33 29 0:30 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
 
     fn layout_of(table: &str) -> Layout {
-        Layout::of(&mountinfo::parse(table.as_bytes()))
+        Layout::from_mounts(&mountinfo::parse(table.as_bytes()))
     }
 
     #[test]

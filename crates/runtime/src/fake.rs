@@ -1,4 +1,4 @@
-//! A runtime in memory, for tests of what stands above one.
+//! A container runtime in memory, for tests of the agent.
 //!
 //! Containers are records: they start at once and run until the test says otherwise
 //! ([`Fake::exit`], [`Fake::oom`]) or they are stopped. It obeys the same [`suite`](crate::suite) as the real
@@ -46,7 +46,7 @@ pub enum Call {
 
 /// One call as it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct RecordedCall {
     pub call: Call,
     /// The pod's name for sandboxes, the container's for containers, empty for the rest.
     pub of: String,
@@ -56,12 +56,12 @@ pub struct Made {
 
 /// What an exec does: it takes this long and answers this.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Executed {
+pub struct ExecResult {
     pub takes: Duration,
     pub output: ExecOutput,
 }
 
-impl Executed {
+impl ExecResult {
     /// Ends at once with this code and no output.
     pub fn code(exit_code: i32) -> Self {
         Self { output: ExecOutput { exit_code, ..ExecOutput::default() }, ..Self::default() }
@@ -87,11 +87,11 @@ impl Default for Fake {
 impl Fake {
     /// Empty but for the image `busybox`.
     pub fn new() -> Self {
-        Self::at(Timestamp::now)
+        Self::with_clock(Timestamp::now)
     }
 
     /// With a clock of the test's own.
-    pub fn at(clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+    pub fn with_clock(clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self {
             state: Mutex::default(),
             images: FakeImages::new(),

@@ -12,11 +12,10 @@ use std::{
     path::Path,
 };
 
+use mainstay_errors::with_path;
 use nix::libc;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use serde::{Deserialize, Serialize};
-
-use crate::error::at_path;
 
 /// Ids in each pod's block, as upstream's kubelet has it.
 pub const IDS_PER_POD: u32 = 65536;
@@ -55,7 +54,7 @@ struct MountAttr {
 /// it comes along, idmapped too where its file system allows that; where not, its files belong to nobody inside.
 pub fn clone_mount(source: &Path, users: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    let named = |error: io::Error| at_path("clone the mount of", source, &error);
+    let named = |error: io::Error| with_path("clone the mount of", source, &error);
     let tree = open_tree(rustix::fs::CWD, source, flags).map_err(|error| named(error.into()))?;
     if set_idmap(&tree, users, true).is_ok() {
         return Ok(tree);
@@ -69,7 +68,7 @@ pub fn clone_mount(source: &Path, users: BorrowedFd<'_>) -> io::Result<OwnedFd> 
 pub fn clone_layer(source: &Path, users: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = open_tree(rustix::fs::CWD, source, flags)
-        .map_err(|error| at_path("clone the mount of", source, &error.into()))?;
+        .map_err(|error| with_path("clone the mount of", source, &error.into()))?;
     set_idmap(&tree, users, false).map_err(|error| refused(source, &error))?;
     Ok(tree)
 }
@@ -107,7 +106,7 @@ fn set_idmap(tree: &OwnedFd, users: BorrowedFd<'_>, recursive: bool) -> io::Resu
 /// The user namespace of a process, held open.
 pub fn open_namespace(pid: i32) -> io::Result<OwnedFd> {
     let path = format!("/proc/{pid}/ns/user");
-    let file = fs::File::open(&path).map_err(|error| at_path("open", Path::new(&path), &error))?;
+    let file = fs::File::open(&path).map_err(|error| with_path("open", Path::new(&path), &error))?;
     Ok(file.into())
 }
 

@@ -1,4 +1,4 @@
-//! What a runtime holds, as it says itself.
+//! Status of sandboxes and containers as a runtime reports it.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf};
 

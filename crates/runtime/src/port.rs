@@ -1,4 +1,4 @@
-//! The ports: what a runtime does for the agent, and what the built-in runtime asks of the network.
+//! The traits [`Runtime`], which every container runtime implements, and [`PodNetwork`], which the built-in runtime calls.
 
 use std::{collections::BTreeSet, net::IpAddr, path::Path, time::Duration};
 
@@ -19,7 +19,7 @@ pub type Result<T> = std::result::Result<T, RuntimeError>;
 /// again by [`Runtime::observe`]. All calls may be repeated: what is already so is not an error.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    async fn about(&self) -> Result<About>;
+    async fn version(&self) -> Result<RuntimeVersion>;
 
     /// Everything this runtime holds for this agent: of one pod, or of all.
     async fn observe(&self, pod: Option<&PodUid>) -> Result<Observed>;
@@ -81,7 +81,7 @@ pub trait Runtime: Send + Sync + 'static {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct About {
+pub struct RuntimeVersion {
     /// As in a container's id: `mainstay`, `containerd`.
     pub name: String,
     pub version: String,

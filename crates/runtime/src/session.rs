@@ -1,4 +1,4 @@
-//! Streams into and out of containers.
+//! Sessions of exec and attach: standard streams of a process in a container, its terminal size and its exit code.
 
 use std::pin::Pin;
 

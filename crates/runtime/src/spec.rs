@@ -1,4 +1,4 @@
-//! What a runtime is asked to make. Complete: defaults of the API are already filled in.
+//! Specs of sandboxes and containers, as the agent hands them to a runtime: defaults of the API are already filled in.
 
 use std::{collections::BTreeMap, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! What every backend refuses before it looks at its contents.
+//! Validates transactions before a backend decides them: size, number of operations, keys.
 
 use std::{collections::HashSet, sync::Arc};
 

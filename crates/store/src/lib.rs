@@ -9,17 +9,19 @@
 mod check;
 pub mod embedded;
 pub mod etcd;
+#[cfg(any(test, feature = "testing"))]
 pub mod memory;
 mod mvcc;
-#[cfg(any(test, feature = "suite"))]
+#[cfg(any(test, feature = "testing"))]
 pub mod suite;
 mod types;
 
 pub use check::TXN_BYTES;
 pub use embedded::Embedded;
 pub use etcd::{Etcd, EtcdConfig, EtcdConfigError, EtcdConnectError};
+#[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
 pub use types::{
-    Change, Compare, Entry, Expect, Facet, Interest, List, Listing, Memo, Notice, Op, Outcome, Revision, Store,
-    StoreError, Txn, Watch,
+    Change, Compare, Entry, Expect, IndexMatch, List, Listing, Memo, Op, Outcome, Revision, Store, StoreError, Txn,
+    Watch, WatchEvent, WatchIndex,
 };

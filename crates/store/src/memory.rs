@@ -1,4 +1,4 @@
-//! The reference model: a store so plain that it can be read for what a store is.
+//! The reference model of a store, in memory and as plain as possible.
 //!
 //! It keeps every transaction ever made and answers from that log; compaction only moves
 //! a line that nobody may ask behind. Other backends are compared with it, and tests that need a
@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::{Change, Entry, Expect, List, Listing, Notice, Op, Outcome, Revision, Store, StoreError, Txn, Watch};
+use crate::{Change, Entry, Expect, List, Listing, Op, Outcome, Revision, Store, StoreError, Txn, Watch, WatchEvent};
 
 type Keys = BTreeMap<Arc<str>, Arc<Entry>>;
 
@@ -55,7 +55,7 @@ impl Model {
     }
 
     /// The whole contents at a revision, by replay.
-    fn at(&self, revision: Revision) -> Keys {
+    fn keys_at(&self, revision: Revision) -> Keys {
         let mut keys = Keys::new();
         for change in self.log.iter().take_while(|c| c.revision <= revision) {
             match &change.current {
@@ -118,7 +118,7 @@ impl Store for Memory {
         let keys = match revision == model.revision {
             true => &model.current,
             false => {
-                past = model.at(revision);
+                past = model.keys_at(revision);
                 &past
             }
         };
@@ -167,25 +167,25 @@ struct Follower {
 }
 
 impl Follower {
-    fn look(&mut self) -> Option<Notice> {
+    fn look(&mut self) -> Option<WatchEvent> {
         let model = self.store.0.model.lock();
         let news = model.log.iter().filter(|c| c.revision > self.after && c.key.starts_with(&self.prefix));
         let news: Vec<Change> = news.cloned().collect();
         self.after = model.revision;
         if !news.is_empty() {
-            return Some(Notice::Changes(news));
+            return Some(WatchEvent::Changes(news));
         }
-        std::mem::take(&mut self.progress_wanted).then_some(Notice::Progress(self.after))
+        std::mem::take(&mut self.progress_wanted).then_some(WatchEvent::Progress(self.after))
     }
 }
 
 #[async_trait]
 impl Watch for Follower {
-    async fn next(&mut self) -> Result<Notice, StoreError> {
+    async fn next(&mut self) -> Result<WatchEvent, StoreError> {
         loop {
             self.newest.mark_unchanged();
-            if let Some(notice) = self.look() {
-                return Ok(notice);
+            if let Some(event) = self.look() {
+                return Ok(event);
             }
             // The sender lives in `store`, so this waits for a commit and nothing else.
             if self.newest.changed().await.is_err() {

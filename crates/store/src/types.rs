@@ -1,4 +1,4 @@
-//! The port: what a backend promises, and the values that cross it.
+//! The [`Store`] trait, which every backend implements, and the values of its calls.
 
 use std::{any::Any, fmt, sync::Arc, sync::OnceLock};
 
@@ -116,8 +116,8 @@ pub struct Change {
 }
 
 #[derive(Debug)]
-pub enum Notice {
-    /// Changes in revision order; those of one transaction are never split over two notices.
+pub enum WatchEvent {
+    /// Changes in revision order; those of one transaction are never split over two events.
     Changes(Vec<Change>),
     /// Everything up to here has been delivered.
     Progress(Revision),
@@ -126,26 +126,26 @@ pub enum Notice {
 /// A running watch. Dropping it ends it.
 #[async_trait]
 pub trait Watch: Send {
-    /// The next notice. Cancel safe: a dropped call loses nothing.
+    /// The next event. Cancel safe: a dropped call loses nothing.
     /// After an error the watch is over.
-    async fn next(&mut self) -> Result<Notice, StoreError>;
+    async fn next(&mut self) -> Result<WatchEvent, StoreError>;
 
-    /// Asks for a [`Notice::Progress`], which follows once it can truthfully be given.
+    /// Asks for a [`WatchEvent::Progress`], which follows once it can truthfully be given.
     fn request_progress(&mut self);
 }
 
-/// Something that entries can be told apart by, such as a field of theirs.
-pub trait Facet: Send + Sync {
-    /// Facets of one prefix that have the same name give the same values.
+/// A value of each entry by which watches are indexed, such as a field: a change wakes only the watches of its values.
+pub trait WatchIndex: Send + Sync {
+    /// Indexes of one prefix that have the same name give the same values.
     fn name(&self) -> &str;
 
-    fn of<'a>(&self, entry: &'a Entry) -> &'a str;
+    fn value<'a>(&self, entry: &'a Entry) -> &'a str;
 }
 
 /// Of all changes below a prefix, those of entries with this value, before or after the change.
 #[derive(Clone)]
-pub struct Interest {
-    pub facet: Arc<dyn Facet>,
+pub struct IndexMatch {
+    pub index: Arc<dyn WatchIndex>,
     pub value: Box<str>,
 }
 
@@ -164,8 +164,13 @@ pub trait Store: Send + Sync + 'static {
     /// The same for somebody who is interested in a part of it. Changes outside of it may be left out, or not:
     /// whoever watches looks for himself. A backend that leaves them out saves a thousand watches of a thousand
     /// parts from being woken for each other's changes.
-    async fn watch_part(&self, prefix: &str, after: Revision, part: Interest) -> Result<Box<dyn Watch>, StoreError> {
-        drop(part);
+    async fn watch_indexed(
+        &self,
+        prefix: &str,
+        after: Revision,
+        only: IndexMatch,
+    ) -> Result<Box<dyn Watch>, StoreError> {
+        drop(only);
         self.watch(prefix, after).await
     }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use mainstay_store::{
-    Embedded, List, Notice, Op, Outcome, Revision, Store, Txn,
+    Embedded, List, Op, Outcome, Revision, Store, Txn, WatchEvent,
     embedded::{Options, verify},
 };
 
@@ -190,8 +190,8 @@ async fn examine(dir: &Path, acknowledged: &mut Acknowledged) {
         watch.request_progress();
         let mut expected = from;
         loop {
-            match watch.next().await.expect("notice") {
-                Notice::Changes(changes) => {
+            match watch.next().await.expect("event") {
+                WatchEvent::Changes(changes) => {
                     for change in changes {
                         expected += 1;
                         let value = &change.current.as_ref().expect("a value").value;
@@ -201,7 +201,7 @@ async fn examine(dir: &Path, acknowledged: &mut Acknowledged) {
                         }
                     }
                 }
-                Notice::Progress(at) => {
+                WatchEvent::Progress(at) => {
                     assert_eq!((at, expected), (now, last), "writer {writer}: all of it");
                     break;
                 }

@@ -15,7 +15,7 @@ fn pod(spec: Value) -> Pod {
 
 fn with_apparmor(names: &[&str]) -> Host {
     let profiles = names.iter().map(|name| (*name).to_owned()).collect();
-    Host { apparmor: apparmor::Host { enabled: true, profiles }, ..Host::default() }
+    Host { apparmor: apparmor::AppArmorSupport { enabled: true, profiles }, ..Host::default() }
 }
 
 fn refusal(spec: Value, host: &Host) -> Option<(&'static str, String)> {

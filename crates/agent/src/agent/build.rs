@@ -46,7 +46,7 @@ impl Agent {
             make_directory(directory)?;
         }
         let (runtime, bridge) = start_engine(&settings, &engine, cluster_range).await?;
-        let about = runtime.about().await?;
+        let version = runtime.version().await?;
         let wake = Wake::default();
         let pods = Arc::new(Pods::new(wake.clone()).adapting(match settings.network {
             Network::Bridge => |_| {},
@@ -128,7 +128,7 @@ impl Agent {
         };
         let traffic = cluster.as_ref().map(|cluster| cluster.services.traffic.clone()).unwrap_or_default();
         let context = WorkerContext {
-            runtime_name: about.name,
+            runtime_name: version.name,
             specs: Specs::new(settings.clone(), objects.clone(), volumes.clone(), events.clone()),
             probes: Probes::new(runtime.clone(), events.clone(), wake.clone(), policies),
             hooks: Hooks::new(runtime.clone()),

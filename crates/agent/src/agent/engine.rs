@@ -12,7 +12,7 @@ use mainstay_runtime::{
 
 use super::AgentError;
 use crate::{
-    leftovers::{Instance, orphans::remove_orphans},
+    leftovers::{Instance, find_data_dirs, orphans::remove_orphans},
     network::BridgeNetwork,
     settings::Settings,
 };
@@ -51,6 +51,7 @@ pub async fn start_engine(
             let directory = settings.runtime_directory.clone();
             let mut options = ImageOptions { insecure: insecure.clone(), ..ImageOptions::default() };
             options.hidden.extend(settings.store_directory.clone());
+            options.find_hidden = find_data_dirs;
             let images = ImageStore::open_with(&directory.join("images"), options)?;
             let builtin = Builtin::open(BuiltinSettings {
                 directory,

@@ -28,6 +28,7 @@ use mainstay_api::{
     heal::{self, Budget, Policy},
     validation::labels,
 };
+use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
 
@@ -118,7 +119,10 @@ impl BudgetLeases {
             Some(client) => match tokio::time::timeout(API_TIMEOUT, acquire_lease(client, request, now)).await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, "cannot read the restart budget of a set; this node's share of it counts");
+                    tracing::debug!(
+                        error = error_chain(&error),
+                        "cannot read the restart budget of a set; this node's share of it counts"
+                    );
                     self.count_local(request, now)
                 }
                 Err(_) => self.count_local(request, now),

@@ -6,7 +6,7 @@ use k8s_openapi::{
 };
 use mainstay_runtime::{
     ContainerSpec, PodUid, SandboxSpec,
-    fake::{Executed, Fake},
+    fake::{ExecResult, Fake},
     observed::PodRef,
 };
 use tokio::{
@@ -38,7 +38,7 @@ async fn run(
 ) -> Result<(), String> {
     let runtime = Arc::new(Fake::new());
     runtime.on_exec(move |_, _| {
-        let mut executed = Executed::code(code);
+        let mut executed = ExecResult::code(code);
         executed.takes = Duration::from_secs(takes);
         executed.output.stderr = b"oh".to_vec();
         Ok(executed)

@@ -41,8 +41,10 @@ pub async fn renew(
             _ => match look(&identity, &client, &node, &addresses, &directory, share).await {
                 Ok(()) => continue,
                 Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "cannot renew the machine's certificates; will try again");
+                    tracing::warn!(
+                        error = mainstay_errors::error_chain(&error),
+                        "cannot renew the machine's certificates; will try again"
+                    );
                     AGAIN
                 }
             },

@@ -9,6 +9,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{Api, Client, api::PostParams, runtime::watcher};
+use mainstay_errors::error_chain;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use sha2::{Digest, Sha256};
 
@@ -125,7 +126,7 @@ async fn ask(client: &Client, name: &str, purpose: &Purpose<'_>, pem: String) ->
             Ok(Some(None)) => {} // not there yet, or cleared away: the time limit decides
             Ok(None) => return Err(JoinError::NoAnswer { name: name.to_owned() }),
             Err(error) => {
-                tracing::debug!(%error, "cannot follow the request for a certificate");
+                tracing::debug!(error = error_chain(&error), "cannot follow the request for a certificate");
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
         }

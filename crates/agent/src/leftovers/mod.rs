@@ -7,6 +7,7 @@
 //!
 //! Nothing is deleted through a mount, and no process gets a signal that is not a pod's.
 
+mod data_dirs;
 pub mod locks;
 pub mod names;
 pub mod observe;
@@ -15,6 +16,7 @@ pub mod plan;
 mod processes;
 pub mod remove;
 
+pub use data_dirs::find_data_dirs;
 pub use names::Instance;
 pub use observe::{InstanceRecord, Traces, observe};
 pub use plan::{Step, Verdict, plan};

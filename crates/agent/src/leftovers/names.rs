@@ -14,7 +14,7 @@ use mainstay_network::bridge_name;
 use xxhash_rust::xxh3::xxh3_64;
 
 const STOCK: &str = "mainstay";
-const STOCK_DATA_DIR: &str = "/var/lib/mainstay";
+pub const STOCK_DATA_DIR: &str = "/var/lib/mainstay";
 const HASH_DIGITS: usize = 8;
 /// Sandboxes and containers are named by UUIDs without dashes.
 const ID_DIGITS: usize = 32;

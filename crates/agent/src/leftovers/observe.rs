@@ -160,7 +160,7 @@ pub(super) fn cgroup_roots(mounts: &[mountinfo::Mount]) -> BTreeSet<PathBuf> {
     hierarchies.map(|mount| mount.mount_point.clone()).collect()
 }
 
-fn named_directories(parent: &Path) -> io::Result<Vec<(Instance, PathBuf)>> {
+pub(super) fn named_directories(parent: &Path) -> io::Result<Vec<(Instance, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(parent)? {
         let entry = entry?;

@@ -14,6 +14,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
+use mainstay_errors::error_chain;
 use serde_json::{Value, json};
 
 use crate::leftovers::Instance;
@@ -67,7 +68,9 @@ pub async fn mark_pods_ended(client: &Client, node_name: &str) {
     };
     match tokio::time::timeout(DEADLINE, all).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "cannot say in the API that the pods of this node end"),
+        Ok(Err(error)) => {
+            tracing::warn!(error = error_chain(&error), "cannot say in the API that the pods of this node end")
+        }
         Err(_) => tracing::warn!("cannot say in the API that the pods of this node end: it does not answer"),
     }
 }

@@ -22,6 +22,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
+use mainstay_errors::error_chain;
 use mainstay_runtime::Runtime;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -83,7 +84,7 @@ pub struct Keeper {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeepError {
-    #[error("{doing}: {source}")]
+    #[error("{doing}")]
     Api {
         doing: &'static str,
         #[source]
@@ -151,7 +152,7 @@ impl Keeper {
         };
         match tokio::time::timeout(DEADLINE, told).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "cannot say in the API that the agent stops"),
+            Ok(Err(error)) => tracing::warn!(error = error_chain(&error), "cannot say in the API that the agent stops"),
             Err(_) => tracing::warn!("cannot say in the API that the agent stops: it does not answer"),
         }
     }
@@ -177,9 +178,11 @@ impl Keeper {
                 Err(error) => {
                     match &error {
                         KeepError::Api { source, .. } if matches!(**source, kube::Error::Api(_)) => {
-                            tracing::warn!(%error, "cannot keep the node current; will try again");
+                            tracing::warn!(error = error_chain(&error), "cannot keep the node current; will try again");
                         }
-                        _ => tracing::debug!(%error, "cannot keep the node current; will try again"),
+                        _ => {
+                            tracing::debug!(error = error_chain(&error), "cannot keep the node current; will try again")
+                        }
                     }
                     tokio::time::sleep(retries.record_failure()).await;
                 }
@@ -212,8 +215,8 @@ impl Keeper {
     async fn see(&self) -> Seen {
         let runtime = &self.parts.runtime;
         let answers = async {
-            let about = runtime.about().await.map_err(|error| error.to_string());
-            (about, runtime.images().list().await.unwrap_or_default())
+            let version = runtime.version().await.map_err(|error| error.to_string());
+            (version, runtime.images().list().await.unwrap_or_default())
         };
         let silent = || (Err("it does not answer".to_owned()), Vec::new());
         let (runtime, images) = tokio::time::timeout(DEADLINE / 2, answers).await.unwrap_or_else(|_| silent());
@@ -329,7 +332,7 @@ impl Keeper {
                     tokio::time::sleep(self.parts.settings.heartbeat).await;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "cannot renew the node's lease; will try again");
+                    tracing::debug!(error = error_chain(&error), "cannot renew the node's lease; will try again");
                     refused += 1;
                     if matches!(error, KeepError::Silent) || refused == REFUSALS {
                         self.parts.servers.leave();

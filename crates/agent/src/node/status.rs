@@ -9,7 +9,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
-use mainstay_runtime::{About, images::Image};
+use mainstay_runtime::{RuntimeVersion, images::Image};
 use serde_json::{Value, json};
 
 use super::{
@@ -26,7 +26,7 @@ const MOST_NAMES: usize = 5;
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// The runtime, or why it does not answer.
-    pub runtime: Result<About, String>,
+    pub runtime: Result<RuntimeVersion, String>,
     pub measured: Measured,
     /// Conditions of pressure that hold.
     pub pressures: BTreeSet<&'static str>,

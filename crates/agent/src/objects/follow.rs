@@ -13,6 +13,7 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     runtime::watcher::{self, Event, watcher},
 };
+use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
@@ -183,9 +184,9 @@ where
                     self.tell(&known);
                 }
                 Err(error) => {
-                    tracing::debug!(%error, kind = std::any::type_name::<K>(), "cannot follow");
+                    tracing::debug!(error = error_chain(&error), kind = std::any::type_name::<K>(), "cannot follow");
                     if !matches!(*self.told.borrow(), State::Told(_)) {
-                        self.fall_back(&mut known, &error.to_string());
+                        self.fall_back(&mut known, &error_chain(&error));
                     }
                     tokio::time::sleep(retries.record_failure()).await;
                 }

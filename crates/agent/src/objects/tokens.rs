@@ -11,6 +11,7 @@ use k8s_openapi::api::{
     core::v1::{Pod, ServiceAccount},
 };
 use kube::{Api, Client, api::PostParams};
+use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
@@ -118,7 +119,7 @@ impl Tokens {
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
                 return Err(Lack::Missing);
             }
-            Ok(Err(error)) => return Err(Lack::Unreachable(error.to_string())),
+            Ok(Err(error)) => return Err(Lack::Unreachable(error_chain(&error))),
             Err(_) => return Err(Lack::Unreachable("the API does not answer".to_owned())),
         };
         let status = answer.status.ok_or_else(|| Lack::Unreachable("the API gave no token".to_owned()))?;

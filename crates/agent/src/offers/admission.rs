@@ -9,6 +9,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Client, core::Request};
 use mainstay_api::{offer::Ports, wellknown::mainstay::REFUSED_BY};
+use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -254,7 +255,7 @@ impl OfferAdmission {
             // It is elsewhere, another, or going: the next we hear of it says so.
             Err(kube::Error::Api(status)) if matches!(status.code, 403 | 409) => Answer::Done,
             Err(error) => {
-                tracing::debug!(%uid, %error, "cannot give a pod back; will try again");
+                tracing::debug!(%uid, error = error_chain(&error), "cannot give a pod back; will try again");
                 Answer::Again
             }
         }

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::MicroTime};
 use kube::{Api, Client, api::DeleteParams};
 use mainstay_api::offer::{Offer, OfferSpec, Ports};
+use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -135,7 +136,7 @@ impl OfferPublisher {
         match tokio::time::timeout(DEADLINE, publish_own(&self.offers, &offer)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failed::Foreign),
-            Ok(Err(error)) => Err(Failed::Other(error.to_string())),
+            Ok(Err(error)) => Err(Failed::Other(error_chain(&error))),
             Err(_) => Err(Failed::Other("the API does not answer".to_owned())),
         }
     }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, ExecAction, PodSpec, PodStatus
 use mainstay_api::heal::ANNOTATION;
 use mainstay_runtime::{
     ContainerSpec, SandboxSpec,
-    fake::{Call, Executed, Fake},
+    fake::{Call, ExecResult, Fake},
     observed::PodRef,
 };
 use tokio::sync::mpsc;
@@ -49,7 +49,7 @@ impl World {
                 "liveness" => &script.liveness,
                 _ => &script.readiness,
             };
-            let mut executed = Executed::code(code.load(Ordering::SeqCst));
+            let mut executed = ExecResult::code(code.load(Ordering::SeqCst));
             executed.takes = Duration::from_secs(script.takes.load(Ordering::SeqCst) as u64);
             executed.output.stderr = b"not well".to_vec();
             Ok(executed)

@@ -10,6 +10,7 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
+use mainstay_errors::error_chain;
 use mainstay_network::catalogue::Key;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::mpsc, time::Instant};
@@ -98,7 +99,7 @@ pub async fn follow<K: Followed>(api: Api<K>, file: PathBuf, told: mpsc::Sender<
                 told.send(News::Gone(key(&object))).await.ok()
             }
             Some(Err(error)) => {
-                tracing::debug!(%error, kind = %K::kind(&()), "cannot follow; will follow again");
+                tracing::debug!(error = error_chain(&error), kind = %K::kind(&()), "cannot follow; will follow again");
                 told.send(News::Interrupted).await.ok()
             }
         };

@@ -22,6 +22,7 @@ use kube::{
     api::{DeleteParams, PostParams, Preconditions},
 };
 use mainstay_api::wellknown::kubernetes::MIRROR_POD;
+use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
@@ -225,7 +226,12 @@ impl Mirrors {
                 false
             }
             Err(error) => {
-                tracing::debug!(namespace = key.0, name = key.1, %error, "cannot show a static pod in the API");
+                tracing::debug!(
+                    namespace = key.0,
+                    name = key.1,
+                    error = error_chain(&error),
+                    "cannot show a static pod in the API"
+                );
                 false
             }
         }
@@ -239,7 +245,12 @@ impl Mirrors {
             Ok(_) => self.gone(key, uid),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => self.gone(key, uid),
             Err(error) => {
-                tracing::debug!(namespace = key.0, name = key.1, %error, "cannot remove a mirror pod");
+                tracing::debug!(
+                    namespace = key.0,
+                    name = key.1,
+                    error = error_chain(&error),
+                    "cannot remove a mirror pod"
+                );
                 return false;
             }
         }

@@ -11,6 +11,7 @@ use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher},
 };
+use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use tokio_util::sync::CancellationToken;
 
@@ -80,9 +81,12 @@ impl PodWatch {
                 }
                 // Logged once, however long it lasts.
                 Err(error) if !std::mem::replace(&mut warned, true) => {
-                    tracing::warn!(%error, "cannot watch the pods of this node; will retry until it can");
+                    tracing::warn!(
+                        error = error_chain(&error),
+                        "cannot watch the pods of this node; will retry until it can"
+                    );
                 }
-                Err(error) => tracing::debug!(%error, "still cannot watch the pods of this node"),
+                Err(error) => tracing::debug!(error = error_chain(&error), "still cannot watch the pods of this node"),
             }
         }
         self.admission.close().await;

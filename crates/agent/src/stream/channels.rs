@@ -9,6 +9,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use http::{HeaderMap, header};
+use mainstay_spdy::server::Closed;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream},
     sync::mpsc,
@@ -22,7 +23,7 @@ use tokio_tungstenite::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{answer::Refusal, spdy::connection::Gone, upgrade};
+use super::{answer::Refusal, upgrade};
 
 pub const STDIN: u8 = 0;
 pub const STDOUT: u8 = 1;
@@ -181,12 +182,12 @@ impl Socket {
 }
 
 impl Writer {
-    pub async fn send(&self, bytes: Bytes) -> Result<(), Gone> {
+    pub async fn send(&self, bytes: Bytes) -> Result<(), Closed> {
         let message = self.form.encode(self.channel, &bytes);
         tokio::select! {
             biased;
-            () = self.gone.cancelled() => Err(Gone),
-            sent = self.out.send(message) => sent.map_err(|_| Gone),
+            () = self.gone.cancelled() => Err(Closed),
+            sent = self.out.send(message) => sent.map_err(|_| Closed),
         }
     }
 }

@@ -8,6 +8,7 @@ use mainstay_runtime::{
     ContainerId, Runtime, RuntimeError,
     session::{Attach, Exec, Session},
 };
+use mainstay_spdy::server as spdy;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +17,6 @@ use super::{
     channels::{self, ERROR, RESIZE, STDERR, STDIN, STDOUT, Socket},
     remote::{self, Ended, Remote, Sink},
     server::Parts,
-    spdy,
     upgrade::{self, Io, Pending, Wish},
 };
 

@@ -14,6 +14,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Request, header};
 use hyper::body::Incoming;
 use mainstay_runtime::session::Tunnel;
+use mainstay_spdy::server as spdy;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::mpsc,
@@ -25,7 +26,6 @@ use super::{
     channels::{self, Socket},
     remote::Sink,
     server::Parts,
-    spdy,
     upgrade::{self, Io, Pending, Wish},
 };
 

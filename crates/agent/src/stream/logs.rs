@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use jiff::Timestamp;
+use mainstay_errors::error_chain;
 use mainstay_runtime::{PodUid, Runtime};
 use tokio::{
     sync::{broadcast, mpsc},
@@ -37,7 +38,7 @@ pub async fn answer(parts: &Parts, namespace: &str, pod: &str, container: &str, 
     let (to, from) = mpsc::channel(4);
     tokio::spawn(async move {
         if let Err(error) = read::read(&log.path, &options, run, to).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "cannot read a log");
+            tracing::warn!(error = error_chain(&error), "cannot read a log");
         }
     });
     Ok(answer::stream("text/plain", ReceiverStream::new(from).map(Ok)))

@@ -1,7 +1,7 @@
 //! The agent's own HTTPS server: logs, exec, attach, port-forward, statistics, at the paths a kubelet has.
 //!
 //! Only servers of the cluster and administrators get through the handshake (see [`crate::tls`]). Servers pass on what clients of the API send, upgraded connections included, so
-//! the protocols of those are spoken here: [`channels`] (WebSocket) and [`spdy`]. Both become a [`remote::Remote`],
+//! the protocols of those are spoken here: [`channels`] (WebSocket) and [`mainstay_spdy`]. Both become a [`remote::Remote`],
 //! which is what a process in a container is connected to.
 
 pub mod answer;
@@ -14,7 +14,6 @@ mod logs;
 pub mod remote;
 pub mod route;
 pub mod server;
-pub mod spdy;
 pub mod stats;
 mod tunnel;
 pub mod upgrade;

@@ -3,6 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 use mainstay_runtime::session::{Input, Output, Session, TerminalSize};
+use mainstay_spdy::server::{self as spdy, Closed};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{
@@ -11,7 +12,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{channels, spdy, spdy::connection::Gone};
+use super::channels;
 
 const PIECE: usize = 32 * 1024;
 
@@ -22,7 +23,7 @@ pub enum Sink {
 }
 
 impl Sink {
-    pub async fn send(&self, bytes: Bytes) -> Result<(), Gone> {
+    pub async fn send(&self, bytes: Bytes) -> Result<(), Closed> {
         match self {
             Self::Spdy(stream) => stream.send(bytes).await,
             Self::Channel(channel) => channel.send(bytes).await,
@@ -30,7 +31,7 @@ impl Sink {
     }
 
     /// No more comes here. Channels of a WebSocket have no such word.
-    pub async fn finish(&self) -> Result<(), Gone> {
+    pub async fn finish(&self) -> Result<(), Closed> {
         match self {
             Self::Spdy(stream) => stream.finish().await,
             Self::Channel(_) => Ok(()),

@@ -17,6 +17,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use mainstay_errors::error_chain;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -68,7 +69,7 @@ pub async fn mark_on_disk(client: &Client, volume: &PersistentVolume) -> Result<
         return Ok(());
     }
     match tokio::time::timeout(ANSWER, mark(client, volume, true)).await {
-        Ok(result) => result.map_err(|error| error.to_string()),
+        Ok(result) => result.map_err(|error| error_chain(&error)),
         Err(_) => Err("the API does not answer".to_owned()),
     }
 }
@@ -108,12 +109,12 @@ impl LocalPath {
             if !told {
                 match tokio::time::timeout(ANSWER, self.tell()).await {
                     Ok(Ok(())) => told = true,
-                    Ok(Err(error)) => tracing::debug!(%error, "cannot say yet where volumes lie"),
+                    Ok(Err(error)) => tracing::debug!(error = error_chain(&error), "cannot say yet where volumes lie"),
                     Err(_) => tracing::debug!("cannot say yet where volumes lie: no answer"),
                 }
             }
             if let Err(error) = self.sweep().await {
-                tracing::debug!(%error, "cannot look after volumes");
+                tracing::debug!(error = error_chain(&error), "cannot look after volumes");
             }
             let pause = if told { LOOK } else { Duration::from_secs(1) };
             if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
@@ -155,10 +156,14 @@ impl LocalPath {
                 Ok(()) => {
                     tracing::info!(volume = name, "removed the directory of a deleted volume");
                     if let Err(error) = mark(&self.client, &volume, false).await {
-                        tracing::warn!(volume = name, %error, "cannot take the finalizer off");
+                        tracing::warn!(volume = name, error = error_chain(&error), "cannot take the finalizer off");
                     }
                 }
-                Err(error) => tracing::warn!(volume = name, %error, "cannot remove the directory of a volume"),
+                Err(error) => tracing::warn!(
+                    volume = name,
+                    error = error_chain(&error),
+                    "cannot remove the directory of a volume"
+                ),
             }
         }
         Ok(())

@@ -33,6 +33,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
+use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
 
@@ -192,7 +193,7 @@ impl Volumes {
         let volume = place.volume.display().to_string();
         let (name, bound) = (volume.clone(), target.clone());
         let work =
-            move || subpath::bind(&place, &bound).map_err(|error| VolumeError { volume, why: error.to_string() });
+            move || subpath::bind(&place, &bound).map_err(|error| VolumeError { volume, why: error_chain(&error) });
         self.on_disk(pod, name, work).await?;
         Ok(target)
     }
@@ -373,5 +374,5 @@ fn release(directory: &Path) -> Result<(), VolumeError> {
         let why = format!("{} is still mounted: {}", stuck.path.display(), stuck.why);
         failed(&stuck.path, why)
     })?;
-    remove::tree(&directory).map_err(|error| failed(&directory, error.to_string()))
+    remove::tree(&directory).map_err(|error| failed(&directory, error_chain(&error)))
 }

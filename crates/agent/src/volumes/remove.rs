@@ -27,7 +27,7 @@ const DEPTH: usize = 64;
 pub enum RemoveError {
     #[error("{} is a mount point, and nothing below it is removed", .0.display())]
     Mounted(PathBuf),
-    #[error("cannot remove {}: {source}", .path.display())]
+    #[error("cannot remove {}", .path.display())]
     Io { path: PathBuf, source: io::Error },
 }
 

@@ -31,7 +31,7 @@ pub enum SubPathError {
     Escapes(PathBuf),
     #[error("subPath {:?} does not exist, and the volume is read-only", .0.display())]
     Missing(PathBuf),
-    #[error("subPath {:?}: {source}", .path.display())]
+    #[error("subPath {:?}", .path.display())]
     Io { path: PathBuf, source: io::Error },
 }
 

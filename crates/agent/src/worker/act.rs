@@ -10,7 +10,8 @@ use std::{
 
 use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use kube::{Api, api::DeleteParams};
-use mainstay_runtime::{ContainerId, PodUid, RuntimeError, SandboxStatus, error::chain, idmap::UserNamespace};
+use mainstay_errors::error_chain;
+use mainstay_runtime::{ContainerId, PodUid, RuntimeError, SandboxStatus, idmap::UserNamespace};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -102,7 +103,7 @@ fn pod(on: &Subject) -> Result<&Arc<Pod>, Failure> {
 async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> Done {
     let pod = pod(on)?;
     context.volumes.ready(pod).await.map_err(|error| {
-        let text = chain(&error);
+        let text = error_chain(&error);
         context.events.pod(pod, Kind::Warning, "FailedMount", text.clone());
         Failure::other(text)
     })
@@ -115,10 +116,10 @@ async fn create_sandbox(context: &WorkerContext, on: &Subject, attempt: u32) -> 
         context.events.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
         Failure::other(why)
     };
-    let mut spec = context.specs.sandbox(pod, attempt).map_err(|error| fail(chain(&error)))?;
-    spec.users = user_namespace(context, pod).await.map_err(|error| fail(chain(&error)))?;
+    let mut spec = context.specs.sandbox(pod, attempt).map_err(|error| fail(error_chain(&error)))?;
+    spec.users = user_namespace(context, pod).await.map_err(|error| fail(error_chain(&error)))?;
     spec.runtime_handler = runtime_handler(context, pod).await.map_err(&fail)?;
-    context.runtime.create_sandbox(&spec).await.map_err(|error| fail(chain(&error)))?;
+    context.runtime.create_sandbox(&spec).await.map_err(|error| fail(error_chain(&error)))?;
     Ok(())
 }
 
@@ -143,7 +144,7 @@ async fn runtime_handler(context: &WorkerContext, pod: &Pod) -> Result<String, S
     match classes.get_opt(class).await {
         Ok(Some(found)) => Ok(found.handler),
         Ok(None) => Err(format!("failed to get sandbox runtime: RuntimeClass {class:?} not found")),
-        Err(error) => Err(format!("failed to get RuntimeClass {class:?}: {}", chain(&error))),
+        Err(error) => Err(format!("failed to get RuntimeClass {class:?}: {}", error_chain(&error))),
     }
 }
 

@@ -68,12 +68,14 @@ async fn pull(context: &WorkerContext, pod: &Pod, container: &Container, referen
             Err(error) => last = Some(error),
         }
     }
-    let (kind, message) = match last {
-        Some(error @ PullError::InvalidName { .. }) => (TroubleKind::InvalidImageName, error.to_string()),
-        Some(error) => (TroubleKind::Pull, error.to_string()),
-        None => (TroubleKind::Pull, "nobody to ask".to_owned()),
+    let (kind, message, cause) = match last {
+        Some(error @ PullError::InvalidName { .. }) => {
+            (TroubleKind::InvalidImageName, error.to_string(), error.cause())
+        }
+        Some(error) => (TroubleKind::Pull, error.to_string(), error.cause()),
+        None => (TroubleKind::Pull, "nobody to ask".to_owned(), "nobody to ask".to_owned()),
     };
-    say(Kind::Warning, "Failed", format!("Failed to pull image {reference:?}: {message}"));
+    say(Kind::Warning, "Failed", format!("Failed to pull image {reference:?}: {cause}"));
     say(Kind::Warning, "Failed", "Error: ErrImagePull".to_owned());
     Err(NoImage { kind, message })
 }

@@ -10,6 +10,7 @@ use std::{
 use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use mainstay_errors::error_chain;
 use mainstay_runtime::{ContainerId, ContainerState, Observed, PodUid, RuntimeError};
 use tokio::{sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -445,7 +446,7 @@ impl Worker<'_> {
             let told = report::report(&context.client, &identity, &status, Some(&known)).await;
             let (result, reported) = match told {
                 Ok(()) => (Ok(()), Some((status, identity.uid))),
-                Err(error) => (Err(Failure { kind: TroubleKind::Other, message: error.to_string() }), None),
+                Err(error) => (Err(Failure { kind: TroubleKind::Other, message: error_chain(&error) }), None),
             };
             Finished { what: Operation::Report, action: None, result, reported, took: since.elapsed() }
         });

@@ -72,6 +72,6 @@ pub fn is_namespace_terminating(error: &kube::Error) -> bool {
 pub fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
+        other => mainstay_errors::error_chain(other),
     }
 }

@@ -12,12 +12,12 @@ const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
 
 /// What the machine has of AppArmor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Host {
+pub struct AppArmorSupport {
     pub enabled: bool,
     pub profiles: BTreeSet<String>,
 }
 
-impl Host {
+impl AppArmorSupport {
     pub fn read() -> Self {
         let enabled = fs::read_to_string(ENABLED).is_ok_and(|text| text.starts_with('Y'));
         let loaded = if enabled { fs::read_to_string(PROFILES).unwrap_or_default() } else { String::new() };
@@ -31,7 +31,7 @@ fn parse_profiles(text: &str) -> BTreeSet<String> {
 }
 
 /// The profile to apply; none where nothing is enforced.
-pub fn profile(security: &Security, host: &Host) -> Result<Option<String>, String> {
+pub fn profile(security: &Security, host: &AppArmorSupport) -> Result<Option<String>, String> {
     let loaded = |name: &str| match (host.enabled, host.profiles.contains(name)) {
         (false, _) => Err("Cannot enforce AppArmor: AppArmor is not enabled on the host".to_owned()),
         (true, false) => Err(format!("Cannot enforce AppArmor: profile {name:?} is not loaded")),
@@ -50,13 +50,13 @@ pub fn profile(security: &Security, host: &Host) -> Result<Option<String>, Strin
 mod tests {
     use super::*;
 
-    fn ask(apparmor: AppArmor, host: &Host) -> Result<Option<String>, String> {
+    fn ask(apparmor: AppArmor, host: &AppArmorSupport) -> Result<Option<String>, String> {
         profile(&Security { apparmor, ..Security::default() }, host)
     }
 
     #[test]
     fn without_apparmor_only_what_asks_for_it_is_refused() {
-        let none = Host::default();
+        let none = AppArmorSupport::default();
         assert_eq!(ask(AppArmor::Unspecified, &none), Ok(None));
         assert_eq!(ask(AppArmor::Unconfined, &none), Ok(None));
         let refused = Err("Cannot enforce AppArmor: AppArmor is not enabled on the host".to_owned());
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn a_profile_must_be_loaded() {
         let profiles = parse_profiles("/usr/bin/man (enforce)\nns://my profile (complain)\nbroken\n");
-        let mut host = Host { enabled: true, profiles };
+        let mut host = AppArmorSupport { enabled: true, profiles };
         assert_eq!(ask(AppArmor::Localhost("ns://my profile".into()), &host), Ok(Some("ns://my profile".into())));
         assert!(ask(AppArmor::Localhost("other".into()), &host).unwrap_err().contains("\"other\" is not loaded"));
         assert!(ask(AppArmor::RuntimeDefault, &host).is_err());

@@ -29,7 +29,11 @@ pub fn available() -> CapsHashSet {
 
 /// As `CAP_…` names, in order. Version 2 of control groups does not keep a container from devices, so there it may not
 /// make device nodes unless that is asked for.
-pub fn wanted(security: &Security, available: &CapsHashSet, layout: &Layout) -> Result<Vec<String>, String> {
+pub fn select_capabilities(
+    security: &Security,
+    available: &CapsHashSet,
+    layout: &Layout,
+) -> Result<Vec<String>, String> {
     let is_all = |name: &String| name.eq_ignore_ascii_case("all");
     let add = parse(&security.add_capabilities)?;
     let drop = parse(&security.drop_capabilities)?;
@@ -71,7 +75,7 @@ mod tests {
     fn with(add: &[&str], drop: &[&str]) -> Vec<String> {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let security = Security { add_capabilities: own(add), drop_capabilities: own(drop), ..Default::default() };
-        wanted(&security, &caps::all(), &Layout::V1(Vec::new())).unwrap()
+        select_capabilities(&security, &caps::all(), &Layout::V1(Vec::new())).unwrap()
     }
 
     #[test]
@@ -93,13 +97,13 @@ mod tests {
     #[test]
     fn an_unknown_name_is_an_error() {
         let security = Security { add_capabilities: vec!["FLY".into()], ..Default::default() };
-        assert!(wanted(&security, &caps::all(), &Layout::V1(Vec::new())).is_err());
+        assert!(select_capabilities(&security, &caps::all(), &Layout::V1(Vec::new())).is_err());
     }
 
     #[test]
     fn privileged_has_all_that_there_is() {
         let security = Security { privileged: true, drop_capabilities: vec!["ALL".into()], ..Default::default() };
         let have: CapsHashSet = [Capability::CAP_CHOWN, Capability::CAP_BPF].into_iter().collect();
-        assert_eq!(wanted(&security, &have, &Layout::V1(Vec::new())).unwrap(), ["CAP_BPF", "CAP_CHOWN"]);
+        assert_eq!(select_capabilities(&security, &have, &Layout::V1(Vec::new())).unwrap(), ["CAP_BPF", "CAP_CHOWN"]);
     }
 }

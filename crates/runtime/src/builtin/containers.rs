@@ -1,4 +1,4 @@
-//! Containers: made, started, stopped, removed.
+//! Creates, starts, updates, stops and removes containers of the built-in runtime.
 
 use std::{io, os::fd::AsFd, path::PathBuf, sync::Arc, time::Duration};
 
@@ -8,15 +8,15 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     Inner, apparmor, capabilities, cgroup,
     cgroup::Cgroup,
-    client, mount_checks,
-    oci::{self, Pids, Wanted},
-    record::{self, ContainerRecord, Launch, Run, SharedMount},
-    rooted,
+    mount_checks,
+    oci::{self, ConfigInput, PidNamespace},
+    record::{self, ContainerRecord, LaunchSpec, RunRecord, SharedMount},
+    rootfs_files,
     sandboxes::blocking,
-    signals, staging,
+    shim_client, signals, staging,
+    state::ContainerEntry,
     users::{self, Accounts},
-    wire::{Answer, Request},
-    world::Known,
+    wire::{Request, Response},
 };
 use crate::{
     error::RuntimeError,
@@ -28,18 +28,19 @@ use crate::{
 };
 
 /// For a shim to start a container; it gives up itself before.
-const START: Duration = Duration::from_secs(70);
+const START_TIMEOUT: Duration = Duration::from_secs(70);
 /// For a killed container to be gone.
-const KILLED: Duration = Duration::from_secs(20);
+const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 const SIGKILL: i32 = 9;
 
 impl Inner {
     pub async fn create_container(self: &Arc<Self>, sandbox: &SandboxId, spec: &ContainerSpec) -> Result<ContainerId> {
-        let lock = self.world.of(sandbox, |sandbox| Arc::clone(&sandbox.lock))?;
+        let lock = self.state.read_sandbox(sandbox, |sandbox| Arc::clone(&sandbox.lock))?;
         let _changing = lock.lock().await;
-        let (record, made, ready) = self.world.of(sandbox, |sandbox| {
-            let same =
-                |known: &&Known| known.record.spec.name == spec.name && known.record.spec.attempt == spec.attempt;
+        let (record, made, ready) = self.state.read_sandbox(sandbox, |sandbox| {
+            let same = |known: &&ContainerEntry| {
+                known.record.spec.name == spec.name && known.record.spec.attempt == spec.attempt
+            };
             let made = sandbox.containers.values().find(same).map(|known| known.record.id.clone());
             (sandbox.record.clone(), made, sandbox.is_ready())
         })?;
@@ -81,16 +82,21 @@ impl Inner {
                         "mountPropagation: Bidirectional is not possible with hostUsers: false".into(),
                     ));
                 }
-                let apparmor = apparmor::profile(&spec.security, &apparmor::Host::read()).map_err(invalid)?;
+                let apparmor =
+                    apparmor::profile(&spec.security, &apparmor::AppArmorSupport::read()).map_err(invalid)?;
                 let cgroup = record.cgroup().join(&id.0);
-                let pids = Pids::of(record.spec.pid, record.reaper, target);
+                let pids = PidNamespace::select(record.spec.pid, record.reaper, target);
                 let shm = if record.spec.host_ipc { PathBuf::from("/dev/shm") } else { inner.paths.shm(&record.id) };
                 let shared = shared_mounts(&spec, dir.path());
                 let stages: Vec<PathBuf> = shared.iter().map(|mount| mount.stage.clone()).collect();
                 let cwd = oci::working_dir(&spec, &image);
                 // One that is on a mount, or on what cannot be written, is there or it is not.
-                let _ = rooted::create_dirs(&rootfs.path, std::path::Path::new(cwd), ids.map_or(0, |ids| ids.host_id));
-                let mut config = oci::config(&Wanted {
+                let _ = rootfs_files::create_dirs(
+                    &rootfs.path,
+                    std::path::Path::new(cwd),
+                    ids.map_or(0, |ids| ids.host_id),
+                );
+                let mut config = oci::config(&ConfigInput {
                     spec: &spec,
                     image: &image,
                     user: &user,
@@ -122,7 +128,7 @@ impl Inner {
                     created_at: Timestamp::now(),
                     spec: spec.clone(),
                 };
-                let launch = Launch {
+                let launch = LaunchSpec {
                     log_path: spec.log_path.clone(),
                     log_limit: spec.log_limit.clone(),
                     tty: spec.tty,
@@ -130,12 +136,16 @@ impl Inner {
                     stdin_once: spec.stdin_once,
                     cgroup,
                     resources: spec.resources.clone(),
-                    capabilities: capabilities::wanted(&spec.security, &inner.capabilities, cgroup::layout())
-                        .map_err(invalid)?,
+                    capabilities: capabilities::select_capabilities(
+                        &spec.security,
+                        &inner.capabilities,
+                        cgroup::layout(),
+                    )
+                    .map_err(invalid)?,
                     no_new_privileges: spec.security.no_new_privileges,
                     seccomp: if spec.security.privileged { Seccomp::Unconfined } else { spec.security.seccomp.clone() },
-                    own_pids: pids == Pids::Own,
-                    private: targets(&spec, Propagation::Private),
+                    own_pids: pids == PidNamespace::Own,
+                    private: mount_targets(&spec, Propagation::Private),
                     shared,
                     stdio_owner: ids.map_or(0, |ids| ids.host_id) + user.uid,
                     staging,
@@ -158,8 +168,9 @@ impl Inner {
                 return Err(error);
             }
         };
-        self.world
-            .change(sandbox, |sandbox| sandbox.containers.insert(id.clone(), Known { record: made, run: None }))?;
+        self.state.change_sandbox(sandbox, |sandbox| {
+            sandbox.containers.insert(id.clone(), ContainerEntry { record: made, run: None })
+        })?;
         Ok(id)
     }
 
@@ -169,7 +180,7 @@ impl Inner {
     }
 
     fn running_pid(&self, sandbox: &SandboxId, name: &str) -> Result<i32> {
-        let pid = self.world.of(sandbox, |sandbox| {
+        let pid = self.state.read_sandbox(sandbox, |sandbox| {
             let named =
                 sandbox.containers.values().filter(|known| known.record.spec.name == name && known.is_running());
             named.filter_map(|known| Some(known.run.as_ref()?.process?.pid)).next()
@@ -178,28 +189,30 @@ impl Inner {
     }
 
     pub async fn start_container(&self, id: &ContainerId) -> Result<()> {
-        let (sandbox, run, alive) =
-            self.world.container(id, |sandbox, known| (sandbox.record.id.clone(), known.run.clone(), sandbox.alive))?;
-        if run.as_ref().is_some_and(Run::has_ended) {
+        let (sandbox, run, alive) = self
+            .state
+            .read_container(id, |sandbox, known| (sandbox.record.id.clone(), known.run.clone(), sandbox.alive))?;
+        if run.as_ref().is_some_and(RunRecord::has_ended) {
             return Err(RuntimeError::Invalid { why: format!("container {id} has ended and is not started again") });
         }
         if !alive {
             return Err(RuntimeError::Invalid { why: format!("sandbox {sandbox} is not ready") });
         }
         let request = Request::Start { container: id.clone() };
-        if let Answer::Started(run) = client::ask(&self.paths.socket(&sandbox), &request, START).await? {
-            self.world.update(&sandbox, vec![run]);
+        if let Response::Started(run) = shim_client::call(&self.paths.socket(&sandbox), &request, START_TIMEOUT).await?
+        {
+            self.state.apply_runs(&sandbox, vec![run]);
         }
         Ok(())
     }
 
     pub async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()> {
         let Ok((sandbox, signal)) =
-            self.world.container(id, |sandbox, known| (sandbox.record.id.clone(), known.record.stop_signal))
+            self.state.read_container(id, |sandbox, known| (sandbox.record.id.clone(), known.record.stop_signal))
         else {
             return Ok(()); // what is gone has stopped
         };
-        if !self.is_under_way(id)? {
+        if !self.is_active(id)? {
             return Ok(());
         }
         let socket = self.paths.socket(&sandbox);
@@ -207,33 +220,33 @@ impl Inner {
         let gentle = grace > Duration::ZERO && signal != SIGKILL;
         if gentle {
             self.signal(&socket, &kill(signal, false)).await?;
-            if self.ends_until(&sandbox, id, Instant::now() + grace).await? {
+            if self.wait_for_exit(&sandbox, id, Instant::now() + grace).await? {
                 return Ok(());
             }
         }
         self.signal(&socket, &kill(SIGKILL, true)).await?;
-        match self.ends_until(&sandbox, id, Instant::now() + KILLED).await? {
+        match self.wait_for_exit(&sandbox, id, Instant::now() + KILL_TIMEOUT).await? {
             true => Ok(()),
-            false => Err(RuntimeError::Timeout { doing: format!("kill container {id}"), after: KILLED }),
+            false => Err(RuntimeError::Timeout { doing: format!("kill container {id}"), after: KILL_TIMEOUT }),
         }
     }
 
     /// A shim that is gone has taken its containers with it; that will be seen.
     async fn signal(&self, socket: &std::path::Path, request: &Request) -> Result<()> {
-        match client::ask(socket, request, client::SOON).await {
+        match shim_client::call(socket, request, shim_client::RESPONSE_TIMEOUT).await {
             Err(error @ (RuntimeError::Timeout { .. } | RuntimeError::Invalid { .. })) => Err(error),
             _ => Ok(()),
         }
     }
 
-    fn is_under_way(&self, id: &ContainerId) -> Result<bool> {
-        self.world.container(id, |_, known| known.run.as_ref().is_some_and(|run| !run.has_ended()))
+    fn is_active(&self, id: &ContainerId) -> Result<bool> {
+        self.state.read_container(id, |_, known| known.run.as_ref().is_some_and(|run| !run.has_ended()))
     }
 
-    async fn ends_until(&self, sandbox: &SandboxId, id: &ContainerId, deadline: Instant) -> Result<bool> {
-        let mut changed = self.world.of(sandbox, |sandbox| sandbox.changed.subscribe())?;
+    async fn wait_for_exit(&self, sandbox: &SandboxId, id: &ContainerId, deadline: Instant) -> Result<bool> {
+        let mut changed = self.state.read_sandbox(sandbox, |sandbox| sandbox.changed.subscribe())?;
         loop {
-            match self.is_under_way(id) {
+            match self.is_active(id) {
                 Ok(true) => {}
                 Ok(false) => return Ok(true),
                 Err(error) if error.is_not_found() => return Ok(true),
@@ -248,22 +261,27 @@ impl Inner {
     }
 
     pub async fn remove_container(self: &Arc<Self>, id: &ContainerId) -> Result<()> {
-        let Ok((sandbox, lock, group)) = self.world.container(id, |sandbox, _| {
+        let Ok((sandbox, lock, group)) = self.state.read_container(id, |sandbox, _| {
             (sandbox.record.id.clone(), Arc::clone(&sandbox.lock), sandbox.record.cgroup().join(&id.0))
         }) else {
             return Ok(());
         };
         let _changing = lock.lock().await;
-        match self.is_under_way(id) {
+        match self.is_active(id) {
             Err(_) => return Ok(()), // by another, while we waited
             Ok(true) => return Err(RuntimeError::Invalid { why: format!("container {id} is running") }),
             Ok(false) => {}
         }
-        if self.world.of(&sandbox, |sandbox| sandbox.alive)? {
-            client::ask(&self.paths.socket(&sandbox), &Request::Forget { container: id.clone() }, client::SOON).await?;
+        if self.state.read_sandbox(&sandbox, |sandbox| sandbox.alive)? {
+            shim_client::call(
+                &self.paths.socket(&sandbox),
+                &Request::Forget { container: id.clone() },
+                shim_client::RESPONSE_TIMEOUT,
+            )
+            .await?;
         }
-        let group = Cgroup::at(group);
-        let removed = blocking(move || match group.kill_all(KILLED) {
+        let group = Cgroup::new(group);
+        let removed = blocking(move || match group.kill_all(KILL_TIMEOUT) {
             true => group.remove(),
             false => Err(io::Error::other("something in it cannot be killed")),
         });
@@ -276,16 +294,16 @@ impl Inner {
             mainstay_files::mountinfo::remove_tree(dir.path()).and(record)
         });
         swept.await?.map_err(|error| RuntimeError::failed(format!("remove container {id}"), error))?;
-        self.world.change(&sandbox, |sandbox| sandbox.containers.remove(id))?;
+        self.state.change_sandbox(&sandbox, |sandbox| sandbox.containers.remove(id))?;
         Ok(())
     }
 
     pub async fn update_container(&self, id: &ContainerId, resources: &Resources) -> Result<()> {
-        let (group, sandbox, mut record) = self.world.container(id, |sandbox, known| {
-            (Cgroup::at(sandbox.record.cgroup().join(&id.0)), sandbox.record.id.clone(), known.record.clone())
+        let (group, sandbox, mut record) = self.state.read_container(id, |sandbox, known| {
+            (Cgroup::new(sandbox.record.cgroup().join(&id.0)), sandbox.record.id.clone(), known.record.clone())
         })?;
         let dir = self.paths.sandbox(&sandbox).container(id);
-        merge(&mut record.spec.resources, resources);
+        merge_resources(&mut record.spec.resources, resources);
         let wanted = record.spec.resources.clone();
         let changed = resources.clone();
         let written = record.clone();
@@ -294,13 +312,13 @@ impl Inner {
             if group.exists() {
                 group.limit(&changed)?;
             }
-            let mut launch: Launch = record::read(&dir.launch())?;
+            let mut launch: LaunchSpec = record::read(&dir.launch())?;
             launch.resources = wanted;
             record::write(&dir.launch(), &launch)?;
             record::write(&dir.record(), &written)
         });
         done.await?.map_err(|error| RuntimeError::failed(format!("update container {id}"), error))?;
-        self.world.change(&sandbox, |sandbox| {
+        self.state.change_sandbox(&sandbox, |sandbox| {
             if let Some(known) = sandbox.containers.get_mut(id) {
                 known.record = record;
             }
@@ -308,7 +326,7 @@ impl Inner {
     }
 
     pub async fn update_sandbox(&self, id: &SandboxId, resources: &Resources) -> Result<()> {
-        let group = self.world.of(id, |sandbox| Cgroup::at(sandbox.record.pod_cgroup.clone()))?;
+        let group = self.state.read_sandbox(id, |sandbox| Cgroup::new(sandbox.record.pod_cgroup.clone()))?;
         let resources = resources.clone();
         let done = blocking(move || group.limit(&resources)).await?;
         done.map_err(|error| RuntimeError::failed(format!("update sandbox {id}"), error))
@@ -316,7 +334,7 @@ impl Inner {
 }
 
 /// What is not said stays.
-fn merge(have: &mut Resources, new: &Resources) {
+fn merge_resources(have: &mut Resources, new: &Resources) {
     have.cpu_shares = new.cpu_shares.or(have.cpu_shares);
     have.cpu_quota = new.cpu_quota.or(have.cpu_quota);
     have.cpu_period = new.cpu_period.or(have.cpu_period);
@@ -326,7 +344,7 @@ fn merge(have: &mut Resources, new: &Resources) {
     have.hugepages.extend(new.hugepages.clone());
 }
 
-fn targets(spec: &ContainerSpec, propagation: Propagation) -> Vec<PathBuf> {
+fn mount_targets(spec: &ContainerSpec, propagation: Propagation) -> Vec<PathBuf> {
     let such = spec.mounts.iter().filter(|mount| mount.propagation == propagation);
     such.map(|mount| mount.target.clone()).collect()
 }

@@ -1,7 +1,7 @@
 //! The built-in runtime: containers from nothing but the kernel.
 //!
 //! One [`shim`] process per pod holds its namespaces, is the parent of its containers and writes down what becomes of
-//! them; it outlives the agent. This side makes records and asks shims. What it knows is in memory ([`world`]), read
+//! them; it outlives the agent. This side makes records and asks shims. What it knows is in memory ([`state`]), read
 //! from disk at the start and kept true by the shims, so that looking costs nothing.
 
 use std::{collections::HashMap, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
@@ -14,37 +14,37 @@ use tokio::sync::broadcast;
 
 pub mod apparmor;
 mod capabilities;
-mod client;
 mod containers;
 mod mount_checks;
 mod oci;
 mod paths;
 mod record;
-mod rooted;
+mod rootfs_files;
 mod sandboxes;
 mod seccomp;
 mod sessions;
 pub mod shim;
+mod shim_client;
 mod signals;
 mod staging;
+mod state;
 mod stats;
 mod sys;
 mod users;
 mod wire;
-mod world;
 
 use crate::{
     cgroup::{self, Cgroup},
     error::RuntimeError,
     images::{ImageStore, Images},
     observed::{ContainerId, ContainerStats, Observed, PodUid, SandboxId},
-    port::{About, PodNetwork, Result, Runtime},
+    port::{PodNetwork, Result, Runtime, RuntimeVersion},
     session::{Attach, Exec, ExecOutput, Session, Tunnel},
     spec::{ContainerSpec, Resources, SandboxSpec},
 };
 use paths::Paths;
+use state::RuntimeState;
 use wire::Request;
-use world::World;
 
 /// As in a container's id, and as RuntimeClasses name it.
 pub const NAME: &str = "mainstay";
@@ -73,15 +73,15 @@ struct Inner {
     images: Arc<ImageStore>,
     boot: String,
     capabilities: CapsHashSet,
-    world: World,
-    making: Keyed,
+    state: RuntimeState,
+    pod_locks: PodLocks,
 }
 
 /// A lock for each pod.
 #[derive(Default)]
-struct Keyed(Mutex<HashMap<PodUid, Arc<tokio::sync::Mutex<()>>>>);
+struct PodLocks(Mutex<HashMap<PodUid, Arc<tokio::sync::Mutex<()>>>>);
 
-impl Keyed {
+impl PodLocks {
     async fn lock(&self, key: &PodUid) -> tokio::sync::OwnedMutexGuard<()> {
         let lock = {
             let mut all = self.0.lock();
@@ -112,22 +112,22 @@ impl Builtin {
             images: settings.images,
             boot: record::boot_id(),
             capabilities: capabilities::available(),
-            world: World::default(),
-            making: Keyed::default(),
+            state: RuntimeState::default(),
+            pod_locks: PodLocks::default(),
         });
-        inner.find_all().await?;
-        inner.network.retain(&inner.world.ids().into_iter().collect()).await?;
+        inner.restore_all().await?;
+        inner.network.retain(&inner.state.ids().into_iter().collect()).await?;
         Ok(Self(inner))
     }
 
     /// Gives back what is left once the last sandbox is removed: for the end of the whole instance.
     pub async fn remove_leftovers(&self) -> Result<()> {
-        if !self.0.world.ids().is_empty() {
+        if !self.0.state.ids().is_empty() {
             return Err(RuntimeError::Invalid { why: "there are still sandboxes".into() });
         }
         let inner = Arc::clone(&self.0);
         let swept = sandboxes::blocking(move || {
-            Cgroup::at(inner.cgroup_parent.clone()).remove()?;
+            Cgroup::new(inner.cgroup_parent.clone()).remove()?;
             mountinfo::remove_tree(&inner.paths.run_dir)
         });
         swept.await?.map_err(|error| RuntimeError::failed("remove what is left of the runtime", error))
@@ -136,16 +136,16 @@ impl Builtin {
 
 #[async_trait]
 impl Runtime for Builtin {
-    async fn about(&self) -> Result<About> {
-        Ok(About { name: NAME.into(), version: env!("CARGO_PKG_VERSION").into() })
+    async fn version(&self) -> Result<RuntimeVersion> {
+        Ok(RuntimeVersion { name: NAME.into(), version: env!("CARGO_PKG_VERSION").into() })
     }
 
     async fn observe(&self, pod: Option<&PodUid>) -> Result<Observed> {
-        Ok(self.0.world.observe(pod))
+        Ok(self.0.state.observe(pod))
     }
 
     fn wakeups(&self) -> broadcast::Receiver<PodUid> {
-        self.0.world.wakeups()
+        self.0.state.wakeups()
     }
 
     async fn create_sandbox(&self, spec: &SandboxSpec) -> Result<SandboxId> {
@@ -181,9 +181,9 @@ impl Runtime for Builtin {
     }
 
     async fn reopen_log(&self, id: &ContainerId) -> Result<()> {
-        let sandbox = self.0.world.sandbox_of(id)?;
+        let sandbox = self.0.state.sandbox_of(id)?;
         let request = Request::Reopen { container: id.clone() };
-        client::ask(&self.0.paths.socket(&sandbox), &request, client::SOON).await.map(drop)
+        shim_client::call(&self.0.paths.socket(&sandbox), &request, shim_client::RESPONSE_TIMEOUT).await.map(drop)
     }
 
     async fn exec(

@@ -1,12 +1,13 @@
-//! Whether a container's bind mounts can be made, judged before the container is: afterwards libcontainer only says that some
+//! Checks a container's bind mounts before the container is made: afterwards libcontainer only says that some
 //! mount failed. Both paths and the error of the operating system are named.
 
 use std::{io, path::Path};
 
+use mainstay_errors::with_path;
 use nix::errno::Errno;
 
-use super::rooted;
-use crate::{error::at_path, spec::Mount};
+use super::rootfs_files;
+use crate::spec::Mount;
 
 /// The first mount that cannot be made, in words.
 pub fn verify(root: &Path, mounts: &[Mount]) -> Result<(), String> {
@@ -15,7 +16,7 @@ pub fn verify(root: &Path, mounts: &[Mount]) -> Result<(), String> {
 
 fn verify_one(root: &Path, all: &[Mount], mount: &Mount) -> io::Result<()> {
     let doing = format!("mount {} to", mount.source.display());
-    let failed = |error: &io::Error| at_path(&doing, &mount.target, error);
+    let failed = |error: &io::Error| with_path(&doing, &mount.target, error);
     let source = std::fs::metadata(&mount.source).map_err(|error| failed(&error))?;
     let Some(target) = kind_of_target(root, all, mount) else { return Ok(()) };
     let (errno, why) = match (source.is_dir(), target.is_dir) {
@@ -43,7 +44,7 @@ fn kind_of_target(root: &Path, all: &[Mount], mount: &Mount) -> Option<Target> {
         None if COVERED.iter().any(|covered| mount.target.starts_with(covered)) => return None,
         None => (root, mount.target.as_path()),
     };
-    rooted::is_dir(root, within).ok().map(|is_dir| Target { is_dir })
+    rootfs_files::is_dir(root, within).ok().map(|is_dir| Target { is_dir })
 }
 
 #[cfg(test)]

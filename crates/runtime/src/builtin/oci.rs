@@ -1,4 +1,4 @@
-//! From what was asked for to the OCI configuration that libcontainer reads. Pure, but for the numbers of devices.
+//! Makes the OCI configuration (`config.json`) that libcontainer reads from a container spec. Pure, but for the numbers of devices.
 
 use std::{
     os::unix::fs::{FileTypeExt, MetadataExt},
@@ -35,7 +35,7 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 const CGROUP: &str = "/sys/fs/cgroup";
 
 /// Everything a configuration is made from.
-pub struct Wanted<'a> {
+pub struct ConfigInput<'a> {
     pub spec: &'a ContainerSpec,
     pub image: &'a ImageConfig,
     pub user: &'a User,
@@ -48,7 +48,7 @@ pub struct Wanted<'a> {
     pub users: bool,
     /// The AppArmor profile, where one is to be applied.
     pub apparmor: Option<&'a str>,
-    pub pids: Pids,
+    pub pids: PidNamespace,
     /// The pod's shared memory.
     pub shm: &'a Path,
     /// Where a mount that propagates back is found, in the order of such mounts.
@@ -56,19 +56,19 @@ pub struct Wanted<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pids {
+pub enum PidNamespace {
     Own,
     Host,
-    /// Those of this process.
-    Of(i32),
+    /// That of this process.
+    OfProcess(i32),
 }
 
-impl Pids {
-    pub fn of(mode: PidMode, reaper: Option<i32>, target: Option<i32>) -> Self {
+impl PidNamespace {
+    pub fn select(mode: PidMode, reaper: Option<i32>, target: Option<i32>) -> Self {
         match (target, mode, reaper) {
-            (Some(pid), _, _) => Self::Of(pid),
+            (Some(pid), _, _) => Self::OfProcess(pid),
             (None, PidMode::Host, _) => Self::Host,
-            (None, PidMode::Pod, Some(pid)) => Self::Of(pid),
+            (None, PidMode::Pod, Some(pid)) => Self::OfProcess(pid),
             (None, PidMode::Pod | PidMode::Container, _) => Self::Own,
         }
     }
@@ -89,55 +89,55 @@ pub fn working_dir<'a>(spec: &'a ContainerSpec, image: &'a ImageConfig) -> &'a s
     [&spec.working_dir, &image.working_dir].into_iter().find(|dir| !dir.is_empty()).map_or("/", String::as_str)
 }
 
-fn environment(wanted: &Wanted<'_>) -> Vec<String> {
+fn environment(input: &ConfigInput<'_>) -> Vec<String> {
     let mut all = vec![PATH.to_owned()];
     let mut set = |entry: String| {
         let name = entry.split('=').next().unwrap_or_default().to_owned();
         all.retain(|have| have.split('=').next() != Some(&name));
         all.push(entry);
     };
-    wanted.image.env.iter().cloned().for_each(&mut set);
-    set(format!("HOSTNAME={}", wanted.hostname));
-    if wanted.spec.tty {
+    input.image.env.iter().cloned().for_each(&mut set);
+    set(format!("HOSTNAME={}", input.hostname));
+    if input.spec.tty {
         set("TERM=xterm".into());
     }
-    wanted.spec.env.iter().for_each(|(name, value)| set(format!("{name}={value}")));
+    input.spec.env.iter().for_each(|(name, value)| set(format!("{name}={value}")));
     all
 }
 
-pub fn config(wanted: &Wanted<'_>) -> Result<Value, String> {
-    let spec = wanted.spec;
+pub fn config(input: &ConfigInput<'_>) -> Result<Value, String> {
+    let spec = input.spec;
     let security = &spec.security;
     let unmasked = security.privileged || security.unmasked_proc;
     let mut namespaces = vec![json!({"type": "mount"}), json!({"type": "cgroup"})];
-    match wanted.pids {
-        Pids::Own => namespaces.push(json!({"type": "pid"})),
-        Pids::Of(pid) => namespaces.push(json!({"type": "pid", "path": format!("/proc/{pid}/ns/pid")})),
-        Pids::Host => {}
+    match input.pids {
+        PidNamespace::Own => namespaces.push(json!({"type": "pid"})),
+        PidNamespace::OfProcess(pid) => namespaces.push(json!({"type": "pid", "path": format!("/proc/{pid}/ns/pid")})),
+        PidNamespace::Host => {}
     }
     let (devices, rules) = devices(spec)?;
     let mut read_only: Vec<&str> = if unmasked { Vec::new() } else { READ_ONLY.to_vec() };
-    if has_own_cgroup(wanted) {
+    if has_own_cgroup(input) {
         // The hierarchies below are mounted read-only one by one; this is the directory that holds them.
         read_only.push(CGROUP);
     }
     let propagates = spec.mounts.iter().any(|mount| mount.propagation == Propagation::Bidirectional);
     Ok(json!({
         "ociVersion": "1.0.2",
-        "root": {"path": wanted.root, "readonly": security.read_only_root},
+        "root": {"path": input.root, "readonly": security.read_only_root},
         "process": {
             "terminal": spec.tty,
-            "user": {"uid": wanted.user.uid, "gid": wanted.user.gid, "additionalGids": wanted.user.groups},
-            "args": command(spec, wanted.image)?,
-            "env": environment(wanted),
-            "cwd": working_dir(spec, wanted.image),
+            "user": {"uid": input.user.uid, "gid": input.user.gid, "additionalGids": input.user.groups},
+            "args": command(spec, input.image)?,
+            "env": environment(input),
+            "cwd": working_dir(spec, input.image),
             "noNewPrivileges": security.no_new_privileges,
-            "apparmorProfile": wanted.apparmor,
+            "apparmorProfile": input.apparmor,
         },
-        "mounts": mounts(wanted),
+        "mounts": mounts(input),
         "linux": {
             "namespaces": namespaces,
-            "cgroupsPath": Path::new("/").join(wanted.cgroup),
+            "cgroupsPath": Path::new("/").join(input.cgroup),
             "resources": {"devices": rules},
             "devices": devices,
             "rootfsPropagation": if propagates { "shared" } else { "slave" },
@@ -149,21 +149,21 @@ pub fn config(wanted: &Wanted<'_>) -> Result<Value, String> {
 
 /// Whether the container sees nothing of the machine's cgroups but its own, which it cannot change. Privileged ones see all
 /// there is, as upstream's do; a volume of the pod's own at that place takes the place of ours.
-fn has_own_cgroup(wanted: &Wanted<'_>) -> bool {
-    let replaced = wanted.spec.mounts.iter().any(|mount| mount.target == Path::new(CGROUP));
-    (!wanted.spec.security.privileged || wanted.users) && !replaced
+fn has_own_cgroup(input: &ConfigInput<'_>) -> bool {
+    let replaced = input.spec.mounts.iter().any(|mount| mount.target == Path::new(CGROUP));
+    (!input.spec.security.privileged || input.users) && !replaced
 }
 
 /// The container's own cgroup at the root of each hierarchy's mount, and no named hierarchies: processes are not moved
 /// in those, so their mounts would show the machine's root. Mounts of type `cgroup` are not used for it, because
 /// libcontainer leaves them writable.
-fn cgroup_mounts(wanted: &Wanted<'_>) -> Vec<Value> {
+fn cgroup_mounts(input: &ConfigInput<'_>) -> Vec<Value> {
     let bind = |source: PathBuf, target: &Path| {
         json!({"destination": target, "type": "bind", "source": source,
                "options": ["bind", "nosuid", "noexec", "nodev", "ro"]})
     };
-    match wanted.layout {
-        Layout::V2(root) => vec![bind(root.join(wanted.cgroup), Path::new(CGROUP))],
+    match input.layout {
+        Layout::V2(root) => vec![bind(root.join(input.cgroup), Path::new(CGROUP))],
         Layout::V1(hierarchies) => {
             let mut all = vec![json!({"destination": CGROUP, "type": "tmpfs", "source": "tmpfs",
                                       "options": ["nosuid", "noexec", "nodev", "mode=755", "size=64k"]})];
@@ -171,15 +171,15 @@ fn cgroup_mounts(wanted: &Wanted<'_>) -> Vec<Value> {
                 // `cpu,cpuacct` is also looked for as `cpu` and as `cpuacct`.
                 let joint = controllers.join(",");
                 let names = controllers.iter().filter(|name| **name != joint).chain([&joint]);
-                all.extend(names.map(|name| bind(root.join(wanted.cgroup), &Path::new(CGROUP).join(name))));
+                all.extend(names.map(|name| bind(root.join(input.cgroup), &Path::new(CGROUP).join(name))));
             }
             all
         }
     }
 }
 
-fn mounts(wanted: &Wanted<'_>) -> Vec<Value> {
-    let privileged = wanted.spec.security.privileged;
+fn mounts(input: &ConfigInput<'_>) -> Vec<Value> {
+    let privileged = input.spec.security.privileged;
     let access = if privileged { "rw" } else { "ro" };
     let mut all = vec![
         json!({"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}),
@@ -190,20 +190,20 @@ fn mounts(wanted: &Wanted<'_>) -> Vec<Value> {
         json!({"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": ["nosuid", "noexec", "nodev"]}),
         json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", access]}),
     ];
-    if has_own_cgroup(wanted) {
-        all.extend(cgroup_mounts(wanted));
+    if has_own_cgroup(input) {
+        all.extend(cgroup_mounts(input));
     } else {
         all.push(json!({"destination": CGROUP, "type": "cgroup", "source": "cgroup",
                         "options": ["nosuid", "noexec", "nodev", "relatime", access]}));
     }
     // One that the pod mounts itself takes the place of ours.
-    let own = |path: &str| wanted.spec.mounts.iter().any(|mount| mount.target == Path::new(path));
+    let own = |path: &str| input.spec.mounts.iter().any(|mount| mount.target == Path::new(path));
     all.retain(|mount| !mount["destination"].as_str().is_some_and(own));
     if !own("/dev/shm") {
-        all.push(json!({"destination": "/dev/shm", "type": "bind", "source": wanted.shm, "options": ["rbind", "rw"]}));
+        all.push(json!({"destination": "/dev/shm", "type": "bind", "source": input.shm, "options": ["rbind", "rw"]}));
     }
-    let mut stages = wanted.stages.iter();
-    let mut asked: Vec<(&Mount, &Path)> = wanted
+    let mut stages = input.stages.iter();
+    let mut asked: Vec<(&Mount, &Path)> = input
         .spec
         .mounts
         .iter()
@@ -300,7 +300,7 @@ mod tests {
 
     fn made(spec: &ContainerSpec) -> Value {
         let (image, user) = (image(), User { uid: 1, gid: 2, groups: vec![2, 3] });
-        let wanted = Wanted {
+        let input = ConfigInput {
             spec,
             image: &image,
             user: &user,
@@ -310,11 +310,11 @@ mod tests {
             layout: &hybrid(),
             users: false,
             apparmor: None,
-            pids: Pids::Own,
+            pids: PidNamespace::Own,
             shm: Path::new("/run/shm"),
             stages: &[],
         };
-        config(&wanted).unwrap()
+        config(&input).unwrap()
     }
 
     fn hybrid() -> Layout {
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn with_one_hierarchy_the_containers_own_part_is_the_whole() {
         let (image, user, spec) = (image(), User { uid: 0, gid: 0, groups: vec![] }, ContainerSpec::default());
-        let wanted = Wanted {
+        let input = ConfigInput {
             spec: &spec,
             image: &image,
             user: &user,
@@ -373,13 +373,13 @@ mod tests {
             layout: &Layout::V2(CGROUP.into()),
             users: false,
             apparmor: None,
-            pids: Pids::Own,
+            pids: PidNamespace::Own,
             shm: Path::new("/run/shm"),
             stages: &[],
         };
         let options = json!(["bind", "nosuid", "noexec", "nodev", "ro"]);
         let own = json!({"destination": CGROUP, "type": "bind", "source": "/sys/fs/cgroup/m/p/c", "options": options});
-        assert_eq!(cgroup_mounts(&wanted), [own]);
+        assert_eq!(cgroup_mounts(&input), [own]);
     }
 
     #[test]

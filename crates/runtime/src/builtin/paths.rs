@@ -1,4 +1,4 @@
-//! Where things are kept.
+//! Paths of the built-in runtime, below its directory and its run directory.
 //!
 //! ```text
 //! <directory>/sandboxes/<sandbox>/sandbox.json

@@ -1,4 +1,5 @@
-//! What is kept on disk, so that whoever comes next finds the truth: written whole or not at all.
+//! The records on disk of sandboxes, containers and their runs, from which a restarted agent learns what there is. Each is written
+//! whole or not at all.
 //!
 //! Nothing is synced: a record must outlive processes, not the machine's power. After a restart of the machine no
 //! container runs, and the boot id in each record says so.
@@ -31,12 +32,12 @@ pub struct SandboxRecord {
     /// Complete, and not being removed.
     pub ready: bool,
     pub addresses: Vec<IpAddr>,
-    pub shim: Option<Process>,
+    pub shim: Option<ProcessIdentity>,
     /// The first process of all, if containers share theirs.
     pub reaper: Option<i32>,
     /// The process whose user namespace is the pod's, if it has one.
     #[serde(default)]
-    pub users: Option<Process>,
+    pub users: Option<ProcessIdentity>,
 }
 
 impl SandboxRecord {
@@ -46,7 +47,7 @@ impl SandboxRecord {
     }
 
     /// The process that holds the pod's user namespace, and the ids in it, if the pod has one.
-    pub fn users(&self, boot: &str) -> Result<Option<(Process, UserNamespace)>, String> {
+    pub fn users(&self, boot: &str) -> Result<Option<(ProcessIdentity, UserNamespace)>, String> {
         let Some(ids) = self.spec.users else { return Ok(None) };
         let holder = self.users.filter(|holder| self.boot == boot && holder.is_alive());
         holder.map(|holder| Some((holder, ids))).ok_or_else(|| "the pod's user namespace is gone".to_owned())
@@ -55,13 +56,13 @@ impl SandboxRecord {
 
 /// A process, told from a later one of the same number by when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct ProcessIdentity {
     pub pid: i32,
     pub begun: u64,
 }
 
-impl Process {
-    pub fn of(pid: i32) -> Option<Self> {
+impl ProcessIdentity {
+    pub fn read(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name in parentheses may hold anything, blanks and parentheses included.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -70,7 +71,7 @@ impl Process {
     }
 
     pub fn is_alive(self) -> bool {
-        Self::of(self.pid) == Some(self)
+        Self::read(self.pid) == Some(self)
     }
 }
 
@@ -87,7 +88,7 @@ pub struct ContainerRecord {
 
 /// `launch.json`: written by the agent for the shim, beside the `config.json` that libcontainer reads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Launch {
+pub struct LaunchSpec {
     pub log_path: PathBuf,
     pub log_limit: LogLimit,
     pub tty: bool,
@@ -117,7 +118,7 @@ pub struct Launch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staging {
     /// The process whose user namespace it is.
-    pub holder: Process,
+    pub holder: ProcessIdentity,
     /// A tmpfs of the container's own mount namespace goes here.
     pub directory: PathBuf,
     pub mounts: Vec<StagedMount>,
@@ -141,11 +142,11 @@ pub struct SharedMount {
 
 /// `run.json`: written by the shim, and by the agent once the shim is gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct RunRecord {
     pub container: ContainerId,
     /// Grows with every change.
     pub version: u64,
-    pub process: Option<Process>,
+    pub process: Option<ProcessIdentity>,
     pub phase: Phase,
     /// Bytes of output that could not be written.
     #[serde(default)]
@@ -157,11 +158,11 @@ pub struct Run {
 pub enum Phase {
     Starting,
     Running { started_at: Timestamp },
-    Exited(Exit),
+    Exited(ExitRecord),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
+pub struct ExitRecord {
     pub started_at: Option<Timestamp>,
     pub finished_at: Timestamp,
     pub exit_code: i32,
@@ -170,7 +171,7 @@ pub struct Exit {
     pub message: String,
 }
 
-impl Run {
+impl RunRecord {
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, Phase::Exited(_))
     }
@@ -201,7 +202,8 @@ impl Run {
             true => (255, None, "the machine was restarted"),
             false => (137, Some(9), "its shim ended, and the container with it"),
         };
-        let exit = Exit { started_at, finished_at: now, exit_code, signal, oom: false, message: message.to_owned() };
+        let exit =
+            ExitRecord { started_at, finished_at: now, exit_code, signal, oom: false, message: message.to_owned() };
         Self { version: self.version + 1, process: None, phase: Phase::Exited(exit), ..self }
     }
 }
@@ -227,15 +229,15 @@ pub fn boot_id() -> String {
 mod tests {
     use super::*;
 
-    fn run(phase: Phase) -> Run {
-        Run { container: ContainerId("c".into()), version: 3, process: None, phase, log_lost: 0 }
+    fn run(phase: Phase) -> RunRecord {
+        RunRecord { container: ContainerId("c".into()), version: 3, process: None, phase, log_lost: 0 }
     }
 
     #[test]
     fn this_process_is_alive_and_an_earlier_one_of_its_number_is_not() {
-        let me = Process::of(std::process::id() as i32).unwrap();
+        let me = ProcessIdentity::read(std::process::id() as i32).unwrap();
         assert!(me.is_alive());
-        assert!(!Process { begun: me.begun - 1, ..me }.is_alive());
+        assert!(!ProcessIdentity { begun: me.begun - 1, ..me }.is_alive());
     }
 
     #[test]
@@ -254,6 +256,6 @@ mod tests {
         let path = dir.path().join("run.json");
         let run = run(Phase::Running { started_at: Timestamp::UNIX_EPOCH });
         write(&path, &run).unwrap();
-        assert_eq!(read::<Run>(&path).unwrap(), run);
+        assert_eq!(read::<RunRecord>(&path).unwrap(), run);
     }
 }

@@ -1,4 +1,4 @@
-//! Sandboxes: made, found again, removed.
+//! Creates, restores and removes pod sandboxes of the built-in runtime.
 //!
 //! A sandbox is its directory. It is made not ready, and only made ready when everything is there; its shim ends before
 //! anything is taken away, and its record is the last that goes. So whatever interrupts, what is found is
@@ -10,6 +10,7 @@
 use std::{fs, io, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use mainstay_errors::with_path;
 use mainstay_files::{create_private_dir, mountinfo};
 use nix::{
     mount::{MsFlags, mount},
@@ -25,25 +26,25 @@ use tokio::{
 use super::{
     Inner,
     cgroup::Cgroup,
-    client::{self, Client},
-    record::{self, ContainerRecord, Process, Run, SandboxRecord},
-    shim::Hello,
-    wire::{Answer, Request},
-    world::{Known, Sandbox},
+    record::{self, ContainerRecord, ProcessIdentity, RunRecord, SandboxRecord},
+    shim::StartupReport,
+    shim_client::{self, ShimClient},
+    state::{ContainerEntry, Sandbox},
+    wire::{Request, Response},
 };
 use crate::{
-    error::{RuntimeError, at_path},
+    error::RuntimeError,
     observed::{ContainerId, SandboxId},
     port::Result,
     spec::SandboxSpec,
 };
 
 /// For a shim to make the pod's namespaces. Long, because a machine can be very busy.
-const SHIM_BEGINS: Duration = Duration::from_secs(30);
+const SHIM_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// For all that is left in a sandbox to end once killed.
-const ALL_ENDS: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between attempts to reach a shim that does not answer.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// The pod's shared memory, as others have it.
 const SHM: &str = "mode=1777,size=65536k";
 
@@ -55,26 +56,26 @@ impl Inner {
             });
         }
         // Two calls for one pod make one sandbox.
-        let _making = self.making.lock(&spec.pod.uid).await;
-        if let Some(id) = self.world.made_for(&spec.pod.uid, spec.attempt) {
-            if self.world.of(&id, Sandbox::is_ready)? {
+        let _making = self.pod_locks.lock(&spec.pod.uid).await;
+        if let Some(id) = self.state.find_sandbox(&spec.pod.uid, spec.attempt) {
+            if self.state.read_sandbox(&id, Sandbox::is_ready)? {
                 return Ok(id);
             }
             self.remove_sandbox(&id).await?;
         }
         let id = SandboxId(uuid::Uuid::new_v4().simple().to_string());
-        match self.make_sandbox(&id, spec).await {
+        match self.set_up_sandbox(&id, spec).await {
             Ok(()) => Ok(id),
             Err(error) => {
                 if let Err(left) = self.remove_sandbox(&id).await {
-                    tracing::warn!(sandbox = %id, error = %left, "a sandbox that could not be made could not be removed either");
+                    tracing::warn!(sandbox = %id, error = %left, "cannot remove a sandbox that failed to start");
                 }
                 Err(error)
             }
         }
     }
 
-    async fn make_sandbox(self: &Arc<Self>, id: &SandboxId, spec: &SandboxSpec) -> Result<()> {
+    async fn set_up_sandbox(self: &Arc<Self>, id: &SandboxId, spec: &SandboxSpec) -> Result<()> {
         let mut record = SandboxRecord {
             id: id.clone(),
             spec: spec.clone(),
@@ -87,10 +88,12 @@ impl Inner {
             reaper: None,
             users: None,
         };
-        self.world.insert(Sandbox::new(record.clone()));
+        self.state.insert(Sandbox::new(record.clone()));
         let made = record.clone();
         let inner = Arc::clone(self);
-        blocking(move || inner.lay_out(&made)).await?.map_err(|error| RuntimeError::failed("make a sandbox", error))?;
+        blocking(move || inner.make_directories(&made))
+            .await?
+            .map_err(|error| RuntimeError::failed("make a sandbox", error))?;
         (record.shim, record.reaper, record.users) = self.spawn_shim(id).await?;
         self.save(&record)?;
         let shim = record.shim.ok_or_else(|| RuntimeError::failed("start the pod's shim", "it ended at once"))?;
@@ -103,16 +106,16 @@ impl Inner {
         self.save(&record)
     }
 
-    fn lay_out(&self, record: &SandboxRecord) -> io::Result<()> {
+    fn make_directories(&self, record: &SandboxRecord) -> io::Result<()> {
         let dir = self.paths.sandbox(&record.id);
-        create_private_dir(&dir.containers()).map_err(|error| at_path("make", &dir.containers(), &error))?;
-        record::write(&dir.record(), record).map_err(|error| at_path("write", &dir.record(), &error))?;
-        let pod = Cgroup::at(record.pod_cgroup.clone());
+        create_private_dir(&dir.containers()).map_err(|error| with_path("make", &dir.containers(), &error))?;
+        record::write(&dir.record(), record).map_err(|error| with_path("write", &dir.record(), &error))?;
+        let pod = Cgroup::new(record.pod_cgroup.clone());
         pod.create()?;
         pod.limit(&record.spec.resources)?;
         if !record.spec.host_ipc {
             let shm = self.paths.shm(&record.id);
-            create_private_dir(&shm).map_err(|error| at_path("make", &shm, &error))?;
+            create_private_dir(&shm).map_err(|error| with_path("make", &shm, &error))?;
             mount(
                 Some("shm"),
                 &shm,
@@ -120,7 +123,7 @@ impl Inner {
                 MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
                 Some(SHM),
             )
-            .map_err(|error| at_path("mount a tmpfs at", &shm, &error.into()))?;
+            .map_err(|error| with_path("mount a tmpfs at", &shm, &error.into()))?;
         }
         Ok(())
     }
@@ -128,10 +131,13 @@ impl Inner {
     fn save(&self, record: &SandboxRecord) -> Result<()> {
         record::write(&self.paths.sandbox(&record.id).record(), record)
             .map_err(|error| RuntimeError::failed("record a sandbox", error))?;
-        self.world.change(&record.id, |sandbox| sandbox.record = record.clone())
+        self.state.change_sandbox(&record.id, |sandbox| sandbox.record = record.clone())
     }
 
-    async fn spawn_shim(&self, id: &SandboxId) -> Result<(Option<Process>, Option<i32>, Option<Process>)> {
+    async fn spawn_shim(
+        &self,
+        id: &SandboxId,
+    ) -> Result<(Option<ProcessIdentity>, Option<i32>, Option<ProcessIdentity>)> {
         let failed = |error: io::Error| RuntimeError::failed("start the pod's shim", error);
         let (program, arguments) =
             self.shim.split_first().ok_or_else(|| failed(io::Error::other("no shim was named")))?;
@@ -148,57 +154,57 @@ impl Inner {
             .stderr(Stdio::null())
             .spawn()
             .map_err(failed)?;
-        let process = child.id().and_then(|pid| Process::of(pid as i32));
+        let process = child.id().and_then(|pid| ProcessIdentity::read(pid as i32));
         let stdout = child.stdout.take().ok_or_else(|| failed(io::Error::other("it has no output")))?;
         // As long as we live it is our child, and ours to bury.
         tokio::spawn(async move { child.wait().await });
         let mut line = String::new();
-        let read = timeout(SHIM_BEGINS, BufReader::new(stdout).read_line(&mut line)).await;
-        let hello = match read {
+        let read = timeout(SHIM_START_TIMEOUT, BufReader::new(stdout).read_line(&mut line)).await;
+        let startup = match read {
             Ok(read) => {
                 read.map_err(failed)?;
-                serde_json::from_str(&line).unwrap_or_else(|_| Hello::Failed("it ended without a word".into()))
+                serde_json::from_str(&line).unwrap_or_else(|_| StartupReport::Failed("it ended without a word".into()))
             }
             Err(_) => {
                 if let Some(process) = process.filter(|process| process.is_alive()) {
                     let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
                 }
-                return Err(RuntimeError::Timeout { doing: "start the pod's shim".into(), after: SHIM_BEGINS });
+                return Err(RuntimeError::Timeout { doing: "start the pod's shim".into(), after: SHIM_START_TIMEOUT });
             }
         };
-        match hello {
-            Hello::Ready { reaper, users } => Ok((process, reaper, users.and_then(Process::of))),
-            Hello::Failed(why) => Err(RuntimeError::failed("start the pod's shim", why)),
+        match startup {
+            StartupReport::Ready { reaper, users } => Ok((process, reaper, users.and_then(ProcessIdentity::read))),
+            StartupReport::Failed(why) => Err(RuntimeError::failed("start the pod's shim", why)),
         }
     }
 
     /// Connects to the shim; from then on its sandbox is as it says.
     pub async fn watch(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
         let unreachable = |error: io::Error| RuntimeError::failed("reach the pod's shim", error);
-        let mut client = Client::connect(&self.paths.socket(id)).await.map_err(unreachable)?;
-        let (first, _) = client.ask(&Request::Watch, &[], client::SOON).await?;
-        self.world.change(id, |sandbox| sandbox.alive = true)?;
-        if let Answer::Runs(runs) = first {
-            self.world.update(id, runs);
+        let mut client = ShimClient::connect(&self.paths.socket(id)).await.map_err(unreachable)?;
+        let (first, _) = client.call(&Request::Watch, &[], shim_client::RESPONSE_TIMEOUT).await?;
+        self.state.change_sandbox(id, |sandbox| sandbox.alive = true)?;
+        if let Response::Runs(runs) = first {
+            self.state.apply_runs(id, runs);
         }
         let (inner, id) = (Arc::downgrade(self), id.clone());
         tokio::spawn(async move {
             while let Ok(Some((answer, _))) = client.receive().await {
                 let Some(inner) = inner.upgrade() else { return };
-                if let Answer::Runs(runs) = answer {
-                    inner.world.update(&id, runs);
+                if let Response::Runs(runs) = answer {
+                    inner.state.apply_runs(&id, runs);
                 }
             }
             if let Some(inner) = inner.upgrade() {
-                inner.shim_is_gone(&id).await;
+                inner.handle_lost_shim(&id).await;
             }
         });
         Ok(())
     }
 
     /// Without its shim a sandbox is not ready, and nothing in it may go on unwatched.
-    async fn shim_is_gone(self: &Arc<Self>, id: &SandboxId) {
-        let Ok(record) = self.world.change(id, |sandbox| {
+    async fn handle_lost_shim(self: &Arc<Self>, id: &SandboxId) {
+        let Ok(record) = self.state.change_sandbox(id, |sandbox| {
             sandbox.alive = false;
             sandbox.record.clone()
         }) else {
@@ -207,17 +213,17 @@ impl Inner {
         if let Some(shim) = record.shim.filter(|shim| shim.is_alive()) {
             let _ = kill(Pid::from_raw(shim.pid), Signal::SIGKILL);
         }
-        let group = Cgroup::at(record.cgroup());
-        let _ = blocking(move || group.kill_all(ALL_ENDS)).await;
+        let group = Cgroup::new(record.cgroup());
+        let _ = blocking(move || group.kill_all(KILL_TIMEOUT)).await;
         let rebooted = record.boot != self.boot;
-        let lost = self.world.change(id, |sandbox| {
+        let lost = self.state.change_sandbox(id, |sandbox| {
             let now = Timestamp::now();
             let unfinished =
                 sandbox.containers.values_mut().filter(|known| known.run.as_ref().is_some_and(|run| !run.has_ended()));
             let lost = unfinished.filter_map(|known| {
                 // It may have written down how it ended before it could say so.
                 let path = self.paths.sandbox(id).container(&known.record.id).run();
-                let written = record::read::<Run>(&path).ok().or(known.run.take())?;
+                let written = record::read::<RunRecord>(&path).ok().or(known.run.take())?;
                 known.run = Some(written.lost(rebooted, now));
                 known.run.clone()
             });
@@ -229,62 +235,68 @@ impl Inner {
     }
 
     pub async fn remove_sandbox(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
-        let Ok((mut record, lock)) = self.world.of(id, |sandbox| (sandbox.record.clone(), Arc::clone(&sandbox.lock)))
+        let Ok((mut record, lock)) =
+            self.state.read_sandbox(id, |sandbox| (sandbox.record.clone(), Arc::clone(&sandbox.lock)))
         else {
             return Ok(());
         };
         let _changing = lock.lock().await;
         record.ready = false;
-        self.world.change(id, |sandbox| sandbox.record.ready = false)?;
-        let _ = client::ask(&self.paths.socket(id), &Request::Shutdown, client::SOON).await;
-        let group = Cgroup::at(record.cgroup());
+        self.state.change_sandbox(id, |sandbox| sandbox.record.ready = false)?;
+        let _ = shim_client::call(&self.paths.socket(id), &Request::Shutdown, shim_client::RESPONSE_TIMEOUT).await;
+        let group = Cgroup::new(record.cgroup());
         let shim = record.shim.filter(|shim| record.boot == self.boot && shim.is_alive());
         let ended = blocking(move || {
             if let Some(shim) = shim {
                 let _ = kill(Pid::from_raw(shim.pid), Signal::SIGKILL);
             }
-            group.kill_all(ALL_ENDS)
+            group.kill_all(KILL_TIMEOUT)
         });
         if !ended.await? {
-            return Err(RuntimeError::Timeout { doing: format!("kill what is left in sandbox {id}"), after: ALL_ENDS });
+            return Err(RuntimeError::Timeout {
+                doing: format!("kill what is left in sandbox {id}"),
+                after: KILL_TIMEOUT,
+            });
         }
         self.network.detach(id).await?;
-        for container in self.world.of(id, |sandbox| sandbox.containers.keys().cloned().collect::<Vec<_>>())? {
+        for container in
+            self.state.read_sandbox(id, |sandbox| sandbox.containers.keys().cloned().collect::<Vec<_>>())?
+        {
             self.release_rootfs(container).await?;
         }
         let inner = Arc::clone(self);
-        let swept = blocking(move || inner.sweep(&record)).await?;
+        let swept = blocking(move || inner.remove_traces(&record)).await?;
         swept.map_err(|error| RuntimeError::failed(format!("remove sandbox {id}"), error))?;
-        self.world.remove(id);
+        self.state.remove(id);
         Ok(())
     }
 
     /// Everything that is on disk or in the kernel, the record last.
-    fn sweep(&self, record: &SandboxRecord) -> io::Result<()> {
+    fn remove_traces(&self, record: &SandboxRecord) -> io::Result<()> {
         let dir = self.paths.sandbox(&record.id);
         mountinfo::unmount_and_remove(&self.paths.shm(&record.id))?;
-        Cgroup::at(record.cgroup()).remove()?;
-        Cgroup::at(record.pod_cgroup.clone()).remove_if_empty();
+        Cgroup::new(record.cgroup()).remove()?;
+        Cgroup::new(record.pod_cgroup.clone()).remove_if_empty();
         let _ = fs::remove_file(self.paths.socket(&record.id));
         mountinfo::remove_tree(&dir.containers())?;
         mountinfo::remove_tree(&dir.0)
     }
 
     /// Reads what is on disk, and connects to the shims that still live.
-    pub async fn find_all(self: &Arc<Self>) -> Result<()> {
+    pub async fn restore_all(self: &Arc<Self>) -> Result<()> {
         let failed = |error: io::Error| RuntimeError::failed("read the runtime's directory", error);
         let found = self.read_all().map_err(failed)?;
-        self.release_unknown(&found);
+        self.release_orphaned_rootfs(&found);
         for sandbox in found {
             let (id, shim) = (sandbox.record.id.clone(), sandbox.record.shim);
             let same_boot = sandbox.record.boot == self.boot;
-            self.world.insert(sandbox);
+            self.state.insert(sandbox);
             if same_boot && self.watch(&id).await.is_ok() {
                 continue;
             }
             match shim.filter(|shim| same_boot && shim.is_alive()) {
-                Some(shim) => self.reach_later(id, shim),
-                None => self.shim_is_gone(&id).await,
+                Some(shim) => self.reconnect_later(id, shim),
+                None => self.handle_lost_shim(&id).await,
             }
         }
         Ok(())
@@ -292,28 +304,28 @@ impl Inner {
 
     /// A shim that lives and does not answer may be slow, on a machine that is busy. Its pod is not ready until it does,
     /// but its containers are not killed for that.
-    fn reach_later(self: &Arc<Self>, id: SandboxId, shim: Process) {
+    fn reconnect_later(self: &Arc<Self>, id: SandboxId, shim: ProcessIdentity) {
         let inner = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(TRY_AGAIN).await;
+                tokio::time::sleep(RECONNECT_INTERVAL).await;
                 let Some(inner) = inner.upgrade() else { return };
-                if inner.world.of(&id, |_| ()).is_err() || inner.watch(&id).await.is_ok() {
+                if inner.state.read_sandbox(&id, |_| ()).is_err() || inner.watch(&id).await.is_ok() {
                     return;
                 }
                 if !shim.is_alive() {
-                    return inner.shim_is_gone(&id).await;
+                    return inner.handle_lost_shim(&id).await;
                 }
             }
         });
     }
 
     /// An agent that ended between mounting a container's root and writing the container down left a mount that nothing names.
-    fn release_unknown(&self, found: &[Sandbox]) {
+    fn release_orphaned_rootfs(&self, found: &[Sandbox]) {
         let known = |id: &String| found.iter().any(|sandbox| sandbox.containers.contains_key(&ContainerId(id.clone())));
         for id in self.images.prepared().unwrap_or_default().into_iter().filter(|id| !known(id)) {
             if let Err(error) = self.images.release_rootfs(&id) {
-                tracing::warn!(id, %error, "the root filesystem of a container that was never made stays");
+                tracing::warn!(id, %error, "cannot release the root filesystem of a container that has no record");
             }
         }
     }
@@ -343,8 +355,8 @@ impl Inner {
                     mountinfo::remove_tree(paths.path())?;
                     continue;
                 };
-                let run = record::read::<Run>(&paths.run()).ok();
-                sandbox.containers.insert(container, Known { record, run });
+                let run = record::read::<RunRecord>(&paths.run()).ok();
+                sandbox.containers.insert(container, ContainerEntry { record, run });
             }
             found.push(sandbox);
         }

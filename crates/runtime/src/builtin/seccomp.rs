@@ -1,4 +1,4 @@
-//! Which system calls a container may make.
+//! Seccomp profiles: which system calls a container may make.
 //!
 //! The default profile is the one that docker and containerd agree on, as a table of our own ([`usual`]). Profiles from a file are
 //! in OCI's or docker's JSON. Both become filters for the machine's own architecture; a program of another one (32-bit on
@@ -7,7 +7,7 @@
 use serde::Deserialize;
 
 mod compile;
-mod usual;
+mod default_profile;
 
 use crate::spec::Seccomp;
 pub use compile::Filters;
@@ -16,11 +16,11 @@ pub use compile::Filters;
 pub fn compile(wanted: &Seccomp, capabilities: &[String]) -> Result<Filters, String> {
     let profile = match wanted {
         Seccomp::Unconfined => return Ok(Filters::new()),
-        Seccomp::RuntimeDefault => usual::profile(capabilities),
+        Seccomp::RuntimeDefault => default_profile::profile(capabilities),
         Seccomp::Localhost(path) => {
-            let told = |error: &dyn std::fmt::Display| format!("seccomp profile {}: {error}", path.display());
-            let text = std::fs::read(path).map_err(|error| told(&error))?;
-            serde_json::from_slice(&text).map_err(|error| told(&error))?
+            let failed = |error: &dyn std::fmt::Display| format!("seccomp profile {}: {error}", path.display());
+            let text = std::fs::read(path).map_err(|error| failed(&error))?;
+            serde_json::from_slice(&text).map_err(|error| failed(&error))?
         }
     };
     compile::compile(&profile.for_capabilities(capabilities))

@@ -1,4 +1,4 @@
-//! Streams into containers. Their ends are pipes and terminals that the process itself holds at the other side; the shim
+//! Exec, attach and port-forward sessions. Their ends are pipes and terminals that the process itself holds at the other side; the shim
 //! passes them on and is no part of what flows through them.
 
 use std::{
@@ -15,12 +15,13 @@ use tokio::{
     sync::mpsc,
     time::{error::Elapsed, timeout},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Inner,
-    client::{self, Client},
+    shim_client::{self, ShimClient},
     sys,
-    wire::{Answer, Request, Streams},
+    wire::{Request, Response, Streams},
 };
 use crate::{
     error::RuntimeError,
@@ -30,9 +31,9 @@ use crate::{
 };
 
 /// For a process to begin; the shim gives up itself before.
-const BEGIN: Duration = Duration::from_secs(70);
+const START_TIMEOUT: Duration = Duration::from_secs(70);
 /// For what a process left behind to let go of its output, after it has ended.
-const LINGER: Duration = Duration::from_secs(2);
+const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
 /// Our ends of the pipes, and those that go to the other side.
 struct Pipes {
@@ -48,7 +49,7 @@ fn pipes(streams: Streams) -> io::Result<Pipes> {
     if streams.stdin {
         let (write, read) = pipe::pipe()?;
         theirs.push(read.into_blocking_fd()?);
-        stdin = Some(Box::pin(Closing(Some(write))));
+        stdin = Some(Box::pin(StdinPipe(Some(write))));
     }
     let mut output = |wanted: bool| -> io::Result<Option<Output>> {
         if !wanted {
@@ -64,23 +65,23 @@ fn pipes(streams: Streams) -> io::Result<Pipes> {
 
 /// The shim's next answer; without a time limit, whenever it comes.
 async fn receive_within(
-    client: &mut Client,
+    client: &mut ShimClient,
     limit: Option<Duration>,
-) -> std::result::Result<io::Result<Option<(Answer, Option<OwnedFd>)>>, Elapsed> {
+) -> std::result::Result<io::Result<Option<(Response, Option<OwnedFd>)>>, Elapsed> {
     match limit {
-        Some(limit) => timeout(limit.saturating_add(client::SOON), client.receive()).await,
+        Some(limit) => timeout(limit.saturating_add(shim_client::RESPONSE_TIMEOUT), client.receive()).await,
         None => Ok(client.receive().await),
     }
 }
 
 impl Inner {
-    async fn client(&self, id: &ContainerId) -> Result<Client> {
+    async fn client(&self, id: &ContainerId) -> Result<ShimClient> {
         let (sandbox, running) =
-            self.world.container(id, |sandbox, known| (sandbox.record.id.clone(), known.is_running()))?;
+            self.state.read_container(id, |sandbox, known| (sandbox.record.id.clone(), known.is_running()))?;
         if !running {
             return Err(RuntimeError::Invalid { why: format!("container {id} is not running") });
         }
-        let connected = Client::connect(&self.paths.socket(&sandbox)).await;
+        let connected = ShimClient::connect(&self.paths.socket(&sandbox)).await;
         connected.map_err(|error| RuntimeError::failed("reach the pod's shim", error))
     }
 
@@ -98,12 +99,15 @@ impl Inner {
         let timeout_ms = patience.map(|patience| u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
         let request =
             Request::Exec { container: id.clone(), command: command.to_vec(), tty: false, streams, timeout_ms };
-        client.ask(&request, &pipes.theirs, BEGIN).await?;
+        client.call(&request, &pipes.theirs, START_TIMEOUT).await?;
         drop(pipes.theirs);
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let ended = {
             let reading = async {
-                tokio::join!(keep(pipes.stdout, limit, &mut stdout), keep(pipes.stderr, limit, &mut stderr));
+                tokio::join!(
+                    read_limited(pipes.stdout, limit, &mut stdout),
+                    read_limited(pipes.stderr, limit, &mut stderr)
+                );
             };
             tokio::pin!(reading);
             let mut read = false;
@@ -114,15 +118,15 @@ impl Inner {
                 }
             };
             if !read {
-                let _ = timeout(LINGER, reading).await;
+                let _ = timeout(OUTPUT_GRACE, reading).await;
             }
             ended
         };
         match ended {
-            Ok(Ok(Some((Answer::Ended { exit_code, timed_out: false }, _)))) => {
+            Ok(Ok(Some((Response::Ended { exit_code, timed_out: false }, _)))) => {
                 Ok(ExecOutput { exit_code, stdout, stderr })
             }
-            Ok(Ok(Some((Answer::Ended { .. }, _)))) | Err(_) => {
+            Ok(Ok(Some((Response::Ended { .. }, _)))) | Err(_) => {
                 Err(RuntimeError::Timeout { doing: doing(), after: patience.unwrap_or_default() })
             }
             Ok(Ok(_)) => Err(RuntimeError::failed(doing(), "the pod's shim went away")),
@@ -145,7 +149,7 @@ impl Inner {
             streams,
             timeout_ms: None,
         };
-        let (_, terminal) = client.ask(&request, &pipes.theirs, BEGIN).await?;
+        let (_, terminal) = client.call(&request, &pipes.theirs, START_TIMEOUT).await?;
         drop(pipes.theirs);
         let (resize, mut sizes) = mpsc::channel::<TerminalSize>(4);
         let (mut stdin, mut stdout) = (pipes.stdin, pipes.stdout);
@@ -168,20 +172,28 @@ impl Inner {
                             set_size(terminal, size);
                         }
                     }
-                    answer = client.receive() => return ended(answer),
+                    response = client.receive() => return exit_code(response),
                 }
             }
         };
         // In a task of its own: sizes are set whether or not somebody waits for the end.
         let exit = tokio::spawn(exit);
-        Ok(Session { stdin, stdout, stderr: pipes.stderr, resize, exit: Box::pin(async move { joined(exit.await) }) })
+        Ok(Session {
+            stdin,
+            stdout,
+            stderr: pipes.stderr,
+            resize,
+            exit: Box::pin(async move { flatten_join(exit.await) }),
+        })
     }
 
     pub async fn attach(&self, id: &ContainerId, attach: &Attach) -> Result<Session> {
         let mut client = self.client(id).await?;
         let streams = Streams { stdin: attach.stdin, stdout: attach.stdout, stderr: attach.stderr && !attach.tty };
         let pipes = pipes(streams).map_err(|error| RuntimeError::failed(format!("attach to container {id}"), error))?;
-        client.ask(&Request::Attach { container: id.clone(), streams }, &pipes.theirs, client::SOON).await?;
+        client
+            .call(&Request::Attach { container: id.clone(), streams }, &pipes.theirs, shim_client::RESPONSE_TIMEOUT)
+            .await?;
         drop(pipes.theirs);
         let (resize, mut sizes) = mpsc::channel::<TerminalSize>(4);
         let exit = Box::pin(async move {
@@ -194,22 +206,22 @@ impl Inner {
                         }
                         None => open = false,
                     },
-                    answer = client.receive() => return ended(answer),
+                    response = client.receive() => return exit_code(response),
                 }
             }
         });
-        let mut exit = Driven(tokio::spawn(exit));
+        let mut exit = AbortOnDropHandle::new(tokio::spawn(exit));
         Ok(Session {
             stdin: pipes.stdin,
             stdout: pipes.stdout,
             stderr: pipes.stderr,
             resize,
-            exit: Box::pin(async move { joined((&mut exit.0).await) }),
+            exit: Box::pin(async move { flatten_join((&mut exit).await) }),
         })
     }
 
     pub async fn connect(&self, id: &SandboxId, port: u16) -> Result<Tunnel> {
-        let (shim, ready) = self.world.of(id, |sandbox| (sandbox.record.shim, sandbox.is_ready()))?;
+        let (shim, ready) = self.state.read_sandbox(id, |sandbox| (sandbox.record.shim, sandbox.is_ready()))?;
         let Some(shim) = shim.filter(|_| ready) else {
             return Err(RuntimeError::Invalid { why: format!("sandbox {id} is not ready") });
         };
@@ -219,13 +231,13 @@ impl Inner {
             let _ = tell.send(connect_in(shim.pid, port));
         });
         let failed = |error: io::Error| RuntimeError::failed(format!("connect to port {port} of sandbox {id}"), error);
-        let stream = match timeout(client::SOON, told).await {
+        let stream = match timeout(shim_client::RESPONSE_TIMEOUT, told).await {
             Ok(Ok(stream)) => stream.map_err(failed)?,
             Ok(Err(_)) => return Err(failed(io::ErrorKind::BrokenPipe.into())),
             Err(_) => {
                 return Err(RuntimeError::Timeout {
                     doing: format!("connect to port {port} of sandbox {id}"),
-                    after: client::SOON,
+                    after: shim_client::RESPONSE_TIMEOUT,
                 });
             }
         };
@@ -235,9 +247,9 @@ impl Inner {
 }
 
 /// The end of a pipe is told by closing it.
-struct Closing(Option<pipe::Sender>);
+struct StdinPipe(Option<pipe::Sender>);
 
-impl AsyncWrite for Closing {
+impl AsyncWrite for StdinPipe {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.0 {
             Some(pipe) => Pin::new(pipe).poll_write(cx, bytes),
@@ -255,15 +267,6 @@ impl AsyncWrite for Closing {
     }
 }
 
-/// Ends with whoever holds it.
-struct Driven(tokio::task::JoinHandle<Result<i32>>);
-
-impl Drop for Driven {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 fn connect_in(pid: i32, port: u16) -> io::Result<std::net::TcpStream> {
     use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
     let namespace = std::fs::File::open(format!("/proc/{pid}/ns/net"))?;
@@ -276,15 +279,15 @@ fn connect_in(pid: i32, port: u16) -> io::Result<std::net::TcpStream> {
     })
 }
 
-fn ended(answer: io::Result<Option<(Answer, Option<OwnedFd>)>>) -> Result<i32> {
-    match answer {
-        Ok(Some((Answer::Ended { exit_code, .. }, _))) => Ok(exit_code),
+fn exit_code(response: io::Result<Option<(Response, Option<OwnedFd>)>>) -> Result<i32> {
+    match response {
+        Ok(Some((Response::Ended { exit_code, .. }, _))) => Ok(exit_code),
         Ok(_) => Err(RuntimeError::failed("wait for the process", "the pod's shim went away")),
         Err(error) => Err(RuntimeError::failed("wait for the process", error)),
     }
 }
 
-fn joined(done: std::result::Result<Result<i32>, tokio::task::JoinError>) -> Result<i32> {
+fn flatten_join(done: std::result::Result<Result<i32>, tokio::task::JoinError>) -> Result<i32> {
     done.unwrap_or_else(|error| Err(RuntimeError::failed("wait for the process", error)))
 }
 
@@ -294,12 +297,12 @@ fn set_size(terminal: &OwnedFd, size: TerminalSize) {
 }
 
 /// Reads all, keeps some.
-async fn keep(from: Option<Output>, limit: usize, kept: &mut Vec<u8>) {
+async fn read_limited(from: Option<Output>, limit: usize, output: &mut Vec<u8>) {
     let Some(mut from) = from else { return };
     let mut buffer = [0; 8192];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        let room = limit.saturating_sub(kept.len());
-        kept.extend_from_slice(&buffer[..count.min(room)]);
+        let room = limit.saturating_sub(output.len());
+        output.extend_from_slice(&buffer[..count.min(room)]);
     }
 }
 

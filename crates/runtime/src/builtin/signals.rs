@@ -1,4 +1,4 @@
-//! Signals by name.
+//! Parses stop signals: by name, by number, or the image's.
 
 use nix::sys::signal::Signal;
 

@@ -1,4 +1,4 @@
-//! Where a container in a user namespace finds what it is made of.
+//! Plans the bind mounts of a container in a user namespace: all sources are placed below one directory that its user can reach.
 //!
 //! libcontainer joins the user namespace first and mounts afterwards, so it can neither reach the data directory nor idmap
 //! anything. Therefore all that it mounts is first placed below one directory that everybody can reach, in the mount
@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::record::{Process, StagedMount, Staging};
+use super::record::{ProcessIdentity, StagedMount, Staging};
 
 /// Directories of every machine that nothing needs while a container is made.
 const CANDIDATES: [&str; 6] = ["/mnt", "/media", "/srv", "/opt", "/home", "/var/tmp"];
@@ -36,7 +36,7 @@ pub fn directory(needed: &[&Path]) -> Result<PathBuf, String> {
 
 /// Turns a configuration into one of a container in the user namespace of `holder`: every source of a mount is replaced by
 /// its place in the directory.
-pub fn stage(config: &mut Value, holder: Process, directory: &Path) -> Staging {
+pub fn stage(config: &mut Value, holder: ProcessIdentity, directory: &Path) -> Staging {
     let mut mounts = Vec::new();
     let mut place = |source: &mut Value, name: String, idmapped: bool| {
         let from = source.as_str().unwrap_or_default().to_owned();
@@ -77,7 +77,7 @@ mod tests {
             ],
             "linux": {"namespaces": [{"type": "mount"}, {"type": "pid", "path": "/proc/7/ns/pid"}]},
         });
-        let staging = stage(&mut config, Process { pid: 42, begun: 1 }, Path::new("/mnt"));
+        let staging = stage(&mut config, ProcessIdentity { pid: 42, begun: 1 }, Path::new("/mnt"));
         assert_eq!(config["root"]["path"], "/mnt/rootfs");
         assert_eq!(config["mounts"][0]["source"], "proc");
         assert_eq!(config["mounts"][2]["source"], "/mnt/mount-2");

@@ -1,4 +1,4 @@
-//! What containers use: all of it while they run, disk for as long as they are there.
+//! Resource usage of containers: CPU, memory and processes while they run, disk until they are removed.
 
 use std::{
     fs,
@@ -15,16 +15,16 @@ use crate::{
 impl Inner {
     pub async fn stats(self: &Arc<Self>) -> Result<Vec<ContainerStats>> {
         let inner = Arc::clone(self);
-        blocking(move || inner.world.started().into_iter().map(|started| inner.measure(started)).collect()).await
+        blocking(move || inner.state.measurable().into_iter().map(|container| inner.measure(container)).collect()).await
     }
 
-    fn measure(&self, started: Started) -> ContainerStats {
-        let written = self.images.rootfs_bytes(&started.id.0).unwrap_or(0);
-        let rootfs_bytes = written + log_bytes(&started.log);
-        if started.stats.ended {
-            return ContainerStats { rootfs_bytes, ..started.stats };
+    fn measure(&self, container: MeasuredContainer) -> ContainerStats {
+        let written = self.images.rootfs_bytes(&container.id.0).unwrap_or(0);
+        let rootfs_bytes = written + log_bytes(&container.log);
+        if container.stats.ended {
+            return ContainerStats { rootfs_bytes, ..container.stats };
         }
-        let usage = started.group.usage();
+        let usage = container.group.usage();
         ContainerStats {
             cpu_nanos: usage.cpu_nanos,
             working_set: usage.working_set,
@@ -32,7 +32,7 @@ impl Inner {
             rss: usage.rss,
             pids: usage.pids,
             rootfs_bytes,
-            ..started.stats
+            ..container.stats
         }
     }
 }
@@ -46,7 +46,7 @@ fn log_bytes(log: &Path) -> u64 {
 }
 
 /// Where to look for what a container uses.
-pub struct Started {
+pub struct MeasuredContainer {
     pub id: ContainerId,
     pub group: Cgroup<'static>,
     pub stats: ContainerStats,

@@ -1,4 +1,4 @@
-//! The few things for which there is no safe wrapper. All but one run in the shim, which has one thread.
+//! System calls without a safe wrapper: fork, seccomp, signals. All but one run in the shim, which has one thread.
 
 #![expect(
     unsafe_code,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::rooted;
+use super::rootfs_files;
 use crate::{idmap::UserNamespace, spec::Security};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Accounts {
 
 impl Accounts {
     pub fn read(root: &Path) -> Self {
-        let read = |path: &str| rooted::read(root, path).unwrap_or_default();
+        let read = |path: &str| rootfs_files::read(root, path).unwrap_or_default();
         Self { passwd: read("etc/passwd"), group: read("etc/group") }
     }
 

@@ -1,4 +1,4 @@
-//! What agent and shim say to each other: frames of a length and JSON over a unix socket, with file
+//! The protocol between agent and shim: frames of a length and JSON over a unix socket, with file
 //! descriptors beside them. One request per connection; `Watch`, `Exec` and `Attach` stay open.
 
 use std::{
@@ -12,10 +12,10 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::record::Run;
+use super::record::RunRecord;
 use crate::observed::ContainerId;
 
-/// Nothing that is said here is longer.
+/// Longest frame.
 pub const MAX_FRAME: usize = 4 << 20;
 const MAX_FDS: usize = 4;
 
@@ -72,17 +72,17 @@ pub struct Streams {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum Response {
     Done,
-    Runs(Vec<Run>),
-    Started(Run),
+    Runs(Vec<RunRecord>),
+    Started(RunRecord),
     Begun,
     Ended { exit_code: i32, timed_out: bool },
-    Failed { why: Failure, text: String },
+    Failed { why: FailureKind, text: String },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Failure {
+pub enum FailureKind {
     NotFound,
     /// The program could not begin.
     Start,
@@ -101,20 +101,20 @@ pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
 
 /// Bytes and descriptors that have come, until they make a whole frame.
 #[derive(Default)]
-pub struct Inbox {
+pub struct FrameReader {
     bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
 
-pub enum Received {
-    Some,
+pub enum ReadOutcome {
+    Data,
     Closed,
-    Nothing,
+    WouldBlock,
 }
 
-impl Inbox {
+impl FrameReader {
     /// One read of a socket.
-    pub fn fill(&mut self, socket: impl AsFd) -> io::Result<Received> {
+    pub fn fill(&mut self, socket: impl AsFd) -> io::Result<ReadOutcome> {
         let mut buffer = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -127,12 +127,12 @@ impl Inbox {
                     }
                 }
                 if received.bytes == 0 {
-                    return Ok(Received::Closed);
+                    return Ok(ReadOutcome::Closed);
                 }
                 self.bytes.extend_from_slice(&buffer[..received.bytes]);
-                Ok(Received::Some)
+                Ok(ReadOutcome::Data)
             }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Received::Nothing),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(ReadOutcome::WouldBlock),
             Err(error) => Err(error.into()),
         }
     }
@@ -181,22 +181,22 @@ mod tests {
         let frame = encode(&request).unwrap();
         let (first, rest) = frame.split_at(7);
         assert_eq!(send(&here, first, &[here.as_fd()]).unwrap(), 7);
-        let mut inbox = Inbox::default();
-        inbox.fill(&there).unwrap();
-        assert!(inbox.take::<Request>().unwrap().is_none());
+        let mut frames = FrameReader::default();
+        frames.fill(&there).unwrap();
+        assert!(frames.take::<Request>().unwrap().is_none());
         assert_eq!(send(&here, rest, &[]).unwrap(), rest.len());
-        inbox.fill(&there).unwrap();
-        let (got, fds) = inbox.take::<Request>().unwrap().unwrap();
+        frames.fill(&there).unwrap();
+        let (got, fds) = frames.take::<Request>().unwrap().unwrap();
         assert_eq!(got, request);
         assert_eq!(fds.len(), 1);
         drop(here);
         drop(fds);
-        assert!(matches!(inbox.fill(&there).unwrap(), Received::Closed));
+        assert!(matches!(frames.fill(&there).unwrap(), ReadOutcome::Closed));
     }
 
     #[test]
     fn a_length_beyond_reason_is_refused() {
-        let mut inbox = Inbox { bytes: u32::MAX.to_le_bytes().to_vec(), fds: Vec::new() };
-        assert!(inbox.take::<Request>().is_err());
+        let mut frames = FrameReader { bytes: u32::MAX.to_le_bytes().to_vec(), fds: Vec::new() };
+        assert!(frames.take::<Request>().is_err());
     }
 }

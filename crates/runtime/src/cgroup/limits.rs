@@ -1,4 +1,4 @@
-//! Limits as each version writes them.
+//! Resource limits as files of cgroup version 1 and 2.
 
 use std::{fs, io};
 
@@ -15,14 +15,14 @@ pub fn apply(group: &Cgroup<'_>, resources: &Resources) -> io::Result<()> {
         let Some(path) = group.dir(controller).map(|dir| dir.join(&file)) else { continue };
         match fs::write(&path, &value) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && controller == "hugetlb" => {}
-            Err(error) => return Err(io::Error::new(error.kind(), told(&path, &value, &error))),
+            Err(error) => return Err(io::Error::new(error.kind(), write_error(&path, &value, &error))),
             Ok(()) => {}
         }
     }
     Ok(())
 }
 
-fn told(path: &std::path::Path, value: &str, error: &io::Error) -> String {
+fn write_error(path: &std::path::Path, value: &str, error: &io::Error) -> String {
     format!("write {value} to {}: {error}", path.display())
 }
 

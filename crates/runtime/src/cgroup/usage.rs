@@ -1,4 +1,4 @@
-//! What a group has used.
+//! CPU time, memory and processes of a cgroup.
 
 use std::{fs, path::Path};
 

@@ -1,8 +1,9 @@
-//! Calls to the runtime: over its socket, within a time, with errors that say what they mean to us.
+//! gRPC calls to a CRI runtime: each with a time limit, and with its status turned into a [`RuntimeError`].
 
 use std::{collections::HashMap, future::Future, path::PathBuf, time::Duration};
 
 use hyper_util::rt::TokioIo;
+use mainstay_errors::append_cause;
 use tokio::net::UnixStream;
 use tonic::{
     Code, Request, Response, Status,
@@ -20,11 +21,11 @@ use crate::{
 };
 
 /// For questions.
-pub const ASK: Duration = Duration::from_secs(15);
+pub const QUERY_TIMEOUT: Duration = Duration::from_secs(15);
 /// For what makes or ends processes.
-pub const ACT: Duration = Duration::from_secs(120);
+pub const ACTION_TIMEOUT: Duration = Duration::from_secs(120);
 /// For fetching an image.
-pub const PULL: Duration = Duration::from_secs(60 * 60);
+pub const PULL_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// Answers with the output of commands are long.
 const LONGEST_ANSWER: usize = 64 << 20;
 
@@ -34,9 +35,9 @@ pub struct Client {
     images: ImageServiceClient<Channel>,
 }
 
-/// What is being done to what, for the words of errors.
+/// What a call does, and to which object, for error messages.
 #[derive(Clone, Copy)]
-pub struct About<'a> {
+pub struct CallContext<'a> {
     pub doing: &'static str,
     pub what: &'static str,
     pub id: &'a str,
@@ -72,99 +73,100 @@ impl Client {
 
     pub async fn version(&self) -> Result<proto::VersionResponse> {
         let request = proto::VersionRequest { version: "v1".to_owned() };
-        let about = About { doing: "ask for the version", what: "runtime", id: "" };
-        within(ASK, about, self.runtime().version(request)).await
+        let context = CallContext { doing: "ask for the version", what: "runtime", id: "" };
+        with_timeout(QUERY_TIMEOUT, context, self.runtime().version(request)).await
     }
 
     pub async fn sandboxes(&self, labels: HashMap<String, String>) -> Result<Vec<proto::PodSandbox>> {
         let filter = proto::PodSandboxFilter { label_selector: labels, ..Default::default() };
         let request = proto::ListPodSandboxRequest { filter: Some(filter) };
-        let about = About { doing: "list sandboxes", what: "runtime", id: "" };
-        Ok(within(ASK, about, self.runtime().list_pod_sandbox(request)).await?.items)
+        let context = CallContext { doing: "list sandboxes", what: "runtime", id: "" };
+        Ok(with_timeout(QUERY_TIMEOUT, context, self.runtime().list_pod_sandbox(request)).await?.items)
     }
 
     pub async fn containers(&self, labels: HashMap<String, String>) -> Result<Vec<proto::Container>> {
         let filter = proto::ContainerFilter { label_selector: labels, ..Default::default() };
         let request = proto::ListContainersRequest { filter: Some(filter) };
-        let about = About { doing: "list containers", what: "runtime", id: "" };
-        Ok(within(ASK, about, self.runtime().list_containers(request)).await?.containers)
+        let context = CallContext { doing: "list containers", what: "runtime", id: "" };
+        Ok(with_timeout(QUERY_TIMEOUT, context, self.runtime().list_containers(request)).await?.containers)
     }
 
     pub async fn sandbox_status(&self, id: &str, verbose: bool) -> Result<proto::PodSandboxStatusResponse> {
         let request = proto::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose };
-        let about = About { doing: "ask for the status of a sandbox", what: "sandbox", id };
-        within(ASK, about, self.runtime().pod_sandbox_status(request)).await
+        let context = CallContext { doing: "ask for the status of a sandbox", what: "sandbox", id };
+        with_timeout(QUERY_TIMEOUT, context, self.runtime().pod_sandbox_status(request)).await
     }
 
     pub async fn container_status(&self, id: &str, verbose: bool) -> Result<proto::ContainerStatusResponse> {
         let request = proto::ContainerStatusRequest { container_id: id.to_owned(), verbose };
-        let about = About { doing: "ask for the status of a container", what: "container", id };
-        within(ASK, about, self.runtime().container_status(request)).await
+        let context = CallContext { doing: "ask for the status of a container", what: "container", id };
+        with_timeout(QUERY_TIMEOUT, context, self.runtime().container_status(request)).await
     }
 
     /// What the runtime can do.
     pub async fn status(&self) -> Result<proto::StatusResponse> {
-        let about = About { doing: "ask for the runtime's features", what: "runtime", id: "" };
-        within(ASK, about, self.runtime().status(proto::StatusRequest { verbose: false })).await
+        let context = CallContext { doing: "ask for the runtime's features", what: "runtime", id: "" };
+        with_timeout(QUERY_TIMEOUT, context, self.runtime().status(proto::StatusRequest { verbose: false })).await
     }
 
     pub async fn stop_sandbox(&self, id: &SandboxId) -> Result<Empty> {
         let request = proto::StopPodSandboxRequest { pod_sandbox_id: id.0.clone() };
-        let about = About { doing: "stop a sandbox", what: "sandbox", id: &id.0 };
-        within(ACT, about, self.runtime().stop_pod_sandbox(request)).await
+        let context = CallContext { doing: "stop a sandbox", what: "sandbox", id: &id.0 };
+        with_timeout(ACTION_TIMEOUT, context, self.runtime().stop_pod_sandbox(request)).await
     }
 
     pub async fn remove_sandbox(&self, id: &SandboxId) -> Result<Empty> {
         let request = proto::RemovePodSandboxRequest { pod_sandbox_id: id.0.clone() };
-        let about = About { doing: "remove a sandbox", what: "sandbox", id: &id.0 };
-        within(ACT, about, self.runtime().remove_pod_sandbox(request)).await
+        let context = CallContext { doing: "remove a sandbox", what: "sandbox", id: &id.0 };
+        with_timeout(ACTION_TIMEOUT, context, self.runtime().remove_pod_sandbox(request)).await
     }
 
     pub async fn update_container(&self, id: &ContainerId, linux: proto::LinuxContainerResources) -> Result<()> {
         let request = proto::UpdateContainerResourcesRequest { container_id: id.0.clone(), linux: Some(linux) };
-        let about = About { doing: "change a container's limits", what: "container", id: &id.0 };
-        within(ACT, about, self.runtime().update_container_resources(request)).await.map(|_| ())
+        let context = CallContext { doing: "change a container's limits", what: "container", id: &id.0 };
+        with_timeout(ACTION_TIMEOUT, context, self.runtime().update_container_resources(request)).await.map(|_| ())
     }
 
     pub async fn reopen_log(&self, id: &ContainerId) -> Result<()> {
         let request = proto::ReopenContainerLogRequest { container_id: id.0.clone() };
-        let about = About { doing: "reopen a container's log", what: "container", id: &id.0 };
-        within(ASK, about, self.runtime().reopen_container_log(request)).await.map(|_| ())
+        let context = CallContext { doing: "reopen a container's log", what: "container", id: &id.0 };
+        with_timeout(QUERY_TIMEOUT, context, self.runtime().reopen_container_log(request)).await.map(|_| ())
     }
 }
 
 /// Waits for the answer, but not for ever.
-pub async fn within<T>(
+pub async fn with_timeout<T>(
     limit: Duration,
-    about: About<'_>,
+    context: CallContext<'_>,
     call: impl Future<Output = std::result::Result<Response<T>, Status>>,
 ) -> Result<T> {
     match tokio::time::timeout(limit, call).await {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
-        Ok(Err(status)) => Err(told(&status, about, limit)),
-        Err(_) => Err(RuntimeError::Timeout { doing: about.doing.to_owned(), after: limit }),
+        Ok(Err(status)) => Err(to_runtime_error(&status, context, limit)),
+        Err(_) => Err(RuntimeError::Timeout { doing: context.doing.to_owned(), after: limit }),
     }
 }
 
 /// Adds the deadline for the runtime's own use, so that it gives up when we do.
-pub fn until<T>(limit: Duration, message: T) -> Request<T> {
+pub fn with_deadline<T>(limit: Duration, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(limit);
     request
 }
 
-fn told(status: &Status, about: About<'_>, limit: Duration) -> RuntimeError {
-    let why = status.message().to_owned();
+fn to_runtime_error(status: &Status, context: CallContext<'_>, limit: Duration) -> RuntimeError {
+    let causes = std::iter::successors(std::error::Error::source(status), |&cause| cause.source());
+    let why = causes.fold(status.message().to_owned(), |text, cause| append_cause(text, &cause.to_string()));
     match status.code() {
         Code::Unavailable => RuntimeError::Unavailable { why },
         // The connection broke under the call.
         Code::Unknown | Code::Cancelled | Code::Internal if std::error::Error::source(status).is_some() => {
             RuntimeError::Unavailable { why }
         }
-        Code::DeadlineExceeded => RuntimeError::Timeout { doing: about.doing.to_owned(), after: limit },
-        Code::NotFound => RuntimeError::NotFound { what: about.what, id: about.id.to_owned() },
+        Code::DeadlineExceeded => RuntimeError::Timeout { doing: context.doing.to_owned(), after: limit },
+        Code::NotFound => RuntimeError::NotFound { what: context.what, id: context.id.to_owned() },
         Code::InvalidArgument => RuntimeError::Invalid { why },
-        _ => RuntimeError::failed(about.doing, why),
+        _ => RuntimeError::failed(context.doing, why),
     }
 }
 
@@ -172,11 +174,11 @@ fn told(status: &Status, about: About<'_>, limit: Duration) -> RuntimeError {
 mod tests {
     use super::*;
 
-    const ABOUT: About<'_> = About { doing: "try", what: "sandbox", id: "abc" };
+    const CONTEXT: CallContext<'_> = CallContext { doing: "try", what: "sandbox", id: "abc" };
 
     #[test]
     fn statuses_become_what_they_mean() {
-        let of = |code| told(&Status::new(code, "words"), ABOUT, ASK);
+        let of = |code| to_runtime_error(&Status::new(code, "words"), CONTEXT, QUERY_TIMEOUT);
         assert!(matches!(of(Code::Unavailable), RuntimeError::Unavailable { .. }));
         assert!(matches!(of(Code::NotFound), RuntimeError::NotFound { what: "sandbox", id } if id == "abc"));
         assert!(matches!(of(Code::DeadlineExceeded), RuntimeError::Timeout { .. }));
@@ -196,5 +198,6 @@ mod tests {
         let client = Client::new("/nowhere/at/all.sock").expect("the address is fine");
         let error = client.version().await.expect_err("nobody answers");
         assert!(matches!(error, RuntimeError::Unavailable { .. }), "{error:?}");
+        assert!(error.to_string().ends_with(": No such file or directory (os error 2)"), "{error}");
     }
 }

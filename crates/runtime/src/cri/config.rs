@@ -1,4 +1,4 @@
-//! Specs in CRI's words. Pure.
+//! Turns specs of sandboxes and containers into CRI messages. Pure.
 
 use std::path::Path;
 

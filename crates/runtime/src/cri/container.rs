@@ -1,4 +1,4 @@
-//! Containers: made, started, stopped, removed.
+//! Creates, starts, stops and removes containers of a CRI runtime.
 
 use std::{str::FromStr, time::Duration};
 
@@ -9,7 +9,7 @@ use nix::{
 
 use super::{
     Inner,
-    call::{ACT, ASK, About, until, within},
+    call::{ACTION_TIMEOUT, CallContext, QUERY_TIMEOUT, with_deadline, with_timeout},
     config, label, proto,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Between two looks at a container that was asked to end.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Inner {
     pub(super) async fn create_container(&self, sandbox: &SandboxId, spec: &ContainerSpec) -> Result<ContainerId> {
@@ -58,8 +58,14 @@ impl Inner {
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         };
-        let about = About { doing: "create a container", what: "sandbox", id: &sandbox.0 };
-        match within(ACT, about, self.client.runtime().create_container(until(ACT, request))).await {
+        let context = CallContext { doing: "create a container", what: "sandbox", id: &sandbox.0 };
+        match with_timeout(
+            ACTION_TIMEOUT,
+            context,
+            self.client.runtime().create_container(with_deadline(ACTION_TIMEOUT, request)),
+        )
+        .await
+        {
             Ok(made) => Ok(ContainerId(made.container_id)),
             Err(error @ RuntimeError::NotFound { .. }) => Err(self.missing_image(spec).await?.unwrap_or(error)),
             Err(error) => Err(error),
@@ -81,15 +87,16 @@ impl Inner {
     pub(super) async fn containers_of(&self, sandbox: &SandboxId) -> Result<Vec<proto::Container>> {
         let filter = proto::ContainerFilter { pod_sandbox_id: sandbox.0.clone(), ..Default::default() };
         let request = proto::ListContainersRequest { filter: Some(filter) };
-        let about = About { doing: "list a sandbox's containers", what: "sandbox", id: &sandbox.0 };
-        Ok(within(ASK, about, self.client.runtime().list_containers(request)).await?.containers)
+        let context = CallContext { doing: "list a sandbox's containers", what: "sandbox", id: &sandbox.0 };
+        Ok(with_timeout(QUERY_TIMEOUT, context, self.client.runtime().list_containers(request)).await?.containers)
     }
 
     pub(super) async fn container(&self, id: &ContainerId) -> Result<proto::Container> {
         let filter = proto::ContainerFilter { id: id.0.clone(), ..Default::default() };
         let request = proto::ListContainersRequest { filter: Some(filter) };
-        let about = About { doing: "look for a container", what: "container", id: &id.0 };
-        let found = within(ASK, about, self.client.runtime().list_containers(request)).await?.containers;
+        let context = CallContext { doing: "look for a container", what: "container", id: &id.0 };
+        let found =
+            with_timeout(QUERY_TIMEOUT, context, self.client.runtime().list_containers(request)).await?.containers;
         let found = found.into_iter().find(|c| c.id == id.0);
         found.ok_or_else(|| RuntimeError::NotFound { what: "container", id: id.0.clone() })
     }
@@ -102,9 +109,9 @@ impl Inner {
                 return Err(RuntimeError::Invalid { why: format!("container {id} has already run") });
             }
         }
-        let request = until(ACT, proto::StartContainerRequest { container_id: id.0.clone() });
-        let about = About { doing: "start a container", what: "container", id: &id.0 };
-        match within(ACT, about, self.client.runtime().start_container(request)).await {
+        let request = with_deadline(ACTION_TIMEOUT, proto::StartContainerRequest { container_id: id.0.clone() });
+        let context = CallContext { doing: "start a container", what: "container", id: &id.0 };
+        match with_timeout(ACTION_TIMEOUT, context, self.client.runtime().start_container(request)).await {
             Err(RuntimeError::Failed { why, .. }) if begins_processes(&why) => Err(RuntimeError::Start { why }),
             answer => answer.map(|_| ()),
         }
@@ -126,12 +133,12 @@ impl Inner {
             }
             grace = Duration::ZERO;
         }
-        let limit = grace.saturating_add(ACT);
+        let limit = grace.saturating_add(ACTION_TIMEOUT);
         let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
         let request =
             proto::StopContainerRequest { container_id: id.0.clone(), timeout: seconds.try_into().unwrap_or(i64::MAX) };
-        let about = About { doing: "stop a container", what: "container", id: &id.0 };
-        match within(limit, about, self.client.runtime().stop_container(until(limit, request))).await {
+        let context = CallContext { doing: "stop a container", what: "container", id: &id.0 };
+        match with_timeout(limit, context, self.client.runtime().stop_container(with_deadline(limit, request))).await {
             Err(RuntimeError::NotFound { .. }) => Ok(()),
             answer => answer.map(|_| ()),
         }
@@ -151,7 +158,7 @@ impl Inner {
                     Err(RuntimeError::NotFound { .. }) => return Ok(true),
                     Ok(c) if c.state() != proto::ContainerState::ContainerRunning => return Ok(true),
                     Err(error) => return Err(error),
-                    Ok(_) => tokio::time::sleep(LOOK).await,
+                    Ok(_) => tokio::time::sleep(POLL_INTERVAL).await,
                 }
             }
         };
@@ -166,9 +173,9 @@ impl Inner {
             }
             found => found?,
         };
-        let request = until(ACT, proto::RemoveContainerRequest { container_id: id.0.clone() });
-        let about = About { doing: "remove a container", what: "container", id: &id.0 };
-        match within(ACT, about, self.client.runtime().remove_container(request)).await {
+        let request = with_deadline(ACTION_TIMEOUT, proto::RemoveContainerRequest { container_id: id.0.clone() });
+        let context = CallContext { doing: "remove a container", what: "container", id: &id.0 };
+        match with_timeout(ACTION_TIMEOUT, context, self.client.runtime().remove_container(request)).await {
             Err(RuntimeError::NotFound { .. }) => Ok(()),
             answer => answer.map(|_| ()),
         }

@@ -1,10 +1,10 @@
-//! Commands that are waited for.
+//! Runs a command in a container and returns its output (`ExecSync`).
 
 use std::time::Duration;
 
 use super::{
     Inner,
-    call::{About, within},
+    call::{CallContext, with_timeout},
     container::begins_processes,
     proto,
 };
@@ -29,10 +29,10 @@ impl Inner {
             cmd: command.to_vec(),
             timeout: seconds.try_into().unwrap_or(i64::MAX),
         };
-        let about = About { doing: "run a command", what: "container", id: &id.0 };
+        let context = CallContext { doing: "run a command", what: "container", id: &id.0 };
         // The runtime ends the command, but may wait for ever for what the command has begun and left behind.
         let patience = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_add(LENIENCE));
-        match within(patience, about, self.client.runtime().exec_sync(request)).await {
+        match with_timeout(patience, context, self.client.runtime().exec_sync(request)).await {
             Ok(mut done) => {
                 done.stdout.truncate(limit);
                 done.stderr.truncate(limit);

@@ -1,9 +1,9 @@
-//! Images: the runtime's own.
+//! Images in the store of a CRI runtime.
 
 use async_trait::async_trait;
 
 use super::{
-    call::{ACT, ASK, About, Client, PULL, within},
+    call::{ACTION_TIMEOUT, CallContext, Client, PULL_TIMEOUT, QUERY_TIMEOUT, with_timeout},
     host_image, proto,
 };
 use crate::{
@@ -28,8 +28,8 @@ fn spec(image: &str) -> Option<proto::ImageSpec> {
 
 pub(super) async fn find(client: &Client, reference: &str) -> Result<Option<proto::Image>> {
     let request = proto::ImageStatusRequest { image: spec(reference) };
-    let about = About { doing: "look for an image", what: "image", id: reference };
-    Ok(within(ASK, about, client.images().image_status(request)).await?.image)
+    let context = CallContext { doing: "look for an image", what: "image", id: reference };
+    Ok(with_timeout(QUERY_TIMEOUT, context, client.images().image_status(request)).await?.image)
 }
 
 fn image(image: proto::Image) -> Image {
@@ -46,9 +46,9 @@ fn image(image: proto::Image) -> Image {
 #[async_trait]
 impl Images for CriImages {
     async fn list(&self) -> Result<Vec<Image>> {
-        let about = About { doing: "list images", what: "runtime", id: "" };
+        let context = CallContext { doing: "list images", what: "runtime", id: "" };
         let request = proto::ListImagesRequest::default();
-        let images = within(ASK, about, self.client.images().list_images(request)).await?.images;
+        let images = with_timeout(QUERY_TIMEOUT, context, self.client.images().list_images(request)).await?.images;
         Ok(images.into_iter().map(image).collect())
     }
 
@@ -72,8 +72,8 @@ impl Images for CriImages {
             false => proto::AuthConfig { registry_token: auth.token.clone(), ..Default::default() },
         });
         let request = proto::PullImageRequest { image: spec(reference), auth };
-        let about = About { doing: "pull an image", what: "image", id: reference };
-        let pulled = within(PULL, about, self.client.images().pull_image(request)).await;
+        let context = CallContext { doing: "pull an image", what: "image", id: reference };
+        let pulled = with_timeout(PULL_TIMEOUT, context, self.client.images().pull_image(request)).await;
         let pulled = pulled.map_err(|error| refusal(reference, error))?;
         let found = find(&self.client, &pulled.image_ref).await?.or(find(&self.client, reference).await?);
         found.map(image).ok_or_else(|| PullError::Failed {
@@ -88,16 +88,16 @@ impl Images for CriImages {
             return Err(RuntimeError::Invalid { why: format!("container {} is made of image {id}", user.id) });
         }
         let request = proto::RemoveImageRequest { image: spec(id) };
-        let about = About { doing: "remove an image", what: "image", id };
-        match within(ACT, about, self.client.images().remove_image(request)).await {
+        let context = CallContext { doing: "remove an image", what: "image", id };
+        match with_timeout(ACTION_TIMEOUT, context, self.client.images().remove_image(request)).await {
             Err(RuntimeError::NotFound { .. }) => Ok(()),
             answer => answer.map(|_| ()),
         }
     }
 
     async fn usage(&self) -> Result<Usage> {
-        let about = About { doing: "ask for the size of images", what: "runtime", id: "" };
-        let answer = within(ASK, about, self.client.images().image_fs_info(proto::Empty {})).await?;
+        let context = CallContext { doing: "ask for the size of images", what: "runtime", id: "" };
+        let answer = with_timeout(QUERY_TIMEOUT, context, self.client.images().image_fs_info(proto::Empty {})).await?;
         let value = |v: Option<proto::UInt64Value>| v.map_or(0, |v| v.value);
         Ok(answer.image_filesystems.into_iter().fold(Usage::default(), |sum, one| Usage {
             bytes: sum.bytes + value(one.used_bytes),

@@ -1,4 +1,4 @@
-//! How what we make at the runtime is marked, and read back.
+//! Labels and annotations of our sandboxes and containers at the runtime.
 
 use std::collections::{BTreeMap, HashMap};
 

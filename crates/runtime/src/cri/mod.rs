@@ -1,4 +1,4 @@
-//! Containers by a CRI runtime: containerd and its like.
+//! Client of a CRI runtime: containerd and its like.
 //!
 //! The runtime holds all state. What CRI has no field for travels in labels and annotations of what we make, so
 //! that an agent that has just started knows as much as one that never stopped; the instance label tells ours from
@@ -36,14 +36,14 @@ use crate::{
     RuntimeError,
     images::Images,
     observed::{ContainerId, ContainerStats, Observed, PodUid, SandboxId},
-    port::{About, Result, Runtime},
+    port::{Result, Runtime, RuntimeVersion},
     session::{Attach, Exec, ExecOutput, Session, Tunnel},
     spec::{ContainerSpec, Resources, SandboxSpec},
 };
 use call::Client;
 use images::CriImages;
-use observe::Known;
-use poll::Hurry;
+use observe::StatusCache;
+use poll::FastPolling;
 
 #[derive(Clone, Debug)]
 pub struct CriSettings {
@@ -68,9 +68,9 @@ pub struct Cri {
 struct Inner {
     client: Client,
     settings: CriSettings,
-    known: Known,
+    status_cache: StatusCache,
     wakeups: broadcast::Sender<PodUid>,
-    hurry: Hurry,
+    fast_polling: FastPolling,
     /// Held while a sandbox is made, so that its cgroup is not taken for one left behind.
     making: RwLock<()>,
 }
@@ -82,9 +82,9 @@ impl Cri {
         let inner = Arc::new(Inner {
             client: client.clone(),
             settings,
-            known: Known::default(),
+            status_cache: StatusCache::default(),
             wakeups: broadcast::channel(1024).0,
-            hurry: Hurry::default(),
+            fast_polling: FastPolling::default(),
             making: RwLock::default(),
         });
         let stop = CancellationToken::new();
@@ -95,9 +95,9 @@ impl Cri {
 
 #[async_trait]
 impl Runtime for Cri {
-    async fn about(&self) -> Result<About> {
+    async fn version(&self) -> Result<RuntimeVersion> {
         let version = self.inner.client.version().await?;
-        Ok(About { name: version.runtime_name, version: version.runtime_version })
+        Ok(RuntimeVersion { name: version.runtime_name, version: version.runtime_version })
     }
 
     async fn observe(&self, pod: Option<&PodUid>) -> Result<Observed> {
@@ -109,12 +109,12 @@ impl Runtime for Cri {
     }
 
     async fn create_sandbox(&self, spec: &SandboxSpec) -> Result<SandboxId> {
-        let _hurry = self.inner.hurry.begin();
+        let _fast = self.inner.fast_polling.begin();
         self.inner.create_sandbox(spec).await
     }
 
     async fn remove_sandbox(&self, id: &SandboxId) -> Result<()> {
-        let _hurry = self.inner.hurry.begin();
+        let _fast = self.inner.fast_polling.begin();
         self.inner.remove_sandbox(id).await
     }
 
@@ -123,12 +123,12 @@ impl Runtime for Cri {
     }
 
     async fn start_container(&self, id: &ContainerId) -> Result<()> {
-        let _hurry = self.inner.hurry.begin();
+        let _fast = self.inner.fast_polling.begin();
         self.inner.start_container(id).await
     }
 
     async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()> {
-        let _hurry = self.inner.hurry.begin();
+        let _fast = self.inner.fast_polling.begin();
         self.inner.stop_container(id, grace).await
     }
 

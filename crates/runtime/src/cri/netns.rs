@@ -1,4 +1,4 @@
-//! Connections to a pod's own loopback, from inside its network.
+//! Connects to a port of a pod on its loopback interface, from within its network namespace (port-forward).
 //!
 //! Entering the namespace is simpler and faster than CRI's port-forward stream, and works while the runtime's streaming server is
 //! out of reach. A thread of its own enters it, as a thread that entered cannot be given back.

@@ -1,4 +1,4 @@
-//! What the runtime holds, from as few questions as possible.
+//! Lists sandboxes and containers of the runtime with as few calls as possible.
 //!
 //! Two lists tell what there is and in which state; details are asked for once per state and kept, as they no
 //! longer change: a pod's addresses, when a container began and its pid, how it ended.
@@ -21,22 +21,22 @@ use crate::{
 };
 
 /// Questions under way at once.
-const AT_ONCE: usize = 8;
+const PARALLEL_CALLS: usize = 8;
 
 #[derive(Default)]
-pub struct Known {
+pub struct StatusCache {
     addresses: Mutex<HashMap<String, Vec<IpAddr>>>,
-    details: Mutex<HashMap<String, Details>>,
+    details: Mutex<HashMap<String, ContainerDetails>>,
 }
 
 #[derive(Clone)]
-pub struct Details {
+pub struct ContainerDetails {
     pub status: proto::ContainerStatus,
     pub pid: Option<u32>,
 }
 
-impl Known {
-    fn keep_only(&self, sandboxes: &[proto::PodSandbox], containers: &[proto::Container]) {
+impl StatusCache {
+    fn retain_live(&self, sandboxes: &[proto::PodSandbox], containers: &[proto::Container]) {
         let live: HashSet<&str> =
             sandboxes.iter().map(|s| s.id.as_str()).chain(containers.iter().map(|c| c.id.as_str())).collect();
         self.addresses.lock().retain(|id, _| live.contains(id.as_str()));
@@ -51,10 +51,10 @@ impl Inner {
         let containers = self.client.containers(labels.clone()).await?;
         let sandboxes = self.client.sandboxes(labels).await?;
         if pod.is_none() {
-            self.known.keep_only(&sandboxes, &containers);
+            self.status_cache.retain_live(&sandboxes, &containers);
         }
-        let sandboxes = futures::stream::iter(sandboxes).map(|s| self.sandbox_seen(s)).buffered(AT_ONCE);
-        let containers = futures::stream::iter(containers).map(|c| self.container_seen(c)).buffered(AT_ONCE);
+        let sandboxes = futures::stream::iter(sandboxes).map(|s| self.sandbox_status(s)).buffered(PARALLEL_CALLS);
+        let containers = futures::stream::iter(containers).map(|c| self.container_status(c)).buffered(PARALLEL_CALLS);
         let (sandboxes, containers): (Vec<_>, Vec<_>) = futures::join!(sandboxes.collect(), containers.collect());
         Ok(Observed {
             sandboxes: sandboxes.into_iter().filter_map(Result::transpose).collect::<Result<_>>()?,
@@ -63,14 +63,14 @@ impl Inner {
     }
 
     /// `None` if it is not ours or went meanwhile.
-    async fn sandbox_seen(&self, seen: proto::PodSandbox) -> Result<Option<SandboxStatus>> {
+    async fn sandbox_status(&self, seen: proto::PodSandbox) -> Result<Option<SandboxStatus>> {
         let (Some(spec), Some(pod)) = (label::sandbox_spec(&seen.annotations), label::pod(&seen.labels)) else {
             return Ok(None);
         };
         let ready = seen.state() == proto::PodSandboxState::SandboxReady;
         let addresses = match spec.host_network {
             true => Some(Vec::new()),
-            false => unless_gone(self.addresses(&seen.id, ready).await)?,
+            false => ignore_not_found(self.addresses(&seen.id, ready).await)?,
         };
         let Some(addresses) = addresses else { return Ok(None) };
         Ok(Some(SandboxStatus {
@@ -86,7 +86,7 @@ impl Inner {
     }
 
     async fn addresses(&self, id: &str, ready: bool) -> Result<Vec<IpAddr>> {
-        if let Some(known) = self.known.addresses.lock().get(id) {
+        if let Some(known) = self.status_cache.addresses.lock().get(id) {
             return Ok(known.clone());
         }
         let status = self.client.sandbox_status(id, false).await?.status.unwrap_or_default();
@@ -94,14 +94,16 @@ impl Inner {
         let texts = std::iter::once(network.ip).chain(network.additional_ips.into_iter().map(|ip| ip.ip));
         let addresses: Vec<IpAddr> = texts.filter_map(|text| text.parse().ok()).collect();
         if ready && !addresses.is_empty() {
-            self.known.addresses.lock().insert(id.to_owned(), addresses.clone());
+            self.status_cache.addresses.lock().insert(id.to_owned(), addresses.clone());
         }
         Ok(addresses)
     }
 
-    async fn container_seen(&self, seen: proto::Container) -> Result<Option<ContainerStatus>> {
+    async fn container_status(&self, seen: proto::Container) -> Result<Option<ContainerStatus>> {
         let Some(pod) = label::pod(&seen.labels) else { return Ok(None) };
-        let Some(Details { status, pid }) = unless_gone(self.details(&seen).await)? else { return Ok(None) };
+        let Some(ContainerDetails { status, pid }) = ignore_not_found(self.details(&seen).await)? else {
+            return Ok(None);
+        };
         let metadata = seen.metadata.unwrap_or_default();
         Ok(Some(ContainerStatus {
             id: ContainerId(seen.id),
@@ -119,8 +121,8 @@ impl Inner {
         }))
     }
 
-    pub(super) async fn details(&self, seen: &proto::Container) -> Result<Details> {
-        if let Some(known) = self.known.details.lock().get(&seen.id).filter(|d| d.status.state == seen.state) {
+    pub(super) async fn details(&self, seen: &proto::Container) -> Result<ContainerDetails> {
+        if let Some(known) = self.status_cache.details.lock().get(&seen.id).filter(|d| d.status.state == seen.state) {
             return Ok(known.clone());
         }
         let running = seen.state() == proto::ContainerState::ContainerRunning;
@@ -128,13 +130,13 @@ impl Inner {
         let pid = pid(&answer);
         let status = answer.status.unwrap_or_default();
         let pid = pid.filter(|_| status.state() == proto::ContainerState::ContainerRunning);
-        let details = Details { status, pid };
-        self.known.details.lock().insert(seen.id.clone(), details.clone());
+        let details = ContainerDetails { status, pid };
+        self.status_cache.details.lock().insert(seen.id.clone(), details.clone());
         Ok(details)
     }
 }
 
-fn unless_gone<T>(answer: Result<T>) -> Result<Option<T>> {
+fn ignore_not_found<T>(answer: Result<T>) -> Result<Option<T>> {
     match answer {
         Err(RuntimeError::NotFound { .. }) => Ok(None),
         answer => answer.map(Some),

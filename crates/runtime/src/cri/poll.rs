@@ -1,4 +1,4 @@
-//! Looks at the runtime again and again, and wakes who has to know of a difference.
+//! Polls the runtime for changes, which CRI does not report, and wakes the workers of changed pods.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,69 +14,69 @@ use super::{Inner, label, proto};
 use crate::{observed::PodUid, port::Result};
 
 /// How often to look for a while after something was asked for, and for how long.
-const HURRIED: Duration = Duration::from_millis(100);
-const HURRY: Duration = Duration::from_secs(3);
+const FAST_INTERVAL: Duration = Duration::from_millis(100);
+const FAST_PERIOD: Duration = Duration::from_secs(3);
 /// How often logs are measured.
-const LOGS: Duration = Duration::from_secs(2);
+const LOG_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// When something is about to happen.
 #[derive(Default)]
-pub struct Hurry {
+pub struct FastPolling {
     until: Mutex<Option<Instant>>,
     now: Notify,
 }
 
 /// Looks at once when it is over.
-pub struct Asked<'a>(&'a Hurry);
+pub struct FastPollingGuard<'a>(&'a FastPolling);
 
-impl Hurry {
-    pub fn begin(&self) -> Asked<'_> {
-        *self.until.lock() = Some(Instant::now() + HURRY);
-        Asked(self)
+impl FastPolling {
+    pub fn begin(&self) -> FastPollingGuard<'_> {
+        *self.until.lock() = Some(Instant::now() + FAST_PERIOD);
+        FastPollingGuard(self)
     }
 
     async fn pause(&self, usual: Duration) {
-        let hurried = self.until.lock().is_some_and(|until| Instant::now() < until);
-        let pause = if hurried { HURRIED.min(usual) } else { usual };
+        let is_fast = self.until.lock().is_some_and(|until| Instant::now() < until);
+        let pause = if is_fast { FAST_INTERVAL.min(usual) } else { usual };
         let _ = tokio::time::timeout(pause, self.now.notified()).await;
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for FastPollingGuard<'_> {
     fn drop(&mut self) {
-        *self.0.until.lock() = Some(Instant::now() + HURRY);
+        *self.0.until.lock() = Some(Instant::now() + FAST_PERIOD);
         self.0.now.notify_one();
     }
 }
 
 /// Whose it is and in which state, of everything.
-type Seen = HashMap<String, (PodUid, i32)>;
+type ObjectStates = HashMap<String, (PodUid, i32)>;
 
 pub async fn run(inner: Arc<Inner>, stop: CancellationToken) {
     let look = async {
-        let (mut before, mut swept, mut measured) = (Seen::new(), false, Instant::now());
+        let (mut before, mut swept, mut measured) = (ObjectStates::new(), false, Instant::now());
         let mut reachable = true;
         loop {
-            match inner.look().await {
+            match inner.list_states().await {
                 Ok((now, containers)) => {
-                    for pod in different(&before, &now) {
+                    for pod in changed_pods(&before, &now) {
                         let _ = inner.wakeups.send(pod);
                     }
                     before = now;
                     swept = swept || inner.sweep_cgroups().await.is_ok();
-                    if measured.elapsed() >= LOGS {
+                    if measured.elapsed() >= LOG_CHECK_INTERVAL {
                         inner.rotate_logs(&containers).await;
                         measured = Instant::now();
                     }
                     reachable = true;
                 }
                 Err(error) if reachable => {
-                    tracing::warn!(%error, "cannot look at the container runtime");
+                    tracing::warn!(%error, "cannot list the sandboxes and containers of the container runtime; will retry");
                     reachable = false;
                 }
                 Err(_) => {}
             }
-            inner.hurry.pause(inner.settings.poll).await;
+            inner.fast_polling.pause(inner.settings.poll).await;
         }
     };
     tokio::select! {
@@ -86,7 +86,7 @@ pub async fn run(inner: Arc<Inner>, stop: CancellationToken) {
 }
 
 impl Inner {
-    async fn look(&self) -> Result<(Seen, Vec<proto::Container>)> {
+    async fn list_states(&self) -> Result<(ObjectStates, Vec<proto::Container>)> {
         let labels = label::selector(&self.settings.instance, None);
         let (sandboxes, containers) =
             futures::try_join!(self.client.sandboxes(labels.clone()), self.client.containers(labels))?;
@@ -98,7 +98,7 @@ impl Inner {
 }
 
 /// The pods of which something came, went, or changed its state.
-fn different(before: &Seen, now: &Seen) -> BTreeSet<PodUid> {
+fn changed_pods(before: &ObjectStates, now: &ObjectStates) -> BTreeSet<PodUid> {
     let came = now.iter().filter(|(id, seen)| before.get(*id) != Some(seen));
     let went = before.iter().filter(|(id, _)| !now.contains_key(*id));
     came.chain(went).map(|(_, (pod, _))| pod.clone()).collect()
@@ -108,7 +108,7 @@ fn different(before: &Seen, now: &Seen) -> BTreeSet<PodUid> {
 mod tests {
     use super::*;
 
-    fn seen(all: &[(&str, &str, i32)]) -> Seen {
+    fn seen(all: &[(&str, &str, i32)]) -> ObjectStates {
         let one = |&(id, pod, state): &(&str, &str, i32)| (id.to_owned(), (PodUid(pod.to_owned()), state));
         all.iter().map(one).collect()
     }
@@ -117,25 +117,25 @@ mod tests {
     fn only_pods_with_a_difference_are_woken() {
         let before = seen(&[("a", "same", 1), ("b", "ended", 1), ("c", "gone", 1)]);
         let now = seen(&[("a", "same", 1), ("b", "ended", 2), ("d", "new", 0)]);
-        let woken: Vec<_> = different(&before, &now).into_iter().map(|pod| pod.0).collect();
+        let woken: Vec<_> = changed_pods(&before, &now).into_iter().map(|pod| pod.0).collect();
         assert_eq!(woken, ["ended", "gone", "new"]);
-        assert!(different(&now, &now).is_empty());
+        assert!(changed_pods(&now, &now).is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn after_a_call_it_looks_at_once_and_then_often() {
-        let hurry = Hurry::default();
+        let fast_polling = FastPolling::default();
         let usual = Duration::from_secs(1);
         let took = async || {
             let began = Instant::now();
-            hurry.pause(usual).await;
+            fast_polling.pause(usual).await;
             began.elapsed()
         };
         assert_eq!(took().await, usual);
-        drop(hurry.begin());
+        drop(fast_polling.begin());
         assert_eq!(took().await, Duration::ZERO);
-        assert_eq!(took().await, HURRIED);
-        tokio::time::advance(HURRY).await;
+        assert_eq!(took().await, FAST_INTERVAL);
+        tokio::time::advance(FAST_PERIOD).await;
         assert_eq!(took().await, usual);
     }
 }

@@ -1,10 +1,10 @@
-//! Sandboxes: made, completed, removed; their cgroups with them.
+//! Creates, updates and removes pod sandboxes of a CRI runtime, and the cgroups above them.
 
 use std::{io, path::Path};
 
 use super::{
     Inner,
-    call::{ACT, About, until, within},
+    call::{ACTION_TIMEOUT, CallContext, with_deadline, with_timeout},
     config, label, proto,
 };
 use crate::{
@@ -38,12 +38,12 @@ impl Inner {
         })
         .await?;
         let config = config::sandbox(&self.settings.instance, spec);
-        let request = until(
-            ACT,
+        let request = with_deadline(
+            ACTION_TIMEOUT,
             proto::RunPodSandboxRequest { config: Some(config), runtime_handler: spec.runtime_handler.clone() },
         );
-        let about = About { doing: "create a sandbox", what: "sandbox", id: &spec.pod.uid.0 };
-        match within(ACT, about, self.client.runtime().run_pod_sandbox(request)).await {
+        let context = CallContext { doing: "create a sandbox", what: "sandbox", id: &spec.pod.uid.0 };
+        match with_timeout(ACTION_TIMEOUT, context, self.client.runtime().run_pod_sandbox(request)).await {
             Ok(made) => Ok(SandboxId(made.pod_sandbox_id)),
             Err(error) => {
                 self.clear_failed(spec, cgroup).await;
@@ -63,7 +63,7 @@ impl Inner {
                 self.client.remove_sandbox(&id).await
             };
             if let Err(error) = removed.await {
-                tracing::warn!(%id, %error, "a failed sandbox could not be removed");
+                tracing::warn!(%id, %error, "cannot remove a sandbox that failed to start");
                 return;
             }
         }
@@ -73,7 +73,7 @@ impl Inner {
             remove_others(&path)
         };
         if let Err(error) = on_cgroup("remove a pod's cgroup", cgroup, remove).await {
-            tracing::warn!(%error, "the cgroup of a failed sandbox stays");
+            tracing::warn!(%error, "cannot remove the cgroup of a failed sandbox");
         }
     }
 
@@ -109,8 +109,10 @@ impl Inner {
     pub(super) async fn sandbox_spec(&self, id: &SandboxId) -> Result<SandboxSpec> {
         let filter = proto::PodSandboxFilter { id: id.0.clone(), ..Default::default() };
         let request = proto::ListPodSandboxRequest { filter: Some(filter) };
-        let about = About { doing: "look for a sandbox", what: "sandbox", id: &id.0 };
-        let found = within(super::call::ASK, about, self.client.runtime().list_pod_sandbox(request)).await?.items;
+        let context = CallContext { doing: "look for a sandbox", what: "sandbox", id: &id.0 };
+        let found = with_timeout(super::call::QUERY_TIMEOUT, context, self.client.runtime().list_pod_sandbox(request))
+            .await?
+            .items;
         let spec = found.iter().find(|s| s.id == id.0).and_then(|s| label::sandbox_spec(&s.annotations));
         spec.ok_or_else(|| RuntimeError::NotFound { what: "sandbox", id: id.0.clone() })
     }
@@ -127,9 +129,9 @@ impl Inner {
         let instance = self.settings.instance.clone();
         let swept = tokio::task::spawn_blocking(move || {
             for path in pod_cgroups(&instance).into_iter().filter(|path| !live.contains(path)) {
-                match Cgroup::at(&path).remove().and_then(|()| remove_others(&path)) {
+                match Cgroup::new(&path).remove().and_then(|()| remove_others(&path)) {
                     Ok(()) => tracing::info!(path, "removed a cgroup left behind"),
-                    Err(error) => tracing::warn!(path, %error, "a cgroup left behind stays"),
+                    Err(error) => tracing::warn!(path, %error, "cannot remove a cgroup that was left behind"),
                 }
             }
         });
@@ -153,13 +155,13 @@ async fn on_cgroup(
     path: String,
     act: impl FnOnce(Cgroup<'static>) -> io::Result<()> + Send + 'static,
 ) -> Result<()> {
-    let acted = tokio::task::spawn_blocking(move || act(Cgroup::at(path))).await;
+    let acted = tokio::task::spawn_blocking(move || act(Cgroup::new(path))).await;
     acted.map_err(|error| RuntimeError::failed(doing, error))?.map_err(|error| RuntimeError::failed(doing, error))
 }
 
 fn remove_empty_above(cgroup: &str) {
     for above in Path::new(cgroup).ancestors().skip(1).filter(|path| path.parent().is_some()) {
-        Cgroup::at(above).remove_if_empty();
+        Cgroup::new(above).remove_if_empty();
         for directory in others(above) {
             let _ = std::fs::remove_dir(directory);
         }

@@ -1,9 +1,10 @@
-//! Commands and containers with their streams connected, through the runtime's streaming server.
+//! Exec and attach sessions through the streaming server of a CRI runtime.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::FutureExt;
+use mainstay_spdy::{Headers, client::Writer};
 use tokio::{
     io::{AsyncReadExt, DuplexStream},
     sync::mpsc,
@@ -12,10 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Inner,
-    call::{ASK, About, within},
+    call::{CallContext, QUERY_TIMEOUT, with_timeout},
     container::begins_processes,
-    proto,
-    streams::{Connection, Writer},
+    proto, streams,
 };
 use crate::{
     error::RuntimeError,
@@ -26,7 +26,7 @@ use crate::{
 
 /// Which streams there are.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct StreamSet {
     stdin: bool,
     stdout: bool,
     stderr: bool,
@@ -34,7 +34,7 @@ struct Wanted {
 }
 
 /// How it went, once it is over.
-type Verdict = futures::future::BoxFuture<'static, std::result::Result<i32, RuntimeError>>;
+type ExitFuture = futures::future::BoxFuture<'static, std::result::Result<i32, RuntimeError>>;
 
 impl Inner {
     pub(super) async fn open_exec(&self, id: &ContainerId, exec: &Exec) -> Result<Session> {
@@ -46,10 +46,11 @@ impl Inner {
             stdout: exec.stdout,
             stderr: exec.stderr && !exec.tty,
         };
-        let about = About { doing: "run a command", what: "container", id: &id.0 };
-        let url = within(ASK, about, self.client.runtime().exec(request)).await?.url;
-        let wanted = Wanted { stdin: exec.stdin, stdout: exec.stdout, stderr: exec.stderr && !exec.tty, tty: exec.tty };
-        open(&url, wanted).await
+        let context = CallContext { doing: "run a command", what: "container", id: &id.0 };
+        let url = with_timeout(QUERY_TIMEOUT, context, self.client.runtime().exec(request)).await?.url;
+        let streams_wanted =
+            StreamSet { stdin: exec.stdin, stdout: exec.stdout, stderr: exec.stderr && !exec.tty, tty: exec.tty };
+        open(&url, streams_wanted).await
     }
 
     pub(super) async fn attach(self: Arc<Self>, id: &ContainerId, attach: &Attach) -> Result<Session> {
@@ -60,19 +61,19 @@ impl Inner {
             stdout: attach.stdout,
             stderr: attach.stderr && !attach.tty,
         };
-        let about = About { doing: "attach to a container", what: "container", id: &id.0 };
-        let url = within(ASK, about, self.client.runtime().attach(request)).await?.url;
-        let wanted = Wanted {
+        let context = CallContext { doing: "attach to a container", what: "container", id: &id.0 };
+        let url = with_timeout(QUERY_TIMEOUT, context, self.client.runtime().attach(request)).await?.url;
+        let streams_wanted = StreamSet {
             stdin: attach.stdin,
             stdout: attach.stdout,
             stderr: attach.stderr && !attach.tty,
             tty: attach.tty,
         };
-        let mut session = open(&url, wanted).await?;
-        // The verdict is about the connection; the code is the container's.
-        let (inner, id, verdict) = (self, id.clone(), session.exit);
+        let mut session = open(&url, streams_wanted).await?;
+        // The error stream is about the connection; the code is the container's.
+        let (inner, id, error_stream) = (self, id.clone(), session.exit);
         session.exit = async move {
-            verdict.await?;
+            error_stream.await?;
             // The streams end a little before the container does.
             for _ in 0..100 {
                 let status = inner.client.container_status(&id.0, false).await?.status.unwrap_or_default();
@@ -88,44 +89,50 @@ impl Inner {
     }
 }
 
-async fn open(url: &str, wanted: Wanted) -> Result<Session> {
+async fn open(url: &str, streams_wanted: StreamSet) -> Result<Session> {
     let over = CancellationToken::new();
     let failed = |error| RuntimeError::failed("connect to the runtime's streams", error);
-    let mut connection = Connection::open(url, over.clone()).await.map_err(failed)?;
+    let mut connection = streams::connect(url, over.clone()).await.map_err(failed)?;
     // In upstream's order; the server waits for all of them.
-    let (_, verdict) = connection.stream("error").await.map_err(failed)?;
+    let (_, error_stream) = connection.open_stream(stream_headers("error")).await.map_err(failed)?;
     let mut stdin = None;
-    if wanted.stdin {
-        let (writer, _) = connection.stream("stdin").await.map_err(failed)?;
+    if streams_wanted.stdin {
+        let (writer, _) = connection.open_stream(stream_headers("stdin")).await.map_err(failed)?;
         let (ours, theirs) = tokio::io::duplex(64 << 10);
-        tokio::spawn(over.clone().run_until_cancelled_owned(feed(ours, writer)));
+        tokio::spawn(over.clone().run_until_cancelled_owned(copy_stdin(ours, writer)));
         stdin = Some(Box::pin(theirs) as _);
     }
     let mut stdout = None;
-    if wanted.stdout {
-        stdout = Some(Box::pin(connection.stream("stdout").await.map_err(failed)?.1) as _);
+    if streams_wanted.stdout {
+        stdout = Some(Box::pin(connection.open_stream(stream_headers("stdout")).await.map_err(failed)?.1) as _);
     }
     let mut stderr = None;
-    if wanted.stderr {
-        stderr = Some(Box::pin(connection.stream("stderr").await.map_err(failed)?.1) as _);
+    if streams_wanted.stderr {
+        stderr = Some(Box::pin(connection.open_stream(stream_headers("stderr")).await.map_err(failed)?.1) as _);
     }
     let (resize, sizes) = mpsc::channel(4);
-    if wanted.tty {
-        let (writer, _) = connection.stream("resize").await.map_err(failed)?;
-        tokio::spawn(over.clone().run_until_cancelled_owned(tell_sizes(sizes, writer)));
+    if streams_wanted.tty {
+        let (writer, _) = connection.open_stream(stream_headers("resize")).await.map_err(failed)?;
+        tokio::spawn(over.clone().run_until_cancelled_owned(send_sizes(sizes, writer)));
     }
     connection.run();
     let guard = over.drop_guard();
-    let exit: Verdict = async move {
+    let exit: ExitFuture = async move {
         let _guard = guard;
-        judge(verdict).await
+        read_exit(error_stream).await
     }
     .boxed();
     Ok(Session { stdin, stdout, stderr, resize, exit })
 }
 
+fn stream_headers(kind: &str) -> Headers {
+    let mut headers = Headers::default();
+    headers.insert("streamtype", kind);
+    headers
+}
+
 /// Copies input until it ends, and says so.
-async fn feed(mut from: DuplexStream, to: Writer) {
+async fn copy_stdin(mut from: DuplexStream, to: Writer) {
     let mut buffer = vec![0; 32 << 10];
     loop {
         match from.read(&mut buffer).await {
@@ -140,7 +147,7 @@ async fn feed(mut from: DuplexStream, to: Writer) {
     let _ = to.finish().await;
 }
 
-async fn tell_sizes(mut sizes: mpsc::Receiver<TerminalSize>, to: Writer) {
+async fn send_sizes(mut sizes: mpsc::Receiver<TerminalSize>, to: Writer) {
     while let Some(TerminalSize { width, height }) = sizes.recv().await {
         let line = format!("{{\"Width\":{width},\"Height\":{height}}}\n");
         if to.send(line.into()).await.is_err() {
@@ -149,14 +156,14 @@ async fn tell_sizes(mut sizes: mpsc::Receiver<TerminalSize>, to: Writer) {
     }
 }
 
-async fn judge(mut verdict: DuplexStream) -> std::result::Result<i32, RuntimeError> {
+async fn read_exit(mut error_stream: DuplexStream) -> std::result::Result<i32, RuntimeError> {
     let mut text = Vec::new();
-    let _ = verdict.read_to_end(&mut text).await;
-    read_verdict(&text)
+    let _ = error_stream.read_to_end(&mut text).await;
+    parse_exit_status(&text)
 }
 
 /// A `Status` of the Kubernetes API.
-fn read_verdict(text: &[u8]) -> std::result::Result<i32, RuntimeError> {
+fn parse_exit_status(text: &[u8]) -> std::result::Result<i32, RuntimeError> {
     let doing = "run a command";
     let Ok(status) = serde_json::from_slice::<serde_json::Value>(text) else {
         let said = String::from_utf8_lossy(text);
@@ -182,10 +189,10 @@ mod tests {
     #[test]
     fn verdicts_are_codes_or_reasons() {
         let code = r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"5"}]}}"#;
-        assert!(matches!(read_verdict(code.as_bytes()), Ok(5)));
-        assert!(matches!(read_verdict(br#"{"status":"Success"}"#), Ok(0)));
+        assert!(matches!(parse_exit_status(code.as_bytes()), Ok(5)));
+        assert!(matches!(parse_exit_status(br#"{"status":"Success"}"#), Ok(0)));
         let missing = r#"{"status":"Failure","message":"OCI runtime exec failed: no such file"}"#;
-        assert!(matches!(read_verdict(missing.as_bytes()), Err(RuntimeError::Start { .. })));
-        assert!(matches!(read_verdict(b""), Err(RuntimeError::Failed { why, .. }) if why.contains("ended")));
+        assert!(matches!(parse_exit_status(missing.as_bytes()), Err(RuntimeError::Start { .. })));
+        assert!(matches!(parse_exit_status(b""), Err(RuntimeError::Failed { why, .. }) if why.contains("ended")));
     }
 }

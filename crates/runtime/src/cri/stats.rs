@@ -1,8 +1,8 @@
-//! What containers use: as the runtime says, and from the cgroup what it leaves out.
+//! Resource usage of containers: as the runtime reports it, and from the cgroup what it leaves out.
 
 use super::{
     Inner,
-    call::{ASK, About, within},
+    call::{CallContext, QUERY_TIMEOUT, with_timeout},
     config, label, proto,
 };
 use crate::{cgroup::Cgroup, error::RuntimeError, observed::ContainerStats, port::Result};
@@ -12,18 +12,19 @@ impl Inner {
         let labels = label::selector(&self.settings.instance, None);
         let filter = proto::ContainerStatsFilter { label_selector: labels.clone() };
         let request = proto::ListContainerStatsRequest { filter: Some(filter) };
-        let about = About { doing: "ask for stats", what: "runtime", id: "" };
-        let stats = match within(ASK, about, self.client.runtime().list_container_stats(request)).await {
-            // One container that goes meanwhile spoils containerd's answer for all: the cgroups have to do.
-            Err(RuntimeError::NotFound { .. }) => Vec::new(),
-            answer => answer?.stats,
-        };
+        let context = CallContext { doing: "ask for stats", what: "runtime", id: "" };
+        let stats =
+            match with_timeout(QUERY_TIMEOUT, context, self.client.runtime().list_container_stats(request)).await {
+                // One container that goes meanwhile spoils containerd's answer for all: the cgroups have to do.
+                Err(RuntimeError::NotFound { .. }) => Vec::new(),
+                answer => answer?.stats,
+            };
         let containers = self.client.containers(labels.clone()).await?;
         let specs: Vec<_> =
             self.client.sandboxes(labels).await?.iter().filter_map(|s| label::sandbox_spec(&s.annotations)).collect();
         let cgroup = |pod: &crate::observed::PodRef, id: &str| {
             let spec = specs.iter().find(|spec| spec.pod.uid == pod.uid)?;
-            Some(Cgroup::at(format!("{}/{id}", config::cgroup(&self.settings.instance, spec))))
+            Some(Cgroup::new(format!("{}/{id}", config::cgroup(&self.settings.instance, spec))))
         };
         let running = containers.into_iter().filter(|c| c.state() == proto::ContainerState::ContainerRunning);
         let said = |id: &str| stats.iter().find(|s| s.attributes.as_ref().is_some_and(|a| a.id == id));

@@ -5,7 +5,7 @@ use std::{io::Write, sync::Arc};
 
 use crate::{
     RuntimeError,
-    fake::{Call, Executed, Fake, FakeImages, Made, ended},
+    fake::{Call, ExecResult, Fake, FakeImages, RecordedCall, ended},
     observed::{ContainerId, ContainerState, ContainerStats, ContainerStatus, SandboxStatus},
     spec::{ContainerSpec, Resources, SandboxSpec},
 };
@@ -101,7 +101,7 @@ impl Fake {
     }
 
     /// What execs do, given the container's name and the command. Stock: end at once with 0.
-    pub fn on_exec(&self, f: impl Fn(&str, &[String]) -> Result<Executed, RuntimeError> + Send + Sync + 'static) {
+    pub fn on_exec(&self, f: impl Fn(&str, &[String]) -> Result<ExecResult, RuntimeError> + Send + Sync + 'static) {
         self.state.lock().on_exec = Some(Arc::new(f));
     }
 
@@ -127,7 +127,7 @@ impl Fake {
     }
 
     /// Everything asked so far, but for observing.
-    pub fn made(&self) -> Vec<Made> {
+    pub fn made(&self) -> Vec<RecordedCall> {
         self.state.lock().made.iter().filter(|made| made.call != Call::Observe).cloned().collect()
     }
 

@@ -1,4 +1,4 @@
-//! The agent's side of the fake.
+//! The fake's implementation of [`Runtime`].
 
 use std::{io::Cursor, time::Duration};
 
@@ -9,14 +9,14 @@ use tokio::sync::{broadcast, mpsc};
 use crate::{
     RuntimeError,
     fake::{
-        Call, Executed, Fake, Made, ended,
+        Call, ExecResult, Fake, RecordedCall, ended,
         state::{Container, Sandbox},
     },
     images::Images,
     observed::{
         ContainerId, ContainerState, ContainerStats, ContainerStatus, Observed, PodUid, SandboxId, SandboxStatus,
     },
-    port::{About, Result, Runtime},
+    port::{Result, Runtime, RuntimeVersion},
     session::{Attach, Exec, ExecOutput, Session, Tunnel},
     spec::{ContainerSpec, Resources, SandboxSpec},
 };
@@ -24,7 +24,7 @@ use crate::{
 impl Fake {
     /// Notes the call; hangs or fails as the test asked for.
     async fn enter(&self, call: Call, of: &str, command: &[String]) -> Result<()> {
-        let made = Made { call, of: of.to_owned(), command: command.to_vec() };
+        let made = RecordedCall { call, of: of.to_owned(), command: command.to_vec() };
         self.state.lock().made.push(made);
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -59,9 +59,9 @@ impl Fake {
         }
     }
 
-    fn script(&self, name: &str, command: &[String]) -> Result<Executed> {
+    fn script(&self, name: &str, command: &[String]) -> Result<ExecResult> {
         let on_exec = self.state.lock().on_exec.clone();
-        on_exec.map_or_else(|| Ok(Executed::default()), |script| script(name, command))
+        on_exec.map_or_else(|| Ok(ExecResult::default()), |script| script(name, command))
     }
 
     fn kill(&self, id: &ContainerId, code: i32) {
@@ -79,8 +79,8 @@ impl Fake {
 
 #[async_trait]
 impl Runtime for Fake {
-    async fn about(&self) -> Result<About> {
-        Ok(About { name: "fake".to_owned(), version: "1".to_owned() })
+    async fn version(&self) -> Result<RuntimeVersion> {
+        Ok(RuntimeVersion { name: "fake".to_owned(), version: "1".to_owned() })
     }
 
     async fn observe(&self, pod: Option<&PodUid>) -> Result<Observed> {
@@ -265,7 +265,7 @@ impl Runtime for Fake {
         let name = self.name_of(id);
         self.enter(Call::Exec, &name, command).await?;
         self.running(id)?;
-        let Executed { takes, mut output } = self.script(&name, command)?;
+        let ExecResult { takes, mut output } = self.script(&name, command)?;
         if let Some(timeout) = timeout
             && takes > timeout
         {
@@ -282,7 +282,7 @@ impl Runtime for Fake {
         let name = self.name_of(id);
         self.enter(Call::OpenExec, &name, &exec.command).await?;
         self.running(id)?;
-        let Executed { takes, output } = self.script(&name, &exec.command)?;
+        let ExecResult { takes, output } = self.script(&name, &exec.command)?;
         Ok(Session {
             stdin: exec.stdin.then(|| Box::pin(tokio::io::sink()) as _),
             stdout: exec.stdout.then(|| Box::pin(Cursor::new(output.stdout)) as _),

@@ -1,4 +1,4 @@
-//! What the fake remembers.
+//! State of the fake runtime.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -8,18 +8,18 @@ use std::{
 
 use crate::{
     RuntimeError,
-    fake::{Call, Executed, Made},
+    fake::{Call, ExecResult, RecordedCall},
     observed::{ContainerId, ContainerStats, ContainerStatus, SandboxId, SandboxStatus},
     spec::{ContainerSpec, Resources, SandboxSpec},
 };
 
-pub(super) type OnExec = Arc<dyn Fn(&str, &[String]) -> Result<Executed, RuntimeError> + Send + Sync>;
+pub(super) type OnExec = Arc<dyn Fn(&str, &[String]) -> Result<ExecResult, RuntimeError> + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct State {
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
     pub containers: BTreeMap<ContainerId, Container>,
-    pub made: Vec<Made>,
+    pub made: Vec<RecordedCall>,
     pub failures: HashMap<Call, VecDeque<RuntimeError>>,
     pub hanging: HashSet<Call>,
     pub unreachable: bool,

@@ -1,4 +1,4 @@
-//! Which images go when the disk is short: the least recently used first, until enough is free.
+//! Image garbage collection: chooses the least recently used images that nothing uses, until enough space is free. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

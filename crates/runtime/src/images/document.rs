@@ -1,4 +1,4 @@
-//! The JSON that describes images: configuration, manifest and index, as OCI and docker both write them.
+//! Parses image configurations, manifests and indexes (JSON), as OCI and docker both write them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub enum DocumentError {
 
 /// A configuration as far as it concerns us.
 #[derive(Debug)]
-pub struct Parsed {
+pub struct ParsedConfig {
     pub config: ImageConfig,
     pub diff_ids: Vec<String>,
     pub created_at: Option<Timestamp>,
@@ -65,7 +65,7 @@ struct RawRootfs {
     diff_ids: Vec<String>,
 }
 
-pub fn parse_config(json: &[u8]) -> Result<Parsed, DocumentError> {
+pub fn parse_config(json: &[u8]) -> Result<ParsedConfig, DocumentError> {
     let raw: RawConfig = read("configuration", json)?;
     let process = raw.config.unwrap_or_default();
     let config = ImageConfig {
@@ -77,7 +77,7 @@ pub fn parse_config(json: &[u8]) -> Result<Parsed, DocumentError> {
         stop_signal: process.stop_signal.filter(|signal| !signal.is_empty()),
     };
     let created_at = raw.created.and_then(|time| time.parse().ok());
-    Ok(Parsed { config, diff_ids: raw.rootfs.diff_ids, created_at })
+    Ok(ParsedConfig { config, diff_ids: raw.rootfs.diff_ids, created_at })
 }
 
 #[derive(Clone, Debug, Deserialize)]

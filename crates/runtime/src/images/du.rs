@@ -1,4 +1,4 @@
-//! How much of the disk a directory takes.
+//! Disk usage of a directory: bytes and inodes.
 
 use std::{
     collections::HashSet,

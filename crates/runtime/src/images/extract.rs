@@ -1,4 +1,4 @@
-//! A layer's archive becomes a directory that overlayfs understands.
+//! Extracts a layer's archive into a directory that overlayfs understands.
 //!
 //! Archives come from strangers. Nothing is ever written outside the layer's directory: every path is
 //! resolved by the kernel with that directory as its root (`openat2`, `RESOLVE_IN_ROOT`), so that a symbolic link

@@ -1,4 +1,4 @@
-//! Where the store keeps what, and who may touch it.
+//! The directory of the image store: its layout and its locks.
 //!
 //! ```text
 //! index.json       what there is; replaced whole
@@ -30,10 +30,10 @@ pub struct Files {
     root: PathBuf,
 }
 
-pub type Signature = Option<(u64, i64, i64, u64)>;
+pub type IndexSignature = Option<(u64, i64, i64, u64)>;
 
 /// Interrupted downloads are kept this long.
-const INGEST_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+const INGEST_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Files {
     pub fn open(root: &Path) -> io::Result<Self> {
@@ -100,7 +100,7 @@ impl Files {
     }
 
     /// Changes whenever the index does.
-    pub fn signature(&self) -> Signature {
+    pub fn signature(&self) -> IndexSignature {
         let found = fs::metadata(self.index()).ok();
         found.map(|found| (found.ino(), found.mtime(), found.mtime_nsec(), found.len()))
     }
@@ -157,7 +157,7 @@ impl Files {
         for entry in fs::read_dir(self.root.join("ingest"))? {
             let entry = entry?;
             let age = SystemTime::now().duration_since(entry.metadata()?.modified()?).unwrap_or_default();
-            if age > INGEST_KEPT {
+            if age > INGEST_AGE {
                 fs::remove_file(entry.path())?;
             }
         }

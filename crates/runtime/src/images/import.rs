@@ -1,4 +1,4 @@
-//! Images from files: OCI layouts (directory or archive), what `docker save` writes, and archives of plain root filesystems.
+//! Imports images from files: OCI layouts (directory or archive), what `docker save` writes, and archives of plain root filesystems.
 
 use std::{
     collections::BTreeSet,
@@ -11,9 +11,9 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::Deserialize;
 
 use super::{
-    document::{self, Descriptor, DocumentError, Manifest, Parsed},
+    document::{self, Descriptor, DocumentError, Manifest, ParsedConfig},
     extract,
-    layers::{self, LayerError, Wanted},
+    layers::{self, ExpectedLayer, LayerError},
     name,
     store::ImageStore,
 };
@@ -66,14 +66,14 @@ type Result<T> = std::result::Result<T, ImportError>;
 
 /// An image that is now there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Imported {
+pub struct ImportedImage {
     pub id: String,
     /// Empty if the archive did not name it.
     pub tags: Vec<String>,
 }
 
 /// An image found in an archive, not yet in the store.
-struct Found {
+struct ArchiveImage {
     config: Vec<u8>,
     /// Path and, if it is named by it, digest of each layer.
     layers: Vec<(String, Option<String>)>,
@@ -84,8 +84,8 @@ struct Found {
 
 impl ImageStore {
     /// Imports all images of `source`; with `name`, the only one, under that name.
-    pub fn import(&self, source: &Path, name: Option<&str>) -> Result<Vec<Imported>> {
-        let name = name.map(Name::parse).transpose()?;
+    pub fn import(&self, source: &Path, name: Option<&str>) -> Result<Vec<ImportedImage>> {
+        let name = name.map(RequestedName::parse).transpose()?;
         let read = |e| ImportError::Read { path: source.into(), source: e };
         let file = File::open(source).map_err(read)?;
         if file.metadata().map_err(read)?.is_dir() {
@@ -96,24 +96,24 @@ impl ImageStore {
             Some(_) => read(e),
             None => ImportError::NotAnArchive(source.into()),
         };
-        let (kind, seen) = layers::unpack(&file, kind).map_err(unpacked)?;
+        let (kind, seen) = layers::unpack(&file, detect_kind).map_err(unpacked)?;
         match (kind.map_err(unpacked)?, &name) {
-            (Kind::Images, _) => {
+            (ArchiveKind::Images, _) => {
                 let scratch = self.inner.files.scratch().map_err(read)?;
                 let plain = layers::decompress(File::open(source).map_err(read)?).map_err(read)?;
                 extract::extract(plain, scratch.path(), &[]).map_err(ImportError::Unpack)?;
                 self.import_from(scratch.path(), source, name.as_ref())
             }
-            (Kind::RootFilesystem, Some(name)) => {
+            (ArchiveKind::RootFilesystem, Some(name)) => {
                 let (json, parsed) = plain_config(&seen.plain)?;
                 let open = |_: usize| File::open(source).map(|file| (file, None));
                 self.add_image(&layers::digest(&json), &parsed, name.tags(), &[], open).map(|imported| vec![imported])
             }
-            (Kind::RootFilesystem, None) => Err(ImportError::NotAnImage(source.into())),
+            (ArchiveKind::RootFilesystem, None) => Err(ImportError::NotAnImage(source.into())),
         }
     }
 
-    fn import_from(&self, directory: &Path, source: &Path, name: Option<&Name>) -> Result<Vec<Imported>> {
+    fn import_from(&self, directory: &Path, source: &Path, name: Option<&RequestedName>) -> Result<Vec<ImportedImage>> {
         let layout = Layout::open(directory)?;
         let mut images = match layout.read("manifest.json") {
             Ok(json) => layout.docker(&json)?,
@@ -124,7 +124,7 @@ impl ImageStore {
         };
         if let Some(name) = name {
             match images.as_mut_slice() {
-                [image] if !name.with_tag && name.is_of(&image.tags) => {}
+                [image] if !name.with_tag && name.matches_repository(&image.tags) => {}
                 [image] => image.tags = name.tags(),
                 images => return Err(ImportError::SeveralImages(images.len())),
             }
@@ -135,7 +135,7 @@ impl ImageStore {
         images.into_iter().map(|image| self.import_one(&layout, image)).collect()
     }
 
-    fn import_one(&self, layout: &Layout, image: Found) -> Result<Imported> {
+    fn import_one(&self, layout: &Layout, image: ArchiveImage) -> Result<ImportedImage> {
         let document = |source| ImportError::Document { path: "the configuration".into(), source };
         let parsed = document::parse_config(&image.config).map_err(document)?;
         if parsed.diff_ids.len() != image.layers.len() {
@@ -159,13 +159,13 @@ impl ImageStore {
     fn add_image(
         &self,
         id: &str,
-        parsed: &Parsed,
+        parsed: &ParsedConfig,
         tags: Vec<String>,
         digests: &[String],
         open: impl Fn(usize) -> io::Result<(File, Option<String>)>,
-    ) -> Result<Imported> {
+    ) -> Result<ImportedImage> {
         let files = &self.inner.files;
-        let chain = layers::chain(&parsed.diff_ids);
+        let chain = layers::chain_ids(&parsed.diff_ids);
         for _ in 0..ROUNDS {
             for (number, diff_id) in parsed.diff_ids.iter().enumerate() {
                 if layers::exists(files, &chain[number]) {
@@ -173,12 +173,16 @@ impl ImageStore {
                 }
                 let path = || PathBuf::from(diff_id);
                 let (blob, digest) = open(number).map_err(|source| ImportError::Read { path: path(), source })?;
-                let wanted =
-                    Wanted { chain_id: &chain[number], diff_id, digest: digest.as_deref(), below: &chain[..number] };
+                let wanted = ExpectedLayer {
+                    chain_id: &chain[number],
+                    diff_id,
+                    digest: digest.as_deref(),
+                    below: &chain[..number],
+                };
                 layers::add(files, &wanted, blob)?;
             }
             if self.commit(id, parsed, &tags, digests)? {
-                return Ok(Imported { id: id.to_owned(), tags });
+                return Ok(ImportedImage { id: id.to_owned(), tags });
             }
         }
         Err(RuntimeError::failed("import an image", "its layers are removed as fast as they are added").into())
@@ -186,13 +190,13 @@ impl ImageStore {
 }
 
 /// What the caller calls the image.
-struct Name {
+struct RequestedName {
     reference: oci_client::Reference,
     /// Not only by default.
     with_tag: bool,
 }
 
-impl Name {
+impl RequestedName {
     fn parse(name: &str) -> Result<Self> {
         let reference = name::parse(name).map_err(|e| ImportError::Name(e.to_string()))?;
         if reference.digest().is_some() {
@@ -202,7 +206,7 @@ impl Name {
     }
 
     /// They are this name, and say the tag as well.
-    fn is_of(&self, tags: &[String]) -> bool {
+    fn matches_repository(&self, tags: &[String]) -> bool {
         let start = format!("{}:", name::repository(&self.reference));
         !tags.is_empty() && tags.iter().all(|tag| tag.starts_with(&start))
     }
@@ -212,27 +216,27 @@ impl Name {
     }
 }
 
-enum Kind {
+enum ArchiveKind {
     Images,
     RootFilesystem,
 }
 
 /// What an archive is, by what lies at its top.
-fn kind(archive: &mut dyn Read) -> io::Result<Kind> {
-    let mut kind = Kind::RootFilesystem;
+fn detect_kind(archive: &mut dyn Read) -> io::Result<ArchiveKind> {
+    let mut kind = ArchiveKind::RootFilesystem;
     for entry in tar::Archive::new(archive).entries()? {
         let entry = entry?;
         let path = entry.path_bytes();
         let name = path.strip_prefix(b"./").unwrap_or(&path);
         if matches!(name, b"manifest.json" | b"oci-layout" | b"index.json") {
-            kind = Kind::Images;
+            kind = ArchiveKind::Images;
         }
     }
     Ok(kind)
 }
 
 /// What describes an archive that describes nothing itself.
-fn plain_config(diff_id: &str) -> Result<(Vec<u8>, Parsed)> {
+fn plain_config(diff_id: &str) -> Result<(Vec<u8>, ParsedConfig)> {
     let json = serde_json::json!({
         "os": "linux",
         "architecture": std::env::consts::ARCH,
@@ -283,25 +287,26 @@ impl Layout {
     }
 
     /// What `docker save` lists in `manifest.json`.
-    fn docker(&self, json: &[u8]) -> Result<Vec<Found>> {
+    fn docker(&self, json: &[u8]) -> Result<Vec<ArchiveImage>> {
         let entries: Vec<DockerEntry> = document::read("manifest", json)
             .map_err(|source| ImportError::Document { path: "manifest.json".into(), source })?;
         entries
             .into_iter()
             .map(|entry| {
-                let tags = entry.repo_tags.unwrap_or_default().iter().map(|tag| full(tag)).collect::<Result<_>>()?;
+                let tags =
+                    entry.repo_tags.unwrap_or_default().iter().map(|tag| full_name(tag)).collect::<Result<_>>()?;
                 let layers = entry.layers.into_iter().map(|path| (path, None)).collect();
-                Ok(Found { config: self.read(&entry.config)?, layers, tags, digest: None })
+                Ok(ArchiveImage { config: self.read(&entry.config)?, layers, tags, digest: None })
             })
             .collect()
     }
 
-    fn oci(&self, json: &[u8], name: Option<&Name>) -> Result<Vec<Found>> {
+    fn oci(&self, json: &[u8], name: Option<&RequestedName>) -> Result<Vec<ArchiveImage>> {
         let document = |source| ImportError::Document { path: "index.json".into(), source };
         let Manifest::Index(entries) = document::parse_manifest(json).map_err(document)? else {
             return Err(document(DocumentError::NotAnImage));
         };
-        let mut images: Vec<Found> = Vec::new();
+        let mut images: Vec<ArchiveImage> = Vec::new();
         for entry in &entries {
             // Signatures and the like, and images for other machines.
             if entry.platform.is_some() && document::for_this_machine(std::slice::from_ref(entry)).is_err() {
@@ -318,7 +323,7 @@ impl Layout {
         Ok(images)
     }
 
-    fn oci_image(&self, entry: &Descriptor) -> Result<Found> {
+    fn oci_image(&self, entry: &Descriptor) -> Result<ArchiveImage> {
         let document = |source| ImportError::Document { path: entry.digest.clone(), source };
         let mut json = self.blob(&entry.digest)?;
         for _ in 0..DEEPEST {
@@ -329,7 +334,7 @@ impl Layout {
                         .map(|layer| Ok((blob_path(&layer.digest)?, Some(layer.digest))))
                         .collect::<Result<_>>()?;
                     let config = self.blob(&config.digest)?;
-                    return Ok(Found { config, layers, tags: Vec::new(), digest: Some(entry.digest.clone()) });
+                    return Ok(ArchiveImage { config, layers, tags: Vec::new(), digest: Some(entry.digest.clone()) });
                 }
                 Manifest::Index(entries) => {
                     let entry = document::for_this_machine(&entries).map_err(document)?;
@@ -356,19 +361,21 @@ fn blob_path(digest: &str) -> Result<String> {
 }
 
 /// Names in an index are whole names, or only tags; those say something together with a name given.
-fn tags(entry: &Descriptor, name: Option<&Name>) -> Result<Vec<String>> {
+fn tags(entry: &Descriptor, name: Option<&RequestedName>) -> Result<Vec<String>> {
     let annotation = |key: &str| entry.annotations.get(key).map(String::as_str).filter(|value| !value.is_empty());
     if let Some(whole) = annotation("io.containerd.image.name") {
-        return full(whole).map(|tag| vec![tag]);
+        return full_name(whole).map(|tag| vec![tag]);
     }
     match (annotation("org.opencontainers.image.ref.name"), name) {
-        (Some(whole), _) if whole.contains(['/', ':']) => full(whole).map(|tag| vec![tag]),
-        (Some(tag), Some(name)) => full(&format!("{}:{tag}", name::repository(&name.reference))).map(|tag| vec![tag]),
+        (Some(whole), _) if whole.contains(['/', ':']) => full_name(whole).map(|tag| vec![tag]),
+        (Some(tag), Some(name)) => {
+            full_name(&format!("{}:{tag}", name::repository(&name.reference))).map(|tag| vec![tag])
+        }
         _ => Ok(Vec::new()),
     }
 }
 
-fn full(name: &str) -> Result<String> {
+fn full_name(name: &str) -> Result<String> {
     let name = name::parse(name).map_err(|e| ImportError::Name(e.to_string()))?;
     Ok(name::tagged(&name).unwrap_or_else(|| name.whole()))
 }

@@ -1,4 +1,4 @@
-//! Which images there are, and what they are called: one small file, replaced whole, so that at every
+//! The index of the image store, which images there are and their names: one small file, replaced whole, so that at every
 //! moment it is either as it was or as it shall be. What it does not name does not count.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Layers: archives that were verified and extracted once, shared by all images that name them.
+//! Layers of the image store: verified and extracted once, shared by all images that name them.
 //!
 //! A layer is known by its chain id: the digest of everything from the lowest layer up to it. It is extracted in a
 //! scratch directory and renamed into place when its content, twice digested (as sent and as unpacked), is what was
@@ -41,13 +41,13 @@ pub enum LayerError {
 }
 
 #[derive(Serialize, Deserialize)]
-struct About {
+struct LayerUsage {
     bytes: u64,
     inodes: u64,
 }
 
 /// The chain id of each layer, lowest first.
-pub fn chain(diff_ids: &[String]) -> Vec<String> {
+pub fn chain_ids(diff_ids: &[String]) -> Vec<String> {
     let mut chain: Vec<String> = Vec::with_capacity(diff_ids.len());
     for diff_id in diff_ids {
         chain.push(match chain.last() {
@@ -59,10 +59,10 @@ pub fn chain(diff_ids: &[String]) -> Vec<String> {
 }
 
 pub fn digest(bytes: &[u8]) -> String {
-    named(Sha256::digest(bytes).as_slice())
+    format_digest(Sha256::digest(bytes).as_slice())
 }
 
-pub fn named(hash: &[u8]) -> String {
+pub fn format_digest(hash: &[u8]) -> String {
     let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex}")
 }
@@ -73,12 +73,12 @@ pub fn exists(files: &Files, chain_id: &str) -> bool {
 
 pub fn usage(files: &Files, chain_id: &str) -> io::Result<Usage> {
     let path = files.layer(chain_id).ok_or(io::ErrorKind::InvalidInput)?;
-    let about: About = serde_json::from_slice(&fs::read(path.join("layer.json"))?)?;
-    Ok(Usage { bytes: about.bytes, inodes: about.inodes })
+    let usage_file: LayerUsage = serde_json::from_slice(&fs::read(path.join("layer.json"))?)?;
+    Ok(Usage { bytes: usage_file.bytes, inodes: usage_file.inodes })
 }
 
 /// What a layer must be, and where it belongs.
-pub struct Wanted<'a> {
+pub struct ExpectedLayer<'a> {
     pub chain_id: &'a str,
     pub diff_id: &'a str,
     /// Of the archive as it comes, if that was not verified before.
@@ -88,7 +88,7 @@ pub struct Wanted<'a> {
 }
 
 /// Verifies and extracts. Does nothing if the layer is there.
-pub fn add(files: &Files, wanted: &Wanted<'_>, blob: impl Read) -> Result<(), LayerError> {
+pub fn add(files: &Files, wanted: &ExpectedLayer<'_>, blob: impl Read) -> Result<(), LayerError> {
     let target = files.layer(wanted.chain_id).ok_or_else(|| LayerError::Digest(wanted.chain_id.to_owned()))?;
     if target.is_dir() {
         return Ok(());
@@ -108,10 +108,10 @@ pub fn add(files: &Files, wanted: &Wanted<'_>, blob: impl Read) -> Result<(), La
     }
     let usage = extracted.map_err(|source| LayerError::Extract { diff_id: wanted.diff_id.to_owned(), source })?;
     compare("content of a layer", wanted.diff_id, &seen.plain)?;
-    let about = About { bytes: usage.bytes, inodes: usage.inodes };
-    let about = serde_json::to_vec(&about).map_err(|e| failed(e.into()))?;
+    let usage_file = LayerUsage { bytes: usage.bytes, inodes: usage.inodes };
+    let usage_file = serde_json::to_vec(&usage_file).map_err(|e| failed(e.into()))?;
     // Synced below, with all the rest.
-    write_atomic(&made.join("layer.json"), &about, PRIVATE_FILE, Durability::Volatile).map_err(failed)?;
+    write_atomic(&made.join("layer.json"), &usage_file, PRIVATE_FILE, Durability::Volatile).map_err(failed)?;
     let synced = File::open(&made).and_then(|made| rustix::fs::syncfs(made).map_err(Into::into));
     synced.map_err(failed)?;
     match fs::rename(&made, &target) {
@@ -130,7 +130,7 @@ fn compare(what: &'static str, expected: &str, found: &str) -> Result<(), LayerE
 }
 
 /// The digests of what was read.
-pub struct Seen {
+pub struct BlobDigests {
     pub compressed: String,
     pub plain: String,
 }
@@ -139,16 +139,16 @@ pub struct Seen {
 pub fn unpack<T, E>(
     blob: impl Read,
     work: impl FnOnce(&mut dyn Read) -> Result<T, E>,
-) -> io::Result<(Result<T, E>, Seen)> {
-    let mut outer = Hashing::new(blob);
-    let mut plain = Hashing::new(decompress(&mut outer)?);
+) -> io::Result<(Result<T, E>, BlobDigests)> {
+    let mut outer = HashingReader::new(blob);
+    let mut plain = HashingReader::new(decompress(&mut outer)?);
     let result = work(&mut plain);
     if result.is_ok() {
         io::copy(&mut plain, &mut io::sink())?;
     }
     let plain = plain.digest();
     io::copy(&mut outer, &mut io::sink())?;
-    Ok((result, Seen { plain, compressed: outer.digest() }))
+    Ok((result, BlobDigests { plain, compressed: outer.digest() }))
 }
 
 /// By what it begins with, not by what it is called.
@@ -170,22 +170,22 @@ pub fn decompress<'a>(blob: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     })
 }
 
-struct Hashing<R> {
+struct HashingReader<R> {
     inner: R,
     hash: Sha256,
 }
 
-impl<R: Read> Hashing<R> {
+impl<R: Read> HashingReader<R> {
     fn new(inner: R) -> Self {
         Self { inner, hash: Sha256::new() }
     }
 
     fn digest(self) -> String {
-        named(self.hash.finalize().as_slice())
+        format_digest(self.hash.finalize().as_slice())
     }
 }
 
-impl<R: Read> Read for Hashing<R> {
+impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.hash.update(&buffer[..read]);

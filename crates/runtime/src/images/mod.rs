@@ -1,4 +1,4 @@
-//! Images: what containers are made of.
+//! Container images: listed, pulled, removed, and mounted as root filesystems.
 //!
 //! [`Images`] is what the agent asks of a runtime. [`ImageStore`] is the built-in runtime's: layers by content, names
 //! in one index, root filesystems from overlayfs.
@@ -14,6 +14,7 @@ mod layers;
 mod name;
 mod pull;
 mod registry;
+mod request_error;
 mod rootfs;
 mod store;
 #[cfg(test)]
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch as changes;
 
 pub use document::ImageConfig;
-pub use import::{ImportError, Imported};
+pub use import::{ImportError, ImportedImage};
 pub use rootfs::{Owners, Rootfs, what_overlay_lacks};
 pub use store::{ImageStore, Options};
 
@@ -93,10 +94,25 @@ pub enum PullError {
     InvalidName { reference: String, why: String },
     #[error("failed to pull image {reference:?}: not found")]
     NotFound { reference: String },
-    #[error("failed to pull image {reference:?}: the registry refuses: {why}")]
+    /// For want of the right credentials.
+    #[error("failed to pull image {reference:?}: the registry refuses access: {why}")]
     Refused { reference: String, why: String },
     #[error("failed to pull image {reference:?}: {why}")]
     Failed { reference: String, why: String },
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+}
+
+impl PullError {
+    /// Why, without the name of the image: for sentences that have it already.
+    pub fn cause(&self) -> String {
+        let text = self.to_string();
+        match self {
+            Self::NotFound { reference } | Self::Refused { reference, .. } | Self::Failed { reference, .. } => {
+                let prefix = format!("failed to pull image {reference:?}: ");
+                text.strip_prefix(&prefix).map(str::to_owned).unwrap_or(text)
+            }
+            Self::InvalidName { .. } | Self::Runtime(_) => text,
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Names of images, written out in full as docker does.
+//! Parses image references and completes them as docker does.
 
 use oci_client::Reference;
 

@@ -1,21 +1,22 @@
-//! A pull: manifest, configuration, then the layers that are not there yet, fetched beside each other and extracted one
+//! Pulls an image: manifest, configuration, then the layers that are not there yet, fetched beside each other and extracted one
 //! upon the other. Until the last step nothing counts; what was completed before an interruption is not done again.
 
 use std::sync::Arc;
 
 use futures::StreamExt;
+use mainstay_errors::error_chain;
 use oci_client::Reference;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Auth, Image, Images, PullError,
     document::{self, Descriptor, Manifest},
-    layers::{self, Wanted},
+    layers::{self, ExpectedLayer},
     name,
     registry::{Blob, Registry},
     store::ImageStore,
 };
-use crate::error::{RuntimeError, chain};
+use crate::error::RuntimeError;
 
 /// Layers fetched at the same time.
 const PARALLEL: usize = 3;
@@ -36,12 +37,12 @@ pub async fn pull(store: &ImageStore, reference: &str, auth: Option<&Auth>) -> R
     let registry = Arc::new(Registry::open(reference, &name, auth, &store.inner.options).await?);
     let (config, descriptors, digest) = resolve(&registry).await?;
     let json = registry.config(&config).await?;
-    let parsed = document::parse_config(&json).map_err(|e| registry.failed(chain(&e)))?;
+    let parsed = document::parse_config(&json).map_err(|e| registry.failed(error_chain(&e)))?;
     if descriptors.len() != parsed.diff_ids.len() {
         let (layers, ids) = (descriptors.len(), parsed.diff_ids.len());
         return Err(registry.failed(document::DocumentError::Layers { layers, ids }.to_string()));
     }
-    let chain_ids = layers::chain(&parsed.diff_ids);
+    let chain_ids = layers::chain_ids(&parsed.diff_ids);
     let layers = || {
         descriptors.iter().zip(&parsed.diff_ids).enumerate().map(|(number, (descriptor, diff_id))| Layer {
             descriptor: descriptor.clone(),
@@ -64,11 +65,11 @@ pub async fn pull(store: &ImageStore, reference: &str, auth: Option<&Auth>) -> R
 async fn resolve(registry: &Registry) -> Result<(Descriptor, Vec<Descriptor>, String), PullError> {
     let (mut json, named) = registry.manifest(None).await?;
     for _ in 0..DEEPEST {
-        let manifest = document::parse_manifest(&json).map_err(|e| registry.failed(chain(&e)))?;
+        let manifest = document::parse_manifest(&json).map_err(|e| registry.failed(error_chain(&e)))?;
         match manifest {
             Manifest::Image { config, layers } => return Ok((config, layers, named)),
             Manifest::Index(entries) => {
-                let entry = document::for_this_machine(&entries).map_err(|e| registry.failed(chain(&e)))?;
+                let entry = document::for_this_machine(&entries).map_err(|e| registry.failed(error_chain(&e)))?;
                 json = registry.manifest(Some(&entry.digest)).await?.0;
             }
         }
@@ -79,7 +80,7 @@ async fn resolve(registry: &Registry) -> Result<(Descriptor, Vec<Descriptor>, St
 fn commit(
     store: &ImageStore,
     id: &str,
-    parsed: &document::Parsed,
+    parsed: &document::ParsedConfig,
     name: &Reference,
     digest: &str,
 ) -> Result<bool, PullError> {
@@ -93,7 +94,7 @@ async fn fetch(store: &ImageStore, registry: &Arc<Registry>, layers: Vec<Layer>)
     let downloads = layers.into_iter().map(|layer| {
         let (store, registry) = (store.clone(), registry.clone());
         AbortOnDropHandle::new(tokio::spawn(async move {
-            let lock = store.busy(&layer.chain_id).lock_owned().await;
+            let lock = store.layer_lock(&layer.chain_id).lock_owned().await;
             if layers::exists(&store.inner.files, &layer.chain_id) {
                 return Ok((layer, None));
             }
@@ -114,7 +115,7 @@ async fn fetch(store: &ImageStore, registry: &Arc<Registry>, layers: Vec<Layer>)
 async fn extract(store: &ImageStore, registry: &Registry, layer: Layer, blob: Blob) -> Result<(), PullError> {
     let files = store.inner.files.clone();
     let work = tokio::task::spawn_blocking(move || {
-        let wanted = Wanted {
+        let wanted = ExpectedLayer {
             chain_id: &layer.chain_id,
             diff_id: &layer.diff_id,
             digest: None, // verified when fetched
@@ -123,7 +124,7 @@ async fn extract(store: &ImageStore, registry: &Registry, layer: Layer, blob: Bl
         let added = blob
             .open()
             .map_err(|e| e.to_string())
-            .and_then(|content| layers::add(&files, &wanted, content).map_err(|e| chain(&e)));
+            .and_then(|content| layers::add(&files, &wanted, content).map_err(|e| error_chain(&e)));
         blob.discard();
         added
     });

@@ -1,4 +1,4 @@
-//! Speaking to registries: manifests into memory, blobs into files that an interruption does not lose.
+//! Client of one image registry: fetches manifests into memory and blobs into files, so that an interrupted download is resumed.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::StreamExt;
+use mainstay_errors::error_chain;
 use oci_client::{
     Client, Reference, RegistryOperation,
     client::{BlobResponse, ClientConfig, ClientProtocol},
@@ -17,8 +18,7 @@ use oci_client::{
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 
-use super::{Auth, PullError, document::Descriptor, files::Files, layers, name, store::Options};
-use crate::error::chain;
+use super::{Auth, PullError, document::Descriptor, files::Files, layers, name, request_error, store::Options};
 
 const MANIFESTS: &[&str] = &[
     "application/vnd.oci.image.manifest.v1+json",
@@ -27,9 +27,9 @@ const MANIFESTS: &[&str] = &[
     "application/vnd.docker.distribution.manifest.list.v2+json",
 ];
 /// No honest configuration is larger.
-const MOST_CONFIG: usize = 8 << 20;
+const MAX_CONFIG: usize = 8 << 20;
 /// So often a blob is asked for within one pull, each time going on where the last try broke off.
-const TRIES: u32 = 5;
+const MAX_ATTEMPTS: u32 = 5;
 
 /// One pull's conversation with a registry.
 pub struct Registry {
@@ -50,7 +50,7 @@ impl Registry {
         // The first to install one wins; all of ours are the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let host = name.resolve_registry();
-        let plain = on_this_machine(host) || options.insecure.iter().any(|insecure| insecure == host);
+        let plain = is_loopback(host) || options.insecure.iter().any(|insecure| insecure == host);
         let config = ClientConfig {
             protocol: if plain { ClientProtocol::Http } else { ClientProtocol::Https },
             read_timeout: Some(options.stall * 2), // ours is first
@@ -59,7 +59,7 @@ impl Registry {
             ..ClientConfig::default()
         };
         let failed = |why: String| PullError::Failed { reference: reference.to_owned(), why };
-        let client = Client::try_from(config).map_err(|e| failed(chain(&e)))?;
+        let client = Client::try_from(config).map_err(|e| failed(error_chain(&e)))?;
         let auth = match auth {
             Some(auth) if !auth.token.is_empty() => RegistryAuth::Bearer(auth.token.clone()),
             Some(auth) if !auth.username.is_empty() => {
@@ -69,7 +69,7 @@ impl Registry {
         };
         let registry = Self { client, reference: reference.to_owned(), name: name.clone(), auth, stall: options.stall };
         registry
-            .bounded(registry.client.auth(name, &registry.auth, RegistryOperation::Pull))
+            .with_stall_timeout(registry.client.auth(name, &registry.auth, RegistryOperation::Pull))
             .await?
             .map_err(|e| registry.explain(e))?;
         Ok(registry)
@@ -81,7 +81,7 @@ impl Registry {
             Some(digest) => self.name.clone_with_digest(digest.to_owned()),
             None => self.name.clone(),
         };
-        let pulled = self.bounded(self.client.pull_manifest_raw(&name, &self.auth, MANIFESTS)).await?;
+        let pulled = self.with_stall_timeout(self.client.pull_manifest_raw(&name, &self.auth, MANIFESTS)).await?;
         let (bytes, digest) = pulled.map_err(|e| self.explain(e))?;
         Ok((bytes.to_vec(), digest))
     }
@@ -90,12 +90,12 @@ impl Registry {
     pub async fn config(&self, wanted: &Descriptor) -> Result<Vec<u8>, PullError> {
         let mut bytes = Vec::new();
         let mut stream = self
-            .bounded(self.client.pull_blob_stream(&self.name, wanted.digest.as_str()))
+            .with_stall_timeout(self.client.pull_blob_stream(&self.name, wanted.digest.as_str()))
             .await?
             .map_err(|e| self.explain(e))?;
-        while let Some(chunk) = self.bounded(stream.next()).await? {
-            bytes.extend(chunk.map_err(|e| self.failed(chain(&e)))?);
-            if bytes.len() > MOST_CONFIG {
+        while let Some(chunk) = self.with_stall_timeout(stream.next()).await? {
+            bytes.extend(chunk.map_err(|e| self.failed(error_chain(&e)))?);
+            if bytes.len() > MAX_CONFIG {
                 return Err(self.failed("its configuration is too large".to_owned()));
             }
         }
@@ -127,17 +127,17 @@ impl Registry {
                         return Err(self.failed(why));
                     }
                 },
-                Err(Interrupted::Broken(error)) if attempt < TRIES => {
+                Err(FetchError::Transient(error)) if attempt < MAX_ATTEMPTS => {
                     tracing::debug!(%error, attempt, "fetching a layer was interrupted");
                     tokio::time::sleep(Duration::from_millis(200) * attempt).await;
                 }
-                Err(Interrupted::Broken(error) | Interrupted::Ended(error)) => return Err(error),
+                Err(FetchError::Transient(error) | FetchError::Final(error)) => return Err(error),
             }
         }
         Err(self.failed("the registry breaks off again and again".to_owned()))
     }
 
-    async fn fetch(&self, blob: &Blob, wanted: &Descriptor) -> Result<(), Interrupted> {
+    async fn fetch(&self, blob: &Blob, wanted: &Descriptor) -> Result<(), FetchError> {
         let broken = |e: io::Error| self.failed(format!("keep a layer: {e}"));
         let mut length = blob.length();
         if wanted.size > 0 && length == wanted.size {
@@ -149,13 +149,13 @@ impl Registry {
         }
         let digest = wanted.digest.as_str();
         let mut stream = if length == 0 {
-            self.bounded(self.client.pull_blob_stream(&self.name, digest))
+            self.with_stall_timeout(self.client.pull_blob_stream(&self.name, digest))
                 .await?
-                .map_err(|e| self.interrupted(e))?
+                .map_err(|e| self.fetch_error(e))?
                 .stream
         } else {
             let partial = self.client.pull_blob_stream_partial(&self.name, digest, length, None);
-            match self.bounded(partial).await?.map_err(|e| self.interrupted(e))? {
+            match self.with_stall_timeout(partial).await?.map_err(|e| self.fetch_error(e))? {
                 BlobResponse::Partial(rest) => rest.stream,
                 BlobResponse::Full(whole) => {
                     blob.restart().map_err(broken)?;
@@ -167,7 +167,7 @@ impl Registry {
         let mut file = tokio::fs::OpenOptions::new().append(true).open(&blob.path).await.map_err(broken)?;
         let mut interrupted = None;
         while interrupted.is_none() {
-            match self.bounded(stream.next()).await {
+            match self.with_stall_timeout(stream.next()).await {
                 Ok(None) => break,
                 Ok(Some(Ok(chunk))) => {
                     length += chunk.len() as u64;
@@ -177,7 +177,7 @@ impl Registry {
                     }
                     file.write_all(&chunk).await.map_err(broken)?;
                 }
-                Ok(Some(Err(e))) => interrupted = Some(Interrupted::Broken(self.failed(chain(&e)))),
+                Ok(Some(Err(e))) => interrupted = Some(FetchError::Transient(self.failed(error_chain(&e)))),
                 Err(error) => interrupted = Some(error.into()),
             }
         }
@@ -185,28 +185,28 @@ impl Registry {
         match interrupted {
             Some(error) => Err(error),
             None if length < wanted.size => {
-                Err(Interrupted::Broken(self.failed("the registry ended a layer too early".to_owned())))
+                Err(FetchError::Transient(self.failed("the registry ended a layer too early".to_owned())))
             }
             None => Ok(()),
         }
     }
 
     /// A registry that says nothing has failed.
-    async fn bounded<T>(&self, work: impl Future<Output = T>) -> Result<T, PullError> {
+    async fn with_stall_timeout<T>(&self, work: impl Future<Output = T>) -> Result<T, PullError> {
         tokio::time::timeout(self.stall, work)
             .await
             .map_err(|_| self.failed(format!("the registry sent nothing for {:?}", self.stall)))
     }
 
     /// A connection that broke and a server that is busy are worth another try.
-    fn interrupted(&self, error: OciDistributionError) -> Interrupted {
+    fn fetch_error(&self, error: OciDistributionError) -> FetchError {
         let again = match &error {
             OciDistributionError::RequestError(_) => true,
             OciDistributionError::ServerError { code, .. } => *code >= 500 || *code == 429,
             _ => false,
         };
         let error = self.explain(error);
-        if again { Interrupted::Broken(error) } else { Interrupted::Ended(error) }
+        if again { FetchError::Transient(error) } else { FetchError::Final(error) }
     }
 
     pub fn failed(&self, why: String) -> PullError {
@@ -216,9 +216,8 @@ impl Registry {
     fn explain(&self, error: OciDistributionError) -> PullError {
         let reference = self.reference.clone();
         match &error {
-            OciDistributionError::AuthenticationFailure(why) => {
-                let why = if why.is_empty() { "authentication failed" } else { why.trim() };
-                PullError::Refused { reference, why: why.to_owned() }
+            OciDistributionError::AuthenticationFailure(body) => {
+                PullError::Refused { reference, why: request_error::message_of_body(body) }
             }
             OciDistributionError::UnauthorizedError { .. } => {
                 PullError::Refused { reference, why: "401 Unauthorized".to_owned() }
@@ -231,28 +230,36 @@ impl Registry {
                 let has = |codes: &[OciErrorCode]| envelope.errors.iter().any(|e| codes.contains(&e.code));
                 use OciErrorCode::{BlobUnknown, Denied, ManifestUnknown, NameUnknown, NotFound, Unauthorized};
                 if has(&[Unauthorized, Denied]) {
-                    PullError::Refused { reference, why: envelope.to_string() }
+                    PullError::Refused { reference, why: request_error::message_of(envelope) }
                 } else if has(&[ManifestUnknown, NameUnknown, NotFound, BlobUnknown]) {
                     PullError::NotFound { reference }
                 } else {
-                    PullError::Failed { reference, why: envelope.to_string() }
+                    PullError::Failed { reference, why: request_error::message_of(envelope) }
                 }
             }
-            _ => PullError::Failed { reference, why: chain(&error) },
+            OciDistributionError::RequestError(request) => {
+                let host = request.url().and_then(|url| {
+                    let host = url.host_str()?;
+                    Some(url.port().map_or(host.to_owned(), |port| format!("{host}:{port}")))
+                });
+                let host = host.unwrap_or_else(|| self.name.resolve_registry().to_owned());
+                PullError::Failed { reference, why: request_error::explain(&host, request) }
+            }
+            _ => PullError::Failed { reference, why: error_chain(&error) },
         }
     }
 }
 
 /// Why fetching did not come to its end.
-enum Interrupted {
-    Broken(PullError),
+enum FetchError {
+    Transient(PullError),
     /// There is no point in asking again now. A registry that stalls has had its time already.
-    Ended(PullError),
+    Final(PullError),
 }
 
-impl From<PullError> for Interrupted {
+impl From<PullError> for FetchError {
     fn from(error: PullError) -> Self {
-        Self::Ended(error)
+        Self::Final(error)
     }
 }
 
@@ -299,7 +306,7 @@ impl Blob {
             Ok::<_, io::Error>(hash.finalize())
         });
         let hash = hash.await.map_err(io::Error::other)??;
-        Ok(layers::named(hash.as_slice()))
+        Ok(layers::format_digest(hash.as_slice()))
     }
 
     pub fn open(&self) -> io::Result<File> {
@@ -312,7 +319,7 @@ impl Blob {
 }
 
 /// `localhost:5000`, `127.0.0.1`, `[::1]:5000`
-fn on_this_machine(registry: &str) -> bool {
+fn is_loopback(registry: &str) -> bool {
     let host = match registry.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
         None => registry.split(':').next().unwrap_or(registry),
@@ -327,10 +334,10 @@ mod tests {
     #[test]
     fn registries_on_this_machine_need_no_tls() {
         for host in ["localhost", "localhost:5000", "127.0.0.1:1", "127.8.8.8", "[::1]:5000"] {
-            assert!(on_this_machine(host), "{host}");
+            assert!(is_loopback(host), "{host}");
         }
         for host in ["localhost.example", "10.0.0.1:5000", "index.docker.io", "[2001:db8::1]:5000"] {
-            assert!(!on_this_machine(host), "{host}");
+            assert!(!is_loopback(host), "{host}");
         }
     }
 }

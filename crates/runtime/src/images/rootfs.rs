@@ -2,7 +2,8 @@
 //!
 //! The image `host` has the machine's `/` below. Other filesystems mounted there (`/proc`, `/run`, often `/home` and
 //! `/tmp`) are no part of it: their mount points are empty directories. So are `/run` and `/tmp` in any case, whose content
-//! belongs to what runs on the machine, and the data directory, which holds the cluster's keys.
+//! belongs to what runs on the machine, and the data directories of all Mainstay instances, which hold keys and Secrets. Which those are
+//! is found when a container is made: one that already runs sees what an instance puts elsewhere later.
 //!
 //! Layers are named to the kernel by open file descriptors (`/proc/self/fd/7`), because the names of a hundred layers would not
 //! fit into the page that mount options may take, and because no character in them needs escaping then.
@@ -36,7 +37,7 @@ use crate::{
 /// Where layers are attached while they are idmapped.
 const LOWER: &str = "lower";
 /// What the kernel takes as mount options.
-const MOST_OPTIONS: usize = 4095;
+const MAX_OPTIONS: usize = 4095;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rootfs {
@@ -76,7 +77,7 @@ pub fn prepare(
     write_atomic(&dir.join("image"), image_id.as_bytes(), PRIVATE_FILE, Durability::Volatile).map_err(failed)?;
     let lower = lower(files, image_id, layers)?;
     let first_id = owners.map_or(0, |owners| owners.ids.host_id);
-    look_like(&dir.join("upper"), &lower[0], first_id).map_err(failed)?;
+    copy_ownership(&dir.join("upper"), &lower[0], first_id).map_err(failed)?;
     if image_id == HOST_IMAGE {
         let within = |path: &PathBuf| hidden.iter().any(|other| other != path && path.starts_with(other));
         for path in hidden.iter().filter(|path| !within(path)) {
@@ -140,25 +141,26 @@ pub fn release(files: &Files, container_id: &str) -> Result<()> {
         return Err(RuntimeError::failed(doing(), format!("{} is still mounted", mounted.display())));
     }
     for part in ["upper", "work", LOWER] {
-        gone(fs::remove_dir_all(dir.join(part))).map_err(failed)?;
+        ignore_not_found(fs::remove_dir_all(dir.join(part))).map_err(failed)?;
     }
-    gone(fs::remove_dir(dir.join("merged"))).map_err(failed)?; // fails rather than delete what it should not hold
-    gone(fs::remove_file(dir.join("image"))).map_err(failed)?;
-    gone(fs::remove_dir(&dir)).map_err(failed)
+    ignore_not_found(fs::remove_dir(dir.join("merged"))).map_err(failed)?; // fails rather than delete what it should not hold
+    ignore_not_found(fs::remove_file(dir.join("image"))).map_err(failed)?;
+    ignore_not_found(fs::remove_dir(&dir)).map_err(failed)
 }
 
 /// Why root filesystems cannot be made below `directory`; nothing if they can. Tries it: that the kernel knows overlayfs does not
 /// mean that this directory's filesystem can carry one.
 pub fn what_overlay_lacks(directory: &Path) -> Option<String> {
     let attempt = || -> std::result::Result<(), String> {
-        let told = |error: io::Error| format!("{}: {error}", directory.display());
-        create_private_dir(directory).map_err(told)?;
-        let scratch = tempfile::Builder::new().prefix(".overlay-").tempdir_in(directory).map_err(told)?;
+        let failed = |error: io::Error| format!("{}: {error}", directory.display());
+        create_private_dir(directory).map_err(failed)?;
+        let scratch = tempfile::Builder::new().prefix(".overlay-").tempdir_in(directory).map_err(failed)?;
         for part in ["lower", "upper", "work", "merged"] {
-            fs::create_dir(scratch.path().join(part)).map_err(told)?;
+            fs::create_dir(scratch.path().join(part)).map_err(failed)?;
         }
         mount(scratch.path(), &[scratch.path().join("lower")]).map_err(|error| error.to_string())?;
-        rustix::mount::unmount(scratch.path().join("merged"), UnmountFlags::DETACH).map_err(|error| told(error.into()))
+        rustix::mount::unmount(scratch.path().join("merged"), UnmountFlags::DETACH)
+            .map_err(|error| failed(error.into()))
     };
     // A full disk says nothing of what the machine can do.
     let is_full = || rustix::fs::statvfs(directory).is_ok_and(|found| found.f_bavail == 0 || found.f_favail == 0);
@@ -166,7 +168,7 @@ pub fn what_overlay_lacks(directory: &Path) -> Option<String> {
 }
 
 /// What the container itself wrote.
-pub fn bytes(files: &Files, container_id: &str) -> Result<u64> {
+pub fn upper_bytes(files: &Files, container_id: &str) -> Result<u64> {
     let upper = directory(files, container_id)?.join("upper");
     match du::usage(&upper) {
         Ok(usage) => Ok(usage.bytes),
@@ -178,7 +180,7 @@ pub fn bytes(files: &Files, container_id: &str) -> Result<u64> {
 }
 
 /// All that were prepared and not released: container and image.
-pub fn all(files: &Files) -> io::Result<Vec<(String, String)>> {
+pub fn list_prepared(files: &Files) -> io::Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(files.rootfs())? {
         let entry = entry?;
@@ -221,7 +223,7 @@ fn mount(dir: &Path, lower: &[PathBuf]) -> Result<()> {
     let below: Vec<String> = lower.iter().map(by_descriptor).collect();
     let options =
         format!("lowerdir={},upperdir={},workdir={}", below.join(":"), by_descriptor(&upper), by_descriptor(&work));
-    if options.len() > MOST_OPTIONS - ",volatile".len() {
+    if options.len() > MAX_OPTIONS - ",volatile".len() {
         return Err(RuntimeError::Invalid { why: format!("the image has {} layers: too many", lower.len()) });
     }
     let mount = |options: &str| {
@@ -232,12 +234,14 @@ fn mount(dir: &Path, lower: &[PathBuf]) -> Result<()> {
     // would wait until all of the disk is written. Kernels before 5.10 do not know it.
     match mount(&format!("{options},volatile")).or_else(|_| mount(&options)) {
         Ok(()) => Ok(()),
-        Err(e) => Err(RuntimeError::failed(format!("mount {}", dir.join("merged").display()), why(e, dir))),
+        Err(e) => {
+            Err(RuntimeError::failed(format!("mount {}", dir.join("merged").display()), explain_mount_error(e, dir)))
+        }
     }
 }
 
 /// The kernel's answer in words.
-fn why(error: Errno, dir: &Path) -> String {
+fn explain_mount_error(error: Errno, dir: &Path) -> String {
     const OVERLAY_MAGIC: u64 = 0x794c_7630;
     let on_overlay = rustix::fs::statfs(dir).is_ok_and(|found| u64::try_from(found.f_type) == Ok(OVERLAY_MAGIC));
     match error {
@@ -251,7 +255,7 @@ fn why(error: Errno, dir: &Path) -> String {
 }
 
 /// Gives a directory the owner and mode of another; `first_id` is what 0 stands for.
-fn look_like(directory: &Path, model: &Path, first_id: u32) -> io::Result<()> {
+fn copy_ownership(directory: &Path, model: &Path, first_id: u32) -> io::Result<()> {
     let model = fs::symlink_metadata(model)?;
     let owned = |id: u32| if first_id == 0 { id } else { first_id + id % idmap::IDS_PER_POD };
     chown(directory, Some(owned(model.uid())), Some(owned(model.gid())))?;
@@ -273,12 +277,12 @@ fn hide(upper: &Path, path: &Path, first_id: u32) -> io::Result<()> {
         {
             return Err(e);
         }
-        look_like(&shown, &real, first_id)?;
+        copy_ownership(&shown, &real, first_id)?;
     }
     extract::opaque(File::open(&shown)?, &shown).map_err(io::Error::other)
 }
 
-fn gone(removed: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Weak},
     time::{Duration, SystemTime},
@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use super::{
     Auth, HOST_IMAGE, Image, Images, PullError, Usage,
     collect::{self, Candidate},
-    document::{ImageConfig, Parsed},
-    files::{Files, Signature},
+    document::{ImageConfig, ParsedConfig},
+    files::{Files, IndexSignature},
     index::{Index, Record},
     layers, pull,
     rootfs::{self, Owners, Rootfs},
@@ -25,12 +25,14 @@ use super::{
 use crate::{error::RuntimeError, port::Result};
 
 /// Layers that no image names are left alone this long: someone may be about to name them.
-const ORPHANS_KEPT: Duration = Duration::from_secs(3600);
+const ORPHAN_AGE: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Directories of the machine that are empty in the image `host`.
     pub hidden: Vec<PathBuf>,
+    /// Finds more such directories, each time a container of that image is made: data directories of other instances.
+    pub find_hidden: fn() -> io::Result<Vec<PathBuf>>,
     /// Registries spoken to without TLS, as `host` or `host:port`. Those on this machine are anyway.
     pub insecure: Vec<String>,
     /// A registry that sends nothing for so long has failed.
@@ -43,6 +45,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             hidden: vec!["/run".into(), "/tmp".into()],
+            find_hidden: || Ok(Vec::new()),
             insecure: Vec::new(),
             stall: Duration::from_secs(60),
             young: Duration::from_secs(120),
@@ -61,7 +64,7 @@ pub struct ImageStore {
 pub(super) struct Inner {
     pub files: Files,
     pub options: Options,
-    cached: Mutex<Option<(Signature, Arc<Index>)>>,
+    cached: Mutex<Option<(IndexSignature, Arc<Index>)>>,
     /// Who fetches or extracts a layer holds its lock; others wait and then find it there.
     busy: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
 }
@@ -111,11 +114,19 @@ impl ImageStore {
             let (id, record) = self.record(image_id)?;
             (id, record.layers)
         };
-        let rootfs = rootfs::prepare(files, &id, &layers, container_id, &self.inner.options.hidden, owners)?;
+        let hidden = if id == HOST_IMAGE { self.hidden_directories()? } else { Vec::new() };
+        let rootfs = rootfs::prepare(files, &id, &layers, container_id, &hidden, owners)?;
         if let Err(error) = files.touch(&id) {
-            tracing::debug!(%error, image = id, "cannot note that an image was used");
+            tracing::debug!(%error, image = id, "cannot record the last use of an image");
         }
         Ok(rootfs)
+    }
+
+    fn hidden_directories(&self) -> Result<Vec<PathBuf>> {
+        let options = &self.inner.options;
+        let found = (options.find_hidden)()
+            .map_err(|e| RuntimeError::failed("find the data directories that the image host must not show", e))?;
+        Ok(options.hidden.iter().cloned().chain(found).collect())
     }
 
     /// Unmounts and deletes it, if there is one. What is still mounted in it keeps it from being deleted.
@@ -125,7 +136,7 @@ impl ImageStore {
 
     /// What the container wrote to its root filesystem.
     pub fn rootfs_bytes(&self, container_id: &str) -> Result<u64> {
-        rootfs::bytes(&self.inner.files, container_id)
+        rootfs::upper_bytes(&self.inner.files, container_id)
     }
 
     /// The containers whose root filesystem was prepared and not released.
@@ -134,7 +145,7 @@ impl ImageStore {
     }
 
     fn containers(&self) -> Result<Vec<(String, String)>> {
-        rootfs::all(&self.inner.files).map_err(|e| RuntimeError::failed("list the root filesystems", e))
+        rootfs::list_prepared(&self.inner.files).map_err(|e| RuntimeError::failed("list the root filesystems", e))
     }
 
     pub(super) fn index(&self) -> Result<Arc<Index>> {
@@ -159,10 +170,10 @@ impl ImageStore {
     }
 
     /// Makes layers that are all there an image. `false` if a layer went meanwhile.
-    pub(super) fn commit(&self, id: &str, parsed: &Parsed, tags: &[String], digests: &[String]) -> Result<bool> {
+    pub(super) fn commit(&self, id: &str, parsed: &ParsedConfig, tags: &[String], digests: &[String]) -> Result<bool> {
         let files = &self.inner.files;
         let failed = |e| RuntimeError::failed("write the image index", e);
-        let chain = layers::chain(&parsed.diff_ids);
+        let chain = layers::chain_ids(&parsed.diff_ids);
         let _lock = files.lock().map_err(failed)?;
         let mut size = 0;
         for layer in &chain {
@@ -214,7 +225,7 @@ impl ImageStore {
     pub fn remove_name(&self, reference: &str) -> Result<u64> {
         let name = super::name::parse(reference).ok();
         let tag = name.as_ref().filter(|name| name.digest().is_none()).and_then(super::name::tagged);
-        self.change(|index| {
+        self.remove_images(|index| {
             let Some((id, record)) = index.find(reference) else { return Vec::new() };
             let id = id.clone();
             match &tag {
@@ -238,7 +249,7 @@ impl ImageStore {
         in_use.extend(self.containers()?.into_iter().map(|(_, image)| image));
         let young = SystemTime::now().checked_sub(self.inner.options.young).unwrap_or(SystemTime::UNIX_EPOCH);
         let orphans = self.remove_orphans().map_err(failed)?;
-        let freed = self.change(|index| {
+        let freed = self.remove_images(|index| {
             let candidates: Vec<Candidate> = index
                 .images
                 .iter()
@@ -258,7 +269,7 @@ impl ImageStore {
 
     /// Lets `choose` pick images to remove, with the store locked; removes those that no container is made of, and the layers
     /// that only they had.
-    fn change(&self, choose: impl FnOnce(&mut Index) -> Vec<String>) -> Result<u64> {
+    fn remove_images(&self, choose: impl FnOnce(&mut Index) -> Vec<String>) -> Result<u64> {
         let files = &self.inner.files;
         let failed = |e| RuntimeError::failed("remove an image", e);
         let scratch = files.scratch().map_err(failed)?;
@@ -308,7 +319,7 @@ impl ImageStore {
             let entry = entry?;
             let id = format!("sha256:{}", entry.file_name().to_string_lossy());
             let age = SystemTime::now().duration_since(entry.metadata()?.modified()?).unwrap_or_default();
-            if age > ORPHANS_KEPT && !index.unused([&id]).is_empty() {
+            if age > ORPHAN_AGE && !index.unused([&id]).is_empty() {
                 freed += layers::usage(files, &id).map(|usage| usage.bytes).unwrap_or(0);
                 fs::rename(entry.path(), scratch.path().join(entry.file_name()))?;
             }
@@ -317,7 +328,7 @@ impl ImageStore {
     }
 
     /// One at a time per layer, within this process.
-    pub(super) fn busy(&self, layer: &str) -> Arc<tokio::sync::Mutex<()>> {
+    pub(super) fn layer_lock(&self, layer: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut busy = self.inner.busy.lock();
         busy.retain(|_, lock| lock.strong_count() > 0);
         if let Some(lock) = busy.get(layer).and_then(Weak::upgrade) {
@@ -329,7 +340,7 @@ impl ImageStore {
     }
 }
 
-fn host() -> Image {
+fn host_image() -> Image {
     Image { id: HOST_IMAGE.to_owned(), tags: vec![HOST_IMAGE.to_owned()], ..Image::default() }
 }
 
@@ -337,19 +348,19 @@ fn host() -> Image {
 impl Images for ImageStore {
     async fn list(&self) -> Result<Vec<Image>> {
         let index = self.index()?;
-        Ok(std::iter::once(host()).chain(index.images.iter().map(|(id, record)| record.image(id))).collect())
+        Ok(std::iter::once(host_image()).chain(index.images.iter().map(|(id, record)| record.image(id))).collect())
     }
 
     async fn find(&self, reference: &str) -> Result<Option<Image>> {
         if reference == HOST_IMAGE {
-            return Ok(Some(host()));
+            return Ok(Some(host_image()));
         }
         Ok(self.index()?.find(reference).map(|(id, record)| record.image(id)))
     }
 
     async fn pull(&self, reference: &str, auth: Option<&Auth>) -> std::result::Result<Image, PullError> {
         if reference == HOST_IMAGE {
-            return Ok(host());
+            return Ok(host_image());
         }
         pull::pull(self, reference, auth).await
     }
@@ -360,7 +371,9 @@ impl Images for ImageStore {
         }
         let (store, reference) = (self.clone(), id.to_owned());
         blocking(move || {
-            store.change(|index| index.find(&reference).map(|(id, _)| vec![id.clone()]).unwrap_or_default()).map(drop)
+            store
+                .remove_images(|index| index.find(&reference).map(|(id, _)| vec![id.clone()]).unwrap_or_default())
+                .map(drop)
         })
         .await
     }

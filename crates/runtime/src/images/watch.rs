@@ -1,4 +1,4 @@
-//! Notices when images appear or disappear, whoever did it.
+//! Watches the image store for images that appear or disappear, also by another process.
 
 use std::{path::Path, time::Duration};
 

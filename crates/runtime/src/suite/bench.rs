@@ -1,4 +1,4 @@
-//! Where claims work: pods made and cleared away, programs run in them, waits that are bounded.
+//! Helpers of the suite: make and remove pods, run programs in them, wait with a limit.
 
 use std::{
     collections::BTreeMap,

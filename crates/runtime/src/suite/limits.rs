@@ -1,4 +1,4 @@
-//! Limits, as the kernel holds them, and what is used.
+//! Resource limits in the cgroup, and resource usage.
 
 use std::{
     fs,
@@ -38,13 +38,13 @@ fn cgroup(pid: u32, controller: &str) -> (PathBuf, bool) {
     (unified.expect("a unified cgroup"), false)
 }
 
-struct Seen {
+struct ContainerCgroup {
     directory: PathBuf,
     one: bool,
 }
 
-impl Seen {
-    async fn of(pod: &Pod, id: &ContainerId, controller: &str) -> Self {
+impl ContainerCgroup {
+    async fn find(pod: &Pod, id: &ContainerId, controller: &str) -> Self {
         let pid = pod.status(id).await.expect("is observed").pid.expect("its pid is known");
         let (directory, one) = cgroup(pid, controller);
         Self { directory, one }
@@ -92,8 +92,8 @@ pub async fn memory_and_cpu_limits_are_in_the_cgroup(b: Arc<Bench>) {
     let mut spec = pod.sleeper("c");
     spec.resources = limits(64, 50_000);
     let id = pod.start(spec).await;
-    assert_eq!(Seen::of(&pod, &id, "memory").await.memory(), (64 << 20).to_string());
-    let cpu = Seen::of(&pod, &id, "cpu").await;
+    assert_eq!(ContainerCgroup::find(&pod, &id, "memory").await.memory(), (64 << 20).to_string());
+    let cpu = ContainerCgroup::find(&pod, &id, "cpu").await;
     assert_eq!(cpu.quota(), "50000");
     if cpu.one {
         assert_eq!(cpu.read("cpu.shares", ""), "512");
@@ -105,9 +105,9 @@ pub async fn the_pods_limits_are_in_its_cgroup(b: Arc<Bench>) {
     spec.resources = Resources { pids_limit: Some(99), ..limits(96, 70_000) };
     let pod = b.pod_of(spec).await;
     let id = pod.start(pod.sleeper("c")).await;
-    assert_eq!(Seen::of(&pod, &id, "memory").await.pod(&pod).memory(), (96 << 20).to_string());
-    assert_eq!(Seen::of(&pod, &id, "cpu").await.pod(&pod).quota(), "70000");
-    assert_eq!(Seen::of(&pod, &id, "pids").await.pod(&pod).pids(), "99");
+    assert_eq!(ContainerCgroup::find(&pod, &id, "memory").await.pod(&pod).memory(), (96 << 20).to_string());
+    assert_eq!(ContainerCgroup::find(&pod, &id, "cpu").await.pod(&pod).quota(), "70000");
+    assert_eq!(ContainerCgroup::find(&pod, &id, "pids").await.pod(&pod).pids(), "99");
 }
 
 pub async fn limits_are_updated_in_place(b: Arc<Bench>) {
@@ -120,7 +120,8 @@ pub async fn limits_are_updated_in_place(b: Arc<Bench>) {
     let pid = pod.status(&id).await.expect("is observed").pid;
     b.runtime.update_sandbox(&pod.id, &limits(256, 80_000)).await.expect("raise the pod's");
     b.runtime.update_container(&id, &limits(128, 80_000)).await.expect("raise the container's");
-    let (memory, cpu) = (Seen::of(&pod, &id, "memory").await, Seen::of(&pod, &id, "cpu").await);
+    let (memory, cpu) =
+        (ContainerCgroup::find(&pod, &id, "memory").await, ContainerCgroup::find(&pod, &id, "cpu").await);
     assert_eq!((memory.memory(), memory.pod(&pod).memory()), ((128 << 20).to_string(), (256 << 20).to_string()));
     assert_eq!((cpu.quota(), cpu.pod(&pod).quota()), ("80000".to_owned(), "80000".to_owned()));
     b.runtime.update_container(&id, &limits(32, 20_000)).await.expect("lower the container's");

@@ -6,6 +6,7 @@
 //! run from a static `busybox` that is mounted into each container: the image does not matter, except where images are the point.
 
 mod bench;
+pub mod containerd;
 mod containers;
 pub mod image;
 mod limits;

@@ -1,4 +1,4 @@
-//! Processes: how they are started, what they see of their image, how they end and what is told of it.
+//! Processes: how they are started, what they see of their image, how they end and what is reported of it.
 
 use std::{
     sync::Arc,

@@ -1,4 +1,4 @@
-//! Sandboxes: made once, found again, removed completely.
+//! Sandboxes: created once, found after a restart, removed completely.
 
 use std::sync::Arc;
 

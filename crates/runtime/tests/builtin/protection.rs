@@ -1,4 +1,4 @@
-//! What a container is kept from: other cgroups than its own, the machine's users. And what an error says when one cannot be
+//! What a container cannot reach: other cgroups than its own, the machine's users. And what an error says when one cannot be
 //! made.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Duration};

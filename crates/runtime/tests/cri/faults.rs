@@ -69,7 +69,7 @@ async fn a_sandbox_without_network_fails_is_never_ready_and_made_later() {
     let seen = d.runtime.observe(Some(&pod.pod.uid)).await.expect("observe");
     assert_eq!(seen.sandboxes.iter().map(|s| (&s.id, s.ready)).collect::<Vec<_>>(), [(&id, true)]);
     d.runtime.remove_sandbox(&id).await.expect("remove");
-    assert!(!Cgroup::at(format!("{}/{}", d.instance, pod.cgroup)).exists());
+    assert!(!Cgroup::new(format!("{}/{}", d.instance, pod.cgroup)).exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -89,7 +89,7 @@ async fn nothing_is_left_behind() {
     assert!(mounts_below(d.home()).len() > mounts && veths() == 1 && addresses() == 1, "something is there to leave");
     d.runtime.remove_sandbox(&id).await.expect("remove");
     assert_eq!((mounts_below(d.home()).len(), veths(), addresses()), (mounts, 0, 0));
-    let top = Cgroup::at(d.instance.clone());
+    let top = Cgroup::new(d.instance.clone());
     assert!(!top.exists(), "the cgroup above all pods goes with the last of them");
 }
 
@@ -97,11 +97,11 @@ async fn nothing_is_left_behind() {
 async fn cgroups_of_an_agent_that_ended_half_way_are_removed_by_the_next() {
     let d = Containerd::start().await;
     let instance = format!("{}-next", d.instance);
-    let left = Cgroup::at(format!("{instance}/burstable/pod0-left-behind"));
+    let left = Cgroup::new(format!("{instance}/burstable/pod0-left-behind"));
     left.create().expect("make a cgroup");
     let _next = d.another(&instance);
     eventually("it is swept", async || (!left.exists()).then_some(())).await;
-    Cgroup::at(&instance).remove().expect("remove what is above");
+    Cgroup::new(&instance).remove().expect("remove what is above");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use mainstay_api::{
     descriptor::Descriptor,
     selector::{Fields, Labels, Operator},
 };
-use mainstay_store::{Entry, Facet, Interest};
+use mainstay_store::{Entry, IndexMatch, WatchIndex};
 
 use crate::{
     http::{
@@ -57,14 +57,14 @@ impl Filter {
     }
 
     /// The part of a collection that holds all that can match, if a field's value makes one.
-    pub fn part(&self, d: &Arc<Descriptor>) -> Option<Interest> {
+    pub fn part(&self, d: &Arc<Descriptor>) -> Option<IndexMatch> {
         let pinned = self.fields.iter().find_map(|test| match (test.subject, test.operator) {
             (Subject::Field(index), Operator::Equals) => Some((index, test.value.as_str())),
             _ => None,
         });
         // Where objects are stored in another form, looking at one means converting it.
         let (index, value) = pinned.filter(|_| d.conversion.is_none())?;
-        Some(Interest { facet: Arc::new(Field { d: d.clone(), index }), value: value.into() })
+        Some(IndexMatch { index: Arc::new(Field { d: d.clone(), index }), value: value.into() })
     }
 
     pub fn matches(&self, d: &Descriptor, entry: &Entry) -> bool {
@@ -101,12 +101,12 @@ struct Field {
     index: usize,
 }
 
-impl Facet for Field {
+impl WatchIndex for Field {
     fn name(&self) -> &str {
         self.d.selectable[self.index].label
     }
 
-    fn of<'a>(&self, entry: &'a Entry) -> &'a str {
+    fn value<'a>(&self, entry: &'a Entry) -> &'a str {
         object::selector_fields(&self.d, entry).fields.get(self.index).map_or("", |value| value)
     }
 }

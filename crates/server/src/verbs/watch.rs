@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use http::StatusCode;
 use mainstay_api::descriptor::Descriptor;
-use mainstay_store::{Change, Entry, Notice, Revision, StoreError, Watch};
+use mainstay_store::{Change, Entry, Revision, StoreError, Watch, WatchEvent};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -59,7 +59,7 @@ pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: OpenWatch) ->
     // History that is gone is told inside the stream: by then clients know how to start over.
     let (prefix, part) = (target.prefix(), filter.part(&target.d));
     let source = match part {
-        Some(part) => api.store.watch_part(&prefix, after, part).await,
+        Some(part) => api.store.watch_indexed(&prefix, after, part).await,
         None => api.store.watch(&prefix, after).await,
     };
     let source = match source {
@@ -130,20 +130,20 @@ impl WatchStream {
                 return Some((piece.into(), Some(this)));
             }
             match this.notice().await? {
-                Ok(Notice::Changes(changes)) => {
+                Ok(WatchEvent::Changes(changes)) => {
                     this.due = changes.into_iter().map(PendingEvent::Change).collect::<Vec<_>>().into_iter();
                 }
-                Ok(Notice::Progress(revision)) if this.bookmarks.is_some() => {
+                Ok(WatchEvent::Progress(revision)) if this.bookmarks.is_some() => {
                     return Some((this.encoder.bookmark(revision, false).into(), Some(this)));
                 }
-                Ok(Notice::Progress(_)) => {}
+                Ok(WatchEvent::Progress(_)) => {}
                 Err(error) => return Some((this.encoder.error(error), None)),
             }
         }
     }
 
     /// What the store has to say next; nothing more once the watch is over.
-    async fn notice(&mut self) -> Option<Result<Notice, StoreError>> {
+    async fn notice(&mut self) -> Option<Result<WatchEvent, StoreError>> {
         loop {
             let tick = async {
                 match &mut self.bookmarks {

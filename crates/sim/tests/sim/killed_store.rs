@@ -6,7 +6,9 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
-use mainstay_store::{Embedded, Entry, Interest, List, Listing, Op, Outcome, Revision, Store, StoreError, Txn, Watch};
+use mainstay_store::{
+    Embedded, Entry, IndexMatch, List, Listing, Op, Outcome, Revision, Store, StoreError, Txn, Watch,
+};
 use tokio::sync::Notify;
 
 pub struct KilledStore {
@@ -67,9 +69,14 @@ impl Store for KilledStore {
         self.inner.watch(prefix, after).await
     }
 
-    async fn watch_part(&self, prefix: &str, after: Revision, part: Interest) -> Result<Box<dyn Watch>, StoreError> {
+    async fn watch_indexed(
+        &self,
+        prefix: &str,
+        after: Revision,
+        part: IndexMatch,
+    ) -> Result<Box<dyn Watch>, StoreError> {
         self.check()?;
-        self.inner.watch_part(prefix, after, part).await
+        self.inner.watch_indexed(prefix, after, part).await
     }
 
     async fn compact(&self, at: Revision) -> Result<(), StoreError> {

@@ -102,7 +102,7 @@ fn rows(entries: &[Arc<Entry>]) -> impl Iterator<Item = Row<'_>> {
 
 /// Checks every row of a store file or backup that is not in use.
 pub fn verify_file(file: &Path) -> Result<Summary, OpenError> {
-    let loaded = load::file(file).map_err(|fault| fault.at(file, || None))?;
+    let loaded = load::file(file).map_err(|fault| fault.into_open_error(file, || None))?;
     Ok(summary(&loaded.state))
 }
 
@@ -141,7 +141,7 @@ pub fn restore(file: &Path, dir: &Path, existing: Existing) -> Result<Summary, R
         let path = path.to_path_buf();
         move |source| RestoreError::Io { path, source }
     };
-    let backup = load::file(file).map_err(|fault| RestoreError::Backup(fault.at(file, || None)))?;
+    let backup = load::file(file).map_err(|fault| RestoreError::Backup(fault.into_open_error(file, || None)))?;
     mainstay_files::create_private_dir(dir).map_err(io(dir))?;
     let target = |source| RestoreError::Target { dir: dir.to_path_buf(), source };
     let _lock = DirLock::acquire(dir).map_err(target)?;

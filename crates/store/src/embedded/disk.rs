@@ -1,4 +1,4 @@
-//! The database file: rows, their checksums, and one commit.
+//! The SQLite database: rows, their checksums, and commits.
 //!
 //! `version` holds one row for each put and each deletion that history still covers, and for
 //! each current key. Its row number is the revision shifted left by 16 bits plus the operation's place within
@@ -21,9 +21,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, params};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::{
-    error::Fault,
+    error::FileFault,
     marker::Marker,
-    presence::OpenFiles,
+    open_files::OpenFiles,
     reserve::{Reserve, Space},
 };
 use crate::{Change, Revision, mvcc::Garbage};
@@ -54,7 +54,7 @@ pub(super) struct Meta {
     /// Revisions up to here may have been given to versions that are not on disk.
     pub(super) ceiling: u64,
     /// Newest compacted revision.
-    pub(super) floor: u64,
+    pub(super) compacted: u64,
     pub(super) rows: u64,
     digest_sum: u64,
     digest_xor: u64,
@@ -64,7 +64,7 @@ impl Meta {
     pub(super) fn new(revision: Revision) -> Meta {
         use std::hash::{BuildHasher, Hasher};
         let store = std::hash::RandomState::new().build_hasher().finish();
-        Meta { store, revision: revision.0, floor: revision.0, ..Meta::default() }
+        Meta { store, revision: revision.0, compacted: revision.0, ..Meta::default() }
     }
 
     pub(super) fn add(&mut self, checksum: u64) {
@@ -85,7 +85,16 @@ impl Meta {
     }
 
     fn fields(&self) -> [u64; 8] {
-        [self.store, self.turn, self.revision, self.ceiling, self.floor, self.rows, self.digest_sum, self.digest_xor]
+        [
+            self.store,
+            self.turn,
+            self.revision,
+            self.ceiling,
+            self.compacted,
+            self.rows,
+            self.digest_sum,
+            self.digest_xor,
+        ]
     }
 
     fn checksum(&self) -> u64 {
@@ -96,26 +105,26 @@ impl Meta {
         xxh3_64(&bytes)
     }
 
-    pub(super) fn read(db: &Connection) -> Result<Meta, Fault> {
+    pub(super) fn read(db: &Connection) -> Result<Meta, FileFault> {
         let mut query = db.prepare("SELECT * FROM meta")?;
         let mut found = query.query([])?;
-        let Some(row) = found.next()? else { return Err(Fault::damaged("its meta row is missing")) };
+        let Some(row) = found.next()? else { return Err(FileFault::damaged("its meta row is missing")) };
         let field = |at: usize| row.get::<_, i64>(at).map(|v| v as u64);
         let meta = Meta {
             store: field(1)?,
             turn: field(2)?,
             revision: field(3)?,
             ceiling: field(4)?,
-            floor: field(5)?,
+            compacted: field(5)?,
             rows: field(6)?,
             digest_sum: field(7)?,
             digest_xor: field(8)?,
         };
         if field(9)? != meta.checksum() {
-            return Err(Fault::damaged("its meta row does not match its checksum"));
+            return Err(FileFault::damaged("its meta row does not match its checksum"));
         }
         if found.next()?.is_some() {
-            return Err(Fault::damaged("it has more than one meta row"));
+            return Err(FileFault::damaged("it has more than one meta row"));
         }
         Ok(meta)
     }
@@ -138,7 +147,7 @@ pub(super) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    pub(super) fn of(change: &'a Change, place: usize) -> Row<'a> {
+    pub(super) fn from_change(change: &'a Change, place: usize) -> Row<'a> {
         Row {
             seq: seq(change.revision, place),
             created: change.current.as_ref().map_or(0, |e| e.created.0),
@@ -189,9 +198,9 @@ pub(super) enum CommitError {
 }
 
 /// What one commit changes besides its rows.
-pub(super) struct Marks {
+pub(super) struct CommitMeta {
     pub(super) revision: Revision,
-    pub(super) floor: Revision,
+    pub(super) compacted: Revision,
     pub(super) ceiling: u64,
 }
 
@@ -212,7 +221,7 @@ pub(super) struct Disk {
 }
 
 /// Opens a database for the only user it has. Nothing is written to it by opening or closing.
-pub(super) fn connect(file: &Path) -> Result<Connection, Fault> {
+pub(super) fn connect(file: &Path) -> Result<Connection, FileFault> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(file, flags)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -225,14 +234,14 @@ pub(super) fn connect(file: &Path) -> Result<Connection, Fault> {
     db.pragma_update(None, "temp_store", "memory")?;
     let found: i64 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if found != APPLICATION {
-        return Err(Fault::damaged("it is not a store file"));
+        return Err(FileFault::damaged("it is not a store file"));
     }
     let format: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if format > FORMAT {
-        return Err(Fault::Newer(format));
+        return Err(FileFault::Newer(format));
     }
     if format != FORMAT {
-        return Err(Fault::damaged(format!("its format {format} is unknown")));
+        return Err(FileFault::damaged(format!("its format {format} is unknown")));
     }
     Ok(db)
 }
@@ -272,10 +281,16 @@ fn cannot_create(error: &std::io::Error) -> rusqlite::Error {
 
 impl Disk {
     /// With at most `reserve` bytes set aside for when the file system is full.
-    pub(super) fn new(mut db: Connection, dir: &Path, meta: Meta, marker: Marker, reserve: u64) -> Result<Disk, Fault> {
+    pub(super) fn new(
+        mut db: Connection,
+        dir: &Path,
+        meta: Meta,
+        marker: Marker,
+        reserve: u64,
+    ) -> Result<Disk, FileFault> {
         let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
         if mode != "wal" {
-            return Err(Fault::damaged(format!("its journal cannot be changed from {mode}")));
+            return Err(FileFault::damaged(format!("its journal cannot be changed from {mode}")));
         }
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
         // SQLite opens the log with the first read after the change, and cannot checkpoint before.
@@ -339,7 +354,7 @@ impl Disk {
         &mut self,
         rows: impl Iterator<Item = Row<'a>>,
         garbage: &[Garbage],
-        marks: Marks,
+        commit_meta: CommitMeta,
     ) -> Result<(), CommitError> {
         if let Some(why) = &self.broken {
             return Err(CommitError::Broken(why.clone()));
@@ -355,10 +370,10 @@ impl Disk {
         if self.dirty_log {
             self.clear_log()?;
         }
-        match self.try_commit(rows, garbage, marks) {
+        match self.try_commit(rows, garbage, commit_meta) {
             Ok(meta) => {
                 self.meta = meta;
-                self.marker.note(meta.turn);
+                self.marker.record(meta.turn);
                 if let Some(why) = self.files.missing() {
                     return Err(self.give_up(why));
                 }
@@ -379,13 +394,13 @@ impl Disk {
         &mut self,
         rows: impl Iterator<Item = Row<'a>>,
         garbage: &[Garbage],
-        marks: Marks,
+        commit_meta: CommitMeta,
     ) -> rusqlite::Result<Meta> {
         let mut meta = self.meta;
         meta.turn += 1;
-        meta.revision = marks.revision.0;
-        meta.floor = marks.floor.0;
-        meta.ceiling = marks.ceiling;
+        meta.revision = commit_meta.revision.0;
+        meta.compacted = commit_meta.compacted.0;
+        meta.ceiling = commit_meta.ceiling;
         self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         for row in rows {
             meta.add(row.insert(&self.db)?);
@@ -435,10 +450,10 @@ impl Disk {
     }
 
     /// Everything in the database file itself, nothing in the log.
-    pub(super) fn close(mut self, marks: Marks) -> Result<(), CommitError> {
-        let changed = (self.meta.revision, self.meta.ceiling) != (marks.revision.0, marks.ceiling);
+    pub(super) fn close(mut self, commit_meta: CommitMeta) -> Result<(), CommitError> {
+        let changed = (self.meta.revision, self.meta.ceiling) != (commit_meta.revision.0, commit_meta.ceiling);
         if changed {
-            self.commit(std::iter::empty(), &[], marks)?;
+            self.commit(std::iter::empty(), &[], commit_meta)?;
         }
         if let Some(why) = &self.broken {
             return Err(CommitError::Broken(why.clone()));

@@ -7,9 +7,9 @@ use std::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("data directory {} is in use by {}", dir.display(), Holder(*holder))]
+    #[error("data directory {} is in use by {}", dir.display(), LockHolder(*holder))]
     Locked { dir: PathBuf, holder: Option<u32> },
-    #[error("store file {} is damaged: {why}; {}", file.display(), Advice(backup.as_deref()))]
+    #[error("store file {} is damaged: {why}; {}", file.display(), BackupAdvice(backup.as_deref()))]
     Damaged { file: PathBuf, why: String, backup: Option<PathBuf> },
     #[error("store file {} has format {found}, this program knows up to {known}", file.display())]
     Newer { file: PathBuf, found: i64, known: i64 },
@@ -79,33 +79,33 @@ pub enum RestoreError {
 
 /// What a reader of the file found wrong, before it is known which backup to recommend.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum FileFault {
     Damaged(String),
     Newer(i64),
     Sqlite(rusqlite::Error),
     Io(io::Error),
 }
 
-impl Fault {
-    pub(super) fn damaged(why: impl fmt::Display) -> Fault {
-        Fault::Damaged(why.to_string())
+impl FileFault {
+    pub(super) fn damaged(why: impl fmt::Display) -> FileFault {
+        FileFault::Damaged(why.to_string())
     }
 
-    pub(super) fn at(self, file: &Path, backup: impl FnOnce() -> Option<PathBuf>) -> OpenError {
+    pub(super) fn into_open_error(self, file: &Path, backup: impl FnOnce() -> Option<PathBuf>) -> OpenError {
         let file = file.to_path_buf();
         match self {
-            Fault::Damaged(why) => OpenError::Damaged { file, why, backup: backup() },
-            Fault::Newer(found) => OpenError::Newer { file, found, known: super::disk::FORMAT },
-            Fault::Sqlite(source) => OpenError::Sqlite { file, source },
-            Fault::Io(source) => OpenError::Io { path: file, source },
+            FileFault::Damaged(why) => OpenError::Damaged { file, why, backup: backup() },
+            FileFault::Newer(found) => OpenError::Newer { file, found, known: super::disk::FORMAT },
+            FileFault::Sqlite(source) => OpenError::Sqlite { file, source },
+            FileFault::Io(source) => OpenError::Io { path: file, source },
         }
     }
 }
 
 /// Only what speaks of the machine and not of the file is an error of its own; anything else that
 /// SQLite says while reading means that the file is not what we wrote.
-impl From<rusqlite::Error> for Fault {
-    fn from(error: rusqlite::Error) -> Fault {
+impl From<rusqlite::Error> for FileFault {
+    fn from(error: rusqlite::Error) -> FileFault {
         use rusqlite::{ErrorCode, ffi};
         let machine = match &error {
             rusqlite::Error::SqliteFailure(e, _) => match e.code {
@@ -123,19 +123,19 @@ impl From<rusqlite::Error> for Fault {
             },
             _ => false,
         };
-        if machine { Fault::Sqlite(error) } else { Fault::damaged(error) }
+        if machine { FileFault::Sqlite(error) } else { FileFault::damaged(error) }
     }
 }
 
-impl From<io::Error> for Fault {
-    fn from(error: io::Error) -> Fault {
-        Fault::Io(error)
+impl From<io::Error> for FileFault {
+    fn from(error: io::Error) -> FileFault {
+        FileFault::Io(error)
     }
 }
 
-struct Holder(Option<u32>);
+struct LockHolder(Option<u32>);
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(pid) => write!(f, "process {pid}"),
@@ -144,9 +144,9 @@ impl fmt::Display for Holder {
     }
 }
 
-struct Advice<'a>(Option<&'a Path>);
+struct BackupAdvice<'a>(Option<&'a Path>);
 
-impl fmt::Display for Advice<'_> {
+impl fmt::Display for BackupAdvice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(backup) => write!(f, "the newest usable backup is {}", backup.display()),

@@ -1,4 +1,4 @@
-//! Reading a database into memory, believing none of it unchecked.
+//! Reads a database into memory and verifies all of it.
 
 use std::{path::Path, sync::Arc, time::Instant};
 
@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::{
     disk::{self, Meta, Row},
-    error::{Fault, OpenError},
+    error::{FileFault, OpenError},
     marker, paths, wal,
 };
 use crate::{
@@ -26,7 +26,7 @@ pub(super) struct Loaded {
 /// Loads the store of a directory that is locked, and compares it with its log and its marker.
 pub(super) fn dir(dir: &Path) -> Result<Loaded, OpenError> {
     let db = paths::db(dir);
-    let at = |file: &Path, fault: Fault| fault.at(file, || super::backup::newest_usable(dir));
+    let at = |file: &Path, fault: FileFault| fault.into_open_error(file, || super::backup::newest_usable(dir));
     let log = paths::wal(dir);
     wal::inspect(&log).map_err(|fault| at(&log, fault))?;
     let loaded = file(&db).map_err(|fault| at(&db, fault))?;
@@ -35,28 +35,28 @@ pub(super) fn dir(dir: &Path) -> Result<Loaded, OpenError> {
         Some(mark) if mark.turn > loaded.meta.turn => {
             let lost = mark.turn - loaded.meta.turn;
             let why = format!("the last {lost} acknowledged commits are missing from it and its log");
-            Err(at(&db, Fault::damaged(why)))
+            Err(at(&db, FileFault::damaged(why)))
         }
         _ => Ok(loaded),
     }
 }
 
 /// Loads one file, a store's or a backup's.
-pub(super) fn file(file: &Path) -> Result<Loaded, Fault> {
+pub(super) fn file(file: &Path) -> Result<Loaded, FileFault> {
     let db = disk::connect(file)?;
     let sound: String = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if sound != "ok" {
-        return Err(Fault::damaged(sound.replace('\n', ": ")));
+        return Err(FileFault::damaged(sound.replace('\n', ": ")));
     }
     let meta = Meta::read(&db)?;
     let (state, garbage) = rows(&db, &meta)?;
     Ok(Loaded { db, meta, state, garbage })
 }
 
-fn rows(db: &Connection, meta: &Meta) -> Result<(State, Vec<Garbage>), Fault> {
+fn rows(db: &Connection, meta: &Meta) -> Result<(State, Vec<Garbage>), FileFault> {
     let mut loading = Loading {
-        state: State::new(Revision(0), Revision(meta.floor)),
-        floor: Revision(meta.floor),
+        state: State::new(Revision(0), Revision(meta.compacted)),
+        compacted: Revision(meta.compacted),
         garbage: Vec::new(),
         pending: Vec::new(),
         now: Instant::now(),
@@ -74,18 +74,18 @@ fn rows(db: &Connection, meta: &Meta) -> Result<(State, Vec<Garbage>), Fault> {
         };
         let checksum = row_.checksum();
         if row.get::<_, i64>(4)? as u64 != checksum {
-            return Err(Fault::damaged(format!("row {} does not match its checksum", row_.seq)));
+            return Err(FileFault::damaged(format!("row {} does not match its checksum", row_.seq)));
         }
         counted.add(checksum);
         loading.row(row_);
     }
     if !counted.same_rows(meta) {
         let why = format!("its {} rows are not the {} rows that were written", counted.rows, meta.rows);
-        return Err(Fault::damaged(why));
+        return Err(FileFault::damaged(why));
     }
     let (mut state, garbage) = loading.finish();
     if state.revision().0 > meta.revision {
-        return Err(Fault::damaged(format!("it has rows after its last revision {}", meta.revision)));
+        return Err(FileFault::damaged(format!("it has rows after its last revision {}", meta.revision)));
     }
     state.skip_to(Revision(meta.revision.max(meta.ceiling)));
     Ok((state, garbage))
@@ -94,7 +94,7 @@ fn rows(db: &Connection, meta: &Meta) -> Result<(State, Vec<Garbage>), Fault> {
 /// Builds state from rows in order.
 struct Loading {
     state: State,
-    floor: Revision,
+    compacted: Revision,
     garbage: Vec<Garbage>,
     /// Changes of the transaction being read.
     pending: Vec<Change>,
@@ -118,7 +118,7 @@ impl Loading {
                 memo: Default::default(),
             })
         });
-        if revision > self.floor {
+        if revision > self.compacted {
             self.pending.push(Change { key, revision, current, previous });
             return;
         }

@@ -1,4 +1,4 @@
-//! One process per data directory.
+//! The lock file of a store: one process per data directory.
 
 use std::{
     fs::{File, TryLockError},
@@ -27,7 +27,7 @@ impl DirLock {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) => {
-                    let holder = noted(&mut file);
+                    let holder = read_pid(&mut file);
                     let gone = holder.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists());
                     if !gone || Instant::now() > deadline {
                         return Err(OpenError::Locked { dir: dir.to_path_buf(), holder });
@@ -44,13 +44,13 @@ impl DirLock {
             writeln!(file, "{}", std::process::id())
         };
         if let Err(error) = note(&mut file) {
-            tracing::warn!(%error, path = %path.display(), "could not note the process id");
+            tracing::warn!(%error, path = %path.display(), "cannot write the process id to the lock file");
         }
         Ok(DirLock { _file: file })
     }
 }
 
-fn noted(file: &mut File) -> Option<u32> {
+fn read_pid(file: &mut File) -> Option<u32> {
     let mut holder = String::new();
     file.rewind().ok()?;
     file.read_to_string(&mut holder).ok()?;

@@ -1,4 +1,4 @@
-//! A note beside the database of the last commit that was acknowledged.
+//! The marker file beside the database: the number of the last acknowledged commit.
 //!
 //! SQLite ends its recovery silently at the first damaged frame of the write-ahead log, which
 //! would undo acknowledged commits. The marker is written after each commit and before its answer,
@@ -22,12 +22,12 @@ pub(super) struct Marker {
 
 /// What a marker says: the store it belongs to and that store's newest acknowledged commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct MarkerRecord {
     pub(super) store: u64,
     pub(super) turn: u64,
 }
 
-impl Mark {
+impl MarkerRecord {
     fn encode(self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
@@ -38,17 +38,17 @@ impl Mark {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Mark> {
+    fn decode(bytes: &[u8]) -> Option<MarkerRecord> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let mark = Mark { store: word(8)?, turn: word(16)? };
+        let mark = MarkerRecord { store: word(8)?, turn: word(16)? };
         (mark.encode() == bytes).then_some(mark)
     }
 }
 
 /// Reads a marker. One that is missing, torn or damaged says nothing: the database has checksums of its own.
-pub(super) fn read(path: &Path) -> io::Result<Option<Mark>> {
+pub(super) fn read(path: &Path) -> io::Result<Option<MarkerRecord>> {
     match std::fs::read(path) {
-        Ok(bytes) => Ok(Mark::decode(&bytes)),
+        Ok(bytes) => Ok(MarkerRecord::decode(&bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -60,12 +60,12 @@ impl Marker {
         Ok(Marker { file, store, failing: false })
     }
 
-    pub(super) fn note(&mut self, turn: u64) {
-        match self.file.write_all_at(&Mark { store: self.store, turn }.encode(), 0) {
+    pub(super) fn record(&mut self, turn: u64) {
+        match self.file.write_all_at(&MarkerRecord { store: self.store, turn }.encode(), 0) {
             Ok(()) => self.failing = false,
             Err(error) if !self.failing => {
                 self.failing = true;
-                tracing::warn!(%error, "could not write the store's marker");
+                tracing::warn!(%error, "cannot write the marker file of the store");
             }
             Err(_) => {}
         }
@@ -78,14 +78,14 @@ mod tests {
 
     #[test]
     fn a_marker_reads_back_and_any_flipped_bit_makes_it_say_nothing() {
-        let mark = Mark { store: 7, turn: 99 };
+        let mark = MarkerRecord { store: 7, turn: 99 };
         let bytes = mark.encode();
-        assert_eq!(Mark::decode(&bytes), Some(mark));
+        assert_eq!(MarkerRecord::decode(&bytes), Some(mark));
         for bit in 0..LEN * 8 {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Mark::decode(&damaged), None, "bit {bit}");
+            assert_eq!(MarkerRecord::decode(&damaged), None, "bit {bit}");
         }
-        assert_eq!(Mark::decode(&bytes[..20]), None);
+        assert_eq!(MarkerRecord::decode(&bytes[..20]), None);
     }
 }

@@ -14,7 +14,7 @@
 //! * A full disk refuses what makes the store larger with [`StoreError::NoSpace`]. Deletions and updates of what is there go
 //!   on from space set aside before (`reserve`), and so do reads, watches and volatile writes. Everything resumes by
 //!   itself when there is room.
-//! * Nothing is acknowledged once the files were removed or replaced under the running store (`presence`).
+//! * Nothing is acknowledged once the files were removed or replaced under the running store (`open_files`).
 //! * History, the file and its log stay bounded whatever is written, without anyone looking after them.
 //!
 //! # What is detected
@@ -31,9 +31,9 @@ mod error;
 mod load;
 mod lock;
 mod marker;
+mod open_files;
 mod paths;
 mod plan;
-mod presence;
 mod reserve;
 #[cfg(test)]
 mod tests;
@@ -53,11 +53,11 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::{Entry, Interest, List, Listing, Outcome, Revision, Store, StoreError, Txn, Watch, check, mvcc::Mvcc};
+use crate::{Entry, IndexMatch, List, Listing, Outcome, Revision, Store, StoreError, Txn, Watch, check, mvcc::Mvcc};
 use disk::{Disk, Meta};
-use error::Fault;
+use error::FileFault;
 use lock::DirLock;
-use presence::OpenFiles;
+use open_files::OpenFiles;
 use writer::{Pending, Reply, Request, Writer};
 
 pub use backup::{Existing, REVISION_JUMP, Summary, backup_closed, newest_usable, restore, verify, verify_file};
@@ -163,7 +163,7 @@ impl Embedded {
         outcome
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
+    async fn send_request<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         match &*self.requests.lock() {
             Some(requests) => requests.send(request(reply)).map_err(|_| StoreError::Closing)?,
@@ -190,7 +190,7 @@ fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Send
     };
     mainstay_files::create_private_dir(dir).map_err(io(dir))?;
     let lock = DirLock::acquire(dir)?;
-    close_to_others(dir).map_err(io(dir))?;
+    restrict_files(dir).map_err(io(dir))?;
     if paths::restoring(dir).exists() {
         return Err(OpenError::HalfRestored { dir: dir.to_path_buf() });
     }
@@ -205,7 +205,7 @@ fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Send
     let marker = paths::marker(dir);
     let marker = marker::Marker::open(&marker, loaded.meta.store).map_err(io(&marker))?;
     let disk = Disk::new(loaded.db, dir, loaded.meta, marker, options.reserve)
-        .map_err(|fault| fault.at(&db, || newest_usable(dir)))?;
+        .map_err(|fault| fault.into_open_error(&db, || newest_usable(dir)))?;
     let (requests, queue) = mpsc::channel();
     let writer = Writer {
         mvcc: Mvcc::new(loaded.state),
@@ -221,7 +221,7 @@ fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Send
 
 /// Every file here holds Secrets. An earlier version may have left some open, a write-ahead log above all: SQLite makes
 /// it with the mode of the database and leaves an old one as it is.
-fn close_to_others(dir: &Path) -> std::io::Result<()> {
+fn restrict_files(dir: &Path) -> std::io::Result<()> {
     // By name: the directory may be an administrator's, with other things in it.
     let mut restricted = Vec::new();
     for file in paths::files(dir) {
@@ -245,7 +245,7 @@ fn create(dir: &Path) -> Result<(), OpenError> {
         [paths::marker(dir), paths::wal(dir)].into_iter().find(|p| fs::metadata(p).is_ok_and(|m| m.len() > 0));
     if let Some(leftover) = leftover {
         let why = format!("it is missing, but {} is there", leftover.display());
-        return Err(Fault::Damaged(why).at(&db, || newest_usable(dir)));
+        return Err(FileFault::Damaged(why).into_open_error(&db, || newest_usable(dir)));
     }
     let fresh = paths::fresh(dir);
     let io = |source| OpenError::Io { path: fresh.clone(), source };
@@ -278,7 +278,7 @@ impl Store for Embedded {
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
         check::txn(&txn, self.options.txn_bytes)?;
-        self.ask(|reply| Request::Commit(Pending { txn, reply })).await
+        self.send_request(|reply| Request::Commit(Pending { txn, reply })).await
     }
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, StoreError> {
@@ -286,13 +286,18 @@ impl Store for Embedded {
         Ok(Box::new(self.mvcc.watch(prefix, None, after, self.options.watch_queue)?))
     }
 
-    async fn watch_part(&self, prefix: &str, after: Revision, part: Interest) -> Result<Box<dyn Watch>, StoreError> {
+    async fn watch_indexed(
+        &self,
+        prefix: &str,
+        after: Revision,
+        part: IndexMatch,
+    ) -> Result<Box<dyn Watch>, StoreError> {
         drop(self.open_state()?);
         Ok(Box::new(self.mvcc.watch(prefix, Some(part), after, self.options.watch_queue)?))
     }
 
     async fn compact(&self, at: Revision) -> Result<(), StoreError> {
-        self.ask(|reply| Request::Compact { at, reply }).await
+        self.send_request(|reply| Request::Compact { at, reply }).await
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {

@@ -1,4 +1,4 @@
-//! Names within a data directory.
+//! Paths of the store's files within its directory.
 
 use std::{
     fs::{self, File},

@@ -1,5 +1,4 @@
-//! What a batch of transactions comes to: decided one after the other, each seeing those before it,
-//! before any of them is written.
+//! Decides a batch of transactions before any of them is written: one after the other, each seeing those before it. Pure.
 
 use std::{collections::HashMap, sync::Arc};
 

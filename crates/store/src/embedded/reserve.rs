@@ -19,7 +19,7 @@ use nix::{
     sys::statvfs::fstatvfs,
 };
 
-use super::presence::OpenFiles;
+use super::open_files::OpenFiles;
 use crate::Change;
 
 /// A page of the database with its header in the write-ahead log.
@@ -53,7 +53,7 @@ pub(super) enum Growth {
 }
 
 impl Growth {
-    pub(super) fn of<'a>(changes: impl Iterator<Item = &'a Change>) -> Growth {
+    pub(super) fn from_changes<'a>(changes: impl Iterator<Item = &'a Change>) -> Growth {
         let (mut before, mut after, mut creates, mut updates) = (0, 0, false, false);
         for change in changes {
             before += change.previous.as_ref().map_or(0, |entry| entry.value.len());
@@ -192,7 +192,7 @@ mod tests {
 
     fn growth(changes: &[(Option<usize>, Option<usize>)]) -> Growth {
         let changes: Vec<Change> = changes.iter().map(|(before, after)| change(*before, *after)).collect();
-        Growth::of(changes.iter())
+        Growth::from_changes(changes.iter())
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A look at SQLite's write-ahead log before SQLite reads it.
+//! Verifies SQLite's write-ahead log (WAL) before SQLite reads it.
 //!
 //! Recovery takes the log's frames up to the first that does not fit the running checksum and ignores the
 //! rest, which is right for a commit that was interrupted and wrong for a log that was damaged. The
@@ -10,16 +10,16 @@
 
 use std::{fs, io, path::Path};
 
-use super::error::Fault;
+use super::error::FileFault;
 
 const HEADER: usize = 32;
 const FRAME: usize = 24;
 const MAGIC: u32 = 0x377f_0682;
 
-pub(super) fn inspect(path: &Path) -> Result<(), Fault> {
+pub(super) fn inspect(path: &Path) -> Result<(), FileFault> {
     match fs::read(path) {
         Ok(log) => match damage(&log) {
-            Some(why) => Err(Fault::Damaged(why)),
+            Some(why) => Err(FileFault::Damaged(why)),
             None => Ok(()),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! The one thread that writes: it takes what has queued up, decides, commits once, and answers.
+//! The writer thread: takes the queued transactions, decides them, commits them together, and answers.
 //!
 //! Upkeep happens here too, in steps small enough that no writer notices: history beyond its
 //! retention is let go of, rows it needed are removed in passing by commits that happen anyway (or by ones of their
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Options,
-    disk::{CommitError, Disk, Marks, Row},
+    disk::{CommitError, CommitMeta, Disk, Row},
     plan::{Plan, plan},
     reserve::{Growth, Space},
 };
@@ -29,15 +29,15 @@ use crate::{
 };
 
 /// Most history changes let go of, and most rows removed, in one turn.
-const STEP: usize = 128;
+const TRIM_STEP: usize = 128;
 /// How many volatile writes may happen between two commits that make room for more.
 const CEILING_STEP: u64 = 100_000;
 /// Changes of history kept while the disk is full, so that the pages of older ones can be used again.
 const SHORT_HISTORY: usize = 64;
 /// A log that nobody adds to is folded into the file after this long.
-const LOG_REST: Duration = Duration::from_secs(5);
+const CHECKPOINT_DELAY: Duration = Duration::from_secs(5);
 /// Upkeep that failed (a full disk) is tried again this often.
-const RETRY: Duration = Duration::from_secs(5);
+const UPKEEP_RETRY: Duration = Duration::from_secs(5);
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -76,13 +76,13 @@ impl Writer {
     /// Runs until asked to close, or until every handle is gone.
     pub(super) fn run(mut self) {
         let closing = loop {
-            let first = match self.rest() {
+            let first = match self.next_timeout() {
                 None => self.requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(rest) => self.requests.recv_timeout(rest),
             };
             match first {
                 Ok(first) => {
-                    if let Some(closing) = self.turn(first) {
+                    if let Some(closing) = self.run_batch(first) {
                         break Some(closing);
                     }
                 }
@@ -99,7 +99,7 @@ impl Writer {
     }
 
     /// Handles `first` and whatever has queued up behind it. Answers the reply to give when asked to close.
-    pub(super) fn turn(&mut self, first: Request) -> Option<Reply<()>> {
+    pub(super) fn run_batch(&mut self, first: Request) -> Option<Reply<()>> {
         let mut commits = Vec::new();
         let mut bytes = 0;
         let mut other = None;
@@ -138,7 +138,7 @@ impl Writer {
         if self.disk.wal_pages() >= self.disk.log_limit(self.options.log_pages) {
             self.checkpoint();
         }
-        self.retire();
+        self.trim_history();
         self.report_health();
         closing
     }
@@ -172,7 +172,7 @@ impl Writer {
         let options = &self.options;
         let admit = |changes: &[Change]| {
             let durable = changes.iter().filter(|change| !options.is_volatile(&change.key));
-            if space.admits(Growth::of(durable)) { Ok(()) } else { Err(StoreError::NoSpace) }
+            if space.admits(Growth::from_changes(durable)) { Ok(()) } else { Err(StoreError::NoSpace) }
         };
         plan(&self.mvcc.state.read(), pending.iter().map(|p| &p.txn), admit)
     }
@@ -210,24 +210,26 @@ impl Writer {
         // A commit that happens anyway makes room for volatile writes early.
         let low = !options.volatile.is_empty() && plan.revision.0 + CEILING_STEP / 2 > ceiling;
         let ceiling = if over_ceiling || low { plan.revision.0 + CEILING_STEP } else { ceiling };
-        let rows = changes().filter(|(_, c)| durable(&c.key)).map(|(place, c)| Row::of(c, place));
+        let rows = changes().filter(|(_, c)| durable(&c.key)).map(|(place, c)| Row::from_change(c, place));
         // Rows that go need room in the log like rows that come.
-        let step = if self.disk.space() == Space::Spent { 0 } else { self.garbage.len().min(STEP) };
-        let floor = self.mvcc.state.read().floor();
+        let step = if self.disk.space() == Space::Spent { 0 } else { self.garbage.len().min(TRIM_STEP) };
+        let compacted = self.mvcc.state.read().compacted();
         let garbage = &self.garbage.make_contiguous()[..step];
-        self.disk.commit(rows, garbage, Marks { revision: plan.revision, floor, ceiling }).map_err(refusal)?;
+        self.disk
+            .commit(rows, garbage, CommitMeta { revision: plan.revision, compacted, ceiling })
+            .map_err(to_store_error)?;
         self.garbage.drain(..step);
         Ok(())
     }
 
     fn compact(&mut self, at: Revision) -> Result<(), StoreError> {
-        let marks = {
+        let commit_meta = {
             let state = self.mvcc.state.read();
             state.check_compact(at)?;
-            Marks { revision: self.disk_revision(), floor: at, ceiling: self.disk.meta().ceiling }
+            CommitMeta { revision: self.disk_revision(), compacted: at, ceiling: self.disk.meta().ceiling }
         };
-        self.disk.commit(std::iter::empty(), &[], marks).map_err(refusal)?;
-        self.mvcc.state.write().raise_floor(at);
+        self.disk.commit(std::iter::empty(), &[], commit_meta).map_err(to_store_error)?;
+        self.mvcc.state.write().raise_compacted(at);
         Ok(())
     }
 
@@ -240,7 +242,7 @@ impl Writer {
     }
 
     /// Lets go of history past its retention, some of it.
-    fn retire(&mut self) {
+    fn trim_history(&mut self) {
         let most = match self.disk.space() {
             Space::Ample => self.options.history_events,
             Space::Short | Space::Spent => self.options.history_events.min(SHORT_HISTORY),
@@ -260,9 +262,9 @@ impl Writer {
         }
         let mut state = self.mvcc.state.write();
         if let Some(target) = target {
-            state.raise_floor(target);
+            state.raise_compacted(target);
         }
-        let garbage = state.trim(STEP);
+        let garbage = state.trim(TRIM_STEP);
         drop(state);
         self.garbage.extend(garbage.into_iter().filter(|g| !self.options.is_volatile(&g.key)));
     }
@@ -270,13 +272,13 @@ impl Writer {
     /// One step of what can be done while nobody writes.
     pub(super) fn idle(&mut self) {
         self.upkeep_failed = None;
-        self.retire();
+        self.trim_history();
         let space = self.disk.space();
         if space == Space::Spent {
             self.checkpoint();
         } else if !self.garbage.is_empty() {
             let nothing = Plan { outcomes: Vec::new(), changes: Vec::new(), revision: self.disk_revision() };
-            self.upkeep_failed = self.sweep(&nothing).is_err().then(Instant::now);
+            self.upkeep_failed = self.remove_garbage(&nothing).is_err().then(Instant::now);
         } else if self.disk.wal_pages() > 0 && space == Space::Ample {
             self.checkpoint();
         }
@@ -293,18 +295,18 @@ impl Writer {
         };
     }
 
-    fn sweep(&mut self, nothing: &Plan) -> Result<(), StoreError> {
-        let step = self.garbage.len().min(STEP);
-        let floor = self.mvcc.state.read().floor();
-        let marks = Marks { revision: nothing.revision, floor, ceiling: self.disk.meta().ceiling };
+    fn remove_garbage(&mut self, nothing: &Plan) -> Result<(), StoreError> {
+        let step = self.garbage.len().min(TRIM_STEP);
+        let compacted = self.mvcc.state.read().compacted();
+        let commit_meta = CommitMeta { revision: nothing.revision, compacted, ceiling: self.disk.meta().ceiling };
         let garbage = &self.garbage.make_contiguous()[..step];
-        self.disk.commit(std::iter::empty(), garbage, marks).map_err(refusal)?;
+        self.disk.commit(std::iter::empty(), garbage, commit_meta).map_err(to_store_error)?;
         self.garbage.drain(..step);
         Ok(())
     }
 
     /// How long there is nothing to do unless somebody asks; `None` for as long as that may take.
-    pub(super) fn rest(&self) -> Option<Duration> {
+    pub(super) fn next_timeout(&self) -> Option<Duration> {
         let state = self.mvcc.state.read();
         let retention = state.oldest().map(|oldest| {
             let age = Instant::now().saturating_duration_since(oldest);
@@ -314,27 +316,27 @@ impl Writer {
             return retention;
         }
         if self.trouble.lock().is_some() {
-            return Some(RETRY);
+            return Some(UPKEEP_RETRY);
         }
         if let Some(failed) = self.upkeep_failed {
-            return Some(RETRY.saturating_sub(failed.elapsed()).max(Duration::from_millis(1)));
+            return Some(UPKEEP_RETRY.saturating_sub(failed.elapsed()).max(Duration::from_millis(1)));
         }
         if state.untrimmed() || !self.garbage.is_empty() {
             return Some(Duration::ZERO);
         }
-        let log = (self.disk.wal_pages() > 0).then_some(LOG_REST);
+        let log = (self.disk.wal_pages() > 0).then_some(CHECKPOINT_DELAY);
         [log, retention].into_iter().flatten().min()
     }
 
     fn finish(self) -> Result<(), StoreError> {
         let state = self.mvcc.state.read();
-        let marks = Marks { revision: state.revision(), floor: state.floor(), ceiling: 0 };
+        let commit_meta = CommitMeta { revision: state.revision(), compacted: state.compacted(), ceiling: 0 };
         drop(state);
-        self.disk.close(marks).map_err(refusal)
+        self.disk.close(commit_meta).map_err(to_store_error)
     }
 }
 
-fn refusal(error: CommitError) -> StoreError {
+fn to_store_error(error: CommitError) -> StoreError {
     match error {
         CommitError::Full => StoreError::NoSpace,
         CommitError::Missing(why) => StoreError::Failed { why },

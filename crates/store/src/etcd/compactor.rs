@@ -1,4 +1,4 @@
-//! Keeps etcd's history short: forgets what is older than one interval.
+//! Compacts etcd at every interval, up to the revision of the interval before, in turn with kube-apiservers on the same etcd.
 //!
 //! Any number of servers run this against one etcd, upstream API servers among them. They
 //! coordinate through the key `compact_rev_key`, whose version counts the compactions: each
@@ -30,7 +30,7 @@ const KEY: &[u8] = b"compact_rev_key";
 
 /// What a compactor remembers from one interval to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct CompactorState {
     /// How often `compact_rev_key` had been written.
     version: i64,
     /// The newest revision at that time; what may go next time.
@@ -40,21 +40,21 @@ pub struct Seen {
 /// Compacts once per interval until told to stop. An etcd out of reach is tried again at the
 /// next interval.
 pub async fn run(etcd: Etcd, interval: Duration, stop: CancellationToken) {
-    let mut seen = Seen::default();
+    let mut seen = CompactorState::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(interval) => {}
         }
-        match turn(&etcd, seen).await {
+        match compact_once(&etcd, seen).await {
             Ok(next) => seen = next,
-            Err(error) => tracing::warn!(%error, "etcd was not compacted"),
+            Err(error) => tracing::warn!(%error, "cannot compact etcd; will retry at the next interval"),
         }
     }
 }
 
 /// One interval's work: claims the turn and compacts to what was `seen` last time.
-pub async fn turn(etcd: &Etcd, seen: Seen) -> Result<Seen, StoreError> {
+pub async fn compact_once(etcd: &Etcd, seen: CompactorState) -> Result<CompactorState, StoreError> {
     let request = TxnRequest {
         compare: vec![Compare {
             result: Holds::Equal.into(),
@@ -76,7 +76,7 @@ pub async fn turn(etcd: &Etcd, seen: Seen) -> Result<Seen, StoreError> {
             Some(Response::Range(found)) => found.kvs.into_iter().next(),
             _ => None,
         });
-        return Ok(Seen { version: found.map_or(0, |kv| kv.version), revision: newest });
+        return Ok(CompactorState { version: found.map_or(0, |kv| kv.version), revision: newest });
     }
     if seen.revision > Revision(0) {
         match etcd.compact(seen.revision).await {
@@ -86,5 +86,5 @@ pub async fn turn(etcd: &Etcd, seen: Seen) -> Result<Seen, StoreError> {
         }
         tracing::debug!(revision = seen.revision.0, "compacted etcd");
     }
-    Ok(Seen { version: seen.version + 1, revision: newest })
+    Ok(CompactorState { version: seen.version + 1, revision: newest })
 }

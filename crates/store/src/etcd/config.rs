@@ -1,4 +1,4 @@
-//! Where etcd is and how to talk to it. Parsed once, at the edge.
+//! Configuration of the etcd client: endpoints, TLS, user. Parsed once, at the edge.
 
 use std::{
     fs,
@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use mainstay_errors::error_chain;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 
 const STOCK_PORT: u16 = 2379;
@@ -103,7 +104,7 @@ pub(super) fn targets(config: &EtcdConfig) -> Result<Vec<Target>, EtcdConfigErro
             let name: Arc<str> = uri.authority().map_or("", |authority| authority.as_str()).into();
             let bad = |error: tonic::transport::Error| EtcdConfigError::Endpoint {
                 endpoint: name.to_string(),
-                why: chain(&error),
+                why: error_chain(&error),
             };
             let mut endpoint = Endpoint::new(uri.clone()).map_err(bad)?;
             match &tls {
@@ -181,20 +182,6 @@ fn both(a: &'static str, has_a: bool, b: &'static str, has_b: bool) -> Result<()
         (false, true) => Err(EtcdConfigError::Half { given: b, wanting: a }),
         (true, true) | (false, false) => Ok(()),
     }
-}
-
-/// An error and its causes on one line, without repeating what a cause already said.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let said = cause.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A real etcd (version 3.4 or newer) behind the store's port.
+//! The etcd backend (version 3.4 or newer).
 //!
 //! What holds, and why:
 //!
@@ -21,7 +21,7 @@
 
 pub mod compactor;
 mod config;
-mod fault;
+mod error;
 mod pool;
 mod proto;
 mod range;
@@ -36,8 +36,8 @@ use tokio::time::{Instant, sleep_until};
 pub use config::{EtcdConfig, EtcdConfigError};
 
 use self::{
-    fault::Fault,
-    pool::{Effect, Pool, signed},
+    error::EtcdError,
+    pool::{CallKind, Pool, signed},
     proto::CompactionRequest,
 };
 use crate::{Entry, List, Listing, Outcome, Revision, Store, StoreError, Txn, Watch};
@@ -73,7 +73,7 @@ impl Etcd {
                 Ok(Ok(_)) => return Ok(etcd),
                 Ok(Err(error @ (StoreError::Unavailable { .. } | StoreError::Timeout { .. }))) => error,
                 Ok(Err(error)) => return Err(error.into()),
-                Err(_) => etcd.pool.error(Fault::Late { why: "no answer at all".into() }),
+                Err(_) => etcd.pool.error(EtcdError::Late { why: "no answer at all".into() }),
             };
             let next = Instant::now() + pause;
             if next >= deadline {
@@ -92,10 +92,10 @@ impl Etcd {
     }
 
     /// The port's error for a request that named a revision.
-    async fn error_at(&self, fault: Fault, near: &str, requested: Revision) -> StoreError {
+    async fn error_at(&self, fault: EtcdError, near: &str, requested: Revision) -> StoreError {
         match fault {
-            Fault::Compacted => StoreError::Compacted { requested, oldest: self.oldest(near, requested).await },
-            Fault::Future => match self.pool.newest().await {
+            EtcdError::Compacted => StoreError::Compacted { requested, oldest: self.oldest(near, requested).await },
+            EtcdError::Future => match self.pool.newest().await {
                 Ok(newest) => StoreError::Future { requested, newest },
                 Err(fault) => self.pool.error(fault),
             },
@@ -124,10 +124,11 @@ impl Store for Etcd {
 
     async fn compact(&self, at: Revision) -> Result<(), StoreError> {
         let request = CompactionRequest { revision: signed(at) };
-        let answer = self.pool.call(Effect::Write, |line| async move { line.kv().compact(request).await }).await;
+        let answer =
+            self.pool.call(CallKind::Write, |connection| async move { connection.kv().compact(request).await }).await;
         match answer {
             Ok(_) => {
-                self.pool.heard_of_compaction(at);
+                self.pool.record_compaction(at);
                 Ok(())
             }
             Err(fault) => Err(self.error_at(fault, "", at).await),

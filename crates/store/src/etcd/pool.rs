@@ -1,4 +1,4 @@
-//! The members of the cluster, which of them is asked, and within which time.
+//! Connections to the members of an etcd cluster: which member a call goes to, its deadline, and retries at other members.
 //!
 //! One member is asked until it fails, then the next. A read that failed is repeated at the other
 //! members as long as the call's deadline allows; a write only if it certainly was not carried
@@ -29,7 +29,7 @@ use tonic::{
 
 use super::{
     config::{EtcdConfig, EtcdConfigError, Target, targets},
-    fault::Fault,
+    error::EtcdError,
     proto::{
         AuthenticateRequest, RangeRequest, StatusRequest, auth_client::AuthClient, kv_client::KvClient,
         maintenance_client::MaintenanceClient, watch_client::WatchClient,
@@ -41,11 +41,11 @@ use crate::{Revision, StoreError};
 const PAUSE: Duration = Duration::from_millis(50);
 
 type Token = MetadataValue<Ascii>;
-type Stamped = InterceptedService<Channel, Stamp>;
+type AuthenticatedChannel = InterceptedService<Channel, RequestMetadata>;
 
 /// What another attempt of a call would mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum CallKind {
     /// Twice is as good as once.
     Read,
     /// Twice is not the same as once.
@@ -84,19 +84,19 @@ struct Login {
 
 /// A connection to one member, with what every request carries.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct MemberConnection {
     pub member: usize,
     channel: Channel,
-    stamp: Stamp,
+    metadata: RequestMetadata,
 }
 
 /// The metadata of every request.
 #[derive(Clone, Debug)]
-pub(super) struct Stamp {
+pub(super) struct RequestMetadata {
     token: Option<Token>,
 }
 
-impl Interceptor for Stamp {
+impl Interceptor for RequestMetadata {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         // A member cut off from its leader says so instead of letting us wait.
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
@@ -107,20 +107,20 @@ impl Interceptor for Stamp {
     }
 }
 
-impl Line {
-    pub fn kv(&self) -> KvClient<Stamped> {
-        KvClient::with_interceptor(self.channel.clone(), self.stamp.clone())
+impl MemberConnection {
+    pub fn kv(&self) -> KvClient<AuthenticatedChannel> {
+        KvClient::with_interceptor(self.channel.clone(), self.metadata.clone())
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX)
     }
 
-    pub fn watch(&self) -> WatchClient<Stamped> {
-        WatchClient::with_interceptor(self.channel.clone(), self.stamp.clone()).max_decoding_message_size(usize::MAX)
+    pub fn watch(&self) -> WatchClient<AuthenticatedChannel> {
+        WatchClient::with_interceptor(self.channel.clone(), self.metadata.clone()).max_decoding_message_size(usize::MAX)
     }
 
     /// The version of the member at the other end, if it tells.
     pub async fn version(&self) -> Option<String> {
-        let mut client = MaintenanceClient::with_interceptor(self.channel.clone(), self.stamp.clone());
+        let mut client = MaintenanceClient::with_interceptor(self.channel.clone(), self.metadata.clone());
         client.status(StatusRequest {}).await.ok().map(|status| status.into_inner().version)
     }
 }
@@ -153,21 +153,21 @@ impl Pool {
     }
 
     /// Sends what `send` sends, to as many members as it takes, within the call's deadline.
-    pub async fn call<T, F, Fut>(&self, effect: Effect, send: F) -> Result<T, Fault>
+    pub async fn call<T, F, Fut>(&self, kind: CallKind, send: F) -> Result<T, EtcdError>
     where
-        F: Fn(Line) -> Fut,
+        F: Fn(MemberConnection) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
         let members = self.members.len();
         let deadline = Instant::now() + self.call_deadline;
-        let (rounds, share) = match effect {
-            Effect::Read => (2, self.call_deadline / members as u32),
-            Effect::Write => (1, self.call_deadline),
+        let (rounds, share) = match kind {
+            CallKind::Read => (2, self.call_deadline / members as u32),
+            CallKind::Write => (1, self.call_deadline),
         };
         let mut renewed = false;
-        let mut fault = Fault::Unsent { why: "no member was asked".into() };
+        let mut fault = EtcdError::Unsent { why: "no member was asked".into() };
         let mut attempt = 0;
-        while attempt < rounds * members || matches!(fault, Fault::Leaderless { .. }) {
+        while attempt < rounds * members || matches!(fault, EtcdError::Leaderless { .. }) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -177,33 +177,36 @@ impl Pool {
             }
             let member = self.current.load(Relaxed) % members;
             let one = async {
-                let line = self.line(member, |member| member.calls.lock().clone()).await?;
-                let stamp = line.stamp.clone();
-                send(line).await.map(Response::into_inner).map_err(|status| (Fault::of(&status), stamp))
+                let connection = self.connection(member, |member| member.calls.lock().clone()).await?;
+                let metadata = connection.metadata.clone();
+                send(connection)
+                    .await
+                    .map(Response::into_inner)
+                    .map_err(|status| (EtcdError::from_status(&status), metadata))
             };
             match timeout(left.min(share), one).await {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err((Fault::Token { why }, stamp))) => {
+                Ok(Err((EtcdError::Token { why }, metadata))) => {
                     if renewed || self.login.is_none() {
-                        return Err(Fault::Refused { why });
+                        return Err(EtcdError::Refused { why });
                     }
                     // Not the member's fault, so not an attempt.
                     renewed = true;
-                    self.forget(stamp.token);
-                    fault = Fault::Token { why };
+                    self.forget(metadata.token);
+                    fault = EtcdError::Token { why };
                     continue;
                 }
                 Ok(Err((met, _))) => fault = met,
                 Err(_) => {
                     self.reconnect(member);
-                    fault = Fault::Late { why: format!("no answer from {}", self.members[member].target.name) };
+                    fault = EtcdError::Late { why: format!("no answer from {}", self.members[member].target.name) };
                 }
             }
             if !fault.is_outage() {
                 return Err(fault);
             }
-            self.pass_on(member);
-            if effect == Effect::Write && !fault.is_unsent() {
+            self.switch_member(member);
+            if kind == CallKind::Write && !fault.is_unsent() {
                 return Err(fault);
             }
             attempt += 1;
@@ -212,36 +215,36 @@ impl Pool {
     }
 
     /// A connection for a watch, to the member whose turn it is.
-    pub async fn stream_line(&self) -> Result<Line, Fault> {
+    pub async fn stream_connection(&self) -> Result<MemberConnection, EtcdError> {
         let member = self.current.load(Relaxed) % self.members.len();
-        let line = self.line(member, |member| member.streams.lock().clone());
-        match timeout(self.call_deadline, line).await {
-            Ok(Ok(line)) => Ok(line),
+        let connection = self.connection(member, |member| member.streams.lock().clone());
+        match timeout(self.call_deadline, connection).await {
+            Ok(Ok(connection)) => Ok(connection),
             Ok(Err((fault, _))) => Err(fault),
-            Err(_) => Err(Fault::Late { why: "no answer to the login".into() }),
+            Err(_) => Err(EtcdError::Late { why: "no answer to the login".into() }),
         }
     }
 
     /// A watch could not be had from this member.
-    pub fn stream_failed(&self, line: &Line, stuck: bool) {
+    pub fn stream_failed(&self, connection: &MemberConnection, stuck: bool) {
         if stuck {
-            let member = &self.members[line.member];
+            let member = &self.members[connection.member];
             *member.streams.lock() = member.target.endpoint.connect_lazy();
         }
-        self.pass_on(line.member);
+        self.switch_member(connection.member);
     }
 
     /// The newest revision, as of some moment after this was called.
-    pub async fn newest(&self) -> Result<Revision, Fault> {
+    pub async fn newest(&self) -> Result<Revision, EtcdError> {
         let request = RangeRequest { key: self.probe_key.clone(), count_only: true, ..Default::default() };
-        let answer = self.call(Effect::Read, |line| {
+        let answer = self.call(CallKind::Read, |connection| {
             let request = request.clone();
-            async move { line.kv().range(request).await }
+            async move { connection.kv().range(request).await }
         });
         Ok(revision(answer.await?.header.map(|header| header.revision)))
     }
 
-    pub fn heard_of_compaction(&self, at: Revision) {
+    pub fn record_compaction(&self, at: Revision) {
         self.compacted.fetch_max(at.0, Relaxed);
     }
 
@@ -250,23 +253,23 @@ impl Pool {
     }
 
     /// The fault in the port's words. Callers deal with what is particular to their request first.
-    pub fn error(&self, fault: Fault) -> StoreError {
+    pub fn error(&self, fault: EtcdError) -> StoreError {
         let at = |why: &str| -> Arc<str> { format!("etcd at {}: {why}", self.names).into() };
         match fault {
-            Fault::Unsent { why } | Fault::Leaderless { why } | Fault::Unknown { why } => {
+            EtcdError::Unsent { why } | EtcdError::Leaderless { why } | EtcdError::Unknown { why } => {
                 StoreError::Unavailable { why: at(&why) }
             }
-            Fault::Late { why } => StoreError::Timeout { why: at(&why) },
-            Fault::Token { why } | Fault::Refused { why } => StoreError::Failed { why: at(&why) },
-            Fault::NoSpace => StoreError::NoSpace,
-            Fault::Compacted => StoreError::Failed { why: at("unexpectedly compacted") },
-            Fault::Future => StoreError::Failed { why: at("unexpectedly in the future") },
-            Fault::TooLarge { .. } => StoreError::Failed { why: at("request is too large") },
+            EtcdError::Late { why } => StoreError::Timeout { why: at(&why) },
+            EtcdError::Token { why } | EtcdError::Refused { why } => StoreError::Failed { why: at(&why) },
+            EtcdError::NoSpace => StoreError::NoSpace,
+            EtcdError::Compacted => StoreError::Failed { why: at("unexpectedly compacted") },
+            EtcdError::Future => StoreError::Failed { why: at("unexpectedly in the future") },
+            EtcdError::TooLarge { .. } => StoreError::Failed { why: at("request is too large") },
         }
     }
 
-    /// The next call asks another member, unless somebody already saw to that.
-    fn pass_on(&self, from: usize) {
+    /// The next call progress_requests another member, unless somebody already saw to that.
+    fn switch_member(&self, from: usize) {
         let next = (from + 1) % self.members.len();
         let _ = self.current.compare_exchange(from, next, Relaxed, Relaxed);
     }
@@ -276,13 +279,17 @@ impl Pool {
         *member.calls.lock() = member.target.endpoint.connect_lazy();
     }
 
-    async fn line(&self, member: usize, pick: impl Fn(&Member) -> Channel) -> Result<Line, (Fault, Stamp)> {
+    async fn connection(
+        &self,
+        member: usize,
+        pick: impl Fn(&Member) -> Channel,
+    ) -> Result<MemberConnection, (EtcdError, RequestMetadata)> {
         let channel = pick(&self.members[member]);
         let token = match &self.login {
             None => None,
-            Some(login) => login.token(&channel).await.map_err(|fault| (fault, Stamp { token: None }))?,
+            Some(login) => login.token(&channel).await.map_err(|fault| (fault, RequestMetadata { token: None }))?,
         };
-        Ok(Line { member, channel, stamp: Stamp { token } })
+        Ok(MemberConnection { member, channel, metadata: RequestMetadata { token } })
     }
 
     fn forget(&self, stale: Option<Token>) {
@@ -295,14 +302,14 @@ impl Pool {
     }
 
     /// As [`Self::forget`], for a watch that was refused.
-    pub fn forget_token_of(&self, line: &Line) {
-        self.forget(line.stamp.token.clone());
+    pub fn forget_token_of(&self, connection: &MemberConnection) {
+        self.forget(connection.metadata.token.clone());
     }
 }
 
 impl Login {
     /// The token to use; none if etcd's authentication is switched off.
-    async fn token(&self, channel: &Channel) -> Result<Option<Token>, Fault> {
+    async fn token(&self, channel: &Channel) -> Result<Option<Token>, EtcdError> {
         if let Some(token) = self.token.read().clone() {
             return Ok(Some(token));
         }
@@ -315,15 +322,15 @@ impl Login {
             Ok(answer) => answer.into_inner().token,
             Err(status) if status.message().contains("authentication is not enabled") => return Ok(None),
             Err(status) => {
-                return Err(match Fault::of(&status) {
+                return Err(match EtcdError::from_status(&status) {
                     // A login changes nothing, so the call behind it is unsent whatever happened.
-                    Fault::Unknown { why } => Fault::Unsent { why },
-                    Fault::Token { why } => Fault::Refused { why },
+                    EtcdError::Unknown { why } => EtcdError::Unsent { why },
+                    EtcdError::Token { why } => EtcdError::Refused { why },
                     fault => fault,
                 });
             }
         };
-        let token = Token::try_from(token).map_err(|_| Fault::Refused { why: "token is not ASCII".into() })?;
+        let token = Token::try_from(token).map_err(|_| EtcdError::Refused { why: "token is not ASCII".into() })?;
         *self.token.write() = Some(token.clone());
         Ok(Some(token))
     }

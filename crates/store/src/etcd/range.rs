@@ -1,4 +1,4 @@
-//! Reading: one key, or a range of them page by page.
+//! Range requests: one key, or a prefix page by page.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use prost::Message;
 
 use super::{
     Etcd,
-    fault::Fault,
-    pool::{Effect, Pool, revision, signed},
+    error::EtcdError,
+    pool::{CallKind, Pool, revision, signed},
     proto::{KeyValue, RangeRequest, RangeResponse},
 };
 use crate::{Entry, List, Listing, Memo, Revision, StoreError};
@@ -48,10 +48,10 @@ pub(super) fn point(prefix: &str) -> Vec<u8> {
     if prefix.is_empty() { vec![0] } else { prefix.as_bytes().to_vec() }
 }
 
-pub(super) async fn range(pool: &Pool, request: RangeRequest) -> Result<RangeResponse, Fault> {
-    pool.call(Effect::Read, |line| {
+pub(super) async fn range(pool: &Pool, request: RangeRequest) -> Result<RangeResponse, EtcdError> {
+    pool.call(CallKind::Read, |connection| {
         let request = request.clone();
-        async move { line.kv().range(request).await }
+        async move { connection.kv().range(request).await }
     })
     .await
 }
@@ -69,8 +69,8 @@ pub(super) async fn list(etcd: &Etcd, query: List<'_>) -> Result<Listing, StoreE
         match (pages(&etcd.pool, &query).await, query.at) {
             (Ok(listing), _) => return Ok(listing),
             (Err(Trouble::Store(error)), _) => return Err(error),
-            (Err(Trouble::Fault(Fault::Compacted, _)), None) if restarts < RESTARTS => restarts += 1,
-            (Err(Trouble::Fault(fault, reached)), at) => {
+            (Err(Trouble::EtcdError(EtcdError::Compacted, _)), None) if restarts < RESTARTS => restarts += 1,
+            (Err(Trouble::EtcdError(fault, reached)), at) => {
                 return Err(etcd.error_at(fault, query.prefix, at.unwrap_or(reached)).await);
             }
         }
@@ -79,7 +79,7 @@ pub(super) async fn list(etcd: &Etcd, query: List<'_>) -> Result<Listing, StoreE
 
 enum Trouble {
     /// With the revision that was being read.
-    Fault(Fault, Revision),
+    EtcdError(EtcdError, Revision),
     Store(StoreError),
 }
 
@@ -105,7 +105,7 @@ async fn pages(pool: &Pool, query: &List<'_>) -> Result<Listing, Trouble> {
             ..Default::default()
         };
         let asked = request.limit as usize;
-        let answer = range(pool, request).await.map_err(|fault| Trouble::Fault(fault, at.unwrap_or_default()))?;
+        let answer = range(pool, request).await.map_err(|fault| Trouble::EtcdError(fault, at.unwrap_or_default()))?;
         let pinned = *at.get_or_insert(revision(answer.header.map(|header| header.revision)));
         let size = answer.encoded_len();
         let got = answer.kvs.len();

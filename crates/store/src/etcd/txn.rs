@@ -1,12 +1,12 @@
-//! Writing: one etcd transaction per commit.
+//! Txn requests: one etcd transaction per commit.
 
 use std::collections::HashSet;
 
 use prost::Message;
 
 use super::{
-    fault::Fault,
-    pool::{Effect, Pool, revision, signed},
+    error::EtcdError,
+    pool::{CallKind, Pool, revision, signed},
     proto::{
         Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
         compare::{Operand, Result as Holds, Target},
@@ -35,15 +35,15 @@ pub(super) async fn commit(pool: &Pool, txn: Txn) -> Result<Outcome, StoreError>
     match send(pool, request).await {
         Ok(answer) if answer.succeeded => Ok(Outcome::Committed(revision(answer.header.map(|header| header.revision)))),
         Ok(answer) => conflict(answer, compared),
-        Err(Fault::TooLarge { limit }) => Err(StoreError::TooLarge { size, limit: limit.unwrap_or(STOCK_LIMIT) }),
+        Err(EtcdError::TooLarge { limit }) => Err(StoreError::TooLarge { size, limit: limit.unwrap_or(STOCK_LIMIT) }),
         Err(fault) => Err(pool.error(fault)),
     }
 }
 
-pub(super) async fn send(pool: &Pool, request: TxnRequest) -> Result<TxnResponse, Fault> {
-    pool.call(Effect::Write, |line| {
+pub(super) async fn send(pool: &Pool, request: TxnRequest) -> Result<TxnResponse, EtcdError> {
+    pool.call(CallKind::Write, |connection| {
         let request = request.clone();
-        async move { line.kv().txn(request).await }
+        async move { connection.kv().txn(request).await }
     })
     .await
 }

@@ -1,4 +1,4 @@
-//! Which watchers a change concerns, and the inboxes it goes to.
+//! Finds the watchers of a change and puts it into their queues.
 //!
 //! A write costs a few hash lookups and then as much as there are watchers that want it; watchers
 //! of other prefixes are not touched. Prefixes that end at a `/` (nearly all) are found by looking
@@ -15,19 +15,19 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Batch;
-use crate::{Change, Entry, Facet, Interest, Revision};
+use crate::{Change, Entry, IndexMatch, Revision, WatchIndex};
 
 /// What waits to be delivered to one watch.
-pub(super) struct Inbox {
+pub(super) struct WatchQueue {
     pub(super) prefix: Arc<str>,
-    part: Option<Interest>,
-    pub(super) contents: Mutex<Contents>,
+    part: Option<IndexMatch>,
+    pub(super) pending: Mutex<QueueState>,
     pub(super) wake: Notify,
     /// Most changes to hold.
     limit: usize,
 }
 
-pub(super) enum Contents {
+pub(super) enum QueueState {
     /// Everything between the last delivery and now is in `batches`.
     Live {
         batches: VecDeque<Batch>,
@@ -40,70 +40,70 @@ pub(super) enum Contents {
     Closed,
 }
 
-impl Contents {
-    pub(super) fn live() -> Contents {
-        Contents::Live { batches: VecDeque::new(), changes: 0 }
+impl QueueState {
+    pub(super) fn live() -> QueueState {
+        QueueState::Live { batches: VecDeque::new(), changes: 0 }
     }
 }
 
-impl Inbox {
+impl WatchQueue {
     fn push(&self, batch: &Batch) {
-        let mut contents = self.contents.lock();
-        let Contents::Live { batches, changes } = &mut *contents else { return };
+        let mut pending = self.pending.lock();
+        let QueueState::Live { batches, changes } = &mut *pending else { return };
         batches.push_back(batch.clone());
         *changes += batch.len();
         if *changes > self.limit {
             // Everything before the first waiting batch has been delivered.
             let first = batches[0][0].revision;
-            *contents = Contents::Behind { after: Revision(first.0 - 1) };
+            *pending = QueueState::Behind { after: Revision(first.0 - 1) };
         }
-        drop(contents);
+        drop(pending);
         self.wake.notify_one();
     }
 }
 
-type Inboxes = Vec<Arc<Inbox>>;
+type WatchQueues = Vec<Arc<WatchQueue>>;
 
 /// The watchers of one prefix.
 #[derive(Default)]
-struct Group {
-    whole: Inboxes,
-    parts: Vec<Parts>,
+struct PrefixWatchers {
+    whole: WatchQueues,
+    parts: Vec<IndexedWatchers>,
 }
 
 /// Watchers of parts, by what makes a part.
-struct Parts {
-    facet: Arc<dyn Facet>,
-    by_value: HashMap<Box<str>, Inboxes>,
+struct IndexedWatchers {
+    index: Arc<dyn WatchIndex>,
+    by_value: HashMap<Box<str>, WatchQueues>,
 }
 
-impl Group {
+impl PrefixWatchers {
     fn is_empty(&self) -> bool {
         self.whole.is_empty() && self.parts.is_empty()
     }
 
-    fn add(&mut self, inbox: Arc<Inbox>) {
-        let Some(Interest { facet, value }) = &inbox.part else { return self.whole.push(inbox) };
-        let known = self.parts.iter().position(|parts| parts.facet.name() == facet.name());
+    fn add(&mut self, queue: Arc<WatchQueue>) {
+        let Some(IndexMatch { index, value }) = &queue.part else { return self.whole.push(queue) };
+        let known = self.parts.iter().position(|parts| parts.index.name() == index.name());
         let at = known.unwrap_or_else(|| {
-            self.parts.push(Parts { facet: facet.clone(), by_value: HashMap::new() });
+            self.parts.push(IndexedWatchers { index: index.clone(), by_value: HashMap::new() });
             self.parts.len() - 1
         });
-        self.parts[at].by_value.entry(value.clone()).or_default().push(inbox);
+        self.parts[at].by_value.entry(value.clone()).or_default().push(queue);
     }
 
     /// `false` if it is not there.
-    fn remove(&mut self, inbox: &Arc<Inbox>) -> bool {
-        let take = |inboxes: &mut Inboxes| {
-            let at = inboxes.iter().position(|i| Arc::ptr_eq(i, inbox));
-            at.map(|at| inboxes.swap_remove(at)).is_some()
+    fn remove(&mut self, queue: &Arc<WatchQueue>) -> bool {
+        let take = |queues: &mut WatchQueues| {
+            let at = queues.iter().position(|i| Arc::ptr_eq(i, queue));
+            at.map(|at| queues.swap_remove(at)).is_some()
         };
-        let Some(Interest { facet, value }) = &inbox.part else { return take(&mut self.whole) };
-        let Some(at) = self.parts.iter().position(|parts| parts.facet.name() == facet.name()) else { return false };
+        let Some(IndexMatch { index, value }) = &queue.part else { return take(&mut self.whole) };
+        let Some(at) = self.parts.iter().position(|parts| parts.index.name() == index.name()) else { return false };
         let by_value = &mut self.parts[at].by_value;
-        let Some(inboxes) = by_value.get_mut(value) else { return false };
-        let taken = take(inboxes);
-        if inboxes.is_empty() {
+        let Some(queues) = by_value.get_mut(value) else { return false };
+        let taken = take(queues);
+        if queues.is_empty() {
             by_value.remove(value);
         }
         if by_value.is_empty() {
@@ -112,21 +112,21 @@ impl Group {
         taken
     }
 
-    fn all(&self) -> impl Iterator<Item = &Arc<Inbox>> {
+    fn all(&self) -> impl Iterator<Item = &Arc<WatchQueue>> {
         let parts = self.parts.iter().flat_map(|parts| parts.by_value.values().flatten());
         self.whole.iter().chain(parts)
     }
 
     fn push(&self, batch: &Batch) {
-        self.whole.iter().for_each(|inbox| inbox.push(batch));
+        self.whole.iter().for_each(|queue| queue.push(batch));
         self.parts.iter().for_each(|parts| parts.push(batch));
     }
 }
 
-impl Parts {
+impl IndexedWatchers {
     /// The parts a change concerns: the one its key was in, and the one it is in now.
-    fn concerned<'a>(&'a self, change: &'a Change) -> impl Iterator<Item = (&'a Box<str>, &'a Inboxes)> {
-        let value = |entry: &'a Option<Arc<Entry>>| entry.as_deref().map(|entry| self.facet.of(entry));
+    fn matching_values<'a>(&'a self, change: &'a Change) -> impl Iterator<Item = (&'a Box<str>, &'a WatchQueues)> {
+        let value = |entry: &'a Option<Arc<Entry>>| entry.as_deref().map(|entry| self.index.value(entry));
         let (before, after) = (value(&change.previous), value(&change.current));
         let moved = after.filter(|after| Some(*after) != before);
         before.into_iter().chain(moved).filter_map(|value| self.by_value.get_key_value(value))
@@ -134,30 +134,30 @@ impl Parts {
 
     fn push(&self, batch: &Batch) {
         if let [change] = &**batch {
-            for (_, inboxes) in self.concerned(change) {
-                inboxes.iter().for_each(|inbox| inbox.push(batch));
+            for (_, queues) in self.matching_values(change) {
+                queues.iter().for_each(|queue| queue.push(batch));
             }
             return;
         }
-        let mut wanted: HashMap<&Box<str>, (Vec<Change>, &Inboxes)> = HashMap::new();
+        let mut wanted: HashMap<&Box<str>, (Vec<Change>, &WatchQueues)> = HashMap::new();
         for change in batch.iter() {
-            for (value, inboxes) in self.concerned(change) {
-                wanted.entry(value).or_insert_with(|| (Vec::new(), inboxes)).0.push(change.clone());
+            for (value, queues) in self.matching_values(change) {
+                wanted.entry(value).or_insert_with(|| (Vec::new(), queues)).0.push(change.clone());
             }
         }
-        for (changes, inboxes) in wanted.into_values() {
+        for (changes, queues) in wanted.into_values() {
             let part: Batch = changes.into();
-            inboxes.iter().for_each(|inbox| inbox.push(&part));
+            queues.iter().for_each(|queue| queue.push(&part));
         }
     }
 }
 
 #[derive(Default)]
-pub(super) struct Watchers(Mutex<Index>);
+pub(super) struct Watchers(Mutex<WatcherIndex>);
 
 #[derive(Default)]
-struct Index {
-    by_prefix: HashMap<Arc<str>, Group>,
+struct WatcherIndex {
+    by_prefix: HashMap<Arc<str>, PrefixWatchers>,
     /// How many registered prefixes that do not end at a `/` have each length.
     odd_lengths: BTreeMap<usize, usize>,
     closed: bool,
@@ -167,8 +167,8 @@ fn ends_at_boundary(prefix: &str) -> bool {
     prefix.ends_with('/')
 }
 
-impl Index {
-    fn matching<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (&'a Arc<str>, &'a Group)> {
+impl WatcherIndex {
+    fn matching<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (&'a Arc<str>, &'a PrefixWatchers)> {
         let ancestors = key.bytes().enumerate().filter(|(_, b)| *b == b'/').map(|(at, _)| at + 1);
         let odd = self.odd_lengths.keys().copied().take_while(|len| *len <= key.len());
         ancestors.chain(odd).filter_map(|len| self.by_prefix.get_key_value(key.get(..len)?))
@@ -179,35 +179,35 @@ impl Watchers {
     pub(super) fn register(
         &self,
         prefix: &str,
-        part: Option<Interest>,
+        part: Option<IndexMatch>,
         after: Revision,
         now: Revision,
         limit: usize,
-    ) -> Arc<Inbox> {
+    ) -> Arc<WatchQueue> {
         let mut index = self.0.lock();
         let prefix = match index.by_prefix.get_key_value(prefix) {
             Some((known, _)) => known.clone(),
             None => Arc::from(prefix),
         };
-        let contents = match (index.closed, after == now) {
-            (true, _) => Contents::Closed,
-            (false, true) => Contents::live(),
-            (false, false) => Contents::Behind { after },
+        let pending = match (index.closed, after == now) {
+            (true, _) => QueueState::Closed,
+            (false, true) => QueueState::live(),
+            (false, false) => QueueState::Behind { after },
         };
-        let contents = Mutex::new(contents);
-        let inbox = Arc::new(Inbox { prefix: prefix.clone(), part, contents, wake: Notify::new(), limit });
+        let pending = Mutex::new(pending);
+        let queue = Arc::new(WatchQueue { prefix: prefix.clone(), part, pending, wake: Notify::new(), limit });
         if !ends_at_boundary(&prefix) {
             *index.odd_lengths.entry(prefix.len()).or_default() += 1;
         }
-        index.by_prefix.entry(prefix).or_default().add(inbox.clone());
-        inbox
+        index.by_prefix.entry(prefix).or_default().add(queue.clone());
+        queue
     }
 
-    pub(super) fn unregister(&self, inbox: &Arc<Inbox>) {
+    pub(super) fn unregister(&self, queue: &Arc<WatchQueue>) {
         let mut index = self.0.lock();
-        let prefix = &inbox.prefix;
+        let prefix = &queue.prefix;
         let Some(group) = index.by_prefix.get_mut(prefix) else { return };
-        if !group.remove(inbox) {
+        if !group.remove(queue) {
             return;
         }
         if group.is_empty() {
@@ -232,7 +232,7 @@ impl Watchers {
             index.matching(&change.key).for_each(|(_, group)| group.push(batch));
             return;
         }
-        let mut parts: HashMap<&Arc<str>, (Vec<&Change>, &Group)> = HashMap::new();
+        let mut parts: HashMap<&Arc<str>, (Vec<&Change>, &PrefixWatchers)> = HashMap::new();
         for change in batch.iter() {
             for (prefix, group) in index.matching(&change.key) {
                 parts.entry(prefix).or_insert_with(|| (Vec::new(), group)).0.push(change);
@@ -250,9 +250,9 @@ impl Watchers {
     pub(super) fn close(&self) {
         let mut index = self.0.lock();
         index.closed = true;
-        for inbox in index.by_prefix.values().flat_map(Group::all) {
-            *inbox.contents.lock() = Contents::Closed;
-            inbox.wake.notify_one();
+        for queue in index.by_prefix.values().flat_map(PrefixWatchers::all) {
+            *queue.pending.lock() = QueueState::Closed;
+            queue.wake.notify_one();
         }
     }
 

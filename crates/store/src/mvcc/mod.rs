@@ -1,13 +1,13 @@
 //! The multi-version state held in memory: what reads, lists and watches are answered from.
 //!
 //! A key maps to its newest version and to the older ones that history still covers; history
-//! is the list of transactions after the *floor*, the newest compacted revision. Everything
+//! is the list of transactions after the newest compacted revision. Everything
 //! here happens in memory and cannot fail: durability is the caller's business, who applies a
 //! transaction only once it is on disk.
 //!
-//! Locks are taken in one order, the state before a watch's inbox. Changes enter inboxes under the
-//! state's write lock, so whoever holds its read lock and finds an inbox empty knows that the
-//! inbox's owner has seen everything up to [`State::revision`].
+//! Locks are taken in one order, the state before a watch's queue. Changes enter queues under the
+//! state's write lock, so whoever holds its read lock and finds a queue empty knows that the
+//! queue's owner has seen everything up to [`State::revision`].
 
 mod fanout;
 mod state;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::{Change, Interest, Revision, StoreError};
+use crate::{Change, IndexMatch, Revision, StoreError};
 
 pub(crate) use state::{Garbage, State};
 pub(crate) use subscription::Subscription;
@@ -51,15 +51,15 @@ impl Mvcc {
     pub(crate) fn watch(
         self: &Arc<Self>,
         prefix: &str,
-        part: Option<Interest>,
+        part: Option<IndexMatch>,
         after: Revision,
         queue: usize,
     ) -> Result<Subscription, StoreError> {
         let state = self.state.read();
         state.check_watch(prefix, after)?;
-        let inbox = self.watchers.register(prefix, part, after, state.revision(), queue);
+        let queue = self.watchers.register(prefix, part, after, state.revision(), queue);
         drop(state);
-        Ok(Subscription::new(self.clone(), inbox))
+        Ok(Subscription::new(self.clone(), queue))
     }
 
     /// Ends every watch with [`StoreError::Closing`].

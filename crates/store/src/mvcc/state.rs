@@ -18,12 +18,12 @@ struct Version {
 
 struct Versions {
     newest: Version,
-    /// Oldest first; empty for keys that did not change since the floor.
+    /// Oldest first; empty for keys that did not change since the compacted revision.
     older: Vec<Version>,
 }
 
 impl Versions {
-    fn at(&self, revision: Revision) -> Option<&Arc<Entry>> {
+    fn entry_at(&self, revision: Revision) -> Option<&Arc<Entry>> {
         if self.newest.revision <= revision {
             return self.newest.entry.as_ref();
         }
@@ -55,7 +55,7 @@ pub(crate) struct State {
     /// Changes in `history`.
     events: usize,
     revision: Revision,
-    floor: Revision,
+    compacted: Revision,
     /// Keys that did not outlive the last restart, and the revision of that restart: no history of
     /// theirs reaches further back.
     forgotten: Vec<Arc<str>>,
@@ -63,13 +63,13 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(revision: Revision, floor: Revision) -> State {
+    pub(crate) fn new(revision: Revision, compacted: Revision) -> State {
         State {
             keys: BTreeMap::new(),
             history: VecDeque::new(),
             events: 0,
             revision,
-            floor,
+            compacted,
             forgotten: Vec::new(),
             forgotten_at: Revision(0),
         }
@@ -85,8 +85,8 @@ impl State {
         self.revision
     }
 
-    pub(crate) fn floor(&self) -> Revision {
-        self.floor
+    pub(crate) fn compacted(&self) -> Revision {
+        self.compacted
     }
 
     pub(crate) fn events(&self) -> usize {
@@ -113,7 +113,7 @@ impl State {
             .keys
             .range::<str, _>((Bound::Included(start), Bound::Unbounded))
             .take_while(|(key, _)| key.starts_with(query.prefix))
-            .filter_map(|(_, versions)| versions.at(at));
+            .filter_map(|(_, versions)| versions.entry_at(at));
         let entries = live.by_ref().take(query.limit.unwrap_or(usize::MAX)).cloned().collect();
         Ok(Listing { entries, revision: at, remaining: live.count() as u64 })
     }
@@ -127,9 +127,9 @@ impl State {
 
     fn check_kept(&self, prefix: &str, at: Revision) -> Result<(), StoreError> {
         let overlaps = |p: &Arc<str>| p.starts_with(prefix) || prefix.starts_with(&**p);
-        let oldest = match self.forgotten_at > self.floor && self.forgotten.iter().any(overlaps) {
+        let oldest = match self.forgotten_at > self.compacted && self.forgotten.iter().any(overlaps) {
             true => self.forgotten_at,
-            false => self.floor,
+            false => self.compacted,
         };
         if at < oldest { Err(StoreError::Compacted { requested: at, oldest }) } else { Ok(()) }
     }
@@ -157,7 +157,7 @@ impl State {
         self.history.push_back(Record { at, batch });
     }
 
-    /// Puts back a version that is current at the floor, while loading; keys in any order.
+    /// Puts back a version that is current at the compacted revision, while loading; keys in any order.
     pub(crate) fn restore(&mut self, entry: Arc<Entry>) {
         let newest = Version { revision: entry.modified, entry: Some(entry.clone()) };
         self.keys.insert(entry.key.clone(), Versions { newest, older: Vec::new() });
@@ -191,30 +191,30 @@ impl State {
             over = over.saturating_sub(record.batch.len());
             target = Some(record.revision());
         }
-        target.filter(|t| *t > self.floor)
+        target.filter(|t| *t > self.compacted)
     }
 
     pub(crate) fn check_compact(&self, at: Revision) -> Result<(), StoreError> {
         if at > self.revision {
             return Err(StoreError::Future { requested: at, newest: self.revision });
         }
-        if at <= self.floor {
-            return Err(StoreError::Compacted { requested: at, oldest: self.floor });
+        if at <= self.compacted {
+            return Err(StoreError::Compacted { requested: at, oldest: self.compacted });
         }
         Ok(())
     }
 
-    /// Declares history at and before `floor` gone. [`State::trim`] then frees it bit by bit.
-    pub(crate) fn raise_floor(&mut self, floor: Revision) {
-        self.floor = self.floor.max(floor);
+    /// Declares history at and before `compacted` gone. [`State::trim`] then frees it bit by bit.
+    pub(crate) fn raise_compacted(&mut self, compacted: Revision) {
+        self.compacted = self.compacted.max(compacted);
     }
 
     /// Whether [`State::trim`] has anything to do.
     pub(crate) fn untrimmed(&self) -> bool {
-        self.history.front().is_some_and(|r| r.revision() <= self.floor)
+        self.history.front().is_some_and(|r| r.revision() <= self.compacted)
     }
 
-    /// Frees what the floor made unreachable, until about `limit` changes are done. Garbage comes in an
+    /// Frees what compaction made unreachable, until about `limit` changes are done. Garbage comes in an
     /// order in which it is safe to remove any prefix of it: what a deletion hid goes before the deletion.
     pub(crate) fn trim(&mut self, limit: usize) -> Vec<Garbage> {
         let mut garbage = Vec::new();

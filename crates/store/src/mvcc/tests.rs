@@ -1,7 +1,7 @@
 use std::{future::Future, pin::pin, sync::Arc, task::Poll, time::Instant};
 
 use super::*;
-use crate::{Entry, Facet, Interest, List, Notice, Watch};
+use crate::{Entry, IndexMatch, List, Watch, WatchEvent, WatchIndex};
 
 fn mvcc() -> Arc<Mvcc> {
     Mvcc::new(State::new(Revision(0), Revision(0)))
@@ -39,17 +39,17 @@ fn delete(mvcc: &Mvcc, key: &str) -> Revision {
 }
 
 /// What the watch has to give without waiting.
-fn ready(watch: &mut Subscription) -> Option<Result<Notice, StoreError>> {
+fn ready(watch: &mut Subscription) -> Option<Result<WatchEvent, StoreError>> {
     let waker = std::task::Waker::noop();
     match pin!(watch.next()).poll(&mut std::task::Context::from_waker(waker)) {
-        Poll::Ready(notice) => Some(notice),
+        Poll::Ready(event) => Some(event),
         Poll::Pending => None,
     }
 }
 
 fn revisions(watch: &mut Subscription) -> Vec<u64> {
     let mut seen = Vec::new();
-    while let Some(Ok(Notice::Changes(changes))) = ready(watch) {
+    while let Some(Ok(WatchEvent::Changes(changes))) = ready(watch) {
         seen.extend(changes.iter().map(|c| c.revision.0));
     }
     seen
@@ -128,7 +128,7 @@ fn a_watch_that_was_quiet_survives_compaction_and_then_a_burst() {
     for _ in 0..10 {
         put(&mvcc, &["/q/a"]);
     }
-    mvcc.state.write().raise_floor(Revision(10));
+    mvcc.state.write().raise_compacted(Revision(10));
     while mvcc.state.read().untrimmed() {
         mvcc.state.write().trim(3);
     }
@@ -145,7 +145,7 @@ fn a_watch_that_fell_behind_compacted_history_fails() {
     for _ in 0..5 {
         put(&mvcc, &["/p/a"]);
     }
-    mvcc.state.write().raise_floor(Revision(3));
+    mvcc.state.write().raise_compacted(Revision(3));
     let refused = StoreError::Compacted { requested: Revision(0), oldest: Revision(3) };
     match ready(&mut watch) {
         Some(Err(error)) => assert_eq!(error.to_string(), refused.to_string()),
@@ -160,8 +160,8 @@ fn progress_waits_for_what_is_queued() {
     put(&mvcc, &["/p/a"]);
     put(&mvcc, &["/q/a"]);
     watch.request_progress();
-    assert!(matches!(ready(&mut watch), Some(Ok(Notice::Changes(changes))) if changes.len() == 1));
-    assert!(matches!(ready(&mut watch), Some(Ok(Notice::Progress(Revision(2))))));
+    assert!(matches!(ready(&mut watch), Some(Ok(WatchEvent::Changes(changes))) if changes.len() == 1));
+    assert!(matches!(ready(&mut watch), Some(Ok(WatchEvent::Progress(Revision(2))))));
     assert!(ready(&mut watch).is_none());
 }
 
@@ -173,8 +173,8 @@ fn trimming_step_by_step_names_each_unreachable_version_once() {
     delete(&mvcc, "/b");
     put(&mvcc, &["/b"]);
     put(&mvcc, &["/a"]);
-    let floor = Revision(4);
-    mvcc.state.write().raise_floor(floor);
+    let compacted = Revision(4);
+    mvcc.state.write().raise_compacted(compacted);
     let mut garbage = Vec::new();
     while mvcc.state.read().untrimmed() {
         garbage.extend(mvcc.state.write().trim(1));
@@ -187,7 +187,7 @@ fn trimming_step_by_step_names_each_unreachable_version_once() {
             .list(&List { at: Some(Revision(at)), ..List::default() })
             .map(|l| l.entries.iter().map(|e| e.modified.0).collect::<Vec<_>>())
     };
-    assert_eq!(at(4).expect("the floor is kept"), [2, 4]);
+    assert_eq!(at(4).expect("the compacted is kept"), [2, 4]);
     assert_eq!(at(5).expect("and what follows"), [5, 4]);
     assert!(at(3).is_err());
 }
@@ -210,18 +210,18 @@ fn retention_counts_changes_and_time() {
 /// What stands before the colon of a value.
 struct Owner;
 
-impl Facet for Owner {
+impl WatchIndex for Owner {
     fn name(&self) -> &str {
         "owner"
     }
 
-    fn of<'a>(&self, entry: &'a Entry) -> &'a str {
+    fn value<'a>(&self, entry: &'a Entry) -> &'a str {
         std::str::from_utf8(&entry.value).ok().and_then(|text| text.split(':').next()).unwrap_or_default()
     }
 }
 
-fn owned_by(value: &str) -> Option<Interest> {
-    Some(Interest { facet: Arc::new(Owner), value: value.into() })
+fn owned_by(value: &str) -> Option<IndexMatch> {
+    Some(IndexMatch { index: Arc::new(Owner), value: value.into() })
 }
 
 /// Puts each key with its value, in one transaction.

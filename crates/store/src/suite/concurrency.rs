@@ -80,7 +80,7 @@ pub async fn a_watcher_sees_each_write_of_concurrent_writers_once_in_order(store
     for writer in writers {
         acknowledged.extend(writer.await.expect("writer"));
     }
-    assert_eq!(seen.iter().map(event).collect::<HashSet<_>>(), acknowledged);
+    assert_eq!(seen.iter().map(describe_change).collect::<HashSet<_>>(), acknowledged);
     let rest = drain_to(&mut watch, store.revision().await.expect("revision")).await;
     assert!(rest.is_empty(), "nothing came twice");
 }

@@ -1,8 +1,8 @@
-//! Short words for claims.
+//! Helpers of the suite.
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{Change, Compare, Entry, Expect, List, Notice, Op, Outcome, Revision, Store, StoreError, Txn, Watch};
+use crate::{Change, Compare, Entry, Expect, List, Op, Outcome, Revision, Store, StoreError, Txn, Watch, WatchEvent};
 
 pub(super) type Any = Arc<dyn Store>;
 
@@ -50,7 +50,7 @@ pub(super) async fn list(store: &Any, query: List<'_>) -> Vec<String> {
 }
 
 /// A change as `revision key=value` or `revision key gone`.
-pub(super) fn event(change: &Change) -> String {
+pub(super) fn describe_change(change: &Change) -> String {
     match &change.current {
         Some(entry) => format!("{} {}", change.revision, text(entry)),
         None => format!("{} {} gone", change.revision, change.key),
@@ -61,28 +61,28 @@ pub(super) fn at(revision: Revision, what: &str) -> String {
     format!("{revision} {what}")
 }
 
-/// The next notice, within a time no healthy store needs.
-pub(super) async fn notice(watch: &mut Box<dyn Watch>) -> Result<Notice, StoreError> {
-    tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("a notice in time")
+/// The next event, within a time no healthy store needs.
+pub(super) async fn next_event(watch: &mut Box<dyn Watch>) -> Result<WatchEvent, StoreError> {
+    tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("an event in time")
 }
 
 /// The next `count` changes.
 pub(super) async fn changes(watch: &mut Box<dyn Watch>, count: usize) -> Vec<Change> {
     let mut seen = Vec::new();
     while seen.len() < count {
-        match notice(watch).await.expect("watch") {
-            Notice::Changes(changes) => {
-                assert!(!changes.is_empty(), "a notice of changes has some");
+        match next_event(watch).await.expect("watch") {
+            WatchEvent::Changes(changes) => {
+                assert!(!changes.is_empty(), "an event of changes has some");
                 seen.extend(changes);
             }
-            Notice::Progress(_) => {}
+            WatchEvent::Progress(_) => {}
         }
     }
     seen
 }
 
 pub(super) async fn events(watch: &mut Box<dyn Watch>, count: usize) -> Vec<String> {
-    changes(watch, count).await.iter().map(event).collect()
+    changes(watch, count).await.iter().map(describe_change).collect()
 }
 
 /// Asks for progress until it covers `revision`, answering the changes that came before.
@@ -90,10 +90,10 @@ pub(super) async fn drain_to(watch: &mut Box<dyn Watch>, revision: Revision) -> 
     let mut seen = Vec::new();
     watch.request_progress();
     loop {
-        match notice(watch).await.expect("watch") {
-            Notice::Changes(changes) => seen.extend(changes),
-            Notice::Progress(at) if at >= revision => return seen,
-            Notice::Progress(_) => watch.request_progress(),
+        match next_event(watch).await.expect("watch") {
+            WatchEvent::Changes(changes) => seen.extend(changes),
+            WatchEvent::Progress(at) if at >= revision => return seen,
+            WatchEvent::Progress(_) => watch.request_progress(),
         }
     }
 }
@@ -102,10 +102,10 @@ pub(super) async fn watch(store: &Any, prefix: &str, after: Revision) -> Box<dyn
     store.watch(prefix, after).await.expect("watch")
 }
 
-/// The error of a watch that cannot be given, whether it comes at once or with the first notice.
+/// The error of a watch that cannot be given, whether it comes at once or with the first event.
 pub(super) async fn watch_error(store: &Any, prefix: &str, after: Revision) -> StoreError {
     match store.watch(prefix, after).await {
         Err(error) => error,
-        Ok(mut watch) => notice(&mut watch).await.expect_err("the watch to be refused"),
+        Ok(mut watch) => next_event(&mut watch).await.expect_err("the watch to be refused"),
     }
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::tools::*;
-use crate::{Notice, Revision, StoreError};
+use crate::{Revision, StoreError, WatchEvent};
 
 pub async fn a_watch_sees_changes_after_its_revision_in_order(store: Any) {
     let before = put(&store, "/p/a", "0").await;
@@ -21,7 +21,7 @@ pub async fn a_watch_sees_nothing_outside_its_prefix(store: Any) {
     }
     let inside = put(&store, "/p/b/c/d", "2").await;
     let outside = put(&store, "/q/b", "3").await;
-    let seen: Vec<_> = drain_to(&mut watch, outside).await.iter().map(event).collect();
+    let seen: Vec<_> = drain_to(&mut watch, outside).await.iter().map(describe_change).collect();
     assert_eq!(seen, [at(inside, "/p/b/c/d=2")]);
 }
 
@@ -33,7 +33,7 @@ pub async fn a_watch_with_an_odd_prefix_sees_what_starts_with_it(store: Any) {
     let second = put(&store, "/p/n", "2").await;
     let third = put(&store, "/p/na", "3").await;
     let last = put(&store, "/p/nb", "4").await;
-    let seen: Vec<_> = drain_to(&mut one, last).await.iter().map(event).collect();
+    let seen: Vec<_> = drain_to(&mut one, last).await.iter().map(describe_change).collect();
     assert_eq!(seen, [at(first, "/p/name=1"), at(third, "/p/na=3")]);
     let expected = [at(first, "/p/name=1"), at(second, "/p/n=2"), at(third, "/p/na=3"), at(last, "/p/nb=4")];
     assert_eq!(events(&mut all, 4).await, expected);
@@ -80,7 +80,7 @@ pub async fn a_transaction_arrives_in_one_notice(store: Any) {
     for watch in [&mut live, &mut late] {
         let mut done = 0;
         while done < 30 {
-            let Notice::Changes(changes) = notice(watch).await.expect("watch") else { continue };
+            let WatchEvent::Changes(changes) = next_event(watch).await.expect("watch") else { continue };
             for part in changes.chunk_by(|a, b| a.revision == b.revision) {
                 assert_eq!(part.len(), done % 5 + 1, "transaction {done} in one piece");
                 done += 1;
@@ -95,7 +95,7 @@ pub async fn a_transaction_is_cut_to_the_prefix(store: Any) {
     let written = write(&store, vec![put_op("/p/a", "1"), put_op("/q/a", "1"), put_op("/p/b", "1")]).await;
     let mut late = watch(&store, "/p/", before).await;
     for watch in [&mut live, &mut late] {
-        let mut seen: Vec<_> = drain_to(watch, written).await.iter().map(event).collect();
+        let mut seen: Vec<_> = drain_to(watch, written).await.iter().map(describe_change).collect();
         seen.sort();
         assert_eq!(seen, [at(written, "/p/a=1"), at(written, "/p/b=1")]);
     }
@@ -127,14 +127,14 @@ pub async fn progress_comes_after_the_changes_it_covers(store: Any) {
         let written = put(&store, "/p/a", &n.to_string()).await;
         let mut covered = Revision(0);
         while last < written {
-            match notice(&mut watch).await.expect("watch") {
-                Notice::Changes(changes) => {
+            match next_event(&mut watch).await.expect("watch") {
+                WatchEvent::Changes(changes) => {
                     for change in changes {
                         assert!(change.revision > covered, "progress {covered} was given before {}", change.revision);
                         last = change.revision;
                     }
                 }
-                Notice::Progress(at) => covered = at,
+                WatchEvent::Progress(at) => covered = at,
             }
         }
     }
@@ -159,10 +159,10 @@ pub async fn a_dropped_next_loses_nothing(store: Any) {
     let mut seen = Vec::new();
     for n in 0..40 {
         // Given up at once, with nothing to see or with something on its way.
-        if let Ok(notice) = tokio::time::timeout(Duration::ZERO, watch.next()).await
-            && let Notice::Changes(changes) = notice.expect("watch")
+        if let Ok(event) = tokio::time::timeout(Duration::ZERO, watch.next()).await
+            && let WatchEvent::Changes(changes) = event.expect("watch")
         {
-            seen.extend(changes.iter().map(event));
+            seen.extend(changes.iter().map(describe_change));
         }
         expected.push(at(put(&store, "/p/a", &n.to_string()).await, &format!("/p/a={n}")));
     }

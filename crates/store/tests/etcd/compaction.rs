@@ -1,4 +1,4 @@
-//! History that is gone.
+//! Compacted revisions.
 
 use std::time::Duration;
 
@@ -83,8 +83,8 @@ async fn compactors_take_turns_and_keep_the_last_interval(version: Version) {
     let old = write(&one, vec![put("/r/a", "old")]).await;
     for turn in 0..4 {
         let before = write(&one, vec![put("/r/a", "new")]).await;
-        seen_by_one = compactor::turn(&one, seen_by_one).await.expect("turn");
-        seen_by_two = compactor::turn(&two, seen_by_two).await.expect("turn");
+        seen_by_one = compactor::compact_once(&one, seen_by_one).await.expect("turn");
+        seen_by_two = compactor::compact_once(&two, seen_by_two).await.expect("turn");
         readable(before).await.expect("this interval is kept");
         if turn > 0 {
             let gone = readable(old).await.err();

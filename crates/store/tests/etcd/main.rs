@@ -11,7 +11,7 @@ mod watching;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use mainstay_store::{Compare, Etcd, EtcdConfig, Expect, Notice, Op, Outcome, Revision, Store, Txn, Watch};
+use mainstay_store::{Compare, Etcd, EtcdConfig, Expect, Op, Outcome, Revision, Store, Txn, Watch, WatchEvent};
 
 /// Longer than anything here takes on a busy machine; a hang fails instead of hanging.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -72,8 +72,8 @@ pub async fn changes(watch: &mut dyn Watch, count: usize) -> Vec<String> {
     let mut lines = Vec::new();
     while lines.len() < count {
         match within("the next change", watch.next()).await.expect("watch goes on") {
-            Notice::Changes(changes) => lines.extend(changes.iter().map(line)),
-            Notice::Progress(_) => {}
+            WatchEvent::Changes(changes) => lines.extend(changes.iter().map(line)),
+            WatchEvent::Progress(_) => {}
         }
     }
     lines

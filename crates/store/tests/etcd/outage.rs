@@ -1,8 +1,8 @@
-//! etcd gone, deaf, or short of a member.
+//! Outages: etcd stopped, unresponsive, or without a member.
 
 use std::time::{Duration, Instant};
 
-use mainstay_store::{Etcd, EtcdConfig, EtcdConnectError, List, Notice, Revision, Store, StoreError, Txn};
+use mainstay_store::{Etcd, EtcdConfig, EtcdConnectError, List, Revision, Store, StoreError, Txn, WatchEvent};
 
 use crate::{
     PATIENCE, changes, claims, client, put,
@@ -119,8 +119,8 @@ async fn a_killed_etcd_fails_calls_in_time_and_everything_resumes_on_the_same_da
         let mut lines = Vec::new();
         while lines.is_empty() || told == Revision(0) {
             match within("the watch", watch.next()).await.expect("watch goes on") {
-                Notice::Changes(changes) => lines.extend(changes.iter().map(crate::line)),
-                Notice::Progress(at) => told = at,
+                WatchEvent::Changes(changes) => lines.extend(changes.iter().map(crate::line)),
+                WatchEvent::Progress(at) => told = at,
             }
         }
         assert_eq!(lines, [format!("{at} /r/a {}>{round}", round - 1)]);

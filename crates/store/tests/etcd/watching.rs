@@ -1,6 +1,6 @@
 //! Watches while etcd is well.
 
-use mainstay_store::{Notice, Revision, Store, StoreError};
+use mainstay_store::{Revision, Store, StoreError, WatchEvent};
 
 use crate::{
     changes, claims, client, delete, put,
@@ -56,16 +56,18 @@ async fn a_transaction_too_big_for_one_message_is_one_notice(version: Version) {
     ops.push(put("/r/more", "1"));
     let then = write(&store, ops).await;
     let mut watch = store.watch("/r/", Revision(start.0 - 1)).await.expect("watch");
-    let mut notices = Vec::new();
-    while notices.iter().flatten().count() < 202 {
-        match within("a notice", watch.next()).await.expect("watch goes on") {
-            Notice::Changes(changes) => notices.push(changes.iter().map(|change| change.revision).collect::<Vec<_>>()),
-            Notice::Progress(_) => panic!("nobody asked"),
+    let mut events = Vec::new();
+    while events.iter().flatten().count() < 202 {
+        match within("an event", watch.next()).await.expect("watch goes on") {
+            WatchEvent::Changes(changes) => {
+                events.push(changes.iter().map(|change| change.revision).collect::<Vec<_>>())
+            }
+            WatchEvent::Progress(_) => panic!("nobody asked"),
         }
     }
     for revision in [start, at, then] {
-        let holding = notices.iter().filter(|notice| notice.contains(&revision)).count();
-        assert_eq!(holding, 1, "revision {revision} in {holding} notices");
+        let holding = events.iter().filter(|event| event.contains(&revision)).count();
+        assert_eq!(holding, 1, "revision {revision} in {holding} events");
     }
 }
 
@@ -92,8 +94,8 @@ async fn progress_follows_everything_that_happened_before_it_was_asked_for(versi
     let mut delivered = Revision(0);
     loop {
         match within("progress", watch.next()).await.expect("watch goes on") {
-            Notice::Changes(changes) => delivered = changes.last().expect("a change").revision,
-            Notice::Progress(at) => {
+            WatchEvent::Changes(changes) => delivered = changes.last().expect("a change").revision,
+            WatchEvent::Progress(at) => {
                 assert!(at >= newest, "{at} < {newest}");
                 break;
             }
@@ -105,8 +107,8 @@ async fn progress_follows_everything_that_happened_before_it_was_asked_for(versi
         let newest = write(&store, vec![put("/s/a", "1")]).await;
         watch.request_progress();
         match within("progress", watch.next()).await.expect("watch goes on") {
-            Notice::Progress(at) => assert!(at >= newest, "{at} < {newest}"),
-            Notice::Changes(changes) => panic!("{changes:?}"),
+            WatchEvent::Progress(at) => assert!(at >= newest, "{at} < {newest}"),
+            WatchEvent::Changes(changes) => panic!("{changes:?}"),
         }
     }
 }
@@ -123,8 +125,8 @@ async fn progress_does_not_overtake_a_key_that_came_and_went(version: Version) {
         let told = changes(&mut *watch, 2).await;
         assert_eq!(told, [format!("{created} /r/a ->1"), format!("{deleted} /r/a 1>-")]);
         match within("progress", watch.next()).await.expect("watch goes on") {
-            Notice::Progress(at) => assert!(at >= deleted, "{at} < {deleted}"),
-            Notice::Changes(changes) => panic!("{changes:?}"),
+            WatchEvent::Progress(at) => assert!(at >= deleted, "{at} < {deleted}"),
+            WatchEvent::Changes(changes) => panic!("{changes:?}"),
         }
     }
 }
@@ -152,12 +154,12 @@ async fn progress_of_many_watches_under_load_is_never_ahead_of_their_changes(ver
             let (mut told, mut lines, mut done) = (Revision(0), Vec::new(), false);
             watch.request_progress();
             while !done {
-                match within("a notice", watch.next()).await.expect("watch goes on") {
-                    Notice::Progress(at) => {
+                match within("an event", watch.next()).await.expect("watch goes on") {
+                    WatchEvent::Progress(at) => {
                         told = at;
                         watch.request_progress();
                     }
-                    Notice::Changes(changes) => {
+                    WatchEvent::Changes(changes) => {
                         for change in changes {
                             assert!(change.revision > told, "{} after progress {told}", change.revision);
                             done |= &*change.key == "/r/last";

@@ -8,7 +8,7 @@ fn facts() -> Facts {
 fn seen() -> Seen {
     let disk = Amount { capacity: 100 << 30, available: 50 << 30 };
     Seen {
-        runtime: Ok(About { name: "mainstay".into(), version: "0.1.0".into() }),
+        runtime: Ok(RuntimeVersion { name: "mainstay".into(), version: "0.1.0".into() }),
         measured: Measured { disk, ..Measured::default() },
         pressures: BTreeSet::new(),
         images: vec![],

@@ -1,4 +1,4 @@
-//! From a profile to what the kernel runs.
+//! Compiles a seccomp profile to the BPF programs that the kernel runs.
 //!
 //! A filter of `seccompiler` knows two answers: one for what its rules name, one for everything else. A profile with more
 //! becomes several, and the kernel takes the strictest of their answers: the first lets through all that has a rule of its
@@ -40,9 +40,9 @@ pub fn compile(profile: &Profile) -> Result<Filters, String> {
 }
 
 fn filter(rules: Rules, otherwise: SeccompAction, named: SeccompAction) -> Result<BpfProgram, String> {
-    let arch: TargetArch = std::env::consts::ARCH.try_into().map_err(told)?;
-    let filter = SeccompFilter::new(rules, otherwise, named, arch).map_err(told)?;
-    filter.try_into().map_err(told)
+    let arch: TargetArch = std::env::consts::ARCH.try_into().map_err(compile_error)?;
+    let filter = SeccompFilter::new(rules, otherwise, named, arch).map_err(compile_error)?;
+    filter.try_into().map_err(compile_error)
 }
 
 fn rules<'a>(from: impl Iterator<Item = &'a Rule>) -> Result<Rules, String> {
@@ -57,7 +57,7 @@ fn rules<'a>(from: impl Iterator<Item = &'a Rule>) -> Result<Rules, String> {
                 *entry = None;
             } else if let Some(list) = entry {
                 let conditions = rule.args.iter().map(condition).collect::<Result<_, _>>()?;
-                list.push(SeccompRule::new(conditions).map_err(told)?);
+                list.push(SeccompRule::new(conditions).map_err(compile_error)?);
             }
         }
     }
@@ -74,7 +74,7 @@ fn condition(argument: &Argument) -> Result<SeccompCondition, String> {
         Operator::Greater => (SeccompCmpOp::Gt, argument.value),
         Operator::MaskedEqual => (SeccompCmpOp::MaskedEq(argument.value), argument.value_two),
     };
-    SeccompCondition::new(argument.index, SeccompCmpArgLen::Qword, operator, value).map_err(told)
+    SeccompCondition::new(argument.index, SeccompCmpArgLen::Qword, operator, value).map_err(compile_error)
 }
 
 fn action(action: Action, errno: Option<u32>) -> SeccompAction {
@@ -88,6 +88,6 @@ fn action(action: Action, errno: Option<u32>) -> SeccompAction {
     }
 }
 
-fn told(error: impl std::fmt::Display) -> String {
+fn compile_error(error: impl std::fmt::Display) -> String {
     format!("compile the seccomp profile: {error}")
 }

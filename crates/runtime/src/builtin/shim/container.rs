@@ -1,4 +1,4 @@
-//! A container as its shim knows it.
+//! A container in its shim: its streams, its log, its state on disk.
 
 use std::{
     fs::File,
@@ -11,14 +11,14 @@ use jiff::Timestamp;
 use nix::{errno::Errno, sys::signal::Signal, unistd::write};
 
 use super::{
-    attached::Attached,
+    attached_client::AttachedClient,
     log::{Log, Stream},
 };
 use crate::{
     builtin::{
         cgroup::Cgroup,
         paths::ContainerDir,
-        record::{self, Exit, Launch, Phase, Process, Run},
+        record::{self, ExitRecord, LaunchSpec, Phase, ProcessIdentity, RunRecord},
         sys,
     },
     observed::ContainerId,
@@ -26,52 +26,52 @@ use crate::{
 
 /// Output that is taken from a container per second. A program that writes faster waits, as it would for a slow
 /// disk: its flood costs the machine no more than this.
-const RATE: u64 = 32 << 20;
-const BURST: u64 = 4 << 20;
+const OUTPUT_RATE: u64 = 32 << 20;
+const OUTPUT_BURST: u64 = 4 << 20;
 /// What a container that has ended may still have in its pipes.
-const LAST_WORDS: usize = 2 << 20;
+const DRAIN_LIMIT: usize = 2 << 20;
 
 pub struct Container {
     pub id: ContainerId,
     pub dir: ContainerDir,
-    pub launch: Launch,
-    pub run: Run,
+    pub launch: LaunchSpec,
+    pub run: RunRecord,
     pub stdin: Option<OwnedFd>,
-    /// Typed, but not yet taken.
-    pub typed: Vec<u8>,
-    /// Nothing more will be.
-    last_typed: bool,
+    /// Input of attached clients that the container has not read yet.
+    pub stdin_buffer: Vec<u8>,
+    /// Standard input is closed once the buffer is written.
+    stdin_closing: bool,
     pub outputs: [Option<File>; 2],
     pub terminal: Option<OwnedFd>,
     pub log: Log,
-    pub attached: Vec<Attached>,
+    pub attached: Vec<AttachedClient>,
     allowance: u64,
     counted: Instant,
 }
 
 impl Container {
-    pub fn new(id: ContainerId, dir: ContainerDir, launch: Launch) -> Self {
+    pub fn new(id: ContainerId, dir: ContainerDir, launch: LaunchSpec) -> Self {
         let log = Log::new(launch.log_path.clone(), launch.log_limit.clone());
-        let run = Run { container: id.clone(), version: 1, process: None, phase: Phase::Starting, log_lost: 0 };
+        let run = RunRecord { container: id.clone(), version: 1, process: None, phase: Phase::Starting, log_lost: 0 };
         Self {
             id,
             dir,
             launch,
             run,
             stdin: None,
-            typed: Vec::new(),
-            last_typed: false,
+            stdin_buffer: Vec::new(),
+            stdin_closing: false,
             outputs: [None, None],
             terminal: None,
             log,
             attached: Vec::new(),
-            allowance: BURST,
+            allowance: OUTPUT_BURST,
             counted: Instant::now(),
         }
     }
 
     pub fn cgroup(&self) -> Cgroup<'static> {
-        Cgroup::at(self.launch.cgroup.clone())
+        Cgroup::new(self.launch.cgroup.clone())
     }
 
     pub fn pid(&self) -> Option<i32> {
@@ -83,7 +83,7 @@ impl Container {
     }
 
     /// On disk before anybody is told.
-    pub fn change(&mut self, process: Option<Process>, phase: Phase) {
+    pub fn set_phase(&mut self, process: Option<ProcessIdentity>, phase: Phase) {
         self.run.version += 1;
         self.run.process = process;
         self.run.phase = phase;
@@ -106,7 +106,7 @@ impl Container {
     }
 
     /// Its first process has ended.
-    pub fn ended(&mut self, exit_code: i32, signal: Option<i32>) {
+    pub fn record_exit(&mut self, exit_code: i32, signal: Option<i32>) {
         let started_at = match self.run.phase {
             Phase::Running { started_at } => Some(started_at),
             Phase::Starting | Phase::Exited(_) => None,
@@ -117,8 +117,8 @@ impl Container {
         let mut buffer = vec![0; 64 << 10];
         for stream in [Stream::Stdout, Stream::Stderr] {
             let mut taken = 0;
-            while taken < LAST_WORDS {
-                match self.take(stream, &mut buffer) {
+            while taken < DRAIN_LIMIT {
+                match self.read_output(stream, &mut buffer) {
                     0 => break,
                     count => taken += count,
                 }
@@ -126,23 +126,30 @@ impl Container {
         }
         let oom = exit_code != 0 && self.cgroup().oom_kills() > 0;
         self.stdin = None;
-        self.typed = Vec::new();
-        let exit = Exit { started_at, finished_at: Timestamp::now(), exit_code, signal, oom, message: String::new() };
-        self.change(None, Phase::Exited(exit));
+        self.stdin_buffer = Vec::new();
+        let exit =
+            ExitRecord { started_at, finished_at: Timestamp::now(), exit_code, signal, oom, message: String::new() };
+        self.set_phase(None, Phase::Exited(exit));
     }
 
     /// It never began.
-    pub fn failed(&mut self, message: String) {
+    pub fn record_start_failure(&mut self, message: String) {
         self.outputs = [None, None];
         self.stdin = None;
         self.terminal = None;
-        let exit =
-            Exit { started_at: None, finished_at: Timestamp::now(), exit_code: 128, signal: None, oom: false, message };
-        self.change(None, Phase::Exited(exit));
+        let exit = ExitRecord {
+            started_at: None,
+            finished_at: Timestamp::now(),
+            exit_code: 128,
+            signal: None,
+            oom: false,
+            message,
+        };
+        self.set_phase(None, Phase::Exited(exit));
     }
 
     /// One read of its output, into the log and to all who look. Zero when there is nothing, now or ever.
-    pub fn take(&mut self, stream: Stream, buffer: &mut [u8]) -> usize {
+    pub fn read_output(&mut self, stream: Stream, buffer: &mut [u8]) -> usize {
         let Some(file) = &mut self.outputs[stream as usize] else { return 0 };
         let count = match file.read(buffer) {
             Ok(count) => count,
@@ -157,7 +164,7 @@ impl Container {
         }
         self.log.write(stream, &buffer[..count], Timestamp::now());
         for attached in &mut self.attached {
-            attached.offer(stream, &buffer[..count]);
+            attached.queue_output(stream, &buffer[..count]);
         }
         self.allowance = self.allowance.saturating_sub(count as u64);
         count
@@ -165,20 +172,20 @@ impl Container {
 
     /// Whether to read from it now; if not for its rate, until when to wait.
     pub fn may_read(&mut self, now: Instant) -> Result<(), Option<Instant>> {
-        if self.attached.iter().any(Attached::is_behind) {
+        if self.attached.iter().any(AttachedClient::is_behind) {
             return Err(None);
         }
         let passed = now.saturating_duration_since(self.counted);
-        let more = passed.as_micros() as u64 * RATE / 1_000_000;
+        let more = passed.as_micros() as u64 * OUTPUT_RATE / 1_000_000;
         if more > 0 {
-            self.allowance = (self.allowance + more).min(BURST);
+            self.allowance = (self.allowance + more).min(OUTPUT_BURST);
             self.counted = now;
         }
         if self.allowance == 0 { Err(Some(now + Duration::from_millis(5))) } else { Ok(()) }
     }
 
     /// Reads what the one at `connection` types. False if that has ended.
-    pub fn read_typed(&mut self, connection: u64, buffer: &mut [u8]) -> bool {
+    pub fn read_stdin(&mut self, connection: u64, buffer: &mut [u8]) -> bool {
         let Some(attached) = self.attached.iter_mut().find(|attached| attached.connection == connection) else {
             return false;
         };
@@ -186,47 +193,47 @@ impl Container {
         match nix::unistd::read(fd, buffer) {
             Ok(0) => {}
             Ok(count) => {
-                self.typed.extend_from_slice(&buffer[..count]);
-                self.type_in();
+                self.stdin_buffer.extend_from_slice(&buffer[..count]);
+                self.write_stdin();
                 return true;
             }
             Err(Errno::EAGAIN | Errno::EINTR) => return true,
             Err(_) => {}
         }
         attached.stdin = None;
-        self.typist_left();
+        self.stdin_client_left();
         false
     }
 
     /// Passes on what was typed, as far as it is taken.
-    pub fn type_in(&mut self) {
+    pub fn write_stdin(&mut self) {
         let Some(stdin) = &self.stdin else {
-            self.typed = Vec::new();
+            self.stdin_buffer = Vec::new();
             return;
         };
-        while !self.typed.is_empty() {
-            match write(stdin, &self.typed) {
-                Ok(count) => drop(self.typed.drain(..count)),
+        while !self.stdin_buffer.is_empty() {
+            match write(stdin, &self.stdin_buffer) {
+                Ok(count) => drop(self.stdin_buffer.drain(..count)),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return,
                 Err(_) => {
                     self.stdin = None;
-                    self.typed = Vec::new();
+                    self.stdin_buffer = Vec::new();
                     return;
                 }
             }
         }
-        self.typed = Vec::new();
-        if self.last_typed {
+        self.stdin_buffer = Vec::new();
+        if self.stdin_closing {
             self.stdin = None;
         }
     }
 
-    fn typist_left(&mut self) {
+    fn stdin_client_left(&mut self) {
         if self.launch.stdin_once {
             // What was typed before arrives first.
-            self.last_typed = true;
-            self.type_in();
+            self.stdin_closing = true;
+            self.write_stdin();
         }
     }
 
@@ -235,7 +242,7 @@ impl Container {
         let typed = self.attached.iter().any(|attached| attached.connection == connection && attached.stdin.is_some());
         self.attached.retain(|attached| attached.connection != connection);
         if typed {
-            self.typist_left();
+            self.stdin_client_left();
         }
     }
 

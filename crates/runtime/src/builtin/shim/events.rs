@@ -1,4 +1,4 @@
-//! The shim's loop: wait for something to happen, do what follows, tell who asked.
+//! The shim's poll loop: waits for requests, output, input and ended processes, and handles them.
 
 use std::{
     collections::BTreeMap,
@@ -21,19 +21,19 @@ use nix::{
 use super::{container::Container, log::Stream, reaper::Reaper};
 use crate::builtin::{
     paths::SandboxDir,
-    record::{Phase, Run},
-    wire::{Answer, Received, Request},
+    record::{Phase, RunRecord},
+    wire::{ReadOutcome, Request, Response},
 };
 
 mod connection;
-mod launching;
+mod pending_launch;
 mod requests;
 
 use connection::{Connection, Role};
-use launching::Launching;
+use pending_launch::PendingLaunch;
 
 /// How long containers have to end once killed.
-const LAST_GRACE: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 const BUFFER: usize = 64 << 10;
 
 pub struct Shim {
@@ -44,10 +44,10 @@ pub struct Shim {
     connections: BTreeMap<u64, Connection>,
     next: u64,
     containers: BTreeMap<u64, Container>,
-    launches: Vec<Launching>,
+    launches: Vec<PendingLaunch>,
     execs: Vec<Exec>,
     /// Ended before we knew whose they are.
-    unclaimed: Vec<(i32, i32, Option<i32>)>,
+    unassigned_exits: Vec<(i32, i32, Option<i32>)>,
     /// Who asked us to go, and until when we wait for the containers.
     ending: Option<(u64, Instant)>,
     buffer: Vec<u8>,
@@ -62,15 +62,15 @@ struct Exec {
 }
 
 #[derive(Clone, Copy)]
-enum What {
+enum PollSource {
     Listener,
     Signals,
     Connection(u64),
     Launch(usize),
     Output(u64, Stream),
-    Typed(u64, u64),
-    Watcher(u64, u64, Stream),
-    Stdin(u64),
+    AttachedStdin(u64, u64),
+    AttachedOutput(u64, u64, Stream),
+    ContainerStdin(u64),
 }
 
 impl Shim {
@@ -88,7 +88,7 @@ impl Shim {
             containers: BTreeMap::new(),
             launches: Vec::new(),
             execs: Vec::new(),
-            unclaimed: Vec::new(),
+            unassigned_exits: Vec::new(),
             ending: None,
             buffer: vec![0; BUFFER],
         })
@@ -100,17 +100,17 @@ impl Shim {
             for (what, flags) in ready {
                 self.handle(what, flags);
             }
-            self.keep_time(Instant::now());
+            self.enforce_deadlines(Instant::now());
             if let Some((connection, until)) = self.ending
                 && (self.containers.values().all(|container| !container.is_running()) || Instant::now() > until)
             {
-                self.answer(connection, &Answer::Done);
+                self.respond(connection, &Response::Done);
                 return Ok(());
             }
         }
     }
 
-    fn wait(&mut self) -> io::Result<Vec<(What, PollFlags)>> {
+    fn wait(&mut self) -> io::Result<Vec<(PollSource, PollFlags)>> {
         let now = Instant::now();
         let mut wake = self.next_deadline();
         let mut readable = Vec::new();
@@ -128,32 +128,34 @@ impl Shim {
             fds.push(PollFd::new(fd, flags));
         };
         let (input, output) = (PollFlags::POLLIN, PollFlags::POLLOUT);
-        add(What::Listener, self.listener.as_fd(), input);
-        add(What::Signals, self.signals.as_fd(), input);
+        add(PollSource::Listener, self.listener.as_fd(), input);
+        add(PollSource::Signals, self.signals.as_fd(), input);
         for (key, connection) in &self.connections {
             let flags = if connection.has_unsent() { input | output } else { input };
-            add(What::Connection(*key), connection.stream.as_fd(), flags);
+            add(PollSource::Connection(*key), connection.stream.as_fd(), flags);
         }
         for (index, launch) in self.launches.iter().enumerate() {
-            add(What::Launch(index), launch.channel.as_fd(), input);
+            add(PollSource::Launch(index), launch.channel.as_fd(), input);
         }
         for (key, container) in &self.containers {
             for stream in [Stream::Stdout, Stream::Stderr] {
                 if let (Some(file), true) = (&container.outputs[stream as usize], readable.contains(key)) {
-                    add(What::Output(*key, stream), file.as_fd(), input);
+                    add(PollSource::Output(*key, stream), file.as_fd(), input);
                 }
                 for attached in &container.attached {
-                    if let Some(fd) = attached.waits_for(stream) {
-                        add(What::Watcher(*key, attached.connection, stream), fd.as_fd(), output);
+                    if let Some(fd) = attached.pending_output(stream) {
+                        add(PollSource::AttachedOutput(*key, attached.connection, stream), fd.as_fd(), output);
                     }
                 }
             }
             match &container.stdin {
-                Some(stdin) if !container.typed.is_empty() => add(What::Stdin(*key), stdin.as_fd(), output),
+                Some(stdin) if !container.stdin_buffer.is_empty() => {
+                    add(PollSource::ContainerStdin(*key), stdin.as_fd(), output)
+                }
                 Some(_) => {
                     for attached in &container.attached {
                         if let Some(fd) = &attached.stdin {
-                            add(What::Typed(*key, attached.connection), fd.as_fd(), input);
+                            add(PollSource::AttachedStdin(*key, attached.connection), fd.as_fd(), input);
                         }
                     }
                 }
@@ -175,37 +177,37 @@ impl Shim {
         Ok(ready)
     }
 
-    fn handle(&mut self, what: What, flags: PollFlags) {
+    fn handle(&mut self, what: PollSource, flags: PollFlags) {
         match what {
-            What::Listener => self.accept(),
-            What::Signals => {
+            PollSource::Listener => self.accept(),
+            PollSource::Signals => {
                 // Asked to end by anything but a request, the shim stays: its containers would end with it.
                 while let Ok(Some(_)) = self.signals.read_signal() {}
                 self.reap();
             }
-            What::Connection(key) => self.on_connection(key, flags),
-            What::Launch(index) => self.on_launch(index),
-            What::Output(key, stream) => {
+            PollSource::Connection(key) => self.handle_connection(key, flags),
+            PollSource::Launch(index) => self.handle_launch(index),
+            PollSource::Output(key, stream) => {
                 if let Some(container) = self.containers.get_mut(&key) {
-                    container.take(stream, &mut self.buffer);
+                    container.read_output(stream, &mut self.buffer);
                 }
             }
-            What::Watcher(key, connection, stream) => {
+            PollSource::AttachedOutput(key, connection, stream) => {
                 if let Some(container) = self.containers.get_mut(&key)
                     && let Some(attached) = container.attached.iter_mut().find(|one| one.connection == connection)
                 {
-                    attached.push(stream, Instant::now());
+                    attached.flush(stream, Instant::now());
                 }
                 self.release_attached(key);
             }
-            What::Typed(key, connection) => {
+            PollSource::AttachedStdin(key, connection) => {
                 if let Some(container) = self.containers.get_mut(&key) {
-                    container.read_typed(connection, &mut self.buffer[..4096]);
+                    container.read_stdin(connection, &mut self.buffer[..4096]);
                 }
             }
-            What::Stdin(key) => {
+            PollSource::ContainerStdin(key) => {
                 if let Some(container) = self.containers.get_mut(&key) {
-                    container.type_in();
+                    container.write_stdin();
                 }
             }
         }
@@ -215,11 +217,11 @@ impl Shim {
         let launches = self.launches.iter().map(|launch| launch.deadline);
         let execs = self.execs.iter().filter_map(|exec| exec.deadline);
         let attached = self.containers.values().flat_map(|container| &container.attached);
-        let stuck = attached.filter_map(|attached| attached.gives_up_at());
+        let stuck = attached.filter_map(|attached| attached.deadline());
         launches.chain(execs).chain(stuck).chain(self.ending.map(|(_, until)| until)).min()
     }
 
-    fn keep_time(&mut self, now: Instant) {
+    fn enforce_deadlines(&mut self, now: Instant) {
         self.end_slow_launches(now);
         for exec in &mut self.execs {
             if exec.deadline.is_some_and(|deadline| deadline <= now) {
@@ -234,7 +236,7 @@ impl Shim {
             .containers
             .values()
             .flat_map(|container| &container.attached)
-            .filter(|attached| attached.gives_up_at().is_some_and(|at| at <= now))
+            .filter(|attached| attached.deadline().is_some_and(|at| at <= now))
             .map(|attached| attached.connection)
             .collect();
         for connection in stuck {
@@ -251,7 +253,7 @@ impl Shim {
         }
     }
 
-    fn on_connection(&mut self, key: u64, flags: PollFlags) {
+    fn handle_connection(&mut self, key: u64, flags: PollFlags) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         if flags.contains(PollFlags::POLLOUT) && connection.flush().is_err() {
             return self.close(key);
@@ -259,15 +261,15 @@ impl Shim {
         if !flags.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
             return;
         }
-        match connection.inbox.fill(&connection.stream) {
-            Ok(Received::Nothing) => return,
-            Ok(Received::Some) => {}
-            Ok(Received::Closed) | Err(_) => return self.close(key),
+        match connection.frames.fill(&connection.stream) {
+            Ok(ReadOutcome::WouldBlock) => return,
+            Ok(ReadOutcome::Data) => {}
+            Ok(ReadOutcome::Closed) | Err(_) => return self.close(key),
         }
         loop {
             let Some(connection) = self.connections.get_mut(&key) else { return };
-            match connection.inbox.take::<Request>() {
-                Ok(Some((request, fds))) => self.request(key, request, fds),
+            match connection.frames.take::<Request>() {
+                Ok(Some((request, fds))) => self.handle_request(key, request, fds),
                 Ok(None) => return,
                 Err(_) => return self.close(key),
             }
@@ -283,17 +285,17 @@ impl Shim {
         }
     }
 
-    fn answer(&mut self, key: u64, answer: &Answer) {
+    fn respond(&mut self, key: u64, answer: &Response) {
         if let Some(connection) = self.connections.get_mut(&key)
-            && connection.say(answer, None).is_err()
+            && connection.send(answer, None).is_err()
         {
             self.close(key);
         }
     }
 
     /// Tells all who watch how things are now.
-    fn tell(&mut self) {
-        let runs = Answer::Runs(self.runs());
+    fn notify_watchers(&mut self) {
+        let runs = Response::Runs(self.run_records());
         let watching: Vec<u64> = self
             .connections
             .iter()
@@ -301,11 +303,11 @@ impl Shim {
             .map(|(key, _)| *key)
             .collect();
         for key in watching {
-            self.answer(key, &runs);
+            self.respond(key, &runs);
         }
     }
 
-    fn runs(&self) -> Vec<Run> {
+    fn run_records(&self) -> Vec<RunRecord> {
         self.containers.values().map(|container| container.run.clone()).collect()
     }
 
@@ -317,26 +319,26 @@ impl Shim {
                 Ok(WaitStatus::StillAlive) | Err(_) => return,
                 Ok(_) => continue,
             };
-            if !self.claim(pid, code, signal) && !self.launches.is_empty() {
-                self.unclaimed.push((pid, code, signal));
+            if !self.assign_exit(pid, code, signal) && !self.launches.is_empty() {
+                self.unassigned_exits.push((pid, code, signal));
             }
         }
     }
 
     /// Whose end is this? False if nobody's that we know.
-    fn claim(&mut self, pid: i32, code: i32, signal: Option<i32>) -> bool {
+    fn assign_exit(&mut self, pid: i32, code: i32, signal: Option<i32>) -> bool {
         let ended =
             self.containers.iter_mut().find(|(_, container)| container.is_running() && container.pid() == Some(pid));
         if let Some((key, container)) = ended {
             let key = *key;
-            container.ended(code, signal);
+            container.record_exit(code, signal);
             self.release_attached(key);
-            self.tell();
+            self.notify_watchers();
             return true;
         }
         let Some(index) = self.execs.iter().position(|exec| exec.pid == pid) else { return false };
         let exec = self.execs.swap_remove(index);
-        self.answer(exec.connection, &Answer::Ended { exit_code: code, timed_out: exec.timed_out });
+        self.respond(exec.connection, &Response::Ended { exit_code: code, timed_out: exec.timed_out });
         true
     }
 
@@ -349,7 +351,7 @@ impl Shim {
             container.attached.iter().filter(|one| !one.is_behind()).map(|one| one.connection).collect();
         container.attached.retain(|one| !done.contains(&one.connection));
         for connection in done {
-            self.answer(connection, &Answer::Ended { exit_code, timed_out: false });
+            self.respond(connection, &Response::Ended { exit_code, timed_out: false });
         }
     }
 

@@ -39,17 +39,17 @@ pub struct Program {
     /// Mounts that the machine shall not reach any more; empty for a process that joins.
     pub private: Vec<PathBuf>,
     /// For a process that joins: libcontainer joins every namespace of the container but this one.
-    pub users: Option<Rc<JoinUsers>>,
+    pub users: Option<Rc<UserNamespaceJoin>>,
 }
 
 /// The user namespace to join.
-pub struct JoinUsers {
+pub struct UserNamespaceJoin {
     pub namespace: OwnedFd,
     /// The host's id of the user.
     pub owner: u32,
 }
 
-impl JoinUsers {
+impl UserNamespaceJoin {
     /// Until now this is root of the machine. It ends as the container's user, with capabilities over the pod's namespaces alone.
     fn enter(&self, spec: &Spec) -> Result<(), String> {
         for fd in [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()] {
@@ -129,7 +129,7 @@ impl Program {
         if self.no_new_privileges {
             self.filter()?;
         }
-        execv(&found_c, &arguments).map_err(|error| format!("exec: {program:?}: {}", words(error)))
+        execv(&found_c, &arguments).map_err(|error| format!("exec: {program:?}: {}", errno_text(error)))
     }
 
     fn filter(&self) -> Result<(), String> {
@@ -155,7 +155,7 @@ fn find(program: &str, path: &str) -> Result<PathBuf, String> {
             Ok(meta) if meta.is_dir() => Err(format!("exec: {program:?}: is a directory")),
             Ok(meta) if meta.permissions().mode() & 0o111 == 0 => Err(format!("exec: {program:?}: permission denied")),
             Ok(_) => Ok(PathBuf::from(program)),
-            Err(error) => Err(format!("exec: {program:?}: stat {program}: {}", io_words(&error))),
+            Err(error) => Err(format!("exec: {program:?}: stat {program}: {}", io_error_text(&error))),
         };
     }
     let mut denied = false;
@@ -173,29 +173,29 @@ fn find(program: &str, path: &str) -> Result<PathBuf, String> {
     }
 }
 
-fn words(error: Errno) -> String {
+fn errno_text(error: Errno) -> String {
     error.desc().to_lowercase()
 }
 
-fn io_words(error: &io::Error) -> String {
-    error.raw_os_error().map_or_else(|| error.to_string(), |code| words(Errno::from_raw(code)))
+fn io_error_text(error: &io::Error) -> String {
+    error.raw_os_error().map_or_else(|| error.to_string(), |code| errno_text(Errno::from_raw(code)))
 }
 
 /// Gives up all capabilities but these, for this process and all it will become.
 fn keep_only(names: &[String]) -> Result<(), String> {
-    let told = |error: caps::errors::CapsError| error.to_string();
+    let text = |error: caps::errors::CapsError| error.to_string();
     let keep: CapsHashSet = names.iter().filter_map(|name| name.parse::<Capability>().ok()).collect();
-    let have = caps::read(None, CapSet::Permitted).map_err(told)?;
-    let bounding = caps::read(None, CapSet::Bounding).map_err(told)?;
+    let have = caps::read(None, CapSet::Permitted).map_err(text)?;
+    let bounding = caps::read(None, CapSet::Bounding).map_err(text)?;
     for capability in bounding.difference(&keep) {
-        caps::drop(None, CapSet::Bounding, *capability).map_err(told)?;
+        caps::drop(None, CapSet::Bounding, *capability).map_err(text)?;
     }
     let _ = caps::clear(None, CapSet::Ambient);
-    caps::clear(None, CapSet::Inheritable).map_err(told)?;
+    caps::clear(None, CapSet::Inheritable).map_err(text)?;
     // What this machine does not have itself cannot be given.
     let keep: CapsHashSet = keep.intersection(&have).copied().collect();
-    caps::set(None, CapSet::Effective, &keep).map_err(told)?;
-    caps::set(None, CapSet::Permitted, &keep).map_err(told)
+    caps::set(None, CapSet::Effective, &keep).map_err(text)?;
+    caps::set(None, CapSet::Permitted, &keep).map_err(text)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Starting a process in a container, in a copy of the shim that lives no longer than that.
+//! Starts a process in a container by libcontainer, in a forked copy of the shim that ends when it is done.
 //!
 //! libcontainer clones and then allocates, so it must run in a process of one thread, and it waits for its children without
 //! a limit. The copy reports through a socket; when that closes, the program runs, or everybody who could
@@ -16,9 +16,9 @@ use std::{
 
 use libcontainer::{
     container::{Container, builder::ContainerBuilder},
-    error::LibcontainerError,
     syscall::syscall::SyscallType,
 };
+use mainstay_errors::{error_chain, with_path};
 use mainstay_files::{create_private_dir, restrict_file};
 use nix::{
     mount::{MsFlags, mount},
@@ -29,22 +29,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    causes,
-    executor::{JoinUsers, Program},
+    executor::{Program, UserNamespaceJoin},
+    libcontainer_log,
 };
 use crate::{
     builtin::{
         cgroup::Cgroup,
         paths::ContainerDir,
-        record::{self, Launch, Staging},
+        record::{self, LaunchSpec, Staging},
         seccomp, staging, sys, wire,
     },
-    error::{at_path, chain},
     idmap,
     observed::ContainerId,
 };
 
-/// What the copy, or the process that becomes the program, has to say.
+/// What the copy, or the process that becomes the program, reports to the shim.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Report {
     Pid(i32),
@@ -73,27 +72,27 @@ pub struct Stdio {
     pub stderr: Option<OwnedFd>,
 }
 
-pub struct Job {
+pub struct LaunchJob {
     pub id: ContainerId,
     pub dir: ContainerDir,
-    pub launch: Launch,
+    pub launch: LaunchSpec,
     pub stdio: Stdio,
-    pub what: What,
+    pub kind: LaunchKind,
 }
 
-pub enum What {
+pub enum LaunchKind {
     Container,
     Exec { command: Vec<String>, tty: bool },
 }
 
 /// Runs in the copy, and ends it.
-pub fn run(job: Job, channel: OwnedFd) -> i32 {
+pub fn run(job: LaunchJob, channel: OwnedFd) -> i32 {
     sys::default_signals();
     let channel = Rc::new(channel);
-    let _ = causes::follow(&channel);
-    let done = match job.what {
-        What::Container => container(job, &channel),
-        What::Exec { .. } => exec(job, &channel),
+    let _ = libcontainer_log::forward_errors(&channel);
+    let done = match job.kind {
+        LaunchKind::Container => launch_container(job, &channel),
+        LaunchKind::Exec { .. } => launch_exec(job, &channel),
     };
     match done {
         Ok(()) => 0,
@@ -104,16 +103,16 @@ pub fn run(job: Job, channel: OwnedFd) -> i32 {
     }
 }
 
-fn container(job: Job, channel: &Rc<OwnedFd>) -> Result<(), String> {
+fn launch_container(job: LaunchJob, channel: &Rc<OwnedFd>) -> Result<(), String> {
     let launch = &job.launch;
-    let group = Cgroup::at(launch.cgroup.clone());
+    let group = Cgroup::new(launch.cgroup.clone());
     group.create().map_err(|error| format!("make the container's cgroup: {error}"))?;
     group.limit(&launch.resources).map_err(|error| format!("limit the container: {error}"))?;
     if let Some(adjust) = launch.resources.oom_score_adj {
         // Lowering it takes CAP_SYS_RESOURCE, which a machine may lack; no reason to run nothing.
         let _ = fs::write("/proc/self/oom_score_adj", adjust.to_string());
     }
-    part_mounts(launch).map_err(|error| format!("make the container's mounts: {error}"))?;
+    enter_mount_namespace(launch).map_err(|error| format!("make the container's mounts: {error}"))?;
 
     // What libcontainer records in it is as open as it likes.
     create_private_dir(&job.dir.oci()).map_err(|error| format!("record the container: {error}"))?;
@@ -123,26 +122,30 @@ fn container(job: Job, channel: &Rc<OwnedFd>) -> Result<(), String> {
         .with_executor(program)
         .with_console_socket(console.as_ref().map(|console| console.path.clone()))
         .with_root_path(job.dir.oci())
-        .map_err(told)?;
-    let mut container: Container =
-        builder.as_init(job.dir.path()).with_systemd(false).as_sibling(true).build().map_err(told)?;
+        .map_err(|error| error_chain(&error))?;
+    let mut container: Container = builder
+        .as_init(job.dir.path())
+        .with_systemd(false)
+        .as_sibling(true)
+        .build()
+        .map_err(|error| error_chain(&error))?;
     let pid = container.pid().ok_or("the container has no process")?;
     report(channel, &Report::Pid(pid.as_raw()));
     if let Some(console) = console {
         console.forward(channel)?;
     }
-    container.start().map_err(told)
+    container.start().map_err(|error| error_chain(&error))
 }
 
-fn exec(job: Job, channel: &Rc<OwnedFd>) -> Result<(), String> {
-    let What::Exec { command, tty } = &job.what else { return Err("not an exec".into()) };
+fn launch_exec(job: LaunchJob, channel: &Rc<OwnedFd>) -> Result<(), String> {
+    let LaunchKind::Exec { command, tty } = &job.kind else { return Err("not an exec".into()) };
     let mut spec: Value = record::read(&job.dir.config()).map_err(|error| error.to_string())?;
     let mut process = spec["process"].take();
     process["args"] = json!(command);
     process["terminal"] = json!(tty);
     let file = job.dir.path().join(format!("exec-{}.json", std::process::id()));
     record::write(&file, &process).map_err(|error| error.to_string())?;
-    let _remove = Remove(file.clone());
+    let _remove = RemoveOnDrop(file.clone());
     if let Some(staging) = &job.launch.staging {
         // libcontainer looks for the root directory before it joins the container, where alone it is.
         stage_root(staging).map_err(|error| error.to_string())?;
@@ -155,9 +158,9 @@ fn exec(job: Job, channel: &Rc<OwnedFd>) -> Result<(), String> {
         .with_executor(program)
         .with_console_socket(console.as_ref().map(|console| console.path.clone()))
         .with_root_path(job.dir.oci())
-        .map_err(told)?;
+        .map_err(|error| error_chain(&error))?;
     let tenant = builder.as_tenant().with_detach(true).as_sibling(true).with_process(Some(file));
-    let pid = tenant.build().map_err(told)?;
+    let pid = tenant.build().map_err(|error| error_chain(&error))?;
     report(channel, &Report::Pid(pid.as_raw()));
     match console {
         Some(console) => console.forward(channel),
@@ -165,7 +168,7 @@ fn exec(job: Job, channel: &Rc<OwnedFd>) -> Result<(), String> {
     }
 }
 
-fn program(launch: &Launch, channel: &Rc<OwnedFd>, private: Vec<PathBuf>) -> Result<Program, String> {
+fn program(launch: &LaunchSpec, channel: &Rc<OwnedFd>, private: Vec<PathBuf>) -> Result<Program, String> {
     Ok(Program {
         channel: Rc::clone(channel),
         capabilities: launch.capabilities.clone(),
@@ -177,13 +180,13 @@ fn program(launch: &Launch, channel: &Rc<OwnedFd>, private: Vec<PathBuf>) -> Res
 }
 
 /// libcontainer 0.7 leaves the user namespace out when a process joins a container.
-fn join_users(launch: &Launch) -> Result<Option<Rc<JoinUsers>>, String> {
+fn join_users(launch: &LaunchSpec) -> Result<Option<Rc<UserNamespaceJoin>>, String> {
     let Some(staging) = &launch.staging else { return Ok(None) };
     if !staging.holder.is_alive() {
         return Err("the process that holds the pod's user namespace has ended".into());
     }
     let namespace = idmap::open_namespace(staging.holder.pid).map_err(|error| error.to_string())?;
-    Ok(Some(Rc::new(JoinUsers { namespace, owner: launch.stdio_owner })))
+    Ok(Some(Rc::new(UserNamespaceJoin { namespace, owner: launch.stdio_owner })))
 }
 
 fn with_stdio(mut builder: ContainerBuilder, stdio: Stdio) -> ContainerBuilder {
@@ -200,7 +203,7 @@ fn with_stdio(mut builder: ContainerBuilder, stdio: Stdio) -> ContainerBuilder {
 }
 
 /// Into a mount namespace of its own, which the container's is made from.
-fn part_mounts(launch: &Launch) -> io::Result<()> {
+fn enter_mount_namespace(launch: &LaunchSpec) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     // These stay tied to the machine: taken before anything else is cut off from it.
     let shared: Vec<OwnedFd> = launch
@@ -216,11 +219,11 @@ fn part_mounts(launch: &Launch) -> io::Result<()> {
         create_private_dir(&to.stage)?;
         move_mount(tree.as_fd(), "", rustix::fs::CWD, &to.stage, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     }
-    launch.staging.as_ref().map_or(Ok(()), stage)
+    launch.staging.as_ref().map_or(Ok(()), stage_mounts)
 }
 
 /// Places what a container in a user namespace is made of where its user can reach it, with the owners it shall see.
-fn stage(staging: &Staging) -> io::Result<()> {
+fn stage_mounts(staging: &Staging) -> io::Result<()> {
     if !staging.holder.is_alive() {
         return Err(io::Error::other("the process that holds the pod's user namespace has ended"));
     }
@@ -230,35 +233,35 @@ fn stage(staging: &Staging) -> io::Result<()> {
     let trees = staging.mounts.iter().map(|mount| match mount.idmapped {
         true => idmap::clone_mount(&mount.source, users.as_fd()),
         false => open_tree(rustix::fs::CWD, &mount.source, clone)
-            .map_err(|error| at_path("clone the mount of", &mount.source, &error.into())),
+            .map_err(|error| with_path("clone the mount of", &mount.source, &error.into())),
     });
     let trees: Vec<OwnedFd> = trees.collect::<io::Result<_>>()?;
-    cover(&staging.directory)?;
+    mount_tmpfs_over(&staging.directory)?;
     for (tree, to) in trees.iter().zip(&staging.mounts) {
         let path = staging.directory.join(&to.name);
         let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(tree)?.st_mode);
         let made = if kind.is_dir() { fs::create_dir(&path) } else { fs::File::create_new(&path).map(drop) };
-        made.map_err(|error| at_path("make", &path, &error))?;
+        made.map_err(|error| with_path("make", &path, &error))?;
         move_mount(tree.as_fd(), "", rustix::fs::CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-            .map_err(|error| at_path("move a mount to", &path, &error.into()))?;
+            .map_err(|error| with_path("move a mount to", &path, &error.into()))?;
     }
     Ok(())
 }
 
 /// An empty directory that everybody can look into, over what lies there.
-fn cover(directory: &Path) -> io::Result<()> {
+fn mount_tmpfs_over(directory: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("tmpfs"), directory, Some("tmpfs"), flags, Some("mode=755,size=1m"))
-        .map_err(|error| at_path("mount a tmpfs at", directory, &error.into()))
+        .map_err(|error| with_path("mount a tmpfs at", directory, &error.into()))
 }
 
 /// The root directory's name alone, for a process that joins the container.
 fn stage_root(wanted: &Staging) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
-    cover(&wanted.directory)?;
+    mount_tmpfs_over(&wanted.directory)?;
     let root = wanted.directory.join(staging::ROOT);
-    fs::create_dir(&root).map_err(|error| at_path("make", &root, &error))
+    fs::create_dir(&root).map_err(|error| with_path("make", &root, &error))
 }
 
 /// Where libcontainer hands over the terminal it made inside the container.
@@ -268,7 +271,7 @@ struct Console {
 }
 
 impl Console {
-    fn listen(job: &Job, wanted: bool) -> Result<Option<Self>, String> {
+    fn listen(job: &LaunchJob, wanted: bool) -> Result<Option<Self>, String> {
         if !wanted {
             return Ok(None);
         }
@@ -312,14 +315,10 @@ impl Drop for Console {
     }
 }
 
-struct Remove(PathBuf);
+struct RemoveOnDrop(PathBuf);
 
-impl Drop for Remove {
+impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
-}
-
-fn told(error: LibcontainerError) -> String {
-    chain(&error)
 }

@@ -1,4 +1,4 @@
-//! A container's log: CRI's lines, set aside at their limit, never more than so many files.
+//! Writes a container's log in the CRI format and rotates it: at most so many files of at most so many bytes.
 //!
 //! Logging must not harm what is logged: a disk that is full loses output, which is counted and said in
 //! the log once there is room, but stops neither the container nor the shim.

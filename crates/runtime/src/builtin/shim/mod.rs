@@ -17,6 +17,7 @@ use std::{
     process::ExitCode,
 };
 
+use mainstay_errors::{error_chain, with_path};
 use mainstay_files::restrict_file;
 use nix::{
     sched::{CloneFlags, setns, unshare},
@@ -26,24 +27,21 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 use super::{cgroup::Cgroup, paths::SandboxDir, record, record::SandboxRecord};
-use crate::{
-    error::{at_path, chain},
-    spec::{PidMode, SandboxSpec},
-};
+use crate::spec::{PidMode, SandboxSpec};
 
-mod attached;
-mod causes;
+mod attached_client;
 mod container;
 mod events;
 mod executor;
 mod launch;
+mod libcontainer_log;
 mod log;
 mod loopback;
 mod reaper;
 
-/// What the shim says of itself when all is made.
+/// The line that a shim prints once the sandbox is set up, or could not be.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Hello {
+pub enum StartupReport {
     /// With the pid of the pod's first process, if its containers share their processes.
     Ready {
         reaper: Option<i32>,
@@ -59,15 +57,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (Some(directory), Some(socket)) = (arguments.next(), arguments.next()) else {
         return ExitCode::from(64);
     };
-    match begin(SandboxDir(directory.clone()), &socket) {
+    match set_up(SandboxDir(directory.clone()), &socket) {
         Ok((listener, spec, reaper)) => {
             // An agent that is gone will never know of us: then there must be nothing to know.
             let pid = reaper.as_ref().map(|reaper| reaper.pid);
-            let said = say(&Hello::Ready {
+            let said = report_startup(&StartupReport::Ready {
                 reaper: pid.filter(|_| spec.pid == PidMode::Pod),
                 users: pid.filter(|_| spec.users.is_some()),
             });
-            if said.and_then(|()| silence()).is_err() {
+            if said.and_then(|()| detach_stdio()).is_err() {
                 let _ = std::fs::remove_file(&socket);
                 return ExitCode::FAILURE;
             }
@@ -77,30 +75,30 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
         }
         Err(error) => {
-            let _ = say(&Hello::Failed(chain(&error)));
+            let _ = report_startup(&StartupReport::Failed(error_chain(&error)));
             ExitCode::FAILURE
         }
     }
 }
 
-fn say(hello: &Hello) -> io::Result<()> {
-    let mut line = serde_json::to_vec(hello)?;
+fn report_startup(startup: &StartupReport) -> io::Result<()> {
+    let mut line = serde_json::to_vec(startup)?;
     line.push(b'\n');
     io::stdout().write_all(&line)?;
     io::stdout().flush()
 }
 
-fn begin(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, SandboxSpec, Option<reaper::Reaper>)> {
+fn set_up(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, SandboxSpec, Option<reaper::Reaper>)> {
     let record: SandboxRecord =
-        record::read(&directory.record()).map_err(|error| at_path("read", &directory.record(), &error))?;
+        record::read(&directory.record()).map_err(|error| with_path("read", &directory.record(), &error))?;
     let spec = record.spec.clone();
     // Already so if whoever started us made it the leader of a group.
     let _ = setsid();
     prctl::set_child_subreaper(true)?;
     prctl::set_name(c"mainstay-shim")?;
-    let group = Cgroup::at(record.cgroup().join("shim"));
-    group.create().map_err(|error| told("make the pod's cgroup", &error))?;
-    group.add(std::process::id() as i32).map_err(|error| told("enter the pod's cgroup", &error))?;
+    let group = Cgroup::new(record.cgroup().join("shim"));
+    group.create().map_err(|error| with_context("make the pod's cgroup", &error))?;
+    group.add(std::process::id() as i32).map_err(|error| with_context("enter the pod's cgroup", &error))?;
 
     let mut flags = CloneFlags::empty();
     if !spec.host_network {
@@ -110,22 +108,22 @@ fn begin(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, Sand
         flags |= CloneFlags::CLONE_NEWIPC;
     }
     let sysctls = if spec.users.is_some() { &spec.sysctls } else { &BTreeMap::new() };
-    let wanted = reaper::Wanted { pids: spec.pid == PidMode::Pod, users: spec.users, others: flags, sysctls };
+    let options = reaper::ReaperOptions { pids: spec.pid == PidMode::Pod, users: spec.users, others: flags, sysctls };
     let reaper = match spec.users {
         Some(_) => {
-            let reaper = reaper::Reaper::start(&wanted)?;
-            join_namespaces(reaper.pid, flags).map_err(|error| told("join the pod's namespaces", &error))?;
+            let reaper = reaper::Reaper::start(&options)?;
+            join_namespaces(reaper.pid, flags).map_err(|error| with_context("join the pod's namespaces", &error))?;
             Some(reaper)
         }
         None => {
-            unshare(flags).map_err(|error| told("make the pod's namespaces", &error.into()))?;
+            unshare(flags).map_err(|error| with_context("make the pod's namespaces", &error.into()))?;
             // After them: it shares them.
-            wanted.pids.then(|| reaper::Reaper::start(&wanted)).transpose()?
+            options.pids.then(|| reaper::Reaper::start(&options)).transpose()?
         }
     };
     if !spec.host_network {
-        loopback::bring_up().map_err(|error| told("bring up the loopback interface", &error))?;
-        nix::unistd::sethostname(&spec.hostname).map_err(|error| told("set the host name", &error.into()))?;
+        loopback::bring_up().map_err(|error| with_context("bring up the loopback interface", &error))?;
+        nix::unistd::sethostname(&spec.hostname).map_err(|error| with_context("set the host name", &error.into()))?;
     }
     if spec.users.is_none() {
         for (name, value) in &spec.sysctls {
@@ -133,7 +131,7 @@ fn begin(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, Sand
         }
     }
     let _ = std::fs::remove_file(socket);
-    let listener = UnixListener::bind(socket).map_err(|error| told("listen", &error))?;
+    let listener = UnixListener::bind(socket).map_err(|error| with_context("listen", &error))?;
     restrict_file(socket)?;
     listener.set_nonblocking(true)?;
     Ok((listener, spec, reaper))
@@ -148,13 +146,13 @@ fn join_namespaces(pid: i32, flags: CloneFlags) -> io::Result<()> {
     Ok(())
 }
 
-fn told(doing: &str, error: &io::Error) -> io::Error {
+fn with_context(doing: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{doing}: {error}"))
 }
 
 /// `a.b.c` or, where a part has dots itself, `a/b/c`.
 fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
-    let doing = |error: &io::Error| told(&format!("set sysctl {name}={value}"), error);
+    let doing = |error: &io::Error| with_context(&format!("set sysctl {name}={value}"), error);
     let path = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     if path.split('/').any(|part| part.is_empty() || part == "..") {
         return Err(doing(&io::ErrorKind::InvalidInput.into()));
@@ -163,7 +161,7 @@ fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
 }
 
 /// What the agent gave us as standard streams is the agent's.
-fn silence() -> io::Result<()> {
+fn detach_stdio() -> io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     nix::unistd::dup2_stdin(&null)?;
     nix::unistd::dup2_stdout(&null)?;

@@ -11,6 +11,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
+use mainstay_errors::{append_cause, with_path};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -24,11 +25,7 @@ use nix::{
     unistd::{Gid, Pid, Uid, pipe2, setgroups, setresgid, setresuid},
 };
 
-use crate::{
-    builtin::sys::fork_into,
-    error::{at_path, join},
-    idmap::UserNamespace,
-};
+use crate::{builtin::sys::fork_into, idmap::UserNamespace};
 
 pub struct Reaper {
     pub pid: i32,
@@ -37,7 +34,7 @@ pub struct Reaper {
 }
 
 /// The namespaces that it is to hold.
-pub struct Wanted<'a> {
+pub struct ReaperOptions<'a> {
     /// Containers see each other's processes.
     pub pids: bool,
     pub users: Option<UserNamespace>,
@@ -48,7 +45,7 @@ pub struct Wanted<'a> {
 }
 
 impl Reaper {
-    pub fn start(wanted: &Wanted<'_>) -> io::Result<Self> {
+    pub fn start(options: &ReaperOptions<'_>) -> io::Result<Self> {
         let (listen, lifeline) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
         let (mut answers, answer) = io::pipe()?;
         let (mut mapped, map) = io::pipe()?;
@@ -58,7 +55,7 @@ impl Reaper {
         let helper = fork_into(|| {
             map = None;
             let Some(mut say) = answer.take() else { return 1 };
-            let mut born = enter(wanted, &mut say, &mut mapped);
+            let mut born = enter(options, &mut say, &mut mapped);
             let mut say = Some(say);
             if born.is_ok() {
                 let child = fork_into(|| {
@@ -75,7 +72,7 @@ impl Reaper {
             }
         })?;
         drop((answer, listen, mapped));
-        let made = match (wanted.users, &mut map) {
+        let made = match (options.users, &mut map) {
             (Some(users), Some(map)) => write_maps(&mut answers, map, helper, users),
             _ => Ok(()),
         };
@@ -86,15 +83,15 @@ impl Reaper {
         read?;
         match (said.parse(), made) {
             (Ok(pid), Ok(())) => Ok(Self { pid, _lifeline: lifeline }),
-            (_, Err(error)) => Err(io::Error::other(join(error.to_string(), &said))),
+            (_, Err(error)) => Err(io::Error::other(append_cause(error.to_string(), &said))),
             (Err(_), Ok(())) => Err(io::Error::other(said)),
         }
     }
 }
 
 /// In the helper: makes the namespaces, and becomes root of the new user namespace.
-fn enter(wanted: &Wanted<'_>, answer: &mut io::PipeWriter, mapped: &mut io::PipeReader) -> io::Result<()> {
-    if wanted.users.is_some() {
+fn enter(options: &ReaperOptions<'_>, answer: &mut io::PipeWriter, mapped: &mut io::PipeReader) -> io::Result<()> {
+    if options.users.is_some() {
         let made = unshare(CloneFlags::CLONE_NEWUSER);
         answer.write_all(b"\n")?;
         made.map_err(|error| failed("make the pod's user namespace", error))?;
@@ -104,12 +101,12 @@ fn enter(wanted: &Wanted<'_>, answer: &mut io::PipeWriter, mapped: &mut io::Pipe
             .and_then(|()| setresgid(root.1, root.1, root.1))
             .and_then(|()| setresuid(root.0, root.0, root.0))
             .map_err(|error| failed("become root of the pod's user namespace", error))?;
-        unshare(wanted.others).map_err(|error| failed("make the pod's namespaces", error))?;
-        for (name, value) in wanted.sysctls {
+        unshare(options.others).map_err(|error| failed("make the pod's namespaces", error))?;
+        for (name, value) in options.sysctls {
             super::set_sysctl(name, value)?;
         }
     }
-    if wanted.pids {
+    if options.pids {
         unshare(CloneFlags::CLONE_NEWPID).map_err(|error| failed("make the pod's process namespace", error))?;
     }
     Ok(())
@@ -129,14 +126,14 @@ fn write_maps(
     answers.read_exact(&mut [0])?;
     for file in ["uid_map", "gid_map"] {
         let path = format!("/proc/{helper}/{file}");
-        fs::write(&path, users.map()).map_err(|error| at_path("write", path.as_ref(), &error))?;
+        fs::write(&path, users.map()).map_err(|error| with_path("write", path.as_ref(), &error))?;
     }
     map.write_all(b"\n")
 }
 
 fn reap(lifeline: &OwnedFd) {
     let _ = prctl::set_name(c"mainstay-init");
-    let _ = super::silence();
+    let _ = super::detach_stdio();
     let mask = SigSet::from(Signal::SIGCHLD);
     let _ = mask.thread_block();
     let Ok(signals) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else { return };

@@ -15,7 +15,7 @@ impl Case {
 
     fn add(&self, plain: &[u8], blob: &[u8], digest: Option<&str>) -> Result<(), LayerError> {
         let diff_id = super::digest(plain);
-        add(&self.files, &Wanted { chain_id: &diff_id, diff_id: &diff_id, digest, below: &[] }, blob)
+        add(&self.files, &ExpectedLayer { chain_id: &diff_id, diff_id: &diff_id, digest, below: &[] }, blob)
     }
 
     fn count(&self, part: &str) -> usize {
@@ -30,7 +30,7 @@ fn tar() -> Vec<u8> {
 #[test]
 fn chain_ids_are_those_of_the_specification() {
     let ids = ["sha256:aa".to_owned(), "sha256:bb".to_owned(), "sha256:cc".to_owned()];
-    let chain = chain(&ids);
+    let chain = chain_ids(&ids);
     assert_eq!(chain[0], "sha256:aa");
     assert_eq!(chain[1], digest(b"sha256:aa sha256:bb"));
     assert_eq!(chain[2], digest(format!("{} sha256:cc", chain[1]).as_bytes()));
@@ -96,13 +96,13 @@ fn a_layer_is_extracted_once_however_many_ask() {
     });
     assert_eq!((case.count("layers"), case.count("scratch")), (1, 0));
     let diff_id = digest(&plain);
-    let wanted = Wanted { chain_id: &diff_id, diff_id: &diff_id, digest: None, below: &[] };
+    let wanted = ExpectedLayer { chain_id: &diff_id, diff_id: &diff_id, digest: None, below: &[] };
     add(&case.files, &wanted, io::empty()).expect("what is there was asked for again");
 }
 
 #[test]
 fn ids_that_are_paths_are_refused() {
     let case = Case::new();
-    let wanted = Wanted { chain_id: "sha256:../../x", diff_id: "x", digest: None, below: &[] };
+    let wanted = ExpectedLayer { chain_id: "sha256:../../x", diff_id: "x", digest: None, below: &[] };
     assert!(matches!(add(&case.files, &wanted, io::empty()), Err(LayerError::Digest(_))));
 }

@@ -406,3 +406,38 @@ async fn a_pull_that_is_given_up_leaves_nothing_that_counts() {
     server.faults.lock().clear();
     test.store.pull(&server.name("v1"), None).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_registry_that_cannot_be_reached_is_said_plainly() {
+    let test = TestStore::new();
+    let failure = async |reference: &str| test.store.pull(reference, None).await.unwrap_err();
+    let unknown = failure("registry.invalid/x").await;
+    let prefix = "failed to pull image \"registry.invalid/x\": cannot resolve registry.invalid: ";
+    assert!(unknown.to_string().starts_with(prefix), "{unknown}");
+    assert!(!unknown.to_string().contains("https://"), "{unknown}");
+
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = failure(&format!("{free}/x")).await;
+    let expected =
+        format!("failed to pull image \"{free}/x\": cannot connect to {free}: Connection refused (os error 111)");
+    assert_eq!(closed.to_string(), expected);
+    assert_eq!(closed.cause(), format!("cannot connect to {free}: Connection refused (os error 111)"));
+
+    // The same server at an address that is not a loopback one, where TLS is expected.
+    let server = Server::start(None).await;
+    let port = server.address.rsplit_once(':').unwrap().1;
+    let plain = failure(&format!("0.0.0.0:{port}/x")).await.to_string();
+    assert!(plain.contains(&format!("0.0.0.0:{port} does not speak TLS")), "{plain}");
+    let missing = failure(&server.name("none")).await;
+    assert_eq!(missing.to_string(), format!("failed to pull image \"{}\": not found", server.name("none")));
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_said_plainly() {
+    let server = Server::start(Some("user:secret")).await;
+    server.image("v1", &[layer("a")]);
+    let auth = Auth { username: "user".into(), password: "wrong".into(), token: String::new() };
+    let refused = TestStore::new().store.pull(&server.name("v1"), Some(&auth)).await.unwrap_err();
+    assert!(matches!(refused, PullError::Refused { .. }), "{refused}");
+    assert_eq!(refused.cause(), "the registry refuses access: who are you");
+}

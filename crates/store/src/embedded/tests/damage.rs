@@ -26,7 +26,7 @@ pub(super) fn copy_of(store: &Embedded, dir: &Path) -> TempDir {
 struct Killed {
     files: BTreeMap<&'static str, Vec<u8>>,
     image: Vec<String>,
-    floor: Revision,
+    compacted: Revision,
 }
 
 const DB: &str = "store.db";
@@ -45,8 +45,8 @@ async fn killed() -> Killed {
             commit(&store, delete_txn(&format!("/k/{}", n % 40))).await;
         }
     }
-    let floor = Revision(60);
-    store.compact(floor).await.expect("compact");
+    let compacted = Revision(60);
+    store.compact(compacted).await.expect("compact");
     while store.mvcc.state.read().untrimmed() {
         tokio::task::yield_now().await;
     }
@@ -55,10 +55,10 @@ async fn killed() -> Killed {
     for n in 0..30u32 {
         commit(&store, put_txn(&format!("/w/{}", n % 10), vec![n as u8; 300])).await;
     }
-    let image = image(&store, floor).await;
+    let image = image(&store, compacted).await;
     let copy = copy_of(&store, dir.path());
     let read = |name| (name, fs::read(copy.path().join(name)).expect("read"));
-    Killed { files: [DB, WAL, MARKER].map(read).into(), image, floor }
+    Killed { files: [DB, WAL, MARKER].map(read).into(), image, compacted }
 }
 
 impl Killed {
@@ -80,14 +80,14 @@ impl Killed {
             Err(error) => panic!("{what}: not reported as damage: {error:?}"),
             Ok(store) => store,
         };
-        assert_eq!(image(&store, self.floor).await, self.image, "{what}");
+        assert_eq!(image(&store, self.compacted).await, self.image, "{what}");
         for n in 0..5 {
             commit(&store, put_txn(&format!("/later/{n}"), vec![1; 2000])).await;
         }
-        let before = image(&store, self.floor).await;
+        let before = image(&store, self.compacted).await;
         store.close().await.unwrap_or_else(|e| panic!("{what}: close: {e}"));
         let store = Embedded::open(dir.path(), Options::default()).unwrap_or_else(|e| panic!("{what}: reopen: {e}"));
-        assert_eq!(image(&store, self.floor).await, before, "{what}");
+        assert_eq!(image(&store, self.compacted).await, before, "{what}");
         None
     }
 }

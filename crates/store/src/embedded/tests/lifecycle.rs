@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::Notice;
+use crate::WatchEvent;
 
 async fn value(store: &impl Store, key: &str) -> Option<String> {
     let (entry, _) = store.get(key).await.expect("get");
@@ -77,7 +77,7 @@ async fn volatile_keys_cost_no_commit_and_are_gone_after_a_restart() {
     assert_eq!(size(), before, "nothing was written");
     let mut seen = 0;
     while seen < 20 {
-        if let Notice::Changes(changes) = watch.next().await.expect("notice") {
+        if let WatchEvent::Changes(changes) = watch.next().await.expect("event") {
             seen += changes.len();
         }
     }
@@ -107,7 +107,7 @@ async fn revisions_of_volatile_writes_are_not_given_again_after_a_crash() {
     assert!(resumed >= last, "{resumed} is before {last}");
     assert!(commit(&again, put_txn("/b", "1")).await > last);
     let mut watch = again.watch("/b", durable).await.expect("watch");
-    assert!(matches!(watch.next().await, Ok(Notice::Changes(changes)) if changes.len() == 1));
+    assert!(matches!(watch.next().await, Ok(WatchEvent::Changes(changes)) if changes.len() == 1));
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn leftover_rows_are_removed_after_a_start() {
     drop(store);
     let (mut writer, lock, _requests) = prepare(dir.path(), &Options::default()).expect("open");
     let mut turns = 0;
-    while writer.rest() == Some(Duration::ZERO) {
+    while writer.next_timeout() == Some(Duration::ZERO) {
         writer.idle();
         turns += 1;
         assert!(turns < 100, "cleaning comes to an end");
@@ -167,14 +167,14 @@ fn a_store_with_nothing_to_do_sets_no_timer() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut writer, _lock, _requests) = prepare(dir.path(), &Options::default()).expect("open");
     writer.idle();
-    assert_eq!(writer.rest(), None);
+    assert_eq!(writer.next_timeout(), None);
     let (reply, mut answer) = oneshot::channel();
-    writer.turn(Request::Commit(Pending { txn: put_txn("/a", "1"), reply }));
+    writer.run_batch(Request::Commit(Pending { txn: put_txn("/a", "1"), reply }));
     assert!(answer.try_recv().expect("an answer").is_ok());
-    let rest = writer.rest().expect("a log to fold in");
+    let rest = writer.next_timeout().expect("a log to fold in");
     assert!(rest > Duration::from_secs(1) && rest < Duration::from_secs(60), "{rest:?}");
     writer.idle();
-    let rest = writer.rest().expect("history to let go of");
+    let rest = writer.next_timeout().expect("history to let go of");
     assert!(rest > Duration::from_secs(300), "{rest:?}");
 }
 

@@ -51,9 +51,9 @@ async fn image(store: &impl Store, after: Revision) -> Vec<String> {
     let mut watch = store.watch("", after).await.expect("watch");
     watch.request_progress();
     loop {
-        match watch.next().await.expect("notice") {
-            crate::Notice::Changes(changes) => image.extend(changes.iter().map(|c| format!("{c:?}"))),
-            crate::Notice::Progress(_) => return image,
+        match watch.next().await.expect("event") {
+            crate::WatchEvent::Changes(changes) => image.extend(changes.iter().map(|c| format!("{c:?}"))),
+            crate::WatchEvent::Progress(_) => return image,
         }
     }
 }

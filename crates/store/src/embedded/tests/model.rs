@@ -62,7 +62,7 @@ async fn run(steps: Vec<Step>) {
     let model = Memory::new();
     let mut dir = tempfile::tempdir().expect("a directory");
     let mut store = Embedded::open(dir.path(), options()).expect("open");
-    let mut floor = Revision(0);
+    let mut compacted = Revision(0);
     for step in steps {
         let now = model.revision().await.expect("revision");
         let past = |back: u8| Revision(now.0.saturating_sub(back as u64));
@@ -97,7 +97,7 @@ async fn run(steps: Vec<Step>) {
                 let (ours, theirs) = (store.compact(past(back)).await, model.compact(past(back)).await);
                 assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
                 if ours.is_ok() {
-                    floor = past(back);
+                    compacted = past(back);
                 }
             }
             Step::List { back, start, limit } => {
@@ -124,7 +124,7 @@ async fn run(steps: Vec<Step>) {
             }
         }
     }
-    assert_eq!(image(&store, floor).await, image(&model, floor).await);
+    assert_eq!(image(&store, compacted).await, image(&model, compacted).await);
     store.close().await.expect("close");
     assert_eq!(verify(dir.path()).expect("verify").revision, model.revision().await.expect("revision"));
 }
@@ -136,8 +136,8 @@ async fn seen(store: &impl Store, prefix: &str, after: Revision) -> Result<Vec<S
     let mut seen = Vec::new();
     loop {
         match watch.next().await.map_err(|e| e.to_string())? {
-            crate::Notice::Changes(changes) => seen.extend(changes.iter().map(|c| format!("{c:?}"))),
-            crate::Notice::Progress(at) => {
+            crate::WatchEvent::Changes(changes) => seen.extend(changes.iter().map(|c| format!("{c:?}"))),
+            crate::WatchEvent::Progress(at) => {
                 seen.push(format!("progress {at}"));
                 return Ok(seen);
             }

@@ -1,8 +1,8 @@
-//! From a stream's messages to whole transactions.
+//! Assembles the messages of a watch stream into whole transactions.
 //!
 //! etcd may spread what it has to say over several messages (fragments), and cuts between any two
 //! changes, those of one transaction included. Changes are passed on as soon as their transaction
-//! is complete: a later one has begun, or the last fragment is here. So what is held back is
+//! is complete: a later one has begun, or the last fragment is here. So what is incomplete back is
 //! bounded by the size of a transaction, not by what a lagging watch has to catch up with.
 
 use crate::etcd::{
@@ -13,70 +13,70 @@ use crate::etcd::{
 use crate::{Change, Revision, StoreError};
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
-    /// Compaction overtook etcd while it looked for what a key held before this revision.
+pub(super) enum AssembleError {
+    /// Compaction overtook etcd while it looked for what a key incomplete before this revision.
     Overtaken { at: Revision },
     /// No change at all.
-    Nonsense { why: String },
+    Malformed { why: String },
 }
 
 #[derive(Debug)]
 pub(super) struct Assembler {
     /// Changes up to here are known already.
-    floor: Revision,
-    held: Vec<Change>,
+    delivered: Revision,
+    incomplete: Vec<Change>,
 }
 
 impl Assembler {
-    pub fn new(floor: Revision) -> Self {
-        Self { floor, held: Vec::new() }
+    pub fn new(delivered: Revision) -> Self {
+        Self { delivered, incomplete: Vec::new() }
     }
 
     /// Whether part of a transaction waits for the rest.
-    pub fn is_holding(&self) -> bool {
-        !self.held.is_empty()
+    pub fn is_incomplete(&self) -> bool {
+        !self.incomplete.is_empty()
     }
 
-    /// Nothing up to here is news from now on.
-    pub fn raise(&mut self, floor: Revision) {
-        self.floor = self.floor.max(floor);
+    /// Changes up to this revision are dropped from now on.
+    pub fn raise(&mut self, delivered: Revision) {
+        self.delivered = self.delivered.max(delivered);
     }
 
     /// The transactions that `events` complete, given whether more fragments follow.
-    pub fn take(&mut self, events: Vec<Event>, more: bool) -> Result<Vec<Change>, Flaw> {
+    pub fn take(&mut self, events: Vec<Event>, more: bool) -> Result<Vec<Change>, AssembleError> {
         for event in events {
             // What is known already may be told without what was there before.
-            if event.kv.as_ref().is_none_or(|kv| revision(Some(kv.mod_revision)) > self.floor) {
-                self.held.push(change(event)?);
+            if event.kv.as_ref().is_none_or(|kv| revision(Some(kv.mod_revision)) > self.delivered) {
+                self.incomplete.push(change(event)?);
             }
         }
-        let complete = match self.held.last() {
-            Some(last) if more => self.held.partition_point(|change| change.revision < last.revision),
-            Some(_) | None => self.held.len(),
+        let complete = match self.incomplete.last() {
+            Some(last) if more => self.incomplete.partition_point(|change| change.revision < last.revision),
+            Some(_) | None => self.incomplete.len(),
         };
-        let rest = self.held.split_off(complete);
-        Ok(std::mem::replace(&mut self.held, rest))
+        let rest = self.incomplete.split_off(complete);
+        Ok(std::mem::replace(&mut self.incomplete, rest))
     }
 }
 
-fn change(event: Event) -> Result<Change, Flaw> {
-    let nonsense = |error: StoreError| Flaw::Nonsense { why: error.to_string() };
+fn change(event: Event) -> Result<Change, AssembleError> {
+    let malformed = |error: StoreError| AssembleError::Malformed { why: error.to_string() };
     let deleted = event.r#type() == Type::Delete;
-    let kv = event.kv.ok_or_else(|| Flaw::Nonsense { why: "an event about no key".into() })?;
+    let kv = event.kv.ok_or_else(|| AssembleError::Malformed { why: "an event about no key".into() })?;
     let at = revision(Some(kv.mod_revision));
     // A put that is its key's first replaces nothing; every other change replaces something.
     if event.prev_kv.is_none() && (deleted || kv.create_revision != kv.mod_revision) {
-        return Err(Flaw::Overtaken { at });
+        return Err(AssembleError::Overtaken { at });
     }
-    let previous = event.prev_kv.map(entry).transpose().map_err(nonsense)?;
+    let previous = event.prev_kv.map(entry).transpose().map_err(malformed)?;
     if deleted {
         let key = match &previous {
             Some(previous) => previous.key.clone(),
-            None => key(kv.key).map_err(nonsense)?,
+            None => key(kv.key).map_err(malformed)?,
         };
         return Ok(Change { key, revision: at, current: None, previous });
     }
-    let current = entry(kv).map_err(nonsense)?;
+    let current = entry(kv).map_err(malformed)?;
     Ok(Change { key: current.key.clone(), revision: at, current: Some(current), previous })
 }
 
@@ -95,7 +95,7 @@ mod tests {
         Event { r#type: Type::Delete.into(), kv: Some(kv), prev_kv: None }
     }
 
-    fn said(changes: Result<Vec<Change>, Flaw>) -> Vec<(String, u64)> {
+    fn said(changes: Result<Vec<Change>, AssembleError>) -> Vec<(String, u64)> {
         changes.expect("no flaw").iter().map(|change| (change.key.to_string(), change.revision.0)).collect()
     }
 
@@ -104,11 +104,11 @@ mod tests {
         let mut assembler = Assembler::new(Revision(1));
         let first = assembler.take(vec![created("a", 2), created("b", 3)], true);
         assert_eq!(said(first), [("a".to_owned(), 2)]);
-        assert!(assembler.is_holding());
+        assert!(assembler.is_incomplete());
         assert_eq!(said(assembler.take(vec![created("c", 3)], true)), []);
         let last = assembler.take(vec![created("d", 3), created("e", 4)], false);
         assert_eq!(said(last), [("b".to_owned(), 3), ("c".to_owned(), 3), ("d".to_owned(), 3), ("e".to_owned(), 4)]);
-        assert!(!assembler.is_holding());
+        assert!(!assembler.is_incomplete());
     }
 
     #[test]
@@ -127,8 +127,8 @@ mod tests {
             (kv.create_revision, kv.version) = (3, 2);
         }
         let flaw = Assembler::new(Revision(1)).take(vec![update], false).expect_err("update");
-        assert_eq!(flaw, Flaw::Overtaken { at: Revision(7) });
+        assert_eq!(flaw, AssembleError::Overtaken { at: Revision(7) });
         let flaw = Assembler::new(Revision(1)).take(vec![deleted("a", 8)], false).expect_err("delete");
-        assert_eq!(flaw, Flaw::Overtaken { at: Revision(8) });
+        assert_eq!(flaw, AssembleError::Overtaken { at: Revision(8) });
     }
 }

@@ -9,15 +9,15 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    assemble::{Assembler, Flaw},
-    newest_if_kept,
-    progress::{Asks, Do, Rounds},
+    assemble::{AssembleError, Assembler},
+    newest_if_not_compacted,
+    progress::{ProgressRequests, ProgressRounds, WatchStep},
 };
 use crate::{
-    Notice, Revision, StoreError,
+    Revision, StoreError, WatchEvent,
     etcd::{
         Etcd,
-        fault::Fault,
+        error::EtcdError,
         pool::{revision, signed},
         proto::{WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, watch_request::Request},
         range::Keys,
@@ -36,15 +36,15 @@ pub(super) struct Follower {
     keys: Keys,
     /// Everything up to here went to the reader.
     seen: Revision,
-    reader: mpsc::Sender<Result<Notice, StoreError>>,
-    asks: Arc<Asks>,
+    reader: mpsc::Sender<Result<WatchEvent, StoreError>>,
+    progress_requests: Arc<ProgressRequests>,
     answered: u64,
     refusals: u32,
     pause: Duration,
 }
 
 /// Why a stream is no more.
-enum End {
+enum StreamEnd {
     /// The reader is gone.
     Dropped,
     /// The watch cannot go on.
@@ -60,8 +60,8 @@ impl Follower {
         etcd: Etcd,
         prefix: &str,
         seen: Revision,
-        reader: mpsc::Sender<Result<Notice, StoreError>>,
-        asks: Arc<Asks>,
+        reader: mpsc::Sender<Result<WatchEvent, StoreError>>,
+        progress_requests: Arc<ProgressRequests>,
     ) -> Self {
         Self {
             etcd,
@@ -69,7 +69,7 @@ impl Follower {
             keys: Keys::below(prefix),
             seen,
             reader,
-            asks,
+            progress_requests,
             answered: 0,
             refusals: 0,
             pause: FIRST_PAUSE,
@@ -84,12 +84,12 @@ impl Follower {
                 None => self.resume().await,
             };
             match end {
-                End::Dropped => return,
-                End::Over(error) => {
+                StreamEnd::Dropped => return,
+                StreamEnd::Over(error) => {
                     let _ = self.reader.send(Err(error)).await;
                     return;
                 }
-                End::Broken { why } | End::Denied { why } => {
+                StreamEnd::Broken { why } | StreamEnd::Denied { why } => {
                     tracing::debug!(prefix = self.prefix, seen = self.seen.0, why, "watch stream broke");
                     tokio::select! {
                         () = self.reader.closed() => return,
@@ -101,105 +101,111 @@ impl Follower {
     }
 
     /// A stream after another, if etcd still has all that came since.
-    async fn resume(&mut self) -> End {
+    async fn resume(&mut self) -> StreamEnd {
         let kept = tokio::select! {
-            () = self.reader.closed() => return End::Dropped,
-            kept = newest_if_kept(&self.etcd.pool, &self.prefix, self.seen) => kept,
+            () = self.reader.closed() => return StreamEnd::Dropped,
+            kept = newest_if_not_compacted(&self.etcd.pool, &self.prefix, self.seen) => kept,
         };
         match kept {
             Ok(newest) => self.stream(newest).await,
             Err(
-                Fault::Unsent { why }
-                | Fault::Leaderless { why }
-                | Fault::Unknown { why }
-                | Fault::Late { why }
-                | Fault::Token { why },
-            ) => End::Broken { why },
-            Err(fault @ (Fault::Compacted | Fault::Future)) => {
-                End::Over(self.etcd.error_at(fault, &self.prefix, self.seen).await)
+                EtcdError::Unsent { why }
+                | EtcdError::Leaderless { why }
+                | EtcdError::Unknown { why }
+                | EtcdError::Late { why }
+                | EtcdError::Token { why },
+            ) => StreamEnd::Broken { why },
+            Err(fault @ (EtcdError::Compacted | EtcdError::Future)) => {
+                StreamEnd::Over(self.etcd.error_at(fault, &self.prefix, self.seen).await)
             }
-            Err(fault @ (Fault::NoSpace | Fault::TooLarge { .. } | Fault::Refused { .. })) => {
-                End::Over(self.etcd.pool.error(fault))
+            Err(fault @ (EtcdError::NoSpace | EtcdError::TooLarge { .. } | EtcdError::Refused { .. })) => {
+                StreamEnd::Over(self.etcd.pool.error(fault))
             }
         }
     }
 
-    async fn stream(&mut self, newest: Revision) -> End {
+    async fn stream(&mut self, newest: Revision) -> StreamEnd {
         let pool = self.etcd.pool.clone();
-        let line = match pool.stream_line().await {
-            Ok(line) => line,
-            Err(Fault::Refused { why }) => return End::Over(pool.error(Fault::Refused { why })),
-            Err(fault) => return End::Broken { why: format!("{fault:?}") },
+        let connection = match pool.stream_connection().await {
+            Ok(connection) => connection,
+            Err(EtcdError::Refused { why }) => return StreamEnd::Over(pool.error(EtcdError::Refused { why })),
+            Err(fault) => return StreamEnd::Broken { why: format!("{fault:?}") },
         };
         let (requests, outbound) = mpsc::channel(4);
         if requests.try_send(self.create(newest)).is_err() {
-            return End::Broken { why: "request channel".into() };
+            return StreamEnd::Broken { why: "request channel".into() };
         }
         // etcd answers with its first message, so this is also the wait for the watch's creation.
-        let mut client = line.watch();
+        let mut client = connection.watch();
         let opened = tokio::select! {
-            () = self.reader.closed() => return End::Dropped,
+            () = self.reader.closed() => return StreamEnd::Dropped,
             opened = timeout(pool.call_deadline, client.watch(ReceiverStream::new(outbound))) => opened,
         };
         let mut stream = match opened {
             Ok(Ok(opened)) => opened.into_inner(),
             Ok(Err(status)) => {
-                pool.stream_failed(&line, false);
-                let fault = Fault::of(&status);
-                if matches!(fault, Fault::Token { .. }) {
-                    pool.forget_token_of(&line);
+                pool.stream_failed(&connection, false);
+                let fault = EtcdError::from_status(&status);
+                if matches!(fault, EtcdError::Token { .. }) {
+                    pool.forget_token_of(&connection);
                 }
-                return End::Broken { why: format!("{fault:?}") };
+                return StreamEnd::Broken { why: format!("{fault:?}") };
             }
             Err(_) => {
-                pool.stream_failed(&line, true);
-                return End::Broken { why: "no answer".into() };
+                pool.stream_failed(&connection, true);
+                return StreamEnd::Broken { why: "no answer".into() };
             }
         };
         let mut assembler = Assembler::new(self.seen);
-        let mut rounds = Rounds::new(pool.clone(), line.clone(), self.keys.clone(), self.asks.clone(), self.answered);
+        let mut rounds = ProgressRounds::new(
+            pool.clone(),
+            connection.clone(),
+            self.keys.clone(),
+            self.progress_requests.clone(),
+            self.answered,
+        );
         let mut created = false;
         let created_by = Instant::now() + pool.call_deadline;
         let end = loop {
             let todo = tokio::select! {
                 biased;
-                () = self.reader.closed() => break End::Dropped,
+                () = self.reader.closed() => break StreamEnd::Dropped,
                 message = stream.message() => match message {
                     Ok(Some(answer)) => {
                         created |= answer.created;
-                        match self.hear(answer, &mut assembler, &mut rounds).await {
+                        match self.handle_response(answer, &mut assembler, &mut rounds).await {
                             Ok(todo) => todo,
                             Err(end) => break end,
                         }
                     }
-                    Ok(None) => break End::Broken { why: "etcd closed the stream".into() },
-                    Err(status) => break End::Broken { why: format!("{:?}", Fault::of(&status)) },
+                    Ok(None) => break StreamEnd::Broken { why: "etcd closed the stream".into() },
+                    Err(status) => break StreamEnd::Broken { why: format!("{:?}", EtcdError::from_status(&status)) },
                 },
-                () = tokio::time::sleep_until(created_by), if !created => break End::Broken { why: "no watch".into() },
+                () = tokio::time::sleep_until(created_by), if !created => break StreamEnd::Broken { why: "no watch".into() },
                 todo = rounds.next(self.seen), if created => todo,
             };
             match todo {
-                Do::Nothing => {}
-                Do::Ask => {
+                WatchStep::Nothing => {}
+                WatchStep::Ask => {
                     let ask = WatchRequest { request: Some(Request::Progress(WatchProgressRequest {})) };
                     // A full channel means that earlier questions are still on their way.
                     let _ = requests.try_send(ask);
                 }
-                Do::Reopen => break End::Broken { why: "fell behind compaction".into() },
-                Do::Conclude { at, tell } => {
+                WatchStep::Reopen => break StreamEnd::Broken { why: "fell behind compaction".into() },
+                WatchStep::Conclude { at, tell } => {
                     self.seen = self.seen.max(at);
                     assembler.raise(self.seen);
-                    if tell && self.reader.send(Ok(Notice::Progress(self.seen))).await.is_err() {
-                        break End::Dropped;
+                    if tell && self.reader.send(Ok(WatchEvent::Progress(self.seen))).await.is_err() {
+                        break StreamEnd::Dropped;
                     }
                 }
             }
         };
         self.answered = rounds.answered();
         match &end {
-            End::Dropped | End::Over(_) => {}
-            End::Denied { .. } => pool.forget_token_of(&line),
-            End::Broken { .. } => pool.stream_failed(&line, !created),
+            StreamEnd::Dropped | StreamEnd::Over(_) => {}
+            StreamEnd::Denied { .. } => pool.forget_token_of(&connection),
+            StreamEnd::Broken { .. } => pool.stream_failed(&connection, !created),
         }
         end
     }
@@ -219,51 +225,56 @@ impl Follower {
         WatchRequest { request: Some(Request::Create(create)) }
     }
 
-    async fn hear(&mut self, answer: WatchResponse, assembler: &mut Assembler, rounds: &mut Rounds) -> Result<Do, End> {
+    async fn handle_response(
+        &mut self,
+        answer: WatchResponse,
+        assembler: &mut Assembler,
+        rounds: &mut ProgressRounds,
+    ) -> Result<WatchStep, StreamEnd> {
         if answer.canceled {
             return Err(self.refused(answer));
         }
         if answer.created {
             (self.refusals, self.pause) = (0, FIRST_PAUSE);
-            return Ok(Do::Nothing);
+            return Ok(WatchStep::Nothing);
         }
         if answer.events.is_empty() && !answer.fragment {
             let at = revision(answer.header.map(|header| header.revision));
-            return Ok(rounds.stream_at(at, self.seen, assembler.is_holding()));
+            return Ok(rounds.stream_reached(at, self.seen, assembler.is_incomplete()));
         }
         let changes = match assembler.take(answer.events, answer.fragment) {
             Ok(changes) => changes,
-            Err(Flaw::Overtaken { at }) => {
+            Err(AssembleError::Overtaken { at }) => {
                 let requested = Revision(at.0.saturating_sub(1));
-                return Err(End::Over(self.etcd.error_at(Fault::Compacted, &self.prefix, requested).await));
+                return Err(StreamEnd::Over(self.etcd.error_at(EtcdError::Compacted, &self.prefix, requested).await));
             }
-            Err(Flaw::Nonsense { why }) => {
-                return Err(End::Over(self.etcd.pool.error(Fault::Refused { why })));
+            Err(AssembleError::Malformed { why }) => {
+                return Err(StreamEnd::Over(self.etcd.pool.error(EtcdError::Refused { why })));
             }
         };
-        let Some(last) = changes.last() else { return Ok(Do::Nothing) };
+        let Some(last) = changes.last() else { return Ok(WatchStep::Nothing) };
         let seen = last.revision;
-        if self.reader.send(Ok(Notice::Changes(changes))).await.is_err() {
-            return Err(End::Dropped);
+        if self.reader.send(Ok(WatchEvent::Changes(changes))).await.is_err() {
+            return Err(StreamEnd::Dropped);
         }
         self.seen = seen;
         Ok(rounds.delivered(seen))
     }
 
-    fn refused(&mut self, answer: WatchResponse) -> End {
+    fn refused(&mut self, answer: WatchResponse) -> StreamEnd {
         if answer.compact_revision > 0 {
             let oldest = revision(Some(answer.compact_revision));
-            self.etcd.pool.heard_of_compaction(oldest);
-            return End::Over(StoreError::Compacted { requested: self.seen, oldest });
+            self.etcd.pool.record_compaction(oldest);
+            return StreamEnd::Over(StoreError::Compacted { requested: self.seen, oldest });
         }
         let why = answer.cancel_reason;
         if why.contains("permission denied") || why.contains("auth") || why.contains("user name is empty") {
             self.refusals += 1;
             return match self.refusals < REFUSALS {
-                true => End::Denied { why },
-                false => End::Over(self.etcd.pool.error(Fault::Refused { why })),
+                true => StreamEnd::Denied { why },
+                false => StreamEnd::Over(self.etcd.pool.error(EtcdError::Refused { why })),
             };
         }
-        End::Broken { why: format!("etcd ended the watch: {why}") }
+        StreamEnd::Broken { why: format!("etcd ended the watch: {why}") }
     }
 }

@@ -1,6 +1,6 @@
-//! When it is true that everything up to a revision has been delivered.
+//! Progress of a watch: proves that every change up to a revision has been delivered.
 //!
-//! A round first reads the newest revision from etcd's quorum (the target), then asks the stream
+//! A round first reads the newest revision from etcd's quorum (the target), then progress_requests the stream
 //! how far it is until it is at least there. So progress is never older than the moment it was
 //! asked for, even if the stream's member lags behind the others.
 //!
@@ -14,7 +14,7 @@
 //! even later they are dropped, for they cancel each other out. All this costs etcd a walk over
 //! the prefix and the reader some 100 ms, but never a stale answer.
 //!
-//! Rounds also happen unasked, about every minute: a watch on keys that rarely change would
+//! ProgressRounds also happen unasked, about every minute: a watch on keys that rarely change would
 //! otherwise resume from a revision that is compacted long since.
 
 use std::{
@@ -34,27 +34,27 @@ use tokio::{
 use crate::{
     Revision,
     etcd::{
-        fault::Fault,
-        pool::{Line, Pool, signed},
+        error::EtcdError,
+        pool::{MemberConnection, Pool, signed},
         proto::RangeRequest,
         range::{Keys, range},
     },
 };
 
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-const UNASKED: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a stream and an answer of an etcd that does not keep its word must rest.
 const STREAM_SETTLES: Duration = Duration::from_secs(1);
 const ANSWER_SETTLES: Duration = Duration::from_millis(100);
 
 /// How often the reader asked.
 #[derive(Debug, Default)]
-pub(super) struct Asks {
+pub(super) struct ProgressRequests {
     count: AtomicU64,
     more: Notify,
 }
 
-impl Asks {
+impl ProgressRequests {
     pub fn ask(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.more.notify_one();
@@ -75,15 +75,15 @@ enum Stage {
     /// Nothing to do before `next`, unless asked and it is past `earliest`.
     Idle { earliest: Instant, next: Instant },
     /// Reading the target.
-    Aiming(BoxFuture<'static, Result<Target, Fault>>),
+    ReadingTarget(BoxFuture<'static, Result<Target, EtcdError>>),
     /// The stream was asked.
     Awaiting { target: Target, again: Instant },
     /// The stream answered, but its word is not enough.
-    Proving { target: Target, seen: Revision, proof: BoxFuture<'static, Result<bool, Fault>> },
+    Proving { target: Target, seen: Revision, proof: BoxFuture<'static, Result<bool, EtcdError>> },
 }
 
 /// What the follower must do.
-pub(super) enum Do {
+pub(super) enum WatchStep {
     Nothing,
     /// Put the question to the stream.
     Ask,
@@ -97,25 +97,41 @@ pub(super) enum Do {
 }
 
 /// The rounds of one stream.
-pub(super) struct Rounds {
+pub(super) struct ProgressRounds {
     pool: Arc<Pool>,
-    line: Line,
+    connection: MemberConnection,
     keys: Keys,
-    asks: Arc<Asks>,
-    /// How many asks the reader has had an answer to.
+    progress_requests: Arc<ProgressRequests>,
+    /// How many progress_requests the reader has had an answer to.
     answered: u64,
-    /// How many asks this round answers.
+    /// How many progress_requests this round answers.
     covers: u64,
     trusted: Option<bool>,
     settled: Instant,
     stage: Stage,
 }
 
-impl Rounds {
-    pub fn new(pool: Arc<Pool>, line: Line, keys: Keys, asks: Arc<Asks>, answered: u64) -> Self {
+impl ProgressRounds {
+    pub fn new(
+        pool: Arc<Pool>,
+        connection: MemberConnection,
+        keys: Keys,
+        progress_requests: Arc<ProgressRequests>,
+        answered: u64,
+    ) -> Self {
         let now = Instant::now();
-        let stage = Stage::Idle { earliest: now, next: now + UNASKED };
-        Self { pool, line, keys, asks, answered, covers: answered, trusted: None, settled: now + STREAM_SETTLES, stage }
+        let stage = Stage::Idle { earliest: now, next: now + PROGRESS_INTERVAL };
+        Self {
+            pool,
+            connection,
+            keys,
+            progress_requests,
+            answered,
+            covers: answered,
+            trusted: None,
+            settled: now + STREAM_SETTLES,
+            stage,
+        }
     }
 
     pub fn answered(&self) -> u64 {
@@ -123,13 +139,13 @@ impl Rounds {
     }
 
     /// Waits for the next thing to do. Cancel safe.
-    pub async fn next(&mut self, seen: Revision) -> Do {
+    pub async fn next(&mut self, seen: Revision) -> WatchStep {
         match &mut self.stage {
             Stage::Idle { earliest, next } => {
                 let (earliest, next) = (*earliest, *next);
                 let asked = async {
-                    while self.asks.count() <= self.answered {
-                        self.asks.more.notified().await;
+                    while self.progress_requests.count() <= self.answered {
+                        self.progress_requests.more.notified().await;
                     }
                     sleep_until(earliest).await;
                 };
@@ -137,25 +153,29 @@ impl Rounds {
                     () = asked => {}
                     () = sleep_until(next) => {}
                 }
-                self.covers = self.asks.count();
-                self.stage = Stage::Aiming(Box::pin(aim(self.pool.clone(), self.line.clone(), self.trusted)));
-                Do::Nothing
+                self.covers = self.progress_requests.count();
+                self.stage = Stage::ReadingTarget(Box::pin(read_target(
+                    self.pool.clone(),
+                    self.connection.clone(),
+                    self.trusted,
+                )));
+                WatchStep::Nothing
             }
-            Stage::Aiming(aim) => match aim.await {
+            Stage::ReadingTarget(read_target) => match read_target.await {
                 Ok(target) => {
                     self.trusted = Some(target.trusted);
-                    self.stage = Stage::Awaiting { target, again: Instant::now() + ASK_AGAIN };
+                    self.stage = Stage::Awaiting { target, again: Instant::now() + RETRY_INTERVAL };
                     match self.delivered(seen) {
-                        Do::Nothing => Do::Ask,
+                        WatchStep::Nothing => WatchStep::Ask,
                         concluded => concluded,
                     }
                 }
-                Err(_) => self.rest(),
+                Err(_) => self.wait_for_retry(),
             },
             Stage::Awaiting { again, .. } => {
                 sleep_until(*again).await;
-                *again = Instant::now() + ASK_AGAIN;
-                Do::Ask
+                *again = Instant::now() + RETRY_INTERVAL;
+                WatchStep::Ask
             }
             Stage::Proving { target, seen: from, proof } => {
                 let proved = proof.await;
@@ -164,21 +184,21 @@ impl Rounds {
                     Ok(true) if unmoved => self.conclude(at),
                     Ok(_) => {
                         let target = Target { revision: at, trusted: false };
-                        self.stage = Stage::Awaiting { target, again: Instant::now() + ASK_AGAIN };
-                        Do::Nothing
+                        self.stage = Stage::Awaiting { target, again: Instant::now() + RETRY_INTERVAL };
+                        WatchStep::Nothing
                     }
-                    Err(Fault::Compacted) => Do::Reopen,
-                    Err(_) => self.rest(),
+                    Err(EtcdError::Compacted) => WatchStep::Reopen,
+                    Err(_) => self.wait_for_retry(),
                 }
             }
         }
     }
 
     /// The stream says it is at `at`.
-    pub fn stream_at(&mut self, at: Revision, seen: Revision, holding: bool) -> Do {
-        let Stage::Awaiting { target, .. } = &self.stage else { return Do::Nothing };
+    pub fn stream_reached(&mut self, at: Revision, seen: Revision, holding: bool) -> WatchStep {
+        let Stage::Awaiting { target, .. } = &self.stage else { return WatchStep::Nothing };
         if at < target.revision || holding {
-            return Do::Nothing;
+            return WatchStep::Nothing;
         }
         if target.trusted {
             return self.conclude(at);
@@ -192,49 +212,55 @@ impl Rounds {
             Ok(unchanged)
         });
         self.stage = Stage::Proving { target, seen, proof };
-        Do::Nothing
+        WatchStep::Nothing
     }
 
     /// Changes up to `seen` went to the reader. In order as they come, they may be proof enough.
-    pub fn delivered(&mut self, seen: Revision) -> Do {
+    pub fn delivered(&mut self, seen: Revision) -> WatchStep {
         match &self.stage {
             Stage::Awaiting { target, .. } | Stage::Proving { target, .. } if seen >= target.revision => {
                 self.conclude(seen)
             }
-            Stage::Idle { .. } | Stage::Aiming(_) | Stage::Awaiting { .. } | Stage::Proving { .. } => Do::Nothing,
+            Stage::Idle { .. } | Stage::ReadingTarget(_) | Stage::Awaiting { .. } | Stage::Proving { .. } => {
+                WatchStep::Nothing
+            }
         }
     }
 
-    fn conclude(&mut self, at: Revision) -> Do {
+    fn conclude(&mut self, at: Revision) -> WatchStep {
         let now = Instant::now();
-        self.stage = Stage::Idle { earliest: now, next: now + UNASKED };
+        self.stage = Stage::Idle { earliest: now, next: now + PROGRESS_INTERVAL };
         let tell = self.covers > self.answered;
         self.answered = self.covers;
-        Do::Conclude { at, tell }
+        WatchStep::Conclude { at, tell }
     }
 
     /// etcd could not be asked; the stream will notice too if that lasts.
-    fn rest(&mut self) -> Do {
+    fn wait_for_retry(&mut self) -> WatchStep {
         let now = Instant::now();
-        self.stage = Stage::Idle { earliest: now + ASK_AGAIN, next: now + UNASKED };
-        Do::Nothing
+        self.stage = Stage::Idle { earliest: now + RETRY_INTERVAL, next: now + PROGRESS_INTERVAL };
+        WatchStep::Nothing
     }
 }
 
-async fn aim(pool: Arc<Pool>, line: Line, trusted: Option<bool>) -> Result<Target, Fault> {
+async fn read_target(
+    pool: Arc<Pool>,
+    connection: MemberConnection,
+    trusted: Option<bool>,
+) -> Result<Target, EtcdError> {
     let trusted = match trusted {
         Some(trusted) => trusted,
-        None => tokio::time::timeout(pool.call_deadline, line.version())
+        None => tokio::time::timeout(pool.call_deadline, connection.version())
             .await
             .ok()
             .flatten()
-            .is_some_and(|version| keeps_its_word(&version)),
+            .is_some_and(|version| has_reliable_progress(&version)),
     };
     Ok(Target { revision: pool.newest().await?, trusted })
 }
 
 /// Whether this version of etcd delivers before it claims to have.
-fn keeps_its_word(version: &str) -> bool {
+fn has_reliable_progress(version: &str) -> bool {
     let mut numbers = version.split(['.', '-', '+']).map(|part| part.parse::<u32>().unwrap_or_default());
     let mut number = || numbers.next().unwrap_or_default();
     match (number(), number(), number()) {
@@ -245,7 +271,7 @@ fn keeps_its_word(version: &str) -> bool {
 }
 
 /// Whether the keys hold the same at `to` as they did at `from`.
-async fn unchanged(pool: &Pool, keys: &Keys, from: Revision, to: Revision) -> Result<bool, Fault> {
+async fn unchanged(pool: &Pool, keys: &Keys, from: Revision, to: Revision) -> Result<bool, EtcdError> {
     let at = |revision: Revision| RangeRequest {
         key: keys.first.clone(),
         range_end: keys.end.clone(),
@@ -264,15 +290,15 @@ async fn unchanged(pool: &Pool, keys: &Keys, from: Revision, to: Revision) -> Re
 
 #[cfg(test)]
 mod tests {
-    use super::keeps_its_word;
+    use super::has_reliable_progress;
 
     #[test]
     fn versions_with_the_known_fault_are_not_taken_at_their_word() {
-        for faulty in ["3.3.27", "3.4.23", "3.4.30", "3.5.0", "3.5.12", "3.5.0-rc.1", "", "nonsense"] {
-            assert!(!keeps_its_word(faulty), "{faulty}");
+        for faulty in ["3.3.27", "3.4.23", "3.4.30", "3.5.0", "3.5.12", "3.5.0-rc.1", "", "malformed"] {
+            assert!(!has_reliable_progress(faulty), "{faulty}");
         }
         for sound in ["3.4.31", "3.5.13", "3.5.16", "3.6.0", "3.6.0-rc.2+git", "4.0.0"] {
-            assert!(keeps_its_word(sound), "{sound}");
+            assert!(has_reliable_progress(sound), "{sound}");
         }
     }
 }

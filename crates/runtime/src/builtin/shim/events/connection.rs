@@ -1,4 +1,4 @@
-//! One connection of the agent's.
+//! A connection from the agent: its requests and the responses that wait to be sent.
 
 use std::{
     collections::VecDeque,
@@ -9,11 +9,11 @@ use std::{
     },
 };
 
-use crate::builtin::wire::{self, Answer, Inbox};
+use crate::builtin::wire::{self, FrameReader, Response};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    Asking,
+    Request,
     Watching,
     /// To the container of this key.
     Attached(u64),
@@ -21,19 +21,19 @@ pub enum Role {
 
 pub struct Connection {
     pub stream: UnixStream,
-    pub inbox: Inbox,
+    pub frames: FrameReader,
     pub role: Role,
     unsent: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
 }
 
 impl Connection {
     pub fn new(stream: UnixStream) -> Self {
-        Self { stream, inbox: Inbox::default(), role: Role::Asking, unsent: VecDeque::new() }
+        Self { stream, frames: FrameReader::default(), role: Role::Request, unsent: VecDeque::new() }
     }
 
-    pub fn say(&mut self, answer: &Answer, fd: Option<OwnedFd>) -> io::Result<()> {
+    pub fn send(&mut self, answer: &Response, fd: Option<OwnedFd>) -> io::Result<()> {
         // Who watches and lags wants the last state, not all that were.
-        if matches!(answer, Answer::Runs(_)) {
+        if matches!(answer, Response::Runs(_)) {
             self.unsent.truncate(1);
         }
         self.unsent.push_back((wire::encode(answer)?, fd));

@@ -1,4 +1,4 @@
-//! What the agent can ask for.
+//! Handles the requests of the agent.
 
 use std::{
     fs::File,
@@ -13,34 +13,34 @@ use nix::{
     unistd::pipe2,
 };
 
-use super::{LAST_GRACE, Role, Shim, launching::ExecWish};
+use super::{Role, SHUTDOWN_GRACE, Shim, pending_launch::ExecOptions};
 use crate::{
     builtin::{
-        record::{self, Launch},
+        record::{self, LaunchSpec},
         shim::{
-            attached::Attached,
+            attached_client::AttachedClient,
             container::Container,
-            launch::{Job, Stdio, What},
+            launch::{LaunchJob, LaunchKind, Stdio},
         },
-        wire::{Answer, Failure, Request, Streams},
+        wire::{FailureKind, Request, Response, Streams},
     },
     observed::ContainerId,
 };
 
 impl Shim {
-    pub(super) fn request(&mut self, from: u64, request: Request, fds: Vec<OwnedFd>) {
+    pub(super) fn handle_request(&mut self, from: u64, request: Request, fds: Vec<OwnedFd>) {
         let answer = match request {
             Request::Watch => {
                 if let Some(connection) = self.connections.get_mut(&from) {
                     connection.role = Role::Watching;
                 }
-                Some(Answer::Runs(self.runs()))
+                Some(Response::Runs(self.run_records()))
             }
             Request::Start { container } => self.start(from, container),
             Request::Kill { container, signal, all } => Some(self.kill(&container, signal, all)),
             Request::Exec { container, command, tty, streams, timeout_ms } => {
-                let wish = ExecWish { timeout: timeout_ms.map(Duration::from_millis) };
-                self.exec(from, &container, command, tty, Stdio::from_fds(streams, fds), wish)
+                let options = ExecOptions { timeout: timeout_ms.map(Duration::from_millis) };
+                self.exec(from, &container, command, tty, Stdio::from_fds(streams, fds), options)
             }
             Request::Attach { container, streams } => Some(self.attach(from, &container, streams, fds)),
             Request::Resize { width, height } => {
@@ -51,9 +51,9 @@ impl Shim {
                 }
                 None
             }
-            Request::Reopen { container } => Some(self.of(&container, |container| {
+            Request::Reopen { container } => Some(self.with_container(&container, |container| {
                 container.log.reopen();
-                Answer::Done
+                Response::Done
             })),
             Request::Forget { container } => {
                 if let Some(key) = self.key_of(&container)
@@ -61,33 +61,35 @@ impl Shim {
                 {
                     self.containers.remove(&key);
                 }
-                Some(Answer::Done)
+                Some(Response::Done)
             }
             Request::Shutdown => {
                 for container in self.containers.values() {
                     let _ = container.signal(Signal::SIGKILL as i32, true);
                 }
-                self.ending = Some((from, Instant::now() + LAST_GRACE));
+                self.ending = Some((from, Instant::now() + SHUTDOWN_GRACE));
                 None
             }
         };
         if let Some(answer) = answer {
-            self.answer(from, &answer);
+            self.respond(from, &answer);
         }
     }
 
-    fn of(&mut self, id: &ContainerId, act: impl FnOnce(&mut Container) -> Answer) -> Answer {
+    fn with_container(&mut self, id: &ContainerId, act: impl FnOnce(&mut Container) -> Response) -> Response {
         match self.key_of(id).and_then(|key| self.containers.get_mut(&key)) {
             Some(container) => act(container),
-            None => Answer::Failed { why: Failure::NotFound, text: format!("container {id} was not started") },
+            None => Response::Failed { why: FailureKind::NotFound, text: format!("container {id} was not started") },
         }
     }
 
-    fn start(&mut self, from: u64, id: ContainerId) -> Option<Answer> {
+    fn start(&mut self, from: u64, id: ContainerId) -> Option<Response> {
         if let Some(container) = self.key_of(&id).and_then(|key| self.containers.get(&key)) {
             return Some(match container.is_running() {
-                true => Answer::Started(container.run.clone()),
-                false => Answer::Failed { why: Failure::State, text: format!("container {id} was started before") },
+                true => Response::Started(container.run.clone()),
+                false => {
+                    Response::Failed { why: FailureKind::State, text: format!("container {id} was started before") }
+                }
             });
         }
         self.try_start(from, id).err().map(|error| failed(&error))
@@ -95,25 +97,25 @@ impl Shim {
 
     fn try_start(&mut self, from: u64, id: ContainerId) -> io::Result<()> {
         let dir = self.dir.container(&id);
-        let launch: Launch = record::read(&dir.launch())?;
+        let launch: LaunchSpec = record::read(&dir.launch())?;
         let mut container = Container::new(id.clone(), dir.clone(), launch.clone());
         let stdio = container.open_streams()?;
         container.save();
         let key = self.next;
         self.next += 1;
         self.containers.insert(key, container);
-        let job = Job { id, dir, launch, stdio, what: What::Container };
+        let job = LaunchJob { id, dir, launch, stdio, kind: LaunchKind::Container };
         let begun = self.launch(key, from, job, None);
         if let (Err(error), Some(container)) = (&begun, self.containers.get_mut(&key)) {
-            container.failed(error.to_string());
+            container.record_start_failure(error.to_string());
         }
         begun
     }
 
-    fn kill(&mut self, id: &ContainerId, signal: i32, all: bool) -> Answer {
-        self.of(id, |container| match container.signal(signal, all) {
-            Ok(()) => Answer::Done,
-            Err(error) => Answer::Failed { why: Failure::Other, text: format!("signal: {error}") },
+    fn kill(&mut self, id: &ContainerId, signal: i32, all: bool) -> Response {
+        self.with_container(id, |container| match container.signal(signal, all) {
+            Ok(()) => Response::Done,
+            Err(error) => Response::Failed { why: FailureKind::Other, text: format!("signal: {error}") },
         })
     }
 
@@ -124,60 +126,63 @@ impl Shim {
         command: Vec<String>,
         tty: bool,
         stdio: io::Result<Stdio>,
-        wish: ExecWish,
-    ) -> Option<Answer> {
+        options: ExecOptions,
+    ) -> Option<Response> {
         let stdio = match stdio {
             Ok(stdio) => stdio,
             Err(error) => return Some(failed(&error)),
         };
         let Some(key) = self.key_of(id) else {
-            return Some(Answer::Failed { why: Failure::NotFound, text: format!("container {id} is not running") });
+            return Some(Response::Failed {
+                why: FailureKind::NotFound,
+                text: format!("container {id} is not running"),
+            });
         };
         let container = self.containers.get(&key).filter(|container| container.is_running());
         let Some(container) = container else {
-            return Some(Answer::Failed { why: Failure::State, text: format!("container {id} is not running") });
+            return Some(Response::Failed { why: FailureKind::State, text: format!("container {id} is not running") });
         };
-        let job = Job {
+        let job = LaunchJob {
             id: id.clone(),
             dir: container.dir.clone(),
             launch: container.launch.clone(),
             stdio,
-            what: What::Exec { command, tty },
+            kind: LaunchKind::Exec { command, tty },
         };
-        self.launch(key, from, job, Some(wish)).err().map(|error| failed(&error))
+        self.launch(key, from, job, Some(options)).err().map(|error| failed(&error))
     }
 
-    fn attach(&mut self, from: u64, id: &ContainerId, streams: Streams, fds: Vec<OwnedFd>) -> Answer {
+    fn attach(&mut self, from: u64, id: &ContainerId, streams: Streams, fds: Vec<OwnedFd>) -> Response {
         let Some(key) = self.key_of(id) else {
-            return Answer::Failed { why: Failure::NotFound, text: format!("container {id} is not running") };
+            return Response::Failed { why: FailureKind::NotFound, text: format!("container {id} is not running") };
         };
         let Some(container) = self.containers.get_mut(&key).filter(|container| container.is_running()) else {
-            return Answer::Failed { why: Failure::State, text: format!("container {id} is not running") };
+            return Response::Failed { why: FailureKind::State, text: format!("container {id} is not running") };
         };
-        let Ok([stdin, stdout, stderr]) = in_order(streams, fds) else {
-            return Answer::Failed { why: Failure::Other, text: "streams are missing".into() };
+        let Ok([stdin, stdout, stderr]) = assign_fds(streams, fds) else {
+            return Response::Failed { why: FailureKind::Other, text: "streams are missing".into() };
         };
         for fd in [&stdin, &stdout, &stderr].into_iter().flatten() {
             let _ = nonblocking(fd);
         }
-        container.attached.push(Attached::new(from, stdin, stdout, stderr));
+        container.attached.push(AttachedClient::new(from, stdin, stdout, stderr));
         if let Some(connection) = self.connections.get_mut(&from) {
             connection.role = Role::Attached(key);
         }
-        Answer::Begun
+        Response::Begun
     }
 }
 
 impl Stdio {
     fn from_fds(streams: Streams, fds: Vec<OwnedFd>) -> io::Result<Self> {
-        let [stdin, stdout, stderr] = in_order(streams, fds)?;
+        let [stdin, stdout, stderr] = assign_fds(streams, fds)?;
         let null = || -> io::Result<OwnedFd> { Ok(File::options().read(true).write(true).open("/dev/null")?.into()) };
         let or_null = |fd: Option<OwnedFd>| fd.map_or_else(null, Ok).map(Some);
         Ok(Self { stdin: or_null(stdin)?, stdout: or_null(stdout)?, stderr: or_null(stderr)? })
     }
 }
 
-fn in_order(streams: Streams, fds: Vec<OwnedFd>) -> io::Result<[Option<OwnedFd>; 3]> {
+fn assign_fds(streams: Streams, fds: Vec<OwnedFd>) -> io::Result<[Option<OwnedFd>; 3]> {
     let mut fds = fds.into_iter();
     let mut next = |wanted: bool| match wanted {
         true => fds.next().map(Some).ok_or_else(|| io::Error::other("a stream is missing")),
@@ -227,6 +232,6 @@ fn nonblocking(fd: &OwnedFd) -> nix::Result<()> {
     fcntl(fd.as_fd(), FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)
 }
 
-fn failed(error: &io::Error) -> Answer {
-    Answer::Failed { why: Failure::Other, text: error.to_string() }
+fn failed(error: &io::Error) -> Response {
+    Response::Failed { why: FailureKind::Other, text: error.to_string() }
 }

@@ -1,4 +1,4 @@
-//! The agent's side of the conversation with a shim. Every answer is waited for so long and no longer.
+//! The agent's connection to a shim. Every request has a time limit.
 
 use std::{
     io,
@@ -10,20 +10,20 @@ use std::{
 use serde::Serialize;
 use tokio::{io::Interest, net::UnixStream, time::timeout};
 
-use super::wire::{self, Answer, Failure, Inbox, Received, Request};
+use super::wire::{self, FailureKind, FrameReader, ReadOutcome, Request, Response};
 use crate::{error::RuntimeError, port::Result};
 
 /// For what takes a shim no time.
-pub const SOON: Duration = Duration::from_secs(10);
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub struct Client {
+pub struct ShimClient {
     stream: UnixStream,
-    inbox: Inbox,
+    frames: FrameReader,
 }
 
-impl Client {
+impl ShimClient {
     pub async fn connect(socket: &Path) -> io::Result<Self> {
-        Ok(Self { stream: connect(socket).await?, inbox: Inbox::default() })
+        Ok(Self { stream: connect(socket).await?, frames: FrameReader::default() })
     }
 
     /// Sends a request and the descriptors that go with it.
@@ -38,48 +38,49 @@ impl Client {
     }
 
     /// The next answer, and a descriptor if one came with it. `None` when the shim closed the connection.
-    pub async fn receive(&mut self) -> io::Result<Option<(Answer, Option<OwnedFd>)>> {
+    pub async fn receive(&mut self) -> io::Result<Option<(Response, Option<OwnedFd>)>> {
         loop {
-            if let Some((answer, mut fds)) = self.inbox.take()? {
+            if let Some((answer, mut fds)) = self.frames.take()? {
                 return Ok(Some((answer, fds.pop())));
             }
-            let (stream, inbox) = (&self.stream, &mut self.inbox);
-            let filled = stream.async_io(Interest::READABLE, || match inbox.fill(stream)? {
-                Received::Nothing => Err(io::ErrorKind::WouldBlock.into()),
+            let (stream, frames) = (&self.stream, &mut self.frames);
+            let filled = stream.async_io(Interest::READABLE, || match frames.fill(stream)? {
+                ReadOutcome::WouldBlock => Err(io::ErrorKind::WouldBlock.into()),
                 received => Ok(received),
             });
-            if matches!(filled.await?, Received::Closed) {
+            if matches!(filled.await?, ReadOutcome::Closed) {
                 return Ok(None);
             }
         }
     }
 
-    pub async fn ask(
+    pub async fn call(
         &mut self,
         request: &Request,
         fds: &[OwnedFd],
         patience: Duration,
-    ) -> Result<(Answer, Option<OwnedFd>)> {
+    ) -> Result<(Response, Option<OwnedFd>)> {
         let asked = async {
             self.send(request, fds).await?;
             self.receive().await
         };
         match timeout(patience, asked).await {
-            Err(_) => Err(RuntimeError::Timeout { doing: doing(request), after: patience }),
-            Ok(Err(error)) => Err(RuntimeError::failed(doing(request), error)),
-            Ok(Ok(None)) => Err(RuntimeError::failed(doing(request), "the pod's shim went away")),
-            Ok(Ok(Some((Answer::Failed { why, text }, _)))) => Err(refused(why, text, request)),
+            Err(_) => Err(RuntimeError::Timeout { doing: describe(request), after: patience }),
+            Ok(Err(error)) => Err(RuntimeError::failed(describe(request), error)),
+            Ok(Ok(None)) => Err(RuntimeError::failed(describe(request), "the pod's shim went away")),
+            Ok(Ok(Some((Response::Failed { why, text }, _)))) => Err(to_runtime_error(why, text, request)),
             Ok(Ok(Some(answer))) => Ok(answer),
         }
     }
 }
 
 /// One request on a connection of its own.
-pub async fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Answer> {
-    let gone =
-        |error: io::Error| RuntimeError::failed(doing(request), format!("the pod's shim cannot be reached: {error}"));
-    let mut client = Client::connect(socket).await.map_err(gone)?;
-    Ok(client.ask(request, &[], patience).await?.0)
+pub async fn call(socket: &Path, request: &Request, patience: Duration) -> Result<Response> {
+    let gone = |error: io::Error| {
+        RuntimeError::failed(describe(request), format!("the pod's shim cannot be reached: {error}"))
+    };
+    let mut client = ShimClient::connect(socket).await.map_err(gone)?;
+    Ok(client.call(request, &[], patience).await?.0)
 }
 
 /// A socket's address is short, and directories can be deep: then it is reached through a descriptor.
@@ -95,15 +96,15 @@ async fn connect(socket: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(short).await
 }
 
-fn refused(why: Failure, text: String, request: &Request) -> RuntimeError {
+fn to_runtime_error(why: FailureKind, text: String, request: &Request) -> RuntimeError {
     match why {
-        Failure::Start => RuntimeError::Start { why: text },
-        Failure::State => RuntimeError::Invalid { why: text },
-        Failure::NotFound => match container(request) {
+        FailureKind::Start => RuntimeError::Start { why: text },
+        FailureKind::State => RuntimeError::Invalid { why: text },
+        FailureKind::NotFound => match container(request) {
             Some(id) => RuntimeError::NotFound { what: "container", id },
-            None => RuntimeError::failed(doing(request), text),
+            None => RuntimeError::failed(describe(request), text),
         },
-        Failure::Other => RuntimeError::failed(doing(request), text),
+        FailureKind::Other => RuntimeError::failed(describe(request), text),
     }
 }
 
@@ -119,7 +120,7 @@ fn container(request: &Request) -> Option<String> {
     }
 }
 
-fn doing(request: &Request) -> String {
+fn describe(request: &Request) -> String {
     let verb = match request {
         Request::Watch => "watch the pod's shim",
         Request::Start { .. } => "start container",

@@ -1,4 +1,4 @@
-//! Files in a root filesystem that others have filled: no link in it leads out of it.
+//! Reads and makes files in a container's root filesystem, whose symbolic links are not trusted: none leads out of it.
 
 use std::{
     io::{self, Read},

@@ -1,4 +1,4 @@
-//! Somebody who looks at a container's streams, and types into it.
+//! A client attached to a container: gets its output and may write to its standard input.
 //!
 //! Whoever attached and does not read holds up the container, as a terminal that is stopped does; but not for ever.
 
@@ -11,10 +11,10 @@ use nix::{errno::Errno, unistd::write};
 
 use super::log::Stream;
 
-/// After so long without taking anything, who does not read is sent away.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// A client that reads nothing for so long is disconnected.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub struct Attached {
+pub struct AttachedClient {
     /// Its connection.
     pub connection: u64,
     pub stdin: Option<OwnedFd>,
@@ -23,20 +23,20 @@ pub struct Attached {
     stuck_since: Option<Instant>,
 }
 
-impl Attached {
+impl AttachedClient {
     pub fn new(connection: u64, stdin: Option<OwnedFd>, stdout: Option<OwnedFd>, stderr: Option<OwnedFd>) -> Self {
         Self { connection, stdin, outputs: [stdout, stderr], unsent: Default::default(), stuck_since: None }
     }
 
-    pub fn offer(&mut self, stream: Stream, bytes: &[u8]) {
+    pub fn queue_output(&mut self, stream: Stream, bytes: &[u8]) {
         if self.outputs[stream as usize].is_some() {
             self.unsent[stream as usize].extend_from_slice(bytes);
-            self.push(stream, Instant::now());
+            self.flush(stream, Instant::now());
         }
     }
 
     /// Writes what it takes.
-    pub fn push(&mut self, stream: Stream, now: Instant) {
+    pub fn flush(&mut self, stream: Stream, now: Instant) {
         let index = stream as usize;
         let Some(fd) = &self.outputs[index] else { return };
         while !self.unsent[index].is_empty() {
@@ -60,7 +60,7 @@ impl Attached {
         self.unsent[index] = Vec::new();
     }
 
-    pub fn waits_for(&self, stream: Stream) -> Option<&OwnedFd> {
+    pub fn pending_output(&self, stream: Stream) -> Option<&OwnedFd> {
         (!self.unsent[stream as usize].is_empty()).then_some(self.outputs[stream as usize].as_ref()).flatten()
     }
 
@@ -68,7 +68,7 @@ impl Attached {
         self.unsent.iter().any(|bytes| !bytes.is_empty())
     }
 
-    pub fn gives_up_at(&self) -> Option<Instant> {
-        self.stuck_since.map(|since| since + PATIENCE)
+    pub fn deadline(&self) -> Option<Instant> {
+        self.stuck_since.map(|since| since + READ_TIMEOUT)
     }
 }

@@ -1,4 +1,4 @@
-//! The default profile: everything that programs need, and nothing that reaches beyond their container.
+//! The seccomp profile `RuntimeDefault`: everything that programs need, and nothing that reaches beyond their container.
 
 use super::{Action, Argument, Operator, Profile, Rule};
 

@@ -1,17 +1,20 @@
-//! Streams over one connection: a task reads frames and hands out their content, another writes.
+//! The server's side of a connection: one task reads frames and hands out the streams that the client opens, another writes.
+//!
+//! Windows are announced for what is taken, and not waited for when something is sent.
 
 use std::{collections::HashMap, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use mainstay_runtime::spdy::{
-    Headers,
-    frame::{Decoder, Encoder, Frame, reset},
-};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},
     sync::mpsc,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use crate::{
+    Headers,
+    frame::{Decoder, Encoder, Frame, reset},
+};
 
 /// Frames that may wait to be written, and pieces of data that may wait to be read from one stream.
 const QUEUE: usize = 32;
@@ -20,12 +23,12 @@ const WINDOW_STEP: u32 = 32 * 1024;
 /// Streams open at once.
 const MOST_STREAMS: usize = 4096;
 /// How long a client may take to hang up once it was told that we are done.
-const FAREWELL: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The connection ended, or the stream was reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the client is gone")]
-pub struct Gone;
+#[error("the client closed the connection or the stream")]
+pub struct Closed;
 
 /// The server's side of a connection. Dropping it cuts the connection.
 pub struct Connection {
@@ -97,17 +100,17 @@ impl Connection {
             drop(reader); // it holds the last sender of frames
             let _ = writer.await;
         };
-        let _ = tokio::time::timeout(FAREWELL, hung_up).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, hung_up).await;
     }
 }
 
 impl Writer {
-    pub async fn send(&self, bytes: Bytes) -> Result<(), Gone> {
+    pub async fn send(&self, bytes: Bytes) -> Result<(), Closed> {
         self.put(Frame::Data { id: self.id, fin: false, bytes }).await
     }
 
     /// No more comes on this stream.
-    pub async fn finish(&self) -> Result<(), Gone> {
+    pub async fn finish(&self) -> Result<(), Closed> {
         self.put(Frame::Data { id: self.id, fin: true, bytes: Bytes::new() }).await
     }
 
@@ -122,11 +125,11 @@ impl Writer {
         self.over.cancel();
     }
 
-    async fn put(&self, frame: Frame) -> Result<(), Gone> {
+    async fn put(&self, frame: Frame) -> Result<(), Closed> {
         tokio::select! {
             biased;
-            () = self.over.cancelled() => Err(Gone),
-            sent = self.out.send(frame) => sent.map_err(|_| Gone),
+            () = self.over.cancelled() => Err(Closed),
+            sent = self.out.send(frame) => sent.map_err(|_| Closed),
         }
     }
 }
@@ -150,16 +153,16 @@ async fn write(mut to: WriteHalf<impl AsyncWrite>, mut frames: mpsc::Receiver<Fr
 struct Reader {
     open: mpsc::Sender<Stream>,
     out: mpsc::Sender<Frame>,
-    streams: HashMap<u32, Incoming>,
+    streams: HashMap<u32, OpenStream>,
     /// The newest stream of the client.
     newest: u32,
     gone: CancellationToken,
 }
 
-struct Incoming {
+struct OpenStream {
     /// `None` once the client has closed its side.
     data: Option<mpsc::Sender<Bytes>>,
-    /// Taken, but not yet told.
+    /// Received, but not announced as free again.
     taken: u32,
     over: CancellationToken,
 }
@@ -170,7 +173,7 @@ impl Reader {
         loop {
             match decoder.decode(&mut input) {
                 Ok(Some(frame)) => {
-                    if self.on(frame).await.is_err() {
+                    if self.handle(frame).await.is_err() {
                         return;
                     }
                 }
@@ -190,13 +193,13 @@ impl Reader {
         }
     }
 
-    async fn on(&mut self, frame: Frame) -> Result<(), Gone> {
+    async fn handle(&mut self, frame: Frame) -> Result<(), Closed> {
         match frame {
             Frame::SynStream { id, fin, unidirectional, headers } => {
-                self.opened(id, fin, unidirectional, headers).await?;
+                self.open_stream(id, fin, unidirectional, headers).await?;
             }
-            Frame::Data { id, fin, bytes } => self.data(id, fin, bytes).await?,
-            Frame::Headers { id, fin: true, .. } => self.data(id, true, Bytes::new()).await?,
+            Frame::Data { id, fin, bytes } => self.receive(id, fin, bytes).await?,
+            Frame::Headers { id, fin: true, .. } => self.receive(id, true, Bytes::new()).await?,
             Frame::Reset { id, .. } => {
                 if let Some(stream) = self.streams.remove(&id) {
                     stream.over.cancel();
@@ -215,7 +218,7 @@ impl Reader {
         Ok(())
     }
 
-    async fn opened(&mut self, id: u32, fin: bool, unidirectional: bool, headers: Headers) -> Result<(), Gone> {
+    async fn open_stream(&mut self, id: u32, fin: bool, unidirectional: bool, headers: Headers) -> Result<(), Closed> {
         if id.is_multiple_of(2) || id <= self.newest {
             return self.send(Frame::Reset { id, status: reset::PROTOCOL_ERROR }).await;
         }
@@ -227,7 +230,7 @@ impl Reader {
         let (data, incoming) = mpsc::channel(QUEUE);
         let over = self.gone.child_token();
         let writer = Writer { id, out: self.out.clone(), over: over.clone() };
-        self.streams.insert(id, Incoming { data: (!fin).then_some(data), taken: 0, over });
+        self.streams.insert(id, OpenStream { data: (!fin).then_some(data), taken: 0, over });
         if !unidirectional {
             self.send(Frame::SynReply { id, fin: false, headers: Headers::default() }).await?;
         }
@@ -236,7 +239,7 @@ impl Reader {
         Ok(())
     }
 
-    async fn data(&mut self, id: u32, fin: bool, bytes: Bytes) -> Result<(), Gone> {
+    async fn receive(&mut self, id: u32, fin: bool, bytes: Bytes) -> Result<(), Closed> {
         let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
         stream.taken += bytes.len() as u32;
         if let Some(data) = stream.data.as_ref().filter(|_| !bytes.is_empty()) {
@@ -256,8 +259,8 @@ impl Reader {
         Ok(())
     }
 
-    async fn send(&self, frame: Frame) -> Result<(), Gone> {
-        self.out.send(frame).await.map_err(|_| Gone)
+    async fn send(&self, frame: Frame) -> Result<(), Closed> {
+        self.out.send(frame).await.map_err(|_| Closed)
     }
 }
 
@@ -345,7 +348,7 @@ mod tests {
         assert_eq!(stream.incoming.recv().await, None);
         server.gone().cancelled().await;
         assert!(server.accept().await.is_none());
-        assert_eq!(stream.writer.send("x".into()).await, Err(Gone));
+        assert_eq!(stream.writer.send("x".into()).await, Err(Closed));
     }
 
     #[tokio::test]
@@ -371,7 +374,7 @@ mod tests {
         client.send(Frame::Reset { id: 1, status: reset::CANCEL }).await;
         client.send(Frame::Data { id: 3, fin: false, bytes: "on".into() }).await;
         assert_eq!(second.incoming.recv().await, Some("on".into()));
-        assert_eq!(first.writer.send("x".into()).await, Err(Gone));
+        assert_eq!(first.writer.send("x".into()).await, Err(Closed));
         client.send(Frame::SynStream { id: 2, fin: false, unidirectional: false, headers: Headers::default() }).await;
         assert_eq!(client.next().await, Some(Frame::Reset { id: 2, status: reset::PROTOCOL_ERROR }));
     }

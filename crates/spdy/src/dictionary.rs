@@ -1,4 +1,4 @@
-//! The text that both sides of SPDY/3 suppose to have come before the first header.
+//! The zlib dictionary of SPDY/3 header compression.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! What libcontainer logs while it makes a container. The process that becomes the container returns an error without its
+//! Collects the errors that libcontainer logs while it makes a container. The process that becomes the container returns an error without its
 //! causes ("failed to prepare rootfs"); they are only in its log, so the log is reported with it.
 
 use std::{fmt::Write, os::fd::OwnedFd, rc::Rc};
@@ -12,24 +12,24 @@ use tracing::{
 use super::launch::{Report, report};
 
 /// Reports errors that are logged, from this process and all that it forks.
-pub fn follow(channel: &Rc<OwnedFd>) -> std::io::Result<()> {
-    let causes = Causes { channel: channel.try_clone()? };
+pub fn forward_errors(channel: &Rc<OwnedFd>) -> std::io::Result<()> {
+    let forwarder = ErrorForwarder { channel: channel.try_clone()? };
     // One is set already only if this process made another container before, which it never does.
-    let _ = tracing::subscriber::set_global_default(causes);
+    let _ = tracing::subscriber::set_global_default(forwarder);
     Ok(())
 }
 
-struct Causes {
+struct ErrorForwarder {
     channel: OwnedFd,
 }
 
-impl Subscriber for Causes {
+impl Subscriber for ErrorForwarder {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() == Level::ERROR
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut text = Text::default();
+        let mut text = LogLine::default();
         event.record(&mut text);
         report(&self.channel, &Report::Cause(text.into_line()));
     }
@@ -48,18 +48,18 @@ impl Subscriber for Causes {
 }
 
 #[derive(Default)]
-struct Text {
+struct LogLine {
     message: String,
     fields: String,
 }
 
-impl Text {
+impl LogLine {
     fn into_line(self) -> String {
-        crate::error::join(self.message, &self.fields)
+        mainstay_errors::append_cause(self.message, &self.fields)
     }
 }
 
-impl Visit for Text {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
@@ -70,8 +70,8 @@ impl Visit for Text {
 }
 
 /// An error with what was logged before it, from the first to the last; each part once.
-pub fn explain(error: String, causes: &[String]) -> String {
-    causes.iter().flat_map(|cause| cause.split(": ")).fold(error, crate::error::join)
+pub fn with_causes(error: String, causes: &[String]) -> String {
+    causes.iter().flat_map(|cause| cause.split(": ")).fold(error, mainstay_errors::append_cause)
 }
 
 #[cfg(test)]
@@ -82,9 +82,9 @@ mod tests {
     fn causes_follow_the_error_and_are_not_repeated() {
         let causes = ["failed to mount /a on /b: syscall".to_owned(), "failed to prepare rootfs: ENOTDIR".to_owned()];
         assert_eq!(
-            explain("failed to prepare rootfs".into(), &causes),
+            with_causes("failed to prepare rootfs".into(), &causes),
             "failed to prepare rootfs: failed to mount /a on /b: syscall: ENOTDIR"
         );
-        assert_eq!(explain("a: b".into(), &["b".to_owned()]), "a: b");
+        assert_eq!(with_causes("a: b".into(), &["b".to_owned()]), "a: b");
     }
 }

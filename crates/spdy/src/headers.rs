@@ -1,4 +1,4 @@
-//! Header blocks: names and values, compressed with a memory that lasts as long as the connection.
+//! Header blocks: names and values, compressed by one zlib stream per direction and connection.
 
 use std::collections::BTreeMap;
 

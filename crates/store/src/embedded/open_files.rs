@@ -1,4 +1,4 @@
-//! Notices that the store's files were removed or replaced while it runs.
+//! Detects that the store's files were removed or replaced while it runs.
 //!
 //! The kernel keeps a removed file for whoever has it open, so a store whose directory was deleted would go on acknowledging
 //! writes that no later start can find. Before and after each commit the open files are compared with what their

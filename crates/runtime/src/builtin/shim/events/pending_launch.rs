@@ -1,4 +1,4 @@
-//! Starts and execs that are under way.
+//! Starts and execs whose process does not run yet.
 
 use std::{
     os::{
@@ -16,28 +16,28 @@ use nix::{
 
 use super::{Exec, Shim};
 use crate::builtin::{
-    record::{Phase, Process},
+    record::{Phase, ProcessIdentity},
     shim::{
-        causes::explain,
-        launch::{Job, Report, run},
+        launch::{LaunchJob, Report, run},
+        libcontainer_log::with_causes,
     },
     sys::fork_into,
-    wire::{Answer, Failure, Inbox, Received},
+    wire::{FailureKind, FrameReader, ReadOutcome, Response},
 };
 
 /// More would not make an error clearer.
-const MOST_CAUSES: usize = 4;
+const MAX_CAUSES: usize = 4;
 /// Longer than this and it hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub struct Launching {
+pub struct PendingLaunch {
     pub channel: UnixStream,
     pub deadline: Instant,
-    inbox: Inbox,
+    frames: FrameReader,
     helper: Pid,
     container: u64,
     connection: u64,
-    exec: Option<ExecWish>,
+    exec: Option<ExecOptions>,
     pid: Option<i32>,
     terminal: Option<OwnedFd>,
     failed: Option<(bool, String)>,
@@ -46,7 +46,7 @@ pub struct Launching {
 }
 
 #[derive(Clone, Copy)]
-pub struct ExecWish {
+pub struct ExecOptions {
     pub timeout: Option<Duration>,
 }
 
@@ -56,8 +56,8 @@ impl Shim {
         &mut self,
         container: u64,
         connection: u64,
-        job: Job,
-        exec: Option<ExecWish>,
+        job: LaunchJob,
+        exec: Option<ExecOptions>,
     ) -> std::io::Result<()> {
         let (channel, other) = UnixStream::pair()?;
         let mut parts = Some((job, OwnedFd::from(other)));
@@ -71,10 +71,10 @@ impl Shim {
         })?;
         // Our copies of the descriptors close here; only those who may report have them open.
         drop(parts);
-        self.launches.push(Launching {
+        self.launches.push(PendingLaunch {
             channel,
-            deadline: Instant::now() + PATIENCE,
-            inbox: Inbox::default(),
+            deadline: Instant::now() + LAUNCH_TIMEOUT,
+            frames: FrameReader::default(),
             helper,
             container,
             connection,
@@ -87,14 +87,14 @@ impl Shim {
         Ok(())
     }
 
-    pub(super) fn on_launch(&mut self, index: usize) {
+    pub(super) fn handle_launch(&mut self, index: usize) {
         let Some(launch) = self.launches.get_mut(index) else { return };
-        let closed = match launch.inbox.fill(launch.channel.as_fd()) {
-            Ok(Received::Nothing) => return,
-            Ok(Received::Some) => false,
-            Ok(Received::Closed) | Err(_) => true,
+        let closed = match launch.frames.fill(launch.channel.as_fd()) {
+            Ok(ReadOutcome::WouldBlock) => return,
+            Ok(ReadOutcome::Data) => false,
+            Ok(ReadOutcome::Closed) | Err(_) => true,
         };
-        while let Ok(Some((report, mut fds))) = launch.inbox.take::<Report>() {
+        while let Ok(Some((report, mut fds))) = launch.frames.take::<Report>() {
             // Descriptors come with the first of several reports that were read at once, whosever they are.
             if let Some(terminal) = fds.pop() {
                 launch.terminal = Some(terminal);
@@ -102,7 +102,7 @@ impl Shim {
             match report {
                 Report::Pid(pid) => launch.pid = Some(pid),
                 Report::Terminal => {}
-                Report::Cause(text) if launch.causes.len() < MOST_CAUSES => launch.causes.push(text),
+                Report::Cause(text) if launch.causes.len() < MAX_CAUSES => launch.causes.push(text),
                 Report::Cause(_) => {}
                 // The first to say what went wrong is nearest to it.
                 Report::Failed { start, text } => drop(launch.failed.get_or_insert((start, text))),
@@ -110,7 +110,7 @@ impl Shim {
         }
         if closed {
             let launch = self.launches.swap_remove(index);
-            self.launched(launch);
+            self.finish_launch(launch);
         }
     }
 
@@ -128,16 +128,16 @@ impl Shim {
             {
                 container.cgroup().signal(Signal::SIGKILL);
             }
-            launch.failed = Some((false, format!("did not begin within {PATIENCE:?}")));
-            self.launched(launch);
+            launch.failed = Some((false, format!("did not begin within {LAUNCH_TIMEOUT:?}")));
+            self.finish_launch(launch);
         }
     }
 
-    fn launched(&mut self, launch: Launching) {
+    fn finish_launch(&mut self, launch: PendingLaunch) {
         let failed = match (launch.failed.clone(), launch.pid) {
             // One of the program itself says all there is.
             (Some((true, text)), _) => Some((true, text)),
-            (Some((false, text)), _) => Some((false, explain(text, &launch.causes))),
+            (Some((false, text)), _) => Some((false, with_causes(text, &launch.causes))),
             (None, None) => Some((false, "the process that starts it ended without a word".to_owned())),
             (None, Some(_)) => None,
         };
@@ -145,50 +145,50 @@ impl Shim {
             if launch.exec.is_none() {
                 if let Some(container) = self.containers.get_mut(&launch.container) {
                     container.cgroup().signal(Signal::SIGKILL);
-                    container.failed(text.clone());
+                    container.record_start_failure(text.clone());
                 }
-                self.tell();
+                self.notify_watchers();
             }
-            let why = if start { Failure::Start } else { Failure::Other };
-            self.answer(launch.connection, &Answer::Failed { why, text });
-            return self.settle_unclaimed();
+            let why = if start { FailureKind::Start } else { FailureKind::Other };
+            self.respond(launch.connection, &Response::Failed { why, text });
+            return self.assign_pending_exits();
         }
         match launch.exec {
-            Some(wish) => self.exec_began(launch, wish),
-            None => self.container_began(launch),
+            Some(options) => self.exec_started(launch, options),
+            None => self.container_started(launch),
         }
-        self.settle_unclaimed();
+        self.assign_pending_exits();
     }
 
-    fn container_began(&mut self, launch: Launching) {
+    fn container_started(&mut self, launch: PendingLaunch) {
         let (Some(container), Some(pid)) = (self.containers.get_mut(&launch.container), launch.pid) else { return };
         if let Some(terminal) = launch.terminal {
             container.connect_terminal(terminal);
         }
         // It may already have ended: then it is still ours to reap, and its number cannot be another's.
-        let process = Process::of(pid).unwrap_or(Process { pid, begun: 0 });
-        container.change(Some(process), Phase::Running { started_at: Timestamp::now() });
-        let answer = Answer::Started(container.run.clone());
-        self.answer(launch.connection, &answer);
-        self.tell();
+        let process = ProcessIdentity::read(pid).unwrap_or(ProcessIdentity { pid, begun: 0 });
+        container.set_phase(Some(process), Phase::Running { started_at: Timestamp::now() });
+        let answer = Response::Started(container.run.clone());
+        self.respond(launch.connection, &answer);
+        self.notify_watchers();
     }
 
-    fn exec_began(&mut self, launch: Launching, wish: ExecWish) {
+    fn exec_started(&mut self, launch: PendingLaunch, options: ExecOptions) {
         let Some(pid) = launch.pid else { return };
-        let deadline = wish.timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
         self.execs.push(Exec { pid, connection: launch.connection, deadline, timed_out: false });
         if let Some(connection) = self.connections.get_mut(&launch.connection)
-            && connection.say(&Answer::Begun, launch.terminal).is_err()
+            && connection.send(&Response::Begun, launch.terminal).is_err()
         {
             self.close(launch.connection);
         }
     }
 
     /// Those who ended before we knew them.
-    fn settle_unclaimed(&mut self) {
-        for (pid, code, signal) in std::mem::take(&mut self.unclaimed) {
-            if !self.claim(pid, code, signal) && !self.launches.is_empty() {
-                self.unclaimed.push((pid, code, signal));
+    fn assign_pending_exits(&mut self) {
+        for (pid, code, signal) in std::mem::take(&mut self.unassigned_exits) {
+            if !self.assign_exit(pid, code, signal) && !self.launches.is_empty() {
+                self.unassigned_exits.push((pid, code, signal));
             }
         }
     }

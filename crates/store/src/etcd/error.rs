@@ -1,15 +1,14 @@
-//! What etcd's refusals and a broken connection mean.
+//! Errors of etcd calls by what they mean for the caller: not sent, unknown whether carried out, refused.
 //!
 //! etcd tells its errors apart by text as much as by code, so the texts are matched here and
 //! nowhere else.
 
+use mainstay_errors::error_chain;
 use tonic::{Code, ConnectError, Status};
-
-use super::config::chain;
 
 /// Why a call did not do what it was sent for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum EtcdError {
     /// Certainly not carried out: nobody was reached, or the member turned it away unread.
     Unsent {
         why: String,
@@ -43,10 +42,10 @@ pub(super) enum Fault {
     },
 }
 
-impl Fault {
-    pub fn of(status: &Status) -> Self {
+impl EtcdError {
+    pub fn from_status(status: &Status) -> Self {
         let text = status.message();
-        let why = || chain(status);
+        let why = || error_chain(status);
         match status.code() {
             Code::OutOfRange if text.contains("required revision has been compacted") => Self::Compacted,
             Code::OutOfRange if text.contains("required revision is a future revision") => Self::Future,
@@ -115,13 +114,16 @@ mod tests {
 
     #[test]
     fn refusals_are_told_apart_by_their_text() {
-        let of = |code, text: &str| Fault::of(&Status::new(code, text));
-        assert_eq!(of(Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted"), Fault::Compacted);
-        assert_eq!(of(Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision"), Fault::Future);
-        assert_eq!(of(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"), Fault::NoSpace);
+        let of = |code, text: &str| EtcdError::from_status(&Status::new(code, text));
+        assert_eq!(
+            of(Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted"),
+            EtcdError::Compacted
+        );
+        assert_eq!(of(Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision"), EtcdError::Future);
+        assert_eq!(of(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"), EtcdError::NoSpace);
         assert_eq!(
             of(Code::ResourceExhausted, "grpc: received message larger than max (9 vs. 7)"),
-            Fault::TooLarge { limit: Some(7) }
+            EtcdError::TooLarge { limit: Some(7) }
         );
         assert!(of(Code::Unavailable, "etcdserver: no leader").is_unsent());
         assert!(!of(Code::Unavailable, "etcdserver: leader changed").is_unsent());
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_broken_connection_leaves_the_outcome_unknown() {
-        let fault = Fault::of(&Status::unavailable("connection reset by peer"));
+        let fault = EtcdError::from_status(&Status::unavailable("connection reset by peer"));
         assert!(fault.is_outage() && !fault.is_unsent(), "{fault:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Frames between bytes and values.
+//! SPDY frames: [`Encoder`] writes them to bytes, [`Decoder`] reads them however the bytes are cut.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 

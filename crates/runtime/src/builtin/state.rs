@@ -1,4 +1,4 @@
-//! Everything this runtime holds, in memory: read from disk when it is opened, kept true by what the shims say.
+//! The sandboxes and containers of this runtime, in memory: read from disk when it is opened, updated by reports of the shims.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -7,8 +7,8 @@ use tokio::sync::{broadcast, watch};
 
 use super::{
     cgroup::Cgroup,
-    record::{ContainerRecord, Run, SandboxRecord},
-    stats::Started,
+    record::{ContainerRecord, RunRecord, SandboxRecord},
+    stats::MeasuredContainer,
 };
 use crate::{
     error::RuntimeError,
@@ -19,7 +19,7 @@ use crate::{
 /// Wake-ups are worth nothing once missed: who lags looks at everything anyway.
 const WAKEUPS: usize = 1024;
 
-pub struct World {
+pub struct RuntimeState {
     sandboxes: Mutex<BTreeMap<SandboxId, Sandbox>>,
     wake: broadcast::Sender<PodUid>,
 }
@@ -28,15 +28,15 @@ pub struct Sandbox {
     pub record: SandboxRecord,
     /// Its shim answers.
     pub alive: bool,
-    pub containers: BTreeMap<ContainerId, Known>,
+    pub containers: BTreeMap<ContainerId, ContainerEntry>,
     /// Held by whoever changes what is in it.
     pub lock: Arc<tokio::sync::Mutex<()>>,
     pub changed: watch::Sender<()>,
 }
 
-pub struct Known {
+pub struct ContainerEntry {
     pub record: ContainerRecord,
-    pub run: Option<Run>,
+    pub run: Option<RunRecord>,
 }
 
 impl Sandbox {
@@ -55,13 +55,13 @@ impl Sandbox {
     }
 }
 
-impl Default for World {
+impl Default for RuntimeState {
     fn default() -> Self {
         Self { sandboxes: Mutex::default(), wake: broadcast::Sender::new(WAKEUPS) }
     }
 }
 
-impl World {
+impl RuntimeState {
     pub fn wakeups(&self) -> broadcast::Receiver<PodUid> {
         self.wake.subscribe()
     }
@@ -73,7 +73,7 @@ impl World {
     pub fn remove(&self, id: &SandboxId) {
         let removed = self.sandboxes.lock().remove(id);
         if let Some(sandbox) = removed {
-            self.woken(&sandbox);
+            self.wake_watchers(&sandbox);
         }
     }
 
@@ -82,30 +82,30 @@ impl World {
     }
 
     /// Reads a sandbox.
-    pub fn of<T>(&self, id: &SandboxId, read: impl FnOnce(&Sandbox) -> T) -> Result<T> {
+    pub fn read_sandbox<T>(&self, id: &SandboxId, read: impl FnOnce(&Sandbox) -> T) -> Result<T> {
         let sandboxes = self.sandboxes.lock();
         let sandbox = sandboxes.get(id).ok_or_else(|| RuntimeError::NotFound { what: "sandbox", id: id.0.clone() })?;
         Ok(read(sandbox))
     }
 
     /// Changes a sandbox, and wakes whoever waits for it.
-    pub fn change<T>(&self, id: &SandboxId, change: impl FnOnce(&mut Sandbox) -> T) -> Result<T> {
+    pub fn change_sandbox<T>(&self, id: &SandboxId, change: impl FnOnce(&mut Sandbox) -> T) -> Result<T> {
         let mut sandboxes = self.sandboxes.lock();
         let sandbox =
             sandboxes.get_mut(id).ok_or_else(|| RuntimeError::NotFound { what: "sandbox", id: id.0.clone() })?;
         let result = change(sandbox);
-        self.woken(sandbox);
+        self.wake_watchers(sandbox);
         Ok(result)
     }
 
-    fn woken(&self, sandbox: &Sandbox) {
+    fn wake_watchers(&self, sandbox: &Sandbox) {
         sandbox.changed.send_replace(());
         let _ = self.wake.send(sandbox.record.spec.pod.uid.clone());
     }
 
-    /// What a shim says. Older than what is known is no news.
-    pub fn update(&self, id: &SandboxId, runs: Vec<Run>) {
-        let _ = self.change(id, |sandbox| {
+    /// Takes in a report of a shim; versions older than the known ones are ignored.
+    pub fn apply_runs(&self, id: &SandboxId, runs: Vec<RunRecord>) {
+        let _ = self.change_sandbox(id, |sandbox| {
             for run in runs {
                 if let Some(known) = sandbox.containers.get_mut(&run.container)
                     && known.run.as_ref().is_none_or(|have| have.version < run.version)
@@ -123,7 +123,7 @@ impl World {
     }
 
     /// Reads a container, in its sandbox.
-    pub fn container<T>(&self, id: &ContainerId, read: impl FnOnce(&Sandbox, &Known) -> T) -> Result<T> {
+    pub fn read_container<T>(&self, id: &ContainerId, read: impl FnOnce(&Sandbox, &ContainerEntry) -> T) -> Result<T> {
         let sandboxes = self.sandboxes.lock();
         let found = sandboxes.values().find_map(|sandbox| Some((sandbox, sandbox.containers.get(id)?)));
         let (sandbox, known) = found.ok_or_else(|| RuntimeError::NotFound { what: "container", id: id.0.clone() })?;
@@ -131,7 +131,7 @@ impl World {
     }
 
     /// The sandbox made for this attempt of this pod.
-    pub fn made_for(&self, pod: &PodUid, attempt: u32) -> Option<SandboxId> {
+    pub fn find_sandbox(&self, pod: &PodUid, attempt: u32) -> Option<SandboxId> {
         let sandboxes = self.sandboxes.lock();
         let made =
             sandboxes.values().find(|made| made.record.spec.pod.uid == *pod && made.record.spec.attempt == attempt);
@@ -139,12 +139,12 @@ impl World {
     }
 
     /// Where to measure what runs, or ran and was not removed.
-    pub fn started(&self) -> Vec<Started> {
+    pub fn measurable(&self) -> Vec<MeasuredContainer> {
         let sandboxes = self.sandboxes.lock();
         let of = |sandbox: &Sandbox| {
             let group = sandbox.record.cgroup();
             let started = sandbox.containers.values().filter(|known| known.is_running() || known.has_ended());
-            started.map(|known| known.started(&group)).collect::<Vec<_>>()
+            started.map(|known| known.measured(&group)).collect::<Vec<_>>()
         };
         sandboxes.values().flat_map(of).collect()
     }
@@ -166,13 +166,13 @@ impl World {
                 addresses: record.addresses.clone(),
                 annotations: record.spec.annotations.clone(),
             });
-            observed.containers.extend(sandbox.containers.values().map(Known::status));
+            observed.containers.extend(sandbox.containers.values().map(ContainerEntry::status));
         }
         observed
     }
 }
 
-impl Known {
+impl ContainerEntry {
     fn status(&self) -> ContainerStatus {
         let record = &self.record;
         ContainerStatus {
@@ -184,18 +184,18 @@ impl Known {
             image: record.spec.image.clone(),
             image_id: record.spec.image_id.clone(),
             created_at: record.created_at,
-            state: Run::state(self.run.as_ref()),
+            state: RunRecord::state(self.run.as_ref()),
             annotations: record.spec.annotations.clone(),
             log_path: record.spec.log_path.clone(),
             pid: self.run.as_ref().and_then(|run| run.process).map(|process| process.pid as u32),
         }
     }
 
-    fn started(&self, group: &Path) -> Started {
+    fn measured(&self, group: &Path) -> MeasuredContainer {
         let record = &self.record;
-        Started {
+        MeasuredContainer {
             id: record.id.clone(),
-            group: Cgroup::at(group.join(&record.id.0)),
+            group: Cgroup::new(group.join(&record.id.0)),
             stats: ContainerStats {
                 pod: Some(record.pod.clone()),
                 name: record.spec.name.clone(),
@@ -207,10 +207,10 @@ impl Known {
     }
 
     pub fn is_running(&self) -> bool {
-        Run::state(self.run.as_ref()).is_running()
+        RunRecord::state(self.run.as_ref()).is_running()
     }
 
     fn has_ended(&self) -> bool {
-        self.run.as_ref().is_some_and(Run::has_ended)
+        self.run.as_ref().is_some_and(RunRecord::has_ended)
     }
 }
