@@ -9,6 +9,7 @@
 
 mod certificate_limit;
 mod certificate_subject;
+mod event_rate_limit;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
@@ -25,6 +26,7 @@ use mainstay_store::{Compare, Expect, Op};
 use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 
+pub use self::event_rate_limit::EventRates;
 use crate::{
     api::{Api, Target},
     auth::User,
@@ -34,9 +36,10 @@ use crate::{
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 9] = [
+const PLUGINS: [&dyn Plugin; 10] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
+    &event_rate_limit::EventRateLimit,
     &certificate_subject::CertificateSubject,
     &certificate_limit::CertificateLimit,
     &service_account::ServiceAccount,

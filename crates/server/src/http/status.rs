@@ -216,6 +216,12 @@ impl ApiError {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(30)
     }
 
+    /// A user writes more Events than EventRateLimit allows; upstream's words.
+    pub fn event_rate_exceeded(user: &str, seconds: u32) -> Box<Self> {
+        let message = format!("limit reached on type User for key {user}");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(seconds)
+    }
+
     /// A PodDisruptionBudget does not let a pod go now.
     pub fn budget_refuses(why: &str, retry_after: Option<u32>) -> Box<Self> {
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";
