@@ -12,8 +12,6 @@ use std::collections::BTreeMap;
 
 use mainstay_api::validation::names;
 
-pub use self::certificate::Verifier;
-
 pub const MASTERS: &str = "system:masters";
 pub const NODES: &str = "system:nodes";
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers";

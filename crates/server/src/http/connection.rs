@@ -33,7 +33,9 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
+use mainstay_tls::ClientVerifier;
 use parking_lot::Mutex;
+use rustls::pki_types::UnixTime;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -44,7 +46,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    auth::Verifier,
+    auth::User,
     handler::{Caller, Handler},
     http::{
         fairness::{FairLimit, Flow},
@@ -66,7 +68,7 @@ const KEEPALIVE: TcpKeepalive =
 pub struct Shared {
     pub handler: Arc<Handler>,
     pub tls: TlsAcceptor,
-    pub verifier: Arc<Verifier>,
+    pub verifier: Arc<ClientVerifier>,
     pub http: Builder<TokioExecutor>,
     pub limits: ConnectionLimits,
     pub stop: CancellationToken,
@@ -127,7 +129,8 @@ pub async fn run(stream: TcpStream, source: IpAddr, handshake: Handshake, shared
             Err(_) => return tracing::debug!("TLS handshake took too long"),
         },
     };
-    let user = stream.get_ref().1.peer_certificates().and_then(|presented| shared.verifier.user(presented));
+    let presented = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let user = shared.verifier.subject(presented, UnixTime::now()).map(User::from);
     let flow = user.as_ref().map_or_else(|| Flow::of_source(source), Flow::of_user);
     let Ok(_established) = shared.limits.established.acquire(flow, 1) else {
         return tracing::debug!(%source, level = flow.level().name(), "too many connections");

@@ -7,11 +7,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
-use rustls::{
-    ClientConfig, DigitallySignedStruct, Error, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    pki_types::{CertificateDer, ServerName, UnixTime},
-};
+use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio_rustls::TlsConnector;
 
@@ -153,63 +149,13 @@ async fn to_pod(mut relayed: RelayRequest<'_>, pod: &Value, port: u16, https: bo
     let host = if address.is_empty() { format!("{name}:{port}") } else { format!("{address}:{port}") };
     let request = rewritten(&mut relayed, &host)?;
     let response = if https {
-        let tls = TlsConnector::from(Arc::new(trusting().map_err(|e| failed(&e))?));
+        let tls = TlsConnector::from(Arc::new(mainstay_tls::insecure_client_config().map_err(|e| failed(&e))?));
         let server = ServerName::try_from(name).map_err(|e| failed(&e))?;
         agent::send(tls.connect(server, io).await.map_err(|e| failed(&e))?, request).await
     } else {
         agent::send(io, request).await
     };
     pipe::answer(relayed.parts, response.map_err(|e| failed(&e))?, relayed.lifetime)
-}
-
-/// Pods have certificates of anyone's, so theirs prove nothing; who they are, their agent vouches for.
-fn trusting() -> Result<ClientConfig, Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Arc::new(Anyone(provider.signature_verification_algorithms));
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
-    Ok(config)
-}
-
-#[derive(Debug)]
-struct Anyone(rustls::crypto::WebPkiSupportedAlgorithms);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
 }
 
 #[cfg(test)]
