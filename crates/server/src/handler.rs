@@ -17,6 +17,7 @@ use crate::{
     auth::{User, bearer},
     authorize::{self, Attributes, RequestTarget},
     documents::{
+        component_status, custom_resources,
         debug::{self, Debug},
         discovery, health,
         metrics::{Metrics, Verb},
@@ -27,6 +28,7 @@ use crate::{
     http::{
         fairness::Flow,
         negotiate,
+        outages::Outages,
         query::Query,
         reply::RowObject,
         request_body::{ReceivedBody, RequestBody},
@@ -35,6 +37,8 @@ use crate::{
         response_body::Response,
         route::{ResourceRoute, Route},
         status::{ApiError, ApiResult},
+        warnings::{self, Warnings},
+        websocket,
     },
     objects::{guaranteed_update::Part, keys, large_work},
     relay::{self, Agents},
@@ -59,7 +63,11 @@ pub struct Handler {
     pub(crate) debug: Option<Debug>,
     pub(crate) openapi: Arc<OpenApi>,
     pub(crate) metrics: Metrics,
+    outages: Outages,
 }
+
+/// The store, among outages.
+const STORE: &str = "store";
 
 /// Writes a consistent copy of a store to a file that does not exist yet.
 pub type Backup = Arc<dyn Fn(&Path) -> Result<(), BoxError> + Send + Sync>;
@@ -95,6 +103,7 @@ impl Handler {
             debug: None,
             openapi,
             metrics: Metrics::default(),
+            outages: Outages::default(),
             api,
         }
     }
@@ -135,14 +144,15 @@ impl Handler {
         let span = request_log::span(&parts);
         async move {
             let started = Instant::now();
-            let mut info = RequestInfo { verb: Verb::of(&parts.method, true, false), resource: None, user: None };
+            let mut info = RequestInfo::new(Verb::of(&parts.method, true, false));
             let answer = AssertUnwindSafe(self.answer(&parts, &mut body, &caller, &mut info)).catch_unwind().await;
             // A fault in our own code ends the request that met it and nothing else; the panic is in the log.
             let answer = answer.unwrap_or_else(|_| Err(ApiError::internal("the server met a fault of its own")));
+            self.observe_store(&info, &answer, started);
             let mut response = answer.unwrap_or_else(|error| error.into_response());
-            let took = started.elapsed();
-            self.metrics.answered(&info, response.status(), took.as_secs_f64());
-            request_log::answered(&info, response.status(), took);
+            let duration = started.elapsed();
+            self.metrics.answered(&info, response.status(), duration.as_secs_f64());
+            request_log::log_response(&info, response.status(), duration);
             let goes_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
             if !goes_on && !body.drain(self.api.settings.max_body).await && parts.version < Version::HTTP_2 {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -180,6 +190,7 @@ impl Handler {
             && matches!(&route, Route::Resource(r) if r.watch || (query.watch && r.subresource.is_none()));
         if let Route::Resource(r) = &route {
             info.verb = Verb::of(&parts.method, r.name.is_some(), watch);
+            info.set_object(r);
             info.resource = self.api.registry.find(&r.group, &r.version, &r.plural).cloned();
         }
         let kind = match parts.method {
@@ -190,6 +201,10 @@ impl Handler {
         let flow = matches!(caller, Caller::Network { .. }).then(|| Flow::of_user(&user));
         let mut seat = self.seat(flow, kind);
         seat.take()?;
+        let deprecation = match (&route, caller) {
+            (Route::Resource(r), Caller::Network { .. }) => warnings::deprecation(&r.group, &r.version, &r.plural),
+            _ => None,
+        };
         let work = self.route(parts, body, &user, route, query, watch, &mut seat);
         let mut response = match caller {
             Caller::Network { .. } if !relayed => self.within_time(work).await?,
@@ -198,10 +213,33 @@ impl Handler {
         // Its memory is ours until the client has taken it, and so its seat is the client's: see `connection`. Not so for
         // administrators, whose shares have no bound: they would keep each other out.
         let is_bounded = flow.is_some_and(|flow| flow.level().bounds_flows());
+        if let Some(text) = deprecation {
+            let mut warnings = Warnings::default();
+            warnings.add(text.to_owned());
+            warnings.write(response.headers_mut());
+        }
         if let Some(taken) = seat.hand_over().filter(|_| is_bounded) {
             response.extensions_mut().insert(Arc::new(taken));
         }
         Ok(response)
+    }
+
+    /// Logs when the store stops to answer requests, and when it answers again.
+    fn observe_store(&self, info: &RequestInfo, answer: &ApiResult<Response>, now: Instant) {
+        match answer {
+            Err(error) if error.is_store_outage() => {
+                if self.outages.begins(STORE, now) {
+                    let error = error.message();
+                    tracing::warn!(error, "the store does not answer; requests fail until it does");
+                }
+            }
+            Ok(_) if info.resource.is_some() => {
+                if let Some(outage) = self.outages.ends(STORE, now) {
+                    tracing::info!(?outage, "the store answers again");
+                }
+            }
+            Ok(_) | Err(_) => {}
+        }
     }
 
     fn seat(&self, flow: Option<Flow>, kind: RequestKind) -> Seat<'_> {
@@ -262,6 +300,12 @@ impl Handler {
             Route::Resource(resource) if resource.group == relay::metrics::GROUP => {
                 relay::metrics::answer(&self.api, self.agents()?, parts, &resource, &query).await
             }
+            Route::Resource(resource) if component_status::serves(&resource) => {
+                component_status::respond(&self.api, parts, &resource, &query).await
+            }
+            Route::Resource(resource) if custom_resources::serves(&resource) => {
+                custom_resources::respond(&self.api, parts, &resource, &query).await
+            }
             Route::Resource(resource) if verbs::placements::serves(&resource) => {
                 if parts.method != Method::POST {
                     return Err(ApiError::method_not_allowed());
@@ -294,7 +338,7 @@ impl Handler {
     ) -> ApiResult<Response> {
         let target = self.target(&route)?;
         let (target, query) = if watch { narrowed(target, query) } else { (target, query) };
-        let accepted = negotiate::accepted(&parts.headers)?;
+        let accepted = negotiate::accepted(&parts.headers, !target.d.answered)?;
         let row = RowObject::parse(query.include_object.as_deref())?;
         let received = self.receive(body, seat).await?;
         let body = received.bytes.clone();
@@ -333,7 +377,8 @@ impl Handler {
         match (&parts.method, named) {
             (&Method::GET, _) if watch => {
                 let open = (self.metrics.watching(), seat.hand_over());
-                verbs::watch::watch(call, self.stop.clone(), open).await
+                let response = verbs::watch::watch(call, self.stop.clone(), open).await?;
+                if websocket::is_requested(&parts.headers) { websocket::watch(parts, response) } else { Ok(response) }
             }
             (&Method::GET, true) => verbs::get::get(call).await,
             (&Method::GET, false) => verbs::list::list(call).await,
@@ -413,10 +458,12 @@ impl Handler {
             return ApiError::forbidden_path(&user.name, asked.verb, path);
         };
         let Ok(target) = self.target(route) else {
-            let path = "/apis/mainstay.dev/v1/placements";
-            let posted = verbs::placements::serves(route);
-            return if posted {
-                ApiError::forbidden_path(&user.name, asked.verb, path)
+            let is_served = verbs::placements::serves(route)
+                || component_status::serves(route)
+                || custom_resources::serves(route);
+            return if is_served {
+                let path = format!("/apis/{}/{}/{}", route.group, route.version, route.plural);
+                ApiError::forbidden_path(&user.name, asked.verb, &path)
             } else {
                 ApiError::no_such_path()
             };

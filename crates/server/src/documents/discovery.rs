@@ -7,6 +7,7 @@ use mainstay_api::{descriptor::Descriptor, registry::Registry};
 use serde_json::{Value, json};
 
 use crate::{
+    documents::component_status as components,
     http::{
         reply,
         response_body::Response,
@@ -147,18 +148,37 @@ fn measured_aggregated() -> Vec<Value> {
     metrics::RESOURCES.iter().map(resource).collect()
 }
 
-/// Whether a group has Bindings, which can be posted but are nowhere kept.
-fn has_bindings(group: &str, version: &str) -> bool {
-    (group, version) == ("", "v1")
+/// Resources of the core group that have no descriptor because none is stored: Bindings, ComponentStatuses.
+fn unstored(group: &str, version: &str) -> Vec<Value> {
+    if (group, version) != ("", "v1") {
+        return Vec::new();
+    }
+    vec![
+        json!({
+            "name": "bindings", "singularName": "binding", "namespaced": true, "kind": "Binding", "verbs": ["create"],
+        }),
+        json!({
+            "name": components::PLURAL, "singularName": components::SINGULAR, "namespaced": false,
+            "kind": components::KIND, "verbs": components::VERBS, "shortNames": [components::SHORT_NAME],
+        }),
+    ]
+}
+
+/// A resource of a list as the aggregated form has it.
+fn aggregated_from_list(resource: &Value) -> Value {
+    let mut aggregated = json!({
+        "resource": resource["name"], "singularResource": resource["singularName"],
+        "scope": if resource["namespaced"] == true { "Namespaced" } else { "Cluster" },
+        "responseKind": { "group": "", "version": "v1", "kind": resource["kind"] }, "verbs": resource["verbs"],
+    });
+    if let Some(names) = resource.get("shortNames") {
+        aggregated["shortNames"] = names.clone();
+    }
+    aggregated
 }
 
 fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
-    let mut resources = Vec::new();
-    if has_bindings(group, version) {
-        resources.push(json!({
-            "name": "bindings", "singularName": "binding", "namespaced": true, "kind": "Binding", "verbs": ["create"],
-        }));
-    }
+    let mut resources = unstored(group, version);
     for d in registry.iter().filter(|d| d.group == group && d.version == version) {
         let mut resource = json!({
             "name": d.plural, "singularName": d.singular, "namespaced": d.namespaced(), "kind": d.kind,
@@ -195,18 +215,14 @@ fn aggregated_answer(registry: &Registry, legacy: bool, api_version: &'static st
         .map(|group| {
             let version = |version: &str| {
                 let resources = registry.iter().filter(|d| d.group == group && d.version == version);
-                let bindings = has_bindings(group, version).then(|| {
-                    json!({
-                        "resource": "bindings", "singularResource": "binding", "scope": "Namespaced",
-                        "responseKind": { "group": "", "version": "v1", "kind": "Binding" }, "verbs": ["create"],
-                    })
-                });
+                let unstored = unstored(group, version);
+                let unstored = unstored.iter().map(aggregated_from_list);
                 json!({
                     "version": version,
                     "freshness": "Current",
                     "resources": match group {
                         metrics::GROUP => measured_aggregated(),
-                        _ => bindings.into_iter().chain(resources.map(|d| aggregated_resource(d))).collect(),
+                        _ => unstored.chain(resources.map(|d| aggregated_resource(d))).collect(),
                     },
                 })
             };

@@ -212,7 +212,7 @@ mod tests {
     fn answers_are_counted_by_resource_and_code() {
         let metrics = Metrics::default();
         let pods = mainstay_api::registry::Registry::builtin().find("", "v1", "pods").cloned();
-        let info = RequestInfo { verb: Verb::of(&Method::GET, true, false), resource: pods, user: None };
+        let info = RequestInfo { resource: pods, ..RequestInfo::new(Verb::of(&Method::GET, true, false)) };
         metrics.answered(&info, StatusCode::OK, 0.001);
         metrics.answered(&info, StatusCode::OK, 0.001);
         let text = metrics.text();

@@ -1,5 +1,7 @@
 //! Clients that misbehave, and what everybody else notices of it.
 
+mod upstream;
+
 use std::{convert::Infallible, time::Duration};
 
 use http_body_util::{Full, StreamBody};

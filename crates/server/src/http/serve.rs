@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     path::Path,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use mainstay_tls::ClientVerifier;
@@ -16,7 +16,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     handler::{BoxError, Handler},
-    http::connection::{self, ConnectionLimits, Shared},
+    http::{
+        connection::{self, ConnectionLimits, Shared},
+        outages::Outages,
+    },
     pki::Pki,
 };
 
@@ -62,6 +65,9 @@ fn is_own_address(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
+/// The listener's part in outages.
+const ACCEPT: &str = "accept";
+
 /// A bound listener that has not started to answer.
 pub struct Listener {
     tcp: TcpListener,
@@ -92,16 +98,24 @@ impl Listener {
         let (tls, verifier) = (self.tls, self.verifier);
         let shared = Arc::new(Shared { handler, tls, verifier, http, limits, stop: stop.clone() });
         let connections = TaskTracker::new();
+        let outages = Outages::default();
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
                 accepted = self.tcp.accept() => accepted,
             };
             let (stream, source) = match accepted {
-                Ok((stream, source)) => (stream, source.ip()),
+                Ok((stream, source)) => {
+                    if let Some(outage) = outages.ends(ACCEPT, Instant::now()) {
+                        tracing::info!(?outage, "connections are accepted again");
+                    }
+                    (stream, source.ip())
+                }
                 Err(error) => {
                     // Out of file descriptors, mostly: wait for some to come back.
-                    tracing::warn!(%error, "cannot accept a connection");
+                    if outages.begins(ACCEPT, Instant::now()) {
+                        tracing::warn!(%error, "cannot accept connections; will try again until it works");
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }

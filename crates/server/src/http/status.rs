@@ -22,6 +22,8 @@ pub struct ApiError {
     retry_after: Option<u32>,
     /// `metadata.continue` of the Status: how an expired list can go on.
     resume: Option<String>,
+    /// The store did not answer.
+    is_store_outage: bool,
 }
 
 pub type ApiResult<T> = Result<T, Box<ApiError>>;
@@ -36,7 +38,7 @@ fn details(d: &Descriptor, name: &str) -> Value {
 
 impl ApiError {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Box<Self> {
-        Box::new(Self { code, reason, message: message.into(), details: None, retry_after: None, resume: None })
+        Box::new(Self { code, reason, message: message.into(), details: None, retry_after: None, resume: None, is_store_outage: false })
     }
 
     fn about(mut self: Box<Self>, d: &Descriptor, name: &str) -> Box<Self> {
@@ -315,13 +317,25 @@ impl ApiError {
 
     /// As [`ApiError::not_found`], of a kind that has no descriptor.
     pub fn not_found_kind(group: &str, resource: &str, name: &str) -> Box<Self> {
-        let mut error = Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{resource}.{group} {name:?} not found"));
+        let dot = if group.is_empty() { "" } else { "." };
+        let message = format!("{resource}{dot}{group} {name:?} not found");
+        let mut error = Self::new(StatusCode::NOT_FOUND, "NotFound", message);
         error.details = Some(json!({ "name": name, "group": group, "kind": resource }));
         error
     }
 
     pub fn not_implemented(message: impl Into<String>) -> Box<Self> {
         Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
+    }
+
+    /// Whether it was the store that did not answer, and not the client or an agent that is to blame.
+    pub fn is_store_outage(&self) -> bool {
+        self.is_store_outage
+    }
+
+    fn by_store_outage(mut self: Box<Self>) -> Box<Self> {
+        self.is_store_outage = true;
+        self
     }
 
     pub fn code(&self) -> StatusCode {
@@ -376,8 +390,9 @@ impl From<StoreError> for Box<ApiError> {
             }
             StoreError::Future { requested, newest } => ApiError::too_large_version(requested.0, newest.0),
             StoreError::TooLarge { limit, .. } => ApiError::too_large(format!("limit is {limit}")),
-            StoreError::Unavailable { .. } | StoreError::Closing => ApiError::unavailable(error.to_string()),
-            StoreError::Timeout { .. } => ApiError::timeout(error.to_string()),
+            StoreError::Closing => ApiError::unavailable(error.to_string()),
+            StoreError::Unavailable { .. } => ApiError::unavailable(error.to_string()).by_store_outage(),
+            StoreError::Timeout { .. } => ApiError::timeout(error.to_string()).by_store_outage(),
             StoreError::NoSpace => {
                 let mut refused = ApiError::new(
                     StatusCode::INSUFFICIENT_STORAGE,

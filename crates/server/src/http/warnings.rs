@@ -6,6 +6,17 @@ use http::{HeaderMap, HeaderValue, header::WARNING};
 const MOST: usize = 32;
 const LONGEST: usize = 4 * 1024;
 
+/// What upstream says in every response about a kind that it will remove some day.
+pub fn deprecation(group: &str, version: &str, plural: &str) -> Option<&'static str> {
+    match (group, version, plural) {
+        ("", "v1", "endpoints") => {
+            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+        }
+        ("", "v1", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        _ => None,
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Warnings(Vec<String>);
 

@@ -148,7 +148,8 @@ fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str
         }
         Part::Approval => {
             let conditions = object["status"].get("conditions").cloned();
-            *object = old.clone();
+            replace(object, old, "spec");
+            replace(object, old, "status");
             set(&mut object["status"], "conditions", conditions);
             errors.append(d.strategy.update_status(object, old));
         }

@@ -1,6 +1,10 @@
 //! Connections to the agent of a node.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
@@ -16,7 +20,10 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{RequestBody, metrics::Cache};
 use crate::{
     api::{Api, Target},
-    http::status::{ApiError, ApiResult},
+    http::{
+        outages::Outages,
+        status::{ApiError, ApiResult},
+    },
     objects::object,
     relay::agent_tls::AgentTls,
 };
@@ -32,6 +39,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub struct Agents {
     tls: AgentTls,
     pub(super) usage: Cache,
+    /// Agents that cannot be reached now, by node.
+    outages: Outages,
 }
 
 /// One of them.
@@ -65,7 +74,7 @@ impl Agent {
 
 impl Agents {
     pub fn new(tls: AgentTls) -> Self {
-        Self { tls, usage: Cache::default() }
+        Self { tls, usage: Cache::default(), outages: Outages::default() }
     }
 
     /// Where the agent of this node listens.
@@ -90,9 +99,24 @@ impl Agents {
             let connected = TlsConnector::from(tls).connect(ServerName::IpAddress(agent.host.into()), tcp).await;
             connected.map_err(|e| format!("tls: {address} (node {}): {e}", agent.node))
         });
-        match dialled.await {
-            Ok(connected) => connected.map_err(failed),
-            Err(_) => Err(failed(format!("dial tcp {address}: i/o timeout"))),
+        let connected = dialled.await.unwrap_or_else(|_| Err(format!("dial tcp {address}: i/o timeout")));
+        self.observe(&agent.node, connected.as_ref().map(drop).map_err(String::as_str));
+        connected.map_err(failed)
+    }
+
+    /// Logs when an agent stops to answer, and when it answers again.
+    pub(super) fn observe(&self, node: &str, contact: Result<(), &str>) {
+        let now = Instant::now();
+        match contact {
+            Err(error) if self.outages.begins(node, now) => {
+                tracing::warn!(node, error, "cannot reach the agent of a node; its logs, exec and metrics fail");
+            }
+            Ok(()) => {
+                if let Some(outage) = self.outages.ends(node, now) {
+                    tracing::info!(node, ?outage, "the agent of a node is reached again");
+                }
+            }
+            Err(_) => {}
         }
     }
 

@@ -72,7 +72,10 @@ impl Agents {
                 tracing::debug!(node, error = %error.status()["message"], "an agent does not say what it uses");
                 return None;
             }
-            Err(_) => return None,
+            Err(_) => {
+                self.observe(node, Err("no answer to GET /stats/summary in time"));
+                return None;
+            }
         };
         let mut cache = self.usage.0.lock();
         cache.retain(|_, (at, _)| at.elapsed() < FRESH);
@@ -129,7 +132,7 @@ pub async fn answer(
         "nodes" => nodes(api, agents, &d, &page.entries).await,
         _ => pods(api, agents, &d, &page.entries).await,
     };
-    let accepted = negotiate::accepted(&parts.headers)?;
+    let accepted = negotiate::accepted(&parts.headers, true)?;
     let shown = match &route.name {
         Some(name) => {
             let full = target.namespace.as_ref().map_or_else(|| name.to_string(), |ns| format!("{ns}/{name}"));

@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod agent_tls;
 pub mod metrics;
+mod html_links;
 mod options;
 mod pipe;
 mod pod;

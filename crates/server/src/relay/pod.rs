@@ -13,6 +13,7 @@ use crate::{
         reply,
         response_body::{Body, Response},
         status::{ApiError, ApiResult},
+        websocket,
     },
     objects::object,
 };
@@ -76,7 +77,8 @@ pub async fn log(relayed: RelayRequest<'_>) -> ApiResult<Response> {
     if !response.status().is_success() {
         return Err(pipe::refusal(response).await);
     }
-    pipe::answer(relayed.parts, response, relayed.lifetime)
+    let response = pipe::answer(relayed.parts, response, relayed.lifetime)?;
+    if websocket::is_requested(&relayed.parts.headers) { websocket::log(relayed.parts, response) } else { Ok(response) }
 }
 
 /// Exec or attach.

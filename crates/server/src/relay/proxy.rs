@@ -5,14 +5,17 @@
 
 use std::sync::Arc;
 
-use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    RelayRequest, RequestBody, agent, pipe,
+    RelayRequest, RequestBody, agent,
+    html_links::LinkRewriter,
+    pipe,
     pod::{node as node_of, nothing, object, segment},
     service,
 };
@@ -105,7 +108,53 @@ pub async fn node(mut relayed: RelayRequest<'_>) -> ApiResult<Response> {
     }
     let request = rewritten(&mut relayed, "agent")?;
     let response = relayed.agents.send(&agent, request).await?;
-    pipe::answer(relayed.parts, response, relayed.lifetime)
+    through_proxy(relayed, response, "agent")
+}
+
+/// The path at which the client reaches what is proxied.
+fn prefix<'p>(relayed: &RelayRequest<'p>) -> &'p str {
+    let path = relayed.parts.uri.path();
+    path.strip_suffix(relayed.rest).unwrap_or(path)
+}
+
+/// The response as the client gets it: with links and redirects that lead back here, and without permission for the
+/// scripts of other sites to read what the API serves.
+fn through_proxy(relayed: RelayRequest<'_>, response: http::Response<Incoming>, host: &str) -> ApiResult<Response> {
+    let parts = relayed.parts;
+    let named = parts.uri.authority().map(|authority| authority.as_str());
+    let named = named.or_else(|| parts.headers.get(header::HOST)?.to_str().ok());
+    let own_hosts = named.into_iter().chain([host]).map(str::to_owned).collect();
+    let rewriter = LinkRewriter::new(prefix(&relayed), own_hosts);
+    let mut response = pipe::answer(parts, response, relayed.lifetime)?;
+    let headers = response.headers_mut();
+    for name in [
+        header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
+        header::ACCESS_CONTROL_ALLOW_HEADERS,
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        header::ACCESS_CONTROL_ALLOW_ORIGIN,
+    ] {
+        headers.remove(name);
+    }
+    if let Some(location) = headers.get(header::LOCATION).and_then(|location| location.to_str().ok()) {
+        if let Some(location) = rewriter.rewrite_url(location).and_then(|url| HeaderValue::from_str(&url).ok()) {
+            headers.insert(header::LOCATION, location);
+        }
+        return Ok(response);
+    }
+    if !is_plain_html(headers) || parts.method == Method::HEAD {
+        return Ok(response);
+    }
+    headers.remove(header::CONTENT_LENGTH);
+    Ok(response.map(|body| match body {
+        Body::Relayed(stream) => Body::Relayed(rewriter.rewrite_body(stream)),
+        other => other,
+    }))
+}
+
+fn is_plain_html(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
+    let media_type = text(header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim();
+    media_type.eq_ignore_ascii_case("text/html") && matches!(text(header::CONTENT_ENCODING), "" | "identity")
 }
 
 /// The client's request as what it is meant for gets it.
@@ -118,6 +167,13 @@ fn rewritten(relayed: &mut RelayRequest<'_>, host: &str) -> ApiResult<Request<Re
     *request.method_mut() = relayed.parts.method.clone();
     *request.uri_mut() = uri;
     *request.headers_mut() = pipe::forwarded(&relayed.parts.headers);
+    let accepts_html = |value: &HeaderValue| value.to_str().is_ok_and(|types| types.contains("text/html"));
+    if relayed.parts.headers.get_all(header::ACCEPT).iter().any(accepts_html) {
+        request.headers_mut().remove(header::ACCEPT_ENCODING); // or its links could not be rewritten
+    }
+    if let Ok(uri) = HeaderValue::from_str(&format!("{}{rest}", prefix(relayed))) {
+        request.headers_mut().insert("x-forwarded-uri", uri);
+    }
     request.headers_mut().insert(header::HOST, HeaderValue::from_str(host).map_err(|e| bad(&e))?);
     Ok(request)
 }
@@ -155,7 +211,7 @@ async fn to_pod(mut relayed: RelayRequest<'_>, pod: &Value, port: u16, https: bo
     } else {
         agent::send(io, request).await
     };
-    pipe::answer(relayed.parts, response.map_err(|e| failed(&e))?, relayed.lifetime)
+    through_proxy(relayed, response.map_err(|e| failed(&e))?, &host)
 }
 
 #[cfg(test)]

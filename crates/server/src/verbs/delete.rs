@@ -4,7 +4,6 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use mainstay_api::{
-    decode::Decoded,
     descriptor::{Descriptor, Subresource},
     field::{FieldError, Path},
 };
@@ -56,7 +55,7 @@ impl Options {
         let mut policy = query.propagation_policy.clone();
         let mut orphan = query.orphan_dependents;
         if !body.is_empty() {
-            let Decoded { value, .. } = request_object::decode(headers, body)?;
+            let value = request_object::decode(headers, body)?.value;
             if !value.is_null() && !value.is_object() {
                 return Err(ApiError::bad_request("the body of a delete must be a DeleteOptions object"));
             }
