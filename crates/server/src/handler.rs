@@ -457,18 +457,14 @@ impl Handler {
             let path = if let RequestTarget::Path(path) = &asked.target { path } else { "/apis" };
             return ApiError::forbidden_path(&user.name, asked.verb, path);
         };
-        let Ok(target) = self.target(route) else {
-            let is_served = verbs::placements::serves(route)
-                || component_status::serves(route)
-                || custom_resources::serves(route);
-            return if is_served {
-                let path = format!("/apis/{}/{}/{}", route.group, route.version, route.plural);
-                ApiError::forbidden_path(&user.name, asked.verb, &path)
-            } else {
-                ApiError::no_such_path()
-            };
-        };
-        let place = match &target.namespace {
+        let target = self.target(route).ok();
+        if verbs::placements::serves(route) {
+            return ApiError::forbidden_path(&user.name, asked.verb, "/apis/mainstay.dev/v1/placements");
+        }
+        if target.is_none() && !component_status::serves(route) && !custom_resources::serves(route) {
+            return ApiError::no_such_path();
+        }
+        let place = match &route.namespace {
             Some(namespace) => format!("in the namespace {namespace:?}"),
             None => "at the cluster scope".to_owned(),
         };
@@ -477,7 +473,10 @@ impl Handler {
         if !why.is_empty() {
             words = format!("{words}: {why}");
         }
-        ApiError::forbidden(&target.d, resource.name(), &words)
+        match target {
+            Some(target) => ApiError::forbidden(&target.d, resource.name(), &words),
+            None => ApiError::forbidden_kind(group, &resource.resource, resource.name(), &words),
+        }
     }
 }
 

@@ -110,6 +110,16 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(d, name)
     }
 
+    /// As [`ApiError::forbidden`], of a kind that has no descriptor.
+    pub fn forbidden_kind(group: &str, resource: &str, name: &str, why: &str) -> Box<Self> {
+        let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+        let name_part = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+        let message = format!("{qualified}{name_part} is forbidden: {why}");
+        let mut error = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
+        error.details = Some(json!({ "name": name, "group": group, "kind": resource }));
+        error
+    }
+
     pub fn namespace_terminating(d: &Descriptor, name: &str, namespace: &str) -> Box<Self> {
         let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
         Self::forbidden(d, name, &why).caused_by(json!([{

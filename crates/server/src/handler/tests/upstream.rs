@@ -93,6 +93,9 @@ async fn components_are_listed_as_healthy() {
     assert_eq!(code, 405);
     let stranger = server.send(&service_account("a"), Method::GET, "/api/v1/componentstatuses", &Value::Null).await;
     assert_eq!(stranger.0, 403, "{}", stranger.1);
+    let words = "componentstatuses is forbidden: User \"system:serviceaccount:default:a\" cannot list resource \
+                 \"componentstatuses\" in API group \"\" at the cluster scope";
+    assert_eq!(stranger.1["message"], words);
     let resources = server.get("/api/v1").await.into_body();
     let listed = resources["resources"].as_array().unwrap().iter().find(|r| r["name"] == "componentstatuses").unwrap();
     assert_eq!((&listed["shortNames"], &listed["verbs"]), (&json!(["cs"]), &json!(["get", "list"])));
