@@ -70,11 +70,7 @@ pub struct Identity {
 
 impl Identity {
     pub fn new(ca: &str, client: &Pair, serving: &Pair) -> Result<Self, TlsError> {
-        Ok(Self {
-            ca: ca.to_owned(),
-            client: Arc::new(client.rotating()?),
-            serving: Arc::new(serving.rotating()?),
-        })
+        Ok(Self { ca: ca.to_owned(), client: Arc::new(client.rotating()?), serving: Arc::new(serving.rotating()?) })
     }
 
     /// For the HTTPS server of the agent. Only servers and administrators get through the handshake.

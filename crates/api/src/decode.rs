@@ -134,7 +134,8 @@ impl<'de> Visitor<'de> for FieldOrder<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         for index in 0.. {
             let place = Place::Index(self.place, index);
-            if items.next_element_seed(FieldOrder { place: &place, wanted: self.wanted, found: self.found })?.is_none() {
+            if items.next_element_seed(FieldOrder { place: &place, wanted: self.wanted, found: self.found })?.is_none()
+            {
                 break;
             }
         }

@@ -57,7 +57,7 @@ pub struct Handler {
     pub(crate) backup: Option<Backup>,
     /// The certificate by which clients recognise the server, as PEM.
     pub(crate) ca: Option<Arc<str>>,
-    /// The machines, where there are any to pass requests on to.
+    /// The agents of nodes, where there are any to pass requests on to.
     pub(crate) agents: Option<Arc<Agents>>,
     /// Who answers below `/debug`.
     pub(crate) debug: Option<Debug>,
@@ -83,7 +83,7 @@ pub enum Caller {
 
 impl Caller {
     /// The source of a request, for what is open to whoever has not logged in.
-    fn stranger(&self) -> Option<Flow> {
+    fn source_flow(&self) -> Option<Flow> {
         match self {
             Self::Network { source, .. } => Some(Flow::of_source(*source)),
             Self::Internal(_) => None,
@@ -144,14 +144,14 @@ impl Handler {
         let span = request_log::span(&parts);
         async move {
             let started = Instant::now();
-            let mut info = RequestInfo::new(Verb::of(&parts.method, true, false));
-            let answer = AssertUnwindSafe(self.answer(&parts, &mut body, &caller, &mut info)).catch_unwind().await;
+            let mut info = RequestInfo::new(Verb::from_request(&parts.method, true, false));
+            let answer = AssertUnwindSafe(self.respond(&parts, &mut body, &caller, &mut info)).catch_unwind().await;
             // A fault in our own code ends the request that met it and nothing else; the panic is in the log.
             let answer = answer.unwrap_or_else(|_| Err(ApiError::internal("the server met a fault of its own")));
             self.observe_store(&info, &answer, started);
             let mut response = answer.unwrap_or_else(|error| error.into_response());
             let duration = started.elapsed();
-            self.metrics.answered(&info, response.status(), duration.as_secs_f64());
+            self.metrics.record_request(&info, response.status(), duration.as_secs_f64());
             request_log::log_response(&info, response.status(), duration);
             let goes_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
             if !goes_on && !body.drain(self.api.settings.max_body).await && parts.version < Version::HTTP_2 {
@@ -163,7 +163,7 @@ impl Handler {
         .boxed()
     }
 
-    async fn answer(
+    async fn respond(
         &self,
         parts: &Parts,
         body: &mut RequestBody,
@@ -175,7 +175,7 @@ impl Handler {
             return health::respond(self, parts).await;
         }
         if nonresource::is_public(parts) {
-            let mut seat = self.seat(caller.stranger(), RequestKind::ReadOnly);
+            let mut seat = self.seat(caller.source_flow(), RequestKind::ReadOnly);
             seat.take()?;
             return nonresource::respond(self, parts).await;
         }
@@ -189,7 +189,7 @@ impl Handler {
         let watch = parts.method == Method::GET
             && matches!(&route, Route::Resource(r) if r.watch || (query.watch && r.subresource.is_none()));
         if let Route::Resource(r) = &route {
-            info.verb = Verb::of(&parts.method, r.name.is_some(), watch);
+            info.verb = Verb::from_request(&parts.method, r.name.is_some(), watch);
             info.set_object(r);
             info.resource = self.api.registry.find(&r.group, &r.version, &r.plural).cloned();
         }
@@ -207,7 +207,7 @@ impl Handler {
         };
         let work = self.route(parts, body, &user, route, query, watch, &mut seat);
         let mut response = match caller {
-            Caller::Network { .. } if !relayed => self.within_time(work).await?,
+            Caller::Network { .. } if !relayed => self.with_timeout(work).await?,
             Caller::Network { .. } | Caller::Internal(_) => work.await?,
         };
         // Its memory is ours until the client has taken it, and so its seat is the client's: see `connection`. Not so for
@@ -259,7 +259,7 @@ impl Handler {
     }
 
     /// Ends a request that takes too long. A watch counts until its answer begins.
-    async fn within_time(&self, work: impl Future<Output = ApiResult<Response>>) -> ApiResult<Response> {
+    async fn with_timeout(&self, work: impl Future<Output = ApiResult<Response>>) -> ApiResult<Response> {
         match tokio::time::timeout(self.api.settings.request_timeout, work).await {
             Ok(answer) => answer,
             Err(_) => Err(ApiError::timeout("Timeout: request did not complete within the allotted timeout")),
@@ -295,10 +295,10 @@ impl Handler {
         }
         match route {
             Route::Resource(resource) if relay::is_relayed(&self.api.registry, &resource) => {
-                self.relayed(parts, body, &resource, seat.hand_over()).await
+                self.relay(parts, body, &resource, seat.hand_over()).await
             }
             Route::Resource(resource) if resource.group == relay::metrics::GROUP => {
-                relay::metrics::answer(&self.api, self.agents()?, parts, &resource, &query).await
+                relay::metrics::respond(&self.api, self.agents()?, parts, &resource, &query).await
             }
             Route::Resource(resource) if component_status::serves(&resource) => {
                 component_status::respond(&self.api, parts, &resource, &query).await
@@ -337,7 +337,7 @@ impl Handler {
         seat: &mut Seat<'_>,
     ) -> ApiResult<Response> {
         let target = self.target(&route)?;
-        let (target, query) = if watch { narrowed(target, query) } else { (target, query) };
+        let (target, query) = if watch { narrowed_to_name(target, query) } else { (target, query) };
         let accepted = negotiate::accepted(&parts.headers, !target.d.answered)?;
         let row = RowObject::parse(query.include_object.as_deref())?;
         let received = self.receive(body, seat).await?;
@@ -346,7 +346,7 @@ impl Handler {
         let is_large = !seat.is_internal() && large_work::is_large(&call.body);
         let work = self.verb(parts, &call, &route, watch, seat);
         // What cannot be interrupted cannot be ended from outside either: the time is watched from within.
-        if is_large { self.api.large_bodies.run(true, self.within_time(work)).await } else { work.await }
+        if is_large { self.api.large_bodies.run(true, self.with_timeout(work)).await } else { work.await }
     }
 
     async fn verb(
@@ -486,7 +486,7 @@ fn is_binding(route: &ResourceRoute<'_>) -> bool {
 }
 
 /// A watch of one object is a watch of its collection that looks at one name.
-fn narrowed(mut target: Target, mut query: Query) -> (Target, Query) {
+fn narrowed_to_name(mut target: Target, mut query: Query) -> (Target, Query) {
     if !target.name.is_empty() {
         let name = std::mem::take(&mut target.name);
         let by_name = format!("metadata.name={name}");

@@ -125,7 +125,7 @@ fn verbs(d: &Descriptor) -> Vec<&'static str> {
 
 /// The resources that are measured and not stored.
 fn measured_list() -> Value {
-    let resource = |r: &metrics::Resource| {
+    let resource = |r: &metrics::MetricsResource| {
         json!({
             "name": r.plural, "singularName": "", "namespaced": r.namespaced, "kind": r.kind, "verbs": ["get", "list"],
         })
@@ -136,7 +136,7 @@ fn measured_list() -> Value {
 }
 
 fn measured_aggregated() -> Vec<Value> {
-    let resource = |r: &metrics::Resource| {
+    let resource = |r: &metrics::MetricsResource| {
         json!({
             "resource": r.plural,
             "responseKind": { "group": metrics::GROUP, "version": metrics::VERSION, "kind": r.kind },
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_machines_answer_is_listed_with_its_kinds() {
+    fn resources_that_agents_answer_are_listed_with_their_kinds() {
         let registry = Registry::builtin();
         let listed = resource_list(&registry, "", "v1")["resources"].clone();
         let exec = listed.as_array().unwrap().iter().find(|r| r["name"] == "pods/exec").cloned().unwrap();

@@ -17,7 +17,7 @@ const MAX_AGE: &str = "public, max-age=3600";
 pub async fn keys(handler: &Handler) -> ApiResult<Response> {
     let keys = json!({ "keys": [handler.api.token_key().await?.jwk()] });
     let body = Body::full(keys.to_string());
-    Ok(cached(reply::typed(StatusCode::OK, "application/jwk-set+json", body)))
+    Ok(cached(reply::with_media_type(StatusCode::OK, "application/jwk-set+json", body)))
 }
 
 pub fn configuration(handler: &Handler, parts: &Parts) -> Response {

@@ -148,8 +148,8 @@ fn tagged(headers: &HeaderMap, media_type: &'static str, bytes: Bytes) -> Respon
     let tag = format!("\"{:032X}\"", xxh3_128(&bytes));
     let known = headers.get(header::IF_NONE_MATCH).is_some_and(|given| given.as_bytes() == tag.as_bytes());
     let mut response = match known {
-        true => reply::typed(StatusCode::NOT_MODIFIED, media_type, Body::empty()),
-        false => reply::typed(StatusCode::OK, media_type, Body::full(bytes)),
+        true => reply::with_media_type(StatusCode::NOT_MODIFIED, media_type, Body::empty()),
+        false => reply::with_media_type(StatusCode::OK, media_type, Body::full(bytes)),
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(header::ETAG, tag);
@@ -159,7 +159,8 @@ fn tagged(headers: &HeaderMap, media_type: &'static str, bytes: Bytes) -> Respon
 }
 
 fn moved(to: &str) -> Response {
-    let mut response = reply::typed(StatusCode::MOVED_PERMANENTLY, "text/plain; charset=utf-8", Body::empty());
+    let mut response =
+        reply::with_media_type(StatusCode::MOVED_PERMANENTLY, "text/plain; charset=utf-8", Body::empty());
     if let Ok(to) = HeaderValue::from_str(to) {
         response.headers_mut().insert(header::LOCATION, to);
     }

@@ -87,7 +87,7 @@ mod tests {
         accepted(&headers, has_table)
     }
 
-    fn of(accept: &str) -> ApiResult<Accepted> {
+    fn for_header(accept: &str) -> ApiResult<Accepted> {
         negotiated(accept, true)
     }
 
@@ -101,14 +101,14 @@ mod tests {
     #[test]
     fn the_first_form_we_know_is_taken() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(of(kubectl).unwrap().shape, Shape::Table("meta.k8s.io/v1"));
-        assert_eq!(of("application/vnd.kubernetes.protobuf, application/json").unwrap(), Accepted::JSON);
-        assert_eq!(of("application/json;as=Wheel;v=v1;g=meta.k8s.io, */*").unwrap(), Accepted::JSON);
-        assert_eq!(of("application/yaml").unwrap().encoding, Encoding::Yaml);
+        assert_eq!(for_header(kubectl).unwrap().shape, Shape::Table("meta.k8s.io/v1"));
+        assert_eq!(for_header("application/vnd.kubernetes.protobuf, application/json").unwrap(), Accepted::JSON);
+        assert_eq!(for_header("application/json;as=Wheel;v=v1;g=meta.k8s.io, */*").unwrap(), Accepted::JSON);
+        assert_eq!(for_header("application/yaml").unwrap().encoding, Encoding::Yaml);
     }
 
     #[test]
     fn what_cannot_be_given_is_refused() {
-        assert_eq!(of("text/csv").unwrap_err().code(), 406);
+        assert_eq!(for_header("text/csv").unwrap_err().code(), 406);
     }
 }

@@ -1,4 +1,4 @@
-//! The listener: TLS connections in, requests out, and nobody able to hold up the others.
+//! The TLS listener: accepts connections, each served by a task of its own, within limits per source address.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     handler::{BoxError, Handler},
     http::{
-        connection::{self, ConnectionLimits, Shared},
+        connection::{self, ConnectionContext, ConnectionLimits},
         outages::Outages,
     },
     pki::Pki,
@@ -96,7 +96,7 @@ impl Listener {
         let limits = ConnectionLimits::new(&handler.api.settings);
         let http = connection::http(&handler.api.settings);
         let (tls, verifier) = (self.tls, self.verifier);
-        let shared = Arc::new(Shared { handler, tls, verifier, http, limits, stop: stop.clone() });
+        let shared = Arc::new(ConnectionContext { handler, tls, verifier, http, limits, stop: stop.clone() });
         let connections = TaskTracker::new();
         let outages = Outages::default();
         loop {

@@ -38,7 +38,15 @@ fn details(d: &Descriptor, name: &str) -> Value {
 
 impl ApiError {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Box<Self> {
-        Box::new(Self { code, reason, message: message.into(), details: None, retry_after: None, resume: None, is_store_outage: false })
+        Box::new(Self {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            retry_after: None,
+            resume: None,
+            is_store_outage: false,
+        })
     }
 
     fn about(mut self: Box<Self>, d: &Descriptor, name: &str) -> Box<Self> {
@@ -307,7 +315,7 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
     }
 
-    /// A machine that has to answer cannot be reached.
+    /// The agent that has to answer cannot be reached.
     pub fn unreachable(message: impl Into<String>) -> Box<Self> {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }

@@ -100,7 +100,9 @@ pub fn shape(
 /// unknown field is reported once, and nothing within it.
 fn complaints(duplicates: &[String], unknown: &[String], json: Option<&[u8]>) -> Vec<String> {
     let is_unknown = |path: &str| {
-        unknown.iter().any(|unknown| path.strip_prefix(&**unknown).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '['])))
+        unknown.iter().any(|unknown| {
+            path.strip_prefix(&**unknown).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
     };
     let known_duplicates = duplicates.iter().map(String::as_str).filter(|path| !is_unknown(path));
     let duplicate = |path: &str| format!("duplicate field {path:?}");

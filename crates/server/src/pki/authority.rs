@@ -18,7 +18,7 @@ pub(super) const RENEW_BEFORE: Duration = Duration::days(90);
 /// Clocks of clients may be behind.
 const BACKDATE: Duration = Duration::hours(1);
 /// What is issued for less than this begins less far back as well, as upstream has it.
-const SHORT: Duration = Duration::hours(8);
+const SHORT_LIFE: Duration = Duration::hours(8);
 const BACKDATE_SHORT: Duration = Duration::minutes(5);
 
 pub struct Authority {
@@ -28,7 +28,7 @@ pub struct Authority {
 
 impl Authority {
     /// The authority of a certificate and key; the error names the file ending of what is unusable.
-    pub(super) fn of(identity: &Identity) -> Result<Self, &'static str> {
+    pub(super) fn from_identity(identity: &Identity) -> Result<Self, &'static str> {
         let key = KeyPair::from_pem(&identity.key).map_err(|_| "key")?;
         let issuer = Issuer::from_ca_cert_pem(&identity.certificate, key).map_err(|_| "crt")?;
         Ok(Self { certificate: identity.certificate.clone(), issuer })
@@ -43,7 +43,7 @@ impl Authority {
     pub fn client(&self, user: &str, group: Option<&str>, now: OffsetDateTime) -> Result<Identity, PkiError> {
         let mut parameters = parameters(user, group, LEAF_LIFE, now);
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(parameters).map_err(made(user))
+        self.sign(parameters).map_err(cannot_make(user))
     }
 
     /// A certificate of something that is connected to under these names.
@@ -54,7 +54,7 @@ impl Authority {
         names: &[String],
         now: OffsetDateTime,
     ) -> Result<Identity, PkiError> {
-        let fail = made(user);
+        let fail = cannot_make(user);
         let mut parameters = parameters(user, group, LEAF_LIFE, now);
         for name in names {
             let alternative = match name.parse::<IpAddr>() {
@@ -99,7 +99,7 @@ impl Authority {
 
 /// A new authority, called after Mainstay and its file.
 pub(super) fn make(name: &str) -> Result<Identity, PkiError> {
-    let fail = made(name);
+    let fail = cannot_make(name);
     let mut parameters = parameters(&format!("mainstay-{name}"), None, CA_LIFE, OffsetDateTime::now_utc());
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     parameters.key_usages =
@@ -135,12 +135,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 4]>::try_from(bytes).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-fn parameters(
-    common_name: &str,
-    organization: Option<&str>,
-    life: Duration,
-    now: OffsetDateTime,
-) -> CertificateParams {
+fn parameters(common_name: &str, organization: Option<&str>, life: Duration, now: OffsetDateTime) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
@@ -148,11 +143,11 @@ fn parameters(
         name.push(DnType::OrganizationName, organization);
     }
     parameters.distinguished_name = name;
-    parameters.not_before = now - if life < SHORT { BACKDATE_SHORT } else { BACKDATE };
+    parameters.not_before = now - if life < SHORT_LIFE { BACKDATE_SHORT } else { BACKDATE };
     parameters.not_after = now + life;
     parameters
 }
 
-fn made(name: &str) -> impl Fn(rcgen::Error) -> PkiError {
+fn cannot_make(name: &str) -> impl Fn(rcgen::Error) -> PkiError {
     move |source| PkiError::Make { name: name.to_owned(), source }
 }

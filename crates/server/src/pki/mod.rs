@@ -75,11 +75,11 @@ pub struct Identity {
     pub key: String,
 }
 
-/// What a machine needs to be a member.
+/// What a node needs to be a member.
 pub struct NodeIdentity {
-    /// Names the machine to the API.
+    /// Names the node to the API.
     pub client: Identity,
-    /// What the machine shows to servers that call it.
+    /// What its agent presents to servers that call it.
     pub serving: Identity,
 }
 
@@ -93,7 +93,7 @@ pub struct Pki {
     admin: RwLock<Identity>,
     /// Signs the certificates of clients.
     pub authority: Arc<Authority>,
-    /// Signs what machines show to servers.
+    /// Signs what agents present to servers.
     pub node_authority: Arc<Authority>,
     dir: PathBuf,
     /// What the server's certificate must name.
@@ -120,15 +120,18 @@ impl Pki {
                 Some(identity) => identity,
                 None => files::store(dir, name, authority::make(name)?)?,
             };
-            Authority::of(&identity).map_err(|part| PkiError::Damaged { path: dir.join(format!("{name}.{part}")) })
+            Authority::from_identity(&identity)
+                .map_err(|part| PkiError::Damaged { path: dir.join(format!("{name}.{part}")) })
         };
         let ca = authority(CA)?;
         let node_ca = authority(NODE_CA)?;
-        let leaf = |name: &str, wanted: &[String], make: &dyn Fn() -> Result<Identity, PkiError>| {
-            match files::load(dir, name)?.filter(|identity| authority::usable(identity, wanted, now)) {
-                Some(identity) => Ok(identity),
-                None => files::store(dir, name, make()?),
-            }
+        let leaf = |name: &str, wanted: &[String], make: &dyn Fn() -> Result<Identity, PkiError>| match files::load(
+            dir, name,
+        )?
+        .filter(|identity| authority::usable(identity, wanted, now))
+        {
+            Some(identity) => Ok(identity),
+            None => files::store(dir, name, make()?),
         };
         let server = leaf(SERVER, names, &|| server_certificate(&ca, names, now))?;
         let admin = leaf(ADMIN, &[], &|| admin_certificate(&ca, now))?;
@@ -150,12 +153,7 @@ impl Pki {
         self.issue_node_at(name, addresses, OffsetDateTime::now_utc())
     }
 
-    fn issue_node_at(
-        &self,
-        name: &str,
-        addresses: &[IpAddr],
-        now: OffsetDateTime,
-    ) -> Result<NodeIdentity, PkiError> {
+    fn issue_node_at(&self, name: &str, addresses: &[IpAddr], now: OffsetDateTime) -> Result<NodeIdentity, PkiError> {
         let user = format!("system:node:{name}");
         let names: Vec<String> = addresses.iter().map(IpAddr::to_string).chain([name.to_owned()]).collect();
         Ok(NodeIdentity {

@@ -127,9 +127,8 @@ mod tests {
     fn renewer(dir: &Path, now: OffsetDateTime) -> CertificateRenewer {
         let pki = Arc::new(Pki::open_at(dir, &["localhost".to_owned()], now).unwrap());
         let issued = pki.issue_node_at("a", &[], now).unwrap();
-        let rotating = |identity: &Identity| {
-            Arc::new(RotatingCertificate::new(&identity.certificate, &identity.key).unwrap())
-        };
+        let rotating =
+            |identity: &Identity| Arc::new(RotatingCertificate::new(&identity.certificate, &identity.key).unwrap());
         let node = NodeCertificates {
             name: "a".to_owned(),
             addresses: Vec::new(),

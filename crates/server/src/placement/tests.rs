@@ -112,7 +112,7 @@ fn a_refused_pod_has_no_machine_and_says_why() {
     assert_eq!(back["metadata"]["annotations"], json!({"keep": "me", "mainstay.dev/refused-by": "n"}));
     let condition = &back["status"]["conditions"][0];
     assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("Refused")));
-    assert_eq!(condition["message"], "machine n refused: OutOfcpu: wants 4, has 2");
+    assert_eq!(condition["message"], "node n refused: OutOfcpu: wants 4, has 2");
     assert!(placed(&back, &on("m"), "later").is_ok(), "it can be placed again");
 }
 
@@ -124,10 +124,10 @@ fn what_is_elsewhere_another_or_started_is_not_given_back() {
         refused(&pod, &refusal(), Some("n"), "now").unwrap_err()
     };
     let name = || "p".to_owned();
-    assert_eq!(with(json!({"status": {"startTime": "t"}})), NotRefused::Started { name: name() });
-    assert_eq!(with(json!({"status": {"containerStatuses": [{}]}})), NotRefused::Started { name: name() });
-    assert_eq!(with(json!({"spec": {"nodeName": "m"}})), NotRefused::Elsewhere { name: name(), node: "n".into() });
-    assert_eq!(with(json!({"spec": {"nodeName": null}})), NotRefused::Elsewhere { name: name(), node: "n".into() });
-    assert_eq!(with(json!({"metadata": {"deletionTimestamp": "t"}})), NotRefused::Going { name: name() });
-    assert!(matches!(with(json!({"metadata": {"uid": "v"}})), NotRefused::Another { .. }));
+    assert_eq!(with(json!({"status": {"startTime": "t"}})), RefusalError::Started { name: name() });
+    assert_eq!(with(json!({"status": {"containerStatuses": [{}]}})), RefusalError::Started { name: name() });
+    assert_eq!(with(json!({"spec": {"nodeName": "m"}})), RefusalError::Elsewhere { name: name(), node: "n".into() });
+    assert_eq!(with(json!({"spec": {"nodeName": null}})), RefusalError::Elsewhere { name: name(), node: "n".into() });
+    assert_eq!(with(json!({"metadata": {"deletionTimestamp": "t"}})), RefusalError::Going { name: name() });
+    assert!(matches!(with(json!({"metadata": {"uid": "v"}})), RefusalError::Another { .. }));
 }

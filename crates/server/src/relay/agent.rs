@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{RequestBody, metrics::Cache};
+use super::{RequestBody, metrics::UsageCache};
 use crate::{
     api::{Api, Target},
     http::{
@@ -38,7 +38,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// All agents, as the server reaches them.
 pub struct Agents {
     tls: AgentTls,
-    pub(super) usage: Cache,
+    pub(super) usage: UsageCache,
     /// Agents that cannot be reached now, by node.
     outages: Outages,
 }
@@ -58,7 +58,7 @@ impl Agent {
     }
 
     /// From the Node's status.
-    fn of(node: &Value) -> Option<Self> {
+    fn from_node(node: &Value) -> Option<Self> {
         let name = node["metadata"]["name"].as_str()?;
         let addresses = node["status"]["addresses"].as_array()?;
         let address = |kind: &str| {
@@ -74,7 +74,7 @@ impl Agent {
 
 impl Agents {
     pub fn new(tls: AgentTls) -> Self {
-        Self { tls, usage: Cache::default(), outages: Outages::default() }
+        Self { tls, usage: UsageCache::default(), outages: Outages::default() }
     }
 
     /// Where the agent of this node listens.
@@ -82,7 +82,7 @@ impl Agents {
         let d = api.registry.find("", "v1", "nodes").ok_or_else(ApiError::no_such_path)?.clone();
         let target = Target { d, namespace: None, name: node.to_owned() };
         let entry = api.existing(&target).await?;
-        let found = Agent::of(&object::parse(&target.d, &entry)?);
+        let found = Agent::from_node(&object::parse(&target.d, &entry)?);
         found.ok_or_else(|| ApiError::unreachable(format!("node {node:?} has no address yet")))
     }
 
@@ -93,7 +93,7 @@ impl Agents {
         let tls = self.tls.to_node(&agent.node).map_err(|e| failed(e.to_string()))?;
         let dialled = tokio::time::timeout(CONNECT, async {
             let tcp = TcpStream::connect((agent.host, agent.port)).await;
-            let tcp = tcp.map_err(|e| format!("dial tcp {address}: connect: {}", plain(&e)))?;
+            let tcp = tcp.map_err(|e| format!("dial tcp {address}: connect: {}", describe_io_error(&e)))?;
             let _ = tcp.set_nodelay(true);
             let _ = SockRef::from(&tcp).set_tcp_keepalive(&KEEPALIVE);
             let connected = TlsConnector::from(tls).connect(ServerName::IpAddress(agent.host.into()), tcp).await;
@@ -148,7 +148,7 @@ where
 }
 
 /// `connection refused` instead of `Connection refused (os error 111)`.
-fn plain(error: &std::io::Error) -> String {
+fn describe_io_error(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         std::io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
@@ -182,7 +182,7 @@ mod tests {
                 "daemonEndpoints": { "kubeletEndpoint": { "Port": 1234 } },
             },
         });
-        let at = |node: &Value| Agent::of(node).map(|agent| agent.address());
+        let at = |node: &Value| Agent::from_node(node).map(|agent| agent.address());
         assert_eq!(at(&node).as_deref(), Some("10.0.0.1:1234"));
         node["status"]["daemonEndpoints"] = json!({});
         assert_eq!(at(&node).as_deref(), Some("10.0.0.1:10250"));

@@ -303,7 +303,9 @@ mod tests {
 
     #[test]
     fn what_is_no_html_passes_unchanged() {
-        for page in ["", "<", "a < b", "<a", "<a href=\"/x", "<!-", "<!-- ", "</", "<a =>", "<a / = \"/x\" >", "\u{0}<\u{1}"] {
+        for page in
+            ["", "<", "a < b", "<a", "<a href=\"/x", "<!-", "<!-- ", "</", "<a =>", "<a / = \"/x\" >", "\u{0}<\u{1}"]
+        {
             assert_eq!(rewritten(page, 1), page);
         }
         let endless = format!("<a href=\"/x{}", "x".repeat(MAX_TAG));

@@ -14,7 +14,7 @@ use mainstay_store::Entry;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Agents, pipe, pod::nothing, table};
+use super::{Agents, pipe, pod::empty_body, table};
 use crate::{
     api::{Api, Target},
     http::{
@@ -33,43 +33,43 @@ pub const GROUP: &str = "metrics.k8s.io";
 pub const VERSION: &str = "v1beta1";
 const API_VERSION: &str = "metrics.k8s.io/v1beta1";
 
-/// What an agent said is good for this long.
-const FRESH: Duration = Duration::from_secs(2);
+/// The usage that an agent reported is served for this long.
+const MAX_AGE: Duration = Duration::from_secs(2);
 /// An agent that takes longer is left out.
-const PATIENCE: Duration = Duration::from_secs(8);
-const LONGEST: usize = 16 << 20;
+const SUMMARY_TIMEOUT: Duration = Duration::from_secs(8);
+const MAX_SUMMARY: usize = 16 << 20;
 /// Agents asked at the same time.
-const AT_ONCE: usize = 64;
+const CONCURRENT_REQUESTS: usize = 64;
 
 /// The resources of the group, as discovery lists them.
-pub struct Resource {
+pub struct MetricsResource {
     pub plural: &'static str,
     pub kind: &'static str,
     pub namespaced: bool,
 }
 
-pub const RESOURCES: [Resource; 2] = [
-    Resource { plural: "nodes", kind: "NodeMetrics", namespaced: false },
-    Resource { plural: "pods", kind: "PodMetrics", namespaced: true },
+pub const RESOURCES: [MetricsResource; 2] = [
+    MetricsResource { plural: "nodes", kind: "NodeMetrics", namespaced: false },
+    MetricsResource { plural: "pods", kind: "PodMetrics", namespaced: true },
 ];
 
-/// What agents said, by node.
+/// The usage that agents reported, by node.
 #[derive(Default)]
-pub struct Cache(Mutex<HashMap<String, (Instant, Arc<Value>)>>);
+pub struct UsageCache(Mutex<HashMap<String, (Instant, Arc<Value>)>>);
 
 impl Agents {
     /// What runs on a node and what it uses, or `None` if its agent cannot be asked.
     async fn summary(&self, api: &Api, node: &str) -> Option<Arc<Value>> {
         if let Some((at, summary)) = self.usage.0.lock().get(node)
-            && at.elapsed() < FRESH
+            && at.elapsed() < MAX_AGE
         {
             return Some(summary.clone());
         }
-        let asked = tokio::time::timeout(PATIENCE, self.ask(api, node)).await;
+        let asked = tokio::time::timeout(SUMMARY_TIMEOUT, self.ask(api, node)).await;
         let summary = match asked {
             Ok(Ok(summary)) => Arc::new(summary),
             Ok(Err(error)) => {
-                tracing::debug!(node, error = %error.status()["message"], "an agent does not say what it uses");
+                tracing::debug!(node, error = %error.status()["message"], "cannot read the usage of a node from its agent");
                 return None;
             }
             Err(_) => {
@@ -78,31 +78,31 @@ impl Agents {
             }
         };
         let mut cache = self.usage.0.lock();
-        cache.retain(|_, (at, _)| at.elapsed() < FRESH);
+        cache.retain(|_, (at, _)| at.elapsed() < MAX_AGE);
         cache.insert(node.to_owned(), (Instant::now(), summary.clone()));
         Some(summary)
     }
 
     async fn ask(&self, api: &Api, node: &str) -> ApiResult<Value> {
         let agent = self.find(api, node).await?;
-        let request = Request::get("/stats/summary").header(header::HOST, "agent").body(nothing());
+        let request = Request::get("/stats/summary").header(header::HOST, "agent").body(empty_body());
         let request = request.map_err(|e| ApiError::internal(e.to_string()))?;
         let response = self.send(&agent, request).await?;
         if !response.status().is_success() {
             return Err(pipe::refusal(response).await);
         }
-        let body = Limited::new(response.into_body(), LONGEST).collect().await;
+        let body = Limited::new(response.into_body(), MAX_SUMMARY).collect().await;
         let body = body.map_err(|e| ApiError::internal(e.to_string()))?;
         serde_json::from_slice(&body.to_bytes()).map_err(|e| ApiError::internal(e.to_string()))
     }
 
     async fn summaries(&self, api: &Api, nodes: Vec<String>) -> Vec<Arc<Value>> {
         let asked = stream::iter(nodes).map(|node| async move { self.summary(api, &node).await });
-        asked.buffer_unordered(AT_ONCE).filter_map(|summary| async { summary }).collect().await
+        asked.buffer_unordered(CONCURRENT_REQUESTS).filter_map(|summary| async { summary }).collect().await
     }
 }
 
-pub async fn answer(
+pub async fn respond(
     api: &Api,
     agents: &Agents,
     parts: &Parts,
@@ -151,7 +151,12 @@ pub async fn answer(
     Ok(reply::encoded(StatusCode::OK, accepted.encoding, &shown))
 }
 
-fn as_table(accepted: negotiate::Accepted, resource: &Resource, query: &Query, items: &[Value]) -> ApiResult<Response> {
+fn as_table(
+    accepted: negotiate::Accepted,
+    resource: &MetricsResource,
+    query: &Query,
+    items: &[Value],
+) -> ApiResult<Response> {
     let Shape::Table(version) = accepted.shape else { return Err(ApiError::no_such_path()) };
     let columns = if resource.plural == "nodes" { &table::NODES } else { &table::PODS };
     let row = RowObject::parse(query.include_object.as_deref())?;

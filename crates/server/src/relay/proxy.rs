@@ -16,7 +16,7 @@ use super::{
     RelayRequest, RequestBody, agent,
     html_links::LinkRewriter,
     pipe,
-    pod::{node as node_of, nothing, object, segment},
+    pod::{empty_body, node as node_of, object, segment},
     service,
 };
 use crate::http::{
@@ -26,14 +26,14 @@ use crate::http::{
 
 /// Whom a name means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
+pub struct ProxyTarget {
     pub https: bool,
     pub name: String,
     /// A number or a name; empty for the first there is.
     pub port: String,
 }
 
-impl Name {
+impl ProxyTarget {
     pub fn parse(text: &str) -> Option<Self> {
         let parts: Vec<&str> = text.split(':').collect();
         let (scheme, name, port) = match parts[..] {
@@ -49,10 +49,10 @@ impl Name {
     }
 }
 
-fn named(relayed: &mut RelayRequest<'_>) -> ApiResult<Name> {
+fn named(relayed: &mut RelayRequest<'_>) -> ApiResult<ProxyTarget> {
     let kind = relayed.target.d.singular.clone();
     let text = &relayed.target.name;
-    let name = Name::parse(text);
+    let name = ProxyTarget::parse(text);
     let name = name.ok_or_else(|| ApiError::bad_request(format!("invalid {kind} request {text:?}")))?;
     relayed.target.name = name.name.clone();
     Ok(name)
@@ -125,7 +125,7 @@ fn through_proxy(relayed: RelayRequest<'_>, response: http::Response<Incoming>, 
     let named = named.or_else(|| parts.headers.get(header::HOST)?.to_str().ok());
     let own_hosts = named.into_iter().chain([host]).map(str::to_owned).collect();
     let rewriter = LinkRewriter::new(prefix(&relayed), own_hosts);
-    let mut response = pipe::answer(parts, response, relayed.lifetime)?;
+    let mut response = pipe::forward_response(parts, response, relayed.lifetime)?;
     let headers = response.headers_mut();
     for name in [
         header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
@@ -163,10 +163,10 @@ fn rewritten(relayed: &mut RelayRequest<'_>, host: &str) -> ApiResult<Request<Re
     let query = relayed.parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let rest = if relayed.rest.is_empty() { "/" } else { relayed.rest };
     let uri: Uri = format!("{rest}{query}").parse().map_err(|e| bad(&e))?;
-    let mut request = Request::new(relayed.body.take().unwrap_or_else(nothing));
+    let mut request = Request::new(relayed.body.take().unwrap_or_else(empty_body));
     *request.method_mut() = relayed.parts.method.clone();
     *request.uri_mut() = uri;
-    *request.headers_mut() = pipe::forwarded(&relayed.parts.headers);
+    *request.headers_mut() = pipe::forwarded_headers(&relayed.parts.headers);
     let accepts_html = |value: &HeaderValue| value.to_str().is_ok_and(|types| types.contains("text/html"));
     if relayed.parts.headers.get_all(header::ACCEPT).iter().any(accepts_html) {
         request.headers_mut().remove(header::ACCEPT_ENCODING); // or its links could not be rewritten
@@ -178,7 +178,7 @@ fn rewritten(relayed: &mut RelayRequest<'_>, host: &str) -> ApiResult<Request<Re
     Ok(request)
 }
 
-/// Through the agent of the pod's machine, as if from within the pod.
+/// Through the agent of the pod's node, as if from within the pod.
 async fn to_pod(mut relayed: RelayRequest<'_>, pod: &Value, port: u16, https: bool) -> ApiResult<Response> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (namespace, name) = (text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]));
@@ -191,7 +191,7 @@ async fn to_pod(mut relayed: RelayRequest<'_>, pod: &Value, port: u16, https: bo
         .header(header::HOST, "agent")
         .header(header::CONNECTION, "Upgrade")
         .header(header::UPGRADE, "tcp")
-        .body(nothing())
+        .body(empty_body())
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
     let mut opened = relayed.agents.send(&agent, tunnel).await?;
     if opened.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -220,13 +220,13 @@ mod tests {
 
     #[test]
     fn a_name_may_carry_scheme_and_port() {
-        let name = |https, name: &str, port: &str| Some(Name { https, name: name.into(), port: port.into() });
-        assert_eq!(Name::parse("web"), name(false, "web", ""));
-        assert_eq!(Name::parse("web:http"), name(false, "web", "http"));
-        assert_eq!(Name::parse("https:web:"), name(true, "web", ""));
-        assert_eq!(Name::parse("https:web:8443"), name(true, "web", "8443"));
-        assert_eq!(Name::parse("ftp:web:21"), None);
-        assert_eq!(Name::parse("a:b:c:d"), None);
-        assert_eq!(Name::parse(":80"), None);
+        let name = |https, name: &str, port: &str| Some(ProxyTarget { https, name: name.into(), port: port.into() });
+        assert_eq!(ProxyTarget::parse("web"), name(false, "web", ""));
+        assert_eq!(ProxyTarget::parse("web:http"), name(false, "web", "http"));
+        assert_eq!(ProxyTarget::parse("https:web:"), name(true, "web", ""));
+        assert_eq!(ProxyTarget::parse("https:web:8443"), name(true, "web", "8443"));
+        assert_eq!(ProxyTarget::parse("ftp:web:21"), None);
+        assert_eq!(ProxyTarget::parse("a:b:c:d"), None);
+        assert_eq!(ProxyTarget::parse(":80"), None);
     }
 }

@@ -20,7 +20,7 @@ use crate::{
         guaranteed_update::{Part, guaranteed_update},
         metadata, request_object,
     },
-    placement::{self, NotPlaced, Placement},
+    placement::{self, Placement, PlacementError},
 };
 
 const DEFINITION: &str = "io.k8s.api.core.v1.Binding";
@@ -64,8 +64,8 @@ fn validate(binding: &Value) -> Errors {
     errors
 }
 
-/// The pod on its machine. Which version of it is meant is judged where every change is.
-fn placed(old: &Value, binding: &Value, now: &str) -> Result<Value, NotPlaced> {
+/// The pod on its node. Which version of it is meant is judged where every change is.
+fn placed(old: &Value, binding: &Value, now: &str) -> Result<Value, PlacementError> {
     let annotations = binding["metadata"]["annotations"].as_object();
     let annotations: Vec<(&str, &str)> = annotations
         .into_iter()

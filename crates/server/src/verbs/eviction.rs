@@ -51,7 +51,7 @@ pub async fn evict(call: &Call<'_>) -> ApiResult<Response> {
     if metadata::string_field(&eviction, "name").is_some_and(|name| !name.is_empty() && name != target.name) {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
-    let mut options = Options::of(query, &eviction["deleteOptions"])?;
+    let mut options = Options::from_eviction(query, &eviction["deleteOptions"])?;
     options.dry_run |= query.dry_run;
 
     let entry = api.existing(target).await?;
@@ -217,7 +217,7 @@ fn charged(budget: &Value, pod: &str, now: &str) -> Result<Value, Refusal> {
 
 impl Options {
     /// From the query and the options that an Eviction carries.
-    fn of(query: &query::Query, options: &Value) -> ApiResult<Self> {
+    fn from_eviction(query: &query::Query, options: &Value) -> ApiResult<Self> {
         let body = if options.is_null() { bytes::Bytes::new() } else { options.to_string().into() };
         Self::parse(query, &http::HeaderMap::new(), &body)
     }

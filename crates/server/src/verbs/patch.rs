@@ -101,7 +101,7 @@ pub async fn patch(call: &Call<'_>, part: Part) -> ApiResult<Response> {
     })
     .await?;
     if part != Part::Status {
-        warnings.extend(d.strategy.warnings(&changed.object)); // machines and controllers take no advice
+        warnings.extend(d.strategy.warnings(&changed.object)); // agents and controllers take no advice
     }
     let mut response = reply::object(d, *accepted, *row, &changed.wire, Some(changed.revision))?;
     warnings.write(response.headers_mut());

@@ -76,16 +76,16 @@ pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: OpenWatch) ->
         source,
         filter,
         encoder,
-        bookmarks: query.bookmarks.then(|| ticking(api.settings.bookmark_interval)),
+        bookmarks: query.bookmarks.then(|| bookmark_timer(api.settings.bookmark_interval)),
         deadline: Instant::now() + patience,
         stop,
         _open: open,
     };
     let body = stream::unfold(Some(watching), WatchStream::next).boxed();
-    Ok(reply::typed(StatusCode::OK, "application/json", Body::Endless(body)))
+    Ok(reply::with_media_type(StatusCode::OK, "application/json", Body::Endless(body)))
 }
 
-fn ticking(period: Duration) -> Interval {
+fn bookmark_timer(period: Duration) -> Interval {
     let mut interval = tokio::time::interval_at(Instant::now() + period, period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
