@@ -110,7 +110,7 @@ fn deprecated_kinds_are_shown_with_a_warning(k: &Kubectl) {
     for name in ["scheduler", "controller-manager", "etcd-0"] {
         assert!(table.iter().any(|row| *row == format!("{name} Healthy ok")), "{table:?}");
     }
-    let endpoints = k.run("get endpoints kubernetes");
+    let endpoints = k.run("get endpoints -A");
     let warning = "Warning: v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice";
     assert!(endpoints.stderr.contains(warning), "{endpoints}");
 }

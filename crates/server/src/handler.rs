@@ -150,6 +150,11 @@ impl Handler {
             let answer = answer.unwrap_or_else(|_| Err(ApiError::internal("the server met a fault of its own")));
             self.observe_store(&info, &answer, started);
             let mut response = answer.unwrap_or_else(|error| error.into_response());
+            if let Some(text) = info.deprecation {
+                let mut warnings = Warnings::default();
+                warnings.add(text.to_owned());
+                warnings.write(response.headers_mut());
+            }
             let duration = started.elapsed();
             self.metrics.record_request(&info, response.status(), duration.as_secs_f64());
             request_log::log_response(&info, response.status(), duration);
@@ -191,6 +196,9 @@ impl Handler {
         if let Route::Resource(r) = &route {
             info.verb = Verb::from_request(&parts.method, r.name.is_some(), watch);
             info.set_object(r);
+            if matches!(caller, Caller::Network { .. }) {
+                info.deprecation = warnings::deprecation(&r.group, &r.version, &r.plural);
+            }
             info.resource = self.api.registry.find(&r.group, &r.version, &r.plural).cloned();
         }
         let kind = match parts.method {
@@ -201,10 +209,6 @@ impl Handler {
         let flow = matches!(caller, Caller::Network { .. }).then(|| Flow::of_user(&user));
         let mut seat = self.seat(flow, kind);
         seat.take()?;
-        let deprecation = match (&route, caller) {
-            (Route::Resource(r), Caller::Network { .. }) => warnings::deprecation(&r.group, &r.version, &r.plural),
-            _ => None,
-        };
         let work = self.route(parts, body, &user, route, query, watch, &mut seat);
         let mut response = match caller {
             Caller::Network { .. } if !relayed => self.with_timeout(work).await?,
@@ -213,11 +217,6 @@ impl Handler {
         // Its memory is ours until the client has taken it, and so its seat is the client's: see `connection`. Not so for
         // administrators, whose shares have no bound: they would keep each other out.
         let is_bounded = flow.is_some_and(|flow| flow.level().bounds_flows());
-        if let Some(text) = deprecation {
-            let mut warnings = Warnings::default();
-            warnings.add(text.to_owned());
-            warnings.write(response.headers_mut());
-        }
         if let Some(taken) = seat.hand_over().filter(|_| is_bounded) {
             response.extensions_mut().insert(Arc::new(taken));
         }

@@ -59,7 +59,7 @@ impl ServerCertVerifier for ServerVerifier {
             let parsed = ParsedCertificate::try_from(own)?;
             verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, self.algorithms.all)?;
             if Subject::from_der(own).is_none_or(|subject| subject.common_name != *name) {
-                return Err(Error::General(format!("the certificate is not that of {name}")));
+                return Err(Error::General(format!("who answered is not {name}")));
             }
         }
         Ok(ServerCertVerified::assertion())

@@ -20,12 +20,21 @@ pub struct RequestInfo {
     pub name: String,
     /// `None` for those who have not logged in.
     pub user: Option<Arc<User>>,
+    /// What the client is to know about the kind, however the request ends.
+    pub deprecation: Option<&'static str>,
 }
 
 impl RequestInfo {
     pub fn new(verb: Verb) -> Self {
-        let empty = String::new;
-        Self { verb, resource: None, subresource: empty(), namespace: empty(), name: empty(), user: None }
+        Self {
+            verb,
+            resource: None,
+            subresource: String::new(),
+            namespace: String::new(),
+            name: String::new(),
+            user: None,
+            deprecation: None,
+        }
     }
 
     /// Records the object, if anybody will see it: this is the way of every request.

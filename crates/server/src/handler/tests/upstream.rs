@@ -140,6 +140,8 @@ async fn endpoints_are_deprecated_in_every_response() {
     assert_eq!((created.status().as_u16(), warnings(&created)), (201, vec![text]));
     assert_eq!(warnings(&server.get(path).await), [text]);
     assert_eq!(warnings(&server.get(&format!("{path}/e")).await), [text]);
+    let missing = server.get(&format!("{path}/none")).await;
+    assert_eq!((missing.status().as_u16(), warnings(&missing)), (404, vec![text]));
     assert!(warnings(&server.get("/api/v1/namespaces/default/services").await).is_empty());
 }
 
