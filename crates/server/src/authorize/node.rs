@@ -56,7 +56,7 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
         ("", "persistentvolumes") if subresource.is_some() => Decision::no("cannot get subresource"),
         ("", "persistentvolumes") => match verb {
             // It says of volumes that are directories of its own whether those are there.
-            "get" | "list" | "watch" | "patch" => related(node, RelationKind::Volume, asked),
+            "get" | "list" | "watch" | "patch" => allow_if_related(node, RelationKind::Volume, asked),
             _ => Decision::no("can only get individual resources of this type"),
         },
         ("", "serviceaccounts") => service_account(node, verb, asked),
@@ -78,17 +78,17 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
             }
             if let Some((_, _, kind)) = WORKLOADS.iter().find(|(g, r, _)| (*g, *r) == (group, resource)) {
                 return match (subresource, verb) {
-                    (None, "get") => related(node, RelationKind::Workload(kind), asked),
+                    (None, "get") => allow_if_related(node, RelationKind::Workload(kind), asked),
                     _ => Decision::no("can only get individual resources of this type"),
                 };
             }
             let listed = COMMON.iter().any(|(g, r, verbs)| (*g, *r) == (group, resource) && verbs.contains(&verb));
-            Decision::allow_if(subresource.is_none() && listed)
+            Decision::of(subresource.is_none() && listed)
         }
     }
 }
 
-fn related(node: &str, kind: RelationKind, asked: &ResourceAttributes<'_>) -> Decision {
+fn allow_if_related(node: &str, kind: RelationKind, asked: &ResourceAttributes<'_>) -> Decision {
     if asked.name().is_empty() {
         return Decision::no("No Object name found");
     }
@@ -112,7 +112,7 @@ fn read_related(node: &str, verb: &str, kind: RelationKind, asked: &ResourceAttr
     } else if asked.namespace().is_empty() {
         Decision::no("can only read namespaced object of this type")
     } else {
-        related(node, kind, asked)
+        allow_if_related(node, kind, asked)
     }
 }
 
@@ -122,7 +122,7 @@ fn service_account(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> De
             if asked.name().is_empty() {
                 Decision::no("can only create tokens for individual service accounts")
             } else {
-                related(node, RelationKind::ServiceAccount, asked)
+                allow_if_related(node, RelationKind::ServiceAccount, asked)
             }
         }
         (_, "create") => Decision::no("can only create token subresource of serviceaccount"),
@@ -165,10 +165,8 @@ fn lease(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
 /// Objects that a node writes of itself, under its own name.
 fn same_named(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str) -> Decision {
     match verb {
-        "create" => Decision::allow_if(asked.subresource.is_none()), // the name is in the object: see `node_restriction`
-        "get" | "update" | "patch" | "delete" if asked.name() == node => {
-            Decision::allow_if(asked.subresource.is_none())
-        }
+        "create" => Decision::of(asked.subresource.is_none()), // the name is in the object: see `node_restriction`
+        "get" | "update" | "patch" | "delete" if asked.name() == node => Decision::of(asked.subresource.is_none()),
         _ => Decision::no(format!(
             "can only get, create, update, patch, or delete the {what} with the same name as the node"
         )),
@@ -178,8 +176,8 @@ fn same_named(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str
 fn pod(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
     match (asked.subresource.as_deref(), verb) {
         (None, "list" | "watch") if asked.selects("spec.nodeName", node) => Decision::Allow,
-        (None, "get") => related(node, RelationKind::Pod, asked),
-        (None, "list" | "watch") if !asked.name().is_empty() => related(node, RelationKind::Pod, asked),
+        (None, "get") => allow_if_related(node, RelationKind::Pod, asked),
+        (None, "list" | "watch") if !asked.name().is_empty() => allow_if_related(node, RelationKind::Pod, asked),
         (None, "list" | "watch") => Decision::no("can only list/watch pods with spec.nodeName field selector"),
         (None, "create" | "delete") => Decision::Allow,
         (Some("status"), "update" | "patch") | (Some("eviction" | "refusal"), "create") => Decision::Allow,

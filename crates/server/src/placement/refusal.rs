@@ -49,7 +49,7 @@ impl Refusal {
 }
 
 /// The pod without its node. `node` is who refuses; `None` stands for whichever node it is on.
-pub fn refused(old: &Value, refusal: &Refusal, node: Option<&str>, now: &str) -> Result<Value, RefusalError> {
+pub fn without_node(old: &Value, refusal: &Refusal, node: Option<&str>, now: &str) -> Result<Value, RefusalError> {
     let name = metadata::string_field(old, "name").unwrap_or_default().to_owned();
     let stored = metadata::string_field(old, "uid").unwrap_or_default();
     if refusal.uid != stored {
