@@ -1,4 +1,4 @@
-//! The Node authorizer: the requests that the agent of a node needs to run the pods bound there, and no more.
+//! What the agent of a node may ask for: what it needs to run the pods bound there, and no more.
 //!
 //! Upstream's Node authorizer (with `AuthorizeNodeWithSelectors`), with its words. It is narrower where our agent needs
 //! less: no claim's status, no CSINodes, VolumeAttachments or ResourceClaims, of which it uses none. Beyond upstream, an
@@ -56,7 +56,7 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
         ("", "persistentvolumes") if subresource.is_some() => Decision::no("cannot get subresource"),
         ("", "persistentvolumes") => match verb {
             // It says of volumes that are directories of its own whether those are there.
-            "get" | "list" | "watch" | "patch" => allow_if_related(node, RelationKind::Volume, asked),
+            "get" | "list" | "watch" | "patch" => related(node, RelationKind::Volume, asked),
             _ => Decision::no("can only get individual resources of this type"),
         },
         ("", "serviceaccounts") => service_account(node, verb, asked),
@@ -78,7 +78,7 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
             }
             if let Some((_, _, kind)) = WORKLOADS.iter().find(|(g, r, _)| (*g, *r) == (group, resource)) {
                 return match (subresource, verb) {
-                    (None, "get") => allow_if_related(node, RelationKind::Workload(kind), asked),
+                    (None, "get") => related(node, RelationKind::Workload(kind), asked),
                     _ => Decision::no("can only get individual resources of this type"),
                 };
             }
@@ -88,7 +88,7 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
     }
 }
 
-fn allow_if_related(node: &str, kind: RelationKind, asked: &ResourceAttributes<'_>) -> Decision {
+fn related(node: &str, kind: RelationKind, asked: &ResourceAttributes<'_>) -> Decision {
     if asked.name().is_empty() {
         return Decision::no("No Object name found");
     }
@@ -112,7 +112,7 @@ fn read_related(node: &str, verb: &str, kind: RelationKind, asked: &ResourceAttr
     } else if asked.namespace().is_empty() {
         Decision::no("can only read namespaced object of this type")
     } else {
-        allow_if_related(node, kind, asked)
+        related(node, kind, asked)
     }
 }
 
@@ -122,7 +122,7 @@ fn service_account(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> De
             if asked.name().is_empty() {
                 Decision::no("can only create tokens for individual service accounts")
             } else {
-                allow_if_related(node, RelationKind::ServiceAccount, asked)
+                related(node, RelationKind::ServiceAccount, asked)
             }
         }
         (_, "create") => Decision::no("can only create token subresource of serviceaccount"),
@@ -176,8 +176,8 @@ fn same_named(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str
 fn pod(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
     match (asked.subresource.as_deref(), verb) {
         (None, "list" | "watch") if asked.selects("spec.nodeName", node) => Decision::Allow,
-        (None, "get") => allow_if_related(node, RelationKind::Pod, asked),
-        (None, "list" | "watch") if !asked.name().is_empty() => allow_if_related(node, RelationKind::Pod, asked),
+        (None, "get") => related(node, RelationKind::Pod, asked),
+        (None, "list" | "watch") if !asked.name().is_empty() => related(node, RelationKind::Pod, asked),
         (None, "list" | "watch") => Decision::no("can only list/watch pods with spec.nodeName field selector"),
         (None, "create" | "delete") => Decision::Allow,
         (Some("status"), "update" | "patch") | (Some("eviction" | "refusal"), "create") => Decision::Allow,

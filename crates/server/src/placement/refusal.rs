@@ -10,7 +10,7 @@ use crate::objects::metadata;
 
 /// The annotation that says who refused last, for whoever places the pod again.
 pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
-/// Annotations about host ports, which were those of that node.
+/// Annotations about host ports, which were those of that machine.
 const PORTS: [&str; 2] = ["k8s.mesosphere.io/port_", "k8s.mesosphere.io/portName_"];
 
 /// What a node says about a pod that it refuses.
