@@ -113,7 +113,32 @@ fn flags_of_create_are_honoured(k: &Kubectl) {
     assert!(client.contains("kind: Deployment"), "{client}");
 }
 
+fn reviews_and_lists_of_a_kind_are_created(k: &Kubectl) {
+    let review = "apiVersion: authorization.k8s.io/v1\nkind: SubjectAccessReview\nspec:\n  user: bob\n  \
+        resourceAttributes: {verb: get, resource: pods, namespace: default}\n";
+    let answer = k.run_with("create -o jsonpath={.status.allowed} -f -", review).ok();
+    assert_eq!(answer.trim(), "false");
+    let binding = |name: &str| {
+        format!(
+            r#"{{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{{"name":"{name}"}},
+            "roleRef":{{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"r"}}}}"#
+        )
+    };
+    let list = format!(
+        r#"{{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBindingList","items":[{},{}]}}"#,
+        binding("first"),
+        binding("second")
+    );
+    let created = k.run_with("create -f -", &list).ok();
+    for name in ["first", "second"] {
+        assert!(created.contains(&format!("rolebinding.rbac.authorization.k8s.io/{name} created")), "{created}");
+    }
+    let maps = r#"{"apiVersion":"v1","kind":"ConfigMapList","items":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"}}]}"#;
+    assert_eq!(k.run_with("apply -f -", maps).ok().trim(), "configmap/m created");
+}
+
 with_each_kubectl!(
+    reviews_and_lists_of_a_kind_are_created,
     config_maps_and_secrets_come_from_literals_and_files,
     services_of_each_type_are_created,
     workloads_are_created,

@@ -101,7 +101,22 @@ fn discovery_lists_what_there_is(k: &Kubectl) {
     assert_eq!(k.ok("get --raw /readyz"), "ok");
 }
 
+fn deprecated_kinds_are_shown_with_a_warning(k: &Kubectl) {
+    let components = k.run("get cs");
+    let warning = "Warning: v1 ComponentStatus is deprecated in v1.19+";
+    assert!(components.stderr.contains(warning), "{components}");
+    let table = lines(&components.ok());
+    assert_eq!(table[0], "NAME STATUS MESSAGE ERROR");
+    for name in ["scheduler", "controller-manager", "etcd-0"] {
+        assert!(table.iter().any(|row| *row == format!("{name} Healthy ok")), "{table:?}");
+    }
+    let endpoints = k.run("get endpoints -A");
+    let warning = "Warning: v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice";
+    assert!(endpoints.stderr.contains(warning), "{endpoints}");
+}
+
 with_each_kubectl!(
+    deprecated_kinds_are_shown_with_a_warning,
     tables_have_upstreams_columns,
     output_comes_in_the_form_asked_for,
     lists_are_sorted_and_selected,

@@ -7,7 +7,7 @@ use k8s_openapi::{
     api::{
         certificates::v1::CertificateSigningRequest,
         coordination::v1::Lease,
-        core::v1::{Namespace, Node, Pod, Secret},
+        core::v1::{Event, Namespace, Node, Pod, Secret},
     },
 };
 use kube::{
@@ -293,4 +293,37 @@ fn a_second_machine_joins_while_bad_requests_lie_there() {
         (!said.trim().is_empty()).then_some(said)
     });
     assert!(denied.starts_with("Denied no node can be named \"adv \""), "{denied}");
+}
+
+#[tokio::test]
+async fn a_machine_fills_the_store_neither_with_large_events_nor_with_many() {
+    let cluster = Cluster::start();
+    let node = machine(&cluster, "b").await;
+    let events: Api<Event> = Api::namespaced(node, "default");
+    let event = |name: &str, message: &str| {
+        object::<Event>(json!({
+            "metadata": {"name": name}, "reason": "Flood", "type": "Normal", "message": message,
+            "involvedObject": {"kind": "Node", "name": "b", "namespace": "default"},
+        }))
+    };
+    let mut large = event("large", "m");
+    large.metadata.annotations = Some([("a".to_owned(), "x".repeat(16 << 10))].into());
+    match events.create(&PostParams::default(), &large).await {
+        Err(kube::Error::Api(status)) => assert_eq!(status.code, 413, "{}", status.message),
+        other => panic!("{other:?}"),
+    }
+    // More than its burst by as many as it regains in minutes.
+    for number in 0..4000 {
+        match events.create(&PostParams::default(), &event(&format!("e{number}"), "m")).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) => {
+                assert_eq!((status.code, &*status.reason), (429, "TooManyRequests"), "{}", status.message);
+                assert!(number >= 900, "an ordinary burst passes: {number}");
+                assert_eq!(status.message, "limit reached on type User for key system:node:b");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("nothing stopped it");
 }

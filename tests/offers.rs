@@ -98,7 +98,7 @@ fn what_does_not_fit_is_given_back_and_says_why() {
     assert_eq!(place(&k, "large", json!({}))["code"], 201, "an offer that lies would let it through");
     until(&k, "pod large", &format!("{SCHEDULED}.reason}}"), "Refused");
     let said = k.value("pod large", &format!("{SCHEDULED}.message}}"));
-    assert!(said.starts_with("machine here refused: OutOfcpu: Node didn't have enough resource: cpu"), "{said}");
+    assert!(said.starts_with("node here refused: OutOfcpu: Node didn't have enough resource: cpu"), "{said}");
     assert_eq!(k.value("pod large", "{.spec.nodeName}"), "");
     assert_eq!(k.value("pod large", "{.status.phase}"), "Pending");
     assert_eq!(k.value("pod large", "{.metadata.annotations.mainstay\\.dev/refused-by}"), "here");

@@ -37,7 +37,7 @@ fn a_machine_that_is_another_gets_nothing() {
     cluster.node("other", real.parse().unwrap());
     cluster.placed("web-2", Some("other"));
     let refused = cluster.refused(KUBECTLS[1], "logs web-2");
-    assert!(refused.contains("the machine that answered is not system:node:other"), "{refused}");
+    assert!(refused.contains("who answered is not system:node:other"), "{refused}");
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! visitor directly (so that JSON and YAML cannot come to differ), and lets us bound the expansion
 //! of anchors. The forks of `serde_yaml` bind the archived libyaml translation instead.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -73,6 +73,86 @@ pub fn yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     })
     .map_err(|error| DecodeError::Yaml(error.to_string()))?;
     Ok(Decoded { value, duplicates: notes.duplicates })
+}
+
+/// The fields of a JSON document among `wanted`, in the order in which they are written; one that is written twice is
+/// there twice. For messages about fields, which come in that order.
+pub fn json_field_order(bytes: &[u8], wanted: &BTreeSet<&str>) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    // A document that cannot be read was refused before.
+    let _ = FieldOrder { place: &Place::Root, wanted, found: &mut found }.deserialize(&mut reader);
+    found
+}
+
+/// A value whose fields are looked at.
+struct FieldOrder<'a> {
+    place: &'a Place<'a>,
+    wanted: &'a BTreeSet<&'a str>,
+    found: &'a mut Vec<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for FieldOrder<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for FieldOrder<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        for index in 0.. {
+            let place = Place::Index(self.place, index);
+            if items.next_element_seed(FieldOrder { place: &place, wanted: self.wanted, found: self.found })?.is_none()
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        while let Some(key) = entries.next_key::<String>()? {
+            let place = Place::Field(self.place, &key);
+            let path = place.to_string();
+            if self.wanted.contains(path.as_str()) {
+                self.found.push(path);
+            }
+            entries.next_value_seed(FieldOrder { place: &place, wanted: self.wanted, found: self.found })?;
+        }
+        Ok(())
+    }
 }
 
 /// Where the visitor is: a list on the stack, from the innermost step outwards.
@@ -249,6 +329,14 @@ mod tests {
         let decoded = json(text).unwrap();
         assert_eq!(decoded.value, json!({"a": 2, "spec": {"list": [{"x": 1}, {"x": 2}], "replicas": 3}}));
         assert_eq!(decoded.duplicates, ["spec.list[1].x", "spec.replicas", "a"]);
+    }
+
+    #[test]
+    fn fields_are_found_in_the_order_of_the_document() {
+        let text = br#"{"z":1,"a":{"c":[{"y":null},{"x":1,"w":true}],"b":1.5},"z":"again"}"#;
+        let wanted = ["a.b", "z", "a.c[1].x", "none"].into();
+        assert_eq!(json_field_order(text, &wanted), ["z", "a.c[1].x", "a.b", "z"]);
+        assert_eq!(json_field_order(b"{\"z\":1,", &wanted), ["z"], "what is broken ends there");
     }
 
     #[test]

@@ -17,7 +17,10 @@ use mainstay_server::{
     api::Api,
     bootstrap, client, event_expiry,
     handler::Handler,
-    pki::{self, Pki, PkiError},
+    pki::{
+        self, Pki, PkiError,
+        renewal::{CertificateRenewer, NodeCertificates},
+    },
     serve::{self, Audience, BindError, Listener},
     settings::Settings,
     signer::{self, Authorities},
@@ -46,7 +49,9 @@ pub struct Server {
     store_dir: PathBuf,
     pub kubeconfig: PathBuf,
     pub url: String,
-    pub pki: Pki,
+    pub pki: Arc<Pki>,
+    /// Of the agent in this process, if there is one.
+    pub local_node: Option<NodeCertificates>,
     advertised: SocketAddr,
     opened: Opened,
     handler: Arc<Handler>,
@@ -85,7 +90,7 @@ impl Server {
         if let Opened::Etcd(store) = &opened {
             pki::share(&**store, &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
         }
-        let pki = Pki::open(&data_dir.join("pki"), &names).map_err(|e| Exit::Refused(anyhow!(e)))?;
+        let pki = Arc::new(Pki::open(&data_dir.join("pki"), &names).map_err(|e| Exit::Refused(anyhow!(e)))?);
         let listener = Listener::bind(listen, &pki)
             .await
             .map_err(|e| Exit::Refused(anyhow!(e).context(format!("--listen {listen}"))))?;
@@ -135,6 +140,7 @@ impl Server {
             kubeconfig,
             url,
             pki,
+            local_node: None,
             advertised,
             opened,
             handler,
@@ -186,6 +192,8 @@ impl Server {
         work.spawn(event_expiry::run(self.handler.clone(), self.stop_working.clone()));
         let authorities = Authorities::of(&self.pki);
         work.spawn(signer::run(self.handler.clone(), authorities, self.stop_working.clone()));
+        let renewer = CertificateRenewer::new(self.pki.clone(), self.kubeconfig, self.url, self.local_node);
+        work.spawn(renewer.run(self.stop_working.clone()));
         let rival = matches!(self.opened, Opened::Etcd(_)).then(|| self.advertised.to_string());
         let client = client::internal(self.handler.clone(), "controllers");
         let control = {

@@ -10,6 +10,7 @@ use mainstay_agent::{
     servers::Servers,
     tls::{Identity, Pair},
 };
+use mainstay_server::pki::renewal::NodeCertificates;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -32,9 +33,9 @@ pub fn run(options: &UpOptions) -> Result<(), Exit> {
         let _claim = Claim::take(&data_dir)?;
         let missing = machine::what_is_missing(&options.machine, &data_dir);
         let pods_at = if missing.is_empty() { machine::address(&options.machine) } else { None };
-        let server = Server::build(&options.server, pods_at).await?;
+        let mut server = Server::build(&options.server, pods_at).await?;
         let machine = match missing.is_empty() {
-            true => Ok(local_machine(&server, options).await?),
+            true => Ok(local_machine(&mut server, options).await?),
             false => Err(missing),
         };
         announce(&server, machine.as_ref().map_err(Vec::as_slice), started.elapsed());
@@ -71,7 +72,7 @@ pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
 }
 
 /// The agent of the server's own process: it needs no token, and speaks to the API without a socket.
-async fn local_machine(server: &Server, options: &UpOptions) -> Result<Machine, Exit> {
+async fn local_machine(server: &mut Server, options: &UpOptions) -> Result<Machine, Exit> {
     let settings = machine::settings(&options.machine, &options.server.common, &server.data_dir)?;
     let issued =
         server.pki.issue_node(&settings.node_name, &settings.addresses).map_err(|e| Exit::Failed(anyhow!(e)))?;
@@ -81,6 +82,12 @@ async fn local_machine(server: &Server, options: &UpOptions) -> Result<Machine, 
     };
     let identity = Identity::new(&server.pki.ca, &pair(&issued.client), &pair(&issued.serving))
         .map_err(|e| Exit::Failed(anyhow!(e)))?;
+    server.local_node = Some(NodeCertificates {
+        name: settings.node_name.clone(),
+        addresses: settings.addresses.clone(),
+        client: identity.client.clone(),
+        serving: identity.serving.clone(),
+    });
     let api = (server.node_client(&settings.node_name), Servers::default());
     Machine::build(&options.machine, settings, Ranges::of(&options.server.common)?, api, identity).await
 }

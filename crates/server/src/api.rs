@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
+    admission::EventRates,
     auth::{jws, service_account},
     background::store_space::StoreSpace,
     http::status::{ApiError, ApiResult},
@@ -26,6 +27,8 @@ pub struct Api {
     /// Turns for requests with large bodies and, apart from them, for long lists.
     pub(crate) large_bodies: LargeWork,
     pub(crate) long_lists: LargeWork,
+    /// How many Events each node has written of late.
+    pub(crate) event_rates: EventRates,
     token_key: OnceCell<Arc<jws::Key>>,
     /// Held while a range of pod addresses is chosen and committed, so that requests of one server do not collide.
     pub(crate) pod_range_lock: Arc<tokio::sync::Mutex<()>>,
@@ -49,6 +52,7 @@ impl Api {
             space: StoreSpace::default(),
             large_bodies: LargeWork::default(),
             long_lists: LargeWork::default(),
+            event_rates: EventRates::default(),
             token_key: OnceCell::new(),
             pod_range_lock: Arc::default(),
         }

@@ -13,15 +13,15 @@ use crate::{
 
 /// A client for a part of this process, named for the logs.
 pub fn internal(handler: Arc<Handler>, part: &str) -> kube::Client {
-    acting(handler, User::internal(part))
+    client_for(handler, User::internal(part))
 }
 
-/// A client for the agent in this process, which may do no more than one on another machine.
+/// A client for the agent in this process, which may do no more than that of another node.
 pub fn node(handler: Arc<Handler>, name: &str) -> kube::Client {
-    acting(handler, User::node(name))
+    client_for(handler, User::node(name))
 }
 
-fn acting(handler: Arc<Handler>, user: User) -> kube::Client {
+fn client_for(handler: Arc<Handler>, user: User) -> kube::Client {
     let caller = Caller::Internal(Arc::new(user));
     let service = service_fn(move |request: Request<ClientBody>| {
         let (handler, caller) = (handler.clone(), caller.clone());

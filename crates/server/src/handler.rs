@@ -17,6 +17,7 @@ use crate::{
     auth::{User, bearer},
     authorize::{self, Attributes, RequestTarget},
     documents::{
+        component_status, custom_resources,
         debug::{self, Debug},
         discovery, health,
         metrics::{Metrics, Verb},
@@ -27,6 +28,7 @@ use crate::{
     http::{
         fairness::Flow,
         negotiate,
+        outages::Outages,
         query::Query,
         reply::RowObject,
         request_body::{ReceivedBody, RequestBody},
@@ -35,6 +37,8 @@ use crate::{
         response_body::Response,
         route::{ResourceRoute, Route},
         status::{ApiError, ApiResult},
+        warnings::{self, Warnings},
+        websocket,
     },
     objects::{guaranteed_update::Part, keys, large_work},
     relay::{self, Agents},
@@ -53,13 +57,17 @@ pub struct Handler {
     pub(crate) backup: Option<Backup>,
     /// The certificate by which clients recognise the server, as PEM.
     pub(crate) ca: Option<Arc<str>>,
-    /// The machines, where there are any to pass requests on to.
+    /// The agents of nodes, where there are any to pass requests on to.
     pub(crate) agents: Option<Arc<Agents>>,
     /// Who answers below `/debug`.
     pub(crate) debug: Option<Debug>,
     pub(crate) openapi: Arc<OpenApi>,
     pub(crate) metrics: Metrics,
+    outages: Outages,
 }
+
+/// The store, among outages.
+const STORE: &str = "store";
 
 /// Writes a consistent copy of a store to a file that does not exist yet.
 pub type Backup = Arc<dyn Fn(&Path) -> Result<(), BoxError> + Send + Sync>;
@@ -75,7 +83,7 @@ pub enum Caller {
 
 impl Caller {
     /// The source of a request, for what is open to whoever has not logged in.
-    fn stranger(&self) -> Option<Flow> {
+    fn source_flow(&self) -> Option<Flow> {
         match self {
             Self::Network { source, .. } => Some(Flow::of_source(*source)),
             Self::Internal(_) => None,
@@ -95,6 +103,7 @@ impl Handler {
             debug: None,
             openapi,
             metrics: Metrics::default(),
+            outages: Outages::default(),
             api,
         }
     }
@@ -135,14 +144,20 @@ impl Handler {
         let span = request_log::span(&parts);
         async move {
             let started = Instant::now();
-            let mut info = RequestInfo { verb: Verb::of(&parts.method, true, false), resource: None, user: None };
-            let answer = AssertUnwindSafe(self.answer(&parts, &mut body, &caller, &mut info)).catch_unwind().await;
+            let mut info = RequestInfo::new(Verb::from_request(&parts.method, true, false));
+            let answer = AssertUnwindSafe(self.respond(&parts, &mut body, &caller, &mut info)).catch_unwind().await;
             // A fault in our own code ends the request that met it and nothing else; the panic is in the log.
             let answer = answer.unwrap_or_else(|_| Err(ApiError::internal("the server met a fault of its own")));
+            self.observe_store(&info, &answer, started);
             let mut response = answer.unwrap_or_else(|error| error.into_response());
-            let took = started.elapsed();
-            self.metrics.answered(&info, response.status(), took.as_secs_f64());
-            request_log::answered(&info, response.status(), took);
+            if let Some(text) = info.deprecation {
+                let mut warnings = Warnings::default();
+                warnings.add(text.to_owned());
+                warnings.write(response.headers_mut());
+            }
+            let duration = started.elapsed();
+            self.metrics.record_request(&info, response.status(), duration.as_secs_f64());
+            request_log::log_response(&info, response.status(), duration);
             let goes_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
             if !goes_on && !body.drain(self.api.settings.max_body).await && parts.version < Version::HTTP_2 {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -153,7 +168,7 @@ impl Handler {
         .boxed()
     }
 
-    async fn answer(
+    async fn respond(
         &self,
         parts: &Parts,
         body: &mut RequestBody,
@@ -165,7 +180,7 @@ impl Handler {
             return health::respond(self, parts).await;
         }
         if nonresource::is_public(parts) {
-            let mut seat = self.seat(caller.stranger(), RequestKind::ReadOnly);
+            let mut seat = self.seat(caller.source_flow(), RequestKind::ReadOnly);
             seat.take()?;
             return nonresource::respond(self, parts).await;
         }
@@ -179,7 +194,11 @@ impl Handler {
         let watch = parts.method == Method::GET
             && matches!(&route, Route::Resource(r) if r.watch || (query.watch && r.subresource.is_none()));
         if let Route::Resource(r) = &route {
-            info.verb = Verb::of(&parts.method, r.name.is_some(), watch);
+            info.verb = Verb::from_request(&parts.method, r.name.is_some(), watch);
+            info.set_object(r);
+            if matches!(caller, Caller::Network { .. }) {
+                info.deprecation = warnings::deprecation(&r.group, &r.version, &r.plural);
+            }
             info.resource = self.api.registry.find(&r.group, &r.version, &r.plural).cloned();
         }
         let kind = match parts.method {
@@ -192,7 +211,7 @@ impl Handler {
         seat.take()?;
         let work = self.route(parts, body, &user, route, query, watch, &mut seat);
         let mut response = match caller {
-            Caller::Network { .. } if !relayed => self.within_time(work).await?,
+            Caller::Network { .. } if !relayed => self.with_timeout(work).await?,
             Caller::Network { .. } | Caller::Internal(_) => work.await?,
         };
         // Its memory is ours until the client has taken it, and so its seat is the client's: see `connection`. Not so for
@@ -202,6 +221,24 @@ impl Handler {
             response.extensions_mut().insert(Arc::new(taken));
         }
         Ok(response)
+    }
+
+    /// Logs when the store stops to answer requests, and when it answers again.
+    fn observe_store(&self, info: &RequestInfo, answer: &ApiResult<Response>, now: Instant) {
+        match answer {
+            Err(error) if error.is_store_outage() => {
+                if self.outages.begins(STORE, now) {
+                    let error = error.message();
+                    tracing::warn!(error, "the store does not answer; requests fail until it does");
+                }
+            }
+            Ok(_) if info.resource.is_some() => {
+                if let Some(outage) = self.outages.ends(STORE, now) {
+                    tracing::info!(?outage, "the store answers again");
+                }
+            }
+            Ok(_) | Err(_) => {}
+        }
     }
 
     fn seat(&self, flow: Option<Flow>, kind: RequestKind) -> Seat<'_> {
@@ -221,7 +258,7 @@ impl Handler {
     }
 
     /// Ends a request that takes too long. A watch counts until its answer begins.
-    async fn within_time(&self, work: impl Future<Output = ApiResult<Response>>) -> ApiResult<Response> {
+    async fn with_timeout(&self, work: impl Future<Output = ApiResult<Response>>) -> ApiResult<Response> {
         match tokio::time::timeout(self.api.settings.request_timeout, work).await {
             Ok(answer) => answer,
             Err(_) => Err(ApiError::timeout("Timeout: request did not complete within the allotted timeout")),
@@ -257,10 +294,16 @@ impl Handler {
         }
         match route {
             Route::Resource(resource) if relay::is_relayed(&self.api.registry, &resource) => {
-                self.relayed(parts, body, &resource, seat.hand_over()).await
+                self.relay(parts, body, &resource, seat.hand_over()).await
             }
             Route::Resource(resource) if resource.group == relay::metrics::GROUP => {
-                relay::metrics::answer(&self.api, self.agents()?, parts, &resource, &query).await
+                relay::metrics::respond(&self.api, self.agents()?, parts, &resource, &query).await
+            }
+            Route::Resource(resource) if component_status::serves(&resource) => {
+                component_status::respond(&self.api, parts, &resource, &query).await
+            }
+            Route::Resource(resource) if custom_resources::serves(&resource) => {
+                custom_resources::respond(&self.api, parts, &resource, &query).await
             }
             Route::Resource(resource) if verbs::placements::serves(&resource) => {
                 if parts.method != Method::POST {
@@ -293,8 +336,8 @@ impl Handler {
         seat: &mut Seat<'_>,
     ) -> ApiResult<Response> {
         let target = self.target(&route)?;
-        let (target, query) = if watch { narrowed(target, query) } else { (target, query) };
-        let accepted = negotiate::accepted(&parts.headers)?;
+        let (target, query) = if watch { narrowed_to_name(target, query) } else { (target, query) };
+        let accepted = negotiate::accepted(&parts.headers, !target.d.answered)?;
         let row = RowObject::parse(query.include_object.as_deref())?;
         let received = self.receive(body, seat).await?;
         let body = received.bytes.clone();
@@ -302,7 +345,7 @@ impl Handler {
         let is_large = !seat.is_internal() && large_work::is_large(&call.body);
         let work = self.verb(parts, &call, &route, watch, seat);
         // What cannot be interrupted cannot be ended from outside either: the time is watched from within.
-        if is_large { self.api.large_bodies.run(true, self.within_time(work)).await } else { work.await }
+        if is_large { self.api.large_bodies.run(true, self.with_timeout(work)).await } else { work.await }
     }
 
     async fn verb(
@@ -333,7 +376,8 @@ impl Handler {
         match (&parts.method, named) {
             (&Method::GET, _) if watch => {
                 let open = (self.metrics.watching(), seat.hand_over());
-                verbs::watch::watch(call, self.stop.clone(), open).await
+                let response = verbs::watch::watch(call, self.stop.clone(), open).await?;
+                if websocket::is_requested(&parts.headers) { websocket::watch(parts, response) } else { Ok(response) }
             }
             (&Method::GET, true) => verbs::get::get(call).await,
             (&Method::GET, false) => verbs::list::list(call).await,
@@ -412,16 +456,14 @@ impl Handler {
             let path = if let RequestTarget::Path(path) = &asked.target { path } else { "/apis" };
             return ApiError::forbidden_path(&user.name, asked.verb, path);
         };
-        let Ok(target) = self.target(route) else {
-            let path = "/apis/mainstay.dev/v1/placements";
-            let posted = verbs::placements::serves(route);
-            return if posted {
-                ApiError::forbidden_path(&user.name, asked.verb, path)
-            } else {
-                ApiError::no_such_path()
-            };
-        };
-        let place = match &target.namespace {
+        let target = self.target(route).ok();
+        if verbs::placements::serves(route) {
+            return ApiError::forbidden_path(&user.name, asked.verb, "/apis/mainstay.dev/v1/placements");
+        }
+        if target.is_none() && !component_status::serves(route) && !custom_resources::serves(route) {
+            return ApiError::no_such_path();
+        }
+        let place = match &route.namespace {
             Some(namespace) => format!("in the namespace {namespace:?}"),
             None => "at the cluster scope".to_owned(),
         };
@@ -430,7 +472,10 @@ impl Handler {
         if !why.is_empty() {
             words = format!("{words}: {why}");
         }
-        ApiError::forbidden(&target.d, resource.name(), &words)
+        match target {
+            Some(target) => ApiError::forbidden(&target.d, resource.name(), &words),
+            None => ApiError::forbidden_kind(group, &resource.resource, resource.name(), &words),
+        }
     }
 }
 
@@ -440,7 +485,7 @@ fn is_binding(route: &ResourceRoute<'_>) -> bool {
 }
 
 /// A watch of one object is a watch of its collection that looks at one name.
-fn narrowed(mut target: Target, mut query: Query) -> (Target, Query) {
+fn narrowed_to_name(mut target: Target, mut query: Query) -> (Target, Query) {
     if !target.name.is_empty() {
         let name = std::mem::take(&mut target.name);
         let by_name = format!("metadata.name={name}");

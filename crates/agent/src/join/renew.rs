@@ -15,7 +15,7 @@ use super::{
     files::Files,
     request::{self, Purpose},
 };
-use crate::tls::Identity;
+use crate::tls::{Identity, TlsError};
 
 /// How soon a renewal that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ async fn look(
             continue;
         }
         let pair = request::obtain(client, node, &purpose, &files).await?;
-        current.replace(&pair)?;
+        current.replace(&pair.certificate, &pair.key).map_err(TlsError::from)?;
         files.set_pair(purpose.file(), &pair)?;
         tracing::info!(purpose = purpose.file(), "renewed the machine's certificate");
     }

@@ -272,7 +272,7 @@ async fn what_fits_is_taken_and_what_does_not_is_given_back() {
     let words = conditions.iter().find(|c| c.type_ == "PodScheduled").unwrap().message.clone().unwrap();
     assert_eq!(
         words,
-        "machine n1 refused: OutOfcpu: Node didn't have enough resource: cpu, requested: 1000, used: 1500, capacity: 2000"
+        "node n1 refused: OutOfcpu: Node didn't have enough resource: cpu, requested: 1000, used: 1500, capacity: 2000"
     );
     let uid = PodUid(large.metadata.uid.clone().unwrap());
     assert!(machine.evictions.evicted(&uid).is_none());
@@ -299,7 +299,7 @@ async fn a_pod_whose_like_failed_here_is_sent_elsewhere_once() {
     let back = machine.now("web-2").await;
     assert_eq!(back.spec.as_ref().unwrap().node_name, None);
     let message = back.status.unwrap().conditions.unwrap().into_iter().find_map(|c| c.message);
-    assert_eq!(message.as_deref(), Some("machine n1 refused: FailedHere: pods of ReplicaSet web failed here"));
+    assert_eq!(message.as_deref(), Some("node n1 refused: FailedHere: pods of ReplicaSet web failed here"));
 
     let mut returned = replacement.clone();
     returned.metadata.annotations = back.metadata.annotations;

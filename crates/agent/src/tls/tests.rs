@@ -38,7 +38,7 @@ async fn answers(agent: &Identity, trusted: &Authority, caller: Option<&Pair>) -
     let acceptor = TlsAcceptor::from(Arc::new(agent.server_config().unwrap()));
     let builder = client_builder(&trusted.pem).unwrap();
     let config = match caller {
-        Some(pair) => builder.with_client_cert_resolver(Arc::new(Current::new(pair).unwrap())),
+        Some(pair) => builder.with_client_cert_resolver(Arc::new(pair.rotating().unwrap())),
         None => builder.with_no_client_auth(),
     };
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
@@ -84,7 +84,8 @@ async fn a_replaced_certificate_is_shown_from_the_next_handshake_on() {
         Identity::new(&ca.pem, &ca.pair("system:node:a", "system:nodes"), &old.pair("system:node:a", "x")).unwrap();
     let server = ca.pair("mainstay-server", "mainstay:servers");
     assert!(answers(&own, &old, Some(&server)).await);
-    own.serving.replace(&new.pair("system:node:a", "x")).unwrap();
+    let renewed = new.pair("system:node:a", "x");
+    own.serving.replace(&renewed.certificate, &renewed.key).unwrap();
     assert!(answers(&own, &new, Some(&server)).await);
     assert!(!answers(&own, &old, Some(&server)).await);
 }

@@ -19,6 +19,12 @@ use crate::{
 /// so that without this bound a request of 3 MiB would take gigabytes.
 pub const MAX_ITEMS: usize = 20_000;
 
+/// The one type with a time that is neither optional nor a pointer. Go's decoder takes null and nothing for its zero time,
+/// and clients write null; the generated type knows no such time, so that it is written out.
+const CONDITION: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Condition";
+const TRANSITION: &str = "lastTransitionTime";
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+
 /// Why an object cannot be decoded into its kind. `Display` is the API's own wording.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConformError {
@@ -232,6 +238,9 @@ impl Walk<'_> {
             fields.retain(|name, value| {
                 !value.is_null() && owner.field(name).is_some_and(|field| !is_omitted(field, value))
             });
+        }
+        if outcome.is_ok() && owner.name == CONDITION && !fields.contains_key(TRANSITION) {
+            fields.insert(TRANSITION.to_owned(), Value::String(ZERO_TIME.to_owned()));
         }
         outcome
     }

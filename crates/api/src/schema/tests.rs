@@ -28,6 +28,17 @@ fn an_object_with_more_items_than_any_could_store_is_refused() {
 }
 
 #[test]
+fn a_condition_without_a_transition_time_has_gos_zero_time() {
+    for given in [json!({"type": "Ready"}), json!({"type": "Ready", "lastTransitionTime": null})] {
+        let (service, unknown) = conformed("io.k8s.api.core.v1.Service", json!({"status": {"conditions": [given]}}));
+        let expected = json!({"type": "Ready", "lastTransitionTime": "0001-01-01T00:00:00Z"});
+        assert_eq!((&service["status"]["conditions"][0], unknown.len()), (&expected, 0));
+    }
+    let (pod, _) = conformed(POD, json!({"status": {"conditions": [{"type": "Ready", "lastTransitionTime": null}]}}));
+    assert_eq!(pod["status"]["conditions"][0], json!({"type": "Ready"}), "elsewhere it is optional");
+}
+
+#[test]
 fn of_very_many_unknown_fields_the_first_are_reported() {
     let fields: serde_json::Map<_, _> = (0..10_000).map(|n| (format!("u{n}"), json!(1))).collect();
     let (object, unknown) = conformed(POD, Value::Object(fields));

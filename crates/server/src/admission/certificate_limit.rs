@@ -18,11 +18,11 @@ use crate::{
 };
 
 /// Requests of one node: two certificates, each renewed once in months.
-const MOST_OF_NODE: usize = 200;
+const MAX_OF_NODE: usize = 200;
 /// Requests of one bootstrap token: as many machines as may join with it within two minutes.
-const MOST_OF_OTHERS: usize = 1000;
+const MAX_OF_OTHERS: usize = 1000;
 /// The largest request, as JSON. One for an RSA key of 8192 bits takes 5 KiB.
-const LARGEST: usize = 32 << 10;
+const MAX_BYTES: usize = 32 << 10;
 
 pub struct CertificateLimit;
 
@@ -50,10 +50,10 @@ async fn check(api: &Api, user: &User, d: &Descriptor, object: &Value) -> ApiRes
     if user.is_master() {
         return Ok(());
     }
-    if object.to_string().len() > LARGEST {
-        return Err(ApiError::too_large(format!("a certificate signing request may have {LARGEST} bytes")));
+    if object.to_string().len() > MAX_BYTES {
+        return Err(ApiError::too_large(format!("a certificate signing request may have {MAX_BYTES} bytes")));
     }
-    let most = if user.node_name().is_some() { MOST_OF_NODE } else { MOST_OF_OTHERS };
+    let most = if user.node_name().is_some() { MAX_OF_NODE } else { MAX_OF_OTHERS };
     let all = api.store.list(List { prefix: &keys::prefix(d, None), ..List::default() }).await?.entries;
     if all.len() < most {
         return Ok(());

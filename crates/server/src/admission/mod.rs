@@ -9,6 +9,7 @@
 
 mod certificate_limit;
 mod certificate_subject;
+mod event_rate_limit;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
@@ -25,6 +26,7 @@ use mainstay_store::{Compare, Expect, Op};
 use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 
+pub use self::event_rate_limit::EventRates;
 use crate::{
     api::{Api, Target},
     auth::User,
@@ -34,9 +36,10 @@ use crate::{
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 9] = [
+const PLUGINS: [&dyn Plugin; 10] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
+    &event_rate_limit::EventRateLimit,
     &certificate_subject::CertificateSubject,
     &certificate_limit::CertificateLimit,
     &service_account::ServiceAccount,
@@ -134,7 +137,7 @@ fn plugins_for(d: &Descriptor) -> impl Iterator<Item = &'static dyn Plugin> {
 }
 
 /// Logs which plugin refused a write; the client gets the reason alone.
-fn logged<T>(plugin: &dyn Plugin, request: &Request<'_>, result: ApiResult<T>) -> ApiResult<T> {
+fn log_refusal<T>(plugin: &dyn Plugin, request: &Request<'_>, result: ApiResult<T>) -> ApiResult<T> {
     result.inspect_err(|error| {
         let (resource, name) = (&*request.target.d.plural, &*request.target.name);
         tracing::debug!(plugin = plugin.name(), resource, name, reason = error.message(), "admission refused a write");
@@ -150,14 +153,14 @@ pub fn prepare_create(request: &Request<'_>, object: &mut Value) {
 pub async fn create(request: &Request<'_>, object: &mut Value) -> ApiResult<TxnAdditions> {
     let mut txn = TxnAdditions::default();
     for plugin in plugins_for(&request.target.d) {
-        logged(plugin, request, plugin.create(request, object, &mut txn).await)?;
+        log_refusal(plugin, request, plugin.create(request, object, &mut txn).await)?;
     }
     Ok(txn)
 }
 
 pub fn review_update(request: &Request<'_>, part: Part, submitted: &Value, old: &Value) -> ApiResult<()> {
     for plugin in plugins_for(&request.target.d) {
-        logged(plugin, request, plugin.review_update(request, part, submitted, old))?;
+        log_refusal(plugin, request, plugin.review_update(request, part, submitted, old))?;
     }
     Ok(())
 }
@@ -165,14 +168,14 @@ pub fn review_update(request: &Request<'_>, part: Part, submitted: &Value, old: 
 pub async fn update(request: &Request<'_>, object: &mut Value, old: &Value) -> ApiResult<TxnAdditions> {
     let mut txn = TxnAdditions::default();
     for plugin in plugins_for(&request.target.d) {
-        logged(plugin, request, plugin.update(request, object, old, &mut txn).await)?;
+        log_refusal(plugin, request, plugin.update(request, object, old, &mut txn).await)?;
     }
     Ok(txn)
 }
 
 pub fn delete(request: &Request<'_>, old: &Value) -> ApiResult<()> {
     for plugin in plugins_for(&request.target.d) {
-        logged(plugin, request, plugin.delete(request, old))?;
+        log_refusal(plugin, request, plugin.delete(request, old))?;
     }
     Ok(())
 }
@@ -184,7 +187,7 @@ pub fn release(target: &Target, old: &Value) -> Vec<Op> {
 
 pub async fn create_subresource(request: &Request<'_>, subresource: &str, body: &Value) -> ApiResult<()> {
     for plugin in plugins_for(&request.target.d) {
-        logged(plugin, request, plugin.create_subresource(request, subresource, body).await)?;
+        log_refusal(plugin, request, plugin.create_subresource(request, subresource, body).await)?;
     }
     Ok(())
 }

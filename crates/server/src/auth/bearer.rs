@@ -1,4 +1,4 @@
-//! Bearer tokens: of a service account, or of a machine about to join.
+//! Bearer tokens: of a service account, or of a node about to join.
 
 use http::{HeaderMap, header};
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use crate::{api::Api, http::status::ApiResult};
 
 /// Someone, and whom the token was made for.
 #[derive(Debug)]
-pub struct Authenticated {
+pub struct TokenUser {
     pub user: User,
     pub audiences: Vec<String>,
 }
@@ -32,11 +32,11 @@ pub async fn authenticate(
     token: &str,
     audiences: &[String],
     now: Timestamp,
-) -> ApiResult<Result<Authenticated, &'static str>> {
+) -> ApiResult<Result<TokenUser, &'static str>> {
     if let Some((id, secret)) = bootstrap_token::parse(token) {
         let user = bootstrap_token::authenticate(api, id, secret, now).await?;
         let audiences = vec![api.settings.issuer.clone()];
-        return Ok(user.map(|user| Authenticated { user, audiences }).ok_or("invalid bearer token"));
+        return Ok(user.map(|user| TokenUser { user, audiences }).ok_or("invalid bearer token"));
     }
     if !jws::is_compact(token) {
         return Ok(Err("invalid bearer token"));
@@ -60,14 +60,14 @@ mod tests {
 
     #[test]
     fn a_token_is_what_follows_bearer() {
-        let of = |value: &str| {
+        let token_in = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, value.parse().unwrap());
             presented(&headers).map(str::to_owned)
         };
-        assert_eq!(of("Bearer abc").as_deref(), Some("abc"));
-        assert_eq!(of("bearer  abc ").as_deref(), Some("abc"));
-        assert_eq!(of("Basic abc"), None);
-        assert_eq!(of("Bearer "), None);
+        assert_eq!(token_in("Bearer abc").as_deref(), Some("abc"));
+        assert_eq!(token_in("bearer  abc ").as_deref(), Some("abc"));
+        assert_eq!(token_in("Basic abc"), None);
+        assert_eq!(token_in("Bearer "), None);
     }
 }

@@ -19,20 +19,20 @@ const USER_PREFIX: &str = "system:bootstrap:";
 
 /// Id and secret of what looks like such a token.
 pub fn parse(token: &str) -> Option<(&str, &str)> {
-    let of = |text: &str, length: usize| {
+    let has_form = |text: &str, length: usize| {
         text.len() == length && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
     };
-    token.split_once('.').filter(|(id, secret)| of(id, 6) && of(secret, 16))
+    token.split_once('.').filter(|(id, secret)| has_form(id, 6) && has_form(secret, 16))
 }
 
 /// Who presents this token, if it is one that holds.
 pub async fn authenticate(api: &Api, id: &str, secret: &str, now: Timestamp) -> ApiResult<Option<User>> {
     let found = api.core_object("secrets", Some(NAMESPACE), &format!("{PREFIX}{id}")).await?;
-    Ok(found.and_then(|object| judge(&object, id, secret, now)))
+    Ok(found.and_then(|object| verify_secret(&object, id, secret, now)))
 }
 
-fn judge(object: &Value, id: &str, secret: &str, now: Timestamp) -> Option<User> {
-    let data = |key: &str| decoded(object, key);
+fn verify_secret(object: &Value, id: &str, secret: &str, now: Timestamp) -> Option<User> {
+    let data = |key: &str| decode_field(object, key);
     let genuine = object["type"] == TYPE
         && metadata::string_field(object, "deletionTimestamp").is_none()
         && data("token-id").as_deref() == Some(id)
@@ -56,7 +56,7 @@ fn same(a: &str, b: &str) -> bool {
 
 /// Whether the end that a token names has come. One that names none has none; one that cannot be read is over.
 pub fn is_expired(object: &Value, now: Timestamp) -> bool {
-    match decoded(object, "expiration").filter(|text| !text.is_empty()) {
+    match decode_field(object, "expiration").filter(|text| !text.is_empty()) {
         None => object["data"].get("expiration").is_some_and(|value| value != ""),
         Some(text) => text.parse::<Timestamp>().map_or(true, |end| end <= now),
     }
@@ -87,7 +87,7 @@ pub async fn sweep(store: &Arc<dyn Store>, now: Timestamp) -> Result<(), StoreEr
     Ok(())
 }
 
-fn decoded(object: &Value, key: &str) -> Option<String> {
+fn decode_field(object: &Value, key: &str) -> Option<String> {
     let bytes = BASE64_STANDARD.decode(object["data"][key].as_str()?).ok()?;
     String::from_utf8(bytes).ok()
 }
@@ -110,13 +110,13 @@ mod tests {
         json!({"metadata": {"name": "bootstrap-token-abcdef"}, "type": TYPE, "data": data})
     }
 
-    fn judged(object: &Value, secret: &str, now: &str) -> Option<User> {
-        judge(object, "abcdef", secret, now.parse().unwrap())
+    fn verified(object: &Value, secret: &str, now: &str) -> Option<User> {
+        verify_secret(object, "abcdef", secret, now.parse().unwrap())
     }
 
     #[test]
     fn a_token_makes_a_bootstrapper_and_nothing_more() {
-        let user = judged(&secret(json!({})), "0123456789abcdef", "2026-01-01T00:00:00Z").unwrap();
+        let user = verified(&secret(json!({})), "0123456789abcdef", "2026-01-01T00:00:00Z").unwrap();
         assert_eq!(user.name, "system:bootstrap:abcdef");
         assert_eq!(user.groups, ["system:bootstrappers", "system:bootstrappers:here", "system:authenticated"]);
     }
@@ -124,16 +124,18 @@ mod tests {
     #[test]
     fn a_token_that_is_wrong_over_or_for_something_else_makes_nobody() {
         let now = "2026-01-01T00:00:00Z";
-        assert!(judged(&secret(json!({})), "0123456789abcdee", now).is_none());
-        assert!(judged(&secret(json!({})), "0123456789abcdef", "2026-01-02T00:00:00Z").is_none());
-        assert!(judged(&secret(json!({"expiration": "soon"})), "0123456789abcdef", now).is_none());
-        assert!(judged(&secret(json!({"usage-bootstrap-authentication": "false"})), "0123456789abcdef", now).is_none());
+        assert!(verified(&secret(json!({})), "0123456789abcdee", now).is_none());
+        assert!(verified(&secret(json!({})), "0123456789abcdef", "2026-01-02T00:00:00Z").is_none());
+        assert!(verified(&secret(json!({"expiration": "soon"})), "0123456789abcdef", now).is_none());
+        assert!(
+            verified(&secret(json!({"usage-bootstrap-authentication": "false"})), "0123456789abcdef", now).is_none()
+        );
         let mut other = secret(json!({}));
         other["type"] = json!("Opaque");
-        assert!(judged(&other, "0123456789abcdef", now).is_none());
+        assert!(verified(&other, "0123456789abcdef", now).is_none());
         let mut going = secret(json!({}));
         going["metadata"]["deletionTimestamp"] = json!(now);
-        assert!(judged(&going, "0123456789abcdef", now).is_none());
+        assert!(verified(&going, "0123456789abcdef", now).is_none());
     }
 
     #[test]

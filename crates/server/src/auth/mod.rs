@@ -1,5 +1,5 @@
-//! Who is asking: by client certificate, or by a token that names a service account or a machine
-//! about to join.
+//! Authentication: the user of a request, by client certificate or by the token of a service account or of a node about
+//! to join.
 
 pub mod bearer;
 pub mod bootstrap_token;
@@ -11,8 +11,6 @@ pub mod service_account;
 use std::collections::BTreeMap;
 
 use mainstay_api::validation::names;
-
-pub use self::certificate::Verifier;
 
 pub const MASTERS: &str = "system:masters";
 pub const NODES: &str = "system:nodes";
@@ -43,7 +41,7 @@ impl User {
         Self::authenticated(format!("system:mainstay:{part}"), vec![MASTERS.to_owned()])
     }
 
-    /// The agent of a machine.
+    /// The agent of a node.
     pub fn node(name: &str) -> Self {
         Self::authenticated(format!("{NODE_PREFIX}{name}"), vec![NODES.to_owned()])
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{SERVICE_ACCOUNTS, User, bearer::Authenticated, jws::Key};
+use super::{SERVICE_ACCOUNTS, User, bearer::TokenUser, jws::Key};
 use crate::{
     api::Api,
     http::status::{ApiError, ApiResult},
@@ -23,7 +23,7 @@ const USER_PREFIX: &str = "system:serviceaccount:";
 /// Clocks of servers differ a little.
 const LEEWAY: i64 = 60;
 /// What is being deleted may use its token this much longer, in seconds.
-const AFTERLIFE: i64 = 60;
+const DELETION_LEEWAY: i64 = 60;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
@@ -33,14 +33,14 @@ pub struct Claims {
     pub iss: String,
     pub jti: String,
     #[serde(rename = "kubernetes.io")]
-    pub bound: Bound,
+    pub bound: BoundClaims,
     pub nbf: i64,
     pub sub: String,
 }
 
 /// Whose token it is, and with whose end it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bound {
+pub struct BoundClaims {
     pub namespace: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Reference>,
@@ -68,7 +68,7 @@ impl Reference {
 }
 
 impl Claims {
-    pub fn new(issuer: &str, audiences: Vec<String>, bound: Bound, now: Timestamp, seconds: i64) -> Self {
+    pub fn new(issuer: &str, audiences: Vec<String>, bound: BoundClaims, now: Timestamp, seconds: i64) -> Self {
         let now = now.as_second();
         Self {
             aud: audiences,
@@ -85,7 +85,7 @@ impl Claims {
     /// What the claims themselves have against being believed now.
     fn objection(&self, issuer: &str, now: Timestamp) -> Option<&'static str> {
         let now = now.as_second();
-        let Bound { namespace, serviceaccount, .. } = &self.bound;
+        let BoundClaims { namespace, serviceaccount, .. } = &self.bound;
         if self.iss != issuer {
             Some("the token was issued by somebody else")
         } else if now > self.exp.saturating_add(LEEWAY) {
@@ -100,7 +100,7 @@ impl Claims {
     }
 
     fn user(self) -> User {
-        let Bound { namespace, node, pod, serviceaccount, .. } = self.bound;
+        let BoundClaims { namespace, node, pod, serviceaccount, .. } = self.bound;
         let groups = vec![SERVICE_ACCOUNTS.to_owned(), format!("{SERVICE_ACCOUNTS}:{namespace}")];
         let mut user = User::authenticated(self.sub, groups);
         user.uid = serviceaccount.uid;
@@ -127,7 +127,7 @@ pub fn parse_user(name: &str) -> Option<(&str, &str)> {
 }
 
 /// Who presents this token, or why it is not believed.
-pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<Result<Authenticated, &'static str>> {
+pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<Result<TokenUser, &'static str>> {
     let key = api.token_key().await?;
     let Ok(claims) = key.verify::<Claims>(token) else { return Ok(Err("invalid bearer token")) };
     if let Some(objection) = claims.objection(&api.settings.issuer, now) {
@@ -150,13 +150,13 @@ pub async fn authenticate(api: &Api, token: &str, now: Timestamp) -> ApiResult<R
         }
     }
     let audiences = claims.aud.clone();
-    Ok(Ok(Authenticated { user: claims.user(), audiences }))
+    Ok(Ok(TokenUser { user: claims.user(), audiences }))
 }
 
 /// Whether this is still the object that was meant, and not long in deletion.
 fn is_alive(object: &Value, uid: &str, now: Timestamp) -> bool {
     let ends = metadata::string_field(object, "deletionTimestamp").and_then(|text| text.parse::<Timestamp>().ok());
-    let over = ends.is_some_and(|ends| now.as_second() > ends.as_second().saturating_add(AFTERLIFE));
+    let over = ends.is_some_and(|ends| now.as_second() > ends.as_second().saturating_add(DELETION_LEEWAY));
     metadata::string_field(object, "uid") == Some(uid) && !over
 }
 
@@ -197,7 +197,7 @@ mod tests {
 
     fn claims(now: i64) -> Claims {
         let reference = |name: &str| Reference { name: name.to_owned(), uid: format!("uid-{name}") };
-        let bound = Bound {
+        let bound = BoundClaims {
             namespace: "shop".into(),
             node: Some(reference("n")),
             pod: Some(reference("p")),

@@ -7,6 +7,7 @@ use mainstay_api::{descriptor::Descriptor, registry::Registry};
 use serde_json::{Value, json};
 
 use crate::{
+    documents::component_status as components,
     http::{
         reply,
         response_body::Response,
@@ -21,7 +22,7 @@ const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list",
 pub fn respond(registry: &Registry, headers: &HeaderMap, route: &Route<'_>) -> ApiResult<Response> {
     let document = match route {
         Route::Groups { legacy } => {
-            if let Some(version) = aggregated(headers) {
+            if let Some(version) = aggregated_version(headers) {
                 return Ok(aggregated_answer(registry, *legacy, version));
             }
             if *legacy { legacy_versions(registry) } else { group_list(registry) }
@@ -42,7 +43,7 @@ pub fn respond(registry: &Registry, headers: &HeaderMap, route: &Route<'_>) -> A
 }
 
 /// The version of `apidiscovery.k8s.io` a client asks for, if it wants everything in one answer.
-fn aggregated(headers: &HeaderMap) -> Option<&'static str> {
+fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
     values.flat_map(|v| v.split(',')).find_map(|range| {
         let parameter = |name: &str| range.split(';').find_map(|p| p.trim().strip_prefix(name)?.strip_prefix('='));
@@ -124,7 +125,7 @@ fn verbs(d: &Descriptor) -> Vec<&'static str> {
 
 /// The resources that are measured and not stored.
 fn measured_list() -> Value {
-    let resource = |r: &metrics::Resource| {
+    let resource = |r: &metrics::MetricsResource| {
         json!({
             "name": r.plural, "singularName": "", "namespaced": r.namespaced, "kind": r.kind, "verbs": ["get", "list"],
         })
@@ -135,7 +136,7 @@ fn measured_list() -> Value {
 }
 
 fn measured_aggregated() -> Vec<Value> {
-    let resource = |r: &metrics::Resource| {
+    let resource = |r: &metrics::MetricsResource| {
         json!({
             "resource": r.plural,
             "responseKind": { "group": metrics::GROUP, "version": metrics::VERSION, "kind": r.kind },
@@ -147,18 +148,37 @@ fn measured_aggregated() -> Vec<Value> {
     metrics::RESOURCES.iter().map(resource).collect()
 }
 
-/// Whether a group has Bindings, which can be posted but are nowhere kept.
-fn has_bindings(group: &str, version: &str) -> bool {
-    (group, version) == ("", "v1")
+/// Resources of the core group that have no descriptor because none is stored: Bindings, ComponentStatuses.
+fn unstored(group: &str, version: &str) -> Vec<Value> {
+    if (group, version) != ("", "v1") {
+        return Vec::new();
+    }
+    vec![
+        json!({
+            "name": "bindings", "singularName": "binding", "namespaced": true, "kind": "Binding", "verbs": ["create"],
+        }),
+        json!({
+            "name": components::PLURAL, "singularName": components::SINGULAR, "namespaced": false,
+            "kind": components::KIND, "verbs": components::VERBS, "shortNames": [components::SHORT_NAME],
+        }),
+    ]
+}
+
+/// A resource of a list as the aggregated form has it.
+fn aggregated_from_list(resource: &Value) -> Value {
+    let mut aggregated = json!({
+        "resource": resource["name"], "singularResource": resource["singularName"],
+        "scope": if resource["namespaced"] == true { "Namespaced" } else { "Cluster" },
+        "responseKind": { "group": "", "version": "v1", "kind": resource["kind"] }, "verbs": resource["verbs"],
+    });
+    if let Some(names) = resource.get("shortNames") {
+        aggregated["shortNames"] = names.clone();
+    }
+    aggregated
 }
 
 fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
-    let mut resources = Vec::new();
-    if has_bindings(group, version) {
-        resources.push(json!({
-            "name": "bindings", "singularName": "binding", "namespaced": true, "kind": "Binding", "verbs": ["create"],
-        }));
-    }
+    let mut resources = unstored(group, version);
     for d in registry.iter().filter(|d| d.group == group && d.version == version) {
         let mut resource = json!({
             "name": d.plural, "singularName": d.singular, "namespaced": d.namespaced(), "kind": d.kind,
@@ -195,18 +215,14 @@ fn aggregated_answer(registry: &Registry, legacy: bool, api_version: &'static st
         .map(|group| {
             let version = |version: &str| {
                 let resources = registry.iter().filter(|d| d.group == group && d.version == version);
-                let bindings = has_bindings(group, version).then(|| {
-                    json!({
-                        "resource": "bindings", "singularResource": "binding", "scope": "Namespaced",
-                        "responseKind": { "group": "", "version": "v1", "kind": "Binding" }, "verbs": ["create"],
-                    })
-                });
+                let unstored = unstored(group, version);
+                let unstored = unstored.iter().map(aggregated_from_list);
                 json!({
                     "version": version,
                     "freshness": "Current",
                     "resources": match group {
                         metrics::GROUP => measured_aggregated(),
-                        _ => bindings.into_iter().chain(resources.map(|d| aggregated_resource(d))).collect(),
+                        _ => unstored.chain(resources.map(|d| aggregated_resource(d))).collect(),
                     },
                 })
             };
@@ -275,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_machines_answer_is_listed_with_its_kinds() {
+    fn resources_that_agents_answer_are_listed_with_their_kinds() {
         let registry = Registry::builtin();
         let listed = resource_list(&registry, "", "v1")["resources"].clone();
         let exec = listed.as_array().unwrap().iter().find(|r| r["name"] == "pods/exec").cloned().unwrap();

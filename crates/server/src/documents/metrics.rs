@@ -43,7 +43,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    pub fn of(method: &Method, named: bool, watch: bool) -> Self {
+    pub fn from_request(method: &Method, named: bool, watch: bool) -> Self {
         match *method {
             Method::GET if watch => Self::WATCH,
             Method::GET if named => Self::GET,
@@ -129,7 +129,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    pub fn answered(&self, info: &RequestInfo, code: StatusCode, seconds: f64) {
+    pub fn record_request(&self, info: &RequestInfo, code: StatusCode, seconds: f64) {
         let (group, version, resource) = match &info.resource {
             Some(d) => (d.group.clone(), d.version.clone(), d.plural.clone()),
             None => Default::default(),
@@ -212,9 +212,9 @@ mod tests {
     fn answers_are_counted_by_resource_and_code() {
         let metrics = Metrics::default();
         let pods = mainstay_api::registry::Registry::builtin().find("", "v1", "pods").cloned();
-        let info = RequestInfo { verb: Verb::of(&Method::GET, true, false), resource: pods, user: None };
-        metrics.answered(&info, StatusCode::OK, 0.001);
-        metrics.answered(&info, StatusCode::OK, 0.001);
+        let info = RequestInfo { resource: pods, ..RequestInfo::new(Verb::from_request(&Method::GET, true, false)) };
+        metrics.record_request(&info, StatusCode::OK, 0.001);
+        metrics.record_request(&info, StatusCode::OK, 0.001);
         let text = metrics.text();
         let line = r#"apiserver_request_total{verb="GET",group="",version="v1",resource="pods",code="200"} 2"#;
         assert!(text.contains(line), "{text}");

@@ -33,7 +33,7 @@ pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     let path = parts.uri.path().trim_end_matches('/');
     match path {
         "" => Ok(reply::json(StatusCode::OK, &json!({ "paths": paths(registry) }))),
-        "/metrics" => Ok(reply::typed(StatusCode::OK, METRICS, Body::full(handler.metrics.text()))),
+        "/metrics" => Ok(reply::with_media_type(StatusCode::OK, METRICS, Body::full(handler.metrics.text()))),
         "/version" => Ok(version()),
         "/backup" => backup(handler).await,
         CA => authority(handler),
@@ -44,7 +44,7 @@ pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     }
 }
 
-/// Whether a document is for anyone who can reach us: a machine about to join has no name yet, and upstream's role
+/// Whether a document is for anyone who can reach us: a node about to join has no name yet, and upstream's role
 /// `system:public-info-viewer` shows the version to everyone. But a token that is presented must be a good one.
 pub fn is_public(parts: &Parts) -> bool {
     match parts.uri.path() {
@@ -76,7 +76,7 @@ async fn backup(handler: &Handler) -> ApiResult<Response> {
     drop(dir); // the open file stays readable, and nothing is left behind
     // A reader that fails ends the stream early; the client verifies what it got.
     let pieces = ReaderStream::with_capacity(file, 256 * 1024).scan((), |(), piece| future::ready(piece.ok())).boxed();
-    Ok(reply::typed(StatusCode::OK, "application/octet-stream", Body::Stream(pieces)))
+    Ok(reply::with_media_type(StatusCode::OK, "application/octet-stream", Body::Stream(pieces)))
 }
 
 fn version() -> Response {

@@ -1,5 +1,8 @@
 //! Clients that misbehave, and what everybody else notices of it.
 
+mod log;
+mod upstream;
+
 use std::{convert::Infallible, time::Duration};
 
 use http_body_util::{Full, StreamBody};

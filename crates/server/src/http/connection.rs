@@ -33,7 +33,9 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
+use mainstay_tls::ClientVerifier;
 use parking_lot::Mutex;
+use rustls::pki_types::UnixTime;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -44,7 +46,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    auth::Verifier,
+    auth::User,
     handler::{Caller, Handler},
     http::{
         fairness::{FairLimit, Flow},
@@ -56,17 +58,17 @@ use crate::{
 };
 
 /// How long a connection without business may take to agree that it is over.
-const FAREWELL: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A client that vanished without a word, while nothing is sent to it, is noticed within about two minutes.
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10));
 
 /// What all connections share.
-pub struct Shared {
+pub struct ConnectionContext {
     pub handler: Arc<Handler>,
     pub tls: TlsAcceptor,
-    pub verifier: Arc<Verifier>,
+    pub verifier: Arc<ClientVerifier>,
     pub http: Builder<TokioExecutor>,
     pub limits: ConnectionLimits,
     pub stop: CancellationToken,
@@ -111,12 +113,12 @@ pub fn http(settings: &Settings) -> Builder<TokioExecutor> {
 
 /// Serves a connection until either side has had enough of it. `handshake` is its place among those that are not
 /// established yet.
-pub async fn run(stream: TcpStream, source: IpAddr, handshake: Handshake, shared: Arc<Shared>) {
+pub async fn run(stream: TcpStream, source: IpAddr, handshake: Handshake, shared: Arc<ConnectionContext>) {
     let settings = &shared.handler.api.settings;
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
     let patient = Arc::new(AtomicBool::new(false));
-    let stream = Impatient::new(stream, settings.stall_timeout, patient.clone());
+    let stream = WriteTimeout::new(stream, settings.stall_timeout, patient.clone());
     let accepted = tokio::time::timeout(settings.handshake_timeout, shared.tls.accept(stream));
     let stream = tokio::select! {
         () = shared.stop.cancelled() => return,
@@ -127,7 +129,8 @@ pub async fn run(stream: TcpStream, source: IpAddr, handshake: Handshake, shared
             Err(_) => return tracing::debug!("TLS handshake took too long"),
         },
     };
-    let user = stream.get_ref().1.peer_certificates().and_then(|presented| shared.verifier.user(presented));
+    let presented = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let user = shared.verifier.subject(presented, UnixTime::now()).map(User::from);
     let flow = user.as_ref().map_or_else(|| Flow::of_source(source), Flow::of_user);
     let Ok(_established) = shared.limits.established.acquire(flow, 1) else {
         return tracing::debug!(%source, level = flow.level().name(), "too many connections");
@@ -136,20 +139,20 @@ pub async fn run(stream: TcpStream, source: IpAddr, handshake: Handshake, shared
     let caller = Caller::Network { user: user.map(Arc::new), source };
     let activity = Arc::new(Activity::default());
     let service = service_fn(|request: http::Request<Incoming>| {
-        let (handler, caller, busy) = (shared.handler.clone(), caller.clone(), activity.clone().begin());
+        let (handler, caller, guard) = (shared.handler.clone(), caller.clone(), activity.clone().begin());
         let patient = patient.clone();
         async move {
             let mut answer = handler.handle(request, caller).await;
             let seat = answer.extensions_mut().remove::<Arc<TakenSeat>>();
             if matches!(answer.body(), Body::Endless(_) | Body::Relayed(_)) {
-                busy.endlessly();
+                guard.mark_endless();
             } else {
-                busy.progressed();
+                guard.mark_progress();
             }
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS || matches!(answer.body(), Body::Relayed(_)) {
                 patient.store(true, Ordering::Relaxed);
             }
-            Ok::<_, Infallible>(answer.map(|body| Tracked { body, busy, _seat: seat }))
+            Ok::<_, Infallible>(answer.map(|body| TrackedBody { body, guard, _seat: seat }))
         }
     });
     let mut connection = pin!(shared.http.serve_connection_with_upgrades(TokioIo::new(stream), service));
@@ -167,7 +170,7 @@ pub async fn run(stream: TcpStream, source: IpAddr, handshake: Handshake, shared
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = connection => ended,
-                () = activity.finished_for(FAREWELL) => return,
+                () = activity.finished_for(CLOSE_TIMEOUT) => return,
             }
         }
     };
@@ -177,9 +180,9 @@ pub async fn run(stream: TcpStream, source: IpAddr, handshake: Handshake, shared
 }
 
 /// What is under way on a connection.
-struct Activity(Mutex<Under>);
+struct Activity(Mutex<ActivityState>);
 
-struct Under {
+struct ActivityState {
     requests: usize,
     /// Those among them that have no end of their own.
     endless: usize,
@@ -192,19 +195,25 @@ struct Under {
 
 impl Default for Activity {
     fn default() -> Self {
-        Self(Mutex::new(Under { requests: 0, endless: 0, since: Instant::now(), begun: 0, sending: HashMap::new() }))
+        Self(Mutex::new(ActivityState {
+            requests: 0,
+            endless: 0,
+            since: Instant::now(),
+            begun: 0,
+            sending: HashMap::new(),
+        }))
     }
 }
 
 impl Activity {
-    fn begin(self: Arc<Self>) -> Busy {
+    fn begin(self: Arc<Self>) -> RequestGuard {
         let number = {
-            let mut under = self.0.lock();
-            under.requests += 1;
-            under.begun += 1;
-            under.begun
+            let mut state = self.0.lock();
+            state.requests += 1;
+            state.begun += 1;
+            state.begun
         };
-        Busy { activity: self, number, endless: Cell::new(false) }
+        RequestGuard { activity: self, number, endless: Cell::new(false) }
     }
 
     /// Returns once nothing of some response was taken for this long. In HTTP/2 a client can take other responses meanwhile, and
@@ -221,20 +230,20 @@ impl Activity {
 
     /// Returns once nothing has been under way for this long.
     async fn idle_for(&self, patience: Duration) {
-        self.quiet_for(patience, |under| under.requests == 0).await;
+        self.quiet_for(patience, |state| state.requests == 0).await;
     }
 
     /// The same, but does not wait for what would never end.
     async fn finished_for(&self, patience: Duration) {
-        self.quiet_for(patience, |under| under.requests == under.endless).await;
+        self.quiet_for(patience, |state| state.requests == state.endless).await;
     }
 
-    async fn quiet_for(&self, patience: Duration, is_quiet: impl Fn(&Under) -> bool) {
+    async fn quiet_for(&self, patience: Duration, is_quiet: impl Fn(&ActivityState) -> bool) {
         let called = Instant::now();
         loop {
             let quiet = {
-                let under = self.0.lock();
-                if is_quiet(&under) { under.since.max(called).elapsed() } else { Duration::ZERO }
+                let state = self.0.lock();
+                if is_quiet(&state) { state.since.max(called).elapsed() } else { Duration::ZERO }
             };
             if quiet >= patience {
                 return;
@@ -245,49 +254,49 @@ impl Activity {
 }
 
 /// A request under way; over when dropped.
-struct Busy {
+struct RequestGuard {
     activity: Arc<Activity>,
     number: u64,
     endless: Cell<bool>,
 }
 
-impl Busy {
-    fn endlessly(&self) {
+impl RequestGuard {
+    fn mark_endless(&self) {
         self.endless.set(true);
         self.activity.0.lock().endless += 1;
     }
 
     /// The client takes a part of the response.
-    fn progressed(&self) {
+    fn mark_progress(&self) {
         if !self.endless.get() {
             self.activity.0.lock().sending.insert(self.number, Instant::now());
         }
     }
 }
 
-impl Drop for Busy {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        let mut under = self.activity.0.lock();
-        under.requests -= 1;
-        under.endless -= usize::from(self.endless.get());
-        under.sending.remove(&self.number);
-        under.since = Instant::now();
+        let mut state = self.activity.0.lock();
+        state.requests -= 1;
+        state.endless -= usize::from(self.endless.get());
+        state.sending.remove(&self.number);
+        state.since = Instant::now();
     }
 }
 
 /// A response whose request is under way until all of it is sent.
-struct Tracked {
+struct TrackedBody {
     body: Body,
-    busy: Busy,
+    guard: RequestGuard,
     _seat: Option<Arc<TakenSeat>>,
 }
 
-impl http_body::Body for Tracked {
+impl http_body::Body for TrackedBody {
     type Data = Bytes;
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        self.busy.progressed();
+        self.guard.mark_progress();
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
@@ -301,7 +310,7 @@ impl http_body::Body for Tracked {
 }
 
 /// A stream whose writes fail when the other side takes nothing for too long.
-struct Impatient<S> {
+struct WriteTimeout<S> {
     stream: S,
     patience: Duration,
     /// Set once it carries what people look at: they may pause for as long as they like.
@@ -310,12 +319,12 @@ struct Impatient<S> {
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Impatient<S> {
+impl<S> WriteTimeout<S> {
     fn new(stream: S, patience: Duration, patient: Arc<AtomicBool>) -> Self {
         Self { stream, patience, patient, waiting: None }
     }
 
-    fn judge<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn fail_if_stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() || self.patient.load(Ordering::Relaxed) {
             self.waiting = None;
             return written;
@@ -327,16 +336,16 @@ impl<S> Impatient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.judge(cx, written)
+        self.fail_if_stalled(cx, written)
     }
 
     fn poll_write_vectored(
@@ -345,7 +354,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
-        self.judge(cx, written)
+        self.fail_if_stalled(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -354,12 +363,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.judge(cx, flushed)
+        self.fail_if_stalled(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.judge(cx, shut)
+        self.fail_if_stalled(cx, shut)
     }
 }
 
@@ -373,15 +382,15 @@ mod tests {
     async fn one_response_that_is_not_taken_stalls_whatever_else_goes_on() {
         let activity = Arc::new(Activity::default());
         let [slow, stuck, watch] = [(); 3].map(|()| activity.clone().begin());
-        watch.endlessly();
+        watch.mark_endless();
         for response in [&slow, &stuck, &watch] {
-            response.progressed();
+            response.mark_progress();
         }
         let started = Instant::now();
         tokio::spawn(async move {
             for _ in 0..10 {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                slow.progressed();
+                slow.mark_progress();
             }
         });
         activity.stalled_for(Duration::from_secs(5)).await;
@@ -396,10 +405,10 @@ mod tests {
     async fn a_connection_is_quiet_only_while_nothing_is_under_way() {
         let activity = Arc::new(Activity::default());
         let started = Instant::now();
-        let busy = activity.clone().begin();
+        let guard = activity.clone().begin();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(7)).await;
-            drop(busy);
+            drop(guard);
         });
         activity.idle_for(Duration::from_secs(5)).await;
         assert_eq!(started.elapsed().as_secs(), 12);
@@ -408,7 +417,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stops_fails_the_writer_and_a_slow_one_does_not() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let mut ours = Impatient::new(ours, Duration::from_secs(5), Arc::default());
+        let mut ours = WriteTimeout::new(ours, Duration::from_secs(5), Arc::default());
         let slow = tokio::spawn(async move {
             let mut got = [0; 16];
             for _ in 0..4 {

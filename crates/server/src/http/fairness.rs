@@ -39,7 +39,7 @@ pub enum PriorityLevel {
 impl PriorityLevel {
     pub const ALL: [Self; 5] = [Self::Exempt, Self::System, Self::WorkloadLow, Self::GlobalDefault, Self::CatchAll];
 
-    pub fn of(user: &User) -> Self {
+    pub fn for_user(user: &User) -> Self {
         if user.is_master() {
             Self::Exempt
         } else if user.is_in(NODES) {
@@ -90,7 +90,7 @@ static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl Flow {
     pub fn of_user(user: &User) -> Self {
-        Self { level: PriorityLevel::of(user), distinguisher: HASHER.hash_one(&user.name) }
+        Self { level: PriorityLevel::for_user(user), distinguisher: HASHER.hash_one(&user.name) }
     }
 
     /// Whoever has not logged in. One host usually has a whole /64 of IPv6 addresses.
@@ -257,7 +257,7 @@ mod tests {
     fn users_have_the_level_of_their_most_important_group() {
         let level = |groups: &[&str]| {
             let groups = groups.iter().map(|group| group.to_string()).collect();
-            PriorityLevel::of(&User::authenticated("u".into(), groups)).name()
+            PriorityLevel::for_user(&User::authenticated("u".into(), groups)).name()
         };
         assert_eq!(level(&["system:masters", "system:serviceaccounts"]), "exempt");
         assert_eq!(level(&["system:nodes"]), "system");

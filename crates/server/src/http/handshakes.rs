@@ -1,4 +1,4 @@
-//! Connections whose TLS handshake is not done, of which each source address has a share.
+//! Limits unfinished TLS handshakes per source address: beyond its share a new connection replaces the oldest.
 //!
 //! A handshake takes milliseconds, and whoever does not finish it waits for nothing. So where a source has as many as
 //! it may, a new connection takes the place of the one that has waited longest: silent connections keep out neither the node behind the
@@ -17,18 +17,18 @@ use super::fairness::{FairLimit, Flow, Permit};
 
 pub struct Handshakes {
     limit: Arc<FairLimit>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<HandshakeQueue>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct HandshakeQueue {
     next: u64,
     /// By their numbers, and so by age.
-    of_flow: HashMap<Flow, BTreeMap<u64, Place>>,
+    of_flow: HashMap<Flow, BTreeMap<u64, HandshakeSlot>>,
 }
 
 /// The permit lies here and not with the connection, so that it is free at once when the place is taken away.
-struct Place {
+struct HandshakeSlot {
     evicted: CancellationToken,
     _permit: Permit,
 }
@@ -61,7 +61,7 @@ impl Handshakes {
         };
         waiting.next += 1;
         let (number, evicted) = (waiting.next, CancellationToken::new());
-        let place = Place { evicted: evicted.clone(), _permit: permit };
+        let place = HandshakeSlot { evicted: evicted.clone(), _permit: permit };
         waiting.of_flow.entry(flow).or_default().insert(number, place);
         Some(Handshake { all: self.clone(), flow, number, evicted })
     }

@@ -3,12 +3,14 @@
 //! * [`serve`], [`connection`]: the TLS listener and its limits; [`request_body`], [`response_body`]: bodies
 //! * [`route`], [`query`], [`negotiate`]: what a request asks for, and in which form
 //! * [`fairness`], [`request_limits`]: how many requests run at once, and whose; [`request_log`]: the access log
-//! * [`reply`], [`warnings`]: responses; [`status`]: every refusal, as a Kubernetes `Status`
+//! * [`reply`], [`warnings`], [`websocket`]: responses; [`status`]: every refusal, as a Kubernetes `Status`
+//! * [`outages`]: one log line when the store or an agent stops to answer
 
 mod connection;
 pub mod fairness;
 mod handshakes;
 pub mod negotiate;
+pub mod outages;
 pub mod query;
 pub mod reply;
 pub mod request_body;
@@ -19,3 +21,4 @@ pub mod route;
 pub mod serve;
 pub mod status;
 pub mod warnings;
+pub mod websocket;

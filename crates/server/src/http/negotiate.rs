@@ -31,8 +31,8 @@ impl Accepted {
 pub const OFFERED: [&str; 2] = ["application/json", "application/yaml"];
 
 /// The first thing in the client's list that can be given. Clients list what they prefer first,
-/// and none of them weighs.
-pub fn accepted(headers: &HeaderMap) -> ApiResult<Accepted> {
+/// and none of them weighs. `has_table` is false for kinds that are no rows of anything: reviews.
+pub fn accepted(headers: &HeaderMap, has_table: bool) -> ApiResult<Accepted> {
     let mut values = headers.get_all(http::header::ACCEPT).iter().peekable();
     if values.peek().is_none() {
         return Ok(Accepted::JSON);
@@ -40,7 +40,8 @@ pub fn accepted(headers: &HeaderMap) -> ApiResult<Accepted> {
     values
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .find_map(media_range)
+        .filter_map(media_range)
+        .find(|accepted| has_table || !matches!(accepted.shape, Shape::Table(_)))
         .ok_or_else(|| ApiError::not_acceptable(&OFFERED))
 }
 
@@ -80,23 +81,34 @@ fn media_range(range: &str) -> Option<Accepted> {
 mod tests {
     use super::*;
 
-    fn of(accept: &str) -> ApiResult<Accepted> {
+    fn negotiated(accept: &str, has_table: bool) -> ApiResult<Accepted> {
         let mut headers = HeaderMap::new();
         headers.insert(http::header::ACCEPT, accept.parse().unwrap());
-        accepted(&headers)
+        accepted(&headers, has_table)
+    }
+
+    fn for_header(accept: &str) -> ApiResult<Accepted> {
+        negotiated(accept, true)
+    }
+
+    #[test]
+    fn a_kind_without_a_table_is_given_as_an_object_or_not_at_all() {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(negotiated(table, false).unwrap_err().code(), 406);
+        assert_eq!(negotiated(&format!("{table},application/json"), false).unwrap(), Accepted::JSON);
     }
 
     #[test]
     fn the_first_form_we_know_is_taken() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(of(kubectl).unwrap().shape, Shape::Table("meta.k8s.io/v1"));
-        assert_eq!(of("application/vnd.kubernetes.protobuf, application/json").unwrap(), Accepted::JSON);
-        assert_eq!(of("application/json;as=Wheel;v=v1;g=meta.k8s.io, */*").unwrap(), Accepted::JSON);
-        assert_eq!(of("application/yaml").unwrap().encoding, Encoding::Yaml);
+        assert_eq!(for_header(kubectl).unwrap().shape, Shape::Table("meta.k8s.io/v1"));
+        assert_eq!(for_header("application/vnd.kubernetes.protobuf, application/json").unwrap(), Accepted::JSON);
+        assert_eq!(for_header("application/json;as=Wheel;v=v1;g=meta.k8s.io, */*").unwrap(), Accepted::JSON);
+        assert_eq!(for_header("application/yaml").unwrap().encoding, Encoding::Yaml);
     }
 
     #[test]
     fn what_cannot_be_given_is_refused() {
-        assert_eq!(of("text/csv").unwrap_err().code(), 406);
+        assert_eq!(for_header("text/csv").unwrap_err().code(), 406);
     }
 }

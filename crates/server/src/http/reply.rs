@@ -51,12 +51,12 @@ pub fn object(
         Accepted { encoding, shape } => {
             let parsed = serde_json::from_slice(&bytes);
             let value = parsed.map_err(|error| ApiError::internal(format!("read an object for its reply: {error}")))?;
-            Ok(encoded(StatusCode::OK, encoding, &shaped(d, shape, row, value)))
+            Ok(encoded(StatusCode::OK, encoding, &to_shape(d, shape, row, value)))
         }
     }
 }
 
-fn shaped(d: &Descriptor, shape: Shape, row: RowObject, object: Value) -> Value {
+fn to_shape(d: &Descriptor, shape: Shape, row: RowObject, object: Value) -> Value {
     match shape {
         Shape::Object => object,
         Shape::Partial(version) => partial(version, &object),
@@ -105,7 +105,7 @@ pub fn table(
 }
 
 pub fn json_bytes(code: StatusCode, bytes: impl Into<Bytes>) -> Response {
-    typed(code, "application/json", Body::full(bytes))
+    with_media_type(code, "application/json", Body::full(bytes))
 }
 
 pub fn json(code: StatusCode, value: &Value) -> Response {
@@ -117,12 +117,12 @@ pub fn encoded(code: StatusCode, encoding: Encoding, value: &Value) -> Response 
         Encoding::Json => json(code, value),
         Encoding::Yaml => {
             let text = serde_saphyr::to_string(value).unwrap_or_default();
-            typed(code, "application/yaml", Body::full(text))
+            with_media_type(code, "application/yaml", Body::full(text))
         }
     }
 }
 
-pub fn typed(code: StatusCode, media_type: &'static str, body: Body) -> Response {
+pub fn with_media_type(code: StatusCode, media_type: &'static str, body: Body) -> Response {
     http::Response::builder()
         .status(code)
         .header(header::CONTENT_TYPE, media_type)
@@ -132,5 +132,5 @@ pub fn typed(code: StatusCode, media_type: &'static str, body: Body) -> Response
 }
 
 pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Response {
-    typed(code, "text/plain; charset=utf-8", Body::full(text))
+    with_media_type(code, "text/plain; charset=utf-8", Body::full(text))
 }

@@ -24,7 +24,7 @@ const LASTING_FLOW_PERCENT: usize = 10;
 pub enum RequestKind {
     ReadOnly,
     Mutating,
-    /// Watches, and what is relayed to machines: logs, exec, port-forward, proxy.
+    /// Watches, and what is relayed to agents: logs, exec, port-forward, proxy.
     LongRunning,
 }
 
@@ -46,7 +46,7 @@ impl RequestLimits {
         }
     }
 
-    fn of(&self, kind: RequestKind) -> &Arc<FairLimit> {
+    fn limit_for(&self, kind: RequestKind) -> &Arc<FairLimit> {
         match kind {
             RequestKind::ReadOnly => &self.reads,
             RequestKind::Mutating => &self.writes,
@@ -83,7 +83,7 @@ impl<'a> Seat<'a> {
 
     pub fn take(&mut self) -> ApiResult<()> {
         let (Some(flow), None) = (self.flow, &self.taken) else { return Ok(()) };
-        let permit = self.limits.of(self.kind).acquire(flow, 1).map_err(|why| self.rejected(flow, why))?;
+        let permit = self.limits.limit_for(self.kind).acquire(flow, 1).map_err(|why| self.rejected(flow, why))?;
         self.taken = Some(TakenSeat { _permit: permit, _in_flight: self.metrics.in_flight(self.kind, flow.level()) });
         Ok(())
     }

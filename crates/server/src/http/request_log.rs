@@ -1,11 +1,13 @@
-//! One debug line per request: who did what, how it ended and how long it took, as upstream's httplog.
+//! One span and one debug line per request: who did what to which object, how it ended and how long it took.
+//!
+//! The fields are those of upstream's httplog.
 
 use std::{sync::Arc, time::Duration};
 
 use http::{StatusCode, request::Parts};
 use mainstay_api::descriptor::Descriptor;
 
-use crate::{auth::User, documents::metrics::Verb};
+use crate::{auth::User, documents::metrics::Verb, http::route::ResourceRoute};
 
 /// What a request turned out to be about, as far as it got.
 #[derive(Clone)]
@@ -13,8 +15,37 @@ pub struct RequestInfo {
     pub verb: Verb,
     /// `None` for requests that are about no resource we serve.
     pub resource: Option<Arc<Descriptor>>,
+    pub subresource: String,
+    pub namespace: String,
+    pub name: String,
     /// `None` for those who have not logged in.
     pub user: Option<Arc<User>>,
+    /// What the client is to know about the kind, however the request ends.
+    pub deprecation: Option<&'static str>,
+}
+
+impl RequestInfo {
+    pub fn new(verb: Verb) -> Self {
+        Self {
+            verb,
+            resource: None,
+            subresource: String::new(),
+            namespace: String::new(),
+            name: String::new(),
+            user: None,
+            deprecation: None,
+        }
+    }
+
+    /// Records the object, if anybody will see it: this is the way of every request.
+    pub fn set_object(&mut self, route: &ResourceRoute<'_>) {
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let owned = |text: &Option<std::borrow::Cow<'_, str>>| text.as_deref().unwrap_or_default().to_owned();
+            self.subresource = owned(&route.subresource);
+            self.namespace = owned(&route.namespace);
+            self.name = owned(&route.name);
+        }
+    }
 }
 
 /// The span of everything that is logged on behalf of a request. Queries are left out: they may be long.
@@ -22,13 +53,16 @@ pub fn span(parts: &Parts) -> tracing::Span {
     tracing::debug_span!("request", method = %parts.method, path = parts.uri.path())
 }
 
-pub fn answered(info: &RequestInfo, code: StatusCode, took: Duration) {
+pub fn log_response(info: &RequestInfo, code: StatusCode, duration: Duration) {
     tracing::debug!(
         user = info.user.as_deref().map_or("system:anonymous", |user| &user.name),
         verb = ?info.verb,
         resource = info.resource.as_deref().map_or("", |d| &d.plural),
+        subresource = info.subresource,
+        namespace = info.namespace,
+        name = info.name,
         code = code.as_u16(),
-        ?took,
+        ?duration,
         "request answered"
     );
 }

@@ -92,7 +92,7 @@ impl<'a> Route<'a> {
         if route.subresource.as_deref() == Some("proxy") {
             let before =
                 if legacy { 2 } else { 3 } + usize::from(watch) + if route.namespace.is_some() { 2 } else { 0 };
-            route.rest = behind(path, before + 3);
+            route.rest = skip_segments(path, before + 3);
             return Some(Self::Resource(route));
         }
         match rest.next() {
@@ -103,7 +103,7 @@ impl<'a> Route<'a> {
 }
 
 /// What follows the first so many segments of a path, from the slash on.
-fn behind(path: &str, segments: usize) -> &str {
+fn skip_segments(path: &str, segments: usize) -> &str {
     let mut rest = path;
     for _ in 0..segments {
         rest = rest.trim_start_matches('/');

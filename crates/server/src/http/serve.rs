@@ -1,26 +1,25 @@
-//! The listener: TLS connections in, requests out, and nobody able to hold up the others.
+//! The TLS listener: accepts connections, each served by a task of its own, within limits per source address.
 
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     path::Path,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use rustls::{
-    RootCertStore, ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::WebPkiClientVerifier,
-};
+use mainstay_tls::ClientVerifier;
+use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    auth::Verifier,
-    handler::Handler,
-    http::connection::{self, ConnectionLimits, Shared},
+    handler::{BoxError, Handler},
+    http::{
+        connection::{self, ConnectionContext, ConnectionLimits},
+        outages::Outages,
+    },
     pki::Pki,
 };
 
@@ -33,7 +32,7 @@ pub enum BindError {
         source: io::Error,
     },
     #[error("set up TLS")]
-    Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Tls(#[source] BoxError),
 }
 
 /// Whom a listener answers; others' connections are closed at once.
@@ -66,17 +65,20 @@ fn is_own_address(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
+/// The listener's part in outages.
+const ACCEPT: &str = "accept";
+
 /// A bound listener that has not started to answer.
 pub struct Listener {
     tcp: TcpListener,
     audience: Audience,
     tls: TlsAcceptor,
-    verifier: Arc<Verifier>,
+    verifier: Arc<ClientVerifier>,
 }
 
 impl Listener {
     pub async fn bind(address: SocketAddr, pki: &Pki) -> Result<Self, BindError> {
-        let (config, verifier) = tls(pki).map_err(BindError::Tls)?;
+        let (config, verifier) = server_config(pki).map_err(BindError::Tls)?;
         let tcp = TcpListener::bind(address).await.map_err(|source| BindError::Listen { address, source })?;
         Ok(Self { tcp, audience: Audience::Everybody, tls: TlsAcceptor::from(Arc::new(config)), verifier })
     }
@@ -94,18 +96,26 @@ impl Listener {
         let limits = ConnectionLimits::new(&handler.api.settings);
         let http = connection::http(&handler.api.settings);
         let (tls, verifier) = (self.tls, self.verifier);
-        let shared = Arc::new(Shared { handler, tls, verifier, http, limits, stop: stop.clone() });
+        let shared = Arc::new(ConnectionContext { handler, tls, verifier, http, limits, stop: stop.clone() });
         let connections = TaskTracker::new();
+        let outages = Outages::default();
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
                 accepted = self.tcp.accept() => accepted,
             };
             let (stream, source) = match accepted {
-                Ok((stream, source)) => (stream, source.ip()),
+                Ok((stream, source)) => {
+                    if let Some(outage) = outages.ends(ACCEPT, Instant::now()) {
+                        tracing::info!(?outage, "connections are accepted again");
+                    }
+                    (stream, source.ip())
+                }
                 Err(error) => {
                     // Out of file descriptors, mostly: wait for some to come back.
-                    tracing::warn!(%error, "cannot accept a connection");
+                    if outages.begins(ACCEPT, Instant::now()) {
+                        tracing::warn!(%error, "cannot accept connections; will try again until it works");
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -128,20 +138,12 @@ impl Listener {
     }
 }
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-fn tls(pki: &Pki) -> Result<(ServerConfig, Arc<Verifier>), BoxError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(pki.ca.as_bytes())?)?;
-    let ours = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
-    let verifier = Arc::new(Verifier::new(ours));
-    let chain = CertificateDer::pem_slice_iter(pki.server.certificate.as_bytes()).collect::<Result<Vec<_>, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(pki.server.key.as_bytes())?;
-    let mut config = ServerConfig::builder_with_provider(provider)
+fn server_config(pki: &Pki) -> Result<(ServerConfig, Arc<ClientVerifier>), BoxError> {
+    let verifier = Arc::new(ClientVerifier::optional(&pki.ca)?);
+    let mut config = ServerConfig::builder_with_provider(mainstay_tls::provider())
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier.clone())
-        .with_single_cert(chain, key)?;
+        .with_cert_resolver(pki.serving.clone());
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok((config, verifier))
 }
@@ -174,7 +176,20 @@ pub fn names(listen: SocketAddr, more: &[String], service_address: std::net::Ipv
 
 #[cfg(test)]
 mod tests {
+    use mainstay_api::registry::Registry;
+    use mainstay_store::Memory;
+    use rustls::{
+        ClientConfig,
+        pki_types::{CertificateDer, ServerName},
+    };
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+    };
+    use tokio_rustls::{TlsConnector, client::TlsStream};
+
     use super::*;
+    use crate::{api::Api, pki::renewal::CertificateRenewer, settings::Settings};
 
     #[test]
     fn a_confined_listener_answers_pods_and_this_machine_alone() {
@@ -195,5 +210,49 @@ mod tests {
     fn own_addresses_are_told_from_others() {
         assert!(is_own_address([127, 0, 0, 1].into()));
         assert!(!is_own_address([192, 0, 2, 99].into()));
+    }
+
+    /// A connection to this address, and the certificate that was presented on it.
+    async fn connect(address: SocketAddr, pki: &Pki) -> (TlsStream<TcpStream>, CertificateDer<'static>) {
+        let config = ClientConfig::builder_with_provider(mainstay_tls::provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(mainstay_tls::root_store(&pki.ca).unwrap())
+            .with_no_client_auth();
+        let tcp = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap();
+        let presented = stream.get_ref().1.peer_certificates().unwrap()[0].clone();
+        (stream, presented)
+    }
+
+    async fn is_answered(stream: &mut TlsStream<TcpStream>) -> bool {
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        &answer == b"HTTP/1.1 200"
+    }
+
+    #[tokio::test]
+    async fn a_running_listener_presents_the_renewed_certificate_and_keeps_its_connections() {
+        let (dir, now) = (tempfile::tempdir().unwrap(), time::OffsetDateTime::now_utc());
+        let long_ago = now - time::Duration::days(300);
+        let pki = Arc::new(Pki::open_at(dir.path(), &["localhost".to_owned()], long_ago).unwrap());
+        let api = Api::new(Registry::builtin(), Arc::new(Memory::new()), Settings::default());
+        let stop = CancellationToken::new();
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &pki).await.unwrap();
+        let address = listener.address().unwrap();
+        let handler = Arc::new(Handler::new(api, stop.clone()));
+        let serving = tokio::spawn(listener.run(handler, stop.clone(), Duration::from_secs(1)));
+        let (mut old, first) = connect(address, &pki).await;
+        let mut renewer =
+            CertificateRenewer::new(pki.clone(), dir.path().join("kubeconfig"), format!("https://{address}"), None);
+        assert_eq!(renewer.renew_due(now).unwrap(), ["server", "agent-client", "admin"]);
+        let (mut new, second) = connect(address, &pki).await;
+        assert_ne!(first, second);
+        assert!(is_answered(&mut new).await);
+        assert!(is_answered(&mut old).await);
+        stop.cancel();
+        serving.await.unwrap();
     }
 }

@@ -22,6 +22,8 @@ pub struct ApiError {
     retry_after: Option<u32>,
     /// `metadata.continue` of the Status: how an expired list can go on.
     resume: Option<String>,
+    /// The store did not answer.
+    is_store_outage: bool,
 }
 
 pub type ApiResult<T> = Result<T, Box<ApiError>>;
@@ -36,7 +38,15 @@ fn details(d: &Descriptor, name: &str) -> Value {
 
 impl ApiError {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Box<Self> {
-        Box::new(Self { code, reason, message: message.into(), details: None, retry_after: None, resume: None })
+        Box::new(Self {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            retry_after: None,
+            resume: None,
+            is_store_outage: false,
+        })
     }
 
     fn about(mut self: Box<Self>, d: &Descriptor, name: &str) -> Box<Self> {
@@ -106,6 +116,16 @@ impl ApiError {
             format!("{} {name:?} is forbidden: {why}", d.qualified())
         };
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(d, name)
+    }
+
+    /// As [`ApiError::forbidden`], of a kind that has no descriptor.
+    pub fn forbidden_kind(group: &str, resource: &str, name: &str, why: &str) -> Box<Self> {
+        let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+        let name_part = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+        let message = format!("{qualified}{name_part} is forbidden: {why}");
+        let mut error = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
+        error.details = Some(json!({ "name": name, "group": group, "kind": resource }));
+        error
     }
 
     pub fn namespace_terminating(d: &Descriptor, name: &str, namespace: &str) -> Box<Self> {
@@ -216,6 +236,12 @@ impl ApiError {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(30)
     }
 
+    /// A user writes more Events than EventRateLimit allows; upstream's words.
+    pub fn event_rate_exceeded(user: &str, seconds: u32) -> Box<Self> {
+        let message = format!("limit reached on type User for key {user}");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(seconds)
+    }
+
     /// A PodDisruptionBudget does not let a pod go now.
     pub fn budget_refuses(why: &str, retry_after: Option<u32>) -> Box<Self> {
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";
@@ -289,7 +315,7 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
     }
 
-    /// A machine that has to answer cannot be reached.
+    /// The agent that has to answer cannot be reached.
     pub fn unreachable(message: impl Into<String>) -> Box<Self> {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
@@ -309,13 +335,25 @@ impl ApiError {
 
     /// As [`ApiError::not_found`], of a kind that has no descriptor.
     pub fn not_found_kind(group: &str, resource: &str, name: &str) -> Box<Self> {
-        let mut error = Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{resource}.{group} {name:?} not found"));
+        let dot = if group.is_empty() { "" } else { "." };
+        let message = format!("{resource}{dot}{group} {name:?} not found");
+        let mut error = Self::new(StatusCode::NOT_FOUND, "NotFound", message);
         error.details = Some(json!({ "name": name, "group": group, "kind": resource }));
         error
     }
 
     pub fn not_implemented(message: impl Into<String>) -> Box<Self> {
         Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", message)
+    }
+
+    /// Whether it was the store that did not answer, and not the client or an agent that is to blame.
+    pub fn is_store_outage(&self) -> bool {
+        self.is_store_outage
+    }
+
+    fn by_store_outage(mut self: Box<Self>) -> Box<Self> {
+        self.is_store_outage = true;
+        self
     }
 
     pub fn code(&self) -> StatusCode {
@@ -370,8 +408,9 @@ impl From<StoreError> for Box<ApiError> {
             }
             StoreError::Future { requested, newest } => ApiError::too_large_version(requested.0, newest.0),
             StoreError::TooLarge { limit, .. } => ApiError::too_large(format!("limit is {limit}")),
-            StoreError::Unavailable { .. } | StoreError::Closing => ApiError::unavailable(error.to_string()),
-            StoreError::Timeout { .. } => ApiError::timeout(error.to_string()),
+            StoreError::Closing => ApiError::unavailable(error.to_string()),
+            StoreError::Unavailable { .. } => ApiError::unavailable(error.to_string()).by_store_outage(),
+            StoreError::Timeout { .. } => ApiError::timeout(error.to_string()).by_store_outage(),
             StoreError::NoSpace => {
                 let mut refused = ApiError::new(
                     StatusCode::INSUFFICIENT_STORAGE,

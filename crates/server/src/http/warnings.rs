@@ -1,17 +1,26 @@
-//! Advice to the client beside the answer: `Warning: 299 - "…"` headers.
+//! `Warning: 299 - "…"` headers: advice to the client beside the response.
 
 use http::{HeaderMap, HeaderValue, header::WARNING};
 
 /// More than this many, or longer than this in all, are left out rather than refused.
-const MOST: usize = 32;
-const LONGEST: usize = 4 * 1024;
+const MAX_WARNINGS: usize = 32;
+const MAX_BYTES: usize = 4 * 1024;
+
+/// What upstream says in every response about a kind that it will remove some day.
+pub fn deprecation(group: &str, version: &str, plural: &str) -> Option<&'static str> {
+    match (group, version, plural) {
+        ("", "v1", "endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
+        ("", "v1", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        _ => None,
+    }
+}
 
 #[derive(Debug, Default)]
 pub struct Warnings(Vec<String>);
 
 impl Warnings {
     pub fn add(&mut self, text: String) {
-        if self.0.len() < MOST && !self.0.contains(&text) {
+        if self.0.len() < MAX_WARNINGS && !self.0.contains(&text) {
             self.0.push(text);
         }
     }
@@ -21,8 +30,8 @@ impl Warnings {
     }
 
     pub fn write(self, headers: &mut HeaderMap) {
-        let mut room = LONGEST;
-        for text in self.0.into_iter().take(MOST) {
+        let mut room = MAX_BYTES;
+        for text in self.0.into_iter().take(MAX_WARNINGS) {
             let escaped: String = text
                 .chars()
                 .flat_map(|c| match c {

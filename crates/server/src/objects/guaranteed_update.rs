@@ -65,7 +65,7 @@ pub async fn guaranteed_update(
         admission::review_update(request, part, &object, &old)?;
         object::clear_version(&mut old);
         check_preconditions(target, &object, &entry, &old)?;
-        judge(d, part, &mut object, &old, &target.name)?;
+        complete_and_validate(d, part, &mut object, &old, &target.name)?;
         if object == old {
             return Ok(UpdatedObject { wire: Wire::from_entry(d, &entry)?, revision: entry.modified, object });
         }
@@ -123,7 +123,7 @@ fn check_preconditions(target: &Target, object: &Value, entry: &Entry, old: &Val
 }
 
 /// Completes the new object from the old one and says what is wrong with it.
-fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str) -> ApiResult<()> {
+fn complete_and_validate(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str) -> ApiResult<()> {
     metadata::carry_over(object, old);
     object::clear_version(object);
     let mut errors = Errors::new();
@@ -148,7 +148,8 @@ fn judge(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str
         }
         Part::Approval => {
             let conditions = object["status"].get("conditions").cloned();
-            *object = old.clone();
+            replace(object, old, "spec");
+            replace(object, old, "status");
             set(&mut object["status"], "conditions", conditions);
             errors.append(d.strategy.update_status(object, old));
         }

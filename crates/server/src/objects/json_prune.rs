@@ -1,4 +1,4 @@
-//! Some fields of a JSON document, without building the rest of it.
+//! Parses selected fields of a JSON document and skips the rest.
 //!
 //! Selectors look at a handful of fields of objects that have hundreds. What lies outside the wanted paths is skipped as
 //! text, which takes a fraction of the time that building it takes.
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_ways_lead_to_is_kept() {
+    fn only_the_fields_of_the_paths_are_built() {
         let object = json!({
             "kind": "Pod", "metadata": { "name": "x", "labels": { "a": "b", "c": { "d": [1] } } },
             "spec": { "nodeName": "n", "containers": [{ "nodeName": "other" }], "deep": { "a": 1, "b": 2 } },

@@ -112,7 +112,7 @@ pub fn carry_over(object: &mut Value, old: &Value) {
 
 /// Counts up `generation` if what is desired differs.
 pub fn count_generation(d: &Descriptor, object: &mut Value, old: &Value) {
-    if d.generation && desired(d, object) != desired(d, old) {
+    if d.generation && desired_fields(d, object) != desired_fields(d, old) {
         let next = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
         fields(object).insert("generation".into(), json!(next));
     }

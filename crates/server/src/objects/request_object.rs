@@ -1,5 +1,7 @@
 //! Request bodies: from bytes to an object that is known to have the kind's shape.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use mainstay_api::{
@@ -25,18 +27,32 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
+/// A request's body, decoded but not yet known to be of any kind.
+pub struct DecodedBody {
+    pub value: Value,
+    /// Fields that were given twice.
+    duplicates: Vec<String>,
+    /// The text, if it is JSON.
+    json: Option<Bytes>,
+}
+
+impl From<Value> for DecodedBody {
+    /// What the server made itself: the result of a patch.
+    fn from(value: Value) -> Self {
+        Self { value, duplicates: Vec::new(), json: None }
+    }
+}
+
 /// Decodes a body in any encoding we take.
-pub fn decode(headers: &HeaderMap, body: &Bytes) -> ApiResult<Decoded> {
-    let decoded = match media_type(headers) {
-        "" | "application/json" | "*/*" => decode::json(body),
-        "application/yaml" | "application/x-yaml" | "text/yaml" => decode::yaml(body),
-        PROTOBUF => {
-            let value = protobuf::decode(body).map_err(|error| undecodable(&error))?;
-            return Ok(Decoded { value, duplicates: Vec::new() });
-        }
+pub fn decode(headers: &HeaderMap, body: &Bytes) -> ApiResult<DecodedBody> {
+    let (decoded, json) = match media_type(headers) {
+        "" | "application/json" | "*/*" => (decode::json(body), Some(body.clone())),
+        "application/yaml" | "application/x-yaml" | "text/yaml" => (decode::yaml(body), None),
+        PROTOBUF => return Ok(protobuf::decode(body).map_err(|error| undecodable(&error))?.into()),
         other => return Err(ApiError::unsupported_media_type(other, &ACCEPTED)),
     };
-    decoded.map_err(|error| undecodable(&error))
+    let Decoded { value, duplicates } = decoded.map_err(|error| undecodable(&error))?;
+    Ok(DecodedBody { value, duplicates, json })
 }
 
 fn undecodable(error: &dyn std::error::Error) -> Box<ApiError> {
@@ -47,11 +63,11 @@ fn undecodable(error: &dyn std::error::Error) -> Box<ApiError> {
 pub fn shape(
     d: &Descriptor,
     schema: &Schema,
-    decoded: Decoded,
+    decoded: DecodedBody,
     validation: FieldValidation,
     warnings: &mut Warnings,
 ) -> ApiResult<Value> {
-    let Decoded { mut value, duplicates } = decoded;
+    let DecodedBody { mut value, duplicates, json } = decoded;
     check_kind(d, &mut value)?;
     let cannot = |why: String| {
         let version = &d.version;
@@ -65,25 +81,52 @@ pub fn shape(
             ApiError::invalid(d, name, &why.into())
         }
     })?;
-    // The reference decoder reports duplicates where it meets them, before it looks for strangers.
-    let complaints = duplicates
-        .iter()
-        .map(|path| format!("duplicate field {path:?}"))
-        .chain(unknown.iter().map(|path| format!("unknown field {path:?}")));
-    match validation {
-        FieldValidation::Ignore => {}
-        FieldValidation::Warn => complaints.for_each(|complaint| warnings.add(complaint)),
-        FieldValidation::Strict => {
-            let complaints: Vec<_> = complaints.take(decode::MAX_REPORTED).collect();
-            if !complaints.is_empty() {
+    if validation != FieldValidation::Ignore && !(duplicates.is_empty() && unknown.is_empty()) {
+        let complaints = complaints(&duplicates, &unknown, json.as_deref());
+        match validation {
+            FieldValidation::Strict => {
                 return Err(cannot(format!("strict decoding error: {}", complaints.join(", "))));
             }
+            FieldValidation::Warn | FieldValidation::Ignore => warnings.extend(complaints),
         }
     }
     if !value["metadata"].is_object() {
         value["metadata"] = Value::Object(Default::default());
     }
     Ok(value)
+}
+
+/// What is wrong with fields, in upstream's words and order: as they are written in JSON, else those given twice first. An
+/// unknown field is reported once, and nothing within it.
+fn complaints(duplicates: &[String], unknown: &[String], json: Option<&[u8]>) -> Vec<String> {
+    let is_unknown = |path: &str| {
+        unknown.iter().any(|unknown| {
+            path.strip_prefix(&**unknown).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+    };
+    let known_duplicates = duplicates.iter().map(String::as_str).filter(|path| !is_unknown(path));
+    let duplicate = |path: &str| format!("duplicate field {path:?}");
+    let stranger = |path: &str| format!("unknown field {path:?}");
+    let mut complaints: Vec<String> = Vec::new();
+    if let Some(json) = json {
+        let known: BTreeSet<&str> = known_duplicates.collect();
+        let wanted = known.iter().copied().chain(unknown.iter().map(String::as_str)).collect();
+        let mut written = BTreeSet::new();
+        for path in decode::json_field_order(json, &wanted) {
+            let is_known = known.contains(path.as_str());
+            match (is_known, written.insert(path.clone())) {
+                (true, true) | (false, false) => {}
+                (true, false) => complaints.push(duplicate(&path)),
+                (false, true) => complaints.push(stranger(&path)),
+            }
+        }
+    } else {
+        complaints.extend(known_duplicates.map(duplicate).chain(unknown.iter().map(|path| stranger(path))));
+    }
+    let mut reported = BTreeSet::new();
+    complaints.retain(|complaint| reported.insert(complaint.clone()));
+    complaints.truncate(decode::MAX_REPORTED);
+    complaints
 }
 
 /// Checks what the object says it is. One that does not say is what the URL says.
@@ -133,6 +176,37 @@ mod tests {
         let full = json!({"apiVersion": "apps/v1", "kind": "Deployment"});
         assert_eq!(checked(json!({})), Ok(full.clone()));
         assert_eq!(checked(json!({"kind": "", "apiVersion": null})), Ok(full));
+    }
+
+    #[test]
+    fn complaints_come_in_the_order_of_the_document() {
+        let registry = Registry::builtin();
+        let d = registry.find("apps", "v1", "deployments").unwrap();
+        let body = Bytes::from_static(
+            br#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"},"spec":{"unknown2":1,"replicas":1,
+            "unknown1":{"a":1,"a":2},"unknown1":2,"paused":true,"replicas":2,"paused":false,"template":{"spec":{"containers":[
+            {"name":"c","strange":1,"image":"i","image":"j"}]}}}}"#,
+        );
+        let refusal = |headers: &HeaderMap| {
+            let decoded = decode(headers, &body).unwrap();
+            let shaped = shape(d, Schema::builtin(), decoded, FieldValidation::Strict, &mut Warnings::default());
+            shaped.unwrap_err().message().to_owned()
+        };
+        let fields = [
+            r#"unknown field "spec.unknown2""#,
+            r#"unknown field "spec.unknown1""#,
+            r#"duplicate field "spec.replicas""#,
+            r#"duplicate field "spec.paused""#,
+            r#"unknown field "spec.template.spec.containers[0].strange""#,
+            r#"duplicate field "spec.template.spec.containers[0].image""#,
+        ];
+        let refused = refusal(&HeaderMap::new());
+        assert!(refused.ends_with(&format!("strict decoding error: {}", fields.join(", "))), "{refused}");
+        let mut yaml = HeaderMap::new();
+        yaml.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/yaml"));
+        let refused = refusal(&yaml);
+        let at = |field: &str| refused.find(field).unwrap_or_else(|| panic!("{field} in {refused}"));
+        assert!(at(fields[5]) < at(fields[1]), "YAML is searched for duplicates first: {refused}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A certificate authority: what signs the certificates of others.
+//! A certificate authority: signs certificates of servers and clients.
 
 use std::net::IpAddr;
 
@@ -13,11 +13,12 @@ use super::{Identity, PkiError, Request};
 
 const CA_LIFE: Duration = Duration::days(3650);
 const LEAF_LIFE: Duration = Duration::days(365);
-const RENEW_BEFORE: Duration = Duration::days(30);
+/// A leaf certificate with less time left than this is renewed.
+pub(super) const RENEW_BEFORE: Duration = Duration::days(90);
 /// Clocks of clients may be behind.
 const BACKDATE: Duration = Duration::hours(1);
 /// What is issued for less than this begins less far back as well, as upstream has it.
-const SHORT: Duration = Duration::hours(8);
+const SHORT_LIFE: Duration = Duration::hours(8);
 const BACKDATE_SHORT: Duration = Duration::minutes(5);
 
 pub struct Authority {
@@ -27,7 +28,7 @@ pub struct Authority {
 
 impl Authority {
     /// The authority of a certificate and key; the error names the file ending of what is unusable.
-    pub(super) fn of(identity: &Identity) -> Result<Self, &'static str> {
+    pub(super) fn from_identity(identity: &Identity) -> Result<Self, &'static str> {
         let key = KeyPair::from_pem(&identity.key).map_err(|_| "key")?;
         let issuer = Issuer::from_ca_cert_pem(&identity.certificate, key).map_err(|_| "crt")?;
         Ok(Self { certificate: identity.certificate.clone(), issuer })
@@ -39,16 +40,22 @@ impl Authority {
     }
 
     /// A certificate of a client: what the API takes as user and group.
-    pub fn client(&self, user: &str, group: Option<&str>) -> Result<Identity, PkiError> {
-        let mut parameters = parameters(user, group, LEAF_LIFE);
+    pub fn client(&self, user: &str, group: Option<&str>, now: OffsetDateTime) -> Result<Identity, PkiError> {
+        let mut parameters = parameters(user, group, LEAF_LIFE, now);
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(parameters).map_err(made(user))
+        self.sign(parameters).map_err(cannot_make(user))
     }
 
     /// A certificate of something that is connected to under these names.
-    pub fn server(&self, user: &str, group: Option<&str>, names: &[String]) -> Result<Identity, PkiError> {
-        let fail = made(user);
-        let mut parameters = parameters(user, group, LEAF_LIFE);
+    pub fn server(
+        &self,
+        user: &str,
+        group: Option<&str>,
+        names: &[String],
+        now: OffsetDateTime,
+    ) -> Result<Identity, PkiError> {
+        let fail = cannot_make(user);
+        let mut parameters = parameters(user, group, LEAF_LIFE, now);
         for name in names {
             let alternative = match name.parse::<IpAddr>() {
                 Ok(ip) => SanType::IpAddress(ip),
@@ -69,7 +76,8 @@ impl Authority {
     ) -> Result<String, rcgen::Error> {
         let life = life.unwrap_or(LEAF_LIFE).min(LEAF_LIFE);
         let mut asked = request.parsed.clone();
-        let mut parameters = parameters(&request.common_name, request.organizations.first().map(String::as_str), life);
+        let organization = request.organizations.first().map(String::as_str);
+        let mut parameters = parameters(&request.common_name, organization, life, OffsetDateTime::now_utc());
         if purpose == ExtendedKeyUsagePurpose::ServerAuth {
             parameters.subject_alt_names = std::mem::take(&mut asked.params.subject_alt_names);
         }
@@ -91,8 +99,8 @@ impl Authority {
 
 /// A new authority, called after Mainstay and its file.
 pub(super) fn make(name: &str) -> Result<Identity, PkiError> {
-    let fail = made(name);
-    let mut parameters = parameters(&format!("mainstay-{name}"), None, CA_LIFE);
+    let fail = cannot_make(name);
+    let mut parameters = parameters(&format!("mainstay-{name}"), None, CA_LIFE, OffsetDateTime::now_utc());
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     parameters.key_usages =
         vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
@@ -101,12 +109,12 @@ pub(super) fn make(name: &str) -> Result<Identity, PkiError> {
     Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
-/// Whether a certificate is good for a while yet and names everything wanted.
-pub(super) fn usable(identity: &Identity, wanted: &[String]) -> bool {
+/// Whether a certificate need not be renewed yet: it is far from its end, belongs to its key, and has every name wanted.
+pub(super) fn usable(identity: &Identity, wanted: &[String], now: OffsetDateTime) -> bool {
     let Some(Ok(pem)) = Pem::iter_from_buffer(identity.certificate.as_bytes()).next() else { return false };
     let Ok((_, certificate)) = X509Certificate::from_der(&pem.contents) else { return false };
     let ends = certificate.validity().not_after.timestamp();
-    let lasts = ends > (OffsetDateTime::now_utc() + RENEW_BEFORE).unix_timestamp();
+    let lasts = ends > (now + RENEW_BEFORE).unix_timestamp();
     let mut named = Vec::new();
     if let Ok(Some(alternatives)) = certificate.subject_alternative_name() {
         for name in &alternatives.value.general_names {
@@ -117,14 +125,17 @@ pub(super) fn usable(identity: &Identity, wanted: &[String]) -> bool {
             }
         }
     }
-    lasts && KeyPair::from_pem(&identity.key).is_ok() && wanted.iter().all(|name| named.contains(name))
+    // Two files are not written at once: after a crash between them the key may be another certificate's.
+    let public_key = &certificate.public_key().subject_public_key.data;
+    let owns_key = KeyPair::from_pem(&identity.key).is_ok_and(|key| key.public_key_raw() == &**public_key);
+    lasts && owns_key && wanted.iter().all(|name| named.contains(name))
 }
 
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 4]>::try_from(bytes).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-fn parameters(common_name: &str, organization: Option<&str>, life: Duration) -> CertificateParams {
+fn parameters(common_name: &str, organization: Option<&str>, life: Duration, now: OffsetDateTime) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
@@ -132,12 +143,11 @@ fn parameters(common_name: &str, organization: Option<&str>, life: Duration) -> 
         name.push(DnType::OrganizationName, organization);
     }
     parameters.distinguished_name = name;
-    let now = OffsetDateTime::now_utc();
-    parameters.not_before = now - if life < SHORT { BACKDATE_SHORT } else { BACKDATE };
+    parameters.not_before = now - if life < SHORT_LIFE { BACKDATE_SHORT } else { BACKDATE };
     parameters.not_after = now + life;
     parameters
 }
 
-fn made(name: &str) -> impl Fn(rcgen::Error) -> PkiError {
+fn cannot_make(name: &str) -> impl Fn(rcgen::Error) -> PkiError {
     move |source| PkiError::Make { name: name.to_owned(), source }
 }

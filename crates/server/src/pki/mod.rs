@@ -1,16 +1,17 @@
-//! The cluster's own certificates, made at the first start and renewed before they end.
+//! The cluster's own certificates: made at the first start, renewed while the server runs.
 //!
 //! `<data-dir>/pki` holds two authorities, the server's certificate and the administrator's. Private keys are
-//! readable by the owner alone. Authorities last ten years; the others one, and are made anew when
-//! they have less than a month left or no longer name every address they must.
+//! readable by the owner alone. Authorities last ten years; the others one, and are renewed 90 days before their end
+//! ([`renewal`]), or at a start when they no longer name every address they must.
 //!
-//! Whom clients trust (`ca`) never signs what machines serve: that is signed by `node-ca`, which only
-//! servers trust. So a machine that was taken over can pose as itself, but not as the API.
+//! Whom clients trust (`ca`) never signs what nodes serve: that is signed by `node-ca`, which only
+//! servers trust. So a node that was taken over can pose as itself, but not as the API.
 //!
 //! Servers that share a store share both authorities ([`share`]).
 
 mod authority;
 mod files;
+pub mod renewal;
 mod request;
 mod shared;
 
@@ -21,8 +22,11 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use mainstay_tls::{RotatingCertificate, TlsError};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use time::OffsetDateTime;
 
 pub use self::{
     authority::Authority,
@@ -56,6 +60,12 @@ pub enum PkiError {
     },
     #[error("{} does not hold a usable certificate and key; move it away to have a new one made", path.display())]
     Damaged { path: PathBuf },
+    #[error("use the certificate of {name}")]
+    Use {
+        name: &'static str,
+        #[source]
+        source: TlsError,
+    },
 }
 
 /// A certificate and its key, as PEM.
@@ -65,70 +75,97 @@ pub struct Identity {
     pub key: String,
 }
 
-/// What a machine needs to be a member.
+/// What a node needs to be a member.
 pub struct NodeIdentity {
-    /// Names the machine to the API.
+    /// Names the node to the API.
     pub client: Identity,
-    /// What the machine shows to servers that call it.
+    /// What its agent presents to servers that call it.
     pub serving: Identity,
 }
 
 pub struct Pki {
     /// What clients, agents among them, recognise the server by.
     pub ca: String,
-    pub server: Identity,
-    pub admin: Identity,
+    /// What the server presents to its clients.
+    pub serving: Arc<RotatingCertificate>,
+    /// What the server presents to agents when it calls them.
+    pub agent_client: Arc<RotatingCertificate>,
+    admin: RwLock<Identity>,
     /// Signs the certificates of clients.
     pub authority: Arc<Authority>,
-    /// Signs what machines show to servers.
+    /// Signs what agents present to servers.
     pub node_authority: Arc<Authority>,
+    dir: PathBuf,
+    /// What the server's certificate must name.
+    names: Vec<String>,
 }
+
+/// Files of the leaf certificates.
+const SERVER: &str = "server";
+const ADMIN: &str = "admin";
+/// Whose certificate is in memory alone.
+const AGENT_CLIENT: &str = "agent-client";
 
 impl Pki {
     /// Reads what is there and makes what is missing. `names` are what the server must answer to.
     pub fn open(dir: &Path, names: &[String]) -> Result<Self, PkiError> {
+        Self::open_at(dir, names, OffsetDateTime::now_utc())
+    }
+
+    /// As [`Pki::open`], at this time.
+    pub fn open_at(dir: &Path, names: &[String], now: OffsetDateTime) -> Result<Self, PkiError> {
         files::prepare(dir)?;
         let authority = |name: &str| {
             let identity = match files::load(dir, name)? {
                 Some(identity) => identity,
                 None => files::store(dir, name, authority::make(name)?)?,
             };
-            Authority::of(&identity).map_err(|part| PkiError::Damaged { path: dir.join(format!("{name}.{part}")) })
+            Authority::from_identity(&identity)
+                .map_err(|part| PkiError::Damaged { path: dir.join(format!("{name}.{part}")) })
         };
         let ca = authority(CA)?;
         let node_ca = authority(NODE_CA)?;
         let leaf = |name: &str, wanted: &[String], make: &dyn Fn() -> Result<Identity, PkiError>| match files::load(
             dir, name,
         )?
-        .filter(|identity| authority::usable(identity, wanted))
+        .filter(|identity| authority::usable(identity, wanted, now))
         {
             Some(identity) => Ok(identity),
             None => files::store(dir, name, make()?),
         };
-        let server = leaf("server", names, &|| ca.server("mainstay", None, names))?;
-        let admin = leaf("admin", &[], &|| ca.client("mainstay-admin", Some(MASTERS)))?;
-        let pem = ca.certificate().to_owned();
-        Ok(Self { ca: pem, server, admin, authority: Arc::new(ca), node_authority: Arc::new(node_ca) })
-    }
-
-    /// A machine's certificates without asking for them: for the agent in the same process.
-    pub fn issue_node(&self, name: &str, addresses: &[IpAddr]) -> Result<NodeIdentity, PkiError> {
-        let user = format!("system:node:{name}");
-        let names: Vec<String> = addresses.iter().map(IpAddr::to_string).chain([name.to_owned()]).collect();
-        Ok(NodeIdentity {
-            client: self.authority.client(&user, Some("system:nodes"))?,
-            serving: self.node_authority.server(&user, Some("system:nodes"), &names)?,
+        let server = leaf(SERVER, names, &|| server_certificate(&ca, names, now))?;
+        let admin = leaf(ADMIN, &[], &|| admin_certificate(&ca, now))?;
+        let agent_client = agent_client_certificate(&ca, now)?;
+        Ok(Self {
+            ca: ca.certificate().to_owned(),
+            serving: Arc::new(rotating(SERVER, &server)?),
+            agent_client: Arc::new(rotating(AGENT_CLIENT, &agent_client)?),
+            admin: RwLock::new(admin),
+            authority: Arc::new(ca),
+            node_authority: Arc::new(node_ca),
+            dir: dir.to_owned(),
+            names: names.to_vec(),
         })
     }
 
-    /// What the server shows to agents when it calls them.
-    pub fn issue_server_client(&self) -> Result<Identity, PkiError> {
-        self.authority.client("mainstay-server", Some(SERVERS))
+    /// A node's certificates without a request for them: for the agent in the same process.
+    pub fn issue_node(&self, name: &str, addresses: &[IpAddr]) -> Result<NodeIdentity, PkiError> {
+        self.issue_node_at(name, addresses, OffsetDateTime::now_utc())
+    }
+
+    fn issue_node_at(&self, name: &str, addresses: &[IpAddr], now: OffsetDateTime) -> Result<NodeIdentity, PkiError> {
+        let user = format!("system:node:{name}");
+        let names: Vec<String> = addresses.iter().map(IpAddr::to_string).chain([name.to_owned()]).collect();
+        Ok(NodeIdentity {
+            client: self.authority.client(&user, Some("system:nodes"), now)?,
+            serving: self.node_authority.server(&user, Some("system:nodes"), &names, now)?,
+        })
     }
 
     /// A kubeconfig with everything an administrator needs, and nothing to install.
     pub fn kubeconfig(&self, server: &str) -> String {
         let encode = |text: &str| BASE64_STANDARD.encode(text);
+        let admin = self.admin.read();
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -137,8 +174,8 @@ impl Pki {
                 "server": server, "certificate-authority-data": encode(&self.ca),
             } }],
             "users": [{ "name": "mainstay-admin", "user": {
-                "client-certificate-data": encode(&self.admin.certificate),
-                "client-key-data": encode(&self.admin.key),
+                "client-certificate-data": encode(&admin.certificate),
+                "client-key-data": encode(&admin.key),
             } }],
             "contexts": [{ "name": "mainstay", "context": { "cluster": "mainstay", "user": "mainstay-admin" } }],
         });
@@ -146,9 +183,25 @@ impl Pki {
     }
 }
 
+fn server_certificate(ca: &Authority, names: &[String], now: OffsetDateTime) -> Result<Identity, PkiError> {
+    ca.server("mainstay", None, names, now)
+}
+
+fn admin_certificate(ca: &Authority, now: OffsetDateTime) -> Result<Identity, PkiError> {
+    ca.client("mainstay-admin", Some(MASTERS), now)
+}
+
+fn agent_client_certificate(ca: &Authority, now: OffsetDateTime) -> Result<Identity, PkiError> {
+    ca.client("mainstay-server", Some(SERVERS), now)
+}
+
+fn rotating(name: &'static str, identity: &Identity) -> Result<RotatingCertificate, PkiError> {
+    RotatingCertificate::new(&identity.certificate, &identity.key).map_err(|source| PkiError::Use { name, source })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt};
+    use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt};
 
     use super::*;
 
@@ -156,24 +209,41 @@ mod tests {
         list.iter().map(|s| (*s).to_owned()).collect()
     }
 
+    fn files_of(dir: &Path) -> BTreeMap<String, String> {
+        let files = fs::read_dir(dir).unwrap().map(|file| file.unwrap());
+        files.map(|file| (file.file_name().into_string().unwrap(), fs::read_to_string(file.path()).unwrap())).collect()
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_replaced_with_its_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        Pki::open(dir.path(), &names(&["localhost"])).unwrap();
+        let before = files_of(dir.path());
+        fs::copy(dir.path().join("admin.key"), dir.path().join("server.key")).unwrap();
+        Pki::open(dir.path(), &names(&["localhost"])).expect("a crash between two files is no reason to stay down");
+        assert_ne!(files_of(dir.path())["server.crt"], before["server.crt"]);
+    }
+
     #[test]
     fn a_second_start_keeps_every_certificate() {
         let dir = tempfile::tempdir().unwrap();
         let first = Pki::open(dir.path(), &names(&["localhost", "127.0.0.1"])).unwrap();
+        let before = files_of(dir.path());
         let second = Pki::open(dir.path(), &names(&["localhost"])).unwrap();
         assert_eq!(first.ca, second.ca);
-        assert_eq!(first.server.certificate, second.server.certificate);
-        assert_eq!(first.admin.certificate, second.admin.certificate);
+        assert_eq!(first.serving.validity(), second.serving.validity());
+        assert_eq!(before, files_of(dir.path()));
     }
 
     #[test]
     fn a_new_address_makes_a_new_server_certificate_only() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Pki::open(dir.path(), &names(&["localhost"])).unwrap();
-        let second = Pki::open(dir.path(), &names(&["localhost", "10.1.2.3"])).unwrap();
-        assert_eq!(first.ca, second.ca);
-        assert_ne!(first.server.certificate, second.server.certificate);
-        assert_eq!(first.admin.certificate, second.admin.certificate);
+        Pki::open(dir.path(), &names(&["localhost"])).unwrap();
+        let before = files_of(dir.path());
+        Pki::open(dir.path(), &names(&["localhost", "10.1.2.3"])).unwrap();
+        let mut changed = files_of(dir.path());
+        changed.retain(|name, content| before[name] != *content);
+        assert_eq!(changed.keys().collect::<Vec<_>>(), ["server.crt", "server.key"]);
     }
 
     #[test]

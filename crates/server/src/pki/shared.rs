@@ -93,10 +93,11 @@ mod tests {
         share(&store, first.path()).await.unwrap();
         share(&store, second.path()).await.unwrap();
         share(&store, second.path()).await.unwrap();
-        let (first, second) = (open(first.path()), open(second.path()));
-        assert_eq!(before.ca, second.ca);
-        assert_eq!(first.node_authority.certificate(), second.node_authority.certificate());
-        assert_ne!(first.server.certificate, second.server.certificate);
+        let (own, other) = (open(first.path()), open(second.path()));
+        assert_eq!(before.ca, other.ca);
+        assert_eq!(own.node_authority.certificate(), other.node_authority.certificate());
+        let [own, other] = [&first, &second].map(|dir| std::fs::read(dir.path().join("server.crt")).unwrap());
+        assert_ne!(own, other);
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Events that the server writes itself, in the transaction of what they tell of.
+//! Events that the server writes itself, in the transaction of the change that they report.
 
 use std::sync::Arc;
 

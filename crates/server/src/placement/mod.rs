@@ -8,7 +8,7 @@ mod refusal;
 #[cfg(test)]
 mod tests;
 
-pub use refusal::{NotRefused, Refusal, refused};
+pub use refusal::{Refusal, RefusalError, without_node};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -29,9 +29,9 @@ pub struct Placement<'a> {
     pub annotations: &'a [(&'a str, &'a str)],
 }
 
-/// Why a pod does not get its machine.
+/// Why a pod is not bound to its node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotPlaced {
+pub enum PlacementError {
     #[error("Precondition failed: UID in precondition: {given}, UID in object meta: {stored}")]
     Another { given: String, stored: String },
     #[error("pod {name} is being deleted, cannot be assigned to a host")]
@@ -54,38 +54,38 @@ struct BindingState<'a> {
 }
 
 impl BindingState<'_> {
-    fn judge(&self, placement: &Placement<'_>) -> Result<(), NotPlaced> {
+    fn check(&self, placement: &Placement<'_>) -> Result<(), PlacementError> {
         let name = || self.name.to_owned();
         if !placement.uid.is_empty() && placement.uid != self.uid {
-            return Err(NotPlaced::Another { given: placement.uid.to_owned(), stored: self.uid.to_owned() });
+            return Err(PlacementError::Another { given: placement.uid.to_owned(), stored: self.uid.to_owned() });
         }
         if self.going {
-            return Err(NotPlaced::Going { name: name() });
+            return Err(PlacementError::Going { name: name() });
         }
         if !self.node.is_empty() {
-            return Err(NotPlaced::Placed { name: name(), node: self.node.to_owned() });
+            return Err(PlacementError::Placed { name: name(), node: self.node.to_owned() });
         }
         if self.gated {
-            return Err(NotPlaced::Gated { name: name() });
+            return Err(PlacementError::Gated { name: name() });
         }
         Ok(())
     }
 }
 
-/// The stored bytes of the pod on its machine.
-pub fn placed_bytes(pod: &Bytes, placement: &Placement<'_>, now: &str) -> Result<Bytes, NotPlaced> {
-    match spliced(pod, placement, now) {
+/// The stored bytes of the pod on its node.
+pub fn placed_bytes(pod: &Bytes, placement: &Placement<'_>, now: &str) -> Result<Bytes, PlacementError> {
+    match splice_node(pod, placement, now) {
         Some(done) => done,
         None => {
             let fields = serde_json::from_slice::<Map<String, Value>>(pod);
-            let pod = Value::Object(fields.map_err(|error| NotPlaced::Unreadable { why: error.to_string() })?);
-            placed(&pod, placement, now).map(|pod| Wire::encode(&pod).json().clone())
+            let pod = Value::Object(fields.map_err(|error| PlacementError::Unreadable { why: error.to_string() })?);
+            with_node(&pod, placement, now).map(|pod| Wire::encode(&pod).json().clone())
         }
     }
 }
 
-/// The pod on its machine.
-pub fn placed(old: &Value, placement: &Placement<'_>, now: &str) -> Result<Value, NotPlaced> {
+/// The pod on its node.
+pub fn with_node(old: &Value, placement: &Placement<'_>, now: &str) -> Result<Value, PlacementError> {
     let state = BindingState {
         name: metadata::string_field(old, "name").unwrap_or_default(),
         uid: metadata::string_field(old, "uid").unwrap_or_default(),
@@ -93,17 +93,17 @@ pub fn placed(old: &Value, placement: &Placement<'_>, now: &str) -> Result<Value
         node: old["spec"]["nodeName"].as_str().unwrap_or_default(),
         gated: old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()),
     };
-    state.judge(placement)?;
+    state.check(placement)?;
     let mut pod = old.clone();
     pod["spec"]["nodeName"] = json!(placement.node);
     for (key, value) in placement.annotations {
         pod["metadata"]["annotations"][*key] = json!(value);
     }
-    set_condition(&mut pod["status"], scheduled(now));
+    set_condition(&mut pod["status"], scheduled_condition(now));
     Ok(pod)
 }
 
-fn scheduled(now: &str) -> Value {
+fn scheduled_condition(now: &str) -> Value {
     json!({ "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now })
 }
 
@@ -118,7 +118,7 @@ fn set_condition(status: &mut Value, condition: Value) {
 }
 
 /// [`placed_bytes`] without taking the pod apart. `None` if it is laid out in an unknown way.
-fn spliced(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Result<Bytes, NotPlaced>> {
+fn splice_node(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Result<Bytes, PlacementError>> {
     let top = json_members::parse_members(pod)?;
     if top.iter().any(|(name, _)| !["kind", "apiVersion", "metadata", "spec", "status"].contains(name)) {
         return None;
@@ -142,13 +142,13 @@ fn spliced(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Result<By
         node,
         gated: gates.is_some_and(|gates| gates != b"[]"),
     };
-    if let Err(why) = state.judge(placement) {
+    if let Err(why) = state.check(placement) {
         return Some(Err(why));
     }
     let status = json_members::find(&top, "status").unwrap_or(b"{}");
     let mut status: Value = serde_json::from_slice(status).ok()?;
-    set_condition(&mut status, scheduled(now));
-    let annotations = annotated(json_members::find(&meta, "annotations"), placement.annotations)?;
+    set_condition(&mut status, scheduled_condition(now));
+    let annotations = splice_annotations(json_members::find(&meta, "annotations"), placement.annotations)?;
 
     let mut out = Vec::with_capacity(pod.len() + 256);
     out.push(b'{');
@@ -174,7 +174,7 @@ fn present<'a>(members: &[Member<'a>], name: &str) -> Option<&'a [u8]> {
 
 /// The annotations with these put over them, as bytes; `None` inside if nothing changes.
 #[expect(clippy::option_option, reason = "unknown layout, or nothing to change")]
-fn annotated(old: Option<&[u8]>, added: &[(&str, &str)]) -> Option<Option<Vec<u8>>> {
+fn splice_annotations(old: Option<&[u8]>, added: &[(&str, &str)]) -> Option<Option<Vec<u8>>> {
     if added.is_empty() {
         return Some(None);
     }

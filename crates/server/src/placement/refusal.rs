@@ -1,6 +1,6 @@
 //! Refusals: a node gives back a pod that it cannot run.
 //!
-//! Only what never started can be given back: from then on, the pod is the machine's own to report on.
+//! Only what never started can be given back: from then on its status is the node's to report.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
 /// Annotations about host ports, which were those of that machine.
 const PORTS: [&str; 2] = ["k8s.mesosphere.io/port_", "k8s.mesosphere.io/portName_"];
 
-/// What a machine says.
+/// What a node says about a pod that it refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Refusal {
     pub uid: String,
@@ -26,7 +26,7 @@ pub struct Refusal {
 
 /// Why a pod stays where it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotRefused {
+pub enum RefusalError {
     #[error("Precondition failed: UID in precondition: {given}, UID in object meta: {stored}")]
     Another { given: String, stored: String },
     #[error("pod {name} is not on node {node:?}")]
@@ -41,33 +41,33 @@ impl Refusal {
     /// As the pod's condition and event say it.
     pub fn words(&self, node: &str) -> String {
         match (self.reason.as_str(), self.message.as_str()) {
-            ("", "") => format!("machine {node} refused"),
-            ("", why) | (why, "") => format!("machine {node} refused: {why}"),
-            (reason, message) => format!("machine {node} refused: {reason}: {message}"),
+            ("", "") => format!("node {node} refused"),
+            ("", why) | (why, "") => format!("node {node} refused: {why}"),
+            (reason, message) => format!("node {node} refused: {reason}: {message}"),
         }
     }
 }
 
-/// The pod without its machine. `node` is who refuses; `None` stands for whichever machine it is on.
-pub fn refused(old: &Value, refusal: &Refusal, node: Option<&str>, now: &str) -> Result<Value, NotRefused> {
+/// The pod without its node. `node` is who refuses; `None` stands for whichever node it is on.
+pub fn without_node(old: &Value, refusal: &Refusal, node: Option<&str>, now: &str) -> Result<Value, RefusalError> {
     let name = metadata::string_field(old, "name").unwrap_or_default().to_owned();
     let stored = metadata::string_field(old, "uid").unwrap_or_default();
     if refusal.uid != stored {
-        return Err(NotRefused::Another { given: refusal.uid.clone(), stored: stored.to_owned() });
+        return Err(RefusalError::Another { given: refusal.uid.clone(), stored: stored.to_owned() });
     }
     let on = old["spec"]["nodeName"].as_str().unwrap_or_default();
     let node = node.unwrap_or(on);
     if on.is_empty() || on != node {
-        return Err(NotRefused::Elsewhere { name, node: node.to_owned() });
+        return Err(RefusalError::Elsewhere { name, node: node.to_owned() });
     }
     if metadata::string_field(old, "deletionTimestamp").is_some() {
-        return Err(NotRefused::Going { name });
+        return Err(RefusalError::Going { name });
     }
     let status = &old["status"];
     let containers = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
     let any = |field: &str| status[field].as_array().is_some_and(|statuses| !statuses.is_empty());
     if status["startTime"].is_string() || containers.into_iter().any(any) {
-        return Err(NotRefused::Started { name });
+        return Err(RefusalError::Started { name });
     }
     let mut pod = old.clone();
     if let Some(spec) = pod["spec"].as_object_mut() {

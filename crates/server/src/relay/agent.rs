@@ -1,6 +1,10 @@
 //! Connections to the agent of a node.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
@@ -13,10 +17,13 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{RequestBody, metrics::Cache};
+use super::{RequestBody, metrics::UsageCache};
 use crate::{
     api::{Api, Target},
-    http::status::{ApiError, ApiResult},
+    http::{
+        outages::Outages,
+        status::{ApiError, ApiResult},
+    },
     objects::object,
     relay::agent_tls::AgentTls,
 };
@@ -31,7 +38,9 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// All agents, as the server reaches them.
 pub struct Agents {
     tls: AgentTls,
-    pub(super) usage: Cache,
+    pub(super) usage: UsageCache,
+    /// Agents that cannot be reached now, by node.
+    outages: Outages,
 }
 
 /// One of them.
@@ -49,7 +58,7 @@ impl Agent {
     }
 
     /// From the Node's status.
-    fn of(node: &Value) -> Option<Self> {
+    fn from_node(node: &Value) -> Option<Self> {
         let name = node["metadata"]["name"].as_str()?;
         let addresses = node["status"]["addresses"].as_array()?;
         let address = |kind: &str| {
@@ -65,7 +74,7 @@ impl Agent {
 
 impl Agents {
     pub fn new(tls: AgentTls) -> Self {
-        Self { tls, usage: Cache::default() }
+        Self { tls, usage: UsageCache::default(), outages: Outages::default() }
     }
 
     /// Where the agent of this node listens.
@@ -73,7 +82,7 @@ impl Agents {
         let d = api.registry.find("", "v1", "nodes").ok_or_else(ApiError::no_such_path)?.clone();
         let target = Target { d, namespace: None, name: node.to_owned() };
         let entry = api.existing(&target).await?;
-        let found = Agent::of(&object::parse(&target.d, &entry)?);
+        let found = Agent::from_node(&object::parse(&target.d, &entry)?);
         found.ok_or_else(|| ApiError::unreachable(format!("node {node:?} has no address yet")))
     }
 
@@ -84,15 +93,30 @@ impl Agents {
         let tls = self.tls.to_node(&agent.node).map_err(|e| failed(e.to_string()))?;
         let dialled = tokio::time::timeout(CONNECT, async {
             let tcp = TcpStream::connect((agent.host, agent.port)).await;
-            let tcp = tcp.map_err(|e| format!("dial tcp {address}: connect: {}", plain(&e)))?;
+            let tcp = tcp.map_err(|e| format!("dial tcp {address}: connect: {}", describe_io_error(&e)))?;
             let _ = tcp.set_nodelay(true);
             let _ = SockRef::from(&tcp).set_tcp_keepalive(&KEEPALIVE);
             let connected = TlsConnector::from(tls).connect(ServerName::IpAddress(agent.host.into()), tcp).await;
             connected.map_err(|e| format!("tls: {address} (node {}): {e}", agent.node))
         });
-        match dialled.await {
-            Ok(connected) => connected.map_err(failed),
-            Err(_) => Err(failed(format!("dial tcp {address}: i/o timeout"))),
+        let connected = dialled.await.unwrap_or_else(|_| Err(format!("dial tcp {address}: i/o timeout")));
+        self.observe(&agent.node, connected.as_ref().map(drop).map_err(String::as_str));
+        connected.map_err(failed)
+    }
+
+    /// Logs when an agent stops to answer, and when it answers again.
+    pub(super) fn observe(&self, node: &str, contact: Result<(), &str>) {
+        let now = Instant::now();
+        match contact {
+            Err(error) if self.outages.begins(node, now) => {
+                tracing::warn!(node, error, "cannot reach the agent of a node; its logs, exec and metrics fail");
+            }
+            Ok(()) => {
+                if let Some(outage) = self.outages.ends(node, now) {
+                    tracing::info!(node, ?outage, "the agent of a node is reached again");
+                }
+            }
+            Err(_) => {}
         }
     }
 
@@ -124,7 +148,7 @@ where
 }
 
 /// `connection refused` instead of `Connection refused (os error 111)`.
-fn plain(error: &std::io::Error) -> String {
+fn describe_io_error(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         std::io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
@@ -158,7 +182,7 @@ mod tests {
                 "daemonEndpoints": { "kubeletEndpoint": { "Port": 1234 } },
             },
         });
-        let at = |node: &Value| Agent::of(node).map(|agent| agent.address());
+        let at = |node: &Value| Agent::from_node(node).map(|agent| agent.address());
         assert_eq!(at(&node).as_deref(), Some("10.0.0.1:1234"));
         node["status"]["daemonEndpoints"] = json!({});
         assert_eq!(at(&node).as_deref(), Some("10.0.0.1:10250"));

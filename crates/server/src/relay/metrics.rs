@@ -14,7 +14,7 @@ use mainstay_store::Entry;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Agents, pipe, pod::nothing, table};
+use super::{Agents, pipe, pod::empty_body, table};
 use crate::{
     api::{Api, Target},
     http::{
@@ -33,73 +33,76 @@ pub const GROUP: &str = "metrics.k8s.io";
 pub const VERSION: &str = "v1beta1";
 const API_VERSION: &str = "metrics.k8s.io/v1beta1";
 
-/// What an agent said is good for this long.
-const FRESH: Duration = Duration::from_secs(2);
+/// The usage that an agent reported is served for this long.
+const MAX_AGE: Duration = Duration::from_secs(2);
 /// An agent that takes longer is left out.
-const PATIENCE: Duration = Duration::from_secs(8);
-const LONGEST: usize = 16 << 20;
+const SUMMARY_TIMEOUT: Duration = Duration::from_secs(8);
+const MAX_SUMMARY: usize = 16 << 20;
 /// Agents asked at the same time.
-const AT_ONCE: usize = 64;
+const CONCURRENT_REQUESTS: usize = 64;
 
 /// The resources of the group, as discovery lists them.
-pub struct Resource {
+pub struct MetricsResource {
     pub plural: &'static str,
     pub kind: &'static str,
     pub namespaced: bool,
 }
 
-pub const RESOURCES: [Resource; 2] = [
-    Resource { plural: "nodes", kind: "NodeMetrics", namespaced: false },
-    Resource { plural: "pods", kind: "PodMetrics", namespaced: true },
+pub const RESOURCES: [MetricsResource; 2] = [
+    MetricsResource { plural: "nodes", kind: "NodeMetrics", namespaced: false },
+    MetricsResource { plural: "pods", kind: "PodMetrics", namespaced: true },
 ];
 
-/// What agents said, by node.
+/// The usage that agents reported, by node.
 #[derive(Default)]
-pub struct Cache(Mutex<HashMap<String, (Instant, Arc<Value>)>>);
+pub struct UsageCache(Mutex<HashMap<String, (Instant, Arc<Value>)>>);
 
 impl Agents {
     /// What runs on a node and what it uses, or `None` if its agent cannot be asked.
     async fn summary(&self, api: &Api, node: &str) -> Option<Arc<Value>> {
         if let Some((at, summary)) = self.usage.0.lock().get(node)
-            && at.elapsed() < FRESH
+            && at.elapsed() < MAX_AGE
         {
             return Some(summary.clone());
         }
-        let asked = tokio::time::timeout(PATIENCE, self.ask(api, node)).await;
+        let asked = tokio::time::timeout(SUMMARY_TIMEOUT, self.ask(api, node)).await;
         let summary = match asked {
             Ok(Ok(summary)) => Arc::new(summary),
             Ok(Err(error)) => {
-                tracing::debug!(node, error = %error.status()["message"], "an agent does not say what it uses");
+                tracing::debug!(node, error = %error.status()["message"], "cannot read the usage of a node from its agent");
                 return None;
             }
-            Err(_) => return None,
+            Err(_) => {
+                self.observe(node, Err("no answer to GET /stats/summary in time"));
+                return None;
+            }
         };
         let mut cache = self.usage.0.lock();
-        cache.retain(|_, (at, _)| at.elapsed() < FRESH);
+        cache.retain(|_, (at, _)| at.elapsed() < MAX_AGE);
         cache.insert(node.to_owned(), (Instant::now(), summary.clone()));
         Some(summary)
     }
 
     async fn ask(&self, api: &Api, node: &str) -> ApiResult<Value> {
         let agent = self.find(api, node).await?;
-        let request = Request::get("/stats/summary").header(header::HOST, "agent").body(nothing());
+        let request = Request::get("/stats/summary").header(header::HOST, "agent").body(empty_body());
         let request = request.map_err(|e| ApiError::internal(e.to_string()))?;
         let response = self.send(&agent, request).await?;
         if !response.status().is_success() {
             return Err(pipe::refusal(response).await);
         }
-        let body = Limited::new(response.into_body(), LONGEST).collect().await;
+        let body = Limited::new(response.into_body(), MAX_SUMMARY).collect().await;
         let body = body.map_err(|e| ApiError::internal(e.to_string()))?;
         serde_json::from_slice(&body.to_bytes()).map_err(|e| ApiError::internal(e.to_string()))
     }
 
     async fn summaries(&self, api: &Api, nodes: Vec<String>) -> Vec<Arc<Value>> {
         let asked = stream::iter(nodes).map(|node| async move { self.summary(api, &node).await });
-        asked.buffer_unordered(AT_ONCE).filter_map(|summary| async { summary }).collect().await
+        asked.buffer_unordered(CONCURRENT_REQUESTS).filter_map(|summary| async { summary }).collect().await
     }
 }
 
-pub async fn answer(
+pub async fn respond(
     api: &Api,
     agents: &Agents,
     parts: &Parts,
@@ -129,7 +132,7 @@ pub async fn answer(
         "nodes" => nodes(api, agents, &d, &page.entries).await,
         _ => pods(api, agents, &d, &page.entries).await,
     };
-    let accepted = negotiate::accepted(&parts.headers)?;
+    let accepted = negotiate::accepted(&parts.headers, true)?;
     let shown = match &route.name {
         Some(name) => {
             let full = target.namespace.as_ref().map_or_else(|| name.to_string(), |ns| format!("{ns}/{name}"));
@@ -148,7 +151,12 @@ pub async fn answer(
     Ok(reply::encoded(StatusCode::OK, accepted.encoding, &shown))
 }
 
-fn as_table(accepted: negotiate::Accepted, resource: &Resource, query: &Query, items: &[Value]) -> ApiResult<Response> {
+fn as_table(
+    accepted: negotiate::Accepted,
+    resource: &MetricsResource,
+    query: &Query,
+    items: &[Value],
+) -> ApiResult<Response> {
     let Shape::Table(version) = accepted.shape else { return Err(ApiError::no_such_path()) };
     let columns = if resource.plural == "nodes" { &table::NODES } else { &table::PODS };
     let row = RowObject::parse(query.include_object.as_deref())?;
@@ -193,7 +201,7 @@ fn usage(stats: &Value) -> Value {
     json!({ "cpu": format!("{cpu}n"), "memory": format!("{}Ki", memory / 1024) })
 }
 
-fn described(kind: &str, object: &Value, stats: &Value) -> Value {
+fn metrics_object(kind: &str, object: &Value, stats: &Value) -> Value {
     let mut metadata = json!({ "name": object["metadata"]["name"], "creationTimestamp": stats["cpu"]["time"] });
     for field in ["namespace", "labels"] {
         if let Some(value) = object["metadata"].get(field) {
@@ -207,7 +215,7 @@ fn described(kind: &str, object: &Value, stats: &Value) -> Value {
 }
 
 fn node_metrics(node: &Value, stats: &Value) -> Value {
-    let mut metrics = described("NodeMetrics", node, stats);
+    let mut metrics = metrics_object("NodeMetrics", node, stats);
     metrics["usage"] = usage(stats);
     metrics
 }
@@ -215,7 +223,7 @@ fn node_metrics(node: &Value, stats: &Value) -> Value {
 fn pod_metrics(pod: &Value, stats: &Value) -> Value {
     let containers = stats["containers"].as_array().into_iter().flatten();
     let containers: Vec<Value> = containers.map(|c| json!({ "name": c["name"], "usage": usage(c) })).collect();
-    let mut metrics = described("PodMetrics", pod, stats);
+    let mut metrics = metrics_object("PodMetrics", pod, stats);
     metrics["containers"] = json!(containers);
     metrics
 }

@@ -1,11 +1,12 @@
 //! Requests that agents answer: logs, exec, attach, port-forward, and HTTP to pods, services and nodes.
 //!
-//! The server decides who may and whom it concerns ([`pod`], [`proxy`], [`service`]), dials the agent of that machine
+//! The server decides who may and whom it concerns ([`pod`], [`proxy`], [`service`]), dials the agent of that node
 //! ([`agent`]) and from then on only carries bytes ([`pipe`]): the protocols that clients upgrade to are spoken by
 //! the agent. Streams have no limit in time; they end when either side does, or when the server stops.
 
 pub mod agent;
 pub mod agent_tls;
+mod html_links;
 pub mod metrics;
 mod options;
 mod pipe;
@@ -62,10 +63,10 @@ pub fn is_relayed(registry: &Registry, route: &ResourceRoute<'_>) -> bool {
 
 impl Handler {
     pub(crate) fn agents(&self) -> ApiResult<&Agents> {
-        self.agents.as_deref().ok_or_else(|| ApiError::not_served("this server has no machines"))
+        self.agents.as_deref().ok_or_else(|| ApiError::not_served("this server has no agents to ask"))
     }
 
-    pub(crate) async fn relayed(
+    pub(crate) async fn relay(
         &self,
         parts: &Parts,
         body: &mut request_body::RequestBody,
@@ -76,11 +77,11 @@ impl Handler {
         let (api, agents) = (&self.api, self.agents()?);
         let lifetime = Lifetime { stop: self.stop.clone(), seat };
         let relayed = RelayRequest { api, agents, parts, body, target, rest: route.rest, lifetime };
-        answer(relayed, route.subresource.as_deref().unwrap_or_default()).await
+        dispatch(relayed, route.subresource.as_deref().unwrap_or_default()).await
     }
 }
 
-async fn answer(relayed: RelayRequest<'_>, subresource: &str) -> ApiResult<Response> {
+async fn dispatch(relayed: RelayRequest<'_>, subresource: &str) -> ApiResult<Response> {
     let method = &relayed.parts.method;
     match (&*relayed.target.d.plural, subresource) {
         ("pods", "log") if method == Method::GET => pod::log(relayed).await,

@@ -16,7 +16,7 @@ use crate::http::{
 };
 
 /// Longest refusal of an agent that is read.
-const LONGEST: usize = 64 * 1024;
+const MAX_REFUSAL: usize = 64 * 1024;
 
 /// Whether the client asks to leave HTTP on this connection.
 pub fn wants_upgrade(headers: &HeaderMap) -> bool {
@@ -34,13 +34,13 @@ pub fn upgrade_required(parts: &Parts) -> ApiResult<()> {
 }
 
 /// Headers of a request that go on to the next hop. Credentials were for us.
-pub fn forwarded(headers: &HeaderMap) -> HeaderMap {
+pub fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
     let upgrade = wants_upgrade(headers);
     let ours = [header::AUTHORIZATION, header::HOST, header::PROXY_AUTHORIZATION];
     let mut kept = HeaderMap::new();
     for (name, value) in headers {
         let impersonation = name.as_str().starts_with("impersonate-");
-        if !ours.contains(name) && !impersonation && !is_of_one_hop(name, upgrade) {
+        if !ours.contains(name) && !impersonation && !is_hop_by_hop(name, upgrade) {
             kept.append(name, value.clone());
         }
     }
@@ -48,7 +48,7 @@ pub fn forwarded(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// Whether a header is about the connection and not about what it carries.
-fn is_of_one_hop(name: &HeaderName, upgrade: bool) -> bool {
+fn is_hop_by_hop(name: &HeaderName, upgrade: bool) -> bool {
     match *name {
         header::CONNECTION | header::UPGRADE => !upgrade,
         header::TE | header::TRAILER | header::TRANSFER_ENCODING => true,
@@ -57,9 +57,13 @@ fn is_of_one_hop(name: &HeaderName, upgrade: bool) -> bool {
 }
 
 /// Passes an answer on: its bytes, or if it agreed to an upgrade, everything from now on.
-pub fn answer(parts: &Parts, mut response: http::Response<Incoming>, lifetime: Lifetime) -> ApiResult<Response> {
+pub fn forward_response(
+    parts: &Parts,
+    mut response: http::Response<Incoming>,
+    lifetime: Lifetime,
+) -> ApiResult<Response> {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(streamed(response, lifetime));
+        return Ok(stream_body(response, lifetime));
     }
     let client = parts.extensions.get::<OnUpgrade>().cloned();
     let client = client.ok_or_else(|| ApiError::bad_request("Upgrade request required"))?;
@@ -72,7 +76,7 @@ pub fn answer(parts: &Parts, mut response: http::Response<Incoming>, lifetime: L
     let mut answer = http::Response::new(Body::empty());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     for (name, value) in &head.headers {
-        if !is_of_one_hop(name, true) && name != header::CONTENT_LENGTH {
+        if !is_hop_by_hop(name, true) && name != header::CONTENT_LENGTH {
             answer.headers_mut().append(name, value.clone());
         }
     }
@@ -94,7 +98,7 @@ async fn connect(client: OnUpgrade, agent: OnUpgrade) {
 }
 
 /// The answer as it comes. If it breaks off, so does what the client gets.
-fn streamed(response: http::Response<Incoming>, lifetime: Lifetime) -> Response {
+fn stream_body(response: http::Response<Incoming>, lifetime: Lifetime) -> Response {
     let (head, body) = response.into_parts();
     let Lifetime { stop, seat } = lifetime;
     let pieces = body.into_data_stream().map(move |piece| {
@@ -105,7 +109,7 @@ fn streamed(response: http::Response<Incoming>, lifetime: Lifetime) -> Response 
     let mut answer = http::Response::new(Body::Relayed(pieces.boxed()));
     *answer.status_mut() = head.status;
     for (name, value) in &head.headers {
-        if !is_of_one_hop(name, false) {
+        if !is_hop_by_hop(name, false) {
             answer.headers_mut().append(name, value.clone());
         }
     }
@@ -115,7 +119,7 @@ fn streamed(response: http::Response<Incoming>, lifetime: Lifetime) -> Response 
 /// What an agent says when it refuses, as a refusal of ours.
 pub async fn refusal(response: http::Response<Incoming>) -> Box<ApiError> {
     let code = response.status();
-    let text = match Limited::new(response.into_body(), LONGEST).collect().await {
+    let text = match Limited::new(response.into_body(), MAX_REFUSAL).collect().await {
         Ok(body) => String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
         Err(error) => format!("its answer cannot be read: {error}"),
     };
@@ -140,8 +144,8 @@ mod tests {
         ] {
             headers.insert(name, HeaderValue::from_static(value));
         }
-        assert_eq!(forwarded(&headers).keys().map(|k| k.as_str()).collect::<Vec<_>>(), ["accept"]);
+        assert_eq!(forwarded_headers(&headers).keys().map(|k| k.as_str()).collect::<Vec<_>>(), ["accept"]);
         headers.insert("connection", HeaderValue::from_static("Upgrade"));
-        assert!(forwarded(&headers).contains_key("upgrade"));
+        assert!(forwarded_headers(&headers).contains_key("upgrade"));
     }
 }

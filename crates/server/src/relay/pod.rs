@@ -13,6 +13,7 @@ use crate::{
         reply,
         response_body::{Body, Response},
         status::{ApiError, ApiResult},
+        websocket,
     },
     objects::object,
 };
@@ -22,7 +23,7 @@ pub fn segment(text: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(text, NON_ALPHANUMERIC)
 }
 
-pub fn nothing() -> RequestBody {
+pub fn empty_body() -> RequestBody {
     Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync()
 }
 
@@ -48,7 +49,7 @@ pub async fn object(api: &Api, target: &Target) -> ApiResult<Value> {
     object::parse(&target.d, &entry)
 }
 
-/// The machine a pod is on.
+/// The node a pod is on.
 pub fn node(pod: &Value) -> Option<&str> {
     pod["spec"]["nodeName"].as_str().filter(|node| !node.is_empty())
 }
@@ -68,15 +69,16 @@ pub async fn log(relayed: RelayRequest<'_>) -> ApiResult<Response> {
     let (wanted, query) = options::log(&relayed.target.name, relayed.query())?;
     let container = options::container(&pod, &wanted)?;
     let Some(node) = node(&pod) else {
-        return Ok(reply::typed(StatusCode::OK, "text/plain", Body::empty())); // it cannot have said anything
+        return Ok(reply::with_media_type(StatusCode::OK, "text/plain", Body::empty())); // it cannot have said anything
     };
     let agent = relayed.agents.find(relayed.api, node).await?;
-    let request = request(&http::Method::GET, &relayed.path("containerLogs", &[&container], &query), nothing())?;
+    let request = request(&http::Method::GET, &relayed.path("containerLogs", &[&container], &query), empty_body())?;
     let response = relayed.agents.send(&agent, request).await?;
     if !response.status().is_success() {
         return Err(pipe::refusal(response).await);
     }
-    pipe::answer(relayed.parts, response, relayed.lifetime)
+    let response = pipe::forward_response(relayed.parts, response, relayed.lifetime)?;
+    if websocket::is_requested(&relayed.parts.headers) { websocket::log(relayed.parts, response) } else { Ok(response) }
 }
 
 /// Exec or attach.
@@ -85,27 +87,27 @@ pub async fn stream(relayed: RelayRequest<'_>, kind: &str) -> ApiResult<Response
     let (wanted, query) = options::streams(relayed.query());
     let container = options::container(&pod, &wanted)?;
     let path = relayed.path(kind, &[&container], &query);
-    upgraded(relayed, host(&pod)?, &path).await
+    stream_to_agent(relayed, host(&pod)?, &path).await
 }
 
 pub async fn forward(relayed: RelayRequest<'_>) -> ApiResult<Response> {
     let pod = object(relayed.api, &relayed.target).await?;
     let query = options::ports(relayed.query());
     let path = relayed.path("portForward", &[], &query);
-    upgraded(relayed, host(&pod)?, &path).await
+    stream_to_agent(relayed, host(&pod)?, &path).await
 }
 
 /// Lets client and agent agree on a protocol, and then speak it.
-async fn upgraded(relayed: RelayRequest<'_>, node: &str, path: &str) -> ApiResult<Response> {
+async fn stream_to_agent(relayed: RelayRequest<'_>, node: &str, path: &str) -> ApiResult<Response> {
     let agent = relayed.agents.find(relayed.api, node).await?;
     pipe::upgrade_required(relayed.parts)?;
-    let mut request = request(&relayed.parts.method, path, nothing())?;
-    let headers = pipe::forwarded(&relayed.parts.headers);
+    let mut request = request(&relayed.parts.method, path, empty_body())?;
+    let headers = pipe::forwarded_headers(&relayed.parts.headers);
     for (name, value) in &headers {
         if name != http::header::CONTENT_LENGTH {
             request.headers_mut().append(name, value.clone());
         }
     }
     let response = relayed.agents.send(&agent, request).await?;
-    pipe::answer(relayed.parts, response, relayed.lifetime)
+    pipe::forward_response(relayed.parts, response, relayed.lifetime)
 }

@@ -4,7 +4,6 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use mainstay_api::{
-    decode::Decoded,
     descriptor::{Descriptor, Subresource},
     field::{FieldError, Path},
 };
@@ -56,7 +55,7 @@ impl Options {
         let mut policy = query.propagation_policy.clone();
         let mut orphan = query.orphan_dependents;
         if !body.is_empty() {
-            let Decoded { value, .. } = request_object::decode(headers, body)?;
+            let value = request_object::decode(headers, body)?.value;
             if !value.is_null() && !value.is_object() {
                 return Err(ApiError::bad_request("the body of a delete must be a DeleteOptions object"));
             }
@@ -103,7 +102,7 @@ enum Verdict {
     Leave,
 }
 
-fn judge(d: &Descriptor, old: &Value, options: &Options, now: Timestamp) -> Verdict {
+fn plan_delete(d: &Descriptor, old: &Value, options: &Options, now: Timestamp) -> Verdict {
     let mut object = old.clone();
     let undecided = !metadata::finalizers(old).any(|finalizer| [ORPHAN, FOREGROUND].contains(&finalizer));
     let stock = (d.orphans_by_default && undecided).then_some(Propagation::Orphan);
@@ -173,14 +172,14 @@ fn set_dependents_finalizer(object: &mut Value, propagation: Option<Propagation>
 }
 
 /// An object after a delete: gone, or still there with its mark.
-pub struct Deleted {
+pub struct DeleteOutcome {
     pub object: Value,
     pub wire: Wire,
     pub revision: Revision,
     pub gone: bool,
 }
 
-pub async fn delete_one(request: &Request<'_>, options: &Options) -> ApiResult<Deleted> {
+pub async fn delete_one(request: &Request<'_>, options: &Options) -> ApiResult<DeleteOutcome> {
     let Request { api, target, .. } = request;
     let d = &target.d;
     for _ in 0..ATTEMPTS {
@@ -188,18 +187,18 @@ pub async fn delete_one(request: &Request<'_>, options: &Options) -> ApiResult<D
         let old = object::parse(d, &entry)?;
         check_preconditions(target, options, &old, entry.modified)?;
         admission::delete(request, &old)?;
-        let (object, gone) = match judge(d, &old, options, api::now()) {
+        let (object, gone) = match plan_delete(d, &old, options, api::now()) {
             Verdict::Remove => (old.clone(), true),
             Verdict::Mark(object) => (object, false),
             Verdict::Leave => {
                 let wire = Wire::from_entry(d, &entry)?;
-                return Ok(Deleted { object: old, wire, revision: entry.modified, gone: false });
+                return Ok(DeleteOutcome { object: old, wire, revision: entry.modified, gone: false });
             }
         };
         let wire = object::to_stored(d, &object);
         let served = if d.conversion.is_some() { Wire::encode(&object) } else { wire.clone() };
         if options.dry_run {
-            return Ok(Deleted { object, wire: served, revision: entry.modified, gone });
+            return Ok(DeleteOutcome { object, wire: served, revision: entry.modified, gone });
         }
         let key = entry.key.clone();
         let mut txn = Txn {
@@ -210,7 +209,7 @@ pub async fn delete_one(request: &Request<'_>, options: &Options) -> ApiResult<D
             txn.ops.extend(admission::release(target, &old));
         }
         if let Outcome::Committed(revision) = api.commit(txn).await? {
-            return Ok(Deleted { object, wire: served, revision, gone });
+            return Ok(DeleteOutcome { object, wire: served, revision, gone });
         }
     }
     Err(ApiError::modified(d, &target.name))
@@ -258,9 +257,9 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    fn judged(plural: &str, old: Value, options: Options) -> Verdict {
+    fn planned(plural: &str, old: Value, options: Options) -> Verdict {
         let registry = Registry::builtin();
-        judge(registry.find("", "v1", plural).expect(plural), &old, &options, NOW)
+        plan_delete(registry.find("", "v1", plural).expect(plural), &old, &options, NOW)
     }
 
     fn running_pod() -> Value {
@@ -269,56 +268,56 @@ mod tests {
 
     #[test]
     fn what_nothing_holds_goes_at_once() {
-        assert_eq!(judged("configmaps", json!({"metadata": {}}), Options::default()), Verdict::Remove);
+        assert_eq!(planned("configmaps", json!({"metadata": {}}), Options::default()), Verdict::Remove);
         let unplaced = json!({"kind": "Pod", "metadata": {}, "spec": {"terminationGracePeriodSeconds": 20}});
-        assert_eq!(judged("pods", unplaced, Options::default()), Verdict::Remove);
+        assert_eq!(planned("pods", unplaced, Options::default()), Verdict::Remove);
     }
 
     #[test]
     fn a_running_pod_gets_its_grace() {
-        let Verdict::Mark(marked) = judged("pods", running_pod(), Options::default()) else { panic!("not marked") };
+        let Verdict::Mark(marked) = planned("pods", running_pod(), Options::default()) else { panic!("not marked") };
         assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 20);
         assert_eq!(marked["metadata"]["deletionTimestamp"], "1970-01-01T00:00:20Z");
-        assert_eq!(judged("pods", running_pod(), Options { grace: Some(0), ..Options::default() }), Verdict::Remove);
+        assert_eq!(planned("pods", running_pod(), Options { grace: Some(0), ..Options::default() }), Verdict::Remove);
     }
 
     #[test]
     fn a_second_delete_shortens_grace_and_never_lengthens_it() {
-        let Verdict::Mark(marked) = judged("pods", running_pod(), Options::default()) else { panic!("not marked") };
+        let Verdict::Mark(marked) = planned("pods", running_pod(), Options::default()) else { panic!("not marked") };
         let longer = Options { grace: Some(60), ..Options::default() };
-        assert_eq!(judged("pods", marked.clone(), longer), Verdict::Leave);
+        assert_eq!(planned("pods", marked.clone(), longer), Verdict::Leave);
         let shorter = Options { grace: Some(5), ..Options::default() };
-        let Verdict::Mark(again) = judged("pods", marked.clone(), shorter) else { panic!("not marked") };
+        let Verdict::Mark(again) = planned("pods", marked.clone(), shorter) else { panic!("not marked") };
         assert_eq!(again["metadata"]["deletionGracePeriodSeconds"], 5);
-        assert_eq!(judged("pods", marked, Options::default()), Verdict::Leave);
+        assert_eq!(planned("pods", marked, Options::default()), Verdict::Leave);
     }
 
     #[test]
     fn propagation_becomes_a_finalizer() {
         let old = json!({"metadata": {"finalizers": ["x/keep", "orphan"]}});
         let foreground = Options { propagation: Some(Propagation::Foreground), ..Options::default() };
-        let Verdict::Mark(marked) = judged("configmaps", old, foreground) else { panic!("not marked") };
+        let Verdict::Mark(marked) = planned("configmaps", old, foreground) else { panic!("not marked") };
         assert_eq!(marked["metadata"]["finalizers"], json!(["x/keep", "foregroundDeletion"]));
         let background = Options { propagation: Some(Propagation::Background), ..Options::default() };
         let old = json!({"metadata": {"finalizers": ["foregroundDeletion"]}});
-        assert_eq!(judged("configmaps", old, background), Verdict::Remove);
+        assert_eq!(planned("configmaps", old, background), Verdict::Remove);
     }
 
     #[test]
     fn a_replication_controller_leaves_its_pods_unless_told_otherwise() {
         let old = json!({"metadata": {}});
-        let Verdict::Mark(marked) = judged("replicationcontrollers", old.clone(), Options::default()) else {
+        let Verdict::Mark(marked) = planned("replicationcontrollers", old.clone(), Options::default()) else {
             panic!("not marked")
         };
         assert_eq!(marked["metadata"]["finalizers"], json!(["orphan"]));
         let background = Options { propagation: Some(Propagation::Background), ..Options::default() };
-        assert_eq!(judged("replicationcontrollers", old, background), Verdict::Remove);
+        assert_eq!(planned("replicationcontrollers", old, background), Verdict::Remove);
     }
 
     #[test]
     fn a_namespace_terminates_first() {
         let old = json!({"kind": "Namespace", "metadata": {}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
-        let Verdict::Mark(marked) = judged("namespaces", old, Options::default()) else { panic!("not marked") };
+        let Verdict::Mark(marked) = planned("namespaces", old, Options::default()) else { panic!("not marked") };
         assert_eq!(marked["status"]["phase"], "Terminating");
         assert!(marked["metadata"]["deletionTimestamp"].is_string());
     }

@@ -171,7 +171,7 @@ fn encode_page(target: &Target, accepted: Accepted, row: RowObject, page: Page) 
             format!(r#"{{"kind":"{}","apiVersion":"{}","metadata":{metadata},"items":["#, d.list_kind, d.api_version());
         let items = page.entries.iter().map(|entry| Ok((Wire::from_entry(d, entry)?, entry.modified)));
         let items = items.collect::<ApiResult<_>>()?;
-        return Ok(reply::typed(StatusCode::OK, "application/json", copied_out(head, items)));
+        return Ok(reply::with_media_type(StatusCode::OK, "application/json", copied_out(head, items)));
     }
     let objects: Vec<Value> = page
         .entries

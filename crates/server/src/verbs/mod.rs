@@ -1,4 +1,4 @@
-//! The verbs, each once, for every kind.
+//! The API verbs: one implementation of each, for every kind.
 
 pub mod binding;
 pub mod create;

@@ -94,15 +94,14 @@ pub async fn patch(call: &Call<'_>, part: Part) -> ApiResult<Response> {
     let changed = guaranteed_update(&call.admission(), part, query.dry_run, |old| {
         let mut object = old.clone();
         patch.apply(api, &d.schema, &mut object)?;
-        let decoded = Decoded { value: object, duplicates: Vec::new() };
-        let mut object = request_object::shape(d, api.schema, decoded, query.field_validation, &mut warnings)?;
+        let mut object = request_object::shape(d, api.schema, object.into(), query.field_validation, &mut warnings)?;
         metadata::set_namespace(target, &mut object)?;
         metadata::check_name(target, &mut object)?;
         Ok(object)
     })
     .await?;
     if part != Part::Status {
-        warnings.extend(d.strategy.warnings(&changed.object)); // machines and controllers take no advice
+        warnings.extend(d.strategy.warnings(&changed.object)); // agents and controllers take no advice
     }
     let mut response = reply::object(d, *accepted, *row, &changed.wire, Some(changed.revision))?;
     warnings.write(response.headers_mut());

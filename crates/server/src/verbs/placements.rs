@@ -25,7 +25,7 @@ use crate::{
         status::{ApiError, ApiResult},
     },
     objects::{keys, metadata, object},
-    placement::{NotPlaced, Placement, event, placed_bytes},
+    placement::{Placement, PlacementError, event, placed_bytes},
 };
 
 /// How often one that keeps changing is tried.
@@ -179,8 +179,8 @@ impl<'a> Batch<'a> {
         let annotations: Vec<(&str, &str)> = annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
         let placement = Placement { uid, node: &item.node, annotations: &annotations };
         let placed = placed_bytes(&pod.value, &placement, &self.text).map_err(|why| match &why {
-            NotPlaced::Another { .. } => ApiError::conflict(self.pods, name, &why.to_string()),
-            NotPlaced::Unreadable { why } => object::unreadable(&pod, why),
+            PlacementError::Another { .. } => ApiError::conflict(self.pods, name, &why.to_string()),
+            PlacementError::Unreadable { why } => object::unreadable(&pod, why),
             _ => ApiError::conflict_on("pods/binding", name, &why.to_string()),
         })?;
         let scheduled = event::PodEvent {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Call;
 use crate::{
     admission, api,
-    auth::service_account::{Bound, Claims, Reference},
+    auth::service_account::{BoundClaims, Claims, Reference},
     http::{
         reply,
         response_body::Response,
@@ -98,10 +98,10 @@ fn refusal(seconds: i64) -> Option<FieldError> {
 }
 
 /// What the token is to end with.
-async fn bind(call: &Call<'_>, account: &Value, wanted: &Value) -> ApiResult<Bound> {
+async fn bind(call: &Call<'_>, account: &Value, wanted: &Value) -> ApiResult<BoundClaims> {
     let namespace = call.target.namespace.clone().unwrap_or_default();
     let serviceaccount = Reference::to(account);
-    let mut bound = Bound { namespace, node: None, pod: None, secret: None, serviceaccount, warnafter: None };
+    let mut bound = BoundClaims { namespace, node: None, pod: None, secret: None, serviceaccount, warnafter: None };
     if !wanted.is_object() {
         return Ok(bound);
     }

@@ -19,7 +19,7 @@ pub async fn update(call: &Call<'_>, part: Part) -> ApiResult<Response> {
     metadata::check_name(target, &mut object)?;
     let changed = guaranteed_update(&call.admission(), part, query.dry_run, |_| Ok(object.clone())).await?;
     if part != Part::Status {
-        warnings.extend(d.strategy.warnings(&changed.object)); // machines and controllers take no advice
+        warnings.extend(d.strategy.warnings(&changed.object)); // agents and controllers take no advice
     }
     let mut response = reply::object(d, *accepted, *row, &changed.wire, Some(changed.revision))?;
     warnings.write(response.headers_mut());

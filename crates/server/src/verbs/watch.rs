@@ -76,16 +76,16 @@ pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: OpenWatch) ->
         source,
         filter,
         encoder,
-        bookmarks: query.bookmarks.then(|| ticking(api.settings.bookmark_interval)),
+        bookmarks: query.bookmarks.then(|| bookmark_timer(api.settings.bookmark_interval)),
         deadline: Instant::now() + patience,
         stop,
         _open: open,
     };
     let body = stream::unfold(Some(watching), WatchStream::next).boxed();
-    Ok(reply::typed(StatusCode::OK, "application/json", Body::Endless(body)))
+    Ok(reply::with_media_type(StatusCode::OK, "application/json", Body::Endless(body)))
 }
 
-fn ticking(period: Duration) -> Interval {
+fn bookmark_timer(period: Duration) -> Interval {
     let mut interval = tokio::time::interval_at(Instant::now() + period, period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
@@ -209,7 +209,7 @@ impl Encoder {
             Shape::Object => wire.write(revision, out),
             Shape::Partial(version) => wire.write_partial(version, revision, out),
             Shape::Table(version) => {
-                let object = self.versioned(entry, revision)?;
+                let object = self.parse_with_version(entry, revision)?;
                 let metadata = json!({ "resourceVersion": revision.to_string() });
                 let first = !std::mem::replace(&mut self.begun, true);
                 let table = reply::table(version, self.d.columns, self.row, metadata, first, &[object]);
@@ -220,7 +220,7 @@ impl Encoder {
         Ok(())
     }
 
-    fn versioned(&self, entry: &Entry, revision: Revision) -> ApiResult<Value> {
+    fn parse_with_version(&self, entry: &Entry, revision: Revision) -> ApiResult<Value> {
         let mut object = object::parse(&self.d, entry)?;
         object::set_version(&mut object, revision);
         Ok(object)

@@ -163,7 +163,8 @@ async fn get(at: &Place, headers: &HeaderMap, timeout: Duration) -> Result<(Answ
         return exchange(stream, at, headers).await;
     }
     let name = ServerName::try_from(at.host.clone()).map_err(|error| error.to_string())?;
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(trusting::client()?));
+    let config = mainstay_tls::insecure_client_config().map_err(|error| error.to_string())?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let stream = connector.connect(name, stream).await.map_err(|error| format!("tls: {error}"))?;
     exchange(stream, at, headers).await
 }
@@ -217,64 +218,6 @@ fn said(error: hyper::Error) -> String {
         return "read: connection reset by peer".to_owned();
     }
     error.to_string()
-}
-
-/// TLS that takes any certificate.
-mod trusting {
-    use std::sync::Arc;
-
-    use rustls::{
-        ClientConfig, DigitallySignedStruct, SignatureScheme,
-        client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-        crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
-        pki_types::{CertificateDer, ServerName, UnixTime},
-    };
-
-    pub fn client() -> Result<ClientConfig, String> {
-        let provider = Arc::new(ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
-        Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider))).with_no_client_auth())
-    }
-
-    #[derive(Debug)]
-    struct Anyone(Arc<CryptoProvider>);
-
-    impl ServerCertVerifier for Anyone {
-        fn verify_server_cert(
-            &self,
-            _: &CertificateDer<'_>,
-            _: &[CertificateDer<'_>],
-            _: &ServerName<'_>,
-            _: &[u8],
-            _: UnixTime,
-        ) -> Result<ServerCertVerified, rustls::Error> {
-            Ok(ServerCertVerified::assertion())
-        }
-
-        fn verify_tls12_signature(
-            &self,
-            message: &[u8],
-            cert: &CertificateDer<'_>,
-            signed: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, rustls::Error> {
-            verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
-        }
-
-        fn verify_tls13_signature(
-            &self,
-            message: &[u8],
-            cert: &CertificateDer<'_>,
-            signed: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, rustls::Error> {
-            verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
-        }
-
-        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            self.0.signature_verification_algorithms.supported_schemes()
-        }
-    }
 }
 
 #[cfg(test)]

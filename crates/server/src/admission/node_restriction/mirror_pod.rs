@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Verdict;
 
 /// Judges a new pod by a node whose Node has this uid.
-pub(super) fn judge(node: &str, uid: &str, pod: &Value) -> Verdict {
+pub(super) fn check_mirror_pod(node: &str, uid: &str, pod: &Value) -> Verdict {
     if pod["metadata"]["annotations"].get(MIRROR_POD).is_none() {
         return Err(format!("pod does not have {MIRROR_POD:?} annotation, node {node:?} can only create mirror pods"));
     }

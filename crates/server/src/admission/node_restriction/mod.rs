@@ -97,7 +97,7 @@ async fn create_subresource(request: &Request<'_>, subresource: &str, body: &Val
             let why = format!("node {node} can only evict pods with spec.nodeName set to itself");
             Err(ApiError::forbidden(&target.d, &target.name, &why))
         }
-        ("", "serviceaccounts", "token") => token::judge(request, node, body).await,
+        ("", "serviceaccounts", "token") => token::check_token_request(request, node, body).await,
         _ => Ok(()),
     }
 }
@@ -114,7 +114,9 @@ async fn create(request: &Request<'_>, object: &Value) -> ApiResult<()> {
     let verdict = match (&*target.d.group, &*target.d.plural) {
         ("", "nodes") => own_node::create(node, name, object),
         ("", "pods") => match api.core_object("nodes", None, node).await? {
-            Some(own) => mirror_pod::judge(node, metadata::string_field(&own, "uid").unwrap_or_default(), object),
+            Some(own) => {
+                mirror_pod::check_mirror_pod(node, metadata::string_field(&own, "uid").unwrap_or_default(), object)
+            }
             None => return Err(ApiError::not_found(nodes(api, &target.d), node)),
         },
         ("coordination.k8s.io", "leases") => new_lease(api, node, target.namespace.as_deref(), name, object).await?,
@@ -149,7 +151,7 @@ fn update(user: &User, target: &Target, part: Part, object: &Value, old: &Value)
 }
 
 fn pod_status(node: &str, object: &Value, old: &Value) -> Verdict {
-    let differs = |part: &str, field: &str| !same(&object[part][field], &old[part][field]);
+    let differs = |part: &str, field: &str| !equal_or_both_empty(&object[part][field], &old[part][field]);
     if is_another(object, old) {
         Ok(()) // about to be told that the pod it means is gone
     } else if old["spec"]["nodeName"] != node {
@@ -166,7 +168,7 @@ fn pod_status(node: &str, object: &Value, old: &Value) -> Verdict {
 }
 
 /// Whether two optional values are the same: what is absent, null or empty says nothing.
-fn same(a: &Value, b: &Value) -> bool {
+fn equal_or_both_empty(a: &Value, b: &Value) -> bool {
     let is_empty = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
         Value::Array(items) => items.is_empty(),

@@ -1,8 +1,8 @@
-//! What a node may say of its own Node: nothing that steers pods to it, and nothing that makes the Node go.
+//! Writes of a node to its own Node object: refuses labels that attract pods, and changes that would delete the Node.
 
 use serde_json::Value;
 
-use super::{Verdict, same};
+use super::{Verdict, equal_or_both_empty};
 use crate::objects::guaranteed_update::Part;
 
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
@@ -34,7 +34,7 @@ pub(super) fn create(node: &str, name: &str, object: &Value) -> Verdict {
     }
     // An owner that does not exist would have the Node deleted, a range of another's make others route to this one.
     for (part, field) in [(meta, "ownerReferences"), (meta, "finalizers"), (spec, "podCIDR"), (spec, "podCIDRs")] {
-        if !same(&part[field], &Value::Null) {
+        if !equal_or_both_empty(&part[field], &Value::Null) {
             return Err(format!("node {node:?} is not allowed to set {field}"));
         }
     }
@@ -47,7 +47,7 @@ pub(super) fn create(node: &str, name: &str, object: &Value) -> Verdict {
 }
 
 pub(super) fn update(node: &str, part: Part, object: &Value, old: &Value) -> Verdict {
-    let differs = |part: &str, field: &str| !same(&object[part][field], &old[part][field]);
+    let differs = |part: &str, field: &str| !equal_or_both_empty(&object[part][field], &old[part][field]);
     if part == Part::Main {
         if !object["spec"]["configSource"].is_null() && differs("spec", "configSource") {
             return Err(format!("node {node:?} is not allowed to update configSource to a new non-nil configSource"));

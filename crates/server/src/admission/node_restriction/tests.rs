@@ -2,7 +2,7 @@ use mainstay_api::wellknown::kubernetes::MIRROR_POD;
 use serde_json::json;
 
 use super::{
-    mirror_pod::judge as judge_mirror,
+    mirror_pod::check_mirror_pod,
     own_node::{forbidden_labels, is_forbidden},
     *,
 };
@@ -25,7 +25,7 @@ fn target(plural: &str, name: &str) -> Target {
 
 #[test]
 fn a_mirror_pod_of_its_own_is_taken() {
-    assert_eq!(judge_mirror("a", "u", &mirror()), Ok(()));
+    assert_eq!(check_mirror_pod("a", "u", &mirror()), Ok(()));
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn other_pods_of_a_node_are_refused_with_upstreams_words() {
     ] {
         let mut pod = mirror();
         *pod.pointer_mut(pointer).unwrap() = value;
-        let why = judge_mirror("a", "u", &pod).unwrap_err();
+        let why = check_mirror_pod("a", "u", &pod).unwrap_err();
         assert!(why.contains(words), "{why}");
     }
 }
@@ -59,7 +59,7 @@ fn a_mirror_pod_refers_to_no_object_of_the_api() {
         let mut pod = mirror();
         pod["spec"][field] = value;
         let why = format!("node \"a\" can not create pods that reference {resource}");
-        assert_eq!(judge_mirror("a", "u", &pod), Err(why), "{field}");
+        assert_eq!(check_mirror_pod("a", "u", &pod), Err(why), "{field}");
     }
 }
 

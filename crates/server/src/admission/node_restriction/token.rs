@@ -9,7 +9,7 @@ use crate::{
     objects::metadata,
 };
 
-pub(super) async fn judge(request: &Request<'_>, node: &str, body: &Value) -> ApiResult<()> {
+pub(super) async fn check_token_request(request: &Request<'_>, node: &str, body: &Value) -> ApiResult<()> {
     let Request { api, target, .. } = request;
     let bound = &body["spec"]["boundObjectRef"];
     let pod = match bound["name"].as_str() {

@@ -22,7 +22,7 @@ impl Server {
         Self(Arc::new(Handler::new(api, CancellationToken::new())))
     }
 
-    async fn furnished(store: Arc<dyn Store>) -> Self {
+    async fn with_nodes_and_namespace(store: Arc<dyn Store>) -> Self {
         let server = Self::on(store);
         server.post("/api/v1/namespaces", json!({"metadata": {"name": "default"}})).await;
         for node in ["n1", "n2"] {
@@ -91,7 +91,7 @@ fn codes(results: &[Value]) -> Vec<u64> {
 #[tokio::test]
 async fn an_offer_that_was_withdrawn_binds_no_pod() {
     const OFFERS: &str = "/apis/mainstay.dev/v1/offers";
-    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let server = Server::with_nodes_and_namespace(Arc::new(Memory::new())).await;
     let offer = json!({"metadata": {"name": "n1"}, "spec": {"free": {"cpu": "1"}, "ttlSeconds": 30, "seen": "7"}});
     let posted = server.post(OFFERS, offer.clone()).await;
     let used = posted["metadata"]["uid"].as_str().unwrap();
@@ -124,7 +124,7 @@ async fn an_offer_that_was_withdrawn_binds_no_pod() {
 #[tokio::test]
 async fn a_pod_that_cannot_be_parsed_is_an_error_of_its_own() {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
-    let server = Server::furnished(store.clone()).await;
+    let server = Server::with_nodes_and_namespace(store.clone()).await;
     let whole = server.pod("whole", json!({})).await;
     let (key, value) = ("/registry/pods/default/torn".into(), Bytes::from_static(b"{\"kind\":\"Pod\",\"metadata\":{"));
     store.commit(Txn { compares: Vec::new(), ops: vec![Op::Put { key, value }] }).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_pod_that_cannot_be_parsed_is_an_error_of_its_own() {
 
 #[tokio::test]
 async fn each_pod_is_placed_or_refused_for_itself() {
-    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let server = Server::with_nodes_and_namespace(Arc::new(Memory::new())).await;
     let plain = server.pod("plain", json!({})).await;
     let ported = server.pod("ported", json!({})).await;
     let bound = server.pod("bound", json!({"spec": {"nodeName": "n2"}})).await;
@@ -198,7 +198,7 @@ async fn each_pod_is_placed_or_refused_for_itself() {
 
 #[tokio::test]
 async fn a_dry_run_and_a_broken_body_place_nothing() {
-    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let server = Server::with_nodes_and_namespace(Arc::new(Memory::new())).await;
     let uid = server.pod("p", json!({})).await;
     let list = json!({"items": [item("p", &uid, "n1")]});
     let (code, answer) = server.send(Method::POST, "/apis/mainstay.dev/v1/placements?dryRun=All", list).await;
@@ -213,7 +213,7 @@ async fn a_dry_run_and_a_broken_body_place_nothing() {
 
 #[tokio::test]
 async fn only_the_servers_own_and_administrators_place() {
-    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let server = Server::with_nodes_and_namespace(Arc::new(Memory::new())).await;
     for user in [User::node("n1"), User::authenticated("ann".into(), vec![])] {
         let answer = server.ask(user, Method::POST, "/apis/mainstay.dev/v1/placements", &json!({"items": []})).await;
         assert_eq!(answer.0, 403, "{answer:?}");
@@ -223,7 +223,7 @@ async fn only_the_servers_own_and_administrators_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_who_place_the_same_pods_while_others_change_them_one_wins_each() {
     const PODS: usize = 60;
-    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let server = Server::with_nodes_and_namespace(Arc::new(Memory::new())).await;
     let mut pods = Vec::new();
     for i in 0..PODS {
         let name = format!("p{i}");
@@ -261,7 +261,7 @@ async fn cut_off_half_way_each_pod_is_placed_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let open = || Embedded::open(dir.path(), embedded::Options::default()).unwrap();
         let store = Arc::new(open());
-        let server = Server::furnished(store.clone()).await;
+        let server = Server::with_nodes_and_namespace(store.clone()).await;
         let mut items = Vec::new();
         for i in 0..PODS {
             let name = format!("p{i}");
@@ -292,7 +292,7 @@ async fn cut_off_half_way_each_pod_is_placed_whole_or_not_at_all() {
 
 #[tokio::test]
 async fn a_machine_gives_back_what_is_its_own_and_never_started() {
-    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let server = Server::with_nodes_and_namespace(Arc::new(Memory::new())).await;
     let uid = server.pod("p", json!({})).await;
     server.place(vec![item("p", &uid, "n1")]).await;
     let path = "/api/v1/namespaces/default/pods/p/refusal";
@@ -307,7 +307,7 @@ async fn a_machine_gives_back_what_is_its_own_and_never_started() {
     assert_eq!(pod["metadata"]["annotations"]["mainstay.dev/refused-by"], "n1");
     let condition = &pod["status"]["conditions"][0];
     assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("Refused")));
-    assert_eq!(condition["message"], "machine n1 refused: OutOfcpu: wants 4 cpu, has 2");
+    assert_eq!(condition["message"], "node n1 refused: OutOfcpu: wants 4 cpu, has 2");
     let events = server.events().await;
     assert!(events.iter().any(|e| e["reason"] == "Refused" && e["type"] == "Warning"), "{events:#?}");
     assert_eq!(refuse("n1", &said).await.0, 403, "it is no longer there");
@@ -324,7 +324,7 @@ async fn a_machine_gives_back_what_is_its_own_and_never_started() {
 
 #[tokio::test]
 async fn a_machine_offers_what_it_has_and_not_what_others_have() {
-    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let server = Server::with_nodes_and_namespace(Arc::new(Memory::new())).await;
     let offer = |name: &str| {
         let spec = json!({"free": {"cpu": "1.5"}, "automaticPorts": ["31000-32000"], "ttlSeconds": 5, "seen": "7"});
         json!({"metadata": {"name": name}, "spec": spec})
@@ -347,7 +347,7 @@ async fn a_machine_offers_what_it_has_and_not_what_others_have() {
 
 #[tokio::test]
 async fn a_machine_says_what_it_sends_to_and_not_what_others_do() {
-    let server = Server::furnished(Arc::new(Memory::new())).await;
+    let server = Server::with_nodes_and_namespace(Arc::new(Memory::new())).await;
     let table = |name: &str| json!({"metadata": {"name": name}, "spec": {"endpoints": "7", "nodes": "5"}});
     let path = "/apis/mainstay.dev/v1/servicetables";
     let (code, answer) = server.ask(User::node("n1"), Method::POST, path, &table("n2")).await;
