@@ -6,7 +6,7 @@ use kube::Client;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    garbage_collector, namespace, namespace_defaults, node_lifecycle,
+    autoscaling, garbage_collector, namespace, namespace_defaults, node_lifecycle,
     objects::replica_set::{ReplicaSet, ReplicationController},
     runtime::{Context, ControllerMetrics, EventRecorder, Runnable},
     services::{self, ServiceContext},
@@ -42,6 +42,7 @@ fn controllers(context: &Arc<Context>, settings: &Settings) -> Vec<Runnable> {
         disruption::controller(context),
         disruption::stale_condition::controller(context),
         pod_gc::controller(context),
+        autoscaling::controller(context),
         services::slices::controller(&services),
         services::endpoints::controller(&services),
         services::mirror::controller(&services),

@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, StatefulSet},
+    autoscaling::v2::HorizontalPodAutoscaler,
     batch::v1::{CronJob, Job},
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim},
@@ -73,6 +74,7 @@ caches! {
     services: Service;
     slices: EndpointSlice;
     endpoints: Endpoints;
+    autoscalers: HorizontalPodAutoscaler;
 }
 
 /// Where the time comes from, so that tests can set it.

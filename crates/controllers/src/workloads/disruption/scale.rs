@@ -5,12 +5,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::{api::autoscaling::v1::Scale, apimachinery::pkg::apis::meta::v1::OwnerReference};
-use kube::{Api, Client, api::DynamicObject, core::GroupVersionKind, discovery};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Client;
 
 use crate::{
     objects::pod::Pod,
-    runtime::{ApiError, Caches, Context, ObjectKey, controller_of, error},
+    runtime::{
+        ApiError, Caches, Context, ObjectKey, controller_of, error,
+        scale_client::{self, ScaleError, ScaleReference},
+    },
 };
 
 /// The sum over distinct owners, or why it cannot be known; and how many pods have no owner.
@@ -98,27 +101,18 @@ async fn by_scale(
     pod: &Pod,
 ) -> Result<Result<(String, i64), String>, ApiError> {
     let nobody = || format!("found no controllers for pod {:?}", pod.name());
-    let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
-    let kind = GroupVersionKind::gvk(group, version, &owner.kind);
-    let Ok((resource, abilities)) = discovery::pinned_kind(client, &kind).await else { return Ok(Err(nobody())) };
-    if !abilities.subresources.iter().any(|(sub, _)| sub.plural == "scale") {
-        let name = match group {
-            "" => resource.plural,
-            group => format!("{}.{group}", resource.plural),
-        };
-        return Ok(Err(format!("{name} does not implement the scale subresource")));
-    }
-    let path = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
-    let request = kube::core::Request::new(path.resource_url()).get_subresource("scale", &owner.name);
-    let doing = || format!("get the scale of {} {namespace}/{}", owner.kind, owner.name);
-    let request = request.map_err(|error| ApiError::new(doing(), kube::Error::BuildRequest(error)))?;
-    match client.request::<Scale>(request).await {
-        Ok(scale) if scale.metadata.uid.as_deref() == Some(owner.uid.as_str()) => {
+    let target =
+        ScaleReference { namespace, api_version: &owner.api_version, kind: &owner.kind, name: &owner.name };
+    match scale_client::get(client, target).await {
+        Ok((_, scale)) if scale.metadata.uid.as_deref() == Some(owner.uid.as_str()) => {
             let replicas = scale.spec.and_then(|spec| spec.replicas).unwrap_or(0);
             Ok(Ok((owner.uid.clone(), replicas.into())))
         }
-        Ok(_) => Ok(Err(nobody())),
-        Err(error) if error::has_code(&error, 404) => Ok(Err(nobody())),
-        Err(error) => Err(ApiError::new(doing(), error)),
+        Ok(_) | Err(ScaleError::NoKind { .. }) => Ok(Err(nobody())),
+        Err(error @ ScaleError::NotScalable { .. }) => Ok(Err(error.to_string())),
+        Err(ScaleError::Api(error)) if error::has_code(&error, 404) => Ok(Err(nobody())),
+        Err(ScaleError::Api(error)) => {
+            Err(ApiError::new(format!("get the scale of {} {namespace}/{}", owner.kind, owner.name), error))
+        }
     }
 }
