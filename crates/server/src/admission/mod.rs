@@ -13,6 +13,7 @@ mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
 mod priority;
+mod runtime_class;
 mod service_account;
 mod service_allocation;
 mod storage_class;
@@ -34,13 +35,14 @@ use crate::{
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 9] = [
+const PLUGINS: [&dyn Plugin; 10] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &certificate_subject::CertificateSubject,
     &certificate_limit::CertificateLimit,
     &service_account::ServiceAccount,
     &priority::Priority,
+    &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
     &service_allocation::ServiceAllocation,
     &pod_ranges::PodRanges,
