@@ -167,8 +167,13 @@ fn the_scheduler_can_be_asked_and_told() {
     runs(&k, "after"); // the machine offers itself again
     assert_eq!(k.value("pod p", "{.status.containerStatuses[0].restartCount}"), "0", "what runs, runs on");
     let metrics = k.ok("get --raw /metrics");
-    for name in ["offers_received_total", "offers_used_total", "pods_pending 1", "bind_latency_seconds_count"] {
+    for name in ["offers_received_total", "offers_used_total", "bind_latency_seconds_count"] {
         assert!(metrics.contains(&format!("mainstay_scheduler_{name}")), "{name}");
+    }
+    for line in
+        ["scheduler_pending_pods{queue=\"unschedulable\"} 1", "scheduler_schedule_attempts_total{result=\"scheduled\"}"]
+    {
+        assert!(metrics.contains(line), "{line}");
     }
     assert!(k.refused("get --raw /debug/scheduler/nothing").contains("NotFound"));
     let machine = k.refused("get --raw /debug/scheduler/podqueue --as system:node:here --as-group system:nodes");
