@@ -8,6 +8,7 @@ use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, StatefulSet},
     autoscaling::v2::HorizontalPodAutoscaler,
     batch::v1::{CronJob, Job},
+    certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim},
     discovery::v1::EndpointSlice,
@@ -75,6 +76,7 @@ caches! {
     slices: EndpointSlice;
     endpoints: Endpoints;
     autoscalers: HorizontalPodAutoscaler;
+    certificate_requests: CertificateSigningRequest;
 }
 
 /// Where the time comes from, so that tests can set it.

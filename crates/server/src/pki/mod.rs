@@ -11,6 +11,7 @@
 
 mod authority;
 mod files;
+mod issuer;
 mod request;
 mod shared;
 
@@ -27,6 +28,7 @@ use serde_json::json;
 pub use self::{
     authority::Authority,
     files::write_private,
+    issuer::{CertificateIssuer, CertificatePurpose},
     request::{Request, RequestError},
     shared::{ShareError, share},
 };
