@@ -62,10 +62,7 @@ impl ScalingRules<'_> {
 
     pub fn tolerances(&self) -> Tolerances {
         let own = |rules: Option<&HPAScalingRules>| rules.and_then(|rules| parse(rules.tolerance.as_ref()?));
-        Tolerances {
-            scale_down: own(self.down()).unwrap_or(TOLERANCE),
-            scale_up: own(self.up()).unwrap_or(TOLERANCE),
-        }
+        Tolerances { scale_down: own(self.down()).unwrap_or(TOLERANCE), scale_up: own(self.up()).unwrap_or(TOLERANCE) }
     }
 
     fn up_window(&self) -> SignedDuration {

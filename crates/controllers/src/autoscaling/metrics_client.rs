@@ -180,11 +180,7 @@ fn pod_samples(list: List<MetricValue>) -> Result<PodMetrics, String> {
 }
 
 /// Where custom metrics of an object are.
-async fn object_path(
-    client: &Client,
-    namespace: &str,
-    object: &CrossVersionObjectReference,
-) -> Result<String, String> {
+async fn object_path(client: &Client, namespace: &str, object: &CrossVersionObjectReference) -> Result<String, String> {
     let api_version = object.api_version.as_deref().unwrap_or("v1");
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     if (group, object.kind.as_str()) == ("", "Namespace") {
@@ -203,11 +199,7 @@ async fn object_path(
 }
 
 /// The sum over everything that the selector of the metric matches.
-async fn external_metric(
-    client: &Client,
-    namespace: &str,
-    metric: &MetricIdentifier,
-) -> Result<MetricSample, String> {
+async fn external_metric(client: &Client, namespace: &str, metric: &MetricIdentifier) -> Result<MetricSample, String> {
     let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{}", segment(&metric.name)?);
     let selector = selector_text(metric.selector.as_ref())?;
     let list: List<ExternalValue> = match get(client, &path, &[("labelSelector", selector.as_deref())]).await {

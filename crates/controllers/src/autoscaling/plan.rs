@@ -141,11 +141,8 @@ pub fn plan(world: &World, now: Timestamp) -> runtime::Plan<Action, Report> {
     let message = "the HPA controller was able to get the target's current scale";
     draft.conditions.set("AbleToScale", true, "SucceededGetScale", message);
     let current = target.scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
-    let rules = ScalingRules {
-        behavior: spec.behavior.as_ref(),
-        min: spec.min_replicas.unwrap_or(1),
-        max: spec.max_replicas,
-    };
+    let rules =
+        ScalingRules { behavior: spec.behavior.as_ref(), min: spec.min_replicas.unwrap_or(1), max: spec.max_replicas };
     let mut history = world.history.clone();
     if history.is_empty() {
         history.recommend(current, now, rules.longest_window());
@@ -228,7 +225,8 @@ impl Draft<'_> {
                     self.conditions.set("ScalingActive", false, first.reason, message);
                     let (invalid, all) = (proposals.errors.len(), proposals.statuses.len());
                     let context = &first.context;
-                    let message = format!("invalid metrics ({invalid} invalid out of {all}), first error is: {context}");
+                    let message =
+                        format!("invalid metrics ({invalid} invalid out of {all}), first error is: {context}");
                     self.warn("FailedComputeMetricsReplicas", message);
                 }
                 return Err(some(proposals.statuses));
@@ -303,12 +301,7 @@ impl Draft<'_> {
         }
     }
 
-    fn status(
-        &self,
-        current: i32,
-        desired: i32,
-        metrics: Option<Vec<MetricStatus>>,
-    ) -> HorizontalPodAutoscalerStatus {
+    fn status(&self, current: i32, desired: i32, metrics: Option<Vec<MetricStatus>>) -> HorizontalPodAutoscalerStatus {
         HorizontalPodAutoscalerStatus {
             conditions: Some(self.conditions.to_list()),
             current_metrics: metrics,
@@ -320,17 +313,12 @@ impl Draft<'_> {
     }
 
     /// The plan without a rescale. Without counts, only the conditions are reported.
-    fn finish(
-        self,
-        counts: Option<(i32, i32)>,
-        metrics: Option<Vec<MetricStatus>>,
-    ) -> runtime::Plan<Action, Report> {
+    fn finish(self, counts: Option<(i32, i32)>, metrics: Option<Vec<MetricStatus>>) -> runtime::Plan<Action, Report> {
         let status = match counts {
             Some((current, desired)) => self.status(current, desired, metrics),
-            None => HorizontalPodAutoscalerStatus {
-                conditions: Some(self.conditions.to_list()),
-                ..self.before.clone()
-            },
+            None => {
+                HorizontalPodAutoscalerStatus { conditions: Some(self.conditions.to_list()), ..self.before.clone() }
+            }
         };
         let changed = status != self.before;
         runtime::Plan {

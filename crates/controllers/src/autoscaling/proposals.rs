@@ -85,8 +85,7 @@ fn compute_metric(
             context: format!("failed to get {name} resource metric value: {message}"),
             message,
         };
-        let (proposal, metric) =
-            resource(calculator, sample, name, None, &source.target).map_err(failed)?;
+        let (proposal, metric) = resource(calculator, sample, name, None, &source.target).map_err(failed)?;
         let status = ResourceMetricStatus { name: name.clone(), current: current(proposal) };
         let status = MetricStatus { type_, resource: Some(status), ..MetricStatus::default() };
         return Ok(ComputedMetric { replicas: proposal.replicas, metric, status });
@@ -98,8 +97,7 @@ fn compute_metric(
             context: format!("failed to get {name} container metric value: {message}"),
             message,
         };
-        let (proposal, metric) =
-            resource(calculator, sample, name, Some(container), &source.target).map_err(failed)?;
+        let (proposal, metric) = resource(calculator, sample, name, Some(container), &source.target).map_err(failed)?;
         let status = ContainerResourceMetricStatus {
             name: name.clone(),
             container: container.clone(),
@@ -130,8 +128,7 @@ fn compute_metric(
             MetricError { reason: "FailedGetObjectMetric", message, context }
         };
         let (proposal, current) = by_value(calculator, sample, &source.target).map_err(failed)?;
-        let status =
-            ObjectMetricStatus { metric: source.metric.clone(), described_object: object.clone(), current };
+        let status = ObjectMetricStatus { metric: source.metric.clone(), described_object: object.clone(), current };
         let status = MetricStatus { type_, object: Some(status), ..MetricStatus::default() };
         return Ok(ComputedMetric { replicas: proposal.replicas, metric: format!("{name} metric"), status });
     }

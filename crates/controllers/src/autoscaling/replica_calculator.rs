@@ -134,8 +134,7 @@ impl ReplicaCalculator<'_> {
     pub fn by_value_per_pod(&self, milli: i64, target_milli: i64) -> Proposal {
         let observed = self.observed.max(0);
         let ratio = milli as f64 / (target_milli as f64 * f64::from(observed));
-        let replicas =
-            if self.tolerances.allow(ratio) { observed } else { ceil(milli as f64 / target_milli as f64) };
+        let replicas = if self.tolerances.allow(ratio) { observed } else { ceil(milli as f64 / target_milli as f64) };
         let average = (milli as f64 / f64::from(observed)).ceil();
         Proposal { replicas, milli: average.min(i64::MAX as f64) as i64, utilization: None }
     }
@@ -247,11 +246,7 @@ fn pod_requests(pods: &[Arc<Pod>], resource: &str, container: Option<&str>) -> R
 }
 
 /// The ratio to the target, the utilization in percent, and the average use in thousandths.
-fn utilization(
-    metrics: &PodMetrics,
-    requests: &BTreeMap<String, i64>,
-    target: i32,
-) -> Result<(f64, i32, i64), String> {
+fn utilization(metrics: &PodMetrics, requests: &BTreeMap<String, i64>, target: i32) -> Result<(f64, i32, i64), String> {
     let counted = || metrics.iter().filter_map(|(pod, metric)| Some((metric.milli, *requests.get(pod)?)));
     let used: i128 = counted().map(|(used, _)| i128::from(used)).sum();
     let requested: i128 = counted().map(|(_, requested)| i128::from(requested)).sum();

@@ -34,8 +34,7 @@ pub struct ScaleReference<'a> {
 pub async fn get(client: &Client, target: ScaleReference<'_>) -> Result<(ApiResource, Scale), ScaleError> {
     let (group, version) = target.api_version.split_once('/').unwrap_or(("", target.api_version));
     let kind = GroupVersionKind::gvk(group, version, target.kind);
-    let no_kind =
-        || ScaleError::NoKind { kind: target.kind.to_owned(), api_version: target.api_version.to_owned() };
+    let no_kind = || ScaleError::NoKind { kind: target.kind.to_owned(), api_version: target.api_version.to_owned() };
     let (resource, capabilities) = discovery::pinned_kind(client, &kind).await.map_err(|error| match error {
         kube::Error::Discovery(_) => no_kind(),
         error if error::has_code(&error, 404) => no_kind(),

@@ -169,9 +169,8 @@ fn a_metric_that_cannot_be_read_is_named_and_nothing_is_scaled() {
     let unread = model.target(Err("no metrics returned from resource metrics API".to_owned()));
     let plan = model.plan(Ok(unread), NOW);
     let why = "failed to get cpu utilization: unable to get metrics for resource cpu: no metrics returned from resource metrics API";
-    let all = format!(
-        "invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: {why}"
-    );
+    let all =
+        format!("invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: {why}");
     assert_eq!(reasons(&plan), [("FailedGetResourceMetric", why), ("FailedComputeMetricsReplicas", all.as_str())]);
     let status = plan.status.unwrap().status;
     let active = status.conditions.unwrap().into_iter().find(|condition| condition.type_ == "ScalingActive").unwrap();

@@ -108,9 +108,15 @@ fn cpu_samples_from_the_start_of_a_pod_are_not_used() {
     assert_eq!(with(started("True", NOW - 30)), 2);
     assert_eq!(with(started("True", NOW - 5)), 1, "the sample covers time before it was ready");
     assert_eq!(with(started("False", NOW - 30)), 1);
-    let never = pod("b", json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": at(20).to_string() }] } }));
+    let never = pod(
+        "b",
+        json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": at(20).to_string() }] } }),
+    );
     assert_eq!(with(never), 1, "never ready since its start long ago");
-    let once = pod("b", json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": at(9000).to_string() }] } }));
+    let once = pod(
+        "b",
+        json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": at(9000).to_string() }] } }),
+    );
     assert_eq!(with(once), 2, "it was ready before");
 }
 
@@ -127,7 +133,8 @@ fn a_container_without_a_request_is_named() {
 fn sidecars_count_and_init_containers_do_not() {
     let init = |restart: &str| {
         let requests = json!({ "requests": { "cpu": "1" } });
-        let more = json!({ "spec": { "initContainers": [{ "name": "i", "restartPolicy": restart, "resources": requests }] } });
+        let more =
+            json!({ "spec": { "initContainers": [{ "name": "i", "restartPolicy": restart, "resources": requests }] } });
         pod_requests(&[pod("a", more)], "cpu", None).unwrap()["a"]
     };
     assert_eq!((init("Always"), init("")), (2000, 1000));

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The sum over distinct owners, or why it cannot be known; and how many pods have no owner.
-pub async fn wanted(
+pub async fn expected_pods(
     context: &Context,
     namespace: &str,
     pods: &[Arc<Pod>],
@@ -33,9 +33,9 @@ pub async fn wanted(
             continue;
         }
         let found = match known(&context.caches, namespace, owner) {
-            Found::Wants(uid, count) => Ok((uid, count)),
-            Found::Nowhere => Err(format!("found no controllers for pod {:?}", pod.name())),
-            Found::Unknown => by_scale(&context.client, namespace, owner, pod).await?,
+            OwnerScale::Wants(uid, count) => Ok((uid, count)),
+            OwnerScale::Nowhere => Err(format!("found no controllers for pod {:?}", pod.name())),
+            OwnerScale::Unknown => by_scale(&context.client, namespace, owner, pod).await?,
         };
         match found {
             // Under its own uid too: the next pod of the same owner need not ask again.
@@ -50,7 +50,7 @@ pub async fn wanted(
     Ok((Ok(wanted.values().sum()), unmanaged))
 }
 
-enum Found {
+enum OwnerScale {
     /// Who it really is, and how many it wants.
     Wants(String, i64),
     Nowhere,
@@ -58,15 +58,15 @@ enum Found {
     Unknown,
 }
 
-fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> Found {
+fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> OwnerScale {
     let key = ObjectKey::new(namespace, &owner.name);
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-    let wants = |replicas: Option<i32>| Found::Wants(owner.uid.clone(), replicas.unwrap_or(1).into());
+    let wants = |replicas: Option<i32>| OwnerScale::Wants(owner.uid.clone(), replicas.unwrap_or(1).into());
     let same = |meta: &kube::api::ObjectMeta| meta.uid.as_deref() == Some(owner.uid.as_str());
     match (group, owner.kind.as_str()) {
         ("apps", "ReplicaSet") => {
             let Some(set) = caches.replica_sets.get(&key).filter(|set| same(&set.metadata)) else {
-                return Found::Nowhere;
+                return OwnerScale::Nowhere;
             };
             let Some(above) = controller_of(&set.metadata) else {
                 return wants(set.spec.replicas);
@@ -77,19 +77,19 @@ fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> Found {
             };
             let deployment = caches.deployments.get(&ObjectKey::new(namespace, &named.name));
             let deployment = deployment.filter(|it| it.metadata.uid.as_deref() == Some(above));
-            deployment.map_or(Found::Nowhere, |deployment| {
-                Found::Wants(above.to_owned(), deployment.spec.replicas.unwrap_or(1).into())
+            deployment.map_or(OwnerScale::Nowhere, |deployment| {
+                OwnerScale::Wants(above.to_owned(), deployment.spec.replicas.unwrap_or(1).into())
             })
         }
         ("apps", "StatefulSet") => {
             let set = caches.stateful_sets.get(&key).filter(|set| same(&set.metadata));
-            set.map_or(Found::Nowhere, |set| wants(set.spec.as_ref().and_then(|spec| spec.replicas)))
+            set.map_or(OwnerScale::Nowhere, |set| wants(set.spec.as_ref().and_then(|spec| spec.replicas)))
         }
         ("", "ReplicationController") => {
             let set = caches.replication_controllers.get(&key).filter(|set| same(&set.metadata));
-            set.map_or(Found::Nowhere, |set| wants(set.spec.replicas))
+            set.map_or(OwnerScale::Nowhere, |set| wants(set.spec.replicas))
         }
-        _ => Found::Unknown,
+        _ => OwnerScale::Unknown,
     }
 }
 
@@ -101,8 +101,7 @@ async fn by_scale(
     pod: &Pod,
 ) -> Result<Result<(String, i64), String>, ApiError> {
     let nobody = || format!("found no controllers for pod {:?}", pod.name());
-    let target =
-        ScaleReference { namespace, api_version: &owner.api_version, kind: &owner.kind, name: &owner.name };
+    let target = ScaleReference { namespace, api_version: &owner.api_version, kind: &owner.kind, name: &owner.name };
     match scale_client::get(client, target).await {
         Ok((_, scale)) if scale.metadata.uid.as_deref() == Some(owner.uid.as_str()) => {
             let replicas = scale.spec.and_then(|spec| spec.replicas).unwrap_or(0);
