@@ -186,7 +186,10 @@ scheduling: {nodeSelector: {disk: ssd}, tolerations: [{key: team, operator: Exis
     runs(&k, "classy");
     let refused = |spec: &str| k.run_with("create -f -", &asking("odd", spec, "10m")).refused();
     let missing = refused("runtimeClassName: missing");
-    assert!(missing.contains("pods \"odd\" is forbidden: pod rejected: RuntimeClass \"missing\" not found"), "{missing}");
+    assert!(
+        missing.contains("pods \"odd\" is forbidden: pod rejected: RuntimeClass \"missing\" not found"),
+        "{missing}"
+    );
     let contradiction = refused("runtimeClassName: small\n  nodeSelector: {disk: hdd}");
     assert!(contradiction.contains("conflict: runtimeClass.scheduling.nodeSelector[disk] = ssd"), "{contradiction}");
 }
