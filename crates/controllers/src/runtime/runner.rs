@@ -94,7 +94,7 @@ fn finish<C: Controller>(
     outage: &mut ApiOutage,
     Reconciled { key, took, result }: Reconciled<C::Key>,
 ) -> ReconcileResult {
-    let is_news = outage.observe(C::NAME, result.as_ref().map(drop));
+    let is_news = outage.observe(C::NAME, result.as_ref().map(|_| ()));
     match result {
         Ok(next) => {
             queue.done(key, took, Ok(next));
