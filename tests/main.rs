@@ -6,6 +6,7 @@
 mod harness;
 
 mod api_from_pods;
+mod autoscaling;
 mod columns;
 mod examples;
 mod faults;

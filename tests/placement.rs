@@ -143,6 +143,58 @@ fn the_more_important_pod_gets_the_room_of_the_less_important() {
 }
 
 #[test]
+fn preemption_deletes_no_more_pods_than_it_needs() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    k.create("apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: high}\nvalue: 1000\n");
+    let allocatable = k.value("node here", "{.status.allocatable.cpu}");
+    let millis: u32 = match allocatable.strip_suffix('m') {
+        Some(millis) => millis.parse().unwrap(),
+        None => allocatable.parse::<u32>().unwrap() * 1000,
+    };
+    for name in ["a", "b", "c"] {
+        k.create(&asking(name, "", &format!("{}m", millis * 26 / 100)));
+        runs(&k, name);
+    }
+    k.create(&asking("high", "priorityClassName: high", &format!("{}m", millis * 30 / 100)));
+    runs(&k, "high");
+    let left = k.ok("get pods -o name");
+    assert_eq!(left.lines().count(), 3, "one made room: {left}");
+    let events = eventually("its event appears", || {
+        Some(k.ok("get events --field-selector reason=Preempted -o name")).filter(|events| !events.is_empty())
+    });
+    assert_eq!(events.lines().count(), 1, "{events}");
+}
+
+#[test]
+fn a_runtime_class_says_where_its_pods_run_and_what_they_cost() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    k.create(
+        "
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: small}
+handler: mainstay
+overhead: {podFixed: {cpu: 10m}}
+scheduling: {nodeSelector: {disk: ssd}, tolerations: [{key: team, operator: Exists}]}
+",
+    );
+    k.create(&asking("classy", "runtimeClassName: small", "10m"));
+    let spec = k.value("pod classy", "{.spec.overhead.cpu} {.spec.nodeSelector.disk} {.spec.tolerations[0].key}");
+    assert_eq!(spec, "10m ssd team");
+    why(&k, "classy", "didn't match Pod's node affinity/selector");
+    k.ok("label node here disk=ssd");
+    runs(&k, "classy");
+    let refused = |spec: &str| k.run_with("create -f -", &asking("odd", spec, "10m")).refused();
+    let missing = refused("runtimeClassName: missing");
+    assert!(
+        missing.contains("pods \"odd\" is forbidden: pod rejected: RuntimeClass \"missing\" not found"),
+        "{missing}"
+    );
+    let contradiction = refused("runtimeClassName: small\n  nodeSelector: {disk: hdd}");
+    assert!(contradiction.contains("conflict: runtimeClass.scheduling.nodeSelector[disk] = ssd"), "{contradiction}");
+}
+
+#[test]
 fn the_scheduler_can_be_asked_and_told() {
     let k = Kubectl::with_pods(Version::V1_32);
     k.create(&asking("p", "", "10m"));
@@ -167,8 +219,13 @@ fn the_scheduler_can_be_asked_and_told() {
     runs(&k, "after"); // the machine offers itself again
     assert_eq!(k.value("pod p", "{.status.containerStatuses[0].restartCount}"), "0", "what runs, runs on");
     let metrics = k.ok("get --raw /metrics");
-    for name in ["offers_received_total", "offers_used_total", "pods_pending 1", "bind_latency_seconds_count"] {
+    for name in ["offers_received_total", "offers_used_total", "bind_latency_seconds_count"] {
         assert!(metrics.contains(&format!("mainstay_scheduler_{name}")), "{name}");
+    }
+    for line in
+        ["scheduler_pending_pods{queue=\"unschedulable\"} 1", "scheduler_schedule_attempts_total{result=\"scheduled\"}"]
+    {
+        assert!(metrics.contains(line), "{line}");
     }
     assert!(k.refused("get --raw /debug/scheduler/nothing").contains("NotFound"));
     let machine = k.refused("get --raw /debug/scheduler/podqueue --as system:node:here --as-group system:nodes");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Kubectl, eventually},
+    harness::{Kubectl, Version, eventually},
     with_each_kubectl,
 };
 
@@ -161,4 +161,12 @@ fn what_cannot_be_had_is_refused_by_field(k: &Kubectl) {
     assert_eq!(k.value("service kube-dns -n kube-system", "{.spec.clusterIP}"), "10.96.0.10");
     k.ok("delete service kube-dns -n kube-system");
     eventually("DNS comes back", || (k.run("get service kube-dns -n kube-system").code == 0).then_some(()));
+}
+
+#[test]
+fn the_range_of_services_is_a_ready_service_cidr() {
+    let k = Kubectl::start(Version::V1_32);
+    let path = "{.spec.cidrs[0]} {range .status.conditions[*]}{.type}={.status}: {.message}{end}";
+    let expected = "10.96.0.0/16 Ready=True: Kubernetes default Service CIDR is ready";
+    eventually("it says so", || (k.value("servicecidr kubernetes", path) == expected).then_some(()));
 }

@@ -45,7 +45,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let handler = Arc::new(Handler::new(api, stop.clone()));
     let admin = client::internal(handler.clone(), "bench");
     let controllers = client::internal(handler.clone(), "controllers");
-    let settings = mainstay_controllers::Settings { root_ca: String::new() };
+    let settings = mainstay_controllers::Settings { root_ca: String::new(), ..Default::default() };
     let controllers = tokio::spawn(mainstay_controllers::run(controllers, settings, stop.clone()));
     for namespace in ["default", "kube-node-lease"] {
         load::create_namespace(&admin, namespace).await?;

@@ -11,12 +11,17 @@
 //! * [`node_lifecycle`]: heartbeats, conditions and taints of nodes
 //! * [`services`]: endpoints of Services, and drain acknowledgements
 //! * [`volumes`]: binds claims, and provisions and reclaims volumes
+//! * [`certificates`]: approves and signs certificate requests; [`expiry`]: deletes old Events and tokens
+//! * [`autoscaling`]: scales workloads by metrics
 //! * [`workloads`]: Deployments, StatefulSets, DaemonSets, Jobs and what belongs to them
 //!
 //! With a store that several servers share, one of them runs these controllers at a time. Should two ever overlap,
 //! creates collide by name as far as [`names`] says, deletes carry the uid (and the version that was judged), and every
 //! other write carries a version: whoever comes second is refused and reconciles again.
 
+mod autoscaling;
+mod certificates;
+mod expiry;
 mod garbage_collector;
 mod manager;
 mod names;
@@ -29,5 +34,7 @@ mod services;
 mod volumes;
 mod workloads;
 
+pub use certificates::{CertificateAuthority, CertificateRequest, Signer};
+pub use expiry::{ExpiringKind, ExpirySweeper, SweepError};
 pub use manager::{Settings, run, run_with_metrics};
 pub use runtime::{ControllerMetrics, metrics::Registry};

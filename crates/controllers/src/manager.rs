@@ -6,6 +6,10 @@ use kube::Client;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    autoscaling, certificates,
+    certificates::CertificateAuthority,
+    expiry,
+    expiry::ExpirySweeper,
     garbage_collector, namespace, namespace_defaults, node_lifecycle,
     objects::replica_set::{ReplicaSet, ReplicationController},
     runtime::{Context, ControllerMetrics, EventRecorder, Runnable},
@@ -16,16 +20,26 @@ use crate::{
     },
 };
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Settings {
     /// The certificate authority of the API server, as PEM.
     pub root_ca: String,
+    /// Signs certificates; without one, nobody here answers certificate requests.
+    pub certificate_authority: Option<Arc<dyn CertificateAuthority>>,
+    /// Deletes what has expired; without one, nothing expires.
+    pub expiry_sweeper: Option<Arc<dyn ExpirySweeper>>,
 }
 
 /// Every controller there is. Each receives changes of the caches from here on, before any cache is filled.
 fn controllers(context: &Arc<Context>, settings: &Settings) -> Vec<Runnable> {
     let services = ServiceContext::new(context);
-    vec![
+    let authority = settings.certificate_authority.clone();
+    let sweeper = settings.expiry_sweeper.clone();
+    let of_server = [
+        authority.map(|authority| certificates::controller(context, authority)),
+        sweeper.map(|sweeper| expiry::controller(context, sweeper)),
+    ];
+    let mut controllers = vec![
         namespace::controller(context),
         namespace_defaults::controller(context, settings.root_ca.as_str().into()),
         garbage_collector::controller(context),
@@ -42,6 +56,7 @@ fn controllers(context: &Arc<Context>, settings: &Settings) -> Vec<Runnable> {
         disruption::controller(context),
         disruption::stale_condition::controller(context),
         pod_gc::controller(context),
+        autoscaling::controller(context),
         services::slices::controller(&services),
         services::endpoints::controller(&services),
         services::mirror::controller(&services),
@@ -49,7 +64,9 @@ fn controllers(context: &Arc<Context>, settings: &Settings) -> Vec<Runnable> {
         volumes::claims::controller(context),
         volumes::volume_lifecycle::controller(context),
         volumes::ephemeral::controller(context),
-    ]
+    ];
+    controllers.extend(of_server.into_iter().flatten());
+    controllers
 }
 
 /// Runs all controllers until asked to stop, and returns when they have; nobody sees their metrics.

@@ -4,6 +4,7 @@ mod agent;
 mod backup;
 mod cli;
 mod config_file;
+mod controller_ports;
 mod data_dir;
 mod demo;
 mod down;

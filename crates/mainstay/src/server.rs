@@ -15,20 +15,20 @@ use mainstay_files::create_private_dir;
 use mainstay_server::{
     agent_tls::AgentTls,
     api::Api,
-    bootstrap, client, event_expiry,
+    bootstrap, client,
     handler::Handler,
     pki::{
-        self, Pki, PkiError,
+        self, CertificateIssuer, Pki, PkiError,
         renewal::{CertificateRenewer, NodeCertificates},
     },
     serve::{self, Audience, BindError, Listener},
     settings::Settings,
-    signer::{self, Authorities},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     cli::ServerOptions,
+    controller_ports::{ServerAuthority, StoreSweeper},
     exit::Exit,
     machine::Ranges,
     rivals,
@@ -133,7 +133,11 @@ impl Server {
         };
         bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
         let stop_working = CancellationToken::new();
-        let controllers = mainstay_controllers::Settings { root_ca: pki.ca.clone() };
+        let controllers = mainstay_controllers::Settings {
+            root_ca: pki.ca.clone(),
+            certificate_authority: Some(Arc::new(ServerAuthority(CertificateIssuer::new(&pki)))),
+            expiry_sweeper: Some(Arc::new(StoreSweeper(handler.clone()))),
+        };
         Ok(Self {
             store_dir: store_dir::locate(&data_dir, options.place.store_dir.as_deref()),
             data_dir,
@@ -189,9 +193,6 @@ impl Server {
         let (opened, ended) = (self.opened.clone(), self.stop_working.clone());
         work.spawn(async move { opened.upkeep(ended).await });
         work.spawn(bootstrap::keep(self.handler.clone(), self.advertised, self.stop_working.clone()));
-        work.spawn(event_expiry::run(self.handler.clone(), self.stop_working.clone()));
-        let authorities = Authorities::of(&self.pki);
-        work.spawn(signer::run(self.handler.clone(), authorities, self.stop_working.clone()));
         let renewer = CertificateRenewer::new(self.pki.clone(), self.kubeconfig, self.url, self.local_node);
         work.spawn(renewer.run(self.stop_working.clone()));
         let rival = matches!(self.opened, Opened::Etcd(_)).then(|| self.advertised.to_string());

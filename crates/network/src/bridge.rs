@@ -176,7 +176,7 @@ impl Bridge {
     /// Removes what belongs to none of these sandboxes. Those that are being attached must be among them.
     pub async fn retain(&self, live: &BTreeSet<String>) -> Result<()> {
         let mut state = self.state.lock().await;
-        let dead: Vec<String> = state.journal.held().keys().filter(|held| !live.contains(*held)).cloned().collect();
+        let dead: Vec<String> = state.journal.leases().keys().filter(|held| !live.contains(*held)).cloned().collect();
         let handle = &self.netlink.handle;
         if let Some(bridge) = links::find_link(handle, &self.name).await? {
             let keep: BTreeSet<String> = live.iter().map(|s| host_end(&self.settings.instance, s)).collect();
@@ -255,13 +255,13 @@ impl Bridge {
         if state.ready.is_empty() && links::find_link(&self.netlink.handle, &self.name).await?.is_none() {
             return Ok(()); // no pod yet
         }
-        let batch = bridge_nat::table_batch(&self.name, self.settings.cluster, state.journal.held().values());
+        let batch = bridge_nat::table_batch(&self.name, self.settings.cluster, state.journal.leases().values());
         if state.nat_batch.as_ref() == Some(&batch) {
             return Ok(());
         }
         match bridge_nat::replace_table(batch.clone()).await {
             Ok(()) => {}
-            Err(error) if state.journal.held().values().any(|lease| !lease.ports.is_empty()) => return Err(error),
+            Err(error) if state.journal.leases().values().any(|lease| !lease.ports.is_empty()) => return Err(error),
             // Pods still reach each other and the machine.
             Err(error) => tracing::warn!(
                 error = error.chain(),

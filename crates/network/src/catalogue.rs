@@ -56,6 +56,9 @@ pub struct Service {
     pub through_user_space: bool,
     /// `publishNotReadyAddresses`
     pub publish_not_ready: bool,
+    /// Labelled `service.kubernetes.io/service-proxy-name` or `service.kubernetes.io/headless`: another proxy forwards
+    /// its connections, or nobody does. It has its names in DNS all the same.
+    pub has_other_proxy: bool,
     /// Consul tags: `<tag>.<service>.service.<datacentre>.<domain>`.
     pub tags: Vec<Arc<str>>,
 }

@@ -99,7 +99,7 @@ impl Journal {
         self.pages.range
     }
 
-    pub fn held(&self) -> &BTreeMap<String, Lease> {
+    pub fn leases(&self) -> &BTreeMap<String, Lease> {
         &self.pages.held
     }
 
@@ -248,11 +248,11 @@ mod tests {
         std::fs::write(dir.path().join("filler"), vec![0; 1 << 20]).unwrap_err();
         let refused = journal.take("c", range(), &[]);
         let returned = journal.give_back(&["a".into()]);
-        let held: Vec<String> = journal.held().keys().cloned().collect();
-        let stale = Journal::open(dir.path().join("j")).held().len();
+        let held: Vec<String> = journal.leases().keys().cloned().collect();
+        let stale = Journal::open(dir.path().join("j")).leases().len();
         std::fs::remove_file(dir.path().join("filler")).unwrap();
         let next = take(&mut journal, "d");
-        let written = Journal::open(dir.path().join("j")).held().len();
+        let written = Journal::open(dir.path().join("j")).leases().len();
         assert!(std::process::Command::new("umount").arg(dir.path()).status().unwrap().success());
         assert!(matches!(refused, Err(JournalError::Write { .. })), "{refused:?}");
         assert!(returned.is_ok(), "{returned:?}");
@@ -267,7 +267,7 @@ mod tests {
         let first = take(&mut journal, "a");
         let port = HostPort { protocol: Protocol::Tcp, host_ip: None, host_port: 80, pod_port: 8080 };
         assert_eq!(journal.take("a", range(), std::slice::from_ref(&port)).unwrap().address.octets()[3], first);
-        assert_eq!(Journal::open(dir.path().join("j")).held()["a"].ports, [port]);
+        assert_eq!(Journal::open(dir.path().join("j")).leases()["a"].ports, [port]);
     }
 
     #[test]

@@ -13,12 +13,13 @@ use std::{
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::PostParams};
+use mainstay_events::EventNote;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
     core::view::PodKey,
-    event_recorder::{EventRecorder, EventType, PodEvent},
+    event_recorder::{EventRecorder, PodEvent},
 };
 
 const PLACEMENTS: &str = "/apis/mainstay.dev/v1/placements";
@@ -184,9 +185,7 @@ impl Binder {
         match pods.create_subresource::<_, Value>("binding", &request.pod.name, &body, &binding).await {
             Ok(_) => {
                 let (pod, uid, message) = (request.pod.clone(), request.uid.clone(), request.message());
-                self.event_recorder
-                    .record(&PodEvent { pod, uid, type_: EventType::Normal, reason: "Scheduled", message })
-                    .await;
+                self.event_recorder.record(PodEvent { pod, uid, note: EventNote::normal("Scheduled", message) });
                 BindResult::Bound { version: 0 }
             }
             Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {

@@ -1,8 +1,12 @@
-//! Metrics of the scheduler. Labels are enums, so that the number of series is known.
+//! Metrics of the scheduler: upstream's where it has them (`scheduler_*`), and those of offers (`mainstay_scheduler_*`).
+//!
+//! Labels are enums, so that the number of series is known.
+
+use std::fmt;
 
 pub use prometheus_client::registry::Registry;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeLabelValue},
+    encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder},
     metrics::{
         counter::Counter,
         family::Family,
@@ -35,11 +39,40 @@ pub enum ReconcileKind {
     Explicit,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Decision {
+/// The result of an attempt to schedule a pod, as upstream's label has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScheduleResult {
     Scheduled,
     Unschedulable,
-    Preempting,
+}
+
+impl EncodeLabelValue for ScheduleResult {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Unschedulable => "unschedulable",
+        }
+        .encode(encoder)
+    }
+}
+
+/// Where a pod waits, as upstream's label has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PendingQueue {
+    /// To be tried now, or when its backoff is over.
+    Active,
+    /// Until something changes.
+    Unschedulable,
+}
+
+impl EncodeLabelValue for PendingQueue {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        match self {
+            Self::Active => "active",
+            Self::Unschedulable => "unschedulable",
+        }
+        .encode(encoder)
+    }
 }
 
 /// The result of a binding.
@@ -65,8 +98,13 @@ struct ReconcileLabels {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DecisionLabels {
-    result: Decision,
+struct AttemptLabels {
+    result: ScheduleResult,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PendingLabels {
+    queue: PendingQueue,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -81,14 +119,16 @@ pub struct Metrics {
     pub offers_used: Counter,
     pub offers_expired: Counter,
     pub offers_viable: Gauge,
-    pub pods_pending: Gauge,
+    pub preemption_attempts: Counter,
+    pub preemption_victims: Histogram,
     pub refusals: Counter,
     pub queue_wait: Histogram,
     pub bind_latency: Histogram,
-    pub decide_latency: Histogram,
+    pub algorithm_duration: Histogram,
     pub reconcile_latency: Histogram,
     declined: Family<DeclineLabels, Counter>,
-    decisions: Family<DecisionLabels, Counter>,
+    pending_pods: Family<PendingLabels, Gauge>,
+    schedule_attempts: Family<AttemptLabels, Counter>,
     binds: Family<BindLabels, Counter>,
     reconcile_requested: Family<ReconcileLabels, Counter>,
     reconcile_executed: Family<ReconcileLabels, Counter>,
@@ -104,14 +144,16 @@ impl Metrics {
             offers_used: Counter::default(),
             offers_expired: Counter::default(),
             offers_viable: Gauge::default(),
-            pods_pending: Gauge::default(),
+            preemption_attempts: Counter::default(),
+            preemption_victims: Histogram::new(exponential_buckets(1.0, 2.0, 7)),
             refusals: Counter::default(),
             queue_wait: seconds(),
             bind_latency: seconds(),
-            decide_latency: seconds(),
+            algorithm_duration: seconds(),
             reconcile_latency: seconds(),
             declined: Family::default(),
-            decisions: Family::default(),
+            pending_pods: Family::default(),
+            schedule_attempts: Family::default(),
             binds: Family::default(),
             reconcile_requested: Family::default(),
             reconcile_executed: Family::default(),
@@ -127,13 +169,10 @@ impl Metrics {
         );
         own.register("offers_expired", "Offers that were not renewed in time", metrics.offers_expired.clone());
         own.register("offers_viable", "Nodes with a valid offer", metrics.offers_viable.clone());
-        own.register("pods_pending", "Pods in the scheduling queue", metrics.pods_pending.clone());
         own.register("refusals", "Pods that nodes refused", metrics.refusals.clone());
-        own.register("decisions", "Attempts to schedule a pod, by result", metrics.decisions.clone());
         own.register("binds", "Bindings, by result", metrics.binds.clone());
         own.register("queue_wait_seconds", "Time a pod was active in the scheduling queue", metrics.queue_wait.clone());
         own.register("bind_latency_seconds", "Time of a batch of bindings", metrics.bind_latency.clone());
-        own.register("decide_latency_seconds", "Time to schedule a batch of pods", metrics.decide_latency.clone());
         own.register("reconciliation_requested", "Reconciliations requested", metrics.reconcile_requested.clone());
         own.register("reconciliation_executed", "Reconciliations done", metrics.reconcile_executed.clone());
         own.register(
@@ -142,6 +181,16 @@ impl Metrics {
             metrics.reconcile_cancelled.clone(),
         );
         own.register("reconciliation_latency_seconds", "Time of a reconciliation", metrics.reconcile_latency.clone());
+        let upstream = registry.sub_registry_with_prefix("scheduler");
+        upstream.register("pending_pods", "Pods in the scheduling queue", metrics.pending_pods.clone());
+        upstream.register("schedule_attempts", "Attempts to schedule a pod", metrics.schedule_attempts.clone());
+        upstream.register("preemption_attempts", "Preemptions", metrics.preemption_attempts.clone());
+        upstream.register("preemption_victims", "Pods that a preemption deletes", metrics.preemption_victims.clone());
+        upstream.register(
+            "scheduling_algorithm_duration_seconds",
+            "Time to schedule a batch of pods",
+            metrics.algorithm_duration.clone(),
+        );
         metrics
     }
 
@@ -149,8 +198,20 @@ impl Metrics {
         self.declined.get_or_create(&DeclineLabels { reason }).inc_by(times);
     }
 
-    pub fn record_decision(&self, result: Decision) {
-        self.decisions.get_or_create(&DecisionLabels { result }).inc();
+    pub fn record_attempt(&self, result: ScheduleResult) {
+        self.schedule_attempts.get_or_create(&AttemptLabels { result }).inc();
+    }
+
+    /// A pod could not be scheduled, and others are deleted for it.
+    pub fn record_preemption(&self, victims: usize) {
+        self.record_attempt(ScheduleResult::Unschedulable);
+        self.preemption_attempts.inc();
+        self.preemption_victims.observe(victims as f64);
+    }
+
+    pub fn set_pending(&self, queue: PendingQueue, pods: usize) {
+        let pending = self.pending_pods.get_or_create(&PendingLabels { queue });
+        pending.set(i64::try_from(pods).unwrap_or(i64::MAX));
     }
 
     pub fn record_bind(&self, result: BindOutcome) {
@@ -188,7 +249,9 @@ mod tests {
         let metrics = Metrics::register(&mut registry);
         metrics.offers_received.inc();
         metrics.record_declined(DeclineReason::Resources, 3);
-        metrics.record_decision(Decision::Scheduled);
+        metrics.record_attempt(ScheduleResult::Scheduled);
+        metrics.record_preemption(2);
+        metrics.set_pending(PendingQueue::Unschedulable, 7);
         metrics.record_bind(BindOutcome::Late);
         metrics.record_reconcile_requested(ReconcileKind::Explicit);
         let mut text = String::new();
@@ -196,7 +259,11 @@ mod tests {
         for line in [
             "mainstay_scheduler_offers_received_total 1",
             "mainstay_scheduler_offers_declined_total{reason=\"Resources\"} 3",
-            "mainstay_scheduler_decisions_total{result=\"Scheduled\"} 1",
+            "scheduler_schedule_attempts_total{result=\"scheduled\"} 1",
+            "scheduler_schedule_attempts_total{result=\"unschedulable\"} 1",
+            "scheduler_preemption_attempts_total 1",
+            "scheduler_preemption_victims_sum 2",
+            "scheduler_pending_pods{queue=\"unschedulable\"} 7",
             "mainstay_scheduler_binds_total{result=\"Late\"} 1",
             "mainstay_scheduler_reconciliation_requested_total{kind=\"Explicit\"} 1",
         ] {

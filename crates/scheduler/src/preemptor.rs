@@ -10,11 +10,12 @@ use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
+use mainstay_events::EventNote;
 use serde_json::json;
 
 use crate::{
     core::view::PodKey,
-    event_recorder::{EventRecorder, EventType, PodEvent, SCHEDULER},
+    event_recorder::{EventRecorder, PodEvent, SCHEDULER},
 };
 
 /// A pod, the node that it is nominated for, and the victims there.
@@ -70,9 +71,7 @@ impl Preemptor {
             }
             let (pod, uid) = (victim.clone(), victim_uid.clone());
             let message = format!("Preempted by pod {} on node {node}", preemption.uid);
-            self.event_recorder
-                .record(&PodEvent { pod, uid, type_: EventType::Normal, reason: "Preempted", message })
-                .await;
+            self.event_recorder.record(PodEvent { pod, uid, note: EventNote::normal("Preempted", message) });
         }
         true
     }

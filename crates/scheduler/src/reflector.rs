@@ -149,11 +149,21 @@ where
     pub async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(async {
             let mut retries = RetryState::new(RETRY_BACKOFF);
-            let mut resume_from = None;
+            let (mut resume_from, mut failing) = (None, false);
             loop {
-                match self.list_and_watch(&mut resume_from).await {
+                let before = resume_from;
+                let result = self.list_and_watch(&mut resume_from).await;
+                if failing && (result.is_ok() || resume_from != before) {
+                    failing = false;
+                    tracing::info!(path = self.path, "list and watch work again");
+                }
+                match result {
                     Ok(()) => retries.reset(),
                     Err(error) => {
+                        // A watch that ends is routine; one outage is one warning.
+                        if matches!(error, ReflectorError::Send(_)) && !std::mem::replace(&mut failing, true) {
+                            tracing::warn!(path = self.path, ?error, "cannot list or watch; retrying");
+                        }
                         if matches!(error, ReflectorError::Expired(_) | ReflectorError::Decode(_)) {
                             resume_from = None;
                         }

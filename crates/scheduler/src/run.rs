@@ -52,7 +52,9 @@ pub async fn run(client: Client, settings: Settings, metrics: Metrics, handle: H
     reflectors.start("/api/v1/persistentvolumeclaims", SchedulerEvent::Claims);
     reflectors.start("/api/v1/persistentvolumes", SchedulerEvent::Volumes);
     reflectors.start("/apis/storage.k8s.io/v1/storageclasses", SchedulerEvent::StorageClasses);
-    let executor = Arc::new(Executor::new(client));
+    let (event_recorder, writer) = EventRecorder::new();
+    tasks.spawn(writer.run(client.clone(), stop.clone()));
+    let executor = Arc::new(Executor::new(client, event_recorder));
     let (_registration, mut debug_requests) = handle.register();
     let mut state = SchedulerState::new(settings, metrics, Instant::now().into_std());
     let mut buffer = Vec::new();
@@ -129,8 +131,7 @@ struct Executor {
 }
 
 impl Executor {
-    fn new(client: Client) -> Self {
-        let event_recorder = EventRecorder::new(client.clone());
+    fn new(client: Client, event_recorder: EventRecorder) -> Self {
         Self {
             binder: Binder::new(client.clone(), event_recorder.clone()),
             status_writer: StatusWriter::new(client.clone(), event_recorder.clone()),
@@ -155,7 +156,7 @@ impl Executor {
                 let done = self.status_writer.write(&update).await;
                 SchedulerEvent::StatusWritten { update, done }
             }
-            Action::RecordEvent(event) => return self.event_recorder.record(&event).await,
+            Action::RecordEvent(event) => return self.event_recorder.record(event),
             Action::ClearNomination { pod, uid } => return self.preemptor.clear_nomination(&pod, &uid).await,
             Action::DeleteOffer { node, version } => return self.delete_offer(&node, version).await,
             Action::Relist { .. } => return,

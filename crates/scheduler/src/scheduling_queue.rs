@@ -220,6 +220,11 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq + Hash> SchedulingQueue<K, C> {
         !self.unschedulable.is_empty()
     }
 
+    /// How many pods wait for something to change.
+    pub fn unschedulable_count(&self) -> usize {
+        self.unschedulable.values().map(|pods| pods.len()).sum()
+    }
+
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -15,11 +15,12 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use mainstay_events::EventNote;
 use serde_json::json;
 
 use crate::{
     core::view::PodKey,
-    event_recorder::{EventRecorder, EventType, PodEvent},
+    event_recorder::{EventRecorder, PodEvent},
 };
 
 /// Shortest time between two writes about one pod.
@@ -169,9 +170,7 @@ impl StatusWriter {
         }
         if failure.reason == "Unschedulable" {
             let (pod, uid, message) = (pod.clone(), uid.clone(), failure.message.clone());
-            self.event_recorder
-                .record(&PodEvent { pod, uid, type_: EventType::Warning, reason: "FailedScheduling", message })
-                .await;
+            self.event_recorder.record(PodEvent { pod, uid, note: EventNote::warning("FailedScheduling", message) });
         }
         true
     }

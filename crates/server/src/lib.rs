@@ -10,7 +10,7 @@
 //! 7. back in [`http`](mod@http): the reply, or a `Status` for every refusal
 //!
 //! Beside the resources: [`documents`] (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
-//! [`placement`] (pods onto nodes), [`background`] (bootstrap objects, certificate signer, event expiry), [`pki`]
+//! [`placement`] (pods onto nodes), [`background`] (bootstrap objects, expiry), [`pki`]
 //! (certificate authorities) and [`client`] (a `kube::Client` within the process).
 
 mod admission;
@@ -29,7 +29,7 @@ pub mod relay;
 pub mod settings;
 mod verbs;
 
-pub use background::{bootstrap, event_expiry, signer};
+pub use background::{bootstrap, event_expiry};
 pub use documents::debug;
 pub use objects::keys::volatile_prefixes;
 pub use relay::agent_tls;

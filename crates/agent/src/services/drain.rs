@@ -130,6 +130,7 @@ mod tests {
             hold: mainstay_network::catalogue::HOLD,
             through_user_space: false,
             publish_not_ready,
+            has_other_proxy: false,
             tags: vec![],
         }
     }

@@ -72,6 +72,8 @@ struct ClientIp {
     timeout_seconds: Option<u64>,
 }
 
+/// Labels, whatever their value, of Services that kube-proxy leaves alone.
+const OTHER_PROXY: [&str; 2] = ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"];
 /// Upstream's three hours.
 const AFFINITY: u64 = 10_800;
 
@@ -98,6 +100,7 @@ impl From<&Service> for catalogue::Service {
             hold: wishes.hold.unwrap_or(HOLD),
             through_user_space: wishes.path == Path::User,
             publish_not_ready: spec.publish_not_ready_addresses,
+            has_other_proxy: service.metadata.labels.iter().flatten().any(|(key, _)| OTHER_PROXY.contains(&&**key)),
             tags: wishes.tags.iter().map(|tag| tag.as_str().into()).collect(),
         }
     }

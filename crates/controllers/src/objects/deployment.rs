@@ -100,9 +100,9 @@ impl Deployment {
     }
 
     /// How many pods more than wanted, and how many fewer, an update may have.
-    pub fn leeway(&self) -> Leeway {
+    pub fn leeway(&self) -> RolloutLimits {
         if self.is_recreate() {
-            return Leeway::default();
+            return RolloutLimits::default();
         }
         let replicas = self.spec.replicas.unwrap_or(1).max(0);
         let update = self.spec.strategy.rolling_update.clone().unwrap_or_default();
@@ -114,12 +114,12 @@ impl Deployment {
         let (surge, unavailable) = (count(update.max_surge, Round::Up), count(update.max_unavailable, Round::Down));
         // Small shares may both come to nothing; then nothing could ever move.
         let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
-        Leeway { surge, unavailable: unavailable.min(replicas) }
+        RolloutLimits { surge, unavailable: unavailable.min(replicas) }
     }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Leeway {
+pub struct RolloutLimits {
     pub surge: i32,
     pub unavailable: i32,
 }
@@ -136,7 +136,7 @@ mod tests {
             } },
         }))
         .unwrap();
-        let Leeway { surge, unavailable } = deployment.leeway();
+        let RolloutLimits { surge, unavailable } = deployment.leeway();
         (surge, unavailable)
     }
 

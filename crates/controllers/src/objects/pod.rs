@@ -2,12 +2,17 @@
 //!
 //! Read straight from the API's bytes: what is not named here is neither parsed nor kept.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{self as core, Affinity, ContainerStatus, PodCondition},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+    apimachinery::pkg::{
+        api::resource::Quantity as ApiQuantity,
+        apis::meta::v1::{ObjectMeta, Time},
+    },
 };
-use mainstay_api::{narrow, narrow::or_default};
+use mainstay_api::{narrow, narrow::or_default, quantity::Quantity};
 use serde::{Deserialize, Deserializer};
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -46,10 +51,14 @@ pub struct Spec {
     pub containers: Vec<Container>,
 }
 
-/// What of a container can be reached.
+/// What of a container can be reached, and what it requests.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
+    pub name: String,
+    /// By resource, in thousandths of its unit.
+    #[serde(rename = "resources", deserialize_with = "requests")]
+    pub requests: BTreeMap<String, i64>,
     #[serde(deserialize_with = "or_default")]
     pub ports: Vec<Port>,
     /// `Always` if an init container goes on running.
@@ -83,6 +92,18 @@ pub struct Status {
     pub pod_ip: String,
     #[serde(default, rename = "hostIP")]
     pub host_ip: String,
+}
+
+/// The requests of a container's resources. An amount that cannot be read is none.
+fn requests<'de, D: Deserializer<'de>>(resources: D) -> Result<BTreeMap<String, i64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Resources {
+        #[serde(default, deserialize_with = "or_default")]
+        requests: BTreeMap<String, ApiQuantity>,
+    }
+    let Some(resources) = Option::<Resources>::deserialize(resources)? else { return Ok(BTreeMap::new()) };
+    let milli = |amount: ApiQuantity| i64::try_from(Quantity::parse(&amount.0).ok()?.as_milli()).ok();
+    Ok(resources.requests.into_iter().filter_map(|(name, amount)| Some((name, milli(amount)?))).collect())
 }
 
 /// The one node that an affinity names. Whatever else it says is passed over.

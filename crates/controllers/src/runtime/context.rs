@@ -6,7 +6,9 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, StatefulSet},
+    autoscaling::v2::HorizontalPodAutoscaler,
     batch::v1::{CronJob, Job},
+    certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim},
     discovery::v1::EndpointSlice,
@@ -73,6 +75,8 @@ caches! {
     services: Service;
     slices: EndpointSlice;
     endpoints: Endpoints;
+    autoscalers: HorizontalPodAutoscaler;
+    certificate_requests: CertificateSigningRequest;
 }
 
 /// Where the time comes from, so that tests can set it.

@@ -29,6 +29,15 @@ impl ApiError {
         matches!(&self.source, kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 422))
     }
 
+    /// Whether the API did not answer, or not as an API that works does. Says nothing about the object.
+    pub fn is_unavailable(&self) -> bool {
+        match &self.source {
+            kube::Error::Api(status) => status.code >= 500 || status.code == 429,
+            kube::Error::SerdeError(_) | kube::Error::BuildRequest(_) => false,
+            _ => true,
+        }
+    }
+
     /// Whether nothing can be created because the namespace is being deleted.
     pub fn is_namespace_terminating(&self) -> bool {
         is_namespace_terminating(&self.source)

@@ -52,13 +52,13 @@ pub struct MetadataWatch {
     client: Client,
     discovery: Arc<DiscoveryCache>,
     subscribers: Mutex<Arc<Vec<Subscriber>>>,
-    watched: Mutex<HashMap<(String, String), Watched>>,
+    watched: Mutex<HashMap<(String, String), WatchedResource>>,
     synced: watch::Sender<bool>,
     /// Counts discoveries that added resources.
     added: watch::Sender<u64>,
 }
 
-struct Watched {
+struct WatchedResource {
     resource: Arc<ServerResource>,
     stop: CancellationToken,
     listed: bool,
@@ -141,7 +141,7 @@ impl MetadataWatch {
                     None => {}
                 }
                 let stop = stop.child_token();
-                let entry = Watched { resource: resource.clone(), stop: stop.clone(), listed: false };
+                let entry = WatchedResource { resource: resource.clone(), stop: stop.clone(), listed: false };
                 watched.insert(key, entry);
                 tasks.spawn(self.clone().watch_resource(resource.clone(), stop));
                 added = true;

@@ -8,6 +8,7 @@
 //! * [`discovery`]: which resources the server has; [`metadata_watch`]: metadata of the objects of all of them
 //! * [`index`]: objects by another object they name
 //! * [`object_writes`]: creates, deletes and status writes that the caches learn of at once
+//! * [`scale_client`]: the `scale` subresource of any kind
 //! * [`error`]: API calls that failed; [`outage`]: one warning per outage of a list or watch
 //!
 //! To write a controller: implement [`Controller`], write `fn controller(context) -> Runnable` that makes its work
@@ -28,6 +29,7 @@ pub mod queue;
 pub mod reconcile;
 pub mod recorder;
 pub mod runner;
+pub mod scale_client;
 
 pub use cache::{Cache, CachedObject, Change, ObjectKey, controller_of, version_of};
 pub use context::{Caches, Clock, Context, Runnable};

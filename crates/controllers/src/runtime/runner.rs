@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{
-    ApiError, Clock, Controller, ControllerMetrics, WorkQueue, metrics::ReconcileResult, queue::Backoff, reconcile,
+    ApiError, Clock, Controller, ControllerMetrics, WorkQueue, metrics::ReconcileResult, outage::ApiOutage,
+    queue::Backoff, reconcile,
 };
 
 /// After a failure; doubles with every further one.
@@ -49,7 +50,7 @@ pub async fn run<C: Controller>(
     limits: Limits,
     stop: CancellationToken,
 ) {
-    let mut running = FuturesUnordered::new();
+    let (mut running, mut outage) = (FuturesUnordered::new(), ApiOutage::default());
     loop {
         let mut next = None;
         while running.len() < limits.concurrent_reconciles && !stop.is_cancelled() {
@@ -65,7 +66,7 @@ pub async fn run<C: Controller>(
             biased;
             () = stop.cancelled() => break,
             Some(reconciled) = running.next(), if !running.is_empty() => {
-                metrics.count_reconcile(C::NAME, finish::<C>(&queue, limits, reconciled));
+                metrics.count_reconcile(C::NAME, finish::<C>(&queue, limits, &mut outage, reconciled));
             }
             () = queue.changed() => {}
             () = sleep_until(next) => {}
@@ -90,8 +91,10 @@ async fn reconcile_key<C: Controller>(
 fn finish<C: Controller>(
     queue: &WorkQueue<C::Key>,
     limits: Limits,
+    outage: &mut ApiOutage,
     Reconciled { key, took, result }: Reconciled<C::Key>,
 ) -> ReconcileResult {
+    let is_news = outage.observe(C::NAME, result.as_ref().map(|_| ()));
     match result {
         Ok(next) => {
             queue.done(key, took, Ok(next));
@@ -113,7 +116,11 @@ fn finish<C: Controller>(
                 );
                 ReconcileResult::Requeue
             } else {
-                tracing::warn!(controller = C::NAME, ?key, error, ?retry_in, "reconcile failed; retrying");
+                if is_news {
+                    tracing::warn!(controller = C::NAME, ?key, error, ?retry_in, "reconcile failed; retrying");
+                } else {
+                    tracing::debug!(controller = C::NAME, ?key, error, ?retry_in, "reconcile failed; retrying");
+                }
                 ReconcileResult::Error
             }
         }

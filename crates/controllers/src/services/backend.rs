@@ -17,7 +17,7 @@ use crate::objects::{pod::Pod, service::Service};
 
 /// Where a pod is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reached<'a> {
+pub struct PodBackend<'a> {
     pub address: &'a str,
     pub ports: Vec<Port>,
     /// Host ports among them, with the container's port behind each.
@@ -26,12 +26,12 @@ pub struct Reached<'a> {
 
 /// Where a Service reaches a pod; nothing if it does not. Those on nodes whose pods have no addresses of their own
 /// are there only as long as they are ready and stay.
-pub fn reached<'a>(service: &Service, pod: &'a Pod, node: Option<&EndpointNode>) -> Option<Reached<'a>> {
+pub fn reached<'a>(service: &Service, pod: &'a Pod, node: Option<&EndpointNode>) -> Option<PodBackend<'a>> {
     if pod.is_finished() {
         return None;
     }
     let targets = service.spec.ports.iter().filter_map(|port| Some((port, ports::target(pod, port)?)));
-    let mut found = Reached { address: &pod.status.pod_ip, ports: Vec::new(), behind: Vec::new() };
+    let mut found = PodBackend { address: &pod.status.pod_ip, ports: Vec::new(), behind: Vec::new() };
     if node.is_some_and(|node| node.by_host_port) {
         if !answers(pod, node) || pod.is_being_deleted() {
             return None;
@@ -39,15 +39,15 @@ pub fn reached<'a>(service: &Service, pod: &'a Pod, node: Option<&EndpointNode>)
         found.address = &pod.status.host_ip;
         for (port, own) in targets {
             if let Some(number) = ports::host_port(pod, ports::protocol(port), own) {
-                found.ports.push(Port::of(port, number));
-                found.behind.push((Port::of(port, number), own));
+                found.ports.push(Port::new(port, number));
+                found.behind.push((Port::new(port, number), own));
             }
         }
         if found.ports.is_empty() && !service.spec.ports.is_empty() {
             return None;
         }
     } else {
-        found.ports.extend(targets.map(|(port, own)| Port::of(port, own)));
+        found.ports.extend(targets.map(|(port, own)| Port::new(port, own)));
     }
     found.ports.sort();
     Some(found).filter(|found| !found.address.is_empty())

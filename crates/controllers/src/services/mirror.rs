@@ -14,7 +14,7 @@ use k8s_openapi::{
 use super::{
     ServiceContext,
     endpoints::is_lock,
-    pack::{self, Frame, Packed, Placed, Wanted, Write},
+    pack::{self, DesiredEndpoint, DesiredEndpoints, SlicePlan, SliceTemplate, Write},
     ports::Port,
     slice_index::SERVICE_NAME,
     slices::{self, MANAGED_BY},
@@ -64,10 +64,11 @@ pub struct World {
     names: Vec<String>,
 }
 
-pub fn plan(world: &World) -> Packed {
+pub fn plan(world: &World) -> SlicePlan {
     let frame = frame(&world.endpoints, world.names.clone());
     let mirrors = world.service.as_ref().is_some_and(|service| !service.selects() && !service.is_alias());
-    let wanted = if mirrors && !skips(&world.endpoints) { wanted(&world.endpoints) } else { Wanted::new() };
+    let wanted =
+        if mirrors && !skips(&world.endpoints) { desired_endpoints(&world.endpoints) } else { DesiredEndpoints::new() };
     pack::pack(&world.slices, wanted, &frame)
 }
 
@@ -76,8 +77,8 @@ fn skips(endpoints: &Endpoints) -> bool {
     labels.and_then(|labels| labels.get(SKIP)).is_some_and(|skip| skip == "true") || is_lock(endpoints)
 }
 
-fn wanted(endpoints: &Endpoints) -> Wanted {
-    let mut wanted = Wanted::new();
+fn desired_endpoints(endpoints: &Endpoints) -> DesiredEndpoints {
+    let mut wanted = DesiredEndpoints::new();
     for subset in endpoints.subsets.iter().flatten() {
         let mut ports: Vec<Port> = subset.ports.iter().flatten().map(Port::from).collect();
         ports.sort();
@@ -90,8 +91,8 @@ fn wanted(endpoints: &Endpoints) -> Wanted {
                 Err(_) => continue,
             };
             let placed = wanted.entry((kind, ports.clone())).or_default();
-            if !placed.iter().any(|other: &Placed| same(&other.endpoint, address)) {
-                placed.push(Placed { endpoint: endpoint(address, ready), since: None });
+            if !placed.iter().any(|other: &DesiredEndpoint| same(&other.endpoint, address)) {
+                placed.push(DesiredEndpoint { endpoint: endpoint(address, ready), since: None });
             }
         }
     }
@@ -113,7 +114,7 @@ fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
     }
 }
 
-fn frame(endpoints: &Endpoints, names: Vec<String>) -> Frame {
+fn frame(endpoints: &Endpoints, names: Vec<String>) -> SliceTemplate {
     let meta = &endpoints.metadata;
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let mut labels = meta.labels.clone().unwrap_or_default();
@@ -121,7 +122,7 @@ fn frame(endpoints: &Endpoints, names: Vec<String>) -> Frame {
     labels.insert(MANAGED_BY.to_owned(), CONTROLLER.to_owned());
     let mut annotations = meta.annotations.clone().unwrap_or_default();
     annotations.remove(LAST_APPLIED);
-    Frame {
+    SliceTemplate {
         namespace: text(&meta.namespace),
         owner: OwnerReference {
             api_version: "v1".to_owned(),

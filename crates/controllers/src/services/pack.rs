@@ -25,17 +25,17 @@ pub const MOST: usize = 100;
 pub const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// Endpoints that are reached at the same ports and addresses of the same kind.
-pub type Wanted = BTreeMap<(&'static str, Vec<Port>), Vec<Placed>>;
+pub type DesiredEndpoints = BTreeMap<(&'static str, Vec<Port>), Vec<DesiredEndpoint>>;
 
 #[derive(Clone, Debug)]
-pub struct Placed {
+pub struct DesiredEndpoint {
     pub endpoint: Endpoint,
     pub since: Option<Timestamp>,
 }
 
 /// What all slices of one owner have in common.
 #[derive(Clone, Debug)]
-pub struct Frame {
+pub struct SliceTemplate {
     pub namespace: String,
     pub owner: OwnerReference,
     pub labels: BTreeMap<String, String>,
@@ -60,7 +60,7 @@ pub enum Write {
 }
 
 #[derive(Debug, PartialEq)]
-pub struct Packed {
+pub struct SlicePlan {
     pub writes: Vec<Write>,
     /// False if there were too few names for what is wanted.
     pub complete: bool,
@@ -80,7 +80,7 @@ impl Draft<'_> {
         MOST - self.endpoints.len()
     }
 
-    fn add(&mut self, placed: Placed) {
+    fn add(&mut self, placed: DesiredEndpoint) {
         self.note(placed.since);
         self.endpoints.push(placed.endpoint);
     }
@@ -95,7 +95,7 @@ fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp
     one.into_iter().chain(other).min()
 }
 
-pub fn pack(existing: &[Arc<EndpointSlice>], mut wanted: Wanted, frame: &Frame) -> Packed {
+pub fn pack(existing: &[Arc<EndpointSlice>], mut wanted: DesiredEndpoints, frame: &SliceTemplate) -> SlicePlan {
     let mut writes = Vec::new();
     let mut groups: BTreeMap<(&str, Vec<Port>), Vec<&Arc<EndpointSlice>>> = BTreeMap::new();
     for slice in existing.iter().filter(|slice| slice.metadata.deletion_timestamp.is_none()) {
@@ -151,12 +151,16 @@ pub fn pack(existing: &[Arc<EndpointSlice>], mut wanted: Wanted, frame: &Frame) 
         }
     }
     writes.extend(empty.iter().map(delete));
-    Packed { writes, complete }
+    SlicePlan { writes, complete }
 }
 
 /// Leaves endpoints where they are, changes what changed, and fills what has room. Returns what found none.
-fn settle<'a>(slices: &[&'a Arc<EndpointSlice>], placed: Vec<Placed>, frame: &Frame) -> (Vec<Draft<'a>>, Vec<Placed>) {
-    let mut missing: Vec<Option<Placed>> = placed.into_iter().map(Some).collect();
+fn settle<'a>(
+    slices: &[&'a Arc<EndpointSlice>],
+    placed: Vec<DesiredEndpoint>,
+    frame: &SliceTemplate,
+) -> (Vec<Draft<'a>>, Vec<DesiredEndpoint>) {
+    let mut missing: Vec<Option<DesiredEndpoint>> = placed.into_iter().map(Some).collect();
     let mut places: HashMap<(String, String), usize> = HashMap::with_capacity(missing.len());
     for (at, placed) in missing.iter().enumerate() {
         if let Some(placed) = placed {
@@ -179,7 +183,7 @@ fn settle<'a>(slices: &[&'a Arc<EndpointSlice>], placed: Vec<Placed>, frame: &Fr
         }
         drafts.push(draft);
     }
-    let mut rest: Vec<Placed> = missing.into_iter().flatten().collect();
+    let mut rest: Vec<DesiredEndpoint> = missing.into_iter().flatten().collect();
     rest.reverse(); // taken from the end
     let mut order: Vec<usize> = (0..drafts.len()).filter(|at| drafts[*at].room() > 0).collect();
     order.sort_by_key(|at| (!drafts[*at].changed, std::cmp::Reverse(drafts[*at].room()), *at));
@@ -194,7 +198,7 @@ fn settle<'a>(slices: &[&'a Arc<EndpointSlice>], placed: Vec<Placed>, frame: &Fr
     (drafts, rest)
 }
 
-fn in_slices(mut rest: Vec<Placed>) -> impl Iterator<Item = Vec<Placed>> {
+fn in_slices(mut rest: Vec<DesiredEndpoint>) -> impl Iterator<Item = Vec<DesiredEndpoint>> {
     std::iter::from_fn(move || {
         let more = rest.split_off(rest.len().min(MOST));
         Some(std::mem::replace(&mut rest, more)).filter(|some| !some.is_empty())
@@ -218,7 +222,7 @@ fn is_placeholder(slice: &EndpointSlice) -> bool {
 }
 
 /// Whether all but its content is as it should be.
-fn fits(slice: &EndpointSlice, frame: &Frame) -> bool {
+fn fits(slice: &EndpointSlice, frame: &SliceTemplate) -> bool {
     let same = |own: &Option<BTreeMap<String, String>>, wanted: &BTreeMap<String, String>| match own {
         Some(own) => own == wanted,
         None => wanted.is_empty(),
@@ -228,7 +232,7 @@ fn fits(slice: &EndpointSlice, frame: &Frame) -> bool {
 }
 
 fn slice(
-    frame: &Frame,
+    frame: &SliceTemplate,
     from: Option<&Arc<EndpointSlice>>,
     ports: Vec<Port>,
     endpoints: Vec<Endpoint>,

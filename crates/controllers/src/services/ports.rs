@@ -20,7 +20,7 @@ pub struct Port {
 }
 
 impl Port {
-    pub fn of(service: &ServicePort, port: i32) -> Self {
+    pub fn new(service: &ServicePort, port: i32) -> Self {
         Self {
             name: service.name.clone().unwrap_or_default(),
             protocol: protocol(service).to_owned(),

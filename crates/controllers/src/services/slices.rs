@@ -14,9 +14,9 @@ use kube::{
 
 use super::{
     ServiceContext,
-    backend::{self, Reached},
+    backend::{self, PodBackend},
     endpoint_node::EndpointNode,
-    pack::{self, Frame, MOST, Packed, Placed, Wanted, Write},
+    pack::{self, DesiredEndpoint, DesiredEndpoints, MOST, SlicePlan, SliceTemplate, Write},
     slice_index::{SERVICE_NAME, service_of},
 };
 use crate::{
@@ -80,28 +80,28 @@ pub fn unused_names(shared: &ServiceContext, namespace: &str, owner: &str, uid: 
     names::unused(owner, uid, taken).take(count / MOST + 8).collect()
 }
 
-pub fn plan(world: &World) -> Packed {
+pub fn plan(world: &World) -> SlicePlan {
     let World { service, pods, nodes, slices, names } = world;
     let frame = frame(service, names.clone());
     if !service.selects() {
-        return pack::pack(slices, Wanted::new(), &Frame { placeholder: false, ..frame });
+        return pack::pack(slices, DesiredEndpoints::new(), &SliceTemplate { placeholder: false, ..frame });
     }
-    let mut wanted = Wanted::new();
+    let mut wanted = DesiredEndpoints::new();
     for pod in pods {
         let node = nodes.get(&pod.spec.node_name);
         // Of a node that is gone it is not known that anything there still answers.
         if node.is_none() && !service.spec.publish_not_ready_addresses {
             continue;
         }
-        let Some(Reached { address, ports, .. }) = backend::reached(service, pod, node) else { continue };
+        let Some(PodBackend { address, ports, .. }) = backend::reached(service, pod, node) else { continue };
         let endpoint = backend::in_slice(service, pod, node, address);
-        wanted.entry(("IPv4", ports)).or_default().push(Placed { endpoint, since: backend::since(pod) });
+        wanted.entry(("IPv4", ports)).or_default().push(DesiredEndpoint { endpoint, since: backend::since(pod) });
     }
     pack::pack(slices, wanted, &frame)
 }
 
-fn frame(service: &Service, names: Vec<String>) -> Frame {
-    Frame {
+fn frame(service: &Service, names: Vec<String>) -> SliceTemplate {
+    SliceTemplate {
         namespace: service.namespace().to_owned(),
         owner: OwnerReference {
             api_version: "v1".to_owned(),
@@ -159,7 +159,7 @@ impl Controller for SliceController {
 }
 
 /// What did not fit into this reconcile has the next one.
-pub fn into_plan(packed: Packed, now: Timestamp) -> Plan<Write, ()> {
+pub fn into_plan(packed: SlicePlan, now: Timestamp) -> Plan<Write, ()> {
     Plan { requeue_at: (!packed.complete).then_some(now), ..Plan::act(packed.writes) }
 }
 

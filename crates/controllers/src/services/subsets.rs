@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    backend::{self, Reached},
+    backend::{self, PodBackend},
     endpoint_node::EndpointNode,
     pack::TRIGGERED,
     ports::Port,
@@ -48,7 +48,7 @@ pub fn plan(
     for pod in pods {
         let node = nodes.get(&pod.spec.node_name);
         let reached = backend::reached(service, pod, node);
-        let Some(Reached { address, ports, behind: host_ports }) = reached else { continue };
+        let Some(PodBackend { address, ports, behind: host_ports }) = reached else { continue };
         if ports.is_empty() && (!service.spec.ports.is_empty() || service.spec.cluster_ip != "None") {
             continue;
         }

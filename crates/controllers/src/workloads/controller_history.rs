@@ -34,7 +34,7 @@ const LONGEST: usize = 63;
 /// Leaves room for the hash in a name.
 const LONGEST_PREFIX: usize = 223;
 
-pub struct Wanted<'a> {
+pub struct RevisionRequest<'a> {
     pub owner: &'a Owner,
     pub annotations: Option<&'a std::collections::BTreeMap<String, String>>,
     pub template: &'a PodTemplateSpec,
@@ -69,7 +69,7 @@ pub enum Write {
 /// Finds or makes the revision of the template. `known` are the owner's revisions; `taken` says whose other
 /// revisions hold a name.
 pub fn find_revision(
-    wanted: &Wanted<'_>,
+    wanted: &RevisionRequest<'_>,
     known: &[Arc<ControllerRevision>],
     taken: impl Fn(&str) -> bool,
 ) -> TemplateRevision {
@@ -147,7 +147,7 @@ fn data(template: &PodTemplateSpec) -> Value {
     json!({ "spec": { "template": template } })
 }
 
-fn make(wanted: &Wanted<'_>, data: &Value, collisions: i32, number: i64) -> ControllerRevision {
+fn make(wanted: &RevisionRequest<'_>, data: &Value, collisions: i32, number: i64) -> ControllerRevision {
     let mut text = data.to_string();
     if collisions > 0 {
         text.push_str(&collisions.to_string());

@@ -13,7 +13,7 @@ pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;
 pub mod disruption;
-mod event_handlers;
+pub mod event_handlers;
 pub mod job;
 mod pod_control;
 pub mod pod_gc;

@@ -35,7 +35,7 @@ impl Cluster {
         let handler = Arc::new(Handler::new(api, stop.clone()));
         let client = client::internal(handler.clone(), "test");
         let controllers = client::internal(handler, "controllers");
-        let settings = Settings { root_ca: ROOT_CA.to_owned() };
+        let settings = Settings { root_ca: ROOT_CA.to_owned(), ..Default::default() };
         let controllers = tokio::spawn(mainstay_controllers::run(controllers, settings, stop.clone()));
         let cluster = Self { client, stop, controllers };
         cluster.namespace("default").await;

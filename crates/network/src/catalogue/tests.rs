@@ -11,6 +11,7 @@ fn service(kind: ServiceKind) -> Service {
         hold: HOLD,
         through_user_space: false,
         publish_not_ready: false,
+        has_other_proxy: false,
         tags: Vec::new(),
     }
 }

@@ -38,6 +38,7 @@ fn pool(backends: &[SocketAddrV4], without_backends: WithoutBackends) -> Backend
         through_user_space: true,
         without_backends,
         internal: None,
+        terminating: Vec::new(),
     }
 }
 

@@ -26,6 +26,9 @@ pub struct Frontend {
 pub struct BackendPool {
     /// Sorted, each once.
     pub backends: Vec<SocketAddrV4>,
+    /// Endpoints that are terminating and still serve. They become the backends when connections were held for a while
+    /// and nothing is ready.
+    pub terminating: Vec<SocketAddrV4>,
     /// Session affinity: a client keeps its backend for so long after its last connection.
     pub affinity: Option<Duration>,
     /// Connections are masqueraded, so that replies come back through this machine.
@@ -50,6 +53,26 @@ pub enum WithoutBackends {
 }
 
 impl BackendPool {
+    /// How long connections are held before terminating endpoints get them: half of the time they are held at all, so
+    /// that a backend that starts soon comes first and nobody is reset before. `None` if there is nothing to wait for.
+    pub fn fallback_delay(&self) -> Option<Duration> {
+        let own = match self.without_backends {
+            WithoutBackends::Hold(hold) if self.backends.is_empty() && !self.terminating.is_empty() => Some(hold / 2),
+            _ => None,
+        };
+        own.or_else(|| self.internal.as_ref()?.fallback_delay())
+    }
+
+    /// Makes terminating endpoints the backends where there are no others.
+    pub fn fall_back(&mut self) {
+        if self.backends.is_empty() {
+            self.backends.clone_from(&self.terminating);
+        }
+        if let Some(internal) = &mut self.internal {
+            internal.fall_back();
+        }
+    }
+
     /// Whether new connections go to the user-space proxy.
     pub fn is_in_user_space(&self) -> bool {
         match self.without_backends {
@@ -67,10 +90,13 @@ pub struct LocalNode<'a> {
     pub zone: Option<&'a str>,
 }
 
-/// All frontends of a Service on this node; none if it has no cluster IP or does not exist.
+/// All frontends of a Service on this node; none if it has no cluster IP, another proxy serves it, or it does not exist.
 pub fn service_frontends(catalogue: &CatalogueState, key: &Key, node: LocalNode<'_>) -> Vec<(Frontend, BackendPool)> {
     let Some(service) = catalogue.service(key) else { return Vec::new() };
     let ServiceKind::ClusterIp(address) = service.kind else { return Vec::new() };
+    if service.has_other_proxy {
+        return Vec::new();
+    }
     let mut frontends = Vec::new();
     for port in &service.ports {
         let choose = |local: bool| {
@@ -115,12 +141,13 @@ fn can_hold(service: &Service, port: &ServicePort) -> bool {
 fn backend_pool(
     service: &Service,
     port: &ServicePort,
-    backends: BTreeSet<SocketAddrV4>,
+    Candidates { backends, terminating }: Candidates,
     local: bool,
     from_outside: bool,
 ) -> BackendPool {
     BackendPool {
         backends: backends.into_iter().collect(),
+        terminating: terminating.into_iter().collect(),
         affinity: service.affinity,
         // Backends of this node only: replies come back through it anyway, and they see the client's address.
         masquerade: from_outside && !local,
@@ -143,15 +170,23 @@ enum BackendScope<'a> {
     Cluster { zone: Option<&'a str> },
 }
 
-/// The ready endpoints. If none is ready, and connections would not be held, those that are terminating but still
-/// serve.
+/// The endpoints that a frontend may use.
+#[derive(Default)]
+struct Candidates {
+    backends: BTreeSet<SocketAddrV4>,
+    /// Used when connections were held for a while.
+    terminating: BTreeSet<SocketAddrV4>,
+}
+
+/// The ready endpoints. If none is ready, those that are terminating but still serve: at once, or, where connections
+/// are held, after a while.
 fn choose_backends(
     catalogue: &CatalogueState,
     key: &Key,
     service: &Service,
     port: &ServicePort,
     scope: BackendScope<'_>,
-) -> BTreeSet<SocketAddrV4> {
+) -> Candidates {
     let slices = catalogue.slices_of(key).filter_map(|slice| {
         let mut ports = slice.ports.iter();
         let target = ports.find(|other| other.name == port.name && other.protocol == port.protocol)?;
@@ -164,13 +199,21 @@ fn choose_backends(
     };
     let (ready, others): (Vec<_>, Vec<_>) = all.filter(|(_, e)| in_scope(e)).partition(|(_, endpoint)| endpoint.ready);
     let holds = can_hold(service, port) && matches!(scope, BackendScope::Cluster { .. });
+    let addresses = |chosen: Vec<(u16, &Endpoint)>| {
+        chosen.into_iter().map(|(port, endpoint)| SocketAddrV4::new(endpoint.address, port)).collect()
+    };
+    if ready.is_empty() {
+        let terminating = addresses(others.into_iter().filter(|(_, e)| e.serving && e.terminating).collect());
+        return match holds {
+            true => Candidates { terminating, ..Candidates::default() },
+            false => Candidates { backends: terminating, ..Candidates::default() },
+        };
+    }
     let chosen = match scope {
-        _ if ready.is_empty() && holds => Vec::new(),
-        _ if ready.is_empty() => others.into_iter().filter(|(_, e)| e.serving && e.terminating).collect(),
         BackendScope::Cluster { zone: Some(zone) } => prefer_zone(ready, zone),
         BackendScope::Cluster { zone: None } | BackendScope::Node(_) => ready,
     };
-    chosen.into_iter().map(|(port, endpoint)| SocketAddrV4::new(endpoint.address, port)).collect()
+    Candidates { backends: addresses(chosen), ..Candidates::default() }
 }
 
 /// Topology hints, as kube-proxy applies them: endpoints with a hint for the zone, if there are any and all endpoints

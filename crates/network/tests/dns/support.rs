@@ -71,6 +71,7 @@ impl Running {
             hold: HOLD,
             through_user_space: false,
             publish_not_ready: false,
+            has_other_proxy: false,
             tags: vec!["blue".into()],
         };
         let endpoint = |address: [u8; 4]| Endpoint {

@@ -43,6 +43,7 @@ pub fn pool(backends: impl IntoIterator<Item = SocketAddrV4>) -> BackendPool {
         through_user_space: false,
         without_backends: WithoutBackends::Reject,
         internal: None,
+        terminating: Vec::new(),
     }
 }
 

@@ -12,6 +12,23 @@ use super::{
 /// How far a node is from fitting: filters failed, resources lacking, and its name so that no two are equal.
 type Distance<'a> = (u32, i64, &'a str);
 
+/// What a filter takes for free although it is not offered.
+#[derive(Clone, Copy)]
+pub(super) struct FreedRoom<'a> {
+    /// Pods that are removed in thought.
+    removed: &'a [PodId],
+    /// Pods that ended, too.
+    ended: bool,
+}
+
+impl<'a> FreedRoom<'a> {
+    pub const NONE: Self = Self { removed: &[], ended: false };
+
+    pub fn without(removed: &'a [PodId]) -> Self {
+        Self { removed, ended: true }
+    }
+}
+
 impl Cluster {
     /// Every filter that a pod fails on one node if the pods in `removed` were not there, in the order of filters.
     /// `removed` pods must be uncounted already.
@@ -20,7 +37,7 @@ impl Cluster {
         (class, profile): (ClassId, ProfileId),
         node: NodeId,
         prefilter: &PreFilterState,
-        removed: &[PodId],
+        freed: FreedRoom<'_>,
     ) -> Vec<FilterFailure> {
         let (rules, info) = (&self.classes[class], &self.nodes[node]);
         let mut failures = vec![];
@@ -38,8 +55,8 @@ impl Cluster {
         if !filters::matches_node_affinity(node_rules, object) {
             failures.push(FilterFailure::NodeAffinity);
         }
-        self.add_port_failures(class, node, removed, &mut failures);
-        self.add_resource_failures(class, node, removed, &mut failures);
+        self.add_port_failures(class, node, freed.removed, &mut failures);
+        self.add_resource_failures(class, node, freed, &mut failures);
         if !filters::volumes_reachable(node_rules, object) {
             failures.push(FilterFailure::Volume);
         }
@@ -74,14 +91,15 @@ impl Cluster {
         &self,
         class: ClassId,
         node: NodeId,
-        removed: &[PodId],
+        freed: FreedRoom<'_>,
         failures: &mut Vec<FilterFailure>,
     ) {
         let (rules, info) = (&self.classes[class], &self.nodes[node]);
         for (resource, requested) in &rules.requests {
-            let freed: i64 =
-                removed.iter().map(|pod| self.requested_amount(self.pod_info(*pod).class, *resource)).sum();
-            let free = info.free(*resource).saturating_add(freed);
+            let removed = freed.removed.iter();
+            let removed: i64 = removed.map(|pod| self.requested_amount(self.pod_info(*pod).class, *resource)).sum();
+            let ended = if freed.ended { info.ended_amount(*resource) } else { 0 };
+            let free = info.free(*resource).saturating_add(removed).saturating_add(ended);
             let free = free.saturating_sub(info.reserved(*resource, rules.spec.priority));
             if *requested > free {
                 let fits_empty_node = info.allocatable(*resource) >= *requested;
@@ -136,7 +154,7 @@ impl Cluster {
         let mut remedy: Option<Remedy> = None;
         for (node, info) in self.nodes.iter().enumerate().filter(|(_, info)| info.node.is_some()) {
             nodes += 1;
-            let mut failures = self.filter_failures(pod, node, &prefilter, &[]);
+            let mut failures = self.filter_failures(pod, node, &prefilter, FreedRoom::NONE);
             if refused.contains(&node) {
                 failures.insert(0, FilterFailure::Refused);
             }

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{
     cluster::{ClassId, Cluster, EXCLUDED, LogPosition, NodeId, PodInfo, ProfileId},
+    diagnose::FreedRoom,
     reason::{Contradiction, Diagnosis, Impossibility, NoPreemption, Prospect, Remedy},
     verdict::{PendingPod, ScoringStrategy, Verdict, Victim},
     victims::VictimSelection,
@@ -109,19 +110,19 @@ fn preempt_or_diagnose(
     Verdict::Preempt { node, victims: named, diagnosis }
 }
 
-/// Whether pods of lower priority are still terminating on the nominated node.
+/// Whether pods of lower priority are still terminating on the nominated node, or ended and the node has not said so.
 fn waits_for_victims(cluster: &Cluster, class: ClassId, node: NodeId) -> bool {
     let (rules, info) = (&cluster.classes[class], &cluster.nodes[node]);
     let gives_way = |pod: &PodInfo| pod.is_leaving() && pod.view.spec.priority < rules.spec.priority;
     info.offer.is_some()
         && cluster.node_filters[rules.filter].static_scores[node] != EXCLUDED
-        && info.pods.iter().any(|pod| gives_way(cluster.pod_info(*pod)))
+        && (!info.ended_pods.is_empty() || info.pods.iter().any(|pod| gives_way(cluster.pod_info(*pod))))
 }
 
 impl Cluster {
     /// Whether the pod passes all filters on the node.
     pub(super) fn fits_node(&self, pod: (ClassId, ProfileId), node: NodeId) -> bool {
-        self.filter_failures(pod, node, &self.prefilter(pod.0, pod.1), &[]).is_empty()
+        self.filter_failures(pod, node, &self.prefilter(pod.0, pod.1), FreedRoom::NONE).is_empty()
     }
 
     /// Whether the pod could be placed on the node now: a queueing hint for when the node changed.

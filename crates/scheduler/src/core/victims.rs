@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 
 use super::{
     cluster::{ClassId, Cluster, EXCLUDED, NodeId, PodId, PodInfo, ProfileId},
+    diagnose::FreedRoom,
     view::{BudgetView, PodKey},
 };
 
@@ -77,6 +78,7 @@ impl Cluster {
         let is_enough = |(resource, requested): &(usize, i64)| {
             let freed: i64 = lower.iter().map(|pod| self.requested_amount(self.pod_info(*pod).class, *resource)).sum();
             let reserved = info.reserved(*resource, rules.spec.priority);
+            let freed = freed.saturating_add(info.ended_amount(*resource));
             info.free(*resource).saturating_add(freed).saturating_sub(reserved) >= *requested
         };
         !lower.is_empty() && rules.requests.iter().all(is_enough)
@@ -116,7 +118,7 @@ impl Cluster {
     }
 
     fn fits_without(&self, pod: (ClassId, ProfileId), node: NodeId, removed: &[PodId]) -> bool {
-        self.filter_failures(pod, node, &self.prefilter(pod.0, pod.1), removed).is_empty()
+        self.filter_failures(pod, node, &self.prefilter(pod.0, pod.1), FreedRoom::without(removed)).is_empty()
     }
 
     /// Sorts by priority, then by how long the pod runs, then by name.

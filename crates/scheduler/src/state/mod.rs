@@ -34,7 +34,7 @@ use crate::{
         view::{BudgetView, Labels, NodeView, OfferView, PodKey, PodView},
     },
     event_recorder::PodEvent,
-    metrics::{Metrics, ReconcileKind},
+    metrics::{Metrics, PendingQueue, ReconcileKind},
     offers::OfferBoard,
     preemptor::Preemption,
     reconcile::{ReconcileStep, Reconciler},
@@ -176,6 +176,8 @@ pub struct SchedulerState {
     changes: ClusterChanges,
     /// Pods whose failure was not reported because the scheduler had just started.
     unreported: Vec<PodKey>,
+    /// When pods that ended, and that no offer shows to be gone, are aged next.
+    age_ended_pods_at: Option<Instant>,
     /// Batches whose bindings are under way.
     batches: usize,
     status_writes: usize,
@@ -208,6 +210,7 @@ impl SchedulerState {
             synced: HashMap::new(),
             changes: ClusterChanges::default(),
             unreported: Vec::new(),
+            age_ended_pods_at: None,
             batches: 0,
             status_writes: 0,
             actions: Vec::new(),
@@ -255,6 +258,7 @@ impl SchedulerState {
     /// Runs a scheduling cycle at `now` and returns what is to be done.
     pub fn schedule(&mut self, now: Instant) -> Vec<Action> {
         self.expire_offers(now);
+        self.age_ended_pods(now);
         if now >= self.started + self.settings.offer_ttl {
             for pod in std::mem::take(&mut self.unreported) {
                 self.activate(&pod, now);
@@ -269,7 +273,9 @@ impl SchedulerState {
         let updates = self.status_queue.pop_due(free, now);
         self.status_writes += updates.len();
         self.actions.extend(updates.into_iter().map(Action::WriteStatus));
-        self.metrics.pods_pending.set(i64::try_from(self.queue.len()).unwrap_or(i64::MAX));
+        let unschedulable = self.queue.unschedulable_count();
+        self.metrics.set_pending(PendingQueue::Unschedulable, unschedulable);
+        self.metrics.set_pending(PendingQueue::Active, self.queue.len().saturating_sub(unschedulable));
         self.metrics.offers_viable.set(i64::try_from(self.offers.len()).unwrap_or(i64::MAX));
         std::mem::take(&mut self.actions)
     }
@@ -280,7 +286,8 @@ impl SchedulerState {
         let queue = self.queue.next_deadline(now).filter(|_| can_schedule);
         let status_queue = self.status_queue.next_due().filter(|_| self.status_writes < MAX_STATUS_WRITES);
         let unreported = (!self.unreported.is_empty()).then(|| self.started + self.settings.offer_ttl);
-        [queue, status_queue, unreported, self.offers.next_expiry(), Some(self.reconciler.next_deadline())]
+        let ended = self.age_ended_pods_at;
+        [queue, status_queue, unreported, ended, self.offers.next_expiry(), Some(self.reconciler.next_deadline())]
             .into_iter()
             .flatten()
             .min()
@@ -298,6 +305,19 @@ impl SchedulerState {
     fn activate(&mut self, pod: &PodKey, now: Instant) {
         if self.pods.get(pod).is_some_and(|cached| cached.assumed.is_none()) {
             self.queue.activate(pod, now);
+        }
+    }
+
+    /// A pod that was nominated may have to preempt others if the room of those that ended does not appear.
+    fn age_ended_pods(&mut self, now: Instant) {
+        if self.age_ended_pods_at.is_some_and(|at| at <= now) {
+            for node in self.cluster.age_ended_pods() {
+                self.changes.add_node(&node, true);
+            }
+            self.age_ended_pods_at = None;
+        }
+        if self.age_ended_pods_at.is_none() && self.cluster.has_ended_pods() {
+            self.age_ended_pods_at = Some(now + self.settings.offer_ttl);
         }
     }
 

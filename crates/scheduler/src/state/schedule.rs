@@ -7,6 +7,7 @@ use std::{
 };
 
 use mainstay_api::{pod::AssignedHostPort, wellknown::mainstay::ASSIGNED_HOST_PORT};
+use mainstay_events::EventNote;
 
 use super::{Action, AssumedBinding, BATCH, SchedulerState};
 use crate::{
@@ -17,8 +18,8 @@ use crate::{
         verdict::{PendingPod, Verdict, Victim},
         view::{PodKey, PodView},
     },
-    event_recorder::{EventType, PodEvent},
-    metrics::{BindOutcome, Decision, DeclineReason},
+    event_recorder::PodEvent,
+    metrics::{BindOutcome, DeclineReason, ScheduleResult},
     preemptor::Preemption,
     status_writer::SchedulingFailure,
 };
@@ -39,7 +40,7 @@ impl SchedulerState {
         }
         let begun = Instant::now();
         let verdicts = schedule(&mut self.cluster, &batch, self.settings.scoring);
-        self.metrics.decide_latency.observe(begun.elapsed().as_secs_f64());
+        self.metrics.algorithm_duration.observe(begun.elapsed().as_secs_f64());
         let mut requests = Vec::new();
         for (PendingPod { pod, .. }, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
@@ -59,7 +60,7 @@ impl SchedulerState {
     }
 
     fn place(&mut self, pod: &Arc<PodView>, node: &str, ports: &[AssignedHostPort]) -> BindRequest {
-        self.metrics.record_decision(Decision::Scheduled);
+        self.metrics.record_attempt(ScheduleResult::Scheduled);
         self.metrics.offers_used.inc();
         self.offers.record_use(node);
         self.status_queue.remove(&pod.key);
@@ -69,7 +70,7 @@ impl SchedulerState {
                 "k8s.mesosphere.io/portMapping: {unknown:?} is neither \"fixed\" nor \"wildcard\"; taken as {used:?}"
             );
             let (pod, uid) = (pod.key.clone(), pod.uid.clone());
-            let event = PodEvent { pod, uid, type_: EventType::Warning, reason: "UnknownPortMapping", message };
+            let event = PodEvent { pod, uid, note: EventNote::warning("UnknownPortMapping", message) };
             self.actions.push(Action::RecordEvent(event));
         }
         self.changes.pods.push(pod.clone());
@@ -89,7 +90,7 @@ impl SchedulerState {
         diagnosis: &Diagnosis,
         now: Instant,
     ) {
-        self.metrics.record_decision(Decision::Preempting);
+        self.metrics.record_preemption(victims.len());
         self.queue.mark_unschedulable(&pod.key, now);
         self.report_failure(pod, diagnosis, now);
         let victims = victims.into_iter().map(|victim| (victim.key, victim.uid)).collect();
@@ -100,7 +101,7 @@ impl SchedulerState {
     }
 
     fn mark_unschedulable(&mut self, pod: &PodView, diagnosis: &Diagnosis, now: Instant) {
-        self.metrics.record_decision(Decision::Unschedulable);
+        self.metrics.record_attempt(ScheduleResult::Unschedulable);
         for (reason, nodes) in &diagnosis.reasons {
             if let Some(reason) = decline_reason(reason) {
                 self.metrics.record_declined(reason, *nodes as u64);

@@ -462,7 +462,7 @@ fn an_unknown_port_mapping_is_warned_of_and_treated_as_the_default() {
     scheduler.pod_with("p", labels, ports, json!({}));
     let actions = scheduler.schedule();
     let [Action::RecordEvent(note), Action::Bind(requests)] = &actions[..] else { panic!("{actions:?}") };
-    assert!(note.message.contains("\"sideways\" is neither"), "{note:?}");
+    assert!(note.note.message.contains("\"sideways\" is neither"), "{note:?}");
     assert!(requests[0].annotations.is_empty());
 }
 

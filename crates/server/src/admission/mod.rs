@@ -14,6 +14,7 @@ mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
 mod priority;
+mod runtime_class;
 mod service_account;
 mod service_allocation;
 mod storage_class;
@@ -44,6 +45,7 @@ const PLUGINS: [&dyn Plugin; 10] = [
     &certificate_limit::CertificateLimit,
     &service_account::ServiceAccount,
     &priority::Priority,
+    &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
     &service_allocation::ServiceAllocation,
     &pod_ranges::PodRanges,

@@ -1,5 +1,5 @@
-//! What every cluster has from its first moment: four namespaces, the API's own Service and that of DNS, and a class of
-//! storage that needs nothing but the machines. The class may be deleted while the server runs, or lose its mark.
+//! What every cluster has from its first moment: four namespaces, the API's own Service and that of DNS, the ServiceCIDR
+//! that Services get their addresses from, and a class of storage that needs nothing but the machines. The class may be deleted while the server runs, or lose its mark.
 //!
 //! Made directly in the store's terms, through the same verbs as any client would use, before the
 //! listener answers, so that nobody ever sees a cluster without them.
@@ -12,6 +12,7 @@ use std::{
 
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -62,6 +63,7 @@ async fn create_missing(handler: &Arc<Handler>, advertise: SocketAddr) -> Result
         },
     });
     own.ensure("/api/v1/namespaces/default/services", "kubernetes", &service).await?;
+    own.ensure_service_cidr(handler.api.settings.service_range).await?;
     // Somebody may hold its address since before there was one.
     if let Err(error) = own.ensure("/api/v1/namespaces/kube-system/services", "kube-dns", &dns(range)).await {
         tracing::warn!(%error, "names of Services do not resolve");
@@ -117,6 +119,30 @@ async fn refurnish(handler: &Arc<Handler>, advertise: SocketAddr, stop: &Cancell
     }
 }
 
+/// The condition that a ServiceCIDR lacks; nothing if it has it.
+fn service_cidr_condition(found: &Value, configured: &Value, now: Timestamp) -> Option<Value> {
+    let (status, reason, message) = match &found["spec"]["cidrs"] {
+        cidrs if cidrs == configured => ("True", "", "Kubernetes default Service CIDR is ready".to_owned()),
+        cidrs => (
+            "False",
+            "KubernetesDefaultServiceCIDRInconsistent",
+            format!("this server is configured with --service-range {configured}; the ServiceCIDR has {cidrs}"),
+        ),
+    };
+    let known = found["status"]["conditions"].as_array().into_iter().flatten();
+    let same = |known: &Value| {
+        (known["type"].as_str(), known["status"].as_str()) == (Some("Ready"), Some(status))
+            && known["message"] == message
+    };
+    if known.into_iter().any(same) {
+        return None;
+    }
+    let since = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+    Some(json!({
+        "type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
+    }))
+}
+
 pub(crate) struct BootstrapClient<'a> {
     handler: &'a Arc<Handler>,
     caller: Caller,
@@ -138,6 +164,25 @@ impl<'a> BootstrapClient<'a> {
         (code, serde_json::from_slice(&body).unwrap_or(Value::Null))
     }
 
+    /// The ServiceCIDR `kubernetes`, with the range that this server gives out, or saying that it has another.
+    async fn ensure_service_cidr(&self, (range, prefix): (Ipv4Addr, u8)) -> Result<(), BootstrapError> {
+        let collection = "/apis/networking.k8s.io/v1/servicecidrs";
+        let configured = json!([format!("{range}/{prefix}")]);
+        let object = json!({
+            "kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1",
+            "metadata": { "name": "kubernetes" }, "spec": { "cidrs": configured },
+        });
+        self.ensure(collection, "kubernetes", &object).await?;
+        let path = format!("{collection}/kubernetes");
+        let (_, mut found) = self.call(Method::GET, &path, None).await;
+        let Some(condition) = service_cidr_condition(&found, &configured, Timestamp::now()) else { return Ok(()) };
+        found["status"] = json!({ "conditions": [condition] });
+        match self.call(Method::PUT, &format!("{path}/status"), Some(&found)).await {
+            (StatusCode::OK | StatusCode::CONFLICT | StatusCode::NOT_FOUND, _) => Ok(()), // looked at again
+            (_, status) => Err(failed(collection, "kubernetes", &status)),
+        }
+    }
+
     async fn ensure(&self, collection: &str, name: &str, object: &Value) -> Result<(), BootstrapError> {
         match self.call(Method::GET, &format!("{collection}/{name}"), None).await {
             (StatusCode::OK, _) => return Ok(()),
@@ -154,4 +199,22 @@ impl<'a> BootstrapClient<'a> {
 pub(crate) fn failed(collection: &str, name: &str, status: &Value) -> BootstrapError {
     let why = status["message"].as_str().unwrap_or("no answer").to_owned();
     BootstrapError { what: format!("{collection}/{name}"), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_service_cidr_is_ready_with_the_configured_range_only() {
+        let configured = json!(["10.96.0.0/16"]);
+        let mut found = json!({ "spec": { "cidrs": ["10.96.0.0/16"] } });
+        let ready = service_cidr_condition(&found, &configured, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!((&ready["type"], &ready["status"]), (&json!("Ready"), &json!("True")));
+        found["status"]["conditions"] = json!([ready]);
+        assert_eq!(service_cidr_condition(&found, &configured, Timestamp::UNIX_EPOCH), None, "said once");
+        let other = service_cidr_condition(&found, &json!(["10.0.0.0/8"]), Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(other["status"], "False");
+        assert!(other["message"].as_str().unwrap().contains("10.96.0.0/16"));
+    }
 }

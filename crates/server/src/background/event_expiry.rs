@@ -1,38 +1,32 @@
-//! Events are news: they are forgotten after a while. So are tokens to join with, once their time is over.
+//! Deletes Events over their time to live and bootstrap tokens over their date, many in one transaction.
+//!
+//! When that happens is decided by the expiry controller; see `mainstay_controllers`.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
+use crate::{auth::bootstrap_token, handler::Handler};
 use jiff::{SignedDuration, Timestamp};
 use mainstay_store::{Compare, Expect, List, Op, StoreError, Txn};
 use serde::Deserialize;
-use tokio_util::sync::CancellationToken;
-
-use crate::{auth::bootstrap_token, handler::Handler};
 
 const PREFIX: &str = "/registry/events/";
 /// Keys looked at, and deleted, at a time.
 const STRIDE: usize = 500;
 const MOST_OPS: usize = 64;
 
-/// Deletes events older than their time to live, and expired tokens, until `stop`.
-pub async fn run(handler: Arc<Handler>, stop: CancellationToken) {
-    let ttl = handler.api.settings.event_ttl;
-    let pause = (ttl / 20).clamp(Duration::from_millis(200), Duration::from_secs(60));
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
-        if let Err(error) = sweep(&handler, Timestamp::now(), ttl).await {
-            tracing::warn!(%error, "cannot clear old events; will try again");
-        }
-        if let Err(error) = bootstrap_token::sweep(handler.store(), Timestamp::now()).await {
-            tracing::warn!(%error, "cannot clear expired tokens; will try again");
-        }
-    }
+/// How often it is worth while to look for what expired.
+pub fn interval(handler: &Handler) -> Duration {
+    (handler.api.settings.event_ttl / 20).clamp(Duration::from_millis(200), Duration::from_secs(60))
 }
 
-async fn sweep(handler: &Handler, now: Timestamp, ttl: Duration) -> Result<(), StoreError> {
+/// Deletes bootstrap tokens that are over their date.
+pub async fn sweep_bootstrap_tokens(handler: &Handler, now: Timestamp) -> Result<(), StoreError> {
+    bootstrap_token::sweep(handler.store(), now).await
+}
+
+/// Deletes Events that happened last longer ago than their time to live.
+pub async fn sweep_events(handler: &Handler, now: Timestamp) -> Result<(), StoreError> {
+    let ttl = handler.api.settings.event_ttl;
     let oldest = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_sub(ttl).ok()).unwrap_or(Timestamp::MIN);
     let mut start: Option<String> = None;
     loop {

@@ -1,11 +1,10 @@
 //! What the server does without being asked, from its start until it stops.
 //!
 //! * [`bootstrap`]: objects that every cluster has; [`servers`]: the endpoints of the `kubernetes` Service
-//! * [`event_expiry`]: deletes old Events; [`signer`]: approves and signs certificate requests
+//! * [`event_expiry`]: deletes old Events and tokens when the expiry controller asks for it
 //! * [`store_space`]: refuses writes while the store's disk is full
 
 pub mod bootstrap;
 pub mod event_expiry;
 pub mod servers;
-pub mod signer;
 pub mod store_space;

@@ -11,6 +11,7 @@
 
 mod authority;
 mod files;
+mod issuer;
 pub mod renewal;
 mod request;
 mod shared;
@@ -31,6 +32,7 @@ use time::OffsetDateTime;
 pub use self::{
     authority::Authority,
     files::write_private,
+    issuer::{CertificateIssuer, CertificatePurpose},
     request::{Request, RequestError},
     shared::{ShareError, share},
 };

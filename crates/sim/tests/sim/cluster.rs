@@ -46,7 +46,7 @@ impl Cluster {
         let stop = CancellationToken::new();
         let handler = Arc::new(Handler::new(api, stop.clone()));
         let (tasks, client) = (TaskTracker::new(), client::internal(handler.clone(), "test"));
-        let controllers = mainstay_controllers::Settings { root_ca: String::new() };
+        let controllers = mainstay_controllers::Settings { root_ca: String::new(), ..Default::default() };
         let own = client::internal(handler.clone(), "controllers");
         tasks.spawn(mainstay_controllers::run(own, controllers, stop.clone()));
         let scheduler = client::internal(handler.clone(), "scheduler");

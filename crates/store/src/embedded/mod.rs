@@ -71,8 +71,11 @@ const RESERVE_BYTES: u64 = 16 << 20;
 pub struct Options {
     /// History older than this may be forgotten.
     pub history: Duration,
-    /// So may history beyond this many changes.
+    /// So may history beyond this many changes, or this many bytes. Volatile keys do not count.
     pub history_events: usize,
+    pub history_bytes: usize,
+    /// Changes of volatile keys that watches may resume from.
+    pub volatile_history: usize,
     /// Keys below these prefixes live in memory only: they cost no fsync and are gone after a restart.
     pub volatile: Vec<Arc<str>>,
     /// Most transactions that share a commit.
@@ -94,6 +97,8 @@ impl Default for Options {
         Options {
             history: Duration::from_secs(300),
             history_events: 100_000,
+            history_bytes: 128 << 20,
+            volatile_history: 10_000,
             volatile: Vec::new(),
             batch_txns: 512,
             batch_bytes: 4 << 20,

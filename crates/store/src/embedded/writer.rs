@@ -248,14 +248,17 @@ impl Writer {
             Space::Short | Space::Spent => self.options.history_events.min(SHORT_HISTORY),
         };
         let state = self.mvcc.state.read();
-        let crowded = state.events() > most + most / 16;
+        let bytes = self.options.history_bytes;
+        let crowded = state.events() > most + most / 16 || state.history_bytes() > bytes + bytes / 16;
         let now = Instant::now();
         let stale = state.oldest().is_some_and(|at| now.saturating_duration_since(at) > self.options.stale());
         let target = match crowded || stale {
-            true => state.retention_target(most, now.checked_sub(self.options.history)),
+            true => state.retention_target(most, bytes, now.checked_sub(self.options.history)),
             false => None,
         };
-        let due = target.is_some() || state.untrimmed();
+        let volatile = self.options.volatile_history;
+        let crowded_volatile = state.volatile_changes() > volatile + volatile / 16;
+        let due = target.is_some() || crowded_volatile || state.untrimmed();
         drop(state);
         if !due {
             return;
@@ -264,6 +267,7 @@ impl Writer {
         if let Some(target) = target {
             state.raise_compacted(target);
         }
+        state.trim_volatile(volatile);
         let garbage = state.trim(TRIM_STEP);
         drop(state);
         self.garbage.extend(garbage.into_iter().filter(|g| !self.options.is_volatile(&g.key)));

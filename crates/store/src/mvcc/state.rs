@@ -42,6 +42,57 @@ impl Record {
     }
 }
 
+/// Transactions, oldest first, and how much they are.
+#[derive(Default)]
+struct History {
+    records: VecDeque<Record>,
+    changes: usize,
+    /// Of keys and values that were written.
+    bytes: usize,
+}
+
+impl History {
+    fn push(&mut self, record: Record) {
+        self.changes += record.batch.len();
+        self.bytes += size(&record.batch);
+        self.records.push_back(record);
+    }
+
+    /// Takes the oldest transaction off, if it is at or before `revision`.
+    fn pop_until(&mut self, revision: Revision) -> Option<Record> {
+        let record = self.records.pop_front_if(|record| record.revision() <= revision)?;
+        self.changes -= record.batch.len();
+        self.bytes -= size(&record.batch);
+        Some(record)
+    }
+
+    fn oldest(&self) -> Option<&Record> {
+        self.records.front()
+    }
+
+    fn since(&self, after: Revision) -> impl Iterator<Item = &Batch> {
+        let from = self.records.partition_point(|record| record.revision() <= after);
+        self.records.range(from..).map(|record| &record.batch)
+    }
+}
+
+fn size(batch: &Batch) -> usize {
+    batch.iter().map(|change| change.key.len() + change.current.as_ref().map_or(0, |entry| entry.value.len())).sum()
+}
+
+/// Two sequences in the order of revisions.
+fn merged<'a>(
+    a: impl Iterator<Item = &'a Batch>,
+    b: impl Iterator<Item = &'a Batch>,
+) -> impl Iterator<Item = &'a Batch> {
+    let (mut a, mut b) = (a.peekable(), b.peekable());
+    std::iter::from_fn(move || match (a.peek(), b.peek()) {
+        (Some(x), Some(y)) if x[0].revision > y[0].revision => b.next(),
+        (Some(_), _) => a.next(),
+        (None, _) => b.next(),
+    })
+}
+
 /// A stored version that nothing can ask for any more.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Garbage {
@@ -51,13 +102,13 @@ pub(crate) struct Garbage {
 
 pub(crate) struct State {
     keys: BTreeMap<Arc<str>, Versions>,
-    history: VecDeque<Record>,
-    /// Changes in `history`.
-    events: usize,
+    history: History,
+    /// Transactions of volatile keys alone: they are many, and must not push out what others resume from.
+    volatile: History,
     revision: Revision,
     compacted: Revision,
-    /// Keys that did not outlive the last restart, and the revision of that restart: no history of
-    /// theirs reaches further back.
+    /// Volatile keys, and the revision before which nothing of them is known: that of the last restart, or of the
+    /// newest change of theirs that was forgotten.
     forgotten: Vec<Arc<str>>,
     forgotten_at: Revision,
 }
@@ -66,8 +117,8 @@ impl State {
     pub(crate) fn new(revision: Revision, compacted: Revision) -> State {
         State {
             keys: BTreeMap::new(),
-            history: VecDeque::new(),
-            events: 0,
+            history: History::default(),
+            volatile: History::default(),
             revision,
             compacted,
             forgotten: Vec::new(),
@@ -90,12 +141,25 @@ impl State {
     }
 
     pub(crate) fn events(&self) -> usize {
-        self.events
+        self.history.changes
+    }
+
+    /// Changes of volatile keys that are kept.
+    pub(crate) fn volatile_changes(&self) -> usize {
+        self.volatile.changes
+    }
+
+    pub(crate) fn history_bytes(&self) -> usize {
+        self.history.bytes
     }
 
     /// When the oldest transaction in history was applied.
     pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.history.front().map(|r| r.at)
+        self.history.oldest().map(|record| record.at)
+    }
+
+    fn is_volatile(&self, key: &str) -> bool {
+        self.forgotten.iter().any(|prefix| key.starts_with(&**prefix))
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Arc<Entry>> {
@@ -153,8 +217,9 @@ impl State {
                 }
             }
         }
-        self.events += batch.len();
-        self.history.push_back(Record { at, batch });
+        let is_volatile = batch.iter().all(|change| self.is_volatile(&change.key));
+        let history = if is_volatile { &mut self.volatile } else { &mut self.history };
+        history.push(Record { at, batch });
     }
 
     /// Puts back a version that is current at the compacted revision, while loading; keys in any order.
@@ -175,20 +240,21 @@ impl State {
 
     /// Transactions after `after`, oldest first.
     pub(super) fn since(&self, after: Revision) -> impl Iterator<Item = &Batch> {
-        let from = self.history.partition_point(|r| r.revision() <= after);
-        self.history.range(from..).map(|r| &r.batch)
+        merged(self.history.since(after), self.volatile.since(after))
     }
 
-    /// The revision to compact at so that no more than `events` changes and nothing from before `since`
-    /// is kept; `None` if that is so already.
-    pub(crate) fn retention_target(&self, events: usize, since: Option<Instant>) -> Option<Revision> {
-        let mut over = self.events.saturating_sub(events);
+    /// The revision to compact at so that no more than `events` changes, no more than `bytes` and nothing from before
+    /// `since` is kept; `None` if that is so already.
+    pub(crate) fn retention_target(&self, events: usize, bytes: usize, since: Option<Instant>) -> Option<Revision> {
+        let mut over = self.history.changes.saturating_sub(events);
+        let mut over_bytes = self.history.bytes.saturating_sub(bytes);
         let mut target = None;
-        for record in &self.history {
-            if over == 0 && since.is_none_or(|since| record.at >= since) {
+        for record in &self.history.records {
+            if over == 0 && over_bytes == 0 && since.is_none_or(|since| record.at >= since) {
                 break;
             }
             over = over.saturating_sub(record.batch.len());
+            over_bytes = over_bytes.saturating_sub(size(&record.batch));
             target = Some(record.revision());
         }
         target.filter(|t| *t > self.compacted)
@@ -211,7 +277,17 @@ impl State {
 
     /// Whether [`State::trim`] has anything to do.
     pub(crate) fn untrimmed(&self) -> bool {
-        self.history.front().is_some_and(|r| r.revision() <= self.compacted)
+        let is_gone = |history: &History| history.oldest().is_some_and(|record| record.revision() <= self.compacted);
+        is_gone(&self.history) || is_gone(&self.volatile)
+    }
+
+    /// Forgets the oldest changes of volatile keys beyond so many: watches of them resume no further back.
+    pub(crate) fn trim_volatile(&mut self, most: usize) {
+        while self.volatile.changes > most {
+            let Some(record) = self.volatile.pop_until(self.revision) else { return };
+            self.forgotten_at = self.forgotten_at.max(record.revision());
+            record.batch.iter().for_each(|change| self.trim_key(&change.key, change.revision));
+        }
     }
 
     /// Frees what compaction made unreachable, until about `limit` changes are done. Garbage comes in an
@@ -219,10 +295,10 @@ impl State {
     pub(crate) fn trim(&mut self, limit: usize) -> Vec<Garbage> {
         let mut garbage = Vec::new();
         let mut done = 0;
-        while done < limit && self.untrimmed() {
-            let Some(record) = self.history.pop_front() else { break };
+        while done < limit {
+            let record = self.history.pop_until(self.floor).or_else(|| self.volatile.pop_until(self.floor));
+            let Some(record) = record else { break };
             done += record.batch.len();
-            self.events -= record.batch.len();
             for change in record.batch.iter() {
                 self.trim_key(&change.key, change.revision);
                 if let Some(previous) = &change.previous {

@@ -200,11 +200,43 @@ fn retention_counts_changes_and_time() {
     }
     let state = mvcc.state.read();
     assert_eq!(state.events(), 20);
-    assert_eq!(state.retention_target(20, None), None);
-    assert_eq!(state.retention_target(19, None), Some(Revision(1)));
-    assert_eq!(state.retention_target(4, None), Some(Revision(8)));
-    assert_eq!(state.retention_target(100, state.oldest()), None);
-    assert_eq!(state.retention_target(100, Some(Instant::now())), Some(Revision(10)));
+    assert_eq!(state.retention_target(20, usize::MAX, None), None);
+    assert_eq!(state.retention_target(19, usize::MAX, None), Some(Revision(1)));
+    assert_eq!(state.retention_target(4, usize::MAX, None), Some(Revision(8)));
+    assert_eq!(state.retention_target(100, usize::MAX, state.oldest()), None);
+    assert_eq!(state.retention_target(100, usize::MAX, Some(Instant::now())), Some(Revision(10)));
+}
+
+#[test]
+fn retention_counts_bytes() {
+    let mvcc = mvcc();
+    for _ in 0..10 {
+        put(&mvcc, &["/a"]);
+    }
+    let state = mvcc.state.read();
+    let each = state.history_bytes() / 10;
+    assert_eq!(state.retention_target(100, 10 * each, None), None);
+    assert_eq!(state.retention_target(100, 7 * each, None), Some(Revision(3)));
+}
+
+#[test]
+fn changes_of_volatile_keys_push_out_only_their_own_history() {
+    let mvcc = mvcc();
+    mvcc.state.write().forget_before_now(vec!["/offers/".into()]);
+    put(&mvcc, &["/pods/a"]);
+    let offers = std::iter::repeat_with(|| put(&mvcc, &["/offers/n"])).take(50);
+    offers.for_each(drop);
+    put(&mvcc, &["/pods/a"]);
+    mvcc.state.write().trim_volatile(10);
+    let state = mvcc.state.read();
+    assert_eq!((state.events(), state.volatile_changes()), (2, 10));
+    assert_eq!(state.retention_target(2, usize::MAX, None), None, "durable history is whole");
+    let kept: Vec<u64> = state.since(Revision(0)).map(|batch| batch[0].revision.0).collect();
+    let expected: Vec<u64> = std::iter::once(1).chain(42..=52).collect();
+    assert_eq!(kept, expected, "in the order of revisions");
+    assert!(state.check_watch("/pods/", Revision(0)).is_ok());
+    assert!(state.check_watch("/offers/", Revision(40)).is_err(), "a watch that would miss changes is refused");
+    assert!(state.check_watch("/offers/", Revision(41)).is_ok());
 }
 
 /// What stands before the colon of a value.

@@ -19,9 +19,9 @@ fn endpoint(number: u32, hostname: &str) -> Endpoint {
     }
 }
 
-fn frame(team: &str) -> Frame {
+fn frame(team: &str) -> SliceTemplate {
     let owner = OwnerReference { name: "web".into(), uid: "me".into(), ..OwnerReference::default() };
-    Frame {
+    SliceTemplate {
         namespace: "ns".into(),
         owner,
         labels: [("team".to_owned(), team.to_owned())].into(),
@@ -32,14 +32,14 @@ fn frame(team: &str) -> Frame {
 }
 
 /// With the names that these slices leave free.
-fn vacant(slices: &[Arc<EndpointSlice>]) -> Frame {
+fn vacant(slices: &[Arc<EndpointSlice>]) -> SliceTemplate {
     let mut frame = frame("a");
     frame.names.retain(|name| slices.iter().all(|slice| slice.metadata.name.as_ref() != Some(name)));
     frame
 }
 
-fn wanted(groups: &BTreeMap<i32, BTreeMap<u32, String>>) -> Wanted {
-    let placed = |(number, name): (&u32, &String)| Placed { endpoint: endpoint(*number, name), since: None };
+fn wanted(groups: &BTreeMap<i32, BTreeMap<u32, String>>) -> DesiredEndpoints {
+    let placed = |(number, name): (&u32, &String)| DesiredEndpoint { endpoint: endpoint(*number, name), since: None };
     let groups = groups.iter().filter(|(_, endpoints)| !endpoints.is_empty());
     groups.map(|(number, all)| (("IPv4", vec![port(*number)]), all.iter().map(placed).collect())).collect()
 }
@@ -56,7 +56,7 @@ fn existing(name: &str, owner: &str, ports: &[i32], endpoints: Vec<Endpoint>) ->
 }
 
 /// The API as far as slices go.
-fn applied(existing: &[Arc<EndpointSlice>], packed: &Packed) -> Vec<Arc<EndpointSlice>> {
+fn applied(existing: &[Arc<EndpointSlice>], packed: &SlicePlan) -> Vec<Arc<EndpointSlice>> {
     let mut slices: BTreeMap<String, Arc<EndpointSlice>> =
         existing.iter().map(|slice| (slice.metadata.name.clone().unwrap(), slice.clone())).collect();
     for write in &packed.writes {
@@ -179,14 +179,14 @@ fn new_labels_reach_all_slices_and_nothing_else_changes() {
 
 #[test]
 fn with_nobody_behind_it_one_empty_slice_stays() {
-    let packed = pack(&[], Wanted::new(), &frame("a"));
+    let packed = pack(&[], DesiredEndpoints::new(), &frame("a"));
     let slices = applied(&[], &packed);
     assert_eq!((slices.len(), slices[0].endpoints.len(), slices[0].address_type.as_str()), (1, 0, "IPv4"));
-    assert_eq!(pack(&slices, Wanted::new(), &frame("a")).writes, []);
+    assert_eq!(pack(&slices, DesiredEndpoints::new(), &frame("a")).writes, []);
     let one = BTreeMap::from([(80, BTreeMap::from([(1, "a".to_owned())]))]);
     let packed = pack(&slices, wanted(&one), &frame("a"));
     assert!(matches!(&packed.writes[..], [Write::Replace(_)]), "the empty one is used");
-    let none = pack(&[], Wanted::new(), &Frame { placeholder: false, ..frame("a") });
+    let none = pack(&[], DesiredEndpoints::new(), &SliceTemplate { placeholder: false, ..frame("a") });
     assert_eq!(none.writes, []);
 }
 
@@ -210,15 +210,16 @@ fn a_turn_makes_as_many_as_it_has_names_for() {
 #[test]
 fn a_slice_says_when_the_first_of_its_news_came_about() {
     let at = |second: i64| Some(Timestamp::from_second(second).unwrap());
-    let placed = |number, name: &str, since| Placed { endpoint: endpoint(number, name), since };
+    let placed = |number, name: &str, since| DesiredEndpoint { endpoint: endpoint(number, name), since };
     let group = ("IPv4", vec![port(80)]);
-    let all = |first: &str| Wanted::from([(group.clone(), vec![placed(1, first, at(30)), placed(2, "a", at(20))])]);
+    let all =
+        |first: &str| DesiredEndpoints::from([(group.clone(), vec![placed(1, first, at(30)), placed(2, "a", at(20))])]);
     let slices = applied(&[], &pack(&[], all("a"), &frame("a")));
     let noted = |slice: &EndpointSlice| slice.metadata.annotations.as_ref().and_then(|all| all.get(TRIGGERED)).cloned();
     assert_eq!(noted(&slices[0]).as_deref(), Some("1970-01-01T00:00:20Z"));
     let slices = applied(&slices, &pack(&slices, all("b"), &frame("a")));
     assert_eq!(noted(&slices[0]).as_deref(), Some("1970-01-01T00:00:30Z"), "the second is no news");
-    let fewer = Wanted::from([(group, vec![placed(2, "a", at(20))])]);
+    let fewer = DesiredEndpoints::from([(group, vec![placed(2, "a", at(20))])]);
     let slices = applied(&slices, &pack(&slices, fewer, &frame("a")));
     assert_eq!(noted(&slices[0]), None, "nobody says when one left");
 }

@@ -25,7 +25,9 @@ fn kept(place: &TemplateRevision, uid: &str) -> Arc<ControllerRevision> {
 
 fn placed(image: &str, collisions: i32, known: &[Arc<ControllerRevision>]) -> TemplateRevision {
     let (owner, template) = (owner(), template(image));
-    find_revision(&Wanted { owner: &owner, annotations: None, template: &template, collisions }, known, |_| false)
+    find_revision(&RevisionRequest { owner: &owner, annotations: None, template: &template, collisions }, known, |_| {
+        false
+    })
 }
 
 #[test]
@@ -71,7 +73,7 @@ fn a_name_that_another_holds_is_passed_over_and_counted() {
     let first = placed("a", 0, &[]);
     let held = name(&first.revision).to_owned();
     let (owner, template) = (owner(), template("a"));
-    let wanted = Wanted { owner: &owner, annotations: None, template: &template, collisions: 0 };
+    let wanted = RevisionRequest { owner: &owner, annotations: None, template: &template, collisions: 0 };
     let other = find_revision(&wanted, &[], |name| name == held);
     assert_eq!(other.collisions, 1);
     assert_ne!(name(&other.revision), held);
@@ -96,7 +98,7 @@ fn long_names_fit_into_labels() {
     let mut long = owner();
     long.key.name = "a".repeat(240);
     let template = template("a");
-    let wanted = Wanted { owner: &long, annotations: None, template: &template, collisions: 0 };
+    let wanted = RevisionRequest { owner: &long, annotations: None, template: &template, collisions: 0 };
     let place = find_revision(&wanted, &[], |_| false);
     assert!(name(&place.revision).len() <= 253 && mark(&place.revision).len() <= 63);
     assert_eq!(template_of(&place.revision), Some(template));

@@ -90,7 +90,7 @@ pub struct Report {
 }
 
 pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
-    let (status, events) = seen(world, now);
+    let (status, events) = observed_status(world, now);
     if status != world.status {
         let report = Report { version: world.version.clone(), status, events };
         return Plan { status: Some(report), ..Plan::default() };
@@ -103,7 +103,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
 }
 
 /// The status as it should be, and what is worth saying about how it changes.
-fn seen(world: &World, now: Timestamp) -> (CronJobStatus, Vec<EventNote>) {
+fn observed_status(world: &World, now: Timestamp) -> (CronJobStatus, Vec<EventNote>) {
     let mut status = world.status.clone();
     let mut events = Vec::new();
     let mut active = Vec::new();

@@ -30,7 +30,7 @@ use self::{
     plan::{Action, Desired, Why, World},
 };
 use super::{
-    controller_history::{self, HASH, Wanted},
+    controller_history::{self, HASH, RevisionRequest},
     controller_ref::{self, Owner, OwnerKind},
     event_handlers,
     pod_names::PodNameHistory,
@@ -176,7 +176,7 @@ impl Controller for DaemonSets {
             controller_ref::selects(&selector, &revision.metadata)
         });
         let status = set.status.clone().unwrap_or_default();
-        let wanted = Wanted {
+        let wanted = RevisionRequest {
             owner: &owner,
             annotations: set.metadata.annotations.as_ref(),
             template: &spec.template,
@@ -185,7 +185,7 @@ impl Controller for DaemonSets {
         let taken = |name: &str| caches.revisions.get(&ObjectKey::new(&key.namespace, name)).is_some();
         let template_revision = controller_history::find_revision(&wanted, &revisions.held, taken);
         let anything = PodSpec::default();
-        let demands = Demands::of(spec.template.spec.as_ref().unwrap_or(&anything));
+        let demands = Demands::from_spec(spec.template.spec.as_ref().unwrap_or(&anything));
         let judged = |node: &Arc<Node>| (node.metadata.name.clone().unwrap_or_default(), demands.judge(node));
         let nodes: BTreeMap<String, Verdict> = caches.nodes.all().iter().map(judged).collect();
         let mut pods: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
@@ -204,7 +204,7 @@ impl Controller for DaemonSets {
         let predecessor = |node: &str| self.names.predecessor(&owner.uid, node);
         let names = new_names(&owner, open.map(|(node, _)| node), predecessor, pod_taken);
         Ok(Some(World {
-            want: Desired::of(&set),
+            want: Desired::from_set(&set),
             nodes,
             pods,
             names,

@@ -21,7 +21,7 @@ use crate::{
     objects::pod::Pod,
     runtime::Plan,
     workloads::{
-        controller_history::{self, HASH, Wanted, Write},
+        controller_history::{self, HASH, RevisionRequest, Write},
         controller_ref::{Owner, OwnerKind},
     },
 };
@@ -68,7 +68,7 @@ impl Model {
         let owner = Owner::new(&kind, &serde_json::from_value(meta).unwrap());
         let template = json!({ "spec": { "containers": [{ "name": "c", "image": self.image }] } });
         let template: PodTemplateSpec = serde_json::from_value(template).unwrap();
-        let wanted = Wanted { owner: &owner, annotations: None, template: &template, collisions: 0 };
+        let wanted = RevisionRequest { owner: &owner, annotations: None, template: &template, collisions: 0 };
         let template_revision = controller_history::find_revision(&wanted, &self.revisions, |_| false);
         let mut pods: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
         for pod in self.pods.values() {

@@ -20,7 +20,7 @@ pub struct Demands<'t> {
 }
 
 impl<'t> Demands<'t> {
-    pub fn of(spec: &'t PodSpec) -> Self {
+    pub fn from_spec(spec: &'t PodSpec) -> Self {
         Self { spec, tolerations: tolerations(spec) }
     }
 
@@ -131,7 +131,7 @@ mod tests {
             (json!({}), taint("node.kubernetes.io/network-unavailable", "NoSchedule"), Stays),
             (json!({ "hostNetwork": true }), taint("node.kubernetes.io/network-unavailable", "NoSchedule"), Runs),
         ] {
-            let judged = Demands::of(&template(spec.clone())).judge(&machine(&ssd, &taints));
+            let judged = Demands::from_spec(&template(spec.clone())).judge(&machine(&ssd, &taints));
             assert_eq!(judged, expected, "{spec} {taints}");
         }
     }

@@ -45,7 +45,7 @@ pub enum Update {
 }
 
 impl Desired {
-    pub fn of(set: &DaemonSet) -> Self {
+    pub fn from_set(set: &DaemonSet) -> Self {
         let spec = set.spec.as_ref();
         let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());

@@ -32,7 +32,7 @@ use crate::{
     },
 };
 use status::{Conditions, NewReplicaSet};
-use view::{Create, Desired, Judged, REVISION, Set, Step, World};
+use view::{Create, Desired, REVISION, ReplicaSetRef, Set, Step, World};
 
 /// ReplicaSets change often during a rollout.
 const REPLICA_SET_CHANGED: Duration = Duration::from_millis(20);
@@ -109,7 +109,13 @@ impl Deployments {
         Api::namespaced(self.context.client.clone(), &key.namespace)
     }
 
-    async fn patch_set(&self, owner: &Owner, set: &Judged, doing: &str, mut change: Value) -> Result<bool, ApiError> {
+    async fn patch_set(
+        &self,
+        owner: &Owner,
+        set: &ReplicaSetRef,
+        doing: &str,
+        mut change: Value,
+    ) -> Result<bool, ApiError> {
         change["metadata"]["uid"] = json!(set.uid);
         change["metadata"]["resourceVersion"] = json!(set.version);
         let patched = self.sets(&owner.key).patch(&set.name, &PatchParams::default(), &Patch::Merge(change)).await;
@@ -145,7 +151,14 @@ impl Deployments {
         }
     }
 
-    async fn scale(&self, owner: &Owner, set: &Judged, from: i32, to: i32, marks: Value) -> Result<(), ApiError> {
+    async fn scale(
+        &self,
+        owner: &Owner,
+        set: &ReplicaSetRef,
+        from: i32,
+        to: i32,
+        marks: Value,
+    ) -> Result<(), ApiError> {
         let change = json!({ "metadata": { "annotations": marks }, "spec": { "replicas": to } });
         if self.patch_set(owner, set, "scale", change).await? && from != to {
             let way = if to > from { "up" } else { "down" };
@@ -173,7 +186,7 @@ impl Deployments {
         }
     }
 
-    async fn forget(&self, key: &ObjectKey, set: &Judged) -> Result<(), ApiError> {
+    async fn forget(&self, key: &ObjectKey, set: &ReplicaSetRef) -> Result<(), ApiError> {
         let set_key = ObjectKey::new(key.namespace.clone(), set.name.clone());
         object_writes::delete(&self.sets(key), &self.context.caches.replica_sets, &set_key, &set.uid).await.map(drop)
     }

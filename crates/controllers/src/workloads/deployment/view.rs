@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::template_equality;
 use crate::{
     objects::{
-        deployment::{Deployment, Leeway, Status},
+        deployment::{Deployment, RolloutLimits, Status},
         replica_set::ReplicaSet,
     },
     workloads::{controller_ref::OwnershipChange, replica_set::kind::ReplicaSetKind as _},
@@ -43,7 +43,7 @@ pub struct Desired {
     pub annotations: BTreeMap<String, String>,
     pub replicas: i32,
     pub min_ready_seconds: i32,
-    pub leeway: Leeway,
+    pub leeway: RolloutLimits,
     pub recreate: bool,
     pub paused: bool,
     /// Being deleted: what is there is only reported.
@@ -170,7 +170,7 @@ pub enum Step {
     OwnershipChange(OwnershipChange),
     /// The ReplicaSet of the current template learns what its Deployment says.
     Annotate {
-        set: Judged,
+        set: ReplicaSetRef,
         annotations: BTreeMap<String, String>,
         min_ready_seconds: i32,
     },
@@ -181,23 +181,23 @@ pub enum Step {
     },
     Create(Create),
     Scale {
-        set: Judged,
+        set: ReplicaSetRef,
         from: i32,
         to: i32,
         marks: [(&'static str, String); 2],
     },
     /// An old one that nobody needs any more.
-    Forget(Judged),
+    Forget(ReplicaSetRef),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub struct ReplicaSetRef {
     pub name: String,
     pub uid: String,
     pub version: String,
 }
 
-impl From<&Set> for Judged {
+impl From<&Set> for ReplicaSetRef {
     fn from(set: &Set) -> Self {
         Self { name: set.name.clone(), uid: set.uid.clone(), version: set.version.clone() }
     }

@@ -104,7 +104,7 @@ impl Controller for Budgets {
         let mut pods = caches.pods.in_namespace(&key.namespace);
         pods.retain(|pod| selector.as_ref().is_some_and(|selector| controller_ref::selects(selector, &pod.metadata)));
         let (scale, unmanaged) = match plan::asks_owners(&budget) {
-            true => scale::wanted(&self.context, &key.namespace, &pods).await?,
+            true => scale::expected_pods(&self.context, &key.namespace, &pods).await?,
             false => (Ok(0), 0),
         };
         Ok(Some(World { budget, pods, scale, unmanaged }))

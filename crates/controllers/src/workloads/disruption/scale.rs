@@ -5,16 +5,19 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::{api::autoscaling::v1::Scale, apimachinery::pkg::apis::meta::v1::OwnerReference};
-use kube::{Api, Client, api::DynamicObject, core::GroupVersionKind, discovery};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Client;
 
 use crate::{
     objects::pod::Pod,
-    runtime::{ApiError, Caches, Context, ObjectKey, controller_of, error},
+    runtime::{
+        ApiError, Caches, Context, ObjectKey, controller_of, error,
+        scale_client::{self, ScaleError, ScaleReference},
+    },
 };
 
 /// The sum over distinct owners, or why it cannot be known; and how many pods have no owner.
-pub async fn wanted(
+pub async fn expected_pods(
     context: &Context,
     namespace: &str,
     pods: &[Arc<Pod>],
@@ -30,9 +33,9 @@ pub async fn wanted(
             continue;
         }
         let found = match known(&context.caches, namespace, owner) {
-            Found::Wants(uid, count) => Ok((uid, count)),
-            Found::Nowhere => Err(format!("found no controllers for pod {:?}", pod.name())),
-            Found::Unknown => by_scale(&context.client, namespace, owner, pod).await?,
+            OwnerScale::Wants(uid, count) => Ok((uid, count)),
+            OwnerScale::Nowhere => Err(format!("found no controllers for pod {:?}", pod.name())),
+            OwnerScale::Unknown => by_scale(&context.client, namespace, owner, pod).await?,
         };
         match found {
             // Under its own uid too: the next pod of the same owner need not ask again.
@@ -47,7 +50,7 @@ pub async fn wanted(
     Ok((Ok(wanted.values().sum()), unmanaged))
 }
 
-enum Found {
+enum OwnerScale {
     /// Who it really is, and how many it wants.
     Wants(String, i64),
     Nowhere,
@@ -55,15 +58,15 @@ enum Found {
     Unknown,
 }
 
-fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> Found {
+fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> OwnerScale {
     let key = ObjectKey::new(namespace, &owner.name);
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-    let wants = |replicas: Option<i32>| Found::Wants(owner.uid.clone(), replicas.unwrap_or(1).into());
+    let wants = |replicas: Option<i32>| OwnerScale::Wants(owner.uid.clone(), replicas.unwrap_or(1).into());
     let same = |meta: &kube::api::ObjectMeta| meta.uid.as_deref() == Some(owner.uid.as_str());
     match (group, owner.kind.as_str()) {
         ("apps", "ReplicaSet") => {
             let Some(set) = caches.replica_sets.get(&key).filter(|set| same(&set.metadata)) else {
-                return Found::Nowhere;
+                return OwnerScale::Nowhere;
             };
             let Some(above) = controller_of(&set.metadata) else {
                 return wants(set.spec.replicas);
@@ -74,19 +77,19 @@ fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> Found {
             };
             let deployment = caches.deployments.get(&ObjectKey::new(namespace, &named.name));
             let deployment = deployment.filter(|it| it.metadata.uid.as_deref() == Some(above));
-            deployment.map_or(Found::Nowhere, |deployment| {
-                Found::Wants(above.to_owned(), deployment.spec.replicas.unwrap_or(1).into())
+            deployment.map_or(OwnerScale::Nowhere, |deployment| {
+                OwnerScale::Wants(above.to_owned(), deployment.spec.replicas.unwrap_or(1).into())
             })
         }
         ("apps", "StatefulSet") => {
             let set = caches.stateful_sets.get(&key).filter(|set| same(&set.metadata));
-            set.map_or(Found::Nowhere, |set| wants(set.spec.as_ref().and_then(|spec| spec.replicas)))
+            set.map_or(OwnerScale::Nowhere, |set| wants(set.spec.as_ref().and_then(|spec| spec.replicas)))
         }
         ("", "ReplicationController") => {
             let set = caches.replication_controllers.get(&key).filter(|set| same(&set.metadata));
-            set.map_or(Found::Nowhere, |set| wants(set.spec.replicas))
+            set.map_or(OwnerScale::Nowhere, |set| wants(set.spec.replicas))
         }
-        _ => Found::Unknown,
+        _ => OwnerScale::Unknown,
     }
 }
 
@@ -98,27 +101,17 @@ async fn by_scale(
     pod: &Pod,
 ) -> Result<Result<(String, i64), String>, ApiError> {
     let nobody = || format!("found no controllers for pod {:?}", pod.name());
-    let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
-    let kind = GroupVersionKind::gvk(group, version, &owner.kind);
-    let Ok((resource, abilities)) = discovery::pinned_kind(client, &kind).await else { return Ok(Err(nobody())) };
-    if !abilities.subresources.iter().any(|(sub, _)| sub.plural == "scale") {
-        let name = match group {
-            "" => resource.plural,
-            group => format!("{}.{group}", resource.plural),
-        };
-        return Ok(Err(format!("{name} does not implement the scale subresource")));
-    }
-    let path = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
-    let request = kube::core::Request::new(path.resource_url()).get_subresource("scale", &owner.name);
-    let doing = || format!("get the scale of {} {namespace}/{}", owner.kind, owner.name);
-    let request = request.map_err(|error| ApiError::new(doing(), kube::Error::BuildRequest(error)))?;
-    match client.request::<Scale>(request).await {
-        Ok(scale) if scale.metadata.uid.as_deref() == Some(owner.uid.as_str()) => {
+    let target = ScaleReference { namespace, api_version: &owner.api_version, kind: &owner.kind, name: &owner.name };
+    match scale_client::get(client, target).await {
+        Ok((_, scale)) if scale.metadata.uid.as_deref() == Some(owner.uid.as_str()) => {
             let replicas = scale.spec.and_then(|spec| spec.replicas).unwrap_or(0);
             Ok(Ok((owner.uid.clone(), replicas.into())))
         }
-        Ok(_) => Ok(Err(nobody())),
-        Err(error) if error::has_code(&error, 404) => Ok(Err(nobody())),
-        Err(error) => Err(ApiError::new(doing(), error)),
+        Ok(_) | Err(ScaleError::NoKind { .. }) => Ok(Err(nobody())),
+        Err(error @ ScaleError::NotScalable { .. }) => Ok(Err(error.to_string())),
+        Err(ScaleError::Api(error)) if error::has_code(&error, 404) => Ok(Err(nobody())),
+        Err(ScaleError::Api(error)) => {
+            Err(ApiError::new(format!("get the scale of {} {namespace}/{}", owner.kind, owner.name), error))
+        }
     }
 }

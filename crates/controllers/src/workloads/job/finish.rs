@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    policy::{self, Ruling},
+    policy::{self, FailureAction},
     tracking::Tally,
     view::{Life, View, World},
 };
@@ -112,8 +112,8 @@ pub fn deadline(world: &World) -> Option<Timestamp> {
 pub fn judge(world: &World, tally: &Tally, now: Timestamp) -> Option<End> {
     let World { want, pods, .. } = world;
     let policy = pods.iter().filter(|pod| pod.has_failed(want)).find_map(|pod| match &pod.ruling {
-        Ruling::FailJob(why) => Some(End::new(false, "PodFailurePolicy", why)),
-        Ruling::Count | Ruling::Ignore | Ruling::FailIndex => None,
+        FailureAction::FailJob(why) => Some(End::new(false, "PodFailurePolicy", why)),
+        FailureAction::Count | FailureAction::Ignore | FailureAction::FailIndex => None,
     });
     if policy.is_some() {
         return policy;

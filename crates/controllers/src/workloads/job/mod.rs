@@ -42,7 +42,7 @@ use serde_json::json;
 
 use self::{
     plan::{Action, Report},
-    tracking::{Begun, Tally},
+    tracking::{NewlyCountedPod, Tally},
     view::{Desired, INDEX, TRACKING, View, World},
 };
 use super::{
@@ -124,7 +124,7 @@ impl Jobs {
         World {
             want,
             version: job.metadata.resource_version.clone().unwrap_or_default(),
-            pods: claimed.held.iter().map(|pod| View::of(pod, job)).collect(),
+            pods: claimed.held.iter().map(|pod| View::from_pod(pod, job)).collect(),
             claims: if over { Vec::new() } else { claimed.claims },
             status,
             foreign: Vec::new(),
@@ -156,7 +156,7 @@ impl Jobs {
     /// The names we would give that others bear.
     fn foreign(&self, namespace: &str, world: &mut World) {
         loop {
-            let slots = plan::missing(world, &Tally::of(world));
+            let slots = plan::missing(world, &Tally::new(world));
             let taken = slots.into_iter().map(|slot| slot.name);
             let pods = &self.context.caches.pods;
             let taken: Vec<String> =
@@ -169,7 +169,7 @@ impl Jobs {
     }
 
     /// Whether pods that are to go on record are still as we know them. What is read is taken in.
-    async fn still_uncounted(&self, namespace: &str, begun: &[Begun]) -> Result<bool, ApiError> {
+    async fn still_uncounted(&self, namespace: &str, begun: &[NewlyCountedPod]) -> Result<bool, ApiError> {
         let mut all = true;
         for some in begun.chunks(READS) {
             let reads: Vec<_> = some.iter().map(|one| self.is_uncounted(namespace, one)).collect();
@@ -180,7 +180,11 @@ impl Jobs {
         Ok(all)
     }
 
-    async fn is_uncounted(&self, namespace: &str, Begun { name, uid }: &Begun) -> Result<bool, ApiError> {
+    async fn is_uncounted(
+        &self,
+        namespace: &str,
+        NewlyCountedPod { name, uid }: &NewlyCountedPod,
+    ) -> Result<bool, ApiError> {
         let read = self.context.pods_in(namespace).get_opt(name).await;
         let pod = read.map_err(ApiError::when(format!("read pod {namespace}/{name} again")))?;
         let Some(pod) = pod.filter(|pod| pod.uid() == uid) else {
@@ -228,7 +232,7 @@ impl Controller for Jobs {
 
     async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
         let Some(job) = self.context.caches.jobs.get(key) else { return Ok(None) };
-        let Some(want) = Desired::of(&job) else { return Ok(None) };
+        let Some(want) = Desired::from_job(&job) else { return Ok(None) };
         let mut world = self.look(&job, want.clone());
         if !uncounted(&world.status).is_subset(&world.pods.iter().map(|pod| pod.uid.as_str()).collect()) {
             self.refresh(&job).await?;

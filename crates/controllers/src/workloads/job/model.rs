@@ -11,7 +11,7 @@ use super::{
     finish::{finished, on_record},
     indexes::Indexes,
     plan::{Action, Slot, plan},
-    policy::Ruling,
+    policy::FailureAction,
     testing::{at, desired},
     uncounted,
     view::{Desired, Life, View, World},
@@ -89,7 +89,7 @@ fn job() -> impl Strategy<Value = Desired> {
 
 /// A controller: what it knows of pods and of the Job.
 #[derive(Clone)]
-struct Knows {
+struct ControllerView {
     pods: BTreeMap<String, View>,
     status: JobStatus,
     version: u64,
@@ -102,7 +102,7 @@ struct Model {
     version: u64,
     now: Timestamp,
     made: usize,
-    controllers: Vec<Knows>,
+    controllers: Vec<ControllerView>,
     /// Uids that were ever on record as uncounted, and what was last on record.
     entered: BTreeSet<String>,
     /// Pods that a controller gave up, which are not to be counted.
@@ -113,7 +113,7 @@ struct Model {
 
 impl Model {
     fn new(want: Desired, writers: usize) -> Self {
-        let knows = Knows { pods: BTreeMap::new(), status: JobStatus::default(), version: 1 };
+        let knows = ControllerView { pods: BTreeMap::new(), status: JobStatus::default(), version: 1 };
         Self {
             want,
             pods: BTreeMap::new(),
@@ -142,7 +142,7 @@ impl Model {
                 }
                 (pod.life, pod.finished) = (life, self.now);
                 if life == Life::Failed && ignored {
-                    pod.ruling = Ruling::Ignore;
+                    pod.ruling = FailureAction::Ignore;
                 }
                 self.touch();
             }
@@ -209,7 +209,7 @@ impl Model {
     fn look(&mut self, who: usize) -> World {
         // The Job itself, and what the record names, are never out of date for long.
         let knows = &mut self.controllers[who];
-        let missing = |knows: &Knows| {
+        let missing = |knows: &ControllerView| {
             let known: BTreeSet<&str> = knows.pods.values().map(|pod| pod.uid.as_str()).collect();
             uncounted(&knows.status).into_iter().any(|uid| !known.contains(uid))
         };
@@ -267,7 +267,8 @@ impl Model {
 
     /// A controller that starts anew sees the world as it is.
     fn restart(&mut self, who: usize) {
-        self.controllers[who] = Knows { pods: self.pods.clone(), status: self.status.clone(), version: self.version };
+        self.controllers[who] =
+            ControllerView { pods: self.pods.clone(), status: self.status.clone(), version: self.version };
     }
 
     fn apply(&mut self, who: usize, action: Action) -> bool {
@@ -295,7 +296,7 @@ impl Model {
                     restarts: 0,
                     created: self.now,
                     finished: self.now,
-                    ruling: Ruling::Count,
+                    ruling: FailureAction::Count,
                 };
                 self.pods.insert(name.clone(), pod);
                 self.touch();
@@ -339,7 +340,7 @@ impl Model {
                     if !over
                         && !stopped
                         && pod.is_finished()
-                        && (pod.life == Life::Succeeded || pod.ruling != Ruling::Ignore)
+                        && (pod.life == Life::Succeeded || pod.ruling != FailureAction::Ignore)
                     {
                         self.released.push((uid, pod.life, pod.index));
                     }

@@ -14,8 +14,8 @@ use mainstay_events::EventNote;
 use super::{
     backoff,
     finish::{self, End},
-    policy::Ruling,
-    tracking::{Begun, Tally, some, to_i32},
+    policy::FailureAction,
+    tracking::{NewlyCountedPod, Tally, some, to_i32},
     view::{Desired, Life, View, World},
 };
 use crate::{names, runtime::Plan, workloads::controller_ref::OwnershipChange};
@@ -65,7 +65,7 @@ pub struct Report {
     pub version: String,
     pub status: JobStatus,
     /// Pods that must still be uncounted when it is written.
-    pub begun: Vec<Begun>,
+    pub begun: Vec<NewlyCountedPod>,
     pub events: Vec<EventNote>,
 }
 
@@ -76,7 +76,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
     if finish::finished(&world.status).is_some() || world.want.leaving {
         return Plan::act(world.pods.iter().filter(|pod| pod.tracked).map(|pod| release(pod, false)));
     }
-    let tally = Tally::of(world);
+    let tally = Tally::new(world);
     let mut status = world.status.clone();
     let mut plan = Plan::act(tally.releasable(world).map(|(pod, unchanged)| release(pod, unchanged)));
     let begun = tally.record(world, &mut status);
@@ -171,7 +171,7 @@ fn staff(world: &World, tally: &Tally, plan: &mut Plan<Action, Report>, now: Tim
 }
 
 /// How many pods should be active.
-fn wanted(world: &World, tally: &Tally, active: usize) -> usize {
+fn desired_active(world: &World, tally: &Tally, active: usize) -> usize {
     let want = &world.want;
     let succeeded = usize::try_from(tally.succeeded).unwrap_or_default();
     match want.completions {
@@ -186,7 +186,7 @@ fn wanted(world: &World, tally: &Tally, active: usize) -> usize {
 /// Active pods that should not be, those first that would be missed least.
 fn surplus<'a>(world: &'a World, tally: &Tally) -> Vec<&'a View> {
     let mut active: Vec<&View> = world.pods.iter().filter(|pod| pod.is_active()).collect();
-    let too_many = active.len().saturating_sub(wanted(world, tally, active.len()));
+    let too_many = active.len().saturating_sub(desired_active(world, tally, active.len()));
     active.sort_by(|a, b| dispensable(a).cmp(&dispensable(b)));
     // Those worth most come first here, and of each index the first stays.
     let mut seen = HashSet::new();
@@ -220,7 +220,7 @@ pub fn missing(world: &World, tally: &Tally) -> Vec<Slot> {
     let World { want, pods, .. } = world;
     let active = pods.iter().filter(|pod| pod.is_active()).count();
     let leaving = pods.iter().filter(|pod| want.replace_ended_only && pod.is_terminating());
-    let count = wanted(world, tally, active).saturating_sub(active + leaving.clone().count()).min(BURST);
+    let count = desired_active(world, tally, active).saturating_sub(active + leaving.clone().count()).min(BURST);
     if count == 0 {
         return Vec::new();
     }
@@ -249,7 +249,7 @@ fn indexed_slot(world: &World, tally: &Tally, index: usize, taken: &HashSet<&str
     let name = names::successor(&owner, &want.uid, &index.to_string(), last, |name| taken.contains(name));
     let failures = tally.failed_indexes.as_ref().map(|_| match tally.to_replace(world, index) {
         None => (0, 0),
-        Some(View { index_failures, index_ignored, ruling: Ruling::Ignore, .. }) => {
+        Some(View { index_failures, index_ignored, ruling: FailureAction::Ignore, .. }) => {
             (*index_failures, index_ignored.saturating_add(1))
         }
         Some(last) => (last.index_failures.saturating_add(1), last.index_ignored),

@@ -10,7 +10,7 @@ use crate::objects::pod::Pod;
 
 /// What the failure of a pod means, should it fail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Ruling {
+pub enum FailureAction {
     /// It counts towards the limits.
     #[default]
     Count,
@@ -23,12 +23,12 @@ pub enum Ruling {
 }
 
 /// The first rule that fits decides; without one, the failure counts.
-pub fn rule(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Ruling {
+pub fn rule(policy: Option<&PodFailurePolicy>, pod: &Pod) -> FailureAction {
     let rules = policy.into_iter().flat_map(|policy| policy.rules.iter().enumerate());
     rules.into_iter().find_map(|(at, rule)| apply(at, rule, pod)).unwrap_or_default()
 }
 
-fn apply(at: usize, rule: &PodFailurePolicyRule, pod: &Pod) -> Option<Ruling> {
+fn apply(at: usize, rule: &PodFailurePolicyRule, pod: &Pod) -> Option<FailureAction> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let (action, name) = (rule.action.as_str(), pod.name());
     let why = match &rule.on_exit_codes {
@@ -48,10 +48,10 @@ fn apply(at: usize, rule: &PodFailurePolicyRule, pod: &Pod) -> Option<Ruling> {
         }
     };
     match action {
-        "Ignore" => Some(Ruling::Ignore),
-        "Count" => Some(Ruling::Count),
-        "FailIndex" => Some(Ruling::FailIndex),
-        "FailJob" => Some(Ruling::FailJob(why)),
+        "Ignore" => Some(FailureAction::Ignore),
+        "Count" => Some(FailureAction::Count),
+        "FailIndex" => Some(FailureAction::FailIndex),
+        "FailJob" => Some(FailureAction::FailJob(why)),
         _ => None, // of a time to come: the next rule
     }
 }
@@ -113,7 +113,7 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    fn ruled(rules: Value) -> Ruling {
+    fn ruled(rules: Value) -> FailureAction {
         let policy: PodFailurePolicy = serde_json::from_value(json!({ "rules": rules })).unwrap();
         rule(Some(&policy), &pod())
     }
@@ -127,35 +127,38 @@ mod tests {
         let main = "Container main for pod ns/p failed with exit code 42 matching FailJob rule at index 0";
         let disruption = "Pod ns/p has condition DisruptionTarget matching FailJob rule at index 1";
         for (rules, expected) in [
-            (json!([]), Ruling::Count),
-            (json!([{ "action": "FailJob", "onExitCodes": codes("In", &[42]) }]), Ruling::FailJob(main.to_owned())),
-            (json!([{ "action": "Ignore", "onExitCodes": codes("In", &[1]) }]), Ruling::Count),
-            (json!([{ "action": "Ignore", "onExitCodes": codes("NotIn", &[1]) }]), Ruling::Ignore),
-            (json!([{ "action": "Ignore", "onExitCodes": codes("NotIn", &[42, 3]) }]), Ruling::Count),
-            (json!([{ "action": "FailIndex", "onExitCodes": of("init", &[3]) }]), Ruling::FailIndex),
-            (json!([{ "action": "Ignore", "onExitCodes": of("init", &[42]) }]), Ruling::Count),
+            (json!([]), FailureAction::Count),
+            (
+                json!([{ "action": "FailJob", "onExitCodes": codes("In", &[42]) }]),
+                FailureAction::FailJob(main.to_owned()),
+            ),
+            (json!([{ "action": "Ignore", "onExitCodes": codes("In", &[1]) }]), FailureAction::Count),
+            (json!([{ "action": "Ignore", "onExitCodes": codes("NotIn", &[1]) }]), FailureAction::Ignore),
+            (json!([{ "action": "Ignore", "onExitCodes": codes("NotIn", &[42, 3]) }]), FailureAction::Count),
+            (json!([{ "action": "FailIndex", "onExitCodes": of("init", &[3]) }]), FailureAction::FailIndex),
+            (json!([{ "action": "Ignore", "onExitCodes": of("init", &[42]) }]), FailureAction::Count),
             (
                 json!([
                     { "action": "Ignore", "onExitCodes": of("side", &[1]) },
                     { "action": "FailJob", "onPodConditions": disrupted },
                 ]),
-                Ruling::FailJob(disruption.to_owned()),
+                FailureAction::FailJob(disruption.to_owned()),
             ),
             (
                 json!([
                     { "action": "Count", "onPodConditions": disrupted },
                     { "action": "FailJob", "onExitCodes": codes("In", &[42]) },
                 ]),
-                Ruling::Count,
+                FailureAction::Count,
             ),
             (
                 json!([{ "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget", "status": "False" }] }]),
-                Ruling::Count,
+                FailureAction::Count,
             ),
         ] {
             assert_eq!(ruled(rules.clone()), expected, "{rules}");
         }
-        assert_eq!(rule(None, &pod()), Ruling::Count);
+        assert_eq!(rule(None, &pod()), FailureAction::Count);
     }
 
     #[test]

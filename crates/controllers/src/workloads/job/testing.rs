@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::JobStatus;
 
 use super::{
-    policy::Ruling,
+    policy::FailureAction,
     view::{Desired, Life, View, World},
 };
 
@@ -67,7 +67,7 @@ pub fn running(name: &str) -> View {
         restarts: 0,
         created: at(0),
         finished: at(0),
-        ruling: Ruling::Count,
+        ruling: FailureAction::Count,
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     finish::condition,
     plan::{Action, Report, plan},
-    policy::Ruling,
+    policy::FailureAction,
     testing::*,
     view::{Desired, Life, View, World},
 };
@@ -177,7 +177,7 @@ fn a_job_ends_for_the_reasons_people_know() {
     let per_index = Desired { backoff_limit: i32::MAX, backoff_limit_per_index: Some(0), ..indexed() };
     let restarting = Desired { restarts_count: true, backoff_limit: 2, ..desired() };
     let policy: SuccessPolicy = serde_json::from_value(json!({ "rules": [{ "succeededIndexes": "1" }] })).unwrap();
-    let poisoned = View { ruling: Ruling::FailJob("why".into()), ..failed("a", 1) };
+    let poisoned = View { ruling: FailureAction::FailJob("why".into()), ..failed("a", 1) };
     let many = |count: usize| (0..count).map(|i| failed(&format!("a-{i}"), 1)).collect::<Vec<_>>();
     let all = || (0..4).map(|i| succeeded(&format!("a-{i}"), 1)).collect::<Vec<_>>();
     let cases = [
@@ -340,13 +340,13 @@ fn an_index_remembers_its_failures_through_its_pods() {
     assert_eq!(reported(&third)["failedIndexes"], "0");
     assert!(deeds(&third).is_empty(), "an index that failed is not tried again");
 
-    pods[0] = View { ruling: Ruling::Ignore, index_failures: 1, ..failed("b-0", 1) };
+    pods[0] = View { ruling: FailureAction::Ignore, index_failures: 1, ..failed("b-0", 1) };
     world.pods = pods.clone();
     let ignored = look(&world);
     let Action::Create(slot) = &ignored.actions[0] else { panic!("{:?}", ignored.actions) };
     assert_eq!(slot.failures, Some((1, 1)));
 
-    pods[0] = View { ruling: Ruling::FailIndex, ..failed("a-0", 1) };
+    pods[0] = View { ruling: FailureAction::FailIndex, ..failed("a-0", 1) };
     world.pods = pods;
     assert_eq!(reported(&look(&world))["failedIndexes"], "0");
 }
@@ -354,7 +354,7 @@ fn an_index_remembers_its_failures_through_its_pods() {
 #[test]
 fn ignored_failures_count_for_nothing() {
     let want = Desired { backoff_limit: 0, ..desired() };
-    let plan = look(&world(want, vec![View { ruling: Ruling::Ignore, ..failed("a", 1) }]));
+    let plan = look(&world(want, vec![View { ruling: FailureAction::Ignore, ..failed("a", 1) }]));
     assert_eq!(deeds(&plan), ["release a", "create", "create"]);
     assert_eq!(reported(&plan)["uncountedTerminatedPods"], json!({}));
 }

@@ -16,7 +16,7 @@ use k8s_openapi::api::batch::v1::{JobStatus, UncountedTerminatedPods};
 use super::{
     finish::{End, on_record},
     indexes::Indexes,
-    policy::Ruling,
+    policy::FailureAction,
     view::{Desired, Life, View, World},
 };
 
@@ -32,13 +32,13 @@ pub struct Tally {
     /// Only where indexes fail for themselves.
     pub failed_indexes: Option<Indexes>,
     recorded_indexes: Indexes,
-    recorded: Recorded,
+    recorded: UncountedPods,
     /// By index, where in the world the failed pod is that its next one replaces.
     to_replace: HashMap<usize, usize>,
 }
 
 #[derive(Debug, Default)]
-struct Recorded {
+struct UncountedPods {
     succeeded: HashSet<String>,
     failed: HashSet<String>,
 }
@@ -53,17 +53,17 @@ enum Entry {
 }
 
 impl Tally {
-    pub fn of(world: &World) -> Self {
+    pub fn new(world: &World) -> Self {
         let World { want, status, pods, .. } = world;
         let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
         let set = |uids: Option<Vec<String>>| uids.unwrap_or_default().into_iter().collect::<HashSet<String>>();
-        let recorded = Recorded { succeeded: set(uncounted.succeeded), failed: set(uncounted.failed) };
+        let recorded = UncountedPods { succeeded: set(uncounted.succeeded), failed: set(uncounted.failed) };
         let new = |pod: &&View| pod.tracked && want.has_place_for(pod);
         // What was put down as a failure while it was being deleted stays one.
         let well = |pod: &&View| pod.life == Life::Succeeded && !recorded.failed.contains(&pod.uid);
         let new_succeeded = pods.iter().filter(new).filter(well);
         let new_failed = pods.iter().filter(new).filter(|pod| pod.has_failed(want));
-        let counts = |pod: &&View| !recorded.failed.contains(&pod.uid) && pod.ruling != Ruling::Ignore;
+        let counts = |pod: &&View| !recorded.failed.contains(&pod.uid) && pod.ruling != FailureAction::Ignore;
         let failed = status.failed.unwrap_or_default()
             + to_i32(recorded.failed.len() + new_failed.clone().filter(counts).count());
         let indexes = |text: &Option<String>| Indexes::parse(text.as_deref().unwrap_or_default(), want.indexes());
@@ -77,9 +77,9 @@ impl Tally {
         };
         let failed_indexes = want.backoff_limit_per_index.filter(|_| want.indexed).map(|limit| {
             let lost = new_failed.filter(|pod| match pod.ruling {
-                Ruling::FailIndex => true,
-                Ruling::Ignore => false,
-                Ruling::Count | Ruling::FailJob(_) => pod.index_failures >= limit,
+                FailureAction::FailIndex => true,
+                FailureAction::Ignore => false,
+                FailureAction::Count | FailureAction::FailJob(_) => pod.index_failures >= limit,
             });
             indexes(&status.failed_indexes).with(lost.filter_map(|pod| pod.index))
         });
@@ -138,7 +138,7 @@ impl Tally {
         let kept_back = ended.is_none() && entry == Entry::Failed && awaited().is_some_and(|last| last.uid == pod.uid);
         (!kept_back).then_some(match entry {
             _ if !want.has_place_for(pod) => Entry::Nothing,
-            Entry::Failed if pod.ruling == Ruling::Ignore => Entry::Nothing,
+            Entry::Failed if pod.ruling == FailureAction::Ignore => Entry::Nothing,
             other => other,
         })
     }
@@ -164,7 +164,7 @@ impl Tally {
     }
 
     /// Puts into the status what ended, and into the totals what was released. Says whose counting begins by that.
-    pub fn record(&self, world: &World, status: &mut JobStatus) -> Vec<Begun> {
+    pub fn record(&self, world: &World, status: &mut JobStatus) -> Vec<NewlyCountedPod> {
         let want = &world.want;
         let tracked: HashSet<&str> = world.pods.iter().filter(|pod| pod.tracked).map(|pod| pod.uid.as_str()).collect();
         let uncounted = status.uncounted_terminated_pods.get_or_insert_default();
@@ -189,7 +189,7 @@ impl Tally {
                 break;
             }
             room -= 1;
-            begun.push(Begun { name: pod.name.clone(), uid: pod.uid.clone() });
+            begun.push(NewlyCountedPod { name: pod.name.clone(), uid: pod.uid.clone() });
             match (entry, pod.index) {
                 (Entry::Succeeded, Some(index)) if want.indexed => indexes.push(index),
                 (Entry::Succeeded, _) => succeeded.get_or_insert_default().push(pod.uid.clone()),
@@ -212,7 +212,7 @@ impl Tally {
 
 /// A pod that goes on record with this status, and was not before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Begun {
+pub struct NewlyCountedPod {
     pub name: String,
     pub uid: String,
 }

@@ -8,7 +8,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::policy::{self, Ruling};
+use super::policy::{self, FailureAction};
 use crate::{
     names::{Predecessor, UsedNumbers},
     objects::pod::Pod,
@@ -67,7 +67,7 @@ pub struct Desired {
 
 impl Desired {
     /// What is asked for; nothing if someone else is in charge.
-    pub fn of(job: &Job) -> Option<Self> {
+    pub fn from_job(job: &Job) -> Option<Self> {
         let spec = job.spec.as_ref()?;
         if spec.managed_by.as_deref().is_some_and(|manager| manager != MANAGER) {
             return None;
@@ -131,11 +131,11 @@ pub struct View {
     /// When it ended, as well as that is known.
     pub finished: Timestamp,
     /// What it means if it failed.
-    pub ruling: Ruling,
+    pub ruling: FailureAction,
 }
 
 impl View {
-    pub fn of(pod: &Pod, job: &Job) -> Self {
+    pub fn from_pod(pod: &Pod, job: &Job) -> Self {
         let policy = job.spec.as_ref().and_then(|spec| spec.pod_failure_policy.as_ref());
         let annotation = |key: &str| pod.metadata.annotations.as_ref()?.get(key)?.parse::<i32>().ok();
         let count = |key: &str| annotation(key).unwrap_or_default().max(0);

@@ -28,7 +28,7 @@ use self::{
     plan::{Action, Why, World},
 };
 use super::{
-    controller_history::{self, Wanted},
+    controller_history::{self, RevisionRequest},
     controller_ref::{self, Owner, OwnerKind},
     event_handlers,
 };
@@ -218,7 +218,7 @@ impl Controller for StatefulSets {
             controller_ref::selects(&selector, &revision.metadata)
         });
         let status = set.status.clone().unwrap_or_default();
-        let wanted = Wanted {
+        let wanted = RevisionRequest {
             owner: &owner,
             annotations: set.metadata.annotations.as_ref(),
             template: &spec.template,

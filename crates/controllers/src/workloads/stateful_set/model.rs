@@ -21,7 +21,7 @@ use crate::{
     objects::pod::Pod,
     runtime::Plan,
     workloads::{
-        controller_history::{self, HASH, Wanted, Write},
+        controller_history::{self, HASH, RevisionRequest, Write},
         controller_ref::{Owner, OwnerKind},
     },
 };
@@ -101,7 +101,7 @@ impl Model {
     /// What a controller sees now.
     pub fn world(&self) -> World {
         let (owner, template, spec) = (Self::owner(), self.template(), &self.spec);
-        let wanted = Wanted { owner: &owner, annotations: None, template: &template, collisions: 0 };
+        let wanted = RevisionRequest { owner: &owner, annotations: None, template: &template, collisions: 0 };
         let template_revision = controller_history::find_revision(&wanted, &self.revisions, |_| false);
         let current = self
             .revisions

@@ -45,6 +45,7 @@ fn service(kind: catalogue::ServiceKind, ports: &[(&str, Protocol, u16)], tags: 
         hold: HOLD,
         through_user_space: false,
         publish_not_ready: false,
+        has_other_proxy: false,
         tags: tags.iter().map(|tag| (*tag).into()).collect(),
     }
 }

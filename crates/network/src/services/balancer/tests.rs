@@ -1,4 +1,7 @@
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
+};
 
 use super::{super::frontend::WithoutBackends, *};
 use crate::journal::Protocol;
@@ -10,12 +13,7 @@ fn state() -> State {
         pods: "10.244.0.0/16".parse().unwrap(),
         proxy_port: 1,
     };
-    State {
-        kernel: KernelProxy::new(settings),
-        claims: BTreeMap::new(),
-        frontends_of: HashMap::new(),
-        is_initialized: false,
-    }
+    State::new(KernelProxy::new(settings))
 }
 
 fn frontend(port: u16) -> Frontend {
@@ -30,12 +28,13 @@ fn pool(backend: u8) -> BackendPool {
         through_user_space: false,
         without_backends: WithoutBackends::Reject,
         internal: None,
+        terminating: Vec::new(),
     }
 }
 
 fn change(state: &mut State, name: &str, frontends: &[(u16, u8)]) -> BTreeMap<Frontend, Option<BackendPool>> {
     let frontends = frontends.iter().map(|(port, backend)| (frontend(*port), pool(*backend))).collect();
-    state.change(vec![(Key::new("default", name), frontends)])
+    state.change(vec![(Key::new("default", name), frontends)], Instant::now())
 }
 
 #[test]
@@ -65,5 +64,36 @@ fn a_frontend_that_moves_unchanged_to_another_service_is_no_change() {
     let mut state = state();
     change(&mut state, "a", &[(80, 1)]);
     let both = vec![(Key::new("default", "a"), Vec::new()), (Key::new("default", "b"), vec![(frontend(80), pool(1))])];
-    assert_eq!(state.change(both), BTreeMap::new());
+    assert_eq!(state.change(both, Instant::now()), BTreeMap::new());
+}
+
+/// A pool whose only endpoint is terminating and still serves.
+fn ending(hold: Duration) -> BackendPool {
+    let terminating = pool(9).backends;
+    BackendPool { backends: Vec::new(), terminating, without_backends: WithoutBackends::Hold(hold), ..pool(9) }
+}
+
+#[test]
+fn terminating_endpoints_get_what_was_held_for_half_of_the_time() {
+    let (mut state, start, hold) = (state(), Instant::now(), Duration::from_secs(10));
+    let set = |state: &mut State, pool: BackendPool, now| {
+        state.change(vec![(Key::new("default", "a"), vec![(frontend(80), pool)])], now)
+    };
+    set(&mut state, ending(hold), start);
+    let due = start + hold / 2;
+    assert_eq!(state.next_fallback(start), Some(due));
+    assert_eq!(state.fall_back(start + hold / 4), BTreeMap::new(), "too early");
+    assert_eq!(set(&mut state, ending(hold), start + hold / 4), BTreeMap::new(), "the same again starts nothing anew");
+    let serving = BackendPool { backends: pool(9).backends, ..ending(hold) };
+    assert_eq!(state.fall_back(due), BTreeMap::from([(frontend(80), Some(serving))]));
+    assert_eq!(state.fall_back(due), BTreeMap::new());
+    assert_eq!(set(&mut state, ending(hold), due + hold), BTreeMap::new(), "and they stay");
+    assert_eq!(
+        set(&mut state, pool(1), due + hold),
+        BTreeMap::from([(frontend(80), Some(pool(1)))]),
+        "until one is ready"
+    );
+    assert!(state.fallbacks.is_empty());
+    set(&mut state, ending(hold), due + hold);
+    assert_eq!(state.next_fallback(due + hold), Some(due + hold + hold / 2), "which ends the time that was held");
 }

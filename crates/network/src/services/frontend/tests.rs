@@ -17,6 +17,7 @@ fn service(protocol: Protocol, hold: Duration) -> Service {
         hold,
         through_user_space: false,
         publish_not_ready: false,
+        has_other_proxy: false,
         tags: Vec::new(),
     }
 }
@@ -88,9 +89,14 @@ fn traffic_policy_local_means_backends_of_this_node_without_masquerading_or_a_dr
 }
 
 #[test]
-fn terminating_endpoints_serve_only_where_nothing_is_held() {
+fn terminating_endpoints_serve_while_nothing_is_ready_and_where_connections_are_held_after_a_while() {
     let ending = || vec![endpoint(2, "here", false, true), endpoint(3, "here", false, false)];
-    assert_eq!(backends(&frontends_of(service(Protocol::Tcp, HOLD), ending())[0].1), Vec::<u8>::new(), "held instead");
+    let mut held = frontends_of(service(Protocol::Tcp, HOLD), ending()).swap_remove(0).1;
+    assert_eq!((backends(&held), held.fallback_delay()), (Vec::new(), Some(HOLD / 2)), "held at first");
+    held.fall_back();
+    assert_eq!((backends(&held), held.fallback_delay()), (vec![2], None), "only what still serves");
+    let none = frontends_of(service(Protocol::Tcp, HOLD), vec![endpoint(3, "here", false, false)]).swap_remove(0).1;
+    assert_eq!(none.fallback_delay(), None, "nothing serves");
     let found = frontends_of(service(Protocol::Tcp, Duration::ZERO), ending());
     assert_eq!((backends(&found[0].1), found[0].1.without_backends), (vec![2], WithoutBackends::Reject));
     let found = frontends_of(service(Protocol::Udp, HOLD), ending());
@@ -108,6 +114,12 @@ fn a_service_without_cluster_ip_has_no_frontends() {
     assert!(frontends_of(Service { kind: external_name, ..service(Protocol::Tcp, HOLD) }, ready()).is_empty());
     let catalogue = Catalogue::default();
     assert!(service_frontends(&catalogue.read(), &Key::new("default", "web"), NODE).is_empty());
+}
+
+#[test]
+fn a_service_of_another_proxy_has_no_frontends() {
+    let other = Service { has_other_proxy: true, ..service(Protocol::Tcp, HOLD) };
+    assert!(frontends_of(other, vec![endpoint(2, "here", true, false)]).is_empty());
 }
 
 #[test]

@@ -81,6 +81,7 @@ mod tests {
             through_user_space: false,
             without_backends: WithoutBackends::Reject,
             internal: None,
+            terminating: Vec::new(),
         };
         let frontends =
             HashMap::from([(frontend(Some([10, 96, 0, 1]), 53), pool.clone()), (frontend(None, 30053), pool)]);

@@ -22,6 +22,7 @@ fn pool(count: u8, without_backends: WithoutBackends) -> BackendPool {
         through_user_space: false,
         without_backends,
         internal: None,
+        terminating: Vec::new(),
     }
 }
 

@@ -9,6 +9,7 @@ mod change_log;
 mod class;
 mod compaction;
 mod compile;
+mod ended_pods;
 mod node_info;
 mod nominator;
 mod pod_counts;

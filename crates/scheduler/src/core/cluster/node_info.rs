@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::PodId;
+use super::{PodId, ended_pods::EndedPod};
 use crate::core::view::{
     AssignedHostPort, AutomaticPort, HostPort, NodeView, OfferView, PodKey, PodView, SchedulingRules,
 };
@@ -19,6 +19,7 @@ pub struct NodeInfo {
     pub allocatable: Vec<i64>,
     pub pods: Vec<PodId>,
     pub nominated_pods: Vec<NominatedPod>,
+    pub ended_pods: Vec<EndedPod>,
     /// Host ports asked for by number, and the pods that have them.
     pub ports: Vec<(HostPort, PodId)>,
     /// Numbers that automatic ports cannot get, sorted.
@@ -49,6 +50,7 @@ impl NodeInfo {
             allocatable: vec![],
             pods: vec![],
             nominated_pods: vec![],
+            ended_pods: vec![],
             ports: vec![],
             used_ports: vec![],
         }

@@ -35,6 +35,7 @@ impl Cluster {
         let free = self.resources.by_id(&offer.free);
         let seen = offer.seen;
         let before = self.nodes[id].offer.replace(offer);
+        self.nodes[id].forget_shown(&free);
         let free_before = std::mem::replace(&mut self.nodes[id].free, free);
         for pod in self.nodes[id].pods.clone() {
             let pod = self.pods.get_mut(pod);
@@ -60,6 +61,7 @@ impl Cluster {
             && self.nodes[id].offer.take().is_some()
         {
             self.nodes[id].free.clear();
+            self.nodes[id].ended_pods.clear();
             self.mark_changed(id);
         }
     }
@@ -71,7 +73,7 @@ impl Cluster {
             return self.update_known_pod(id, pod);
         }
         if let Some(id) = known {
-            self.remove_pod_by_id(id);
+            self.end_pod(id);
         }
         if pod.finished {
             self.remove_nomination(&pod.key);
@@ -98,8 +100,11 @@ impl Cluster {
         if stays && bound_version.is_some() && known.is_unchanged(&pod) {
             return self.pods.replace_view(id, pod);
         }
+        if pod.finished {
+            return self.end_pod(id);
+        }
         self.remove_pod_by_id(id);
-        if let Some(node) = pod.node.clone().filter(|_| !pod.finished) {
+        if let Some(node) = pod.node.clone() {
             let bound_version = bound_version.filter(|_| stays).unwrap_or(pod.version);
             let ports = pod.assigned_ports.clone();
             let id = self.add_pod(pod, &node, Some(bound_version), ports);
@@ -132,7 +137,7 @@ impl Cluster {
     /// An assumed pod was not bound.
     pub fn forget(&mut self, key: &PodKey) {
         if let Some(id) = self.pods.find(key) {
-            self.remove_pod_by_id(id);
+            self.end_pod(id);
         }
     }
 
@@ -207,7 +212,7 @@ impl Cluster {
         id
     }
 
-    fn remove_pod_by_id(&mut self, id: PodId) {
+    pub(super) fn remove_pod_by_id(&mut self, id: PodId) {
         self.count_pod(id, -1);
         let pod = self.pods.remove(id);
         let info = &mut self.nodes[pod.node];

@@ -156,3 +156,62 @@ fn a_machine_that_cannot_be_right_is_not_emptied() {
     picky = picky.with_volumes(vec![vec![]]);
     assert!(matches!(verdict(&mut one, picky), Verdict::Unschedulable(_)));
 }
+
+/// Three pods of half a cpu on a node of two, all counted by its offer.
+fn three_small() -> Cluster {
+    let object = node("n1", json!({ "status": { "allocatable": { "cpu": "1900m", "memory": "8Gi", "pods": "10" } } }));
+    let mut one = cluster([object.clone()]);
+    for name in ["a", "b", "c"] {
+        one.update_pod(on("n1", important(name, 1, "500m")));
+    }
+    one.update_offer("n1", offer_of(&object, 400, 1));
+    one
+}
+
+fn offer_of(node: &crate::core::view::NodeView, free_milli: i64, seen: u64) -> crate::core::view::OfferView {
+    let mut offer = super::fixtures::offer(node);
+    let (cpu, pods) = (offer.free["cpu"], offer.free["pods"]);
+    offer.free.insert("cpu".to_owned(), cpu * free_milli / 1900);
+    offer.free.insert("pods".to_owned(), pods - (1900 - free_milli) / 500);
+    crate::core::view::OfferView { seen, ..offer }
+}
+
+#[test]
+fn a_victim_that_ended_and_is_still_in_the_offer_is_waited_for() {
+    let high = || important("high", 9, "600m");
+    for deleted in [false, true] {
+        let mut one = three_small();
+        assert_eq!(placed(&mut one, high()), "n1 without c");
+        let mut victim = important("c", 1, "500m");
+        (victim.terminating, victim.version) = (true, 5);
+        one.update_pod(on("n1", victim.clone()));
+        assert!(placed(&mut one, high()).contains("1 Insufficient cpu"), "it waits for what terminates");
+        if deleted {
+            one.remove_pod(&PodKey::new("ns", "c"));
+        } else {
+            (victim.finished, victim.version) = (true, 6);
+            one.update_pod(on("n1", victim));
+        }
+        let waits = placed(&mut one, high());
+        assert!(waits.contains("1 Insufficient cpu"), "no second victim before the node offers anew: {waits}");
+        let other = placed(&mut one, important("other", 9, "600m"));
+        assert_eq!(other, "n1 without b", "the room is meant for the first");
+        one.unmark_victim(&PodKey::new("ns", "b"));
+        one.remove_pod(&PodKey::new("ns", "other"));
+        let object = one.nodes().next().unwrap().clone();
+        one.update_offer("n1", offer_of(&object, 900, 6));
+        assert_eq!(placed(&mut one, high()), "n1");
+        assert!(!one.has_ended_pods());
+    }
+}
+
+#[test]
+fn room_that_never_appears_is_not_waited_for_for_ever() {
+    let mut one = three_small();
+    assert_eq!(placed(&mut one, important("high", 9, "600m")), "n1 without c");
+    one.remove_pod(&PodKey::new("ns", "c"));
+    assert!(one.age_ended_pods().is_empty());
+    assert!(placed(&mut one, important("high", 9, "600m")).contains("1 Insufficient cpu"));
+    assert_eq!(one.age_ended_pods().len(), 1);
+    assert_eq!(placed(&mut one, important("high", 9, "600m")), "n1 without b");
+}

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    objects::deployment::Leeway,
+    objects::deployment::RolloutLimits,
     workloads::{controller_ref::OwnershipChange, deployment::view::Counts},
 };
 
@@ -22,7 +22,7 @@ fn want(replicas: i32, surge: i32, unavailable: i32) -> Desired {
         annotations: BTreeMap::new(),
         replicas,
         min_ready_seconds: 0,
-        leeway: Leeway { surge, unavailable },
+        leeway: RolloutLimits { surge, unavailable },
         recreate: false,
         paused: false,
         leaving: false,

@@ -19,6 +19,7 @@ fn pool(count: u8) -> BackendPool {
         through_user_space: false,
         without_backends: WithoutBackends::Reject,
         internal: None,
+        terminating: Vec::new(),
     }
 }
 

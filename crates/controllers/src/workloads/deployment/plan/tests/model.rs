@@ -60,7 +60,7 @@ struct Model {
 
 impl Model {
     fn new(replicas: i32, surge: i32, unavailable: i32, recreate: bool) -> Self {
-        let leeway = if recreate { Leeway::default() } else { Leeway { surge, unavailable } };
+        let leeway = if recreate { RolloutLimits::default() } else { RolloutLimits { surge, unavailable } };
         let want = Desired { recreate, leeway, ..want(replicas, 0, 0) };
         Self { world: world(want, vec![]), truth: BTreeMap::new(), template: 0, made: 0 }
     }

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use mainstay_api::{validation::names, wellknown::user::NODE_PREFIX};
-
-use crate::{
-    auth::{BOOTSTRAPPERS, MASTERS, NODES},
-    pki::Request,
+use mainstay_api::{
+    validation::names,
+    wellknown::user::{MASTERS_GROUP as MASTERS, NODE_PREFIX, NODES_GROUP as NODES},
 };
 
+use super::CertificateRequest;
+
+/// The group of everybody who has a bootstrap token.
+const BOOTSTRAPPERS: &str = "system:bootstrappers";
 /// Requests from bootstrappers for one name within this time of each other are from two machines at once.
 const AT_ONCE: SignedDuration = SignedDuration::from_secs(60);
 /// How long answered and unanswered requests are kept.
@@ -55,7 +57,7 @@ pub struct SigningRequest {
     pub user: String,
     pub groups: Vec<String>,
     pub usages: Vec<String>,
-    pub request: Result<Request, String>,
+    pub request: Result<CertificateRequest, String>,
     pub state: State,
     pub created: Timestamp,
 }
@@ -140,7 +142,12 @@ fn is_rival(asked: &SigningRequest, other: &SigningRequest) -> bool {
         && matches!(other.state, State::Approved | State::Issued)
         && other.node() == asked.node()
         && key(other) != key(asked)
-        && asked.created.duration_since(other.created).abs() <= AT_ONCE
+        && is_at_once(asked.created, other.created)
+}
+
+/// Whether two requests were made so close together that neither machine can have become a Node before the other asked.
+pub fn is_at_once(a: Timestamp, b: Timestamp) -> bool {
+    a.duration_since(b).abs() <= AT_ONCE
 }
 
 /// What is wrong with the request itself.
@@ -149,7 +156,7 @@ fn objection(asked: &SigningRequest) -> Option<String> {
         Ok(request) => request,
         Err(why) => return Some(format!("the request cannot be read: {why}")),
     };
-    let named = !request.dns_names.is_empty() || !request.addresses.is_empty();
+    let named = request.has_host_names;
     let uses = |allowed: &[&str], required: &[&str]| {
         let usages = &asked.usages;
         required.iter().all(|required| usages.iter().any(|usage| usage == required))
@@ -178,7 +185,7 @@ fn objection(asked: &SigningRequest) -> Option<String> {
         }
         Signer::Client => None,
         _ if !machine => Some("subject common name and organization are not those of a node".to_owned()),
-        Signer::NodeClient if named || request.other_names => {
+        Signer::NodeClient if named || request.has_other_names => {
             Some("subject alternative names are not allowed".to_owned())
         }
         Signer::NodeClient
@@ -190,7 +197,9 @@ fn objection(asked: &SigningRequest) -> Option<String> {
             Some("usages did not match [digital signature, client auth]".to_owned())
         }
         Signer::NodeServing if !named => Some("DNS or IP subjectAltName is required".to_owned()),
-        Signer::NodeServing if request.other_names => Some("email and URI subjectAltNames are not allowed".to_owned()),
+        Signer::NodeServing if request.has_other_names => {
+            Some("email and URI subjectAltNames are not allowed".to_owned())
+        }
         Signer::NodeServing
             if !uses(
                 &["key encipherment", "digital signature", "server auth"],
@@ -225,11 +234,15 @@ pub fn superfluous<'a>(requests: &[(&'a str, State, Timestamp)], now: Timestamp)
 
 /// Whether a request has been kept long enough.
 pub fn is_old(state: State, created: Timestamp, now: Timestamp) -> bool {
-    let kept = match state {
+    now.duration_since(created) > retention(state)
+}
+
+/// How long a request is kept.
+pub fn retention(state: State) -> SignedDuration {
+    match state {
         State::Issued | State::Refused => ANSWERED,
         State::Pending | State::Approved => UNANSWERED,
-    };
-    now.duration_since(created) > kept
+    }
 }
 
 #[cfg(test)]
