@@ -14,7 +14,7 @@ use mainstay_runtime::spec::LogLimit;
 
 use super::{Agent, AgentError, ClusterParts, Config, Engine, engine::start_engine};
 use crate::{
-    events::{Events, Writer},
+    events::Events,
     heal::{Healer, OwnerPolicies},
     hook::Hooks,
     host_network,
@@ -59,7 +59,8 @@ impl Agent {
             runtime.clone(),
             settings.log_directory.clone(),
             metrics.clone(),
-        );
+        )
+        .showing(&settings);
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, settings.port));
         let port = settings.port;
         let listen = |source| AgentError::Listen { port, source };
@@ -67,7 +68,7 @@ impl Agent {
         settings.port = stream_server.address().map_err(listen)?.port();
 
         let settings = Arc::new(settings);
-        let (events, said) = Events::channel();
+        let (events, event_writer) = Events::new(&settings.node_name);
         let api_client = server.map(|(client, _)| client.clone());
         let background = TaskScope::default();
         let policies = OwnerPolicies::new(api_client.clone(), background.clone());
@@ -149,7 +150,7 @@ impl Agent {
             is_cri: matches!(engine, Engine::Cri { .. }),
         };
         Ok(Self {
-            event_writer: Writer::new(client.clone(), &settings.node_name, said),
+            event_writer,
             log_rotation: Rotation { runtime, limit: LogLimit::default() },
             workers: Workers::new(Arc::new(context)),
             client,

@@ -70,6 +70,30 @@ pub struct VolumeError {
     pub why: String,
 }
 
+/// Why a pod's volumes are not all ready.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PrepareError {
+    #[error(transparent)]
+    Failed(#[from] VolumeError),
+    /// Everything but claims that are not bound is in place. The pod is woken when one of them changes.
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{0}], unattached volumes=[], \
+         failed to process volumes=[{0}]: {why}",
+        .volumes.join(" ")
+    )]
+    Unbound { volumes: Vec<String>, why: String },
+}
+
+impl PrepareError {
+    /// The cause, without the volume's name.
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Failed(error) => &error.why,
+            Self::Unbound { why, .. } => why,
+        }
+    }
+}
+
 /// Where a container finds a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
@@ -118,17 +142,17 @@ impl Volumes {
 
     /// Makes every volume of the pod present and current. Harmless when repeated; called before the pod's
     /// first container and again whenever the pod is woken.
-    pub async fn ready(&self, pod: &Pod) -> Result<(), VolumeError> {
+    pub async fn prepare(&self, pod: &Pod) -> Result<(), PrepareError> {
         let uid = pod_ref(pod).uid;
         let asked = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
         let planned = futures::future::join_all(asked.map(|volume| self.plan(pod, volume))).await;
-        let mut failed = None;
-        let mut tasks = Vec::new();
+        let (mut failed, mut tasks, mut unbound) = (None, Vec::new(), Vec::<VolumeError>::new());
         for plan in planned {
             match plan {
                 Ok(task) if self.state.lock().is_in_place(&uid, &task) => {}
                 Ok(task) => tasks.push(task),
-                Err(error) => _ = failed.get_or_insert(error),
+                Err(PlanError::Failed(error)) => _ = failed.get_or_insert(error),
+                Err(PlanError::Unbound(error)) => unbound.push(error),
             }
         }
         if let Some(first) = tasks.first().map(|task| task.name.clone()) {
@@ -145,7 +169,13 @@ impl Volumes {
             });
             made.await?;
         }
-        failed.map_or(Ok(()), Err)
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        match unbound.first().map(|error| error.why.clone()) {
+            Some(why) => Err(PrepareError::Unbound { volumes: unbound.into_iter().map(|e| e.volume).collect(), why }),
+            None => Ok(()),
+        }
     }
 
     /// Unmounts and removes what `ready` made, from what is on disk alone. A mount that will not go away is an
@@ -201,10 +231,11 @@ impl Volumes {
         &self.layout
     }
 
-    async fn plan(&self, pod: &Pod, volume: &Volume) -> Result<Task, VolumeError> {
+    async fn plan(&self, pod: &Pod, volume: &Volume) -> Result<Task, PlanError> {
         let name = volume.name.clone();
         let group = owner::wanted(pod);
-        let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
+        let error = |why: String| VolumeError { volume: volume.name.clone(), why };
+        let failed = |why: String| PlanError::Failed(error(why));
         let what = if let Some(source) = &volume.empty_dir {
             What::Empty(empty_dir::medium(source, pod, &self.machine).map_err(failed)?)
         } else if let Some(source) = &volume.host_path {
@@ -222,6 +253,7 @@ impl Volumes {
             match found {
                 Ok(what) => what,
                 Err(Trouble::Refused(why)) => return Err(failed(why)),
+                Err(Trouble::Unbound(why)) => return Err(PlanError::Unbound(error(why))),
                 Err(Trouble::Unreachable(why)) => What::Unknown { why },
             }
         };
@@ -251,10 +283,18 @@ impl Volumes {
     }
 }
 
+enum PlanError {
+    Failed(VolumeError),
+    /// Its claim is not bound yet.
+    Unbound(VolumeError),
+}
+
 /// Why a volume cannot be planned.
 #[derive(Debug)]
 enum Trouble {
     Refused(String),
+    /// A claim that is not bound yet.
+    Unbound(String),
     Unreachable(String),
 }
 

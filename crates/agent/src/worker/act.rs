@@ -20,7 +20,9 @@ use super::{
     retry_state::TroubleKind,
     world::{GRACE, IDENTITY, RESOURCES},
 };
-use crate::{container_lists::find_container, events::Kind, hook::Place, pods::Source, spec};
+use crate::{
+    container_lists::find_container, events::EventType, hook::Place, pods::Source, spec, volumes::PrepareError,
+};
 
 /// The least a container gets after its preStop hook has used up the pod's grace.
 const LAST_GRACE: Duration = Duration::from_secs(2);
@@ -101,10 +103,14 @@ fn pod(on: &Subject) -> Result<&Arc<Pod>, Failure> {
 
 async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> Done {
     let pod = pod(on)?;
-    context.volumes.ready(pod).await.map_err(|error| {
-        let text = chain(&error);
-        context.events.pod(pod, Kind::Warning, "FailedMount", text.clone());
-        Failure::other(text)
+    context.volumes.prepare(pod).await.map_err(|error| match error {
+        // The worker says so if it takes long.
+        PrepareError::Unbound { .. } => Failure { kind: TroubleKind::UnboundClaim, message: error.to_string() },
+        PrepareError::Failed(error) => {
+            let text = chain(&error);
+            context.events.pod(pod, EventType::Warning, "FailedMount", text.clone());
+            Failure::other(text)
+        }
     })
 }
 
@@ -112,7 +118,7 @@ async fn create_sandbox(context: &WorkerContext, on: &Subject, attempt: u32) -> 
     let pod = pod(on)?;
     let fail = |why: String| {
         let text = format!("Failed to create pod sandbox: {why}");
-        context.events.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
+        context.events.pod(pod, EventType::Warning, "FailedCreatePodSandBox", text);
         Failure::other(why)
     };
     let mut spec = context.specs.sandbox(pod, attempt).map_err(|error| fail(chain(&error)))?;
@@ -153,7 +159,7 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
     let sandbox = on.sandbox.as_ref().ok_or_else(|| Failure::other("the pod has no sandbox"))?;
     let say = |kind, reason, text: String| context.events.container(pod, name, kind, reason, text);
     let failed = |kind: TroubleKind, message: String| {
-        say(Kind::Warning, "Failed", format!("Error: {message}"));
+        say(EventType::Warning, "Failed", format!("Error: {message}"));
         Failure { kind, message }
     };
 
@@ -171,12 +177,12 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
 
     let created = context.runtime.create_container(&sandbox.id, &made).await;
     let id = created.map_err(|error| failed(TroubleKind::Create, error.to_string()))?;
-    say(Kind::Normal, "Created", format!("Created container: {name}"));
+    say(EventType::Normal, "Created", format!("Created container: {name}"));
     match context.runtime.start_container(&id).await {
-        Ok(()) => say(Kind::Normal, "Started", format!("Started container {name}")),
+        Ok(()) => say(EventType::Normal, "Started", format!("Started container {name}")),
         // It counts as one that ran and ended: seen as such at the next look.
         Err(error @ RuntimeError::Start { .. }) => {
-            say(Kind::Warning, "Failed", format!("Error: {error}"));
+            say(EventType::Warning, "Failed", format!("Error: {error}"));
             return Ok(());
         }
         Err(error) => return Err(failed(TroubleKind::Run, error.to_string())),
@@ -187,8 +193,8 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
         // A hook may take as long as the pod lives, and no longer.
         let hooked = on.give_up.run_until_cancelled(context.hooks.run(at, hook, None)).await;
         if let Some(Err(error)) = hooked {
-            say(Kind::Warning, "FailedPostStartHook", format!("PostStartHook failed: {error}"));
-            say(Kind::Normal, "Killing", format!("FailedPostStartHook: Container {name} will be killed"));
+            say(EventType::Warning, "FailedPostStartHook", format!("PostStartHook failed: {error}"));
+            say(EventType::Normal, "Killing", format!("FailedPostStartHook: Container {name} will be killed"));
             gone(context.runtime.stop_container(&id, grace(pod)).await)?;
         }
     }
@@ -224,7 +230,7 @@ async fn stop(
             StopWhy::PodRecreated(why) => format!("Stopping container {name}: {why}"),
             StopWhy::Lost => format!("Container {name} cannot be tracked any more, will be restarted"),
         };
-        context.events.container(pod, name, Kind::Normal, "Killing", text);
+        context.events.container(pod, name, EventType::Normal, "Killing", text);
     }
     let mut left = grace;
     if let Some(pod) = &on.pod
@@ -236,7 +242,7 @@ async fn stop(
         let at = Place { pod, container: name, id, address };
         if let Err(error) = context.hooks.run(at, hook, Some(grace)).await {
             let text = format!("PreStopHook failed: {error}");
-            context.events.container(pod, name, Kind::Warning, "FailedPreStopHook", text);
+            context.events.container(pod, name, EventType::Warning, "FailedPreStopHook", text);
         }
         left = grace.saturating_sub(since.elapsed()).max(LAST_GRACE);
     }
@@ -260,10 +266,10 @@ async fn resize(context: &WorkerContext, on: &Subject, name: &str, id: &Containe
         (resized, _) => resized,
     };
     resized.map_err(|error| {
-        context.events.container(pod, name, Kind::Warning, "ResizeError", error.to_string());
+        context.events.container(pod, name, EventType::Warning, "ResizeError", error.to_string());
         Failure::other(error)
     })?;
-    context.events.container(pod, name, Kind::Normal, "Resized", format!("Resized container {name} in place"));
+    context.events.container(pod, name, EventType::Normal, "Resized", format!("Resized container {name} in place"));
     Ok(())
 }
 

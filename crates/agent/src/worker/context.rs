@@ -7,7 +7,7 @@ use kube::Client;
 use mainstay_runtime::Runtime;
 
 use crate::{
-    events::{Events, Kind},
+    events::{EventType, Events},
     heal::Healer,
     hook::Hooks,
     metrics::Metrics,
@@ -55,7 +55,7 @@ impl WorkerContext {
         self.metrics.worker_panics.inc();
         if let Some(pod) = pod {
             let text = format!("The agent failed to work on this pod and tries again: {message}");
-            self.events.pod(pod, Kind::Warning, "AgentPanic", text);
+            self.events.pod(pod, EventType::Warning, "AgentPanic", text);
         }
     }
 }

@@ -11,7 +11,7 @@ use mainstay_runtime::{
 use serde::Deserialize;
 
 use super::{WorkerContext, retry_state::TroubleKind};
-use crate::events::Kind;
+use crate::events::EventType;
 
 pub struct NoImage {
     pub kind: TroubleKind,
@@ -30,18 +30,18 @@ pub async fn resolve(context: &WorkerContext, pod: &Pod, container: &Container) 
         (Some(image), _) if reference == HOST_IMAGE => Ok(image),
         (Some(image), "IfNotPresent" | "Never") => {
             let text = format!("Container image {reference:?} already present on machine");
-            context.events.container(pod, &container.name, Kind::Normal, "Pulled", text);
+            context.events.container(pod, &container.name, EventType::Normal, "Pulled", text);
             Ok(image)
         }
         (None, "Never") => {
             let message = format!("Container image {reference:?} is not present with pull policy of Never");
-            context.events.container(pod, &container.name, Kind::Warning, "ErrImageNeverPull", message.clone());
+            context.events.container(pod, &container.name, EventType::Warning, "ErrImageNeverPull", message.clone());
             Err(NoImage { kind: TroubleKind::NeverPull, message })
         }
         (Some(_), _) => pull(context, pod, container, reference).await.map_err(|mut failure| {
             // Somebody imported it, or it was pulled while the registry could be reached.
             let hint = format!("image {reference:?} is on this machine; imagePullPolicy IfNotPresent would use it");
-            context.events.container(pod, &container.name, Kind::Normal, "ImagePresent", hint.clone());
+            context.events.container(pod, &container.name, EventType::Normal, "ImagePresent", hint.clone());
             failure.message = format!("{}; {hint}", failure.message);
             failure
         }),
@@ -51,7 +51,7 @@ pub async fn resolve(context: &WorkerContext, pod: &Pod, container: &Container) 
 
 async fn pull(context: &WorkerContext, pod: &Pod, container: &Container, reference: &str) -> Result<Image, NoImage> {
     let say = |kind, reason, text: String| context.events.container(pod, &container.name, kind, reason, text);
-    say(Kind::Normal, "Pulling", format!("Pulling image {reference:?}"));
+    say(EventType::Normal, "Pulling", format!("Pulling image {reference:?}"));
     let since = Instant::now();
     let mut last = None;
     for auth in credentials(context, pod, reference).await {
@@ -62,7 +62,7 @@ async fn pull(context: &WorkerContext, pod: &Pod, container: &Container, referen
                     "Successfully pulled image {reference:?} in {took}ms ({took}ms including waiting). Image size: {} bytes.",
                     image.size
                 );
-                say(Kind::Normal, "Pulled", text);
+                say(EventType::Normal, "Pulled", text);
                 return Ok(image);
             }
             Err(error) => last = Some(error),
@@ -73,8 +73,8 @@ async fn pull(context: &WorkerContext, pod: &Pod, container: &Container, referen
         Some(error) => (TroubleKind::Pull, error.to_string()),
         None => (TroubleKind::Pull, "nobody to ask".to_owned()),
     };
-    say(Kind::Warning, "Failed", format!("Failed to pull image {reference:?}: {message}"));
-    say(Kind::Warning, "Failed", "Error: ErrImagePull".to_owned());
+    say(EventType::Warning, "Failed", format!("Failed to pull image {reference:?}: {message}"));
+    say(EventType::Warning, "Failed", "Error: ErrImagePull".to_owned());
     Err(NoImage { kind, message })
 }
 
@@ -89,7 +89,7 @@ async fn credentials(context: &WorkerContext, pod: &Pod, reference: &str) -> Vec
             Ok(secret) => found.extend(matching(&secret, reference).map(Some)),
             Err(error) => {
                 let text = format!("Unable to retrieve some image pull secrets ({}): {error}", name.name);
-                context.events.pod(pod, Kind::Warning, "FailedToRetrieveImagePullSecret", text);
+                context.events.pod(pod, EventType::Warning, "FailedToRetrieveImagePullSecret", text);
             }
         }
     }

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     admission::{self, Host},
     container_lists::find_container,
-    events::Kind,
+    events::EventType,
     heal::{Diagnosis, HealingDecision, HealingObservation},
     hook::full_name,
     node::Eviction,
@@ -59,6 +59,7 @@ pub async fn run(context: &Arc<WorkerContext>, uid: &PodUid, notify: &Notify, st
         reported_to: None,
         messages: BTreeMap::new(),
         refreshed: None,
+        volumes_outdated: false,
         starts: CancellationToken::new(),
         tasks: JoinSet::new(),
     };
@@ -111,6 +112,8 @@ struct Worker<'a> {
     messages: BTreeMap<ContainerId, String>,
     /// When volumes were last brought up to date, and whether they are to be looked at again.
     refreshed: Option<(Instant, bool)>,
+    /// What volumes are made from has changed since they were last begun to be prepared.
+    volumes_outdated: bool,
     /// Of starts under way: cancelled when the pod ends.
     starts: CancellationToken,
     tasks: JoinSet<Finished>,
@@ -149,13 +152,13 @@ impl Worker<'_> {
             Err(error) => return self.blind(&error, now),
         };
         let mut world = world(view, observed, self.retry_state.clone(), self.context.settings.restart_backoff);
-        if world.pod.ending.is_some() || self.retry_state.recreate.is_some() {
+        if world.pod.ending.is_some() || world.pod.finished || self.retry_state.recreate.is_some() {
             std::mem::take(&mut self.starts).cancel();
         }
         if let Some((pod, _)) = &self.last {
             let pod = pod.clone();
             self.probe(&pod, &mut world);
-            if world.pod.ending.is_none() {
+            if world.pod.ending.is_none() && !world.pod.finished {
                 world.healing = self.context.healer.observe(&pod, now);
                 self.cure(&pod, &world).await;
             }
@@ -188,7 +191,7 @@ impl Worker<'_> {
             if let Diagnosis::Failed { backs_off: true, .. } = decision.diagnosis {
                 let HealingDecision { container, .. } = decision;
                 let text = format!("Back-off restarting failed container {container} in pod {}", full_name(pod));
-                self.context.events.container(pod, container, Kind::Warning, "BackOff", text);
+                self.context.events.container(pod, container, EventType::Warning, "BackOff", text);
             }
         }
     }
@@ -200,7 +203,7 @@ impl Worker<'_> {
         }
         let refusal = admission::admit(pod, &Host::read(self.context.is_cri)).err()?;
         let message = format!("Pod was rejected: {}", refusal.message);
-        self.context.events.pod(pod, Kind::Warning, refusal.reason, refusal.message);
+        self.context.events.pod(pod, EventType::Warning, refusal.reason, refusal.message);
         self.context.pods.reject(self.uid);
         // Rejected once: from now on the pod has to end.
         self.context.evictions.reject(self.uid, refusal.reason.to_owned(), message);
@@ -248,7 +251,7 @@ impl Worker<'_> {
 
     /// Exactly the running containers are probed; none of a pod that ends.
     fn probe(&self, pod: &Arc<Pod>, world: &mut World) {
-        let running: Vec<probe::Running> = if world.pod.ending.is_some() {
+        let running: Vec<probe::Running> = if world.pod.ending.is_some() || world.pod.finished {
             vec![]
         } else {
             let newest = world.containers.values().filter_map(|list| list.first());
@@ -288,7 +291,11 @@ impl Worker<'_> {
                     let asked = world.pod.container(&name).is_none_or(|view| view.image != image);
                     changed || asked || matches!(self.context.runtime.images().find(&image).await, Ok(Some(_)))
                 }
-                TroubleKind::InvalidImageName | TroubleKind::Create | TroubleKind::Run | TroubleKind::Other => false,
+                TroubleKind::InvalidImageName
+                | TroubleKind::Create
+                | TroubleKind::Run
+                | TroubleKind::UnboundClaim
+                | TroubleKind::Other => false,
             };
             if cured && let Some(retry_state) = self.retry_state.containers.get_mut(&name) {
                 retry_state.trouble =
@@ -296,7 +303,8 @@ impl Worker<'_> {
             }
         }
         if changed {
-            self.retry_state.volumes = Step::Undone;
+            self.retry_state.volumes.retry_now();
+            self.volumes_outdated = self.retry_state.in_progress.contains(&Operation::Volumes);
         }
     }
 
@@ -349,7 +357,9 @@ impl Worker<'_> {
             return;
         };
         self.retry_state.in_progress.remove(&what);
-        if let Err(failure) = &result {
+        if let Err(failure) = &result
+            && failure.kind != TroubleKind::UnboundClaim
+        {
             tracing::warn!(doing = ?action, error = %failure.message, ?took, "failed");
         }
         let now = Timestamp::now();
@@ -373,10 +383,21 @@ impl Worker<'_> {
             }
         };
         match result {
+            Err(Failure { kind: TroubleKind::UnboundClaim, message }) => {
+                if step.wait(now)
+                    && let Some((pod, _)) = &self.last
+                {
+                    self.context.events.pod(pod, EventType::Warning, "FailedMount", message);
+                }
+            }
             Err(failure) => step.fail(failure.kind, failure.message, now),
             Ok(()) => *step = Step::Done,
         }
         if what == Operation::Volumes {
+            // What changed while they were prepared may not be in them.
+            if std::mem::take(&mut self.volumes_outdated) {
+                step.retry_now();
+            }
             self.refreshed = Some((Instant::now(), false));
         }
     }
@@ -416,7 +437,7 @@ impl Worker<'_> {
         self.remember_messages(world);
         let (pod, _) = self.last.clone()?;
         let api = pod.status.clone().unwrap_or_default();
-        let previous = self.known.clone().unwrap_or_else(|| api.clone());
+        let previous = status::keep_terminal_phase(self.known.clone().unwrap_or_else(|| api.clone()), &api);
         let facts = Facts {
             pod: &pod,
             previous: &previous,

@@ -201,7 +201,10 @@ fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan)
     if let Some(trouble) = &world.retry_state.container(&wanted.name).trouble {
         // What was missing may appear by itself: those who watch for it wake us, and we look too.
         if now < trouble.retry_at {
-            let curable = !matches!(trouble.kind, TroubleKind::Create | TroubleKind::Run | TroubleKind::Other);
+            let curable = matches!(
+                trouble.kind,
+                TroubleKind::Pull | TroubleKind::InvalidImageName | TroubleKind::NeverPull | TroubleKind::Config
+            );
             return plan.wake(if curable { trouble.retry_at.min(now + SOON) } else { trouble.retry_at });
         }
     }

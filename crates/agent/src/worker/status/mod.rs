@@ -67,6 +67,15 @@ pub fn status(world: &World, facts: &Facts<'_>) -> PodStatus {
     status
 }
 
+/// What was reported last, but in a terminal phase if the API has one: whoever set it, a pod never leaves it.
+pub fn keep_terminal_phase(reported: PodStatus, api: &PodStatus) -> PodStatus {
+    let terminal = |status: &PodStatus| status.phase.as_deref().is_some_and(is_terminal);
+    if terminal(&reported) || !terminal(api) {
+        return reported;
+    }
+    PodStatus { phase: api.phase.clone(), reason: api.reason.clone(), message: api.message.clone(), ..reported }
+}
+
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
