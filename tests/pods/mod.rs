@@ -2,6 +2,7 @@
 //!
 //! Each file starts one cluster, or few, and puts several pods into it.
 
+mod claims;
 mod config_volumes;
 mod containerd;
 mod debugging;
@@ -9,9 +10,11 @@ mod demo;
 mod environment;
 mod eviction;
 mod identity_volumes;
+mod image_volumes;
 mod images;
 mod init;
 mod namespaces;
+mod node;
 mod privileges;
 mod registry;
 mod resize;

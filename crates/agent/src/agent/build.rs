@@ -83,7 +83,7 @@ impl Agent {
         ));
         let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings));
         let objects = Arc::new(objects);
-        let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
+        let volumes = Arc::new(Volumes::new(&settings, objects.clone()).with_images(runtime.clone()));
         let suspicion = healer.clone();
         let keeper = Keeper::new(Parts {
             client: client.clone(),
@@ -146,6 +146,7 @@ impl Agent {
             traffic,
             metrics,
             mirrors,
+            node: keeper.node(),
             user_ids: crate::user_ids::UserIds::of_machine(&settings.instance),
             is_cri: matches!(engine, Engine::Cri { .. }),
         };

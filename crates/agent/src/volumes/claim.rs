@@ -4,7 +4,7 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 
-use super::{Trouble, What, local_path};
+use super::{Trouble, What, local_path, nfs::Export};
 use crate::{objects::Objects, spec::pod_ref};
 
 /// The claim behind a volume. One that is part of the pod is named after both.
@@ -76,7 +76,12 @@ fn place(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<Wha
         Ok(What::Claimed { path: local.path.clone().into(), own: true })
     } else if let Some(host) = &spec.host_path {
         Ok(What::Host { path: host.path.clone().into(), kind: host.type_.clone().unwrap_or_default() })
+    } else if let Some(nfs) = &spec.nfs {
+        let (server, path) = (nfs.server.clone(), nfs.path.clone());
+        Ok(What::Nfs(Export { server, path, read_only: nfs.read_only.unwrap_or_default() }))
     } else {
-        Err(format!("persistentvolume {name:?} is neither local nor hostPath, and others are not supported here"))
+        Err(format!(
+            "persistentvolume {name:?} is of a type that is not supported; supported are local, hostPath and nfs"
+        ))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! * [`layout`]: where everything lies
 //! * [`content`]: files that come from the API's objects; [`atomic`]: how they are exchanged all at once
-//! * [`empty_dir`], [`host_path`], [`claim`]: the other kinds; [`local_path`]: directories made for claims
+//! * [`empty_dir`], [`host_path`], [`claim`], [`nfs`]: the other kinds; [`local_path`]: directories made for claims
 //! * [`owner`]: `fsGroup`; [`subpath`]: a part of a volume, however its inside tries to lead outside
 //! * [`table`]: what is mounted; [`remove`]: giving everything back without ever reaching through a mount
 //!
@@ -17,6 +17,7 @@ mod empty_dir;
 mod host_path;
 pub mod layout;
 pub mod local_path;
+mod nfs;
 mod owner;
 pub mod remove;
 pub mod subpath;
@@ -32,11 +33,11 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
-use mainstay_runtime::PodUid;
+use k8s_openapi::api::core::v1::{ImageVolumeSource, Pod, Volume};
+use mainstay_runtime::{PodUid, Runtime, images::VOLUME_PREFIX};
 use parking_lot::Mutex;
 
-use self::{atomic::Payload, empty_dir::Medium, layout::Layout, owner::Group};
+use self::{atomic::Payload, empty_dir::Medium, layout::Layout, nfs::Export, owner::Group};
 use crate::{
     objects::{Lack, Objects},
     settings::Settings,
@@ -52,6 +53,8 @@ pub struct Volumes {
     machine: Machine,
     /// Of volumes that are made for claims.
     local_path: PathBuf,
+    /// Mounts images; without one there are no image volumes.
+    runtime: Option<Arc<dyn Runtime>>,
     state: Arc<Mutex<State>>,
 }
 
@@ -118,6 +121,11 @@ enum What {
         path: PathBuf,
         kind: String,
     },
+    /// An image's files, mounted by the runtime.
+    Image {
+        path: PathBuf,
+    },
+    Nfs(Export),
     /// A bound claim's directory.
     Claimed {
         path: PathBuf,
@@ -137,7 +145,22 @@ impl Volumes {
     pub fn new(settings: &Settings, objects: Arc<Objects>) -> Self {
         let layout = Layout::new(&settings.directory);
         let (machine, local_path) = (Machine::this(settings), local_path::directory(settings));
-        Self { layout, objects, machine, local_path, state: Arc::default() }
+        Self { layout, objects, machine, local_path, runtime: None, state: Arc::default() }
+    }
+
+    /// Image volumes are mounted by this runtime.
+    pub fn with_images(self, runtime: Arc<dyn Runtime>) -> Self {
+        Self { runtime: Some(runtime), ..self }
+    }
+
+    /// The pod's image volumes that are not in place yet: their images have to be there before they are prepared.
+    pub fn missing_images<'a>(&self, pod: &'a Pod) -> Vec<(&'a str, &'a ImageVolumeSource)> {
+        let uid = pod_ref(pod).uid;
+        let state = self.state.lock();
+        let in_place = |name: &str| state.in_place.get(&uid).is_some_and(|volumes| volumes.contains_key(name));
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let images = volumes.filter_map(|volume| Some((volume.name.as_str(), volume.image.as_ref()?)));
+        images.filter(|(name, _)| !in_place(name)).collect()
     }
 
     /// Makes every volume of the pod present and current. Harmless when repeated; called before the pod's
@@ -184,6 +207,10 @@ impl Volumes {
         self.state.lock().in_place.remove(pod);
         let directory = self.layout.pod(pod);
         self.on_disk(pod, pod.0.clone(), move || release(&directory)).await?;
+        if let Some(runtime) = &self.runtime {
+            let unmounted = runtime.images().unmount_volumes(&image_volume(pod, "")).await;
+            unmounted.map_err(|error| VolumeError { volume: pod.0.clone(), why: error.to_string() })?;
+        }
         self.state.lock().busy.remove(pod);
         Ok(())
     }
@@ -206,7 +233,9 @@ impl Volumes {
             Err(_) => return Err(failed("it is not ready".to_owned())),
         };
         let claim = volume.persistent_volume_claim.as_ref();
-        let read_only = content::is_content(volume) || claim.is_some_and(|claim| claim.read_only == Some(true));
+        let read_only = content::is_content(volume)
+            || volume.image.is_some()
+            || claim.is_some_and(|claim| claim.read_only == Some(true));
         Ok(Source { path, read_only })
     }
 
@@ -240,6 +269,11 @@ impl Volumes {
             What::Empty(empty_dir::medium(source, pod, &self.machine).map_err(failed)?)
         } else if let Some(source) = &volume.host_path {
             What::Host { path: source.path.clone().into(), kind: source.type_.clone().unwrap_or_default() }
+        } else if let Some(source) = &volume.image {
+            What::Image { path: self.mount_image(pod, volume, source).await.map_err(failed)? }
+        } else if let Some(source) = &volume.nfs {
+            let (server, path) = (source.server.clone(), source.path.clone());
+            What::Nfs(Export { server, path, read_only: source.read_only.unwrap_or_default() })
         } else {
             let found = if content::is_content(volume) {
                 let in_memory = volume.config_map.is_none();
@@ -258,6 +292,16 @@ impl Volumes {
             }
         };
         Ok(Task { name, what, group })
+    }
+
+    /// Where the runtime has the image of a volume mounted; it was pulled before.
+    async fn mount_image(&self, pod: &Pod, volume: &Volume, source: &ImageVolumeSource) -> Result<PathBuf, String> {
+        let Some(runtime) = &self.runtime else { return Err("there is no runtime to mount images".to_owned()) };
+        let reference = source.reference.as_deref().unwrap_or_default();
+        let found = runtime.images().find(reference).await.map_err(|error| error.to_string())?;
+        let image = found.ok_or_else(|| format!("image {reference:?} is not present"))?;
+        let key = image_volume(&pod_ref(pod).uid, &volume.name);
+        runtime.images().mount_volume(&image.id, &key).await.map_err(|error| error.to_string())
     }
 
     /// Runs work of one pod on a blocking thread. Work that hangs stays alone: the pod gets no second thread.
@@ -329,6 +373,8 @@ impl Task {
                 }
                 link(path, &directory).map_err(text)
             }
+            What::Image { path } => link(path, &directory).map_err(text),
+            What::Nfs(export) => nfs::mount_export(export, &directory),
             What::Files { payload, in_memory } => {
                 empty_dir::prepare(&directory, *in_memory).map_err(text)?;
                 atomic::write(&directory, payload, self.group.as_ref().map(|group| group.id)).map_err(text)
@@ -348,7 +394,7 @@ impl Task {
         match &self.what {
             What::Files { payload, .. } => Some(payload.print()),
             What::Empty(_) => Some(0),
-            What::Host { .. } | What::Claimed { .. } => Some(1),
+            What::Host { .. } | What::Claimed { .. } | What::Image { .. } | What::Nfs(_) => Some(1),
             What::Unknown { .. } => None,
         }
     }
@@ -367,13 +413,22 @@ impl State {
     }
 }
 
+/// For messages.
+const SUPPORTED: &str = "configMap, downwardAPI, emptyDir, ephemeral, hostPath, image, nfs, persistentVolumeClaim, \
+                         projected and secret";
+
+/// How the runtime knows a pod's image volume.
+fn image_volume(pod: &PodUid, volume: &str) -> String {
+    format!("{VOLUME_PREFIX}{pod}-{volume}")
+}
+
 fn unsupported(volume: &Volume) -> String {
     // The one field beside `name` that is set.
     let kind = serde_json::to_value(volume)
         .ok()
         .and_then(|value| value.as_object().and_then(|fields| fields.keys().find(|field| *field != "name").cloned()));
     match kind {
-        Some(kind) => format!("volumes of type {kind} are not supported here"),
+        Some(kind) => format!("volumes of type {kind} are not supported; supported are {SUPPORTED}"),
         None => "the volume has no type".to_owned(),
     }
 }

@@ -14,7 +14,8 @@ use mainstay_runtime::{ContainerId, PodUid, RuntimeError, SandboxStatus, error::
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    WorkerContext, image,
+    WorkerContext,
+    image::{self, ImageRequest},
     plan::{Action, StopWhy},
     report,
     retry_state::TroubleKind,
@@ -103,6 +104,15 @@ fn pod(on: &Subject) -> Result<&Arc<Pod>, Failure> {
 
 async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> Done {
     let pod = pod(on)?;
+    for (volume, source) in context.volumes.missing_images(pod) {
+        let reference = source.reference.as_deref().unwrap_or_default();
+        let policy = source.pull_policy.as_deref().unwrap_or("IfNotPresent");
+        let request = ImageRequest { container: None, reference, policy };
+        let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(context, pod, &request)).await else {
+            return Err(Failure::other("given up, because the pod ends"));
+        };
+        resolved.map_err(|no| Failure { kind: no.kind, message: format!("volume {volume:?}: {}", no.message) })?;
+    }
     context.volumes.prepare(pod).await.map_err(|error| match error {
         // The worker says so if it takes long.
         PrepareError::Unbound { .. } => Failure { kind: TroubleKind::UnboundClaim, message: error.to_string() },
@@ -163,8 +173,13 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
         Failure { kind, message }
     };
 
+    let request = ImageRequest {
+        container: Some(name),
+        reference: container.image.as_deref().unwrap_or_default(),
+        policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
+    };
     // Other pods may wait for the same image: what was fetched so far is not lost.
-    let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(context, pod, &container)).await else {
+    let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(context, pod, &request)).await else {
         return Err(Failure::other("given up, because the pod ends"));
     };
     let image = resolved.map_err(|no| Failure { kind: no.kind, message: no.message })?;
@@ -175,6 +190,12 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
     made.annotations.insert(RESOURCES.into(), resources);
     made.annotations.insert(GRACE.into(), grace(pod).as_secs().to_string());
 
+    // A resize that takes a new container changes the pod as a whole, too.
+    if attempt > 0
+        && let Err(error) = context.runtime.update_sandbox(&sandbox.id, &context.specs.pod_resources(pod)).await
+    {
+        tracing::warn!(%error, "cannot set the limits of the pod as a whole; those of its containers hold");
+    }
     let created = context.runtime.create_container(&sandbox.id, &made).await;
     let id = created.map_err(|error| failed(TroubleKind::Create, error.to_string()))?;
     say(EventType::Normal, "Created", format!("Created container: {name}"));

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
 use mainstay_runtime::Runtime;
+use tokio::sync::watch;
 
 use crate::{
     events::{EventType, Events},
@@ -42,6 +43,8 @@ pub struct WorkerContext {
     pub evictions: Evictions,
     pub traffic: Arc<Traffic>,
     pub mirrors: Arc<Mirrors>,
+    /// This node as the API has it.
+    pub node: watch::Receiver<Option<Node>>,
     pub user_ids: UserIds,
     /// Containers are made by a CRI runtime.
     pub is_cri: bool,

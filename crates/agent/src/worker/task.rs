@@ -21,6 +21,7 @@ use super::{
     message,
     plan::{self, Action, Plan, StopWhy},
     report,
+    resize::{self, Allocation, PendingResize},
     retry_state::{Operation, PodRetryState, Step, Trouble, TroubleKind},
     status::{self, Facts},
     view::{EndingWhy, PodView},
@@ -33,17 +34,19 @@ use crate::{
     heal::{Diagnosis, HealingDecision, HealingObservation},
     hook::full_name,
     node::Eviction,
-    offers::is_fresh,
+    offers::{NodeCapacity, PodDemand, is_fresh},
     pods::Source,
     probe,
     services::is_drained,
-    settings::RestartBackoff,
+    settings::{Offering, RestartBackoff},
 };
 
 /// How soon to look again when the runtime did not answer.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
 /// Volumes are brought up to date no more often than this.
 const REFRESH: Duration = Duration::from_secs(1);
+/// How soon to look whether a resize that did not fit does: other pods and the node change without waking this one.
+const RESIZE_RETRY: Duration = Duration::from_secs(1);
 /// What a pod that nobody remembers gets to stop in.
 const GRACE_OF_STRANGERS: Duration = Duration::from_secs(10);
 
@@ -55,6 +58,7 @@ pub async fn run(context: &Arc<WorkerContext>, uid: &PodUid, notify: &Notify, st
         retry_state: PodRetryState::default(),
         last: None,
         unwanted_since: None,
+        allocated: None,
         known: None,
         reported_to: None,
         messages: BTreeMap::new(),
@@ -104,6 +108,8 @@ struct Worker<'a> {
     /// The pod as it was last known, and where it came from.
     last: Option<(Arc<Pod>, Source)>,
     unwanted_since: Option<Timestamp>,
+    /// The resources that containers may use.
+    allocated: Option<Allocation>,
     /// The status as it was last reported.
     known: Option<PodStatus>,
     /// The uid of whom the API showed it by: a static pod's mirror may be replaced by one without any status.
@@ -130,8 +136,10 @@ struct Finished {
 
 impl Worker<'_> {
     async fn turn(&mut self, now: Timestamp) -> Turn {
-        let wanted = self.context.pods.get(self.uid);
-        if let Some(wanted) = &wanted {
+        let mut wanted = self.context.pods.get(self.uid);
+        let mut pending_resize = None;
+        if let Some(wanted) = &mut wanted {
+            (wanted.pod, pending_resize) = self.allocate(&wanted.pod);
             self.last = Some((wanted.pod.clone(), wanted.source));
             self.unwanted_since = None;
         }
@@ -152,6 +160,7 @@ impl Worker<'_> {
             Err(error) => return self.blind(&error, now),
         };
         let mut world = world(view, observed, self.retry_state.clone(), self.context.settings.restart_backoff);
+        world.pending_resize = pending_resize;
         if world.pod.ending.is_some() || world.pod.finished || self.retry_state.recreate.is_some() {
             std::mem::take(&mut self.starts).cancel();
         }
@@ -174,11 +183,35 @@ impl Worker<'_> {
         self.record_healing(&plan, &mut world, now);
         let over = plan.over && self.tasks.is_empty();
         let report_at = self.say(&world, now, &plan).await;
-        let wake_at = [plan.wake_at, report_at, refresh_at, self.deadline(&world)].into_iter().flatten().min();
+        let resize_at = world.pending_resize.as_ref().map(|_| now + RESIZE_RETRY);
+        let wake_at =
+            [plan.wake_at, report_at, refresh_at, resize_at, self.deadline(&world)].into_iter().flatten().min();
         for action in plan.actions {
             self.begin(action, &world, now);
         }
         if over { Turn::Over } else { Turn::Again(wake_at) }
+    }
+
+    /// The pod as it is allocated: with the resources that its spec asks for, unless they are a resize that does not fit.
+    fn allocate(&mut self, pod: &Arc<Pod>) -> (Arc<Pod>, Option<PendingResize>) {
+        let allocated = self.allocated.get_or_insert_with(|| resize::recorded(pod));
+        if !resize::is_requested(pod, allocated) {
+            return (pod.clone(), None);
+        }
+        let node = self.context.node.borrow().clone();
+        let checked = node.map_or(Ok(()), |node| {
+            let Offering { automatic, explicit, .. } = self.context.settings.offering.clone();
+            let held = self.context.pods.held().into_iter().filter(|(uid, _)| uid != self.uid);
+            let others: Vec<PodDemand> = held.map(|(_, pod)| PodDemand::from_pod(&pod)).collect();
+            resize::check(pod, &NodeCapacity::new(&node, automatic, explicit), &others)
+        });
+        match checked {
+            Ok(()) => {
+                *allocated = resize::desired(pod);
+                (pod.clone(), None)
+            }
+            Err(pending) => (Arc::new(resize::with_allocation(pod, allocated)), Some(pending)),
+        }
     }
 
     /// Writes down what was decided about failures.
@@ -529,6 +562,7 @@ fn world(pod: PodView, observed: Observed, retry_state: PodRetryState, restart_b
         retry_state,
         healing: HealingObservation::default(),
         restart_backoff,
+        pending_resize: None,
         drains_until: None,
     }
 }

@@ -113,7 +113,7 @@ fn context(
     let objects = Arc::new(Objects::new(client.clone(), wake.clone()));
     let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
     let (_, node) = watch::channel(None);
-    let mirrors = Mirrors::new(client.clone(), pods.clone(), wake.clone(), node);
+    let mirrors = Mirrors::new(client.clone(), pods.clone(), wake.clone(), node.clone());
     let context = WorkerContext {
         runtime_name: "fake".to_owned(),
         specs: Specs::new(settings.clone(), objects.clone(), volumes.clone(), events.clone()),
@@ -132,6 +132,7 @@ fn context(
         healer: Arc::new(healer),
         traffic: Arc::default(),
         mirrors,
+        node,
         is_cri: false,
         metrics,
     };

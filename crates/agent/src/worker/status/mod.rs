@@ -1,6 +1,6 @@
 //! What is reported of a pod: phase, conditions, containers. Pure.
 
-mod conditions;
+pub mod conditions;
 mod containers;
 #[cfg(test)]
 mod tests;

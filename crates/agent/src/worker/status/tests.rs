@@ -82,6 +82,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         retry_state: PodRetryState::default(),
         healing: HealingObservation::default(),
         restart_backoff: RestartBackoff::default(),
+        pending_resize: None,
         drains_until: None,
     }
 }
