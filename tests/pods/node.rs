@@ -47,7 +47,8 @@ fn a_pod_that_somebody_sets_to_failed_is_stopped_and_stays_failed() {
     k.create(&sleeper("p", json!({})));
     until_running(&k, "p");
     k.ok(r#"patch pod p --subresource=status -p '{"status":{"phase":"Failed","reason":"ByHand"}}'"#);
-    until(&k, "pod p", "{.status.containerStatuses[0].state.terminated.exitCode}", "143");
+    // The first process of a container is deaf to SIGTERM unless it handles it.
+    until(&k, "pod p", "{.status.containerStatuses[0].state.terminated.exitCode}", "137");
     assert_eq!(k.value("pod p", "{.status.phase} {.status.reason}"), "Failed ByHand");
     assert_eq!(k.value("pod p", "{.status.containerStatuses[0].restartCount}"), "0");
 }
@@ -118,7 +119,7 @@ fn a_failed_startup_probe_is_called_startup() {
     let k = Kubectl::with_pods(Version::V1_32);
     let probe = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1});
     k.create(&sleeper("p", json!({"startupProbe": probe})));
-    let killing = || k.value("events --field-selector involvedObject.name=p,reason=Killing", "{.items[0].message}");
+    let killing = || k.value("events --field-selector involvedObject.name=p,reason=Killing", "{.items[*].message}");
     let said = eventually("it is killed", || Some(killing()).filter(|said| !said.is_empty()));
     assert_eq!(said, "Container c failed startup probe, will be restarted");
 }

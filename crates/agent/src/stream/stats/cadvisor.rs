@@ -117,7 +117,7 @@ pub fn exposition(reading: &Reading, observed: &Observed) -> String {
             out.put(LAST_SEEN, &labels, reading.at.as_second(), Some(at));
         }
         let total = running.iter().fold(Usage::default(), |sum, (_, usage, _)| sum.plus(usage));
-        let path = running.first().map(|(_, _, container)| parent(&cgroup_path(container))).unwrap_or_default();
+        let path = running.first().map(|(_, _, container)| pod_cgroup(&cgroup_path(container), &pod.uid)).unwrap_or_default();
         put_usage(&mut out, &labels("", &path, "", "", Some(pod)), &total, at);
         let interfaces = running.iter().find_map(|(_, _, c)| interfaces(c.pid?)).filter(|_| has_own_network(&pod.uid));
         for (interface, (received, transmitted)) in interfaces.unwrap_or_default() {
@@ -163,8 +163,11 @@ fn cgroup_path(container: &ContainerStatus) -> String {
     line.and_then(|line| line.splitn(3, ':').nth(2)).map_or_else(|| format!("/{}", container.id), str::to_owned)
 }
 
-fn parent(path: &str) -> String {
-    path.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned()
+/// The cgroup of a pod, from that of one of its containers.
+fn pod_cgroup(path: &str, uid: &PodUid) -> String {
+    let of_pod = path.find(&format!("pod{uid}")).map(|at| at + "pod".len() + uid.0.len());
+    let end = of_pod.or_else(|| path.rfind('/')).unwrap_or(0);
+    path[..end].to_owned()
 }
 
 fn interfaces(pid: u32) -> Option<Interfaces> {
@@ -201,6 +204,13 @@ mod tests {
         let received = Counters { bytes: 1000, packets: 10, errors: 1, dropped: 2 };
         let transmitted = Counters { bytes: 2000, packets: 20, errors: 3, dropped: 4 };
         assert_eq!(parse_interfaces(text), [("eth0".to_owned(), (received, transmitted))].into());
+    }
+
+    #[test]
+    fn a_pods_cgroup_is_above_those_of_its_containers() {
+        let of = |path: &str| pod_cgroup(path, &PodUid("1-2".into()));
+        assert_eq!(of("/mainstay/burstable/pod1-2/sandbox/container"), "/mainstay/burstable/pod1-2");
+        assert_eq!(of("/elsewhere/container"), "/elsewhere");
     }
 
     #[test]
