@@ -128,6 +128,13 @@ impl Cluster {
         self.url = self.announced();
     }
 
+    /// From its next start on, this flag has this value.
+    #[track_caller]
+    pub fn set_flag(&mut self, flag: &str, value: &str) {
+        let at = self.flags.iter().position(|known| known == flag).expect("the flag was given");
+        self.flags[at + 1] = value.to_owned();
+    }
+
     /// Asks the server to end, and returns how it did.
     #[track_caller]
     pub fn terminate(&mut self) -> ExitStatus {

@@ -2,6 +2,7 @@
 //!
 //! Each file starts one cluster, or few, and puts several pods into it.
 
+mod claims;
 mod config_volumes;
 mod containerd;
 mod debugging;
@@ -10,9 +11,11 @@ mod environment;
 mod eviction;
 mod host_image;
 mod identity_volumes;
+mod image_volumes;
 mod images;
 mod init;
 mod namespaces;
+mod node;
 mod privileges;
 mod registry;
 mod resize;

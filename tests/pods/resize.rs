@@ -39,6 +39,16 @@ fn limits(pid: u32) -> Option<(u64, u64)> {
     Some((quota * 1000 / period, bytes))
 }
 
+/// Bytes that the pod of a process may use, all its containers together.
+fn pod_memory(pid: u32) -> Option<u64> {
+    let (memory, unified) = cgroup(pid, "memory")?;
+    let is_pod = |path: &&std::path::Path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("pod"))
+    };
+    let file = memory.ancestors().find(is_pod)?.join(if unified { "memory.max" } else { "memory.limit_in_bytes" });
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
 fn resources(cpu: &str, memory: &str) -> Value {
     let quantities = json!({"cpu": cpu, "memory": memory});
     json!({"requests": quantities, "limits": quantities})
@@ -87,6 +97,44 @@ fn a_resize_reaches_the_cgroup_and_restarts_only_for_the_resource_whose_policy_s
     until(&k, "pod strict", "{.status.containerStatuses[0].restartCount}", "1");
     eventually("more memory for a new process", || {
         let pid = host::pids(&mark(2)).first().copied().filter(|pid| *pid != strict)?;
-        (limits(pid) == Some((200, 96 << 20))).then_some(())
+        (limits(pid) == Some((200, 96 << 20)) && pod_memory(pid) == Some(96 << 20)).then_some(())
     });
+    resize("strict", "200m", "48Mi");
+    until(&k, "pod strict", "{.status.containerStatuses[0].restartCount}", "2");
+    eventually("less memory for a new process and its pod", || {
+        let pid = host::pids(&mark(2)).first().copied()?;
+        (limits(pid) == Some((200, 48 << 20)) && pod_memory(pid) == Some(48 << 20)).then_some(())
+    });
+}
+
+#[test]
+fn a_resize_that_does_not_fit_is_pending_with_upstreams_reason_and_happens_once_it_fits() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let create = |name: &str, cpu: &str| {
+        let fields = json!({"resources": {"requests": {"cpu": cpu, "memory": "16Mi"}}});
+        k.create(&manifest(name, json!({"containers": [container("c", "exec sleep 1000", fields)]})));
+        until_running(&k, name);
+    };
+    let resize = |name: &str, cpu: &str| {
+        let resources = json!({"requests": {"cpu": cpu, "memory": "16Mi"}});
+        let patch = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
+        k.ok(&format!("patch pod {name} --subresource=resize -p '{patch}'"));
+    };
+    let cpus =
+        eventually("the node's cpus", || k.value("nodes", "{.items[0].status.capacity.cpu}").parse::<u32>().ok());
+    create("p", "100m");
+    create("neighbour", &format!("{}m", cpus * 1000 - 600));
+    let pending = r#"{.status.conditions[?(@.type=="PodResizePending")].reason}"#;
+    resize("p", "1000");
+    until(&k, "pod p", pending, "Infeasible");
+    let message = k.value("pod p", r#"{.status.conditions[?(@.type=="PodResizePending")].message}"#);
+    assert!(message.starts_with("Node didn't have enough capacity: cpu, requested: 1000000, capacity: "), "{message}");
+    assert_eq!(k.value("pod p", "{.status.containerStatuses[0].allocatedResources.cpu}"), "100m");
+    resize("p", "700m");
+    until(&k, "pod p", pending, "Deferred");
+    k.ok("delete pod neighbour");
+    until(&k, "pod p", "{.status.containerStatuses[0].allocatedResources.cpu}", "700m");
+    until(&k, "pod p", pending, "");
+    until(&k, "pod p", r#"{.status.conditions[?(@.type=="PodResizeInProgress")].status}"#, "");
+    assert_eq!(k.value("pod p", "{.status.containerStatuses[0].restartCount}"), "0");
 }

@@ -7,11 +7,11 @@ mod run;
 use std::{io, path::PathBuf, sync::Arc};
 
 use kube::Client;
+use mainstay_events::EventWriter;
 use mainstay_runtime::RuntimeError;
 
 pub use self::engine::{Engine, start_engine};
 use crate::{
-    events::Writer,
     leftovers::LeftoversError,
     logs::rotate::Rotation,
     network::Machines,
@@ -91,7 +91,7 @@ pub enum AgentError {
 pub struct Agent {
     settings: Arc<Settings>,
     client: Client,
-    event_writer: Writer,
+    event_writer: EventWriter,
     /// Serves logs, exec and the like.
     server: stream::Server,
     static_pods: Option<Directory>,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use mainstay_files::mountinfo;
 use mainstay_network::Bridge;
-use mainstay_runtime::{ContainerStatus, Runtime, RuntimeError, cgroup::Cgroup};
+use mainstay_runtime::{ContainerStatus, Runtime, RuntimeError, cgroup::Cgroup, images::VOLUME_PREFIX};
 
 use crate::{
     objects::{self, Objects},
@@ -72,6 +72,7 @@ pub async fn teardown(
     for uid in volumes.held() {
         volumes.release(&uid).await?;
     }
+    runtime.images().unmount_volumes(VOLUME_PREFIX).await?;
     if let Err(error) = remove::tree(&objects::kept_in(settings)) {
         tracing::warn!(%error, "something of what the API told is left");
     }

@@ -8,8 +8,9 @@
 //! `(combined from similar events)`; and an object has a budget of 25 writes per component that refills by one every
 //! five minutes. A count is never lost: what the budget holds back is in the next write.
 //!
-//! Writes are fenced: a count is only raised on the very event that this process created (by uid). Nothing depends on
-//! events: one that cannot be written is dropped and logged at debug level.
+//! Writes are fenced: a count is only raised on the very event that this process created (by uid). While the API cannot be
+//! reached, the newest thousand of the last ten minutes wait for it. Nothing depends on events: one that the API refuses is
+//! dropped and logged at debug level.
 
 pub mod correlator;
 mod recorder;

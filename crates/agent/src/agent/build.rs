@@ -14,7 +14,7 @@ use mainstay_runtime::spec::LogLimit;
 
 use super::{Agent, AgentError, ClusterParts, Config, Engine, engine::start_engine};
 use crate::{
-    events::{Events, Writer},
+    events::Events,
     heal::{Healer, OwnerPolicies},
     hook::Hooks,
     host_network,
@@ -59,7 +59,8 @@ impl Agent {
             runtime.clone(),
             settings.log_directory.clone(),
             metrics.clone(),
-        );
+        )
+        .showing(&settings);
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, settings.port));
         let port = settings.port;
         let listen = |source| AgentError::Listen { port, source };
@@ -67,7 +68,7 @@ impl Agent {
         settings.port = stream_server.address().map_err(listen)?.port();
 
         let settings = Arc::new(settings);
-        let (events, said) = Events::channel();
+        let (events, event_writer) = Events::new(&settings.node_name);
         let api_client = server.map(|(client, _)| client.clone());
         let background = TaskScope::default();
         let policies = OwnerPolicies::new(api_client.clone(), background.clone());
@@ -82,7 +83,7 @@ impl Agent {
         ));
         let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings));
         let objects = Arc::new(objects);
-        let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
+        let volumes = Arc::new(Volumes::new(&settings, objects.clone()).with_images(runtime.clone()));
         let suspicion = healer.clone();
         let keeper = Keeper::new(Parts {
             client: client.clone(),
@@ -145,11 +146,12 @@ impl Agent {
             traffic,
             metrics,
             mirrors,
+            node: keeper.node(),
             user_ids: crate::user_ids::UserIds::of_machine(&settings.instance),
             is_cri: matches!(engine, Engine::Cri { .. }),
         };
         Ok(Self {
-            event_writer: Writer::new(client.clone(), &settings.node_name, said),
+            event_writer,
             log_rotation: Rotation { runtime, limit: LogLimit::default() },
             workers: Workers::new(Arc::new(context)),
             client,

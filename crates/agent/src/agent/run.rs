@@ -15,7 +15,7 @@ impl Agent {
         // The last events are about stopping, so they are written until the very end.
         let end_of_events = CancellationToken::new();
         let events = TaskTracker::new();
-        events.spawn(self.event_writer.run(end_of_events.clone()));
+        events.spawn(self.event_writer.run(self.client.clone(), end_of_events.clone()));
         events.close();
         tasks.spawn(self.server.run(stop.clone()));
         if let Some(source) = self.static_pods {

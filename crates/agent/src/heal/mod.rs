@@ -38,7 +38,7 @@ pub use self::{
     record::HealingRecord,
 };
 use crate::{
-    events::{Events, Kind},
+    events::{EventType, Events},
     metrics::{Metrics, Owner},
     pods::Pods,
     task_scope::TaskScope,
@@ -196,7 +196,7 @@ impl Healer {
                     && *newly_denied
                 {
                     let message = format!("Container {container} is kept running although unhealthy: {reason}");
-                    self.events.container(pod, container, Kind::Warning, "Degraded", message);
+                    self.events.container(pod, container, EventType::Warning, "Degraded", message);
                 }
             }
             Diagnosis::Failed { cause, step, history, .. } => {
@@ -206,9 +206,9 @@ impl Healer {
                     self.count_liveness_restart(pod);
                 }
                 let (kind, reason) = match &step.rung {
-                    Rung::Restart => (Kind::Normal, "HealRestart"),
-                    Rung::Recreate { .. } => (Kind::Warning, "HealRecreate"),
-                    Rung::Move { .. } => (Kind::Warning, "HealMove"),
+                    Rung::Restart => (EventType::Normal, "HealRestart"),
+                    Rung::Recreate { .. } => (EventType::Warning, "HealRecreate"),
+                    Rung::Move { .. } => (EventType::Warning, "HealMove"),
                 };
                 self.events.container(pod, container, kind, reason, &step.message);
                 if let Rung::Move { why } = &step.rung {

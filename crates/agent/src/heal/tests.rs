@@ -8,16 +8,16 @@ use kube::{
     Api, Resource,
     api::{ListParams, PostParams},
 };
+use mainstay_events::EventWriter;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::sync::mpsc;
 
 use super::*;
-use crate::{events::QueuedEvent, pods::Source, testing, wake::Wake};
+use crate::{pods::Source, testing, wake::Wake};
 
 struct Machine {
     healer: Healer,
-    said: mpsc::Receiver<QueuedEvent>,
+    recorded: EventWriter,
     pods: Arc<Pods>,
     _directory: TempDir,
 }
@@ -27,10 +27,10 @@ fn machine(client: Option<Client>) -> Machine {
 }
 
 fn machine_at(client: Option<Client>, directory: TempDir) -> Machine {
-    let (events, said) = Events::channel();
+    let (events, recorded) = Events::new("m1");
     let pods = Arc::new(Pods::new(Wake::default()));
     let healer = healer(client, pods.clone(), events, directory.path().to_owned());
-    Machine { healer, said, pods, _directory: directory }
+    Machine { healer, recorded, pods, _directory: directory }
 }
 
 fn healer(client: Option<Client>, pods: Arc<Pods>, events: Events, directory: PathBuf) -> Healer {
@@ -40,8 +40,8 @@ fn healer(client: Option<Client>, pods: Arc<Pods>, events: Events, directory: Pa
 }
 
 impl Machine {
-    fn events(&mut self) -> Vec<&'static str> {
-        std::iter::from_fn(|| self.said.try_recv().ok()).map(|said| said.reason).collect()
+    fn events(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.recorded.try_next()).map(|event| event.note.reason.into_owned()).collect()
     }
 }
 
@@ -217,7 +217,7 @@ async fn an_agent_that_was_restarted_goes_on_from_the_same_rung() {
     }
     assert_eq!(first.events(), ["HealRestart"; 5]);
 
-    let (events, _said) = Events::channel();
+    let (events, _writer) = Events::new("m1");
     let second = healer(None, first.pods.clone(), events, path.clone());
     let record = second.observe(&pod, Timestamp::now()).record;
     assert_eq!(record.decided.get("c"), Some(&(4, Rung::Restart)));

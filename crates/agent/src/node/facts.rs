@@ -45,6 +45,18 @@ impl Facts {
     }
 }
 
+/// How much there is of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineSize {
+    pub cpus: u64,
+    pub memory: u64,
+}
+
+pub fn machine_size() -> MachineSize {
+    let Facts { cpus, memory, .. } = Facts::read();
+    MachineSize { cpus, memory }
+}
+
 /// As images and node labels call it.
 fn architecture(rust: &str) -> &str {
     match rust {

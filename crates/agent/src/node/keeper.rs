@@ -32,13 +32,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     eviction::Evictions,
     facts::Facts,
+    labels::{self, LabelChange, Labels},
     measure,
     pressure::Measured,
     status::{self, PodsAfterStop, Seen},
     upkeep::Upkeep,
 };
 use crate::{
-    events::{Events, Kind},
+    events::{EventType, Events},
     pods::Pods,
     servers::Servers,
     settings::{Network, Settings},
@@ -232,21 +233,26 @@ impl Keeper {
             return match nodes.create(&PostParams::default(), &wanted).await {
                 Ok(node) => {
                     tracing::info!(node = self.name(), "registered");
-                    self.parts.events.node(&node, Kind::Normal, "Starting", "Starting mainstay agent.");
+                    self.parts.events.node(&node, EventType::Normal, "Starting", "Starting mainstay agent.");
                     Ok(node)
                 }
                 Err(error) => Err(api("register the node")(error)),
             };
         };
-        let labels = node.metadata.labels.as_ref();
-        let lacks = |(key, value): (&String, &String)| labels.and_then(|all| all.get(key)) != Some(value);
-        let ours = wanted.metadata.labels.unwrap_or_default();
-        let said = |node: &Node| node.metadata.annotations.as_ref().and_then(|all| all.get(ENDPOINTS).cloned());
-        let endpoints = wanted.metadata.annotations.and_then(|mut all| all.remove(ENDPOINTS));
-        if !ours.iter().any(lacks) && said(&node) == endpoints {
+        let annotation =
+            |node: &Node, key: &str| node.metadata.annotations.as_ref().and_then(|all| all.get(key).cloned());
+        let (current, applied) = (node.metadata.labels.clone().unwrap_or_default(), annotation(&node, labels::APPLIED));
+        let change = labels::change(&current, applied.as_deref(), &self.own_labels(), &self.labels_from_flags());
+        let endpoints = annotation(&wanted, ENDPOINTS);
+        if change.is_none() && annotation(&node, ENDPOINTS) == endpoints {
             return Ok(node);
         }
-        let patch = Patch::Merge(json!({ "metadata": { "labels": ours, "annotations": { ENDPOINTS: endpoints } } }));
+        let mut metadata = json!({ "annotations": { ENDPOINTS: endpoints } });
+        if let Some(LabelChange { labels, applied }) = change {
+            metadata["labels"] = json!(labels);
+            metadata["annotations"][labels::APPLIED] = json!(applied);
+        }
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
         match nodes.patch(self.name(), &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.code == 403 || status.code == 422 => {
                 tracing::warn!(why = status.message, "the node cannot have all its labels");
@@ -256,8 +262,12 @@ impl Keeper {
         }
     }
 
-    fn node_wanted(&self) -> Node {
-        let settings = &self.parts.settings;
+    fn labels_from_flags(&self) -> Labels {
+        self.parts.settings.labels.iter().cloned().collect()
+    }
+
+    /// What the machine says of itself.
+    fn own_labels(&self) -> Labels {
         let facts = &self.facts;
         let hostname = if facts.hostname.is_empty() { self.name() } else { &facts.hostname };
         let mut labels = BTreeMap::new();
@@ -266,17 +276,25 @@ impl Keeper {
             labels.insert(format!("{prefix}/arch"), facts.architecture.clone());
         }
         labels.insert("kubernetes.io/hostname".to_owned(), hostname.to_lowercase());
-        labels.extend(settings.labels.iter().cloned());
-        let annotations = match settings.network {
+        labels
+    }
+
+    fn node_wanted(&self) -> Node {
+        let settings = &self.parts.settings;
+        let mut labels = self.own_labels();
+        labels.extend(self.labels_from_flags());
+        let endpoints = match settings.network {
             Network::Bridge => None,
-            Network::Host => Some(BTreeMap::from([(ENDPOINTS.to_owned(), HOST_PORT.to_owned())])),
+            Network::Host => Some((ENDPOINTS.to_owned(), HOST_PORT.to_owned())),
         };
+        let applied = labels::encode(&self.labels_from_flags()).map(|applied| (labels::APPLIED.to_owned(), applied));
+        let annotations: BTreeMap<String, String> = endpoints.into_iter().chain(applied).collect();
         let taints: Vec<Taint> = settings.taints.iter().filter_map(|text| taint(text)).collect();
         Node {
             metadata: ObjectMeta {
                 name: Some(self.name().to_owned()),
                 labels: Some(labels),
-                annotations,
+                annotations: (!annotations.is_empty()).then_some(annotations),
                 ..ObjectMeta::default()
             },
             spec: Some(NodeSpec { taints: (!taints.is_empty()).then_some(taints), ..NodeSpec::default() }),
@@ -293,7 +311,7 @@ impl Keeper {
             && old != new
         {
             let message = format!("Node {} has been rebooted, boot id: {new}", self.name());
-            events.node(node, Kind::Warning, "Rebooted", message);
+            events.node(node, EventType::Warning, "Rebooted", message);
         }
         for condition in after.conditions.iter().flatten() {
             let was = status::condition(before, &condition.type_).map(|before| before.status.as_str());
@@ -313,7 +331,7 @@ impl Keeper {
                 ("Suspect", false) => "NodeNotSuspect",
                 _ => continue,
             };
-            events.node(node, Kind::Normal, reason, format!("Node {} status is now: {reason}", self.name()));
+            events.node(node, EventType::Normal, reason, format!("Node {} status is now: {reason}", self.name()));
         }
     }
 

@@ -1,7 +1,7 @@
 //! This machine as a Node of the API.
 //!
 //! * [`keeper`]: registers it, renews its Lease, writes its status; [`status`]: what the status says, from
-//!   [`facts`] that stay and what was last seen
+//!   [`facts`] that stay and what was last seen; [`labels`]: which labels are the agent's
 //! * [`upkeep`]: watches for shortages ([`measure`], [`pressure`]), removes images ([`images`]) and names the pods
 //!   that have to go ([`eviction`]); [`termination_log`] bounds what containers can write beside their volumes
 
@@ -10,6 +10,7 @@ pub mod eviction;
 mod facts;
 mod images;
 mod keeper;
+mod labels;
 mod measure;
 pub mod pressure;
 mod status;
@@ -17,6 +18,6 @@ mod termination_log;
 mod upkeep;
 
 pub use eviction::{Eviction, Evictions};
-pub use facts::VERSION;
+pub use facts::{MachineSize, VERSION, machine_size};
 pub use keeper::{Keeper, Parts};
 pub use status::PodsAfterStop;

@@ -42,7 +42,8 @@ pub fn status(
     before: Option<&NodeStatus>,
     now: Timestamp,
 ) -> NodeStatus {
-    let capacity = capacity(settings, facts, seen);
+    let mut capacity = capacity(settings, facts, seen);
+    capacity.extend(others_resources(before));
     NodeStatus {
         allocatable: Some(allocatable(settings, facts, seen, &capacity)),
         capacity: Some(capacity),
@@ -70,6 +71,17 @@ fn capacity(settings: &Settings, facts: &Facts, seen: &Seen) -> BTreeMap<String,
     ]);
     capacity.extend(facts.hugepages.iter().map(|(size, bytes)| (format!("hugepages-{size}"), huge(*bytes))));
     capacity
+}
+
+/// Whether the agent alone says how much of a resource there is.
+fn is_own_resource(name: &str) -> bool {
+    matches!(name, "cpu" | "memory" | "ephemeral-storage" | "pods") || name.starts_with("hugepages-")
+}
+
+/// Extended resources, which an administrator or a device plugin set on the Node's capacity: all of them are allocatable.
+fn others_resources(before: Option<&NodeStatus>) -> BTreeMap<String, Quantity> {
+    let capacity = before.and_then(|status| status.capacity.clone()).unwrap_or_default();
+    capacity.into_iter().filter(|(name, _)| !is_own_resource(name)).collect()
 }
 
 fn huge(bytes: u64) -> Quantity {

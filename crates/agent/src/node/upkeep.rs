@@ -18,7 +18,7 @@ use super::{
     termination_log,
 };
 use crate::{
-    events::Kind,
+    events::EventType,
     pods::{Source, Wanted},
     settings,
 };
@@ -155,14 +155,14 @@ impl Keeper {
         let Some(wanted) = live.iter().find(|wanted| Self::uid(wanted) == candidate.uid) else { return };
         if self.evictions.evict(&candidate.uid, message.clone()) {
             self.upkeep.lock().evicted_at = Some(Timestamp::now());
-            self.parts.events.pod(&wanted.pod, Kind::Warning, "Evicted", message);
+            self.parts.events.pod(&wanted.pod, EventType::Warning, "Evicted", message);
         }
     }
 
     fn warn(&self, shortage: &Shortage) {
         if let Some(node) = self.node().borrow().as_ref() {
             let message = format!("Attempting to reclaim {}", shortage.signal.resource());
-            self.parts.events.node(node, Kind::Warning, "EvictionThresholdMet", message);
+            self.parts.events.node(node, EventType::Warning, "EvictionThresholdMet", message);
         }
     }
 

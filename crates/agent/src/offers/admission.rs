@@ -21,7 +21,7 @@ use super::{
     preempt::{self, CRITICAL, RunningPod},
 };
 use crate::{
-    events::{Events, Kind},
+    events::{EventType, Events},
     node::Evictions,
     pods::{Pods, Source, is_mirror_pod},
     watch_backoff::api_retries,
@@ -175,7 +175,7 @@ impl OfferAdmission {
         for victim in victims {
             let message = "Preempted in order to admit critical pod";
             if let Some(wanted) = self.pods.get(&victim) {
-                self.events.pod(&wanted.pod, Kind::Warning, "Preempting", message);
+                self.events.pod(&wanted.pod, EventType::Warning, "Preempting", message);
             }
             self.evictions.reject(&victim, "Preempting".to_owned(), message.to_owned());
         }
@@ -198,7 +198,7 @@ impl OfferAdmission {
     /// Upstream's way: the pod ends where it is.
     fn fail(&self, pod: &Pod, uid: &PodUid, rejection: Rejection) {
         let message = format!("Pod was rejected: {}", rejection.message);
-        self.events.pod(pod, Kind::Warning, event_reason(&rejection.reason), rejection.message.clone());
+        self.events.pod(pod, EventType::Warning, rejection.reason.clone(), rejection.message.clone());
         self.pods.reject(uid);
         self.evictions.reject(uid, rejection.reason, message);
     }
@@ -280,18 +280,4 @@ pub fn is_fresh(pod: &Pod) -> bool {
 fn was_placed(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "PodScheduled" && condition.status == "True")
-}
-
-/// Events have reasons of few kinds.
-fn event_reason(reason: &str) -> &'static str {
-    match reason {
-        "OutOfcpu" => "OutOfcpu",
-        "OutOfmemory" => "OutOfmemory",
-        "OutOfephemeral-storage" => "OutOfephemeral-storage",
-        "OutOfpods" => "OutOfpods",
-        "NodeAffinity" => "NodeAffinity",
-        "NodePorts" => "NodePorts",
-        "TaintToleration" => "TaintToleration",
-        _ => "UnexpectedAdmissionError",
-    }
 }

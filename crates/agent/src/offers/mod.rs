@@ -16,5 +16,5 @@ mod tests;
 pub use admission::{Avoids, OfferAdmission, Verdict, is_fresh};
 pub use capacity::NodeCapacity;
 pub use pod_demand::PodDemand;
-pub use predicates::{Rejection, check_pod};
+pub use predicates::{Rejection, check_pod, check_resources};
 pub use publisher::OfferPublisher;

@@ -37,7 +37,8 @@ pub fn check_pod(pod: &Pod, node: &Node, capacity: &NodeCapacity, held: &[PodDem
     Ok(())
 }
 
-fn check_resources(demand: &PodDemand, capacity: &NodeCapacity, held: &[PodDemand]) -> Result<(), Rejection> {
+/// Checks what a pod asks for against what is left beside what the node holds already.
+pub fn check_resources(demand: &PodDemand, capacity: &NodeCapacity, held: &[PodDemand]) -> Result<(), Rejection> {
     let used = PodDemand::sum_requests(held);
     // Pods first, as upstream; of a resource that the machine does not have, others know more.
     let mut names: Vec<&String> =

@@ -227,7 +227,7 @@ async fn machine_avoiding(avoids: Avoids) -> Machine {
     let wake = Wake::default();
     let (pods, evictions) = (Arc::new(Pods::new(wake.clone())), Evictions::new(wake));
     let node = watch::Sender::new(Some(node()));
-    let (events, _) = Events::channel();
+    let (events, _) = Events::new("m1");
     let ports = (Ports::parse(["31000-31004"]).unwrap(), Ports::parse(["1-40000"]).unwrap());
     let admission =
         OfferAdmission::new(client.clone(), pods.clone(), node.subscribe(), evictions.clone(), events, ports, avoids);

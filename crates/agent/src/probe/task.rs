@@ -13,7 +13,7 @@ use super::{
     schedule::{Attempt, Schedule},
     tally::{Found, Tally, Thresholds},
 };
-use crate::events::Kind;
+use crate::events::EventType;
 
 /// An attempt that could not be made is made again this often before the next period.
 const RETRIES: usize = 3;
@@ -161,7 +161,7 @@ impl Task {
     }
 
     fn say(&self, reason: &'static str, message: String) {
-        self.shared.events.container(&self.followed.pod(), &self.container.name, Kind::Warning, reason, message);
+        self.shared.events.container(&self.followed.pod(), &self.container.name, EventType::Warning, reason, message);
     }
 }
 

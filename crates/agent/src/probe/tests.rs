@@ -8,22 +8,22 @@ use std::{
 
 use k8s_openapi::api::core::v1::{ContainerStatus, ExecAction, PodSpec, PodStatus, Probe};
 use mainstay_api::heal::ANNOTATION;
+use mainstay_events::EventWriter;
 use mainstay_runtime::{
     ContainerSpec, SandboxSpec,
     fake::{Call, ExecResult, Fake},
     observed::PodRef,
 };
-use tokio::sync::mpsc;
 
 use super::*;
-use crate::{events::QueuedEvent, task_scope::TaskScope};
+use crate::task_scope::TaskScope;
 
 /// One container `web` of one pod, whose probes' commands end with what `codes` say.
 struct World {
     runtime: Arc<Fake>,
     probes: Probes,
     wake: Wake,
-    said: mpsc::Receiver<QueuedEvent>,
+    recorded: EventWriter,
     codes: Arc<Codes>,
     running: Running,
     pod: Pod,
@@ -59,7 +59,7 @@ impl World {
         let spec = ContainerSpec { name: "web".into(), image: "busybox".into(), ..Default::default() };
         let id = runtime.create_container(&sandbox, &spec).await.expect("container");
         runtime.start_container(&id).await.expect("start");
-        let (events, said) = Events::channel();
+        let (events, recorded) = Events::new("m1");
         let wake = Wake::default();
         let policies = OwnerPolicies::new(None, TaskScope::default());
         let probes = Probes::new(runtime.clone(), events, wake.clone(), policies);
@@ -69,7 +69,7 @@ impl World {
         pod.spec =
             Some(PodSpec { containers: vec![Container { name: "web".into(), ..container }], ..Default::default() });
         let running = Running { name: "web".into(), id, started_at: Timestamp::now() };
-        Self { runtime, probes, wake, said, codes, running, pod }
+        Self { runtime, probes, wake, recorded, codes, running, pod }
     }
 
     fn follow(&self) {
@@ -85,8 +85,8 @@ impl World {
     }
 
     fn events(&mut self) -> Vec<String> {
-        std::iter::from_fn(|| self.said.try_recv().ok())
-            .map(|said| format!("{}: {}", said.reason, said.message))
+        std::iter::from_fn(|| self.recorded.try_next())
+            .map(|event| format!("{}: {}", event.note.reason, event.note.message))
             .collect()
     }
 }

@@ -32,10 +32,13 @@ use mainstay_runtime::{
     spec::{Dns, LogLimit, Resources},
 };
 
-pub use self::identity::{SPEC_HASH, identity};
 use self::machine::Machine;
+pub use self::{
+    identity::{SPEC_HASH, identity},
+    resources::PIDS,
+};
 use crate::{
-    events::{Events, Kind},
+    events::{EventType, Events},
     logs::path,
     objects::Objects,
     settings::Settings,
@@ -103,7 +106,7 @@ impl Specs {
         let about = env::About { pod, addresses, machine: &self.machine };
         let (env, skipped) = env::variables(container, &about, &sources)?;
         for skipped in skipped {
-            self.events.pod(pod, Kind::Warning, "InvalidEnvironmentVariableNames", skipped.to_string());
+            self.events.pod(pod, EventType::Warning, "InvalidEnvironmentVariableNames", skipped.to_string());
         }
         let mounts = self.mounts(wanted, container, &env).await?;
         let expanded = |texts: &Option<Vec<String>>| {

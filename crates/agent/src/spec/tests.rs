@@ -269,7 +269,7 @@ mod names {
 #[tokio::test]
 async fn a_sandbox_is_what_the_pod_says() {
     let bench = Bench::new();
-    let (events, _said) = Events::channel();
+    let (events, _writer) = Events::new("m1");
     let specs = Specs::new(bench.settings.clone(), bench.objects.clone(), bench.volumes.clone(), events);
     let asked = pod(json!({
         "shareProcessNamespace": true, "hostIPC": true,
@@ -307,7 +307,7 @@ async fn a_container_gets_its_variables_arguments_and_files() {
     );
     bench.api.put(MAPS, "conf", json!({"data": {"A": "from map", "B": "map"}}));
     bench.api.put(SECRETS, "key", json!({"data": {"B": k8s_openapi::ByteString(b"secret".to_vec())}}));
-    let (events, _said) = Events::channel();
+    let (events, _writer) = Events::new("m1");
     let specs = Specs::new(bench.settings.clone(), bench.objects.clone(), bench.volumes.clone(), events);
     let asked = pod(json!({
         "nodeName": "here", "serviceAccountName": "robot",
@@ -341,7 +341,7 @@ async fn a_container_gets_its_variables_arguments_and_files() {
             ],
         }],
     }));
-    bench.volumes.ready(&asked).await.unwrap();
+    bench.volumes.prepare(&asked).await.unwrap();
     let image = Image { id: "sha256:1".to_owned(), ..Image::default() };
     let addresses = ["10.244.0.2".parse().unwrap()];
     let wanted = Wanted { pod: &asked, name: "main", attempt: 2, image: &image, addresses: &addresses };
@@ -388,7 +388,7 @@ async fn a_container_gets_its_variables_arguments_and_files() {
 async fn what_a_container_lacks_is_named() {
     let bench = Bench::new();
     bench.api.put(MAPS, "conf", json!({"data": {}}));
-    let (events, _said) = Events::channel();
+    let (events, _writer) = Events::new("m1");
     let specs = Specs::new(bench.settings.clone(), bench.objects.clone(), bench.volumes.clone(), events);
     for (container, expected) in [
         (json!({"envFrom": [{"configMapRef": {"name": "no"}}]}), "configmap \"no\" not found"),

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::{self, Answer, Refusal, Response},
-    exec, forward, logs,
+    exec, find, forward, host_logs, logs,
     route::Route,
     server::Parts,
     stats, tunnel,
@@ -71,6 +71,13 @@ async fn respond(request: Request<Incoming>, parts: &Arc<Parts>, stop: Cancellat
         Route::Tunnel { namespace, pod, port } => tunnel::answer(request, parts, &namespace, &pod, port, stop).await,
         Route::Summary => stats::summary(parts).await,
         Route::ResourceMetrics => stats::resource_metrics(parts).await,
+        Route::CadvisorMetrics => stats::cadvisor_metrics(parts).await,
+        Route::HostLogs { path } => host_logs::answer(&path).await,
+        Route::Configuration => Ok(answer::json(&parts.configuration)),
+        Route::RunningPods => {
+            let observed = parts.runtime.observe(None).await.map_err(find::unavailable)?;
+            Ok(answer::json(&find::running_pods(&observed)))
+        }
         Route::Metrics => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             Ok(answer::typed(StatusCode::OK, kind, parts.metrics.exposed()))

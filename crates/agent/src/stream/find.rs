@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use http::StatusCode;
 use k8s_openapi::api::core::v1::{ContainerStatus as ApiStatus, Pod};
-use mainstay_runtime::{ContainerState, ContainerStatus, Observed, PodUid, RuntimeError, SandboxId};
+use mainstay_runtime::{
+    ContainerState, ContainerStatus, Observed, PodUid, RuntimeError, SandboxId, SandboxStatus, observed::PodRef,
+};
+use serde_json::{Value, json};
 
 use super::{answer::Refusal, server::Parts};
 use crate::logs::path;
@@ -34,6 +37,21 @@ pub fn unavailable(error: RuntimeError) -> Refusal {
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     Refusal::new(code, error.to_string())
+}
+
+/// Pods that have a sandbox, with the containers that run in them: upstream's `/runningpods/`.
+pub fn running_pods(observed: &Observed) -> Value {
+    let pod = |sandbox: &SandboxStatus| {
+        let running = observed.containers.iter().filter(|c| c.sandbox == sandbox.id && c.state.is_running());
+        let containers: Vec<Value> = running.map(|c| json!({ "name": c.name, "image": c.image })).collect();
+        let PodRef { namespace, name, uid } = &sandbox.pod;
+        json!({
+            "metadata": { "name": name, "namespace": namespace, "uid": uid.0 },
+            "spec": { "containers": containers }, "status": {},
+        })
+    };
+    let items: Vec<Value> = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).map(pod).collect();
+    json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items })
 }
 
 impl Found {

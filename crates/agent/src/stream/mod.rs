@@ -6,10 +6,12 @@
 
 pub mod answer;
 pub mod channels;
+mod configz;
 mod connection;
 pub mod exec;
 pub mod find;
 pub mod forward;
+mod host_logs;
 mod logs;
 pub mod remote;
 pub mod route;

@@ -31,8 +31,16 @@ pub enum Route {
     },
     Summary,
     ResourceMetrics,
+    CadvisorMetrics,
     Metrics,
     Pods,
+    /// Pods as the runtime has them, whoever wanted them.
+    RunningPods,
+    /// A file or directory of the machine's own logs.
+    HostLogs {
+        path: String,
+    },
+    Configuration,
     Health,
 }
 
@@ -64,8 +72,12 @@ impl Route {
             }
             ["stats", "summary"] => Self::Summary,
             ["metrics", "resource"] => Self::ResourceMetrics,
+            ["metrics", "cadvisor"] => Self::CadvisorMetrics,
             ["metrics"] => Self::Metrics,
             ["pods"] => Self::Pods,
+            ["runningpods"] => Self::RunningPods,
+            ["logs", ref path @ ..] => Self::HostLogs { path: path.join("/") },
+            ["configz"] => Self::Configuration,
             ["healthz"] => Self::Health,
             _ => return None,
         })
@@ -86,6 +98,10 @@ mod tests {
             Some(Route::Tunnel { namespace: "shop".into(), pod: "web-0".into(), port: 8080 })
         );
         assert_eq!(Route::parse("/healthz"), Some(Route::Health));
+        assert_eq!(Route::parse("/metrics/cadvisor"), Some(Route::CadvisorMetrics));
+        assert_eq!(Route::parse("/runningpods/"), Some(Route::RunningPods));
+        assert_eq!(Route::parse("/logs/"), Some(Route::HostLogs { path: String::new() }));
+        assert_eq!(Route::parse("/logs/apt/term.log"), Some(Route::HostLogs { path: "apt/term.log".into() }));
         for nonsense in ["/", "/exec/a/b", "/tunnel/a/b/c", "/tunnel/a/b/70000", "/containerLogs/a/b/c/d"] {
             assert_eq!(Route::parse(nonsense), None, "{nonsense}");
         }

@@ -7,8 +7,8 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{connection, stats::Meter};
-use crate::{metrics::Metrics, pods::Pods};
+use super::{configz, connection, stats::Meter};
+use crate::{metrics::Metrics, pods::Pods, settings::Settings};
 
 /// What answers are made from.
 pub struct Parts {
@@ -19,6 +19,8 @@ pub struct Parts {
     pub log_directory: PathBuf,
     meter: Meter,
     pub metrics: Metrics,
+    /// What `/configz` shows.
+    pub configuration: serde_json::Value,
 }
 
 impl Parts {
@@ -30,7 +32,13 @@ impl Parts {
         metrics: Metrics,
     ) -> Self {
         let meter = Meter::new(runtime.clone());
-        Self { node_name, pods, runtime, log_directory, meter, metrics }
+        let configuration = serde_json::Value::Null;
+        Self { node_name, pods, runtime, log_directory, meter, metrics, configuration }
+    }
+
+    /// Shows these settings at `/configz`.
+    pub fn showing(self, settings: &Settings) -> Self {
+        Self { configuration: configz::configuration(settings), ..self }
     }
 
     pub fn meter(&self) -> &Meter {

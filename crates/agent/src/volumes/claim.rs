@@ -4,7 +4,7 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 
-use super::{Trouble, What, local_path};
+use super::{Trouble, What, local_path, nfs::Export};
 use crate::{objects::Objects, spec::pod_ref};
 
 /// The claim behind a volume. One that is part of the pod is named after both.
@@ -26,11 +26,12 @@ pub(super) async fn resolve(
     let whose = pod_ref(pod);
     let claim = objects.claim(&whose.uid, &whose.namespace, name).await;
     let claim = claim.map_err(|lack| Trouble::of(lack, || format!("persistentvolumeclaim {name:?}")))?;
-    let bound = judge(&claim, pod, volume)
-        .map_err(|why| Trouble::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace)))?;
+    let refused = |why: String| Trouble::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace));
+    let Some(bound) = bound_volume(&claim, pod, volume).map_err(refused)? else {
+        return Err(Trouble::Unbound(format!("error processing PVC {}/{name}: PVC is not bound", whose.namespace)));
+    };
     let found = objects.volume(&whose.uid, &bound).await;
     let found = found.map_err(|lack| Trouble::of(lack, || format!("persistentvolume {bound:?}")))?;
-    let refused = |why: String| Trouble::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace));
     let what = place(&found, &claim).map_err(refused)?;
     if let What::Claimed { path, .. } = &what
         && local_path::is_ours(&found)
@@ -42,8 +43,8 @@ pub(super) async fn resolve(
     Ok(what)
 }
 
-/// The volume that the claim is bound to.
-fn judge(claim: &PersistentVolumeClaim, pod: &Pod, volume: &Volume) -> Result<String, String> {
+/// The name of the volume that the claim is bound to, if it is bound.
+fn bound_volume(claim: &PersistentVolumeClaim, pod: &Pod, volume: &Volume) -> Result<Option<String>, String> {
     let meta = &claim.metadata;
     if volume.ephemeral.is_some() {
         let ours = meta.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref());
@@ -58,9 +59,9 @@ fn judge(claim: &PersistentVolumeClaim, pod: &Pod, volume: &Volume) -> Result<St
             if spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block") {
                 return Err("block volumes are not supported here".to_owned());
             }
-            Ok(name.to_owned())
+            Ok(Some(name.to_owned()))
         }
-        _ => Err("PVC is not bound".to_owned()),
+        _ => Ok(None),
     }
 }
 
@@ -75,7 +76,12 @@ fn place(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<Wha
         Ok(What::Claimed { path: local.path.clone().into(), own: true })
     } else if let Some(host) = &spec.host_path {
         Ok(What::Host { path: host.path.clone().into(), kind: host.type_.clone().unwrap_or_default() })
+    } else if let Some(nfs) = &spec.nfs {
+        let (server, path) = (nfs.server.clone(), nfs.path.clone());
+        Ok(What::Nfs(Export { server, path, read_only: nfs.read_only.unwrap_or_default() }))
     } else {
-        Err(format!("persistentvolume {name:?} is neither local nor hostPath, and others are not supported here"))
+        Err(format!(
+            "persistentvolume {name:?} is of a type that is not supported; supported are local, hostPath and nfs"
+        ))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! * [`layout`]: where everything lies
 //! * [`content`]: files that come from the API's objects; [`atomic`]: how they are exchanged all at once
-//! * [`empty_dir`], [`host_path`], [`claim`]: the other kinds; [`local_path`]: directories made for claims
+//! * [`empty_dir`], [`host_path`], [`claim`], [`nfs`]: the other kinds; [`local_path`]: directories made for claims
 //! * [`owner`]: `fsGroup`; [`subpath`]: a part of a volume, however its inside tries to lead outside
 //! * [`table`]: what is mounted; [`remove`]: giving everything back without ever reaching through a mount
 //!
@@ -17,6 +17,7 @@ mod empty_dir;
 mod host_path;
 pub mod layout;
 pub mod local_path;
+mod nfs;
 mod owner;
 pub mod remove;
 pub mod subpath;
@@ -32,12 +33,12 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::{ImageVolumeSource, Pod, Volume};
 use mainstay_errors::error_chain;
-use mainstay_runtime::PodUid;
+use mainstay_runtime::{PodUid, Runtime, images::VOLUME_PREFIX};
 use parking_lot::Mutex;
 
-use self::{atomic::Payload, empty_dir::Medium, layout::Layout, owner::Group};
+use self::{atomic::Payload, empty_dir::Medium, layout::Layout, nfs::Export, owner::Group};
 use crate::{
     objects::{Lack, Objects},
     settings::Settings,
@@ -53,6 +54,8 @@ pub struct Volumes {
     machine: Machine,
     /// Of volumes that are made for claims.
     local_path: PathBuf,
+    /// Mounts images; without one there are no image volumes.
+    runtime: Option<Arc<dyn Runtime>>,
     state: Arc<Mutex<State>>,
 }
 
@@ -69,6 +72,30 @@ struct State {
 pub struct VolumeError {
     pub volume: String,
     pub why: String,
+}
+
+/// Why a pod's volumes are not all ready.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PrepareError {
+    #[error(transparent)]
+    Failed(#[from] VolumeError),
+    /// Everything but claims that are not bound is in place. The pod is woken when one of them changes.
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{0}], unattached volumes=[], \
+         failed to process volumes=[{0}]: {why}",
+        .volumes.join(" ")
+    )]
+    Unbound { volumes: Vec<String>, why: String },
+}
+
+impl PrepareError {
+    /// The cause, without the volume's name.
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Failed(error) => &error.why,
+            Self::Unbound { why, .. } => why,
+        }
+    }
 }
 
 /// Where a container finds a volume.
@@ -95,6 +122,11 @@ enum What {
         path: PathBuf,
         kind: String,
     },
+    /// An image's files, mounted by the runtime.
+    Image {
+        path: PathBuf,
+    },
+    Nfs(Export),
     /// A bound claim's directory.
     Claimed {
         path: PathBuf,
@@ -114,22 +146,37 @@ impl Volumes {
     pub fn new(settings: &Settings, objects: Arc<Objects>) -> Self {
         let layout = Layout::new(&settings.directory);
         let (machine, local_path) = (Machine::this(settings), local_path::directory(settings));
-        Self { layout, objects, machine, local_path, state: Arc::default() }
+        Self { layout, objects, machine, local_path, runtime: None, state: Arc::default() }
+    }
+
+    /// Image volumes are mounted by this runtime.
+    pub fn with_images(self, runtime: Arc<dyn Runtime>) -> Self {
+        Self { runtime: Some(runtime), ..self }
+    }
+
+    /// The pod's image volumes that are not in place yet: their images have to be there before they are prepared.
+    pub fn missing_images<'a>(&self, pod: &'a Pod) -> Vec<(&'a str, &'a ImageVolumeSource)> {
+        let uid = pod_ref(pod).uid;
+        let state = self.state.lock();
+        let in_place = |name: &str| state.in_place.get(&uid).is_some_and(|volumes| volumes.contains_key(name));
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let images = volumes.filter_map(|volume| Some((volume.name.as_str(), volume.image.as_ref()?)));
+        images.filter(|(name, _)| !in_place(name)).collect()
     }
 
     /// Makes every volume of the pod present and current. Harmless when repeated; called before the pod's
     /// first container and again whenever the pod is woken.
-    pub async fn ready(&self, pod: &Pod) -> Result<(), VolumeError> {
+    pub async fn prepare(&self, pod: &Pod) -> Result<(), PrepareError> {
         let uid = pod_ref(pod).uid;
         let asked = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
         let planned = futures::future::join_all(asked.map(|volume| self.plan(pod, volume))).await;
-        let mut failed = None;
-        let mut tasks = Vec::new();
+        let (mut failed, mut tasks, mut unbound) = (None, Vec::new(), Vec::<VolumeError>::new());
         for plan in planned {
             match plan {
                 Ok(task) if self.state.lock().is_in_place(&uid, &task) => {}
                 Ok(task) => tasks.push(task),
-                Err(error) => _ = failed.get_or_insert(error),
+                Err(PlanError::Failed(error)) => _ = failed.get_or_insert(error),
+                Err(PlanError::Unbound(error)) => unbound.push(error),
             }
         }
         if let Some(first) = tasks.first().map(|task| task.name.clone()) {
@@ -146,7 +193,13 @@ impl Volumes {
             });
             made.await?;
         }
-        failed.map_or(Ok(()), Err)
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        match unbound.first().map(|error| error.why.clone()) {
+            Some(why) => Err(PrepareError::Unbound { volumes: unbound.into_iter().map(|e| e.volume).collect(), why }),
+            None => Ok(()),
+        }
     }
 
     /// Unmounts and removes what `ready` made, from what is on disk alone. A mount that will not go away is an
@@ -155,6 +208,10 @@ impl Volumes {
         self.state.lock().in_place.remove(pod);
         let directory = self.layout.pod(pod);
         self.on_disk(pod, pod.0.clone(), move || release(&directory)).await?;
+        if let Some(runtime) = &self.runtime {
+            let unmounted = runtime.images().unmount_volumes(&image_volume(pod, "")).await;
+            unmounted.map_err(|error| VolumeError { volume: pod.0.clone(), why: error.to_string() })?;
+        }
         self.state.lock().busy.remove(pod);
         Ok(())
     }
@@ -177,7 +234,9 @@ impl Volumes {
             Err(_) => return Err(failed("it is not ready".to_owned())),
         };
         let claim = volume.persistent_volume_claim.as_ref();
-        let read_only = content::is_content(volume) || claim.is_some_and(|claim| claim.read_only == Some(true));
+        let read_only = content::is_content(volume)
+            || volume.image.is_some()
+            || claim.is_some_and(|claim| claim.read_only == Some(true));
         Ok(Source { path, read_only })
     }
 
@@ -202,14 +261,20 @@ impl Volumes {
         &self.layout
     }
 
-    async fn plan(&self, pod: &Pod, volume: &Volume) -> Result<Task, VolumeError> {
+    async fn plan(&self, pod: &Pod, volume: &Volume) -> Result<Task, PlanError> {
         let name = volume.name.clone();
         let group = owner::wanted(pod);
-        let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
+        let error = |why: String| VolumeError { volume: volume.name.clone(), why };
+        let failed = |why: String| PlanError::Failed(error(why));
         let what = if let Some(source) = &volume.empty_dir {
             What::Empty(empty_dir::medium(source, pod, &self.machine).map_err(failed)?)
         } else if let Some(source) = &volume.host_path {
             What::Host { path: source.path.clone().into(), kind: source.type_.clone().unwrap_or_default() }
+        } else if let Some(source) = &volume.image {
+            What::Image { path: self.mount_image(pod, volume, source).await.map_err(failed)? }
+        } else if let Some(source) = &volume.nfs {
+            let (server, path) = (source.server.clone(), source.path.clone());
+            What::Nfs(Export { server, path, read_only: source.read_only.unwrap_or_default() })
         } else {
             let found = if content::is_content(volume) {
                 let in_memory = volume.config_map.is_none();
@@ -223,10 +288,21 @@ impl Volumes {
             match found {
                 Ok(what) => what,
                 Err(Trouble::Refused(why)) => return Err(failed(why)),
+                Err(Trouble::Unbound(why)) => return Err(PlanError::Unbound(error(why))),
                 Err(Trouble::Unreachable(why)) => What::Unknown { why },
             }
         };
         Ok(Task { name, what, group })
+    }
+
+    /// Where the runtime has the image of a volume mounted; it was pulled before.
+    async fn mount_image(&self, pod: &Pod, volume: &Volume, source: &ImageVolumeSource) -> Result<PathBuf, String> {
+        let Some(runtime) = &self.runtime else { return Err("there is no runtime to mount images".to_owned()) };
+        let reference = source.reference.as_deref().unwrap_or_default();
+        let found = runtime.images().find(reference).await.map_err(|error| error.to_string())?;
+        let image = found.ok_or_else(|| format!("image {reference:?} is not present"))?;
+        let key = image_volume(&pod_ref(pod).uid, &volume.name);
+        runtime.images().mount_volume(&image.id, &key).await.map_err(|error| error.to_string())
     }
 
     /// Runs work of one pod on a blocking thread. Work that hangs stays alone: the pod gets no second thread.
@@ -252,10 +328,18 @@ impl Volumes {
     }
 }
 
+enum PlanError {
+    Failed(VolumeError),
+    /// Its claim is not bound yet.
+    Unbound(VolumeError),
+}
+
 /// Why a volume cannot be planned.
 #[derive(Debug)]
 enum Trouble {
     Refused(String),
+    /// A claim that is not bound yet.
+    Unbound(String),
     Unreachable(String),
 }
 
@@ -290,6 +374,8 @@ impl Task {
                 }
                 link(path, &directory).map_err(text)
             }
+            What::Image { path } => link(path, &directory).map_err(text),
+            What::Nfs(export) => nfs::mount_export(export, &directory),
             What::Files { payload, in_memory } => {
                 empty_dir::prepare(&directory, *in_memory).map_err(text)?;
                 atomic::write(&directory, payload, self.group.as_ref().map(|group| group.id)).map_err(text)
@@ -309,7 +395,7 @@ impl Task {
         match &self.what {
             What::Files { payload, .. } => Some(payload.print()),
             What::Empty(_) => Some(0),
-            What::Host { .. } | What::Claimed { .. } => Some(1),
+            What::Host { .. } | What::Claimed { .. } | What::Image { .. } | What::Nfs(_) => Some(1),
             What::Unknown { .. } => None,
         }
     }
@@ -328,13 +414,22 @@ impl State {
     }
 }
 
+/// For messages.
+const SUPPORTED: &str = "configMap, downwardAPI, emptyDir, ephemeral, hostPath, image, nfs, persistentVolumeClaim, \
+                         projected and secret";
+
+/// How the runtime knows a pod's image volume.
+fn image_volume(pod: &PodUid, volume: &str) -> String {
+    format!("{VOLUME_PREFIX}{pod}-{volume}")
+}
+
 fn unsupported(volume: &Volume) -> String {
     // The one field beside `name` that is set.
     let kind = serde_json::to_value(volume)
         .ok()
         .and_then(|value| value.as_object().and_then(|fields| fields.keys().find(|field| *field != "name").cloned()));
     match kind {
-        Some(kind) => format!("volumes of type {kind} are not supported here"),
+        Some(kind) => format!("volumes of type {kind} are not supported; supported are {SUPPORTED}"),
         None => "the volume has no type".to_owned(),
     }
 }

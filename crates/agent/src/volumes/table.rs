@@ -11,6 +11,12 @@ pub struct Stuck {
     pub why: String,
 }
 
+/// Whether something is mounted at this very path.
+pub fn is_mounted(path: &Path) -> std::io::Result<bool> {
+    let path = path.canonicalize()?;
+    Ok(mountinfo::at_or_below(&path)?.contains(&path))
+}
+
 /// Unmounts everything at or below `directory`, what was mounted last first. A mount that stays does not keep
 /// the others from going.
 pub fn unmount_below(directory: &Path) -> Result<(), Stuck> {

@@ -15,13 +15,16 @@ use mainstay_runtime::{ContainerId, PodUid, RuntimeError, SandboxStatus, idmap::
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    WorkerContext, image,
+    WorkerContext,
+    image::{self, ImageRequest},
     plan::{Action, StopWhy},
     report,
     retry_state::TroubleKind,
     world::{GRACE, IDENTITY, RESOURCES},
 };
-use crate::{container_lists::find_container, events::Kind, hook::Place, pods::Source, spec};
+use crate::{
+    container_lists::find_container, events::EventType, hook::Place, pods::Source, spec, volumes::PrepareError,
+};
 
 /// The least a container gets after its preStop hook has used up the pod's grace.
 const LAST_GRACE: Duration = Duration::from_secs(2);
@@ -102,10 +105,23 @@ fn pod(on: &Subject) -> Result<&Arc<Pod>, Failure> {
 
 async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> Done {
     let pod = pod(on)?;
-    context.volumes.ready(pod).await.map_err(|error| {
-        let text = error_chain(&error);
-        context.events.pod(pod, Kind::Warning, "FailedMount", text.clone());
-        Failure::other(text)
+    for (volume, source) in context.volumes.missing_images(pod) {
+        let reference = source.reference.as_deref().unwrap_or_default();
+        let policy = source.pull_policy.as_deref().unwrap_or("IfNotPresent");
+        let request = ImageRequest { container: None, reference, policy };
+        let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(context, pod, &request)).await else {
+            return Err(Failure::other("given up, because the pod ends"));
+        };
+        resolved.map_err(|no| Failure { kind: no.kind, message: format!("volume {volume:?}: {}", no.message) })?;
+    }
+    context.volumes.prepare(pod).await.map_err(|error| match error {
+        // The worker says so if it takes long.
+        PrepareError::Unbound { .. } => Failure { kind: TroubleKind::UnboundClaim, message: error.to_string() },
+        PrepareError::Failed(error) => {
+            let text = error_chain(&error);
+            context.events.pod(pod, EventType::Warning, "FailedMount", text.clone());
+            Failure::other(text)
+        }
     })
 }
 
@@ -113,7 +129,7 @@ async fn create_sandbox(context: &WorkerContext, on: &Subject, attempt: u32) -> 
     let pod = pod(on)?;
     let fail = |why: String| {
         let text = format!("Failed to create pod sandbox: {why}");
-        context.events.pod(pod, Kind::Warning, "FailedCreatePodSandBox", text);
+        context.events.pod(pod, EventType::Warning, "FailedCreatePodSandBox", text);
         Failure::other(why)
     };
     let mut spec = context.specs.sandbox(pod, attempt).map_err(|error| fail(error_chain(&error)))?;
@@ -154,12 +170,17 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
     let sandbox = on.sandbox.as_ref().ok_or_else(|| Failure::other("the pod has no sandbox"))?;
     let say = |kind, reason, text: String| context.events.container(pod, name, kind, reason, text);
     let failed = |kind: TroubleKind, message: String| {
-        say(Kind::Warning, "Failed", format!("Error: {message}"));
+        say(EventType::Warning, "Failed", format!("Error: {message}"));
         Failure { kind, message }
     };
 
+    let request = ImageRequest {
+        container: Some(name),
+        reference: container.image.as_deref().unwrap_or_default(),
+        policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
+    };
     // Other pods may wait for the same image: what was fetched so far is not lost.
-    let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(context, pod, &container)).await else {
+    let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(context, pod, &request)).await else {
         return Err(Failure::other("given up, because the pod ends"));
     };
     let image = resolved.map_err(|no| Failure { kind: no.kind, message: no.message })?;
@@ -170,14 +191,20 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
     made.annotations.insert(RESOURCES.into(), resources);
     made.annotations.insert(GRACE.into(), grace(pod).as_secs().to_string());
 
+    // A resize that takes a new container changes the pod as a whole, too.
+    if attempt > 0
+        && let Err(error) = context.runtime.update_sandbox(&sandbox.id, &context.specs.pod_resources(pod)).await
+    {
+        tracing::warn!(%error, "cannot set the limits of the pod as a whole; those of its containers hold");
+    }
     let created = context.runtime.create_container(&sandbox.id, &made).await;
     let id = created.map_err(|error| failed(TroubleKind::Create, error.to_string()))?;
-    say(Kind::Normal, "Created", format!("Created container: {name}"));
+    say(EventType::Normal, "Created", format!("Created container: {name}"));
     match context.runtime.start_container(&id).await {
-        Ok(()) => say(Kind::Normal, "Started", format!("Started container {name}")),
+        Ok(()) => say(EventType::Normal, "Started", format!("Started container {name}")),
         // It counts as one that ran and ended: seen as such at the next look.
         Err(error @ RuntimeError::Start { .. }) => {
-            say(Kind::Warning, "Failed", format!("Error: {error}"));
+            say(EventType::Warning, "Failed", format!("Error: {error}"));
             return Ok(());
         }
         Err(error) => return Err(failed(TroubleKind::Run, error.to_string())),
@@ -188,8 +215,8 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
         // A hook may take as long as the pod lives, and no longer.
         let hooked = on.give_up.run_until_cancelled(context.hooks.run(at, hook, None)).await;
         if let Some(Err(error)) = hooked {
-            say(Kind::Warning, "FailedPostStartHook", format!("PostStartHook failed: {error}"));
-            say(Kind::Normal, "Killing", format!("FailedPostStartHook: Container {name} will be killed"));
+            say(EventType::Warning, "FailedPostStartHook", format!("PostStartHook failed: {error}"));
+            say(EventType::Normal, "Killing", format!("FailedPostStartHook: Container {name} will be killed"));
             gone(context.runtime.stop_container(&id, grace(pod)).await)?;
         }
     }
@@ -225,7 +252,7 @@ async fn stop(
             StopWhy::PodRecreated(why) => format!("Stopping container {name}: {why}"),
             StopWhy::Lost => format!("Container {name} cannot be tracked any more, will be restarted"),
         };
-        context.events.container(pod, name, Kind::Normal, "Killing", text);
+        context.events.container(pod, name, EventType::Normal, "Killing", text);
     }
     let mut left = grace;
     if let Some(pod) = &on.pod
@@ -237,7 +264,7 @@ async fn stop(
         let at = Place { pod, container: name, id, address };
         if let Err(error) = context.hooks.run(at, hook, Some(grace)).await {
             let text = format!("PreStopHook failed: {error}");
-            context.events.container(pod, name, Kind::Warning, "FailedPreStopHook", text);
+            context.events.container(pod, name, EventType::Warning, "FailedPreStopHook", text);
         }
         left = grace.saturating_sub(since.elapsed()).max(LAST_GRACE);
     }
@@ -261,10 +288,10 @@ async fn resize(context: &WorkerContext, on: &Subject, name: &str, id: &Containe
         (resized, _) => resized,
     };
     resized.map_err(|error| {
-        context.events.container(pod, name, Kind::Warning, "ResizeError", error.to_string());
+        context.events.container(pod, name, EventType::Warning, "ResizeError", error.to_string());
         Failure::other(error)
     })?;
-    context.events.container(pod, name, Kind::Normal, "Resized", format!("Resized container {name} in place"));
+    context.events.container(pod, name, EventType::Normal, "Resized", format!("Resized container {name} in place"));
     Ok(())
 }
 

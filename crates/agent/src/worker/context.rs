@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
 use mainstay_runtime::Runtime;
+use tokio::sync::watch;
 
 use crate::{
-    events::{Events, Kind},
+    events::{EventType, Events},
     heal::Healer,
     hook::Hooks,
     metrics::Metrics,
@@ -42,6 +43,8 @@ pub struct WorkerContext {
     pub evictions: Evictions,
     pub traffic: Arc<Traffic>,
     pub mirrors: Arc<Mirrors>,
+    /// This node as the API has it.
+    pub node: watch::Receiver<Option<Node>>,
     pub user_ids: UserIds,
     /// Containers are made by a CRI runtime.
     pub is_cri: bool,
@@ -55,7 +58,7 @@ impl WorkerContext {
         self.metrics.worker_panics.inc();
         if let Some(pod) = pod {
             let text = format!("The agent failed to work on this pod and tries again: {message}");
-            self.events.pod(pod, Kind::Warning, "AgentPanic", text);
+            self.events.pod(pod, EventType::Warning, "AgentPanic", text);
         }
     }
 }

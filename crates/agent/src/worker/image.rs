@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use mainstay_runtime::{
     PodUid,
     images::{Auth, HOST_IMAGE, Image, PullError},
@@ -11,47 +11,69 @@ use mainstay_runtime::{
 use serde::Deserialize;
 
 use super::{WorkerContext, retry_state::TroubleKind};
-use crate::events::Kind;
+use crate::events::EventType;
 
 pub struct NoImage {
     pub kind: TroubleKind,
     pub message: String,
 }
 
-pub async fn resolve(context: &WorkerContext, pod: &Pod, container: &Container) -> Result<Image, NoImage> {
-    let reference = container.image.as_deref().unwrap_or_default();
+/// An image that a pod needs, and how it may be fetched.
+pub struct ImageRequest<'a> {
+    /// Whose it is; none for an image volume.
+    pub container: Option<&'a str>,
+    pub reference: &'a str,
+    pub policy: &'a str,
+}
+
+impl ImageRequest<'_> {
+    fn record(&self, context: &WorkerContext, pod: &Pod, event_type: EventType, reason: &'static str, message: String) {
+        match self.container {
+            Some(name) => context.events.container(pod, name, event_type, reason, message),
+            None => context.events.pod(pod, event_type, reason, message),
+        }
+    }
+}
+
+pub async fn resolve(context: &WorkerContext, pod: &Pod, request: &ImageRequest<'_>) -> Result<Image, NoImage> {
+    let ImageRequest { reference, policy, container } = *request;
     let images = context.runtime.images();
     let found = images.find(reference).await.map_err(|error| NoImage {
         kind: TroubleKind::Create,
         message: format!("failed to look for image {reference:?}: {error}"),
     })?;
-    let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
     match (found, policy) {
         (Some(image), _) if reference == HOST_IMAGE => Ok(image),
         (Some(image), "IfNotPresent" | "Never") => {
-            let text = format!("Container image {reference:?} already present on machine");
-            context.events.container(pod, &container.name, Kind::Normal, "Pulled", text);
+            let text = format!("{} {reference:?} already present on machine", kind(container));
+            request.record(context, pod, EventType::Normal, "Pulled", text);
             Ok(image)
         }
         (None, "Never") => {
-            let message = format!("Container image {reference:?} is not present with pull policy of Never");
-            context.events.container(pod, &container.name, Kind::Warning, "ErrImageNeverPull", message.clone());
+            let message = format!("{} {reference:?} is not present with pull policy of Never", kind(container));
+            request.record(context, pod, EventType::Warning, "ErrImageNeverPull", message.clone());
             Err(NoImage { kind: TroubleKind::NeverPull, message })
         }
-        (Some(_), _) => pull(context, pod, container, reference).await.map_err(|mut failure| {
+        (Some(_), _) => pull(context, pod, request).await.map_err(|mut failure| {
             // Somebody imported it, or it was pulled while the registry could be reached.
             let hint = format!("image {reference:?} is on this machine; imagePullPolicy IfNotPresent would use it");
-            context.events.container(pod, &container.name, Kind::Normal, "ImagePresent", hint.clone());
+            request.record(context, pod, EventType::Normal, "ImagePresent", hint.clone());
             failure.message = format!("{}; {hint}", failure.message);
             failure
         }),
-        (None, _) => pull(context, pod, container, reference).await,
+        (None, _) => pull(context, pod, request).await,
     }
 }
 
-async fn pull(context: &WorkerContext, pod: &Pod, container: &Container, reference: &str) -> Result<Image, NoImage> {
-    let say = |kind, reason, text: String| context.events.container(pod, &container.name, kind, reason, text);
-    say(Kind::Normal, "Pulling", format!("Pulling image {reference:?}"));
+/// As upstream calls it in messages.
+fn kind(container: Option<&str>) -> &'static str {
+    if container.is_some() { "Container image" } else { "Image" }
+}
+
+async fn pull(context: &WorkerContext, pod: &Pod, request: &ImageRequest<'_>) -> Result<Image, NoImage> {
+    let reference = request.reference;
+    let say = |event_type, reason, text: String| request.record(context, pod, event_type, reason, text);
+    say(EventType::Normal, "Pulling", format!("Pulling image {reference:?}"));
     let since = Instant::now();
     let mut last = None;
     for auth in credentials(context, pod, reference).await {
@@ -62,7 +84,7 @@ async fn pull(context: &WorkerContext, pod: &Pod, container: &Container, referen
                     "Successfully pulled image {reference:?} in {took}ms ({took}ms including waiting). Image size: {} bytes.",
                     image.size
                 );
-                say(Kind::Normal, "Pulled", text);
+                say(EventType::Normal, "Pulled", text);
                 return Ok(image);
             }
             Err(error) => last = Some(error),
@@ -75,8 +97,8 @@ async fn pull(context: &WorkerContext, pod: &Pod, container: &Container, referen
         Some(error) => (TroubleKind::Pull, error.to_string(), error.cause()),
         None => (TroubleKind::Pull, "nobody to ask".to_owned(), "nobody to ask".to_owned()),
     };
-    say(Kind::Warning, "Failed", format!("Failed to pull image {reference:?}: {cause}"));
-    say(Kind::Warning, "Failed", "Error: ErrImagePull".to_owned());
+    say(EventType::Warning, "Failed", format!("Failed to pull image {reference:?}: {cause}"));
+    say(EventType::Warning, "Failed", "Error: ErrImagePull".to_owned());
     Err(NoImage { kind, message })
 }
 
@@ -91,7 +113,7 @@ async fn credentials(context: &WorkerContext, pod: &Pod, reference: &str) -> Vec
             Ok(secret) => found.extend(matching(&secret, reference).map(Some)),
             Err(error) => {
                 let text = format!("Unable to retrieve some image pull secrets ({}): {error}", name.name);
-                context.events.pod(pod, Kind::Warning, "FailedToRetrieveImagePullSecret", text);
+                context.events.pod(pod, EventType::Warning, "FailedToRetrieveImagePullSecret", text);
             }
         }
     }

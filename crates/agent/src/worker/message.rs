@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::Container;
 use mainstay_runtime::{ContainerState, ContainerStatus};
 
-use crate::spec::Specs;
+use crate::{logs::line::Line, spec::Specs};
 
 /// Upstream's bounds.
 const LONGEST: u64 = 4096;
@@ -44,19 +44,22 @@ fn read_end(path: &Path, most: u64) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The last lines of a log, without time and stream.
+/// The last lines of a log as the container printed them: a last line without a newline has none here either.
 fn log_text(log: &str) -> String {
-    let text = |line: &str| line.splitn(4, ' ').nth(3).map(str::to_owned);
-    let lines: Vec<String> = log.lines().filter_map(text).collect();
-    let mut kept: Vec<String> = Vec::new();
+    let text = |line: &str| {
+        let line = Line::parse(line.as_bytes())?;
+        let newline = if line.partial { "" } else { "\n" };
+        Some(String::from_utf8_lossy(line.text).into_owned() + newline)
+    };
+    let mut last: Vec<String> = Vec::new();
     let mut room = LONGEST_LOG as usize;
-    for line in lines.iter().rev().take(MOST_LINES) {
-        let Some(left) = room.checked_sub(line.len() + 1) else { break };
+    for line in log.lines().rev().filter_map(text).take(MOST_LINES) {
+        let Some(left) = room.checked_sub(line.len()) else { break };
         room = left;
-        kept.push(line.clone());
+        last.push(line);
     }
-    kept.reverse();
-    if kept.is_empty() { String::new() } else { kept.join("\n") + "\n" }
+    last.reverse();
+    last.concat()
 }
 
 #[cfg(test)]
@@ -71,5 +74,7 @@ mod tests {
         assert!(text.starts_with("line 20\n"), "{text}");
         assert!(text.ends_with("line 99\n"), "{text}");
         assert_eq!(log_text(""), "");
+        let unfinished = "2026-01-01T00:00:00.000000000Z stdout F one\n2026-01-01T00:00:00.000000000Z stdout P DONE\n";
+        assert_eq!(log_text(unfinished), "one\nDONE");
     }
 }

@@ -11,6 +11,7 @@ mod image;
 mod message;
 mod plan;
 mod report;
+mod resize;
 mod retry_state;
 mod status;
 mod task;

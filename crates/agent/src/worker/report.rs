@@ -7,6 +7,7 @@ use kube::{
 };
 use serde_json::{Map, Value, json};
 
+use super::status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING};
 use crate::sources::mirror::Identity;
 
 /// Writes the whole status; conditions that are not ours stay as they are. What is absent now and was there
@@ -51,6 +52,16 @@ fn body(status: &PodStatus, previous: Option<&PodStatus>) -> Value {
             }
         }
     }
+    // Those that are gone once they no longer hold.
+    let before = previous.iter().flat_map(|status| status.conditions.iter().flatten());
+    let gone: Vec<Value> = before
+        .filter(|condition| [RESIZE_PENDING, RESIZE_IN_PROGRESS].contains(&condition.type_.as_str()))
+        .filter(|condition| !status.conditions.iter().flatten().any(|c| c.type_ == condition.type_))
+        .map(|condition| json!({ "$patch": "delete", "type": condition.type_ }))
+        .collect();
+    if let (Some(conditions), false) = (new.get_mut("conditions").and_then(Value::as_array_mut), gone.is_empty()) {
+        conditions.extend(gone);
+    }
     Value::Object(new)
 }
 
@@ -67,6 +78,19 @@ mod tests {
         before.nominated_node_name = Some("n".into());
         assert_eq!(body(&status(None), Some(&before)), json!({ "podIP": null }));
         assert_eq!(body(&status(Some("10.0.0.2")), None), json!({ "podIP": "10.0.0.2" }));
+    }
+
+    #[test]
+    fn a_resize_that_is_done_takes_its_condition_along() {
+        let condition = |kind: &str| PodCondition { type_: kind.into(), status: "True".into(), ..Default::default() };
+        let of = |kinds: &[&str]| PodStatus {
+            conditions: Some(kinds.iter().map(|kind| condition(kind)).collect()),
+            ..PodStatus::default()
+        };
+        let body = body(&of(&["Ready"]), Some(&of(&["Ready", RESIZE_PENDING, "Other"])));
+        let types: Vec<&Value> = body["conditions"].as_array().unwrap().iter().map(|c| &c["type"]).collect();
+        assert_eq!(types, [&json!("Ready"), &json!(RESIZE_PENDING)]);
+        assert_eq!(body["conditions"][1]["$patch"], json!("delete"));
     }
 
     #[test]

@@ -16,6 +16,9 @@ use crate::heal::{Diagnosis, HealingDecision, RestartPermission, Rung};
 /// Of steps that fail, such as pulling an image.
 const STEP_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60), 0.0);
 
+/// Upstream's kubelet waits this long for volumes before it says so.
+const LONG_WAIT: Duration = Duration::from_secs(123);
+
 /// Work under way; one of each at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
@@ -60,6 +63,11 @@ pub enum Step {
     Undone,
     Done,
     Failed(Trouble),
+    /// For something of the API that is on its way. Whoever watches it has the step retried.
+    Waiting {
+        since: Timestamp,
+        retry_at: Timestamp,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +86,8 @@ pub enum TroubleKind {
     Config,
     Create,
     Run,
+    /// A claim is not bound yet: no failure unless it takes long.
+    UnboundClaim,
     Other,
 }
 
@@ -119,15 +129,32 @@ impl Step {
             Self::Done => Err(None),
             Self::Failed(trouble) if now >= trouble.retry_at => Ok(()),
             Self::Failed(trouble) => Err(Some(trouble.retry_at)),
+            Self::Waiting { retry_at, .. } if now >= *retry_at => Ok(()),
+            Self::Waiting { retry_at, .. } => Err(Some(*retry_at)),
         }
     }
 
     pub fn fail(&mut self, kind: TroubleKind, message: String, now: Timestamp) {
         let failures = match self {
             Self::Failed(trouble) => trouble.failures,
-            Self::Undone | Self::Done => 0,
+            Self::Undone | Self::Done | Self::Waiting { .. } => 0,
         };
         *self = Self::Failed(Trouble::after(failures, kind, message, now));
+    }
+
+    /// Waits on. Says whether it has taken so long that somebody should know.
+    pub fn wait(&mut self, now: Timestamp) -> bool {
+        let since = if let Self::Waiting { since, .. } = self { *since } else { now };
+        *self = Self::Waiting { since, retry_at: now + LONG_WAIT };
+        now >= since + LONG_WAIT
+    }
+
+    /// Something has changed that the step depends on: it is tried at once.
+    pub fn retry_now(&mut self) {
+        *self = match self {
+            Self::Waiting { since, .. } => Self::Waiting { since: *since, retry_at: Timestamp::UNIX_EPOCH },
+            Self::Undone | Self::Done | Self::Failed(_) => Self::Undone,
+        };
     }
 }
 
@@ -197,5 +224,19 @@ mod tests {
         let later = now + Duration::from_secs(2);
         assert_eq!(step.due(now), Err(Some(later)));
         assert_eq!(step.due(later), Ok(()));
+    }
+
+    #[test]
+    fn waiting_is_no_failure_and_is_reported_once_it_takes_long() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut step = Step::default();
+        assert!(!step.wait(now));
+        assert_eq!(step.due(now), Err(Some(now + LONG_WAIT)));
+        step.retry_now();
+        assert_eq!(step.due(now), Ok(()));
+        assert!(!step.wait(now + Duration::from_secs(100)));
+        assert!(step.wait(now + LONG_WAIT), "the wait began before it was retried");
+        step.fail(TroubleKind::Other, "no".into(), now);
+        assert!(matches!(step, Step::Failed(Trouble { failures: 1, .. })));
     }
 }

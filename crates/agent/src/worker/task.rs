@@ -22,6 +22,7 @@ use super::{
     message,
     plan::{self, Action, Plan, StopWhy},
     report,
+    resize::{self, Allocation, PendingResize},
     retry_state::{Operation, PodRetryState, Step, Trouble, TroubleKind},
     status::{self, Facts},
     view::{EndingWhy, PodView},
@@ -30,21 +31,23 @@ use super::{
 use crate::{
     admission::{self, Host},
     container_lists::find_container,
-    events::Kind,
+    events::EventType,
     heal::{Diagnosis, HealingDecision, HealingObservation},
     hook::full_name,
     node::Eviction,
-    offers::is_fresh,
+    offers::{NodeCapacity, PodDemand, is_fresh},
     pods::Source,
     probe,
     services::is_drained,
-    settings::RestartBackoff,
+    settings::{Offering, RestartBackoff},
 };
 
 /// How soon to look again when the runtime did not answer.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
 /// Volumes are brought up to date no more often than this.
 const REFRESH: Duration = Duration::from_secs(1);
+/// How soon to look whether a resize that did not fit does: other pods and the node change without waking this one.
+const RESIZE_RETRY: Duration = Duration::from_secs(1);
 /// What a pod that nobody remembers gets to stop in.
 const GRACE_OF_STRANGERS: Duration = Duration::from_secs(10);
 
@@ -56,10 +59,12 @@ pub async fn run(context: &Arc<WorkerContext>, uid: &PodUid, notify: &Notify, st
         retry_state: PodRetryState::default(),
         last: None,
         unwanted_since: None,
+        allocated: None,
         known: None,
         reported_to: None,
         messages: BTreeMap::new(),
         refreshed: None,
+        volumes_outdated: false,
         starts: CancellationToken::new(),
         tasks: JoinSet::new(),
     };
@@ -104,6 +109,8 @@ struct Worker<'a> {
     /// The pod as it was last known, and where it came from.
     last: Option<(Arc<Pod>, Source)>,
     unwanted_since: Option<Timestamp>,
+    /// The resources that containers may use.
+    allocated: Option<Allocation>,
     /// The status as it was last reported.
     known: Option<PodStatus>,
     /// The uid of whom the API showed it by: a static pod's mirror may be replaced by one without any status.
@@ -112,6 +119,8 @@ struct Worker<'a> {
     messages: BTreeMap<ContainerId, String>,
     /// When volumes were last brought up to date, and whether they are to be looked at again.
     refreshed: Option<(Instant, bool)>,
+    /// What volumes are made from has changed since they were last begun to be prepared.
+    volumes_outdated: bool,
     /// Of starts under way: cancelled when the pod ends.
     starts: CancellationToken,
     tasks: JoinSet<Finished>,
@@ -128,8 +137,10 @@ struct Finished {
 
 impl Worker<'_> {
     async fn turn(&mut self, now: Timestamp) -> Turn {
-        let wanted = self.context.pods.get(self.uid);
-        if let Some(wanted) = &wanted {
+        let mut wanted = self.context.pods.get(self.uid);
+        let mut pending_resize = None;
+        if let Some(wanted) = &mut wanted {
+            (wanted.pod, pending_resize) = self.allocate(&wanted.pod);
             self.last = Some((wanted.pod.clone(), wanted.source));
             self.unwanted_since = None;
         }
@@ -150,13 +161,14 @@ impl Worker<'_> {
             Err(error) => return self.blind(&error, now),
         };
         let mut world = world(view, observed, self.retry_state.clone(), self.context.settings.restart_backoff);
-        if world.pod.ending.is_some() || self.retry_state.recreate.is_some() {
+        world.pending_resize = pending_resize;
+        if world.pod.ending.is_some() || world.pod.finished || self.retry_state.recreate.is_some() {
             std::mem::take(&mut self.starts).cancel();
         }
         if let Some((pod, _)) = &self.last {
             let pod = pod.clone();
             self.probe(&pod, &mut world);
-            if world.pod.ending.is_none() {
+            if world.pod.ending.is_none() && !world.pod.finished {
                 world.healing = self.context.healer.observe(&pod, now);
                 self.cure(&pod, &world).await;
             }
@@ -172,11 +184,35 @@ impl Worker<'_> {
         self.record_healing(&plan, &mut world, now);
         let over = plan.over && self.tasks.is_empty();
         let report_at = self.say(&world, now, &plan).await;
-        let wake_at = [plan.wake_at, report_at, refresh_at, self.deadline(&world)].into_iter().flatten().min();
+        let resize_at = world.pending_resize.as_ref().map(|_| now + RESIZE_RETRY);
+        let wake_at =
+            [plan.wake_at, report_at, refresh_at, resize_at, self.deadline(&world)].into_iter().flatten().min();
         for action in plan.actions {
             self.begin(action, &world, now);
         }
         if over { Turn::Over } else { Turn::Again(wake_at) }
+    }
+
+    /// The pod as it is allocated: with the resources that its spec asks for, unless they are a resize that does not fit.
+    fn allocate(&mut self, pod: &Arc<Pod>) -> (Arc<Pod>, Option<PendingResize>) {
+        let allocated = self.allocated.get_or_insert_with(|| resize::recorded(pod));
+        if !resize::is_requested(pod, allocated) {
+            return (pod.clone(), None);
+        }
+        let node = self.context.node.borrow().clone();
+        let checked = node.map_or(Ok(()), |node| {
+            let Offering { automatic, explicit, .. } = self.context.settings.offering.clone();
+            let held = self.context.pods.held().into_iter().filter(|(uid, _)| uid != self.uid);
+            let others: Vec<PodDemand> = held.map(|(_, pod)| PodDemand::from_pod(&pod)).collect();
+            resize::check(pod, &NodeCapacity::new(&node, automatic, explicit), &others)
+        });
+        match checked {
+            Ok(()) => {
+                *allocated = resize::desired(pod);
+                (pod.clone(), None)
+            }
+            Err(pending) => (Arc::new(resize::with_allocation(pod, allocated)), Some(pending)),
+        }
     }
 
     /// Writes down what was decided about failures.
@@ -189,7 +225,7 @@ impl Worker<'_> {
             if let Diagnosis::Failed { backs_off: true, .. } = decision.diagnosis {
                 let HealingDecision { container, .. } = decision;
                 let text = format!("Back-off restarting failed container {container} in pod {}", full_name(pod));
-                self.context.events.container(pod, container, Kind::Warning, "BackOff", text);
+                self.context.events.container(pod, container, EventType::Warning, "BackOff", text);
             }
         }
     }
@@ -201,7 +237,7 @@ impl Worker<'_> {
         }
         let refusal = admission::admit(pod, &Host::read(self.context.is_cri)).err()?;
         let message = format!("Pod was rejected: {}", refusal.message);
-        self.context.events.pod(pod, Kind::Warning, refusal.reason, refusal.message);
+        self.context.events.pod(pod, EventType::Warning, refusal.reason, refusal.message);
         self.context.pods.reject(self.uid);
         // Rejected once: from now on the pod has to end.
         self.context.evictions.reject(self.uid, refusal.reason.to_owned(), message);
@@ -249,7 +285,7 @@ impl Worker<'_> {
 
     /// Exactly the running containers are probed; none of a pod that ends.
     fn probe(&self, pod: &Arc<Pod>, world: &mut World) {
-        let running: Vec<probe::Running> = if world.pod.ending.is_some() {
+        let running: Vec<probe::Running> = if world.pod.ending.is_some() || world.pod.finished {
             vec![]
         } else {
             let newest = world.containers.values().filter_map(|list| list.first());
@@ -289,7 +325,11 @@ impl Worker<'_> {
                     let asked = world.pod.container(&name).is_none_or(|view| view.image != image);
                     changed || asked || matches!(self.context.runtime.images().find(&image).await, Ok(Some(_)))
                 }
-                TroubleKind::InvalidImageName | TroubleKind::Create | TroubleKind::Run | TroubleKind::Other => false,
+                TroubleKind::InvalidImageName
+                | TroubleKind::Create
+                | TroubleKind::Run
+                | TroubleKind::UnboundClaim
+                | TroubleKind::Other => false,
             };
             if cured && let Some(retry_state) = self.retry_state.containers.get_mut(&name) {
                 retry_state.trouble =
@@ -297,7 +337,8 @@ impl Worker<'_> {
             }
         }
         if changed {
-            self.retry_state.volumes = Step::Undone;
+            self.retry_state.volumes.retry_now();
+            self.volumes_outdated = self.retry_state.in_progress.contains(&Operation::Volumes);
         }
     }
 
@@ -350,7 +391,9 @@ impl Worker<'_> {
             return;
         };
         self.retry_state.in_progress.remove(&what);
-        if let Err(failure) = &result {
+        if let Err(failure) = &result
+            && failure.kind != TroubleKind::UnboundClaim
+        {
             tracing::warn!(doing = ?action, error = %failure.message, ?took, "failed");
         }
         let now = Timestamp::now();
@@ -374,10 +417,21 @@ impl Worker<'_> {
             }
         };
         match result {
+            Err(Failure { kind: TroubleKind::UnboundClaim, message }) => {
+                if step.wait(now)
+                    && let Some((pod, _)) = &self.last
+                {
+                    self.context.events.pod(pod, EventType::Warning, "FailedMount", message);
+                }
+            }
             Err(failure) => step.fail(failure.kind, failure.message, now),
             Ok(()) => *step = Step::Done,
         }
         if what == Operation::Volumes {
+            // What changed while they were prepared may not be in them.
+            if std::mem::take(&mut self.volumes_outdated) {
+                step.retry_now();
+            }
             self.refreshed = Some((Instant::now(), false));
         }
     }
@@ -417,7 +471,7 @@ impl Worker<'_> {
         self.remember_messages(world);
         let (pod, _) = self.last.clone()?;
         let api = pod.status.clone().unwrap_or_default();
-        let previous = self.known.clone().unwrap_or_else(|| api.clone());
+        let previous = status::keep_terminal_phase(self.known.clone().unwrap_or_else(|| api.clone()), &api);
         let facts = Facts {
             pod: &pod,
             previous: &previous,
@@ -509,6 +563,7 @@ fn world(pod: PodView, observed: Observed, retry_state: PodRetryState, restart_b
         retry_state,
         healing: HealingObservation::default(),
         restart_backoff,
+        pending_resize: None,
         drains_until: None,
     }
 }

@@ -8,8 +8,12 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use mainstay_events::EventWriter;
 use mainstay_runtime::{ContainerState, fake::Fake};
 use serde_json::json;
 use tempfile::TempDir;
@@ -18,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{WorkerContext, Workers};
 use crate::{
-    events::Events,
+    events::{EventType, Events},
     heal::{Healer, OwnerPolicies},
     hook::Hooks,
     metrics::Metrics,
@@ -39,6 +43,8 @@ use crate::{
 struct Node {
     runtime: Arc<Fake>,
     pods: Arc<Pods>,
+    client: Client,
+    recorded: EventWriter,
     severed: Arc<AtomicBool>,
     stop: CancellationToken,
     workers: tokio::task::JoinHandle<()>,
@@ -47,7 +53,8 @@ struct Node {
 
 impl Node {
     async fn new() -> Self {
-        let (client, severed) = testing::severable(testing::api(&["default"]).await);
+        let api = testing::api(&["default"]).await;
+        let (client, severed) = testing::severable(api.clone());
         let directory = tempfile::tempdir().unwrap();
         let settings = Arc::new(Settings {
             directory: directory.path().join("agent"),
@@ -57,10 +64,17 @@ impl Node {
         let runtime = Arc::new(Fake::new());
         let wake = Wake::default();
         let pods = Arc::new(Pods::new(wake.clone()));
-        let context = context(client, settings, runtime.clone(), pods.clone(), wake);
+        let (context, recorded) = context(client, settings, runtime.clone(), pods.clone(), wake);
         let stop = CancellationToken::new();
         let workers = tokio::spawn(Workers::new(Arc::new(context)).run(stop.clone()));
-        Self { runtime, pods, severed, stop, workers, _directory: directory }
+        Self { runtime, pods, client: api, recorded, severed, stop, workers, _directory: directory }
+    }
+
+    /// The reasons and messages of the warnings that were recorded since the last call.
+    fn warnings(&mut self) -> Vec<String> {
+        let recorded = std::iter::from_fn(|| self.recorded.try_next());
+        let warnings = recorded.filter(|event| event.note.event_type == EventType::Warning);
+        warnings.map(|event| format!("{}: {}", event.note.reason, event.note.message)).collect()
     }
 
     async fn stop(self) {
@@ -77,8 +91,14 @@ impl Node {
     }
 }
 
-fn context(client: Client, settings: Arc<Settings>, runtime: Arc<Fake>, pods: Arc<Pods>, wake: Wake) -> WorkerContext {
-    let (events, _) = Events::channel();
+fn context(
+    client: Client,
+    settings: Arc<Settings>,
+    runtime: Arc<Fake>,
+    pods: Arc<Pods>,
+    wake: Wake,
+) -> (WorkerContext, EventWriter) {
+    let (events, recorded) = Events::new("m1");
     let (metrics, tasks) = (Metrics::default(), TaskScope::default());
     let policies = OwnerPolicies::new(Some(client.clone()), tasks.clone());
     let healer = Healer::new(
@@ -93,8 +113,8 @@ fn context(client: Client, settings: Arc<Settings>, runtime: Arc<Fake>, pods: Ar
     let objects = Arc::new(Objects::new(client.clone(), wake.clone()));
     let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
     let (_, node) = watch::channel(None);
-    let mirrors = Mirrors::new(client.clone(), pods.clone(), wake.clone(), node);
-    WorkerContext {
+    let mirrors = Mirrors::new(client.clone(), pods.clone(), wake.clone(), node.clone());
+    let context = WorkerContext {
         runtime_name: "fake".to_owned(),
         specs: Specs::new(settings.clone(), objects.clone(), volumes.clone(), events.clone()),
         probes: Probes::new(runtime.clone(), events.clone(), wake.clone(), policies),
@@ -112,9 +132,11 @@ fn context(client: Client, settings: Arc<Settings>, runtime: Arc<Fake>, pods: Ar
         healer: Arc::new(healer),
         traffic: Arc::default(),
         mirrors,
+        node,
         is_cri: false,
         metrics,
-    }
+    };
+    (context, recorded)
 }
 
 fn pod_of_a_set() -> Pod {
@@ -162,5 +184,76 @@ async fn a_crashed_container_is_restarted_although_its_owner_could_never_be_read
     node.runtime.exit("web", 1);
     let restarted = tokio::time::timeout(Duration::from_millis(500), node.wait_running("web", 1)).await;
     assert!(restarted.is_ok(), "the restart waits for the API");
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_starts_as_soon_as_its_claim_is_bound_and_nobody_is_warned() {
+    let mut node = Node::new().await;
+    let directory = node._directory.path().join("disk");
+    std::fs::create_dir(&directory).unwrap();
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Mi" } } },
+    });
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(node.client.clone(), "default");
+    let claim = claims.create(&Default::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+    let mut pod = pod_of_a_set();
+    let spec = pod.spec.as_mut().unwrap();
+    let volume = json!({ "name": "data", "persistentVolumeClaim": { "claimName": "data" } });
+    spec.volumes = Some(vec![serde_json::from_value(volume).unwrap()]);
+    node.pods.put(Source::Api, pod);
+    // Much longer than any back-off, and shorter than what upstream calls long.
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(node.warnings(), Vec::<String>::new());
+
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "pv" },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": { "storage": "1Mi" }, "local": { "path": directory },
+            "nodeAffinity": { "required": { "nodeSelectorTerms": [
+                { "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": ["m1"] }] },
+            ] } },
+            "claimRef": { "namespace": "default", "name": "data", "uid": claim.metadata.uid },
+        },
+    });
+    let volumes: Api<PersistentVolume> = Api::all(node.client.clone());
+    volumes.create(&Default::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
+    let bind = Patch::Merge(json!({ "spec": { "volumeName": "pv" } }));
+    claims.patch("data", &PatchParams::default(), &bind).await.unwrap();
+    let bound = Patch::Merge(json!({ "status": { "phase": "Bound" } }));
+    claims.patch_status("data", &PatchParams::default(), &bound).await.unwrap();
+    let started = tokio::time::timeout(Duration::from_millis(500), node.wait_running("web", 0)).await;
+    assert!(started.is_ok(), "the start waits for more than the claim");
+    assert_eq!(node.warnings(), Vec::<String>::new());
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_phase_somebody_set_to_failed_is_stopped_and_stays_failed() {
+    let mut node = Node::new().await;
+    let api: Api<Pod> = Api::namespaced(node.client.clone(), "default");
+    let mut pod = pod_of_a_set();
+    (pod.metadata.uid, pod.metadata.owner_references) = (None, None);
+    pod.spec.as_mut().unwrap().termination_grace_period_seconds = Some(1);
+    let pod = api.create(&Default::default(), &pod).await.unwrap();
+    node.pods.put(Source::Api, pod);
+    node.wait_running("web", 0).await;
+    let phase = async || api.get("web-1").await.unwrap().status.and_then(|status| status.phase);
+    testing::until("it is reported as running", async || phase().await.as_deref() == Some("Running")).await;
+
+    let failed = Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "ByHand" } }));
+    let pod = api.patch_status("web-1", &PatchParams::default(), &failed).await.unwrap();
+    node.pods.put(Source::Api, pod);
+    node.runtime.wait_for("web", |status| status.state.has_ended()).await;
+    let ended = async || {
+        let status = api.get("web-1").await.unwrap().status.unwrap();
+        let mut containers = status.container_statuses.into_iter().flatten();
+        containers.any(|c| c.state.is_some_and(|state| state.terminated.is_some()))
+    };
+    testing::until("its container is reported as terminated", ended).await;
+    let status = api.get("web-1").await.unwrap().status.unwrap();
+    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("ByHand")));
+    assert_eq!(node.warnings(), Vec::<String>::new(), "being stopped is no failure of the container");
     node.stop().await;
 }

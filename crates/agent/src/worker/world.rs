@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use mainstay_runtime::{ContainerId, ContainerStatus, SandboxStatus};
+use mainstay_runtime::{ContainerId, ContainerStatus, SandboxStatus, spec::Resources};
 
-use super::{retry_state::PodRetryState, view::PodView};
+use super::{
+    resize::PendingResize,
+    retry_state::PodRetryState,
+    view::{ContainerView, PodView},
+};
 use crate::{heal::HealingObservation, probe, settings::RestartBackoff};
 
 /// The annotation in which a container remembers what it was made from.
@@ -26,6 +30,8 @@ pub struct World {
     pub retry_state: PodRetryState,
     pub healing: HealingObservation,
     pub restart_backoff: RestartBackoff,
+    /// What the pod asks for now and cannot have at present.
+    pub pending_resize: Option<PendingResize>,
     /// Until when a pod that ends waits for machines to stop sending to it; nothing if none does.
     pub drains_until: Option<Timestamp>,
 }
@@ -47,6 +53,16 @@ impl World {
     /// Whether any container of the pod proper has been made in this sandbox: then initialisation is over.
     pub fn is_initialized(&self) -> bool {
         self.pod.main.iter().any(|c| self.newest(&c.name).is_some())
+    }
+
+    /// A running container, the limits that it has, if they are not those it should have.
+    pub fn outdated_resources(&self, wanted: &ContainerView) -> Option<(&ContainerStatus, Resources)> {
+        let seen = self.newest(&wanted.name).filter(|seen| seen.state.is_running())?;
+        let applied = match self.retry_state.containers.get(&wanted.name).and_then(|state| state.applied.as_ref()) {
+            Some((id, resources)) if *id == seen.id => resources.clone(),
+            Some(_) | None => seen.annotations.get(RESOURCES).and_then(|text| serde_json::from_str(text).ok())?,
+        };
+        (applied != wanted.resources).then_some((seen, applied))
     }
 
     pub fn results(&self, id: &ContainerId) -> probe::Results {

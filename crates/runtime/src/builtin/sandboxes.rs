@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     error::RuntimeError,
+    images::VOLUME_PREFIX,
     observed::{ContainerId, SandboxId},
     port::Result,
     spec::SandboxSpec,
@@ -322,7 +323,10 @@ impl Inner {
 
     /// An agent that ended between mounting a container's root and writing the container down left a mount that nothing names.
     fn release_orphaned_rootfs(&self, found: &[Sandbox]) {
-        let known = |id: &String| found.iter().any(|sandbox| sandbox.containers.contains_key(&ContainerId(id.clone())));
+        let is_volume = |id: &String| id.starts_with(VOLUME_PREFIX);
+        let known = |id: &String| {
+            is_volume(id) || found.iter().any(|sandbox| sandbox.containers.contains_key(&ContainerId(id.clone())))
+        };
         for id in self.images.prepared().unwrap_or_default().into_iter().filter(|id| !known(id)) {
             if let Err(error) = self.images.release_rootfs(&id) {
                 tracing::warn!(id, %error, "cannot release the root filesystem of a container that has no record");

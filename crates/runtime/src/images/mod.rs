@@ -21,6 +21,8 @@ mod store;
 mod testing;
 mod watch;
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -35,6 +37,9 @@ use crate::{error::RuntimeError, port::Result};
 
 /// The image that every machine has: its own root filesystem.
 pub const HOST_IMAGE: &str = "host";
+
+/// What names of image volumes begin with, so that nobody takes them for containers.
+pub const VOLUME_PREFIX: &str = "volume-";
 
 #[async_trait]
 pub trait Images: Send + Sync {
@@ -51,6 +56,17 @@ pub trait Images: Send + Sync {
     async fn remove(&self, id: &str) -> Result<()>;
 
     async fn usage(&self) -> Result<Usage>;
+
+    /// Mounts an image's files for the volume of a pod, and says where. Asked again, the same. The image stays while it is
+    /// mounted. `volume` begins with [`VOLUME_PREFIX`].
+    async fn mount_volume(&self, _image_id: &str, _volume: &str) -> Result<PathBuf> {
+        Err(RuntimeError::Invalid { why: "this runtime cannot mount images as volumes".to_owned() })
+    }
+
+    /// Unmounts all volumes whose name begins so.
+    async fn unmount_volumes(&self, _prefix: &str) -> Result<()> {
+        Ok(())
+    }
 
     /// Counts up whenever an image has appeared or gone, whoever did it. `None` if this cannot be known but by asking.
     /// Asked within a tokio runtime.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
-    Auth, HOST_IMAGE, Image, Images, PullError, Usage,
+    Auth, HOST_IMAGE, Image, Images, PullError, Usage, VOLUME_PREFIX,
     collect::{self, Candidate},
     document::{ImageConfig, ParsedConfig},
     files::{Files, IndexSignature},
@@ -389,6 +389,22 @@ impl Images for ImageStore {
                 total.inodes += usage.inodes;
             }
             Ok(total)
+        })
+        .await
+    }
+
+    async fn mount_volume(&self, image_id: &str, volume: &str) -> Result<PathBuf> {
+        let (store, image_id, volume) = (self.clone(), image_id.to_owned(), volume.to_owned());
+        blocking(move || store.prepare_rootfs(&image_id, &volume).map(|rootfs| rootfs.path)).await
+    }
+
+    async fn unmount_volumes(&self, prefix: &str) -> Result<()> {
+        let (store, prefix) = (self.clone(), prefix.to_owned());
+        blocking(move || {
+            let prepared = store.prepared()?.into_iter();
+            prepared
+                .filter(|id| id.starts_with(VOLUME_PREFIX) && id.starts_with(&prefix))
+                .try_for_each(|id| store.release_rootfs(&id))
         })
         .await
     }

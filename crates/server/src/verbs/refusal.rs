@@ -45,7 +45,7 @@ pub async fn refuse(call: &Call<'_>) -> ApiResult<Response> {
             kind: "Warning",
             reason: "Refused",
             message: &refusal.words(&node),
-            component: "mainstay-agent",
+            component: "kubelet",
         };
         let op = event::put_event(events, &refused, Timestamp::now(), &now);
         // Nothing depends on events: one that cannot be written is not written.

@@ -296,7 +296,7 @@ impl State {
         let mut garbage = Vec::new();
         let mut done = 0;
         while done < limit {
-            let record = self.history.pop_until(self.floor).or_else(|| self.volatile.pop_until(self.floor));
+            let record = self.history.pop_until(self.compacted).or_else(|| self.volatile.pop_until(self.compacted));
             let Some(record) = record else { break };
             done += record.batch.len();
             for change in record.batch.iter() {

@@ -93,6 +93,23 @@ fn a_patch_replaces_addresses_and_drops_resources_that_are_gone() {
 }
 
 #[test]
+fn extended_resources_that_others_set_stay_and_become_allocatable() {
+    let mut before = made(&seen(), None, 0);
+    before.capacity.as_mut().unwrap().insert("example.com/dongle".into(), Quantity("3".into()));
+    let after = made(&seen(), Some(&before), 1);
+    assert!(differs(&before, &after), "it is not allocatable yet");
+    let patch = patch(&before, &after);
+    assert_eq!(
+        (&patch["capacity"]["example.com/dongle"], &patch["allocatable"]["example.com/dongle"]),
+        (&json!("3"), &json!("3"))
+    );
+    let mut removed = after.clone();
+    removed.capacity.as_mut().unwrap().remove("example.com/dongle");
+    let gone = super::patch(&removed, &made(&seen(), Some(&removed), 2));
+    assert_eq!(gone["allocatable"]["example.com/dongle"], Value::Null);
+}
+
+#[test]
 fn conditions_of_others_change_nothing() {
     let first = made(&seen(), None, 10);
     let mut mixed = first.clone();

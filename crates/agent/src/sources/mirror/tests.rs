@@ -66,7 +66,7 @@ async fn a_static_pod_is_seen_in_the_api_as_long_as_its_file_is_there() {
     let mirrors = Mirrors::new(client.clone(), pods.clone(), wake.clone(), known.clone());
     let stop = CancellationToken::new();
     let task = tokio::spawn(mirrors.clone().run(stop.clone()));
-    let (events, _) = Events::channel();
+    let (events, _) = Events::new("m1");
     let ports = (Ports::default(), Ports::default());
     let (evictions, avoids) = (Evictions::new(wake), Box::new(|_: &Pod| None));
     let admission = OfferAdmission::new(client.clone(), pods.clone(), known, evictions, events, ports, avoids);

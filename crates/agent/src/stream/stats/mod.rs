@@ -1,8 +1,9 @@
-//! `/stats/summary` and `/metrics/resource`: what the machine and its containers use.
+//! `/stats/summary`, `/metrics/resource` and `/metrics/cadvisor`: what the machine and its containers use.
 //!
 //! Nothing is measured until someone asks. A rate needs two looks, so the first to ask after a pause waits a second
 //! for it; who asks again soon gets the rate since then.
 
+mod cadvisor;
 mod machine;
 mod meter;
 
@@ -26,6 +27,13 @@ pub async fn summary(parts: &Parts) -> Answer {
 pub async fn resource_metrics(parts: &Parts) -> Answer {
     let reading = parts.meter().read().await.map_err(unavailable)?;
     Ok(answer::typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", exposed(&reading)))
+}
+
+pub async fn cadvisor_metrics(parts: &Parts) -> Answer {
+    let reading = parts.meter().read().await.map_err(unavailable)?;
+    let observed = parts.runtime.observe(None).await.map_err(unavailable)?;
+    let text = cadvisor::exposition(&reading, &observed);
+    Ok(answer::typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }
 
 fn usage(at: Timestamp, usage: &Usage) -> (Value, Value) {

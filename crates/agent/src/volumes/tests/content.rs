@@ -21,7 +21,7 @@ async fn a_config_map_appears_with_its_modes_and_follows_changes() {
         {"name": "all", "configMap": {"name": "web", "defaultMode": 0o400}},
         {"name": "some", "configMap": {"name": "web", "items": [{"key": "a", "path": "deep/er/a", "mode": 0o755}]}},
     ]));
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     assert_eq!((bench.read("all", "a"), bench.read("all", "b")), ("1".to_owned(), "2".to_owned()));
     assert_eq!(fs::read(bench.volume("all").join("c")).unwrap(), [0, 255]);
     assert_eq!(mode(bench.volume("all").join("..data/a")), 0o400);
@@ -31,13 +31,13 @@ async fn a_config_map_appears_with_its_modes_and_follows_changes() {
     let before = fs::read_link(bench.volume("all").join("..data")).unwrap();
 
     // Nothing new: nothing is touched, also by an agent that knows nothing of the last one.
-    bench.volumes.ready(&pod).await.unwrap();
-    bench.restarted().ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
+    bench.restarted().prepare(&pod).await.unwrap();
     assert_eq!(fs::read_link(bench.volume("all").join("..data")).unwrap(), before);
 
     bench.api.put(MAPS, "web", json!({"data": {"a": "new", "d": "4"}}));
     bench.wake.due().await;
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     assert_eq!((bench.read("all", "a"), bench.read("all", "d")), ("new".to_owned(), "4".to_owned()));
     assert!(!bench.volume("all").join("b").is_symlink());
     assert_eq!(bench.read("some", "deep/er/a"), "new");
@@ -51,7 +51,7 @@ async fn readers_never_see_half_of_an_update() {
     let pod = pod(json!([{"name": "v", "configMap": {"name": "web"}}]));
     let put = |n: u32| bench.api.put(MAPS, "web", json!({"data": {"a": n.to_string(), "b": n.to_string()}}));
     put(0);
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     let (done, volume) = (Arc::new(AtomicBool::new(false)), bench.volume("v"));
     let reader = std::thread::spawn({
         let done = done.clone();
@@ -72,7 +72,7 @@ async fn readers_never_see_half_of_an_update() {
     for n in 1..100 {
         put(n);
         bench.wake.due().await;
-        bench.volumes.ready(&pod).await.unwrap();
+        bench.volumes.prepare(&pod).await.unwrap();
     }
     done.store(true, Ordering::Relaxed);
     assert!(reader.join().unwrap() > 0);
@@ -99,17 +99,17 @@ async fn what_is_missing_is_named_and_ends_when_it_appears() {
     for (source, expected) in cases {
         let mut volume = source.clone();
         volume["name"] = "v".into();
-        let error = bench.volumes.ready(&pod(json!([volume]))).await.unwrap_err();
+        let error = bench.volumes.prepare(&pod(json!([volume]))).await.unwrap_err();
         assert_eq!(error.to_string(), format!("MountVolume.SetUp failed for volume \"v\" : {expected}"));
     }
     let optional = pod(json!([
         {"name": "o", "configMap": {"name": "no", "optional": true}},
         {"name": "k", "configMap": {"name": "there", "optional": true, "items": [{"key": "no", "path": "p"}]}},
     ]));
-    bench.volumes.ready(&optional).await.unwrap();
+    bench.volumes.prepare(&optional).await.unwrap();
     bench.api.put(MAPS, "no", json!({"data": {"late": "yes"}}));
     bench.wake.due().await;
-    bench.volumes.ready(&optional).await.unwrap();
+    bench.volumes.prepare(&optional).await.unwrap();
     assert_eq!(bench.read("o", "late"), "yes");
 }
 
@@ -122,7 +122,7 @@ async fn one_volume_that_fails_does_not_keep_the_others_from_being_current() {
         {"name": "file", "hostPath": {"path": "/etc/hostname", "type": "Directory"}},
         {"name": "good", "configMap": {"name": "web"}},
     ]));
-    bench.volumes.ready(&pod).await.unwrap_err();
+    bench.volumes.prepare(&pod).await.unwrap_err();
     assert_eq!(bench.read("good", "a"), "1");
 }
 
@@ -134,7 +134,7 @@ async fn secrets_stay_in_memory_and_belong_to_the_group() {
         "containers": [{"name": "main"}], "securityContext": {"fsGroup": 4242},
         "volumes": [{"name": "s", "secret": {"secretName": "key", "defaultMode": 0o400}}],
     }));
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     let volume = bench.volume("s");
     assert_eq!(bench.read("s", "k"), "s3cret");
     let filesystem = nix::sys::statfs::statfs(&volume).unwrap().filesystem_type();
@@ -143,7 +143,7 @@ async fn secrets_stay_in_memory_and_belong_to_the_group() {
     assert_eq!(fs::metadata(&volume).unwrap().gid(), 4242);
     assert_eq!(mode(&volume) & 0o2000, 0o2000);
     let before = fs::read_link(volume.join("..data")).unwrap();
-    bench.restarted().ready(&pod).await.unwrap();
+    bench.restarted().prepare(&pod).await.unwrap();
     assert_eq!(fs::read_link(volume.join("..data")).unwrap(), before);
 }
 
@@ -167,7 +167,7 @@ async fn everything_can_be_projected_together() {
             ]}},
         ]}}],
     }));
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     assert_eq!(bench.read("p", "token"), "token-1");
     let token = fs::metadata(bench.volume("p").join("token")).unwrap();
     assert_eq!((token.mode() & 0o777, token.uid()), (0o600, 1000));
@@ -176,7 +176,7 @@ async fn everything_can_be_projected_together() {
     assert_eq!((bench.read("p", "cpu"), bench.read("p", "mem")), ("2".to_owned(), "1024".to_owned()));
     assert_eq!(mode(bench.volume("p").join("..data/mem")), 0o600);
     pod.metadata.labels.as_mut().unwrap().insert("app".to_owned(), "new".to_owned());
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     assert!(bench.read("p", "labels").starts_with("app=\"new\""));
 }
 
@@ -185,11 +185,11 @@ async fn files_that_are_there_serve_while_the_api_is_away() {
     let bench = Bench::new();
     bench.api.put(MAPS, "web", json!({"data": {"a": "1"}}));
     let pod = pod(json!([{"name": "v", "configMap": {"name": "web"}}]));
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     bench.api.set_down(true);
-    bench.restarted().ready(&pod).await.unwrap();
+    bench.restarted().prepare(&pod).await.unwrap();
     assert_eq!(bench.read("v", "a"), "1");
     let other = super::pod(json!([{"name": "w", "configMap": {"name": "other"}}]));
-    let error = bench.restarted().ready(&other).await.unwrap_err();
-    assert!(!error.why.contains("not found"), "{error}");
+    let error = bench.restarted().prepare(&other).await.unwrap_err();
+    assert!(!error.why().contains("not found"), "{error}");
 }

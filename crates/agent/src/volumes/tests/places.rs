@@ -3,17 +3,17 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 use serde_json::json;
 
 use super::*;
-use crate::volumes::{local_path, subpath::Place};
+use crate::volumes::{PrepareError, local_path, subpath::Place};
 
 #[tokio::test]
 async fn an_empty_dir_is_open_to_all_and_keeps_what_containers_did_to_it() {
     let bench = Bench::new();
     let pod = pod(json!([{"name": "e", "emptyDir": {}}]));
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     assert_eq!(mode(bench.volume("e")), 0o777);
     fs::write(bench.volume("e").join("f"), "x").unwrap();
     fs::set_permissions(bench.volume("e"), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-    bench.restarted().ready(&pod).await.unwrap();
+    bench.restarted().prepare(&pod).await.unwrap();
     assert_eq!((mode(bench.volume("e")), bench.read("e", "f")), (0o700, "x".to_owned()));
 }
 
@@ -28,7 +28,7 @@ async fn memory_is_as_large_as_the_smallest_limit() {
             {"name": "b", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
         ],
     }));
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     let size = |name| {
         let disk = nix::sys::statvfs::statvfs(&bench.volume(name)).unwrap();
         disk.blocks() * disk.fragment_size()
@@ -36,7 +36,7 @@ async fn memory_is_as_large_as_the_smallest_limit() {
     assert_eq!((size("a"), size("b")), (1 << 20, 2 << 20));
     assert_eq!((mode(bench.volume("a")), fs::metadata(bench.volume("a")).unwrap().gid()), (0o2777, 77));
     fs::write(bench.volume("a").join("f"), "x").unwrap();
-    bench.restarted().ready(&pod).await.unwrap();
+    bench.restarted().prepare(&pod).await.unwrap();
     assert_eq!(bench.read("a", "f"), "x");
     assert!(fs::write(bench.volume("a").join("big"), vec![0; 2 << 20]).is_err());
 }
@@ -68,7 +68,7 @@ async fn host_paths_are_checked_and_made_by_their_type() {
     ];
     for (kind, path, expected) in cases {
         let pod = pod(json!([{"name": "h", "hostPath": {"path": path, "type": kind}}]));
-        let result = bench.restarted().ready(&pod).await;
+        let result = bench.restarted().prepare(&pod).await;
         match expected {
             None => {
                 result.unwrap_or_else(|error| panic!("{kind} {path}: {error}"));
@@ -76,7 +76,7 @@ async fn host_paths_are_checked_and_made_by_their_type() {
             }
             Some(expected) => {
                 let why = format!("hostPath type check failed: {path} {expected}");
-                assert_eq!(result.unwrap_err().why, why, "{kind} {path}");
+                assert_eq!(result.unwrap_err().why(), why, "{kind} {path}");
             }
         }
     }
@@ -87,7 +87,7 @@ async fn host_paths_are_checked_and_made_by_their_type() {
 async fn a_sub_path_is_bound_and_never_leads_out_of_its_volume() {
     let bench = Bench::new();
     let pod = pod(json!([{"name": "e", "emptyDir": {}}]));
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     let volume = bench.volume("e");
     let outside = bench.directory.path().join("outside");
     fs::create_dir(&outside).unwrap();
@@ -136,12 +136,18 @@ async fn a_claim_waits_until_it_is_bound_and_then_is_the_volumes_directory() {
         "containers": [{"name": "main"}], "securityContext": {"fsGroup": 99},
         "volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}],
     }));
-    let why = async || bench.volumes.ready(&pod).await.unwrap_err().why;
+    let why = async || bench.volumes.prepare(&pod).await.unwrap_err().why().to_owned();
     assert_eq!(why().await, "persistentvolumeclaim \"data\" not found");
     let claim = |phase| json!({"metadata": {"uid": "c1", "namespace": "ns"}, "spec": {"volumeName": "pv"}, "status": {"phase": phase}});
     bench.api.put(claims, "data", claim("Pending"));
     bench.wake.due().await;
-    assert_eq!(why().await, "error processing PVC ns/data: PVC is not bound");
+    let error = bench.volumes.prepare(&pod).await.unwrap_err();
+    assert!(matches!(error, PrepareError::Unbound { .. }), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "Unable to attach or mount volumes: unmounted volumes=[c], unattached volumes=[], \
+         failed to process volumes=[c]: error processing PVC ns/data: PVC is not bound"
+    );
     let disk = bench.directory.path().join("disk");
     fs::create_dir_all(disk.join("inner")).unwrap();
     fs::write(disk.join("inner/f"), "kept").unwrap();
@@ -152,7 +158,7 @@ async fn a_claim_waits_until_it_is_bound_and_then_is_the_volumes_directory() {
     assert_eq!(why().await, "error processing PVC ns/data: persistentvolume \"pv\" is bound to another claim");
     bench.api.put(volumes, "pv", pv("c1"));
     bench.wake.due().await;
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     let source = bench.volumes.source(&pod, "c").unwrap();
     assert_eq!((source.path.as_path(), source.read_only), (disk.as_path(), true));
     assert_eq!(fs::metadata(disk.join("inner/f")).unwrap().gid(), 99);
@@ -193,7 +199,7 @@ async fn a_volume_made_for_a_claim_is_a_directory_from_its_first_use_until_it_is
         }),
     );
     let pod = pod(json!([{"name": "c", "persistentVolumeClaim": {"claimName": "data"}}]));
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     fs::write(bench.volumes.source(&pod, "c").unwrap().path.join("f"), "data").unwrap();
     assert_eq!(mode(&path), 0o777);
     let finalizers = || bench.api.get(volumes, "pvc-1").unwrap()["metadata"]["finalizers"].clone();

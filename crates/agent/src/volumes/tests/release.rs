@@ -18,7 +18,7 @@ async fn releasing_leaves_nothing_and_may_be_repeated() {
         {"name": "m", "emptyDir": {"medium": "Memory"}},
         {"name": "h", "hostPath": {"path": host}},
     ]));
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     let place = Place { volume: host.clone(), within: "part".into(), read_only: false };
     bench.volumes.sub_path(&uid(), "main", 0, place).await.unwrap();
     assert_eq!(bench.volumes.held(), [uid()].into());
@@ -32,7 +32,7 @@ async fn releasing_leaves_nothing_and_may_be_repeated() {
 async fn a_mount_that_stays_keeps_everything_below_it() {
     let bench = Bench::new();
     let pod = pod(json!([{"name": "m", "emptyDir": {"medium": "Memory"}}, {"name": "d", "emptyDir": {}}]));
-    bench.volumes.ready(&pod).await.unwrap();
+    bench.volumes.prepare(&pod).await.unwrap();
     let file = bench.volume("m").join("f");
     fs::write(&file, "precious").unwrap();
     let open = fs::File::open(&file).unwrap();

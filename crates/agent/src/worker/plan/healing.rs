@@ -12,7 +12,7 @@ use crate::{
 
 /// Decisions about everything that is new: each end of a container and each change of a probe's result once.
 pub fn decide(world: &World, now: Timestamp) -> Vec<HealingDecision> {
-    if world.pod.ending.is_some() {
+    if world.pod.ending.is_some() || world.pod.finished {
         return Vec::new();
     }
     let mut history = world.healing.record.history.clone();

@@ -11,7 +11,7 @@ use crate::{
     worker::{
         retry_state::{Operation, TroubleKind},
         view::{ContainerView, Role},
-        world::{RESOURCES, World},
+        world::World,
     },
 };
 
@@ -145,11 +145,7 @@ fn look_after(world: &World, wanted: &ContainerView, seen: &ContainerStatus, now
         }
         healing::request_restart(world, &failure.permission, now, plan);
     }
-    let applied = match &retry_state.applied {
-        Some((id, resources)) if *id == seen.id => Some(resources.clone()),
-        Some(_) | None => seen.annotations.get(RESOURCES).and_then(|text| serde_json::from_str(text).ok()),
-    };
-    if let Some(applied) = applied.filter(|applied| *applied != wanted.resources) {
+    if let Some((_, applied)) = world.outdated_resources(wanted) {
         if wanted.resize_restarts.apply_to(&applied, &wanted.resources) {
             stop(wanted, seen, world.pod.grace, StopWhy::Resized, plan);
         } else {
@@ -201,7 +197,10 @@ fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan)
     if let Some(trouble) = &world.retry_state.container(&wanted.name).trouble {
         // What was missing may appear by itself: those who watch for it wake us, and we look too.
         if now < trouble.retry_at {
-            let curable = !matches!(trouble.kind, TroubleKind::Create | TroubleKind::Run | TroubleKind::Other);
+            let curable = matches!(
+                trouble.kind,
+                TroubleKind::Pull | TroubleKind::InvalidImageName | TroubleKind::NeverPull | TroubleKind::Config
+            );
             return plan.wake(if curable { trouble.retry_at.min(now + SOON) } else { trouble.retry_at });
         }
     }

@@ -100,6 +100,7 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
         retry_state: PodRetryState { volumes: Step::Done, ..PodRetryState::default() },
         healing: HealingObservation::default(),
         restart_backoff: RestartBackoff::default(),
+        pending_resize: None,
         drains_until: None,
     }
 }

@@ -9,11 +9,15 @@ use super::{Facts, is_terminal, whole_second};
 use crate::{
     heal::RestartPermission,
     worker::{
+        resize::PendingResize,
         retry_state::ProbeFailure,
         view::{EndingWhy, Role},
         world::World,
     },
 };
+
+pub const RESIZE_PENDING: &str = "PodResizePending";
+pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
 /// Set when a container is kept running although a probe condemns it.
 pub const DEGRADED: &str = "Degraded";
@@ -44,6 +48,7 @@ pub fn conditions(world: &World, facts: &Facts<'_>, status: &PodStatus) -> Vec<P
         Finding::plain("PodScheduled", true),
     ];
     findings.extend(degraded(world, facts));
+    findings.extend(resize(world));
     if let Some(EndingWhy::Failed { reason, message }) = world.pod.ending.as_ref().map(|e| &e.why)
         && reason == "Evicted"
     {
@@ -70,6 +75,29 @@ fn condition(finding: Finding, facts: &Facts<'_>) -> PodCondition {
         observed_generation: facts.pod.metadata.generation,
         ..PodCondition::default()
     }
+}
+
+/// Upstream's conditions of a resize; neither is there when nothing is left to do.
+fn resize(world: &World) -> Option<Finding> {
+    if world.pod.ending.is_some() || world.pod.finished {
+        return None;
+    }
+    if let Some(PendingResize { reason, message }) = &world.pending_resize {
+        return Some(Finding {
+            kind: RESIZE_PENDING,
+            holds: true,
+            reason: Some(*reason),
+            message: Some(message.clone()),
+        });
+    }
+    let outdated = world.pod.containers().find(|view| world.outdated_resources(view).is_some())?;
+    let trouble = world.retry_state.container(&outdated.name).trouble;
+    Some(Finding {
+        kind: RESIZE_IN_PROGRESS,
+        holds: true,
+        reason: trouble.as_ref().map(|_| "Error"),
+        message: trouble.map(|trouble| trouble.message),
+    })
 }
 
 fn initialized(world: &World, status: &PodStatus, succeeded: bool) -> Finding {

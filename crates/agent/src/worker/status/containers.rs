@@ -152,7 +152,7 @@ fn waiting(world: &World, view: &ContainerView, retry_state: &ContainerRetryStat
         TroubleKind::Config => ("CreateContainerConfigError", trouble.message.clone()),
         TroubleKind::Create => ("CreateContainerError", trouble.message.clone()),
         TroubleKind::Run => ("RunContainerError", trouble.message.clone()),
-        TroubleKind::Other => return None,
+        TroubleKind::UnboundClaim | TroubleKind::Other => return None,
     };
     Some(ContainerStateWaiting { reason: Some(reason.into()), message: Some(message) })
 }

@@ -1,6 +1,6 @@
 //! What is reported of a pod: phase, conditions, containers. Pure.
 
-mod conditions;
+pub mod conditions;
 mod containers;
 #[cfg(test)]
 mod tests;
@@ -65,6 +65,15 @@ pub fn status(world: &World, facts: &Facts<'_>) -> PodStatus {
     }
     status.conditions = Some(conditions::conditions(world, facts, &status));
     status
+}
+
+/// What was reported last, but in a terminal phase if the API has one: whoever set it, a pod never leaves it.
+pub fn keep_terminal_phase(reported: PodStatus, api: &PodStatus) -> PodStatus {
+    let terminal = |status: &PodStatus| status.phase.as_deref().is_some_and(is_terminal);
+    if terminal(&reported) || !terminal(api) {
+        return reported;
+    }
+    PodStatus { phase: api.phase.clone(), reason: api.reason.clone(), message: api.message.clone(), ..reported }
 }
 
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {

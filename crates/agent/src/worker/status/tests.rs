@@ -82,6 +82,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         retry_state: PodRetryState::default(),
         healing: HealingObservation::default(),
         restart_backoff: RestartBackoff::default(),
+        pending_resize: None,
         drains_until: None,
     }
 }
@@ -239,4 +240,26 @@ fn containers_that_went_with_their_sandbox_keep_their_last_words() {
     let after = status(&gone, &facts);
     assert_eq!(after.phase.as_deref(), Some("Failed"));
     assert_eq!(app(&after).state, app(&before).state);
+}
+
+#[test]
+fn a_terminal_phase_that_somebody_set_in_the_api_is_never_left() {
+    let pod = one("Always");
+    let mut ended = world(&pod, vec![seen("app", 0, exited(143, false))]);
+    ended.pod.finished = true;
+    let reported = told(&pod, &world(&pod, vec![seen("app", 0, running())]));
+    let text = |text: &str| Some(text.to_owned());
+    let failed = PodStatus { phase: text("Failed"), reason: text("ByHand"), message: text("why"), ..reported.clone() };
+    let facts = Facts {
+        pod: &pod,
+        previous: &keep_terminal_phase(reported, &failed),
+        host_addresses: &[],
+        runtime: "mainstay",
+        messages: &BTreeMap::new(),
+        now: at(9),
+    };
+    let after = status(&ended, &facts);
+    let said = (after.phase.as_deref(), after.reason.as_deref(), after.message.as_deref());
+    assert_eq!(said, (Some("Failed"), Some("ByHand"), Some("why")));
+    assert!(app(&after).state.unwrap().terminated.is_some(), "it is not waiting for a restart");
 }

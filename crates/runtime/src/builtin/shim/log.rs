@@ -85,12 +85,12 @@ impl Log {
         self.append(&lines.text);
     }
 
-    /// A stream has ended: what is left of it is a line.
+    /// A stream has ended: what is left of it has no newline, which CRI marks as a part of a line.
     pub fn finish(&mut self, stream: Stream, now: Timestamp) {
         let begun = std::mem::take(&mut self.begun[stream as usize]);
         if !begun.is_empty() {
             let mut lines = Lines::new(stream, now, begun.len());
-            lines.push(&begun, &[], 'F');
+            lines.push(&begun, &[], 'P');
             self.append(&lines.text);
         }
     }
@@ -244,7 +244,7 @@ mod tests {
         log.finish(Stream::Stderr, now);
         assert_eq!(
             lines(&dir.path().join("0.log")),
-            ["stdout F one", "stderr F other", "stdout F two", "stdout F ", "stdout F end"]
+            ["stdout F one", "stderr F other", "stdout F two", "stdout F ", "stdout P end"]
         );
         let text = fs::read_to_string(dir.path().join("0.log")).unwrap();
         assert!(text.starts_with("1970-01-01T00:00:00.000000000Z stdout F one\n"), "{text}");

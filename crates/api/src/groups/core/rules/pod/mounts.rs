@@ -45,20 +45,16 @@ fn validate_mounts(
             let detail = "must not already exist as a path in volumeDevices";
             errors.push(FieldError::invalid(&path_at, mount.mount_path.as_str(), detail));
         }
-        validate_sub_paths(mount, volumes, path, &at, errors);
+        validate_sub_paths(mount, path, &at, errors);
         validate_propagation(mount, privileged, &path.child("mountPropagation"), errors);
         validate_recursive_read_only(mount, &path.child("recursiveReadOnly"), errors);
     }
 }
 
-fn validate_sub_paths(mount: &VolumeMount, volumes: &Volumes, path: &Path, at: &Path, errors: &mut Errors) {
-    let of_image = volumes.get(mount.name.as_str()).is_some_and(|volume| volume.image.is_some());
+fn validate_sub_paths(mount: &VolumeMount, path: &Path, at: &Path, errors: &mut Errors) {
     for (field, value) in [("subPath", text(&mount.sub_path)), ("subPathExpr", text(&mount.sub_path_expr))] {
         if value.is_empty() {
             continue;
-        }
-        if of_image {
-            errors.push(FieldError::invalid(&at.child(field), value, "not allowed in image volume sources"));
         }
         if field == "subPathExpr" && !text(&mount.sub_path).is_empty() {
             let detail = "subPathExpr and subPath are mutually exclusive";
