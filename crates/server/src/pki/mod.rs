@@ -116,8 +116,8 @@ impl Pki {
         let user = format!("system:node:{name}");
         let names: Vec<String> = addresses.iter().map(IpAddr::to_string).chain([name.to_owned()]).collect();
         Ok(NodeIdentity {
-            client: self.authority.client(&user, Some("system:nodes"))?,
-            serving: self.node_authority.server(&user, Some("system:nodes"), &names)?,
+            client: self.authority.client(&user, Some(mainstay_api::wellknown::user::NODES_GROUP))?,
+            serving: self.node_authority.server(&user, Some(mainstay_api::wellknown::user::NODES_GROUP), &names)?,
         })
     }
 
@@ -142,7 +142,7 @@ impl Pki {
             } }],
             "contexts": [{ "name": "mainstay", "context": { "cluster": "mainstay", "user": "mainstay-admin" } }],
         });
-        serde_saphyr::to_string(&config).unwrap_or_default()
+        mainstay_api::encode::to_yaml(&config)
     }
 }
 
@@ -164,6 +164,21 @@ mod tests {
         assert_eq!(first.ca, second.ca);
         assert_eq!(first.server.certificate, second.server.certificate);
         assert_eq!(first.admin.certificate, second.admin.certificate);
+    }
+
+    #[test]
+    fn the_kubeconfig_has_each_certificate_on_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(dir.path(), &names(&["localhost"])).unwrap();
+        let config = pki.kubeconfig("https://localhost:6443");
+        for (field, text) in [
+            ("certificate-authority-data", &pki.ca),
+            ("client-certificate-data", &pki.admin.certificate),
+            ("client-key-data", &pki.admin.key),
+        ] {
+            let line = format!("{field}: {}", BASE64_STANDARD.encode(text));
+            assert!(config.lines().any(|written| written.trim() == line), "{field} in\n{config}");
+        }
     }
 
     #[test]
