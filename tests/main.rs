@@ -6,6 +6,7 @@
 mod harness;
 
 mod api_from_pods;
+mod cluster_settings;
 mod columns;
 mod examples;
 mod faults;
@@ -40,3 +41,4 @@ mod sets;
 mod several_servers;
 mod tokens;
 mod watch_resume;
+mod why;

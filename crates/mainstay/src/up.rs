@@ -14,10 +14,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cli::{ServerOptions, UpOptions},
+    cluster_settings::ClusterSettings,
     demo,
     exit::Exit,
     log,
-    machine::{self, Machine, Ranges},
+    machine::{self, Machine},
     process::Claim,
     run::until_told,
     server::Server,
@@ -82,7 +83,8 @@ async fn local_machine(server: &Server, options: &UpOptions) -> Result<Machine, 
     let identity = Identity::new(&server.pki.ca, &pair(&issued.client), &pair(&issued.serving))
         .map_err(|e| Exit::Failed(anyhow!(e)))?;
     let api = (server.node_client(&settings.node_name), Servers::default());
-    Machine::build(&options.machine, settings, Ranges::of(&options.server.common)?, api, identity).await
+    Machine::build(&options.machine, settings, ClusterSettings::from_options(&options.server.common)?, api, identity)
+        .await
 }
 
 /// The agent stops first: while it ends, there is still somebody to tell.
