@@ -7,6 +7,7 @@ mod harness;
 
 mod api_from_pods;
 mod autoscaling;
+mod cluster_settings;
 mod columns;
 mod examples;
 mod faults;
@@ -41,3 +42,4 @@ mod sets;
 mod several_servers;
 mod tokens;
 mod watch_resume;
+mod why;

@@ -22,6 +22,7 @@ mod expired;
 mod kill;
 mod lazy_watchers;
 mod limits;
+mod openapi_operations;
 mod patches;
 mod races;
 mod refused_objects;

@@ -7,10 +7,10 @@
 //! * [`convert`]: two served versions of one stored kind
 //! * [`table`]: what tables for `kubectl get` are built of
 //! * [`schema`]: what fields the kinds have; [`decode`], [`patch`], [`selector`], [`quantity`]: the
-//!   languages that requests are written in
+//!   languages that requests are written in; [`encode`]: YAML in responses
 //! * [`openapi`]: the documents that clients learn the API from
 //! * [`matching`]: what selectors, affinities and tolerations mean
-//! * [`pod`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
+//! * [`pod`], [`node`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
 //! * [`heal`]: how pods are healed, as their annotation says
 //! * [`references`]: which objects a pod refers to
 //! * [`own`]: what machines say of themselves: [`offer`], [`service_table`]
@@ -23,11 +23,13 @@ pub mod convert;
 pub mod decode;
 pub mod descriptor;
 pub mod duration;
+pub mod encode;
 pub mod field;
 pub mod groups;
 pub mod heal;
 pub mod matching;
 pub mod narrow;
+pub mod node;
 pub mod offer;
 pub mod openapi;
 pub mod own;

@@ -3,7 +3,7 @@
 //! Functions take the API's own types; whoever reads pods into something smaller calls the same rules with its parts
 //! ([`crate::resources::peak`], [`lasting`], [`requested_host_port`], [`is_terminal_phase`]).
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec, PodStatus};
 
 use crate::{
     resources::{self, InitContainer, PODS, ResourceList},
@@ -149,8 +149,12 @@ pub fn is_finished(pod: &Pod) -> bool {
 
 /// Whether the pod's `Ready` condition is true.
 pub fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    pod.status.as_ref().is_some_and(has_ready_condition)
+}
+
+/// [`is_ready`] for a status that is not in a pod yet.
+pub fn has_ready_condition(status: &PodStatus) -> bool {
+    status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub mod kubernetes {
 
 /// Taints that the control plane puts on nodes.
 pub mod taint {
+    /// Of all taints below.
+    pub const PREFIX: &str = "node.kubernetes.io/";
     pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
     pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
     pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
@@ -53,6 +55,19 @@ pub mod namespace {
     pub const NODE_LEASES: &str = "kube-node-lease";
     pub const SYSTEM: &str = "kube-system";
 }
+
+/// The ConfigMap in which servers record the settings that all of a cluster must share, as kubeadm's `kubeadm-config`.
+/// Every node may read it.
+pub mod cluster_config {
+    pub const NAMESPACE: &str = super::namespace::SYSTEM;
+    pub const NAME: &str = "mainstay-config";
+}
+
+/// The ConfigMap of every namespace with the authority that the server's certificate is signed by.
+pub const ROOT_CA_CONFIG_MAP: &str = "kube-root-ca.crt";
+
+/// The type of Secrets that machines join with.
+pub const BOOTSTRAP_TOKEN_SECRET: &str = "bootstrap.kubernetes.io/token";
 
 pub mod user {
     pub const NODE_PREFIX: &str = "system:node:";

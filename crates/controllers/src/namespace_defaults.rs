@@ -17,7 +17,7 @@ use crate::runtime::{
 };
 
 pub const SERVICE_ACCOUNT: &str = "default";
-pub const ROOT_CA: &str = "kube-root-ca.crt";
+pub const ROOT_CA: &str = mainstay_api::wellknown::ROOT_CA_CONFIG_MAP;
 const CA_KEY: &str = "ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
 const DESCRIPTION_TEXT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \

@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cli::AgentOptions,
+    cluster_settings::ClusterSettings,
     exit::Exit,
     log,
-    machine::{self, Machine, Ranges},
+    machine::{self, Machine},
     process::Claim,
     run::until_told,
 };
@@ -34,8 +35,8 @@ pub fn run(options: &AgentOptions) -> Result<(), Exit> {
         let settings = machine::settings(&options.machine, &options.common, &data_dir)?;
         match &options.server[..] {
             [] if options.machine.static_pods.is_some() => {
-                run_announced(Machine::alone(&options.machine, settings, Ranges::of(&options.common)?).await?, stop)
-                    .await;
+                let cluster = ClusterSettings::from_options(&options.common)?;
+                run_announced(Machine::alone(&options.machine, settings, cluster).await?, stop).await;
                 Ok(())
             }
             [] => Err(Exit::Refused(anyhow!(
@@ -61,6 +62,9 @@ async fn serve(
     };
     let identity = identity?;
     let client = identity.client(&servers).map_err(|e| Exit::Refused(anyhow!(e).context("--server")))?;
+    let cluster = ClusterSettings::from_options(&options.common)?;
+    let Some(checked) = stop.run_until_cancelled(cluster.check_as_node(&client)).await else { return Ok(()) };
+    checked?;
     let renewal = join::renew(
         identity.clone(),
         client.clone(),
@@ -70,8 +74,7 @@ async fn serve(
         stop.clone(),
     );
     let renewing = tokio::spawn(renewal);
-    let ranges = Ranges::of(&options.common)?;
-    run_announced(Machine::build(&options.machine, settings, ranges, (client, servers), identity).await?, stop).await;
+    run_announced(Machine::build(&options.machine, settings, cluster, (client, servers), identity).await?, stop).await;
     let _ = renewing.await;
     Ok(())
 }

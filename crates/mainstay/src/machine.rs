@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cli::{CommonOptions, MachineOptions, NetworkChoice, RuntimeChoice, is_root},
+    cluster_settings::ClusterSettings,
     data_dir,
     exit::Exit,
     process,
@@ -49,64 +50,45 @@ pub struct Machine {
     agent: Agent,
 }
 
-/// Addresses of all machines' pods, and of all Services.
-#[derive(Clone, Copy, Debug)]
-pub struct Ranges {
-    pub pods: Range,
-    pub services: Range,
-}
-
-impl Ranges {
-    pub fn of(common: &CommonOptions) -> Result<Self, Exit> {
-        let (pods, services) = (common.pod_range, common.service_range);
-        if pods.contains(services.base()) || services.contains(pods.base()) {
-            return Err(Exit::Refused(anyhow!(
-                "--service-range {services} and --pod-range {pods} overlap: an address must belong to a Service or to a pod"
-            )));
-        }
-        Ok(Self { pods, services })
-    }
-}
-
 impl Machine {
     /// With a client of the API, and whom it calls.
     pub async fn build(
         options: &MachineOptions,
         settings: Settings,
-        ranges: Ranges,
+        cluster: ClusterSettings,
         api: (kube::Client, Servers),
         identity: Identity,
     ) -> Result<Self, Exit> {
-        Self::with(options, settings, ranges, Some(api), &identity).await
+        Self::with(options, settings, cluster, Some(api), &identity).await
     }
 
     /// Without any server.
-    pub async fn alone(options: &MachineOptions, settings: Settings, ranges: Ranges) -> Result<Self, Exit> {
+    pub async fn alone(options: &MachineOptions, settings: Settings, cluster: ClusterSettings) -> Result<Self, Exit> {
         let identity =
             mainstay_agent::standalone::identity(&settings.node_name).map_err(|e| Exit::Failed(anyhow!(e)))?;
-        Self::with(options, settings, ranges, None, &identity).await
+        Self::with(options, settings, cluster, None, &identity).await
     }
 
     async fn with(
         options: &MachineOptions,
         mut settings: Settings,
-        ranges: Ranges,
+        cluster: ClusterSettings,
         api: Option<(kube::Client, Servers)>,
         identity: &Identity,
     ) -> Result<Self, Exit> {
         // Without a server there are no Services, and nobody answers for names.
         if api.is_some() {
-            settings.cluster_dns = vec![dns_address(ranges.services).into()];
+            settings.cluster_dns = vec![dns_address(cluster.service_range).into()];
         }
         let server = |(client, servers)| ControlPlane::Server { client, servers };
         let config = Config {
             engine: engine(options)?,
             control_plane: api.map_or(ControlPlane::Standalone, server),
             tls: identity.server_config().map_err(|e| Exit::Failed(anyhow!(e)))?.into(),
-            cluster_range: ranges.pods,
-            service_range: ranges.services,
+            cluster_range: cluster.pod_range,
+            service_range: cluster.service_range,
             names: NamesSettings {
-                domain: options.cluster_domain.clone(),
+                domain: cluster.cluster_domain,
                 alias_domain: options.alias_domain.clone(),
                 datacentre: options.datacentre.clone(),
                 upstreams: options.dns_upstream.clone(),
@@ -264,7 +246,7 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             automatic: options.host_ports.clone(),
             explicit: options.explicit_host_ports.clone(),
         },
-        cluster_domain: options.cluster_domain.clone(),
+        cluster_domain: common.cluster_domain.clone(),
         network: match options.network {
             NetworkChoice::Bridge => Network::Bridge,
             NetworkChoice::Host => Network::Host,
@@ -332,24 +314,6 @@ fn node_name(options: &MachineOptions) -> Result<String, Exit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_that_overlap_are_refused() {
-        #[derive(clap::Parser)]
-        struct Options {
-            #[command(flatten)]
-            common: CommonOptions,
-        }
-        let of = |pods: &str, services: &str| {
-            let flags = ["x", "--pod-range", pods, "--service-range", services];
-            Ranges::of(&<Options as clap::Parser>::try_parse_from(flags).unwrap().common)
-        };
-        assert!(of("10.244.0.0/16", "10.96.0.0/16").is_ok());
-        for (pods, services) in [("10.96.0.0/16", "10.96.4.0/24"), ("10.96.4.0/24", "10.96.0.0/16")] {
-            let Err(Exit::Refused(error)) = of(pods, services) else { panic!("accepted") };
-            assert!(error.to_string().contains("--service-range"), "{error}");
-        }
-    }
 
     #[test]
     fn an_instance_is_named_alike_before_and_after_its_data_directory_is_removed() {

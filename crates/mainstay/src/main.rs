@@ -3,6 +3,7 @@
 mod agent;
 mod backup;
 mod cli;
+mod cluster_settings;
 mod config_file;
 mod controller_ports;
 mod data_dir;

@@ -28,9 +28,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     cli::ServerOptions,
+    cluster_settings::ClusterSettings,
     controller_ports::{ServerAuthority, StoreSweeper},
     exit::Exit,
-    machine::Ranges,
     rivals,
     scheduler::Scheduler,
     store_dir,
@@ -70,7 +70,7 @@ pub struct Server {
 impl Server {
     /// `pods_at` is an address of this machine that its pods reach, if it is to run any.
     pub async fn build(options: &ServerOptions, pods_at: Option<IpAddr>) -> Result<Self, Exit> {
-        Ranges::of(&options.common)?;
+        let cluster = ClusterSettings::from_options(&options.common)?;
         let data_dir = options.data.path();
         create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
@@ -85,6 +85,7 @@ impl Server {
         let pods_at = pods_at.filter(|_| alone);
         let mut names = options.tls_san.clone();
         names.push(advertised.to_string());
+        names.push(format!("kubernetes.default.svc.{}", cluster.cluster_domain));
         names.extend(pods_at.map(|address| address.to_string()));
         let names = serve::names(listen, &names, service_address);
         if let Opened::Etcd(store) = &opened {
@@ -131,7 +132,11 @@ impl Server {
             Some(listener) => listener.address().context("ask for the address listened on")?,
             None => SocketAddr::new(advertised, bound.port()),
         };
+        let own_client = client::internal(handler.clone(), "cluster-settings");
+        // Before it announces itself to the others.
+        cluster.check(&own_client).await?;
         bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
+        cluster.record(&own_client).await?;
         let stop_working = CancellationToken::new();
         let controllers = mainstay_controllers::Settings {
             root_ca: pki.ca.clone(),

@@ -47,9 +47,9 @@ enum TokenCommand {
     },
 }
 
-const NAMESPACE: &str = "kube-system";
+const NAMESPACE: &str = mainstay_api::wellknown::namespace::SYSTEM;
 const PREFIX: &str = "bootstrap-token-";
-const TYPE: &str = "bootstrap.kubernetes.io/token";
+const TYPE: &str = mainstay_api::wellknown::BOOTSTRAP_TOKEN_SECRET;
 const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
 pub fn run(options: &TokenOptions) -> Result<(), Exit> {

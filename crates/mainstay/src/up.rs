@@ -15,10 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cli::{ServerOptions, UpOptions},
+    cluster_settings::ClusterSettings,
     demo,
     exit::Exit,
     log,
-    machine::{self, Machine, Ranges},
+    machine::{self, Machine},
     process::Claim,
     run::until_told,
     server::Server,
@@ -89,7 +90,8 @@ async fn local_machine(server: &mut Server, options: &UpOptions) -> Result<Machi
         serving: identity.serving.clone(),
     });
     let api = (server.node_client(&settings.node_name), Servers::default());
-    Machine::build(&options.machine, settings, Ranges::of(&options.server.common)?, api, identity).await
+    Machine::build(&options.machine, settings, ClusterSettings::from_options(&options.server.common)?, api, identity)
+        .await
 }
 
 /// The agent stops first: while it ends, there is still somebody to tell.

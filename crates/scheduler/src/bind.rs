@@ -143,7 +143,11 @@ impl Binder {
             offer_uid: &request.offer_uid,
             message: request.message(),
         });
-        let list = PlacementList { api_version: "mainstay.dev/v1", kind: "PlacementList", items: items.collect() };
+        let list = PlacementList {
+            api_version: mainstay_api::wellknown::mainstay::API_VERSION,
+            kind: "PlacementList",
+            items: items.collect(),
+        };
         let fail_all = |message: &dyn std::fmt::Display| {
             let message = message.to_string();
             Some(vec![BindResult::Failed { message }; requests.len()])

@@ -188,7 +188,9 @@ fn resource_version(object: &Value) -> u64 {
 async fn is_drained(client: &Client, name: &str) -> Result<bool, CallError> {
     let pod = call(client, Method::GET, &format!("pods/{name}"), JSON, &Value::Null).await?;
     let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    Ok(conditions.any(|condition| condition["type"] == "mainstay.dev/Drained" && condition["status"] == "True"))
+    Ok(conditions.any(|condition| {
+        condition["type"] == mainstay_api::wellknown::mainstay::DRAINED_CONDITION && condition["status"] == "True"
+    }))
 }
 
 async fn post(client: &Client, plural: &str, object: &Value) -> Result<Value, CallError> {

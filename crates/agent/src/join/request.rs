@@ -18,7 +18,7 @@ use crate::tls::Pair;
 
 /// How long the answer is awaited. The server answers at once or not at all.
 const PATIENCE: Duration = Duration::from_secs(60);
-const MEMBERS: &str = "system:nodes";
+const MEMBERS: &str = mainstay_api::wellknown::user::NODES_GROUP;
 
 /// What a certificate is asked for.
 pub enum Purpose<'a> {
@@ -38,8 +38,8 @@ impl Purpose<'_> {
 
     fn signer(&self) -> &'static str {
         match self {
-            Self::Client => "kubernetes.io/kube-apiserver-client-kubelet",
-            Self::Serving(_) => "kubernetes.io/kubelet-serving",
+            Self::Client => mainstay_api::wellknown::signer::KUBELET_CLIENT,
+            Self::Serving(_) => mainstay_api::wellknown::signer::KUBELET_SERVING,
         }
     }
 

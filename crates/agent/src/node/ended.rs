@@ -89,7 +89,7 @@ async fn mark(client: &Client, pod: &Pod) -> Result<(), kube::Error> {
 /// Pure. None for a pod that has finished, or of which nothing was said yet.
 fn ended_status(pod: &Pod, now: Timestamp) -> Option<Value> {
     let status = pod.status.as_ref()?;
-    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+    if mainstay_api::pod::is_finished(pod) {
         return None;
     }
     let not_ready = |kind: &str| {

@@ -92,7 +92,12 @@ impl Candidate {
     pub fn new(pod: &Pod, source: Source) -> Option<Self> {
         let spec = pod.spec.as_ref()?;
         let priority = spec.priority.unwrap_or(0);
-        let mirror = pod.metadata.annotations.iter().flatten().any(|(key, _)| key == "kubernetes.io/config.mirror");
+        let mirror = pod
+            .metadata
+            .annotations
+            .iter()
+            .flatten()
+            .any(|(key, _)| key == mainstay_api::wellknown::kubernetes::MIRROR_POD);
         let all = spec.init_containers.iter().flatten().chain(&spec.containers);
         Some(Self {
             uid: PodUid(pod.metadata.uid.clone()?),

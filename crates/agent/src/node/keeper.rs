@@ -54,9 +54,9 @@ const DEADLINE: Duration = Duration::from_secs(8);
 /// So often in a row a server may refuse to renew the lease.
 const REFUSALS: u32 = 5;
 /// Says that pods of this machine are reached at ports of its own.
-const ENDPOINTS: &str = "mainstay.dev/endpoints";
+const ENDPOINTS: &str = mainstay_api::wellknown::mainstay::ENDPOINTS;
 const HOST_PORT: &str = "host-port";
-const LEASES: &str = "kube-node-lease";
+const LEASES: &str = mainstay_api::wellknown::namespace::NODE_LEASES;
 /// Others believe that the machine is there for this long after a heartbeat.
 const LEASE_SECONDS: i32 = 40;
 
@@ -275,7 +275,7 @@ impl Keeper {
             labels.insert(format!("{prefix}/os"), "linux".to_owned());
             labels.insert(format!("{prefix}/arch"), facts.architecture.clone());
         }
-        labels.insert("kubernetes.io/hostname".to_owned(), hostname.to_lowercase());
+        labels.insert(mainstay_api::wellknown::kubernetes::HOSTNAME.to_owned(), hostname.to_lowercase());
         labels
     }
 

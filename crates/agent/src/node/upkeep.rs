@@ -129,8 +129,7 @@ impl Keeper {
     }
 
     fn ended(pod: &Pod) -> bool {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        matches!(phase, Some("Succeeded" | "Failed"))
+        mainstay_api::pod::is_finished(pod)
     }
 
     fn is_live(&self, wanted: &Wanted) -> bool {

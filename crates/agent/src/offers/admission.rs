@@ -272,7 +272,7 @@ pub fn is_fresh(pod: &Pod) -> bool {
     let containers = [&status.container_statuses, &status.init_container_statuses];
     let begun = status.start_time.is_some()
         || containers.into_iter().flatten().any(|list| !list.is_empty())
-        || matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        || mainstay_api::pod::is_finished(pod);
     pod.metadata.deletion_timestamp.is_none() && !begun
 }
 

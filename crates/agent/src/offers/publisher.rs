@@ -9,7 +9,10 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::MicroTime};
 use kube::{Api, Client, api::DeleteParams};
-use mainstay_api::offer::{Offer, OfferSpec, Ports};
+use mainstay_api::{
+    node::is_ready,
+    offer::{Offer, OfferSpec, Ports},
+};
 use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use tokio::{sync::watch, time::Instant};
@@ -155,9 +158,4 @@ impl Known {
         let rest = |spec: &OfferSpec| OfferSpec { seen: String::new(), ..spec.clone() };
         self.pods == other.pods && rest(&self.spec) == rest(&other.spec)
     }
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -168,9 +168,8 @@ impl Probes {
 
 /// A container or a sidecar. Other init containers end before anyone could ask them.
 fn container_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
-    let spec = pod.spec.as_ref()?;
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    spec.containers.iter().chain(sidecars).find(|container| container.name == name)
+    let mut containers = mainstay_api::pod::lasting_containers(pod.spec.as_ref()?);
+    containers.find(|container| container.name == name)
 }
 
 #[cfg(test)]

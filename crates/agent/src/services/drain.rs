@@ -12,7 +12,7 @@ use mainstay_network::catalogue::{Catalogue, Key};
 use parking_lot::RwLock;
 
 /// Set to `True` once no machine's table sends to the pod.
-pub const DRAINED: &str = "mainstay.dev/Drained";
+pub const DRAINED: &str = mainstay_api::wellknown::mainstay::DRAINED_CONDITION;
 
 type Selectors = BTreeMap<Arc<str>, BTreeMap<String, String>>;
 

@@ -180,9 +180,9 @@ struct SlicePort {
 }
 
 /// The label that says in which zone a machine is.
-const ZONE: &str = "topology.kubernetes.io/zone";
+const ZONE: &str = mainstay_api::wellknown::kubernetes::ZONE;
 /// The label that says whose backends these are.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const SERVICE_NAME: &str = mainstay_api::wellknown::kubernetes::SERVICE_NAME;
 
 impl EndpointSlice {
     /// Nothing for slices of no Service, or of addresses we have none of.

@@ -18,7 +18,7 @@ use mainstay_api::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub const SOURCE: &str = "kubernetes.io/config.source";
+pub const SOURCE: &str = mainstay_api::wellknown::kubernetes::POD_SOURCE;
 pub const HASH: &str = "kubernetes.io/config.hash";
 pub const SEEN: &str = "kubernetes.io/config.seen";
 

@@ -25,11 +25,11 @@ use super::remove;
 use crate::settings::Settings;
 
 /// On a Node: where its agent keeps volumes.
-pub const DIRECTORY: &str = "mainstay.dev/volumes";
+pub const DIRECTORY: &str = mainstay_api::wellknown::mainstay::VOLUMES;
 /// On a volume: its directory exists.
-pub const ON_DISK: &str = "mainstay.dev/local-path";
-pub const PROVISIONER: &str = "mainstay.dev/local-path";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+pub const ON_DISK: &str = mainstay_api::wellknown::mainstay::LOCAL_PATH;
+pub const PROVISIONER: &str = mainstay_api::wellknown::mainstay::LOCAL_PATH;
+const PROVISIONED_BY: &str = mainstay_api::wellknown::kubernetes::PROVISIONED_BY;
 
 const LOOK: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(8);

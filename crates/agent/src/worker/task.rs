@@ -481,7 +481,7 @@ impl Worker<'_> {
             now,
         };
         let status = status::status(world, &facts);
-        let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        let ready = mainstay_api::pod::has_ready_condition(&status);
         if ready && world.pod.ending.is_none() {
             self.context.healer.record_healthy(&pod, now);
         }

@@ -113,7 +113,7 @@ impl PodView {
                 .map(|c| view(&as_container(c), Role::Ephemeral))
                 .collect(),
             ending: ending(pod, &spec, failed, grace, now),
-            finished: is_finished(pod),
+            finished: mainstay_api::pod::is_finished(pod),
             grace,
         }
     }
@@ -186,13 +186,8 @@ impl ContainerView {
     }
 }
 
-pub fn is_finished(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
 fn init_role(container: &Container) -> Role {
-    if container.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init }
+    if mainstay_api::pod::is_sidecar(container) { Role::Sidecar } else { Role::Init }
 }
 
 pub fn grace(spec: &PodSpec) -> Duration {

@@ -1,7 +1,8 @@
 //! The paths of a document: which verbs each resource takes, and with which parameters.
 //!
 //! kubectl reads more than types here: it offers `--dry-run=server` and server-side field
-//! validation only for kinds whose PATCH lists the parameters `dryRun` and `fieldValidation`.
+//! validation only for kinds whose PATCH lists the parameters `dryRun` and `fieldValidation`. Clients believe what
+//! stands here, so a verb, parameter or content type that the server does not serve must not.
 
 use serde_json::{Map, Value, json};
 
@@ -83,10 +84,9 @@ impl Verb {
     fn parameters(self) -> &'static [&'static [Parameter]] {
         match self {
             Self::ListAll | Self::List => &[LIST],
-            Self::Create | Self::Update => &[WRITE],
+            Self::Create | Self::Update | Self::Patch => &[WRITE],
             Self::DeleteCollection => &[LIST, DELETE],
             Self::Get => &[],
-            Self::Patch => &[WRITE, FORCE],
             Self::Delete => &[DELETE],
         }
     }
@@ -122,8 +122,6 @@ const WRITE: &[Parameter] = &[
     ("fieldValidation", "string", "What to do about unknown and duplicate fields: Ignore, Warn or Strict."),
 ];
 
-const FORCE: &[Parameter] = &[("force", "boolean", "Apply even where other managers own the fields.")];
-
 const DELETE: &[Parameter] = &[
     ("dryRun", "string", "All: go through every stage but do not persist the change."),
     ("gracePeriodSeconds", "integer", "How long the object has to stop before it is deleted."),
@@ -131,12 +129,9 @@ const DELETE: &[Parameter] = &[
     ("propagationPolicy", "string", "What happens to dependents: Orphan, Background or Foreground."),
 ];
 
-const PATCH_TYPES: [&str; 4] = [
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-    "application/apply-patch+yaml",
-];
+/// Those that the server takes: `application/apply-patch+yaml` would be server-side apply, which it does not have.
+const PATCH_TYPES: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
 
 struct Resource<'a> {
     descriptor: &'a Descriptor,
@@ -173,8 +168,10 @@ impl Resource<'_> {
         if namespace {
             in_path("namespace", "object name and auth scope, such as for teams and projects".to_owned());
         }
-        parameters.push(self.in_query(&("pretty", "string", "Indent the output.")));
-        Map::from_iter([("parameters".to_owned(), Value::Array(parameters))])
+        match parameters.is_empty() {
+            true => Map::new(),
+            false => Map::from_iter([("parameters".to_owned(), Value::Array(parameters))]),
+        }
     }
 
     fn in_query(&self, (name, kind, description): &Parameter) -> Value {

@@ -35,9 +35,9 @@ pub enum Signer {
 impl Signer {
     pub fn named(name: &str) -> Option<Self> {
         match name {
-            "kubernetes.io/kube-apiserver-client-kubelet" => Some(Self::NodeClient),
-            "kubernetes.io/kubelet-serving" => Some(Self::NodeServing),
-            "kubernetes.io/kube-apiserver-client" => Some(Self::Client),
+            mainstay_api::wellknown::signer::KUBELET_CLIENT => Some(Self::NodeClient),
+            mainstay_api::wellknown::signer::KUBELET_SERVING => Some(Self::NodeServing),
+            mainstay_api::wellknown::signer::CLIENT => Some(Self::Client),
             _ => None,
         }
     }

@@ -31,16 +31,16 @@ const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure"
 
 const NO_SCHEDULE: &str = "NoSchedule";
 const NO_EXECUTE: &str = "NoExecute";
-const NOT_READY: &str = "node.kubernetes.io/not-ready";
-const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const NOT_READY: &str = mainstay_api::wellknown::taint::NOT_READY;
+const UNREACHABLE: &str = mainstay_api::wellknown::taint::UNREACHABLE;
 /// Condition, and the taint that follows it.
 const PRESSURES: [(&str, &str); 4] = [
-    ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
-    ("DiskPressure", "node.kubernetes.io/disk-pressure"),
-    ("PIDPressure", "node.kubernetes.io/pid-pressure"),
-    ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+    ("MemoryPressure", mainstay_api::wellknown::taint::MEMORY_PRESSURE),
+    ("DiskPressure", mainstay_api::wellknown::taint::DISK_PRESSURE),
+    ("PIDPressure", mainstay_api::wellknown::taint::PID_PRESSURE),
+    ("NetworkUnavailable", mainstay_api::wellknown::taint::NETWORK_UNAVAILABLE),
 ];
-const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+const UNSCHEDULABLE: &str = mainstay_api::wellknown::taint::UNSCHEDULABLE;
 
 pub struct NodeLifecycle {
     context: Arc<Context>,

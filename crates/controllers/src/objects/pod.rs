@@ -143,7 +143,7 @@ impl Pod {
 
     /// Ended, well or badly.
     pub fn is_finished(&self) -> bool {
-        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+        mainstay_api::pod::is_terminal_phase(&self.status.phase)
     }
 
     /// Neither ended nor being deleted.

@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::node_lifecycle;
 
-const ZONE: &str = "topology.kubernetes.io/zone";
+const ZONE: &str = mainstay_api::wellknown::kubernetes::ZONE;
 /// Says how pods of a node are reached, where that is not by addresses of their own.
-const ENDPOINTS: &str = "mainstay.dev/endpoints";
+const ENDPOINTS: &str = mainstay_api::wellknown::mainstay::ENDPOINTS;
 const HOST_PORT: &str = "host-port";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

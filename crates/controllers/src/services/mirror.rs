@@ -25,8 +25,8 @@ use crate::{
 };
 
 const CONTROLLER: &str = "endpointslicemirroring-controller.k8s.io";
-const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+const SKIP: &str = mainstay_api::wellknown::kubernetes::SKIP_MIRROR;
+const LAST_APPLIED: &str = mainstay_api::wellknown::kubernetes::LAST_APPLIED;
 /// As many addresses of one subset as are repeated.
 const MOST: usize = 1000;
 

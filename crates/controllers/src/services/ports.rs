@@ -8,7 +8,7 @@ use k8s_openapi::{
 use crate::objects::pod::{self, Pod};
 
 /// On a pod: the host port that leads to a container's port, where the node chose it.
-const HOST_PORT: &str = "k8s.mesosphere.io/port_";
+const HOST_PORT: &str = mainstay_api::wellknown::mainstay::ASSIGNED_HOST_PORT;
 
 /// A port of an endpoint. In this order they stand in slices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

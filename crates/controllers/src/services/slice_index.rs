@@ -7,7 +7,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use super::ServiceContext;
 use crate::runtime::ObjectKey;
 
-pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub const SERVICE_NAME: &str = mainstay_api::wellknown::kubernetes::SERVICE_NAME;
 
 /// The Service that a slice belongs to.
 pub fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {

@@ -25,18 +25,18 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use crate::runtime::ObjectKey;
 
 /// The finalizer of a claim that pods may be using.
-pub const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
+pub const CLAIM_PROTECTION: &str = mainstay_api::wellknown::finalizer::PVC_PROTECTION;
 /// The finalizer of a volume that is bound.
-pub const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
-pub const PROVISIONER: &str = "mainstay.dev/local-path";
+pub const VOLUME_PROTECTION: &str = mainstay_api::wellknown::finalizer::PV_PROTECTION;
+pub const PROVISIONER: &str = mainstay_api::wellknown::mainstay::LOCAL_PATH;
 /// The finalizer of a volume whose directory exists; the agent of its node takes it off.
-pub const ON_DISK: &str = "mainstay.dev/local-path";
+pub const ON_DISK: &str = mainstay_api::wellknown::mainstay::LOCAL_PATH;
 /// Says of a Node where its agent keeps volumes.
-pub const DIRECTORY: &str = "mainstay.dev/volumes";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+pub const DIRECTORY: &str = mainstay_api::wellknown::mainstay::VOLUMES;
+const PROVISIONED_BY: &str = mainstay_api::wellknown::kubernetes::PROVISIONED_BY;
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+const DEFAULT_CLASS: &str = mainstay_api::wellknown::kubernetes::DEFAULT_STORAGE_CLASS;
 
 const COMPONENT: &str = "persistentvolume-controller";
 

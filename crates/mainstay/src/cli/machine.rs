@@ -79,10 +79,6 @@ pub struct MachineOptions {
     #[arg(long, env = "MAINSTAY_EXPLICIT_HOST_PORTS", value_name = "RANGES", default_value = EXPLICIT_PORTS, value_parser = ports)]
     pub explicit_host_ports: Ports,
 
-    /// Domain of the cluster's names
-    #[arg(long, env = "MAINSTAY_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local")]
-    pub cluster_domain: String,
-
     /// Where pods have their addresses: `bridge`, or `host` where those would not be routed
     #[arg(long, env = "MAINSTAY_NETWORK", value_enum, default_value_t = NetworkChoice::Bridge)]
     pub network: NetworkChoice,

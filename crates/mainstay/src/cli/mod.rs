@@ -138,13 +138,17 @@ pub struct AgentOptions {
 /// What every command that keeps running understands.
 #[derive(Debug, Args)]
 pub struct CommonOptions {
-    /// Addresses of all machines' pods; each machine gets a /24 of it. The same on all machines
+    /// Addresses of all machines' pods; each machine gets a /24 of it. The same on all servers and machines
     #[arg(long, env = "MAINSTAY_POD_RANGE", value_name = "RANGE", default_value = "10.244.0.0/16")]
     pub pod_range: mainstay_network::Range,
 
-    /// Addresses of all Services. The same on all machines
+    /// Addresses of all Services. The same on all servers and machines
     #[arg(long, env = "MAINSTAY_SERVICE_RANGE", value_name = "RANGE", default_value = "10.96.0.0/16", value_parser = service_range)]
     pub service_range: mainstay_network::Range,
+
+    /// Domain of the cluster's names. The same on all servers and machines
+    #[arg(long, env = "MAINSTAY_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
 
     /// How long what a machine offers is good for unless it is renewed; without a good offer it gets no new pods [default: 5s]
     #[arg(long, env = "MAINSTAY_OFFER_TTL", value_name = "TIME", value_parser = offer_ttl)]

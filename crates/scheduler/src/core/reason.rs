@@ -129,7 +129,9 @@ impl FilterFailure {
             Self::NotOffering | Self::NotReady => Some(Remedy::NodeReturns),
             Self::Refused => Some(Remedy::RefusalExpires),
             Self::Cordoned => Some(Remedy::NodeUncordoned),
-            Self::Taint(taint) => taint.key.starts_with("node.kubernetes.io/").then_some(Remedy::NodeReturns),
+            Self::Taint(taint) => {
+                taint.key.starts_with(mainstay_api::wellknown::taint::PREFIX).then_some(Remedy::NodeReturns)
+            }
             Self::Insufficient { fits_empty_node, .. } => fits_empty_node.then_some(Remedy::PodsLeave),
             Self::PortTaken { .. } | Self::AutomaticPorts { .. } | Self::Spread { .. } => Some(Remedy::PodsLeave),
             Self::AntiAffinity { .. } | Self::ExistingAntiAffinity { .. } => Some(Remedy::PodsLeave),

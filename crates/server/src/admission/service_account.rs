@@ -156,7 +156,7 @@ fn token_volume(name: &str) -> Value {
             "defaultMode": 0o644,
             "sources": [
                 { "serviceAccountToken": { "expirationSeconds": TOKEN_SECONDS, "path": "token" } },
-                { "configMap": { "name": "kube-root-ca.crt", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
+                { "configMap": { "name": mainstay_api::wellknown::ROOT_CA_CONFIG_MAP, "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
                 { "downwardAPI": { "items": [{
                     "path": "namespace", "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" },
                 }] } },

@@ -12,9 +12,9 @@ use crate::{
     objects::{keys, object},
 };
 
-const IS_DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
+const IS_DEFAULT: &str = mainstay_api::wellknown::kubernetes::DEFAULT_STORAGE_CLASS;
 /// Where classes were named before they had a field.
-const OLD_NAME: &str = "volume.beta.kubernetes.io/storage-class";
+const OLD_NAME: &str = mainstay_api::wellknown::kubernetes::BETA_STORAGE_CLASS;
 
 pub struct DefaultStorageClass;
 

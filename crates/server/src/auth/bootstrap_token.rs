@@ -12,9 +12,9 @@ use serde_json::Value;
 use super::{BOOTSTRAPPERS, User};
 use crate::{api::Api, http::status::ApiResult, objects::metadata};
 
-pub const NAMESPACE: &str = "kube-system";
+pub const NAMESPACE: &str = mainstay_api::wellknown::namespace::SYSTEM;
 pub const PREFIX: &str = "bootstrap-token-";
-pub const TYPE: &str = "bootstrap.kubernetes.io/token";
+pub const TYPE: &str = mainstay_api::wellknown::BOOTSTRAP_TOKEN_SECRET;
 const USER_PREFIX: &str = "system:bootstrap:";
 
 /// Id and secret of what looks like such a token.

@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 
 use mainstay_api::validation::names;
 
-pub const MASTERS: &str = "system:masters";
-pub const NODES: &str = "system:nodes";
+pub const MASTERS: &str = mainstay_api::wellknown::user::MASTERS_GROUP;
+pub const NODES: &str = mainstay_api::wellknown::user::NODES_GROUP;
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers";
 pub const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 const AUTHENTICATED: &str = "system:authenticated";
-const NODE_PREFIX: &str = "system:node:";
+const NODE_PREFIX: &str = mainstay_api::wellknown::user::NODE_PREFIX;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {

@@ -7,13 +7,19 @@
 //! * see all nodes and all EndpointSlices: it routes to the pods of other nodes and balances Services;
 //! * get the workload that controls one of its pods, and the workload behind that (a ReplicaSet's Deployment, a Job's
 //!   CronJob): their annotation says how pods are healed, their size how many may restart at once;
+//! * get the ConfigMap with the settings that all nodes share, to compare its own;
 //! * list the PodDisruptionBudgets of namespaces in which it has a pod;
 //! * list, create, update and delete the `heal-<uid>-<n>` Leases of sets of which it has a pod: the places of the set's
 //!   restart budget, which all nodes share. What remains is that such a node can use up the budget of these sets.
 //!
 //! What it may write is narrowed further where the object is known: see `node_restriction`.
 
-use mainstay_api::{descriptor::Writer, heal, registry::Registry, wellknown::namespace::NODE_LEASES};
+use mainstay_api::{
+    descriptor::Writer,
+    heal,
+    registry::Registry,
+    wellknown::{cluster_config, namespace::NODE_LEASES},
+};
 
 use super::{Decision, Relation, RelationKind, ResourceAttributes};
 
@@ -51,6 +57,7 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
     let subresource = asked.subresource.as_deref();
     match (&*asked.group, &*asked.resource) {
         ("", "secrets") => read_related(node, verb, RelationKind::Secret, asked),
+        ("", "configmaps") if verb == "get" && subresource.is_none() && is_cluster_config(asked) => Decision::Allow,
         ("", "configmaps") => read_related(node, verb, RelationKind::ConfigMap, asked),
         ("", "persistentvolumeclaims") => read_related(node, verb, RelationKind::Claim, asked),
         ("", "persistentvolumes") if subresource.is_some() => Decision::no("cannot get subresource"),
@@ -86,6 +93,10 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
             Decision::of(subresource.is_none() && listed)
         }
     }
+}
+
+fn is_cluster_config(asked: &ResourceAttributes<'_>) -> bool {
+    (asked.namespace(), asked.name()) == (cluster_config::NAMESPACE, cluster_config::NAME)
 }
 
 fn related(node: &str, kind: RelationKind, asked: &ResourceAttributes<'_>) -> Decision {

@@ -95,9 +95,9 @@ fn local_path() -> Value {
     json!({
         "kind": "StorageClass", "apiVersion": "storage.k8s.io/v1",
         "metadata": {
-            "name": "local-path", "annotations": { "storageclass.kubernetes.io/is-default-class": "true" },
+            "name": "local-path", "annotations": { (mainstay_api::wellknown::kubernetes::DEFAULT_STORAGE_CLASS): "true" },
         },
-        "provisioner": "mainstay.dev/local-path",
+        "provisioner": mainstay_api::wellknown::mainstay::LOCAL_PATH,
         "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer",
     })
 }

@@ -180,7 +180,7 @@ fn slice(servers: &[SocketAddr]) -> Value {
     json!({
         "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
         "metadata": {
-            "name": "kubernetes", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" },
+            "name": "kubernetes", "namespace": "default", "labels": { (mainstay_api::wellknown::kubernetes::SERVICE_NAME): "kubernetes" },
         },
         "addressType": if six { "IPv6" } else { "IPv4" },
         "endpoints": endpoints,
@@ -197,7 +197,7 @@ fn endpoints(servers: &[SocketAddr]) -> Value {
         "kind": "Endpoints", "apiVersion": "v1",
         "metadata": {
             "name": "kubernetes", "namespace": "default",
-            "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" },
+            "labels": { (mainstay_api::wellknown::kubernetes::SKIP_MIRROR): "true" },
         },
     });
     if !servers.is_empty() {

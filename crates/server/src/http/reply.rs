@@ -116,7 +116,7 @@ pub fn encoded(code: StatusCode, encoding: Encoding, value: &Value) -> Response 
     match encoding {
         Encoding::Json => json(code, value),
         Encoding::Yaml => {
-            let text = serde_saphyr::to_string(value).unwrap_or_default();
+            let text = mainstay_api::encode::to_yaml(value);
             with_media_type(code, "application/yaml", Body::full(text))
         }
     }

@@ -181,7 +181,7 @@ impl Pki {
             } }],
             "contexts": [{ "name": "mainstay", "context": { "cluster": "mainstay", "user": "mainstay-admin" } }],
         });
-        serde_saphyr::to_string(&config).unwrap_or_default()
+        mainstay_api::encode::to_yaml(&config)
     }
 }
 
@@ -235,6 +235,21 @@ mod tests {
         assert_eq!(first.ca, second.ca);
         assert_eq!(first.serving.validity(), second.serving.validity());
         assert_eq!(before, files_of(dir.path()));
+    }
+
+    #[test]
+    fn the_kubeconfig_has_each_certificate_on_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(dir.path(), &names(&["localhost"])).unwrap();
+        let config = pki.kubeconfig("https://localhost:6443");
+        for (field, text) in [
+            ("certificate-authority-data", &pki.ca),
+            ("client-certificate-data", &pki.admin.certificate),
+            ("client-key-data", &pki.admin.key),
+        ] {
+            let line = format!("{field}: {}", BASE64_STANDARD.encode(text));
+            assert!(config.lines().any(|written| written.trim() == line), "{field} in\n{config}");
+        }
     }
 
     #[test]

@@ -9,9 +9,9 @@ use super::set_condition;
 use crate::objects::metadata;
 
 /// The annotation that says who refused last, for whoever places the pod again.
-pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
+pub const REFUSED_BY: &str = mainstay_api::wellknown::mainstay::REFUSED_BY;
 /// Annotations about host ports, which were those of that machine.
-const PORTS: [&str; 2] = ["k8s.mesosphere.io/port_", "k8s.mesosphere.io/portName_"];
+const PORTS: [&str; 2] = [mainstay_api::wellknown::mainstay::ASSIGNED_HOST_PORT, "k8s.mesosphere.io/portName_"];
 
 /// What a node says about a pod that it refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

@@ -135,7 +135,7 @@ fn grace_period(d: &Descriptor, old: &Value, options: &Options) -> i64 {
         return 0;
     }
     let unplaced = old["spec"]["nodeName"].as_str().is_none_or(str::is_empty);
-    let finished = matches!(old["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let finished = old["status"]["phase"].as_str().is_some_and(mainstay_api::pod::is_terminal_phase);
     if unplaced || finished {
         return 0;
     }

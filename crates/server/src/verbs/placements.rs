@@ -112,7 +112,8 @@ pub async fn bind_all(api: &Api, body: &Bytes, dry_run: bool) -> ApiResult<Respo
     }
     let settled = list.items.iter().zip(prepared).map(|(item, prepared)| batch.commit(item, prepared));
     let items = join_all(settled).await.into_iter().map(ItemResult::from_result).collect();
-    let answer = ResultList { kind: "PlacementResultList", api_version: "mainstay.dev/v1", items };
+    let answer =
+        ResultList { kind: "PlacementResultList", api_version: mainstay_api::wellknown::mainstay::API_VERSION, items };
     let bytes = serde_json::to_vec(&answer).map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(reply::json_bytes(StatusCode::OK, bytes))
 }

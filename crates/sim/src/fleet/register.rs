@@ -98,7 +98,7 @@ async fn create_node_and_lease(client: &Client, node: Value, name: &str) -> Resu
     };
     let lease = json!({
         "kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
-        "metadata": { "name": name, "namespace": "kube-node-lease" },
+        "metadata": { "name": name, "namespace": mainstay_api::wellknown::namespace::NODE_LEASES },
         "spec": { "holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": micro_time(Timestamp::now()) },
     });
     match requests::call(client, Method::POST, LEASES, JSON, lease.to_string().into()).await {

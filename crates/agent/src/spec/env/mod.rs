@@ -99,7 +99,8 @@ fn known<K>(answer: Result<Arc<K>, Lack>) -> Result<Option<Arc<K>>, ConfigError>
 }
 
 fn is_static(pod: &Pod) -> bool {
-    let source = pod.metadata.annotations.as_ref().and_then(|all| all.get("kubernetes.io/config.source"));
+    let source =
+        pod.metadata.annotations.as_ref().and_then(|all| all.get(mainstay_api::wellknown::kubernetes::POD_SOURCE));
     source.is_some_and(|source| source != "api")
 }
 

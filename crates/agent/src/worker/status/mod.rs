@@ -85,9 +85,7 @@ pub fn whole_second(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-pub fn is_terminal(phase: &str) -> bool {
-    matches!(phase, "Succeeded" | "Failed")
-}
+pub use mainstay_api::pod::is_terminal_phase as is_terminal;
 
 /// The statuses of a pod's containers, in the order of its spec.
 pub struct Lists {

@@ -16,10 +16,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::{
-    api::{core::v1::Node, discovery::v1::EndpointSlice},
-    apimachinery::pkg::apis::meta::v1::Time,
-};
+use k8s_openapi::{api::discovery::v1::EndpointSlice, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -35,7 +32,7 @@ use crate::{
 };
 use watermark::Watermark;
 
-pub const DRAINED: &str = "mainstay.dev/Drained";
+pub const DRAINED: &str = mainstay_api::wellknown::mainstay::DRAINED_CONDITION;
 const REASON: &str = "RemovedFromAllNodes";
 /// Tables live in the server's memory. After a start, nodes have this long to say theirs again.
 const SETTLING: SignedDuration = SignedDuration::from_secs(5);
@@ -100,15 +97,10 @@ fn keep_watermark(shared: &Arc<ServiceContext>, watermark: &Arc<Mutex<Watermark>
         move |change| {
             let Some(shared) = shared.upgrade() else { return };
             let mut watermark = watermark.lock();
-            let ready = shared.caches().nodes.get(change.key).is_some_and(|node| is_ready(&node));
+            let ready = shared.caches().nodes.get(change.key).is_some_and(|node| mainstay_api::node::is_ready(&node));
             watermark.put_node(&change.key.name, ready).into_iter().for_each(|key| queue.add(key));
         }
     });
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn is_drained(pod: &Pod) -> bool {

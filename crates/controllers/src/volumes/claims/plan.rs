@@ -243,8 +243,7 @@ pub fn uses(pod: &Pod, claim: &str) -> bool {
 /// Placed on a node, and not over.
 fn is_running(pod: &Pod) -> bool {
     let placed = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    placed && !matches!(phase, Some("Succeeded" | "Failed"))
+    placed && !mainstay_api::pod::is_finished(pod)
 }
 
 /// The node that the volume must be reached from: the oldest pod's, unless a scheduler has chosen.

@@ -1,7 +1,10 @@
 //! Whether a daemon pod belongs on a node: by name, labels and taints, not by room. Pure.
 
 use k8s_openapi::api::core::v1::{Affinity, Node, PodSpec, Toleration};
-use mainstay_api::matching::{Effect, repels, suits};
+use mainstay_api::{
+    matching::{Effect, repels, suits},
+    wellknown::taint,
+};
 use serde_json::{Value, json};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,15 +42,15 @@ impl<'t> Demands<'t> {
 
 /// What the pods of every DaemonSet tolerate: a node in trouble is no reason to leave it.
 const TOLERATED: [(&str, &str); 6] = [
-    ("node.kubernetes.io/not-ready", "NoExecute"),
-    ("node.kubernetes.io/unreachable", "NoExecute"),
-    ("node.kubernetes.io/disk-pressure", "NoSchedule"),
-    ("node.kubernetes.io/memory-pressure", "NoSchedule"),
-    ("node.kubernetes.io/pid-pressure", "NoSchedule"),
-    ("node.kubernetes.io/unschedulable", "NoSchedule"),
+    (taint::NOT_READY, "NoExecute"),
+    (taint::UNREACHABLE, "NoExecute"),
+    (taint::DISK_PRESSURE, "NoSchedule"),
+    (taint::MEMORY_PRESSURE, "NoSchedule"),
+    (taint::PID_PRESSURE, "NoSchedule"),
+    (taint::UNSCHEDULABLE, "NoSchedule"),
 ];
 /// And those that bring no network of their own.
-const TOLERATED_BY_HOSTS: (&str, &str) = ("node.kubernetes.io/network-unavailable", "NoSchedule");
+const TOLERATED_BY_HOSTS: (&str, &str) = (taint::NETWORK_UNAVAILABLE, "NoSchedule");
 
 /// The template's tolerations and those that follow.
 pub fn tolerations(spec: &PodSpec) -> Vec<Toleration> {

@@ -17,7 +17,7 @@ use crate::{objects::deployment::Status, runtime::Plan};
 
 /// Annotations of a Deployment that are about itself only.
 const OWN: [&str; 6] = [
-    "kubectl.kubernetes.io/last-applied-configuration",
+    mainstay_api::wellknown::kubernetes::LAST_APPLIED,
     "deprecated.deployment.rollback.to",
     REVISION,
     REVISION_HISTORY,

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use crate::objects::pod::Pod;
 
-const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+const COST: &str = mainstay_api::wellknown::kubernetes::POD_DELETION_COST;
 
 /// How many related pods each node has.
 pub type Crowd = HashMap<String, usize>;

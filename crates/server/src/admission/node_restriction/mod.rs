@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// On a volume: its directory on the node exists.
-const ON_DISK: &str = "mainstay.dev/local-path";
+const ON_DISK: &str = mainstay_api::wellknown::mainstay::LOCAL_PATH;
 
 /// Why a write is forbidden.
 type Verdict = Result<(), String>;

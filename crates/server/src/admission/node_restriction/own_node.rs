@@ -8,15 +8,15 @@ use crate::objects::guaranteed_update::Part;
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
 /// Labels in Kubernetes' own name spaces that a node may give itself.
 const OWN_LABELS: [&str; 13] = [
-    "kubernetes.io/hostname",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
+    mainstay_api::wellknown::kubernetes::HOSTNAME,
+    mainstay_api::wellknown::kubernetes::ZONE,
+    mainstay_api::wellknown::kubernetes::REGION,
     "failure-domain.beta.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region",
-    "node.kubernetes.io/instance-type",
+    mainstay_api::wellknown::kubernetes::INSTANCE_TYPE,
     "beta.kubernetes.io/instance-type",
-    "kubernetes.io/os",
-    "kubernetes.io/arch",
+    mainstay_api::wellknown::kubernetes::OS,
+    mainstay_api::wellknown::kubernetes::ARCH,
     "beta.kubernetes.io/os",
     "beta.kubernetes.io/arch",
     "kubernetes.io/role",

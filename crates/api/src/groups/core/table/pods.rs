@@ -81,7 +81,7 @@ fn summary(pod: &Value) -> Summary {
     if deleting(pod) {
         if text(pod, "/status/reason") == "NodeLost" {
             summary.word = "Unknown".to_owned();
-        } else if !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed") {
+        } else if !crate::pod::is_terminal_phase(text(pod, "/status/phase")) {
             summary.word = "Terminating".to_owned();
         }
     }
