@@ -27,7 +27,7 @@ fn stops_with_everyone_connected(signal: &str) {
     halfway.send(b"GET /livez HTTP/1.1\r\n").expect("send");
     let asked = Instant::now();
     server.signal(signal);
-    let status = server.ended_within(Duration::from_secs(10));
+    let status = server.wait();
     let took = asked.elapsed();
     assert_eq!(status.code(), Some(0), "{}", server.said());
     assert!(took < Duration::from_secs(2), "took {took:?}");
@@ -57,7 +57,7 @@ fn a_watcher_that_does_not_read_does_not_keep_it_from_stopping() {
     }
     let asked = Instant::now();
     server.signal("TERM");
-    assert_eq!(server.ended_within(Duration::from_secs(10)).code(), Some(0));
+    assert_eq!(server.wait().code(), Some(0));
     assert!(asked.elapsed() < Duration::from_secs(2), "took {:?}", asked.elapsed());
 }
 
@@ -73,7 +73,7 @@ fn requests_under_way_are_finished_before_it_stops() {
     crate::harness::eventually("it listens no more", || TcpStream::connect(server.address()).err());
     wire.send(body.as_bytes()).expect("send the body");
     assert_eq!(wire.answer(false).expect("an answer").code, 201);
-    assert_eq!(server.ended_within(Duration::from_secs(10)).code(), Some(0));
+    assert_eq!(server.wait().code(), Some(0));
     server.start_again();
     server.client().get(&format!("{CONFIG_MAPS}/finished")).granted();
 }
@@ -90,7 +90,7 @@ fn the_next_start_continues_where_it_was() {
     };
     let before = files(&server);
     server.signal("TERM");
-    assert_eq!(server.ended_within(Duration::from_secs(10)).code(), Some(0));
+    assert_eq!(server.wait().code(), Some(0));
     server.start_again();
     assert_eq!(files(&server), before);
     // The same client: address, CA and certificate still hold.
