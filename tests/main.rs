@@ -23,6 +23,7 @@ mod kubectl_get;
 mod kubectl_pods;
 mod lifecycle;
 mod machines;
+mod moves;
 mod node_confinement;
 mod offers;
 mod other_users;
