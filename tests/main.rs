@@ -7,6 +7,7 @@ mod harness;
 
 mod api_from_pods;
 mod columns;
+mod containerd_lifecycle;
 mod examples;
 mod faults;
 mod full_disk;
