@@ -4,11 +4,12 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
-    process::{Command, Stdio},
+    process::Command,
     time::Duration,
 };
 
 use mainstay_api::quantity::Quantity;
+use mainstay_testing::Daemon;
 use serde_json::{Value, json};
 
 use crate::{
@@ -202,9 +203,7 @@ fn who_stops_offers_nothing() {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_mainstay"));
     agent.args(["agent", "--server", cluster.url(), "--token", &token, "--node-name", "m", "--agent-port", "0"]);
     agent.args(["--evict-disk", "0", "--offer-ttl", "60", "--host-ports", "none", "--data-dir"]).arg(&data);
-    let log = fs::File::create(cluster.home().join("agent.log")).expect("make a log file");
-    agent.stdin(Stdio::null()).stdout(log.try_clone().expect("share the log")).stderr(log);
-    let mut agent = agent.spawn().expect("start the agent");
+    let mut agent = Daemon::spawn(agent, &cluster.home().join("agent.log"));
     let offers = || {
         let mut kubectl = Command::new(tool("bin/kubectl-1.32"));
         kubectl.arg("--kubeconfig").arg(cluster.kubeconfig()).args(["get", "offers"]).env("HOME", cluster.home());
@@ -212,9 +211,8 @@ fn who_stops_offers_nothing() {
     };
     let shown = eventually("it offers", || Some(offers()).filter(|shown| shown.contains("60s")));
     assert!(shown.contains("<none>"), "{shown}");
-    let asked = Command::new("kill").arg(agent.id().to_string()).status().expect("run kill");
-    assert!(asked.success());
-    eventually("the agent ends", || agent.try_wait().expect("ask for its state"));
+    agent.signal("TERM");
+    agent.wait();
     assert_eq!(offers(), "", "its offer would have been good for a minute");
     let down = Command::new(env!("CARGO_BIN_EXE_mainstay")).arg("down").arg("--data-dir").arg(&data).output();
     assert!(down.expect("run down").status.success());

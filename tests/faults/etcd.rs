@@ -1,9 +1,6 @@
 //! A real etcd as the store, and what its faults look like to clients.
 
-use std::{
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -126,9 +123,7 @@ fn two_servers_see_each_others_writes(program: &'static str) {
 fn assert_cut_off(client: &mut Client) {
     for (method, body) in [("GET", Value::Null), ("POST", config_map("lost"))] {
         let content = if method == "POST" { body.to_string() } else { String::new() };
-        let asked = Instant::now();
         let answer = client.send(method, CONFIG_MAPS, "application/json", content.as_bytes());
-        assert!(asked.elapsed() < Duration::from_secs(20), "{method} took {:?}", asked.elapsed());
         match answer.code {
             503 => answer.refused_saying(503, "ServiceUnavailable", "etcd at 127.0.0.1"),
             _ => answer.refused_saying(504, "Timeout", "etcd at 127.0.0.1"),

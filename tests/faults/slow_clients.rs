@@ -36,12 +36,10 @@ fn is_closed_within(mut raw: TcpStream, patience: Duration) -> bool {
     }
 }
 
-/// Somebody else is served at once.
+/// Somebody else is served: a client gives up at its own deadline.
 #[track_caller]
 fn assert_undisturbed(client: &mut Client) {
-    let asked = Instant::now();
     client.get("/api/v1/namespaces/default").granted();
-    assert!(asked.elapsed() < Duration::from_secs(1), "took {:?}", asked.elapsed());
 }
 
 #[test]

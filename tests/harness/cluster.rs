@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -11,22 +11,19 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use mainstay_testing::Daemon;
 use tempfile::TempDir;
 
 use super::{
     PATIENCE, SmallDisk,
     command::{Output, run},
-    eventually,
 };
 
 /// What most people have.
 const UMASK: &str = "0022";
 
-/// How much of the server's log a failing test shows.
-const TAIL: usize = 40;
-
 pub struct Cluster {
-    server: Child,
+    server: Daemon,
     /// Before the directory, which cannot be removed while it is mounted.
     disk: Option<SmallDisk>,
     dir: TempDir,
@@ -90,34 +87,19 @@ impl Cluster {
             fs::create_dir(&data).expect("make a directory");
             SmallDisk::mount(&data, size)
         });
-        let server = launch(parts, umask, dir.path(), "127.0.0.1:0", &flags);
-        let mut cluster = Self { server, disk, dir, url: String::new(), parts, flags, umask };
-        cluster.url = cluster.announced();
-        cluster
+        let mut server = launch(parts, umask, dir.path(), "127.0.0.1:0", &flags);
+        let url = server.wait_until_it_serves();
+        Self { server, disk, dir, url, parts, flags, umask }
     }
 
     pub fn data_dir(&self) -> PathBuf {
         self.dir.path().join("data")
     }
 
-    /// Waits until the server answers and returns where.
-    fn announced(&mut self) -> String {
-        // Once it says so it is bound and bootstrapped: a connection made now will be answered.
-        eventually("the server says where it listens", || {
-            if let Some(status) = self.server.try_wait().expect("ask for the server's state") {
-                panic!("the server ended with {status}:\n{}", self.log());
-            }
-            let said = self.log();
-            said.contains("Ctrl-C").then_some(())?;
-            said.lines().find_map(|line| line.trim().strip_prefix("API")).map(|url| url.trim().to_owned())
-        })
-    }
-
     /// Ends the server as a power cut would.
     #[track_caller]
     pub fn kill(&mut self) {
-        self.server.kill().expect("kill the server");
-        self.server.wait().expect("wait for the server's end");
+        self.server.kill();
     }
 
     /// Starts the server again, on the same data and the same port.
@@ -125,7 +107,7 @@ impl Cluster {
     pub fn start_again(&mut self) {
         let address = self.url.trim_start_matches("https://").to_owned();
         self.server = launch(self.parts, self.umask, self.dir.path(), &address, &self.flags);
-        self.url = self.announced();
+        self.url = self.server.wait_until_it_serves();
     }
 
     /// From its next start on, this flag has this value.
@@ -138,9 +120,8 @@ impl Cluster {
     /// Asks the server to end, and returns how it did.
     #[track_caller]
     pub fn terminate(&mut self) -> ExitStatus {
-        let asked = Command::new("kill").arg(self.server.id().to_string()).status().expect("run kill");
-        assert!(asked.success(), "{asked}");
-        eventually("the server ends", || self.server.try_wait().expect("ask for the server's state"))
+        self.server.signal("TERM");
+        self.server.wait()
     }
 
     /// Runs another command of the binary on this cluster's data.
@@ -200,7 +181,7 @@ impl Cluster {
 
     /// What the server printed.
     pub fn log(&self) -> String {
-        fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
+        self.server.log()
     }
 }
 
@@ -218,43 +199,29 @@ fn machine_flags() -> Vec<String> {
     flags.map(str::to_owned).to_vec()
 }
 
-fn launch(parts: Parts, umask: &str, dir: &Path, listen: &str, flags: &[String]) -> Child {
-    let log = fs::File::create(dir.join("server.log")).expect("make a log file");
-    let command = match parts {
+fn launch(parts: Parts, umask: &str, dir: &Path, listen: &str, flags: &[String]) -> Daemon {
+    let parts = match parts {
         Parts::Server => "server",
         Parts::ServerAndAgent => "up",
     };
-    Command::new("sh")
+    let mut command = Command::new("sh");
+    command
         .args(["-c", "umask \"$0\"; exec \"$@\"", umask, env!("CARGO_BIN_EXE_mainstay")])
-        .args([command, "--listen", listen, "--data-dir"])
+        .args([parts, "--listen", listen, "--data-dir"])
         .arg(dir.join("data"))
-        .args(flags)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .stderr(log.try_clone().expect("share the log file"))
-        .stdout(log)
-        .spawn()
-        .expect("start the server")
+        .args(flags);
+    Daemon::spawn(command, &dir.join("server.log"))
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let ended = self.server.try_wait().ok().flatten();
-        let _ = self.server.kill();
-        let _ = self.server.wait();
+        if self.server.exit_status().is_none() {
+            self.server.kill();
+        }
         if self.parts == Parts::ServerAndAgent {
             let mut down = Command::new(env!("CARGO_BIN_EXE_mainstay"));
             let down = down.arg("down").arg("--data-dir").arg(self.data_dir()).stdout(Stdio::null()).status();
             assert!(std::thread::panicking() || down.is_ok_and(|status| status.success()), "mainstay down failed");
-        }
-        if std::thread::panicking() {
-            if let Some(status) = ended {
-                eprintln!("the server ended by itself with {status}");
-            }
-            let log = self.log();
-            let lines: Vec<&str> = log.lines().collect();
-            eprintln!("the server's log ends with:");
-            lines[lines.len().saturating_sub(TAIL)..].iter().for_each(|line| eprintln!("  {line}"));
         }
     }
 }

@@ -6,11 +6,12 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
+use mainstay_testing::Daemon;
 use tempfile::TempDir;
 
 use super::{
@@ -26,8 +27,6 @@ pub const SERVER: &str = "server";
 /// Another server on the same etcd, with an address of its own.
 pub const SECOND: &str = "second";
 const SECOND_ADDRESS: &str = "198.51.100.101";
-/// How much of each log a failing test shows.
-const TAIL: usize = 60;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -41,7 +40,7 @@ pub struct Machines {
     token: String,
     /// Which server kubectl asks.
     asked: &'static str,
-    running: BTreeMap<String, Child>,
+    running: BTreeMap<String, Daemon>,
 }
 
 #[track_caller]
@@ -221,24 +220,19 @@ impl Machines {
 
     #[track_caller]
     fn start(&mut self, machine: &str, arguments: &[&str]) {
-        let path = self.dir.path().join(format!("{machine}.log"));
-        let log = fs::OpenOptions::new().create(true).append(true).open(path).expect("open a log file");
-        let mut command = self.mainstay(machine, arguments);
-        command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(log.try_clone().expect("share the log")).stderr(log);
-        self.running.insert(machine.to_owned(), command.spawn().expect("start it"));
+        let (command, log) = (self.mainstay(machine, arguments), self.dir.path().join(format!("{machine}.log")));
+        self.running.insert(machine.to_owned(), Daemon::spawn_with_log_of_before(command, &log));
     }
 
     /// The process of a machine's agent, or of the server.
     pub fn pid(&self, machine: &str) -> u32 {
-        self.running[machine].id()
+        self.running[machine].pid()
     }
 
     /// `kill -9` of a machine's agent.
     #[track_caller]
     pub fn kill(&mut self, machine: &str) {
-        let mut child = self.running.remove(machine).expect("it runs");
-        child.kill().expect("kill it");
-        child.wait().expect("wait for its end");
+        self.running.remove(machine).expect("it runs").kill();
     }
 
     #[track_caller]
@@ -276,8 +270,8 @@ impl Machines {
     #[track_caller]
     pub fn down(&mut self, machine: &str) {
         run(self.mainstay(machine, &["down"]), "mainstay down", "", PATIENCE).ok();
-        if let Some(mut child) = self.running.remove(machine) {
-            child.wait().expect("wait for its end");
+        if let Some(mut daemon) = self.running.remove(machine) {
+            daemon.wait();
         }
     }
 
@@ -317,16 +311,8 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        for child in self.running.values_mut() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.running.clear(); // kills them
         for machine in self.names.iter().map(String::as_str).chain([SECOND, SERVER]) {
-            if std::thread::panicking() {
-                let log = self.log(machine);
-                let lines: Vec<&str> = log.lines().collect();
-                eprintln!("{machine}:\n{}", lines[lines.len().saturating_sub(TAIL)..].join("\n"));
-            }
             if self.data(machine).exists() {
                 let _ = self.mainstay(machine, &["down"]).stdout(Stdio::null()).status();
             }

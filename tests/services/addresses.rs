@@ -1,10 +1,10 @@
 //! Addresses of Services, called from everywhere.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::lab::{Lab, curl, now, program, set};
+use super::lab::{Lab, curl, program, set};
 use crate::harness::{eventually, machines::OUTSIDE};
 
 /// The pods that answered, and the clients that they saw.
@@ -167,10 +167,6 @@ fn datagrams_from_one_port_go_to_the_pod_that_replaced_another() {
     let last = || lab.requests("calls").pop().and_then(|call| call.answer.ok());
     eventually("it answers", || (last().as_ref() == Some(&first)).then_some(()));
     lab.kubectl(&format!("delete pod {first}"));
-    let deleted = now();
     let second = lab.serves("echo", 1).remove(0);
-    let ready = now();
     eventually("the other one answers", || (last().as_ref() == Some(&second)).then_some(()));
-    let took = now() - ready;
-    assert!(took < Duration::from_secs(5).as_secs_f64(), "{took} s after it was ready, {} s after", now() - deleted);
 }

@@ -1,17 +1,15 @@
 //! One NATS with fifty dependents, whose only pod is killed.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use serde::Deserialize;
 use serde_json::json;
 
-use super::lab::{Lab, now, set, signal};
+use super::lab::{Lab, set, signal};
 use crate::harness::{eventually, host, tool};
 
 const PODS: usize = 5;
 const DEPENDENTS: usize = 50;
-/// So soon after the replacement is ready all have found it.
-const SOON: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Deserialize)]
 struct Dependent {
@@ -60,9 +58,7 @@ fn fifty_dependents_of_one_nats_outlive_its_only_pod_and_find_the_next_at_the_sa
     // The pod is deleted: another takes its place, at the same address.
     lab.kubectl(&format!("delete pod {nats} --wait=false"));
     let next = eventually("another takes its place", || lab.ready_pods("nats").into_iter().find(|pod| *pod != nats));
-    let ready = now();
     all_hear(&lab, 1);
-    assert!(now() - ready < SOON.as_secs_f64(), "it took them {} s", now() - ready);
 
     // Its process is killed: the same pod comes back.
     let node = lab.value(&format!("pod {next}"), "{.spec.nodeName}");

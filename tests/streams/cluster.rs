@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
@@ -26,6 +26,8 @@ use mainstay_server::{
     settings::Settings,
 };
 use mainstay_store::memory::Memory;
+use mainstay_testing::eventually;
+pub use mainstay_testing::tool;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -247,13 +249,13 @@ impl Begun {
     /// Waits until it has printed this.
     #[track_caller]
     pub fn prints(&self, wanted: &str) -> String {
-        eventually(|| self.output().contains(wanted).then(|| self.output()), || self.output())
+        eventually(&format!("it prints {wanted:?}"), || Some(self.output()).filter(|output| output.contains(wanted)))
     }
 
     /// Waits until it ends by itself.
     #[track_caller]
     pub fn ends(mut self) -> (i32, String) {
-        let code = eventually(|| self.child.try_wait().unwrap(), || "it does not end".to_owned());
+        let code = eventually("it ends", || self.child.try_wait().unwrap());
         (code.code().unwrap_or(-1), self.output())
     }
 }
@@ -262,28 +264,10 @@ impl Drop for Begun {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-#[track_caller]
-pub fn eventually<T>(mut look: impl FnMut() -> Option<T>, otherwise: impl Fn() -> String) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
+        if std::thread::panicking() {
+            eprintln!("it printed:\n{}", self.output());
         }
-        assert!(Instant::now() < deadline, "waited in vain: {}", otherwise());
-        std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-#[track_caller]
-pub fn tool(name: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate is two levels down");
-    let tools = std::env::var_os("MAINSTAY_TOOLS").map_or_else(|| root.join(".tools"), PathBuf::from);
-    let path = tools.join(name);
-    assert!(path.exists(), "{} is missing: run tools/test-deps", path.display());
-    path
 }
 
 async fn serve(home: &Path, logs: &Path, runtime: Arc<Processes>, pods: Arc<Pods>, stop: &CancellationToken) -> Client {

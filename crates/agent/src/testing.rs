@@ -1,7 +1,6 @@
-//! What several tests need: an API within the test's process, settings of an agent, waiting for a condition.
+//! What several tests need: an API within the test's process, settings of an agent.
 
 use std::{
-    future::Future,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,32 +8,15 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{
-    Api, Client,
-    api::{ObjectMeta, PostParams},
-};
-use mainstay_api::registry::Registry;
-use mainstay_server::{api, client, handler::Handler};
-use mainstay_store::Memory;
-use tokio_util::sync::CancellationToken;
+use kube::Client;
+use mainstay_testing::TestApi;
+pub use mainstay_testing::until;
 
 use crate::settings::{Eviction, Network, Reserved, Settings};
 
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// A client of a new API that has these namespaces.
 pub async fn api(namespaces: &[&str]) -> Client {
-    let api =
-        api::Api::new(Registry::builtin(), Arc::new(Memory::new()), mainstay_server::settings::Settings::default());
-    let handler = Arc::new(Handler::new(api, CancellationToken::new()));
-    let client = client::internal(handler, "test");
-    for name in namespaces {
-        let metadata = ObjectMeta { name: Some((*name).to_owned()), ..ObjectMeta::default() };
-        let namespace = Namespace { metadata, ..Namespace::default() };
-        Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("create a namespace");
-    }
-    client
+    TestApi::start(namespaces).await.client("test")
 }
 
 /// A client that can be cut off: from then on its calls are never answered.
@@ -78,14 +60,4 @@ pub fn settings() -> Settings {
         heartbeat: Duration::from_secs(10),
         status_interval: Duration::from_secs(300),
     }
-}
-
-/// Waits for a condition, a bounded time.
-pub async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "waited in vain until {what}");
 }

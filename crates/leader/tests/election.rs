@@ -2,11 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::PostParams};
 use mainstay_leader::{LeaderElectionConfig, run_while_leading};
-use mainstay_server::{api, client, handler::Handler, settings::Settings};
-use mainstay_store::Memory;
+use mainstay_testing::{TestApi, until};
 use parking_lot::Mutex;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -14,14 +13,8 @@ use tokio_util::sync::CancellationToken;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn start_api() -> (Client, CancellationToken) {
-    let stop = CancellationToken::new();
-    let registry = mainstay_api::registry::Registry::builtin();
-    let api = api::Api::new(registry, Arc::new(Memory::new()), Settings::default());
-    let client = client::internal(Arc::new(Handler::new(api, stop.clone())), "test");
-    let mut namespace = Namespace::default();
-    namespace.metadata.name = Some("kube-system".to_owned());
-    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("create a namespace");
-    (client, stop)
+    let api = TestApi::start(&["kube-system"]).await;
+    (api.client("test"), api.stop)
 }
 
 #[derive(Debug, Default)]
@@ -58,12 +51,7 @@ impl ExclusiveTask {
     }
 
     async fn wait_until(&self, what: &str, holds: impl Fn(&Leaders) -> bool) {
-        let wait = async {
-            while !holds(&self.0.lock()) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        assert!(timeout(TIMEOUT, wait).await.is_ok(), "timed out waiting until {what}: {:?}", self.0.lock());
+        until(what, async || holds(&self.0.lock())).await;
     }
 }
 

@@ -14,9 +14,10 @@ use mainstay_network::services::{
     Drift,
     frontend::{BackendPool, WithoutBackends},
 };
+use mainstay_testing::eventually;
 use netns::{
     Netns, PATIENCE,
-    services::{EchoReply, MACHINE, SERVICE, TestCluster, command, connect, pool, read, tcp, udp},
+    services::{EchoReply, MACHINE, SERVICE, TestCluster, command, connect, exchange, pool, read, serve, tcp, udp},
 };
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -181,4 +182,46 @@ fn the_ct_timeout_follows_the_sysctl() {
     let left: u32 = limit.split_whitespace().nth(4).unwrap().parse().unwrap();
     assert!((4_000..=4_242).contains(&left), "{limit}");
     drop(open);
+}
+
+/// The rules outlive the agent, which serves DNS.
+#[test]
+fn while_no_agent_runs_dns_clients_receive_no_error_and_repeat_their_query() {
+    let world = TestCluster::new(1);
+    world.rules.replace(&world.machine, []);
+    let dns = Ipv4Addr::new(10, 96, 0, 10);
+    command(&world.machine, &format!("ip address add {dns}/32 dev lo"));
+    let clients = [&world.pods[0], &world.machine];
+    let sockets = clients.map(|client| {
+        client.run(move || {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.connect((dns, 53)).unwrap();
+            socket.send(b"query").unwrap();
+            socket
+        })
+    });
+    let connecting = clients.map(|client| spawn_client(client, SocketAddrV4::new(dns, 53)));
+    // Both kinds of queries have arrived at a machine on which nobody listens.
+    let counted = |protocol: &str, name: &str| {
+        let counters = command(&world.machine, "cat /proc/net/snmp");
+        let mut rows = counters.lines().filter_map(|line| line.strip_prefix(protocol));
+        let [names, values] = [rows.next(), rows.next()].map(|row| row.expect("names, then values").split_whitespace());
+        let (_, value) = names.zip(values).find(|(own, _)| *own == name).expect("a counter of this name");
+        value.parse::<u32>().expect("a number")
+    };
+    eventually("queries are dropped", || counted("Udp:", "NoPorts") >= 2 && counted("Tcp:", "OutRsts") >= 2);
+    // Nobody else at that address is spared the error.
+    for client in clients {
+        assert_eq!(client.ask_udp(dns, 54).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(client.ask_tcp(dns, 54).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    }
+    serve(&world.machine, dns, 53);
+    for socket in sockets {
+        assert_eq!(exchange(&socket).expect("an error was received").by, dns);
+    }
+    for connecting in connecting {
+        assert_eq!(connecting.join().unwrap().expect("the SYN was refused").by, dns);
+    }
+    command(&world.machine, "nft list ruleset");
+    assert_eq!(world.rules.reconcile(&world.machine), Drift::default());
 }

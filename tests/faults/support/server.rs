@@ -4,10 +4,10 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
+    process::{Command, ExitStatus},
 };
 
+use mainstay_testing::Daemon;
 use tempfile::TempDir;
 
 use super::{Authority, Client, Identity};
@@ -30,7 +30,7 @@ pub fn mainstay(args: &[&str]) -> Output {
 }
 
 pub struct Server {
-    child: Child,
+    daemon: Daemon,
     data: PathBuf,
     flags: Vec<String>,
     address: SocketAddr,
@@ -58,70 +58,49 @@ impl Server {
         let log = data_dir();
         let flags: Vec<String> = flags.iter().map(|f| (*f).to_owned()).collect();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let child = launch(data, address, &flags, log.path());
-        let mut server = Self { child, data: data.to_owned(), flags, address, log, _data: None };
-        server.await_start();
+        let daemon = launch(data, address, &flags, log.path());
+        let mut server = Self { daemon, data: data.to_owned(), flags, address, log, _data: None };
+        server.wait_until_it_serves();
         server
     }
 
     #[track_caller]
-    fn await_start(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let said = self.said();
-            if said.contains("Ctrl-C") {
-                let url = said.lines().find_map(|line| line.trim().strip_prefix("API")).expect("an address").trim();
-                self.address = url.trim_start_matches("https://").parse().expect("an address");
-                return;
-            }
-            if let Some(status) = self.child.try_wait().expect("ask for the server's state") {
-                panic!("the server ended with {status}:\n{said}");
-            }
-            assert!(Instant::now() < deadline, "the server did not start:\n{said}");
-            std::thread::sleep(Duration::from_millis(3));
-        }
+    fn wait_until_it_serves(&mut self) {
+        let url = self.daemon.wait_until_it_serves();
+        self.address = url.trim_start_matches("https://").parse().expect("an address");
     }
 
     /// Starts it again after its end, on the same data and port.
     #[track_caller]
     pub fn start_again(&mut self) {
-        self.child = launch(&self.data, self.address, &self.flags, self.log.path());
-        self.await_start();
+        self.daemon = launch(&self.data, self.address, &self.flags, self.log.path());
+        self.wait_until_it_serves();
     }
 
     /// Ends it as a power cut would.
     #[track_caller]
     pub fn kill(&mut self) {
-        self.child.kill().expect("kill the server");
-        self.child.wait().expect("wait for the server's end");
+        self.daemon.kill();
     }
 
     #[track_caller]
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status();
-        assert!(status.expect("run kill").success(), "cannot send SIG{name}");
+        self.daemon.signal(name);
     }
 
     /// Waits for it to end by itself.
     #[track_caller]
-    pub fn ended_within(&mut self, patience: Duration) -> ExitStatus {
-        let deadline = Instant::now() + patience;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("ask for the server's state") {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "still running after {patience:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+    pub fn wait(&mut self) -> ExitStatus {
+        self.daemon.wait()
     }
 
     #[track_caller]
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("ask for the server's state").is_none()
+        self.daemon.exit_status().is_none()
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.daemon.pid()
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -134,7 +113,7 @@ impl Server {
 
     /// Everything it printed and logged since its last start.
     pub fn said(&self) -> String {
-        fs::read_to_string(self.log.path().join("server.log")).unwrap_or_default()
+        self.daemon.log()
     }
 
     /// The most memory it ever had, in MiB.
@@ -191,29 +170,8 @@ impl Server {
     }
 }
 
-fn launch(data: &Path, listen: SocketAddr, flags: &[String], log: &Path) -> Child {
-    let log = fs::File::create(log.join("server.log")).expect("make a log file");
-    Command::new(env!("CARGO_BIN_EXE_mainstay"))
-        .args(["server", "--listen", &listen.to_string(), "--data-dir"])
-        .arg(data)
-        .args(flags)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .stderr(log.try_clone().expect("share the log file"))
-        .stdout(log)
-        .spawn()
-        .expect("start the server")
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            let said = self.said();
-            let lines: Vec<&str> = said.lines().collect();
-            eprintln!("the server's log ends with:");
-            lines[lines.len().saturating_sub(40)..].iter().for_each(|line| eprintln!("  {line}"));
-        }
-    }
+fn launch(data: &Path, listen: SocketAddr, flags: &[String], log: &Path) -> Daemon {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+    command.args(["server", "--listen", &listen.to_string(), "--data-dir"]).arg(data).args(flags);
+    Daemon::spawn(command, &log.join("server.log"))
 }

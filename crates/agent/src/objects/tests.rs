@@ -3,6 +3,7 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::json;
 
 use super::{fake::FakeApi, *};
+use crate::testing::until;
 
 const MAPS: &str = "/api/v1/namespaces/ns/configmaps";
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -13,15 +14,6 @@ fn pod(name: &str) -> PodUid {
 
 async fn woken(wake: &Wake) -> BTreeSet<PodUid> {
     tokio::time::timeout(PATIENCE, wake.due()).await.expect("someone is woken")
-}
-
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what}"));
 }
 
 #[tokio::test]

@@ -1,16 +1,15 @@
 //! A whole API with its controllers within the test's process: no sockets, no files.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api, Client,
     api::{DeleteParams, PostParams, PropagationPolicy},
 };
-use mainstay_api::registry::Registry;
 use mainstay_controllers::Settings;
-use mainstay_server::{api, client, handler::Handler, settings};
-use mainstay_store::Memory;
+use mainstay_testing::TestApi;
+pub use mainstay_testing::until;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -30,14 +29,11 @@ impl Cluster {
         let log = tracing_subscriber::EnvFilter::try_from_default_env()
             .unwrap_or_else(|_| "warn,mainstay_controllers=debug".into());
         let _ = tracing_subscriber::fmt().with_env_filter(log).with_test_writer().try_init();
-        let stop = CancellationToken::new();
-        let api = api::Api::new(Registry::builtin(), Arc::new(Memory::new()), settings::Settings::default());
-        let handler = Arc::new(Handler::new(api, stop.clone()));
-        let client = client::internal(handler.clone(), "test");
-        let controllers = client::internal(handler, "controllers");
+        let api = TestApi::start(&[]).await;
         let settings = Settings { root_ca: ROOT_CA.to_owned(), ..Default::default() };
-        let controllers = tokio::spawn(mainstay_controllers::run(controllers, settings, stop.clone()));
-        let cluster = Self { client, stop, controllers };
+        let controllers =
+            tokio::spawn(mainstay_controllers::run(api.client("controllers"), settings, api.stop.clone()));
+        let cluster = Self { client: api.client("test"), stop: api.stop, controllers };
         cluster.namespace("default").await;
         cluster
     }
@@ -103,14 +99,4 @@ pub fn reference(owner: &ConfigMap, block: bool) -> Value {
         "apiVersion": "v1", "kind": "ConfigMap", "name": owner.metadata.name, "uid": owner.metadata.uid,
         "blockOwnerDeletion": block,
     })
-}
-
-/// Waits for a condition, a bounded time.
-pub async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "waited in vain until {what}");
 }

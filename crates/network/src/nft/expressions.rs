@@ -225,9 +225,17 @@ impl Expressions {
     }
 
     pub fn if_icmp_host_unreachable(self, scratch: Register) -> Self {
+        self.if_icmp_unreachable(scratch, ICMP_HOST_UNREACH)
+    }
+
+    pub fn if_icmp_port_unreachable(self, scratch: Register) -> Self {
+        self.if_icmp_unreachable(scratch, ICMP_PORT_UNREACH)
+    }
+
+    fn if_icmp_unreachable(self, scratch: Register, code: u8) -> Self {
         self.if_l4proto(scratch, IPPROTO_ICMP)
             .payload(scratch, NFT_PAYLOAD_TRANSPORT_HEADER, ICMP_TYPE, ICMP_TYPE_AND_CODE_LENGTH)
-            .if_equal(scratch, &[ICMP_DEST_UNREACH, ICMP_HOST_UNREACH])
+            .if_equal(scratch, &[ICMP_DEST_UNREACH, code])
     }
 
     /// Matches packets of a TCP connection, and ICMP errors about one.

@@ -17,6 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mainstay_testing::eventually;
+
 use super::{resources::MAX_WAITING_PER_FRONTEND, *};
 use crate::{journal::Protocol, services::frontend::WithoutBackends};
 
@@ -111,14 +113,6 @@ impl Backend {
 fn free_address() -> SocketAddrV4 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port())
-}
-
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 fn read_all(mut stream: &TcpStream) -> std::io::Result<String> {

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -16,6 +16,7 @@ use mainstay_network::{
         frontend::{BackendPool, Frontend, WithoutBackends},
     },
 };
+use mainstay_testing::tool;
 use tokio::sync::Mutex;
 
 use super::{Netns, machine_and_neighbour};
@@ -212,12 +213,8 @@ fn program(name: &str) -> std::process::Command {
     if name != "nft" {
         return std::process::Command::new(name);
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate is two levels down");
-    let tools = std::env::var_os("MAINSTAY_TOOLS").map_or_else(|| root.join(".tools"), PathBuf::from);
-    let path = tools.join("nftables/usr/sbin/nft");
-    assert!(path.exists(), "{} is missing: run tools/test-deps", path.display());
-    let mut program = std::process::Command::new(path);
-    program.env("LD_LIBRARY_PATH", tools.join("nftables/libraries"));
+    let mut program = std::process::Command::new(tool("nftables/usr/sbin/nft"));
+    program.env("LD_LIBRARY_PATH", tool("nftables/libraries"));
     program
 }
 

@@ -1,10 +1,6 @@
 //! Pods for these tests: a sandbox, and shell scripts as containers.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use mainstay_runtime::{
     ContainerId, ContainerSpec, ContainerState, PodUid, Runtime, SandboxId, SandboxSpec,
@@ -13,6 +9,7 @@ use mainstay_runtime::{
     spec::{Dns, LogLimit, PidMode, Resources},
     suite,
 };
+use mainstay_testing::until;
 
 use crate::subject::Subject;
 
@@ -67,7 +64,7 @@ pub async fn status(runtime: &Builtin, id: &ContainerId) -> Option<ContainerStat
 pub async fn ended(runtime: &Builtin, id: &ContainerId) -> (i32, bool, String) {
     let what = format!("{id} ends");
     let asked = async || Some(status(runtime, id).await?.state).filter(ContainerState::has_ended);
-    let state = eventually(&what, asked).await;
+    let state = until(&what, asked).await;
     let ContainerState::Exited { exit_code, oom, message, .. } = state else { unreachable!() };
     (exit_code, oom, message)
 }
@@ -75,16 +72,5 @@ pub async fn ended(runtime: &Builtin, id: &ContainerId) -> (i32, bool, String) {
 pub async fn says(path: &PathBuf, what: &str) -> String {
     let text = async || std::fs::read_to_string(path).ok().filter(|text| text.contains(what));
     let wanted = format!("{} says {what:?}", path.display());
-    eventually(&wanted, text).await
-}
-
-pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "not within a minute: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until(&wanted, text).await
 }

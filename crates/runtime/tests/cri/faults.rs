@@ -9,10 +9,11 @@ use mainstay_runtime::{
     observed::ContainerState,
     suite::{Subject, image},
 };
+use mainstay_testing::until;
 
 use crate::{
     containerd::{Containerd, mounts_below},
-    pods::{self, eventually},
+    pods,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,7 +38,7 @@ async fn a_daemon_that_comes_back_finds_its_containers_and_their_ends() {
     assert!(matches!(gone, RuntimeError::Unavailable { .. }), "{gone:?}");
     fs::write(&go, "").expect("let it go");
     d.resume().await;
-    let ended = eventually("its end is known", async || {
+    let ended = until("its end is known", async || {
         let seen = d.runtime.observe(Some(&pod.pod.uid)).await.ok()?;
         seen.containers.into_iter().find(|c| c.id == short && c.state.has_ended())
     })
@@ -60,12 +61,12 @@ async fn a_sandbox_without_network_fails_is_never_ready_and_made_later() {
     assert_ne!(good, broken);
     fs::write(&network, broken).expect("break the network");
     let pod = pods::sandbox(&d, "p");
-    eventually("containerd has noticed", async || d.runtime.create_sandbox(&pod).await.err()).await;
+    until("containerd has noticed", async || d.runtime.create_sandbox(&pod).await.err()).await;
     // What containerd cannot tear down without its network either stays, for all to see that it is of no use.
     let seen = d.runtime.observe(Some(&pod.pod.uid)).await.expect("observe");
     assert!(seen.sandboxes.iter().all(|s| !s.ready), "{seen:?}");
     fs::write(&network, good).expect("mend the network");
-    let id = eventually("it can be made again", async || d.runtime.create_sandbox(&pod).await.ok()).await;
+    let id = until("it can be made again", async || d.runtime.create_sandbox(&pod).await.ok()).await;
     let seen = d.runtime.observe(Some(&pod.pod.uid)).await.expect("observe");
     assert_eq!(seen.sandboxes.iter().map(|s| (&s.id, s.ready)).collect::<Vec<_>>(), [(&id, true)]);
     d.runtime.remove_sandbox(&id).await.expect("remove");
@@ -100,7 +101,7 @@ async fn cgroups_of_an_agent_that_ended_half_way_are_removed_by_the_next() {
     let left = Cgroup::new(format!("{instance}/burstable/pod0-left-behind"));
     left.create().expect("make a cgroup");
     let _next = d.another(&instance);
-    eventually("it is swept", async || (!left.exists()).then_some(())).await;
+    until("it is swept", async || (!left.exists()).then_some(())).await;
     Cgroup::new(&instance).remove().expect("remove what is above");
 }
 

@@ -1,10 +1,6 @@
 //! Specs for tests that are not part of the suite.
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use mainstay_runtime::{
     ContainerSpec, PodUid, SandboxSpec,
@@ -56,16 +52,5 @@ pub fn bind(source: &Path, target: &str) -> Mount {
         read_only: true,
         recursive_read_only: Default::default(),
         propagation: Default::default(),
-    }
-}
-
-pub async fn eventually<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "not within a minute: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,16 +1,16 @@
 //! A whole API with its scheduler, no sockets, no files, and nodes that exist by what they say.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use mainstay_api::offer::Offer;
 use mainstay_scheduler::{DebugReply, Handle, Metrics, Settings, metrics::Registry};
-use mainstay_server::{api, client, handler::Handler, settings};
-use mainstay_store::Memory;
+use mainstay_testing::TestApi;
+pub use mainstay_testing::until;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -31,22 +31,12 @@ impl Cluster {
     }
 
     pub async fn with(settings: Settings) -> Self {
-        let stop = CancellationToken::new();
-        let api = api::Api::new(
-            mainstay_api::registry::Registry::builtin(),
-            Arc::new(Memory::new()),
-            settings::Settings::default(),
-        );
-        let handler = Arc::new(Handler::new(api, stop.clone()));
-        let client = client::internal(handler.clone(), "test");
-        let mut namespace = Namespace::default();
-        namespace.metadata.name = Some("default".to_owned());
-        Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
+        let api = TestApi::start(&["default"]).await;
         let mut registry = Registry::default();
         let (metrics, handle) = (Metrics::register(&mut registry), Handle::default());
-        let own = client::internal(handler, "scheduler");
-        let scheduler = tokio::spawn(mainstay_scheduler::run(own, settings, metrics, handle.clone(), stop.clone()));
-        Self { client, handle, registry: Arc::new(registry), stop, scheduler }
+        let (own, stop) = (api.client("scheduler"), api.stop.clone());
+        let scheduler = tokio::spawn(mainstay_scheduler::run(own, settings, metrics, handle.clone(), stop));
+        Self { client: api.client("test"), handle, registry: Arc::new(registry), stop: api.stop, scheduler }
     }
 
     /// Stops everything; it must end by itself.
@@ -171,14 +161,4 @@ impl Cluster {
 
 pub fn cpu(amount: &str) -> Value {
     json!({ "containers": [{ "name": "c", "image": "i", "resources": { "requests": { "cpu": amount } } }] })
-}
-
-/// Waits for a condition, a bounded time.
-pub async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    assert!(tokio::time::timeout(TIMEOUT, wait).await.is_ok(), "timed out waiting until {what}");
 }

@@ -1,6 +1,6 @@
 //! Outages: etcd stopped, unresponsive, or without a member.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mainstay_store::{Etcd, EtcdConfig, EtcdConnectError, List, Revision, Store, StoreError, Txn, WatchEvent};
 
@@ -55,38 +55,37 @@ async fn client_of_all(servers: &[Server; 3]) -> Etcd {
     Etcd::connect(&EtcdConfig::new(format!("etcd://{}", urls.join(",")))).await.expect("connect")
 }
 
-/// Every kind of call fails as an outage, within the deadline and a bit.
+/// Every kind of call fails as an outage.
 async fn assert_down(store: &Etcd) {
-    let since = Instant::now();
-    let (get, list, commit, watch, compact, revision) = tokio::join!(
-        store.get("/r/a"),
-        store.list(List { prefix: "/r/", ..List::default() }),
-        store.commit(Txn { compares: vec![], ops: vec![put("/r/lost", "x")] }),
-        store.watch("/r/", Revision(1)),
-        store.compact(Revision(1)),
-        store.revision(),
-    );
+    let calls = async {
+        tokio::join!(
+            store.get("/r/a"),
+            store.list(List { prefix: "/r/", ..List::default() }),
+            store.commit(Txn { compares: vec![], ops: vec![put("/r/lost", "x")] }),
+            store.watch("/r/", Revision(1)),
+            store.compact(Revision(1)),
+            store.revision(),
+        )
+    };
+    let (get, list, commit, watch, compact, revision) = within("calls that nobody answers", calls).await;
     let errors = [get.err(), list.err(), commit.err(), watch.err(), compact.err(), revision.err()];
     for error in errors {
         let error = error.expect("nobody is there to answer");
         assert!(is_outage(&error), "{error}");
         assert!(error.to_string().contains("127.0.0.1:"), "{error}");
     }
-    assert!(since.elapsed() < Duration::from_secs(4), "{:?}", since.elapsed());
 }
 
 async fn connecting_to_nobody_ends_at_the_deadline_and_names_the_endpoints(version: Version) {
     let mut server = Server::start(version);
     server.kill();
-    let since = Instant::now();
-    match Etcd::connect(&hasty(&server.url())).await {
+    match within("connecting to nobody", Etcd::connect(&hasty(&server.url()))).await {
         Err(EtcdConnectError::Store(error)) => {
             assert!(is_outage(&error), "{error}");
             assert!(error.to_string().contains(&server.client_port.to_string()), "{error}");
         }
         other => panic!("{other:?}"),
     }
-    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
 }
 
 async fn connecting_waits_for_an_etcd_that_is_on_its_way(version: Version) {
@@ -238,9 +237,7 @@ async fn a_deaf_member_of_three_costs_a_read_less_than_its_deadline(version: Ver
         deaf.signal("STOP");
         // The others may have to elect a leader first, hence not only the first read.
         within("a read", async { while store.get("/r/a").await.is_err() {} }).await;
-        let since = Instant::now();
-        store.get("/r/a").await.expect("the others answer");
-        assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+        store.get("/r/a").await.expect("the others answer before the deadline of the call");
         deaf.signal("CONT");
         let alone = EtcdConfig { connect_deadline: PATIENCE, ..EtcdConfig::new(deaf.url()) };
         Etcd::connect(&alone).await.expect("it listens again");

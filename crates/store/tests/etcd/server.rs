@@ -1,9 +1,9 @@
 //! Real etcd servers, each in a folder of its own that goes with it.
 
 use std::{
-    env, fs,
+    fs,
     net::TcpListener,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
@@ -16,11 +16,7 @@ pub enum Version {
 }
 
 pub fn tool(name: &str) -> PathBuf {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let tools = env::var_os("MAINSTAY_TOOLS").map_or_else(|| repository.join(".tools"), PathBuf::from);
-    let path = tools.join("bin").join(name);
-    assert!(path.exists(), "no {}: run tools/test-deps first (or set MAINSTAY_TOOLS)", path.display());
-    path
+    mainstay_testing::tool(&format!("bin/{name}"))
 }
 
 pub struct Server {

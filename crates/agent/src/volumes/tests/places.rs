@@ -3,7 +3,10 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 use serde_json::json;
 
 use super::*;
-use crate::volumes::{PrepareError, local_path, subpath::Place};
+use crate::{
+    testing::until,
+    volumes::{PrepareError, local_path, subpath::Place},
+};
 
 #[tokio::test]
 async fn an_empty_dir_is_open_to_all_and_keeps_what_containers_did_to_it() {
@@ -176,7 +179,7 @@ async fn a_volume_made_for_a_claim_is_a_directory_from_its_first_use_until_it_is
     let stop = tokio_util::sync::CancellationToken::new();
     let keeper = tokio::spawn(keeper.run(stop.clone()));
     let within = local_path::directory(&bench.settings);
-    until("the machine says where volumes lie", || {
+    until("the machine says where volumes lie", async || {
         let node = bench.api.get("/api/v1/nodes", "here").unwrap();
         node["metadata"]["annotations"][local_path::DIRECTORY] == within.display().to_string()
     })
@@ -212,16 +215,7 @@ async fn a_volume_made_for_a_claim_is_a_directory_from_its_first_use_until_it_is
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     going["metadata"]["finalizers"] = json!([local_path::ON_DISK]);
     bench.api.put(volumes, "pvc-1", going);
-    until("the directory is gone", || !path.exists() && finalizers() == json!([])).await;
+    until("the directory is gone", async || !path.exists() && finalizers() == json!([])).await;
     stop.cancel();
     keeper.await.unwrap();
-}
-
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let wait = async {
-        while !holds() {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(60), wait).await.unwrap_or_else(|_| panic!("{what}"));
 }

@@ -8,7 +8,7 @@ fn a_held_connection_is_delivered_as_soon_as_there_is_a_backend() {
     proxy.serve(&[], LONG);
     let mut client = proxy.client();
     client.write_all(b"early ").unwrap();
-    until("held", || proxy.waiting() == 1);
+    eventually("held", || proxy.waiting() == 1);
     assert_eq!(backend.count(), 0);
     // Reads time out before the hold does: only the change can deliver it.
     proxy.serve(&[backend.address], LONG);
@@ -23,7 +23,7 @@ fn a_half_closed_client_gets_its_response_too() {
     let mut client = proxy.client();
     client.write_all(b"all").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    until("held", || proxy.waiting() == 1);
+    eventually("held", || proxy.waiting() == 1);
     proxy.serve(&[backend.address], LONG);
     assert_eq!(read_all(&client).unwrap(), "all");
 }
@@ -53,7 +53,7 @@ fn a_removed_hold_resets_waiting_connections() {
     for end in [None, Some(pool(&[], WithoutBackends::Reject))] {
         proxy.serve(&[], LONG);
         let client = proxy.client();
-        until("held", || proxy.waiting() == 1);
+        eventually("held", || proxy.waiting() == 1);
         proxy.set(proxy.frontend(FRONTEND), end.as_ref());
         assert!(is_refusal(read_all(&client)), "{end:?}");
         assert_eq!(proxy.waiting(), 0);
@@ -86,12 +86,12 @@ fn a_client_that_closes_while_held_is_not_counted_any_more() {
     let proxy = proxy();
     proxy.serve(&[], LONG);
     let (leaves, breaks) = (proxy.client(), proxy.client());
-    until("held", || proxy.waiting() == 2);
+    eventually("held", || proxy.waiting() == 2);
     drop(leaves);
-    until("noticed", || proxy.waiting() == 1);
+    eventually("noticed", || proxy.waiting() == 1);
     socket2::SockRef::from(&breaks).set_linger(Some(Duration::ZERO)).unwrap();
     drop(breaks);
-    until("noticed", || proxy.waiting() == 0);
+    eventually("noticed", || proxy.waiting() == 0);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn if_all_refuse_it_waits_until_one_listens() {
     let (proxy, address) = (proxy(), free_address());
     proxy.serve(&[address], LONG);
     let client = proxy.client();
-    until("held", || proxy.waiting() == 1);
+    eventually("held", || proxy.waiting() == 1);
     let _late = Backend::listen_at(address, |mut stream| stream.write_all(b"late").unwrap());
     assert_eq!(read_all(&client).unwrap(), "late");
     assert_eq!(proxy.waiting(), 0);
@@ -196,7 +196,7 @@ fn an_attempt_at_a_removed_backend_is_abandoned() {
     let (proxy, (_silence, silent), backend) = (proxy(), silent_backend(), Backend::naming("here"));
     proxy.serve(&[silent], LONG);
     let client = proxy.client();
-    until("tried", || proxy.waiting() == 1);
+    eventually("tried", || proxy.waiting() == 1);
     let start = Instant::now();
     proxy.serve(&[backend.address], LONG);
     assert_eq!(read_all(&client).unwrap(), "here");

@@ -33,7 +33,7 @@ fn five_thousand_idle_connections_take_little_memory() {
     proxy.serve(&backends, LONG);
     let (before, files) = (resident_kilobytes(), open_files());
     let clients: Vec<TcpStream> = (0..5000).map(|_| proxy.client()).collect();
-    until("all are carried", || open_files() >= files + clients.len() * 3);
+    eventually("all are carried", || open_files() >= files + clients.len() * 3);
     let each = (resident_kilobytes() - before) * 1024 / clients.len();
     assert!(each < 1024, "{each} bytes each");
     println!("{each} bytes each");
@@ -46,7 +46,7 @@ fn without_file_descriptors_new_connections_wait() {
     allow_files(256);
     let files = open_files();
     assert_eq!(read_all(&proxy.client()).unwrap(), "here");
-    until("its files are closed", || open_files() == files);
+    eventually("its files are closed", || open_files() == files);
     let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let mut hoard: Vec<std::fs::File> = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
@@ -73,7 +73,7 @@ fn connections_above_the_waiting_limit_are_reset() {
     thread::spawn(move || listener.incoming().for_each(|stream| stream.unwrap().write_all(b"here").unwrap()));
     proxy.serve(&[], LONG);
     let clients: Vec<TcpStream> = (0..MAX_WAITING_PER_FRONTEND).map(|_| proxy.client()).collect();
-    until("all wait", || proxy.waiting() == MAX_WAITING_PER_FRONTEND);
+    eventually("all wait", || proxy.waiting() == MAX_WAITING_PER_FRONTEND);
     assert!(is_refusal(read_all(&proxy.client())));
     proxy.serve(&[backend], LONG);
     for client in &clients {
@@ -89,13 +89,13 @@ fn dropping_it_stops_its_threads_and_closes_everything() {
         names.filter(|name| name.trim() == "proxy").count()
     };
     let (proxy, backend) = (proxy(), Backend::echo());
-    until("they run", || threads() == 2);
+    eventually("they run", || threads() == 2);
     proxy.serve(&[backend.address], LONG);
     let carried = proxy.client();
     let (port, held) = (proxy.port(), Ipv4Addr::new(127, 77, 0, 2));
     proxy.set(proxy.frontend(held), Some(&pool(&[], LONG)));
     let held = TcpStream::connect((held, port)).unwrap();
-    until("carried", || backend.count() == 1);
+    eventually("carried", || backend.count() == 1);
     drop(proxy);
     for (what, client) in [("carried", carried), ("held", held)] {
         let end = read_all(&client);
@@ -112,9 +112,9 @@ fn few_connections_are_distributed_over_both_threads() {
     let mut clients = Vec::new();
     for count in 1..=8 {
         clients.push(proxy.client());
-        until("carried", || backend.count() == count);
+        eventually("carried", || backend.count() == count);
         let shares = || proxy.mailboxes.iter().map(|mailbox| mailbox.connections()).collect::<Vec<_>>();
-        until("counted", || shares().iter().sum::<usize>() == count);
+        eventually("counted", || shares().iter().sum::<usize>() == count);
         assert!(shares().iter().all(|share| *share >= count / 3), "{:?}", shares());
     }
 }
@@ -124,7 +124,7 @@ fn idle_threads_sleep() {
     let (proxy, backend) = (proxy(), Backend::echo());
     proxy.serve(&[backend.address], LONG);
     let idle = proxy.client();
-    until("carried", || backend.count() == 1);
+    eventually("carried", || backend.count() == 1);
     let switches = || -> u64 {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
         let ours =

@@ -89,7 +89,7 @@ fn a_slow_reader_blocks_its_sender_and_nobody_else() {
     let proxy = Proxy::start_with(local_address, 1).unwrap();
     proxy.serve(&[flood.address], LONG);
     let slow = proxy.client();
-    until("the sender stands still", || {
+    eventually("the sender stands still", || {
         let now = sent.load(Ordering::Relaxed);
         thread::sleep(Duration::from_millis(100));
         now > 0 && now == sent.load(Ordering::Relaxed)
@@ -137,7 +137,7 @@ fn a_reset_after_a_half_close_is_noticed() {
         let _ = read_all(&stream).unwrap();
         heard.send(Ok(0)).unwrap();
         // Nothing is written, so that only the reset can end this.
-        until("reset", || stream.take_error().unwrap().is_some());
+        eventually("reset", || stream.take_error().unwrap().is_some());
         heard.send(stream.write(b"x").map_err(|error| error.kind())).unwrap();
     });
     let proxy = proxy();

@@ -109,7 +109,7 @@ pub fn constant_chains(settings: &KernelSettings) -> Vec<Chain> {
             rules: vec![masquerade(false), masquerade(true), of_frontend(false), of_frontend(true)],
         },
     ];
-    all.extend(suppress_errors::chains());
+    all.extend(suppress_errors::chains(settings));
     all
 }
 

@@ -1,14 +1,20 @@
-//! Drops a backend's first RST and ICMP unreachable, so that the client's next SYN is balanced anew. Pure.
+//! Drops errors that are out of date when the client sends again: a backend's first RST and ICMP unreachable, so that
+//! its next SYN is balanced anew, and those of DNS while no agent runs. Pure.
 //!
 //! An error that arrives before the frontend has lost its dead backend is out of date when the client retransmits its
 //! SYN. So at frontends that hold connections (`mainstay.dev/hold`), the first RST to each client is dropped. A
 //! second one is not: the backend may listen on another port for good. ICMP host unreachable is always dropped. UDP
 //! is not held, and its clients receive every error. These chains see every packet; the first match ends the rules
 //! for almost all of them.
+//!
+//! Cluster DNS is served by the agent, and these rules outlive it. While it is started anew, the kernel would answer
+//! queries with ICMP port unreachable, upon which resolvers give up at once (`EAI_AGAIN`). Without an error they
+//! repeat the query. Clients of DNS over TCP retransmit their SYN likewise.
 
 use std::time::Duration;
 
 use super::{
+    KernelSettings,
     chains::{Chain, KEY, SECOND_KEY, VALUE, load_original_frontend},
     maps::{FRONTENDS, NO_HOLD, RECENT_RSTS},
 };
@@ -23,8 +29,10 @@ const BACKEND_UNREACHABLE: &str = "backend-unreachable";
 /// How long a dropped RST is remembered: longer than the client waits before it retransmits its SYN.
 const RST_MEMORY: Duration = Duration::from_secs(10);
 
+const DNS_PORT: u16 = 53;
+
 /// The chains, each after those that it jumps to.
-pub fn chains() -> Vec<Chain> {
+pub fn chains(settings: &KernelSettings) -> Vec<Chain> {
     let rst = [false, true].map(|node_port| if_first_rst(if_may_hold(node_port)).drop());
     let unreachable = [false, true].map(|node_port| if_may_hold(node_port).drop());
     let errors = vec![
@@ -41,8 +49,23 @@ pub fn chains() -> Vec<Chain> {
         Chain { name: BACKEND_UNREACHABLE.into(), hook: None, rules: unreachable.into() },
         Chain { name: "input".into(), hook: Some(Hook::Input), rules: errors.clone() },
         Chain { name: "forward".into(), hook: Some(Hook::Forward), rules: errors.clone() },
-        Chain { name: "output-filter".into(), hook: Some(Hook::OutputFilter), rules: errors },
+        Chain {
+            name: "output-filter".into(),
+            hook: Some(Hook::OutputFilter),
+            rules: [dns_errors(settings), errors].concat(),
+        },
     ]
+}
+
+/// Matches this machine's errors about queries to cluster DNS.
+fn dns_errors(settings: &KernelSettings) -> Vec<Expressions> {
+    let of_dns = |rule: Expressions| {
+        rule.if_address(KEY, Side::Source, settings.dns())
+            .load_ct_original_port(KEY, Side::Destination)
+            .if_equal(KEY, &DNS_PORT.to_be_bytes())
+            .drop()
+    };
+    vec![of_dns(Expressions::new().if_icmp_port_unreachable(KEY)), of_dns(Expressions::new().if_rst_to_syn(KEY))]
 }
 
 /// Matches connections whose frontend holds.

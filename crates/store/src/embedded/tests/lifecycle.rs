@@ -1,4 +1,6 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use mainstay_testing::until;
 
 use super::*;
 use crate::WatchEvent;
@@ -11,15 +13,6 @@ async fn value(store: &impl Store, key: &str) -> Option<String> {
 fn rows(dir: &Path) -> i64 {
     let db = rusqlite::Connection::open(paths::db(dir)).expect("open");
     db.query_row("SELECT count(*) FROM version", [], |row| row.get(0)).expect("count")
-}
-
-/// Waits until `done`, failing when that takes longer than anything should.
-async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
-    let started = Instant::now();
-    while !done().await {
-        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 #[tokio::test]
