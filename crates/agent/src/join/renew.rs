@@ -1,4 +1,4 @@
-//! Renewing a machine's certificates before they end, by the machine itself and without a token.
+//! Rotation of the node's client and serving certificates before they expire, with the current certificate and no token.
 
 use std::{
     net::IpAddr,
@@ -42,7 +42,7 @@ pub async fn renew(
                 Ok(()) => continue,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "cannot renew the machine's certificates; will try again");
+                    tracing::warn!(error, "cannot renew the node's certificates; will retry");
                     AGAIN
                 }
             },
@@ -87,7 +87,7 @@ async fn look(
         let pair = request::obtain(client, node, &purpose, &files).await?;
         current.replace(&pair)?;
         files.set_pair(purpose.file(), &pair)?;
-        tracing::info!(purpose = purpose.file(), "renewed the machine's certificate");
+        tracing::info!(purpose = purpose.file(), "renewed a certificate of the node");
     }
     Ok(())
 }

@@ -3,7 +3,7 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 use serde_json::json;
 
 use super::*;
-use crate::volumes::{PrepareError, local_path, subpath::Place};
+use crate::volumes::{PrepareError, local_path, subpath::SubPath};
 
 #[tokio::test]
 async fn an_empty_dir_is_open_to_all_and_keeps_what_containers_did_to_it() {
@@ -99,7 +99,7 @@ async fn a_sub_path_is_bound_and_never_leads_out_of_its_volume() {
     fs::write(volume.join("real/f"), "yes").unwrap();
 
     let bind = |index, within: &str, read_only| {
-        let place = Place { volume: volume.clone(), within: within.into(), read_only };
+        let place = SubPath { volume: volume.clone(), within: within.into(), read_only };
         let uid = uid();
         let volumes = bench.volumes.clone();
         async move { volumes.sub_path(&uid, "main", index, place).await }
