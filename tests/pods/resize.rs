@@ -42,9 +42,8 @@ fn limits(pid: u32) -> Option<(u64, u64)> {
 /// Bytes that the pod of a process may use, all its containers together.
 fn pod_memory(pid: u32) -> Option<u64> {
     let (memory, unified) = cgroup(pid, "memory")?;
-    let is_pod = |path: &&std::path::Path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("pod"))
-    };
+    let is_pod =
+        |path: &&std::path::Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("pod"));
     let file = memory.ancestors().find(is_pod)?.join(if unified { "memory.max" } else { "memory.limit_in_bytes" });
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }

@@ -14,8 +14,8 @@ pub use self::engine::{Engine, start_engine};
 use crate::{
     leftovers::LeftoversError,
     logs::rotate::Rotation,
-    network::Machines,
-    node::Keeper,
+    network::NodeWatch,
+    node::NodeReporter,
     offers::OfferPublisher,
     servers::Servers,
     services::{NamesSettings, Services},
@@ -106,10 +106,10 @@ pub struct Agent {
 struct ClusterParts {
     pod_watch: PodWatch,
     mirrors: Arc<Mirrors>,
-    keeper: Arc<Keeper>,
+    keeper: Arc<NodeReporter>,
     offers: OfferPublisher,
     local_path: LocalPath,
-    node_watch: Machines,
+    node_watch: NodeWatch,
     services: Services,
 }
 

@@ -8,7 +8,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use mainstay_runtime::{ContainerId, Runtime, RuntimeError};
 
-use crate::probe::{http_get, place, port, tcp};
+use crate::probe::{http_get, port, target_host, tcp};
 
 const USER_AGENT: &str = "kube-lifecycle/1.33";
 
@@ -31,7 +31,7 @@ pub struct HookError {
     pub why: String,
 }
 
-pub struct Place<'a> {
+pub struct HookTarget<'a> {
     pub pod: &'a Pod,
     pub container: &'a str,
     pub id: &'a ContainerId,
@@ -44,7 +44,12 @@ impl Hooks {
     }
 
     /// Runs one hook to its end, or for `limit` if there is one.
-    pub async fn run(&self, at: Place<'_>, hook: &LifecycleHandler, limit: Option<Duration>) -> Result<(), HookError> {
+    pub async fn run(
+        &self,
+        at: HookTarget<'_>,
+        hook: &LifecycleHandler,
+        limit: Option<Duration>,
+    ) -> Result<(), HookError> {
         let (what, done) = if let Some(exec) = &hook.exec {
             let command = exec.command.as_deref().unwrap_or_default();
             (format!("Exec lifecycle hook ([{}])", command.join(" ")), self.exec(&at, command, limit).await)
@@ -58,7 +63,7 @@ impl Hooks {
             };
             (what, done)
         } else if let Some(socket) = &hook.tcp_socket {
-            let to = place(socket.host.as_deref(), at.address)
+            let to = target_host(socket.host.as_deref(), at.address)
                 .and_then(|host| Ok((host, port(&socket.port, &container(&at))?)));
             let done = match to {
                 Ok((host, port)) => tcp::connect(&host, port, limit.unwrap_or(ONE_REQUEST)).await.map(drop),
@@ -85,7 +90,7 @@ impl Hooks {
         })
     }
 
-    async fn exec(&self, at: &Place<'_>, command: &[String], limit: Option<Duration>) -> Result<(), String> {
+    async fn exec(&self, at: &HookTarget<'_>, command: &[String], limit: Option<Duration>) -> Result<(), String> {
         let run = self.runtime.exec(at.id, command, limit, OUTPUT_LIMIT);
         let done = match limit {
             Some(limit) => tokio::time::timeout(limit.saturating_add(SLACK), run).await.ok(),
@@ -96,10 +101,10 @@ impl Hooks {
             Some(Err(error)) => Err(error.to_string()),
             Some(Ok(output)) if output.exit_code == 0 => Ok(()),
             Some(Ok(output)) => {
-                let said = String::from_utf8_lossy(&output.stderr);
+                let stderr_text = String::from_utf8_lossy(&output.stderr);
                 let all = [&output.stdout[..], &output.stderr[..]].concat();
                 Err(format!(
-                    "command '{}' exited with {}: {said}, message: {:?}",
+                    "command '{}' exited with {}: {stderr_text}, message: {:?}",
                     command.join(" "),
                     output.exit_code,
                     String::from_utf8_lossy(&all)
@@ -110,7 +115,7 @@ impl Hooks {
 }
 
 /// The container whose hook it is, for the names of its ports.
-fn container(at: &Place<'_>) -> Container {
+fn container(at: &HookTarget<'_>) -> Container {
     let spec = at.pod.spec.as_ref();
     let mut all = spec.into_iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
     all.find(|container| container.name == at.container).cloned().unwrap_or_default()

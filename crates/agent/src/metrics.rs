@@ -1,4 +1,4 @@
-//! What the agent counts, for `/metrics` on its port.
+//! The agent's Prometheus metrics, served at `/metrics` on its port.
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},

@@ -1,4 +1,4 @@
-//! The pod network as the runtime asks for it, and its place among the other machines.
+//! The pod network of this node: implements the runtime's network port on the bridge, and follows Nodes for routes to theirs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::services::{
-    InForce,
-    follow::{News, follow, version},
+    TableVersion,
+    follow::{WatchUpdate, follow, version},
     wire::Node,
 };
 
@@ -69,34 +69,34 @@ fn failed(doing: &'static str) -> impl FnOnce(NetworkError) -> RuntimeError {
 
 /// This machine's place among the others: its own range of addresses, routes to theirs, and their names. While the API is away
 /// everything stays as it is.
-pub struct Machines {
+pub struct NodeWatch {
     pub node_name: String,
     /// Where what the API says is kept for a start without it.
     pub file: PathBuf,
     /// None if the pod network is not ours.
     pub bridge: Option<Arc<Bridge>>,
     pub catalogue: Arc<Catalogue>,
-    pub in_force: Arc<watch::Sender<InForce>>,
+    pub in_force: Arc<watch::Sender<TableVersion>>,
 }
 
 /// Nodes that may wait to be taken in.
 const QUEUE: usize = 256;
 
-impl Machines {
+impl NodeWatch {
     pub async fn run(self, client: Client, stop: CancellationToken) {
-        let (told, news) = mpsc::channel(QUEUE);
-        let following = follow(Api::<Node>::all(client), self.file.clone(), told);
-        stop.run_until_cancelled(async { tokio::join!(following, self.hear(news)) }).await;
+        let (updates, received) = mpsc::channel(QUEUE);
+        let following = follow(Api::<Node>::all(client), self.file.clone(), updates);
+        stop.run_until_cancelled(async { tokio::join!(following, self.apply_updates(received)) }).await;
     }
 
-    async fn hear(&self, mut news: mpsc::Receiver<News<Node>>) {
+    async fn apply_updates(&self, mut received: mpsc::Receiver<WatchUpdate<Node>>) {
         let (mut known, mut complete, mut routed) = (BTreeMap::new(), false, None);
         let (mut newest, mut owes) = (0, true);
-        while let Some(first) = news.recv().await {
+        while let Some(first) = received.recv().await {
             let mut next = Some(first);
-            while let Some(heard) = next {
-                match heard {
-                    News::Is(node) => {
+            while let Some(update) = next {
+                match update {
+                    WatchUpdate::Applied(node) => {
                         newest = newest.max(version(&node));
                         self.catalogue.set_machine(&name(&node), node.address());
                         if name(&node) == self.node_name {
@@ -104,11 +104,11 @@ impl Machines {
                         }
                         known.insert(name(&node), (node.range(), node.address()));
                     }
-                    News::Gone(key) => {
+                    WatchUpdate::Deleted(key) => {
                         owes |= known.remove(&*key.name).is_some();
                         self.catalogue.set_machine(&key.name, None);
                     }
-                    News::Complete(all) => {
+                    WatchUpdate::Synced(all) => {
                         complete = true;
                         let gone = known.keys().filter(|name| !all.contains(&Key::new("", name)));
                         for name in gone.cloned().collect::<Vec<_>>() {
@@ -116,9 +116,9 @@ impl Machines {
                             self.catalogue.set_machine(&name, None);
                         }
                     }
-                    News::Interrupted => {}
+                    WatchUpdate::Interrupted => {}
                 }
-                next = news.try_recv().ok();
+                next = received.try_recv().ok();
             }
             if complete && self.route(&known, &mut routed).await {
                 self.in_force.send_if_modified(|now| {

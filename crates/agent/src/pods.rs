@@ -1,4 +1,4 @@
-//! The pods that ought to run on this machine, from all sources.
+//! The desired pods of this node from all sources, and which of them still take resources.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,20 +29,20 @@ pub enum Source {
 }
 
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct DesiredPod {
     pub pod: Arc<Pod>,
     pub source: Source,
 }
 
 /// Which sources have told everything they know at least once. Until all have, nothing is an orphan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct SyncedSources {
     pub api: bool,
     pub file: bool,
 }
 
 pub struct Pods {
-    wanted: RwLock<BTreeMap<PodUid, Wanted>>,
+    wanted: RwLock<BTreeMap<PodUid, DesiredPod>>,
     /// What is wanted, and what was until it has really ended.
     held: RwLock<BTreeMap<PodUid, Arc<Pod>>>,
     /// Those that are to end before anything is done for them.
@@ -50,7 +50,7 @@ pub struct Pods {
     /// The newest version of a pod in the API that is taken into account here.
     seen: AtomicU64,
     changed: watch::Sender<()>,
-    told: watch::Sender<Told>,
+    synced: watch::Sender<SyncedSources>,
     wake: Wake,
     /// Adapts pods to this node before anybody sees them.
     adapt: fn(&mut Pod),
@@ -58,8 +58,8 @@ pub struct Pods {
 
 impl Pods {
     pub fn new(wake: Wake) -> Self {
-        let (wanted, held, rejected, seen, changed, told) = Default::default();
-        Self { wanted, held, rejected, seen, changed, told, wake, adapt: |_| {} }
+        let (wanted, held, rejected, seen, changed, synced) = Default::default();
+        Self { wanted, held, rejected, seen, changed, synced, wake, adapt: |_| {} }
     }
 
     /// Pods go through `adapt` before anybody sees them.
@@ -67,14 +67,14 @@ impl Pods {
         Self { adapt, ..self }
     }
 
-    pub fn get(&self, uid: &PodUid) -> Option<Wanted> {
+    pub fn get(&self, uid: &PodUid) -> Option<DesiredPod> {
         self.wanted.read().get(uid).cloned()
     }
 
     /// The pod of this name; of several (an old one may still be ending) the newest.
-    pub fn named(&self, namespace: &str, name: &str) -> Option<Wanted> {
+    pub fn named(&self, namespace: &str, name: &str) -> Option<DesiredPod> {
         let wanted = self.wanted.read();
-        let mut found: Vec<&Wanted> = wanted
+        let mut found: Vec<&DesiredPod> = wanted
             .values()
             .filter(|w| {
                 w.pod.metadata.name.as_deref() == Some(name) && w.pod.metadata.namespace.as_deref() == Some(namespace)
@@ -84,7 +84,7 @@ impl Pods {
         found.pop().cloned()
     }
 
-    pub fn all(&self) -> Vec<Wanted> {
+    pub fn all(&self) -> Vec<DesiredPod> {
         self.wanted.read().values().cloned().collect()
     }
 
@@ -93,7 +93,7 @@ impl Pods {
         (self.adapt)(&mut pod);
         let pod = Arc::new(pod);
         self.held.write().insert(uid.clone(), pod.clone());
-        self.wanted.write().insert(uid.clone(), Wanted { pod, source });
+        self.wanted.write().insert(uid.clone(), DesiredPod { pod, source });
         self.changed.send_replace(());
         self.wake.pod(&uid);
     }
@@ -120,9 +120,9 @@ impl Pods {
         for pod in pods {
             self.put(source, pod);
         }
-        self.told.send_modify(|told| match source {
-            Source::Api => told.api = true,
-            Source::File => told.file = true,
+        self.synced.send_modify(|synced| match source {
+            Source::Api => synced.api = true,
+            Source::File => synced.file = true,
         });
     }
 
@@ -132,7 +132,7 @@ impl Pods {
     }
 
     /// The pods that take something of this machine. Those that ended by themselves take nothing.
-    pub fn held(&self) -> Vec<(PodUid, Arc<Pod>)> {
+    pub fn active_pods(&self) -> Vec<(PodUid, Arc<Pod>)> {
         let (held, rejected) = (self.held.read(), self.rejected.read());
         let takers = held.iter().filter(|(uid, pod)| !is_finished(pod) && !rejected.contains(*uid));
         takers.map(|(uid, pod)| (uid.clone(), pod.clone())).collect()
@@ -150,12 +150,12 @@ impl Pods {
     }
 
     /// Everything that the API has said up to this version is taken into account.
-    pub fn saw(&self, version: u64) {
+    pub fn set_observed_version(&self, version: u64) {
         self.seen.store(version, Ordering::Release);
         self.changed.send_replace(());
     }
 
-    pub fn seen(&self) -> u64 {
+    pub fn observed_version(&self) -> u64 {
         self.seen.load(Ordering::Acquire)
     }
 
@@ -164,7 +164,7 @@ impl Pods {
         self.changed.subscribe()
     }
 
-    pub fn told(&self) -> watch::Receiver<Told> {
-        self.told.subscribe()
+    pub fn synced_sources(&self) -> watch::Receiver<SyncedSources> {
+        self.synced.subscribe()
     }
 }

@@ -1,4 +1,4 @@
-//! The servers that this machine may call, and which of them it does.
+//! The API servers of the cluster, and which of them this node calls.
 //!
 //! Those it was told of are known for good; others are learnt from the endpoints of `default/kubernetes`, as they come and go. A
 //! connection is made to the server that last took one; when that one does not, or takes requests and does not do what they ask for,
@@ -39,12 +39,12 @@ pub struct Servers(Arc<RwLock<Known>>);
 struct Known {
     named: Vec<Uri>,
     learnt: Vec<Uri>,
-    current: Option<Called>,
+    current: Option<CurrentServer>,
 }
 
 /// The one that all connections are made to.
 #[derive(Clone, Debug)]
-struct Called {
+struct CurrentServer {
     server: Uri,
     left: CancellationToken,
 }
@@ -104,11 +104,11 @@ impl Servers {
 
 impl Known {
     fn call(&mut self, server: Uri) -> CancellationToken {
-        let called = Called { server, left: CancellationToken::new() };
+        let called = CurrentServer { server, left: CancellationToken::new() };
         let left = called.left.clone();
         let before = self.current.replace(called.clone());
         if let Some(before) = before {
-            tracing::info!(server = %called.server, before = %before.server, "calls another server from now on");
+            tracing::info!(server = %called.server, before = %before.server, "switched to another server");
             before.left.cancel();
         }
         left

@@ -1,4 +1,4 @@
-//! What an agent is told when it starts.
+//! Settings of an agent, from flags and the configuration file.
 
 use std::{
     net::IpAddr,

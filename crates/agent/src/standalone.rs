@@ -1,4 +1,4 @@
-//! A machine without any server: its client reaches nobody, and only itself may call it.
+//! An agent without a server: a client whose calls all fail, and a self-signed identity.
 
 use kube::Client;
 

@@ -1,4 +1,4 @@
-//! Ending everything on a machine, with no agent running: containers first, then what they stood on.
+//! Ends all pods of an instance and removes their volumes, networks and cgroups, while no agent runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,16 +43,17 @@ pub struct Ended {
     pub containers: usize,
 }
 
-/// Stops all containers, each with its pod's grace, and removes all that belongs to pods. May be repeated.
+/// Stops all containers, each with its pod's grace or the longest one allowed, and removes all that belongs to pods. May be repeated.
 pub async fn teardown(
     runtime: &dyn Runtime,
     bridge: Option<&Bridge>,
     settings: &Settings,
+    longest_grace: Option<Duration>,
 ) -> Result<Ended, TeardownError> {
     let observed = runtime.observe(None).await?;
     let alive: Vec<&ContainerStatus> = observed.containers.iter().filter(|c| c.state.is_running()).collect();
     let stop = |container: &ContainerStatus| {
-        let grace = grace(container);
+        let grace = longest_grace.map_or_else(|| grace(container), |longest| grace(container).min(longest));
         let id = container.id.clone();
         async move { runtime.stop_container(&id, grace).await }
     };
@@ -69,12 +70,12 @@ pub async fn teardown(
     }
     let objects = Arc::new(Objects::new(standalone::client(), Wake::default()));
     let volumes = Volumes::new(settings, objects);
-    for uid in volumes.held() {
+    for uid in volumes.pods_on_disk() {
         volumes.release(&uid).await?;
     }
     runtime.images().unmount_volumes(VOLUME_PREFIX).await?;
-    if let Err(error) = remove::tree(&objects::kept_in(settings)) {
-        tracing::warn!(%error, "something of what the API told is left");
+    if let Err(error) = remove::tree(&objects::checkpoint_directory(settings)) {
+        tracing::warn!(%error, "cannot remove checkpoints of API objects");
     }
     let user_ids = UserIds::of_machine(&settings.instance).release_all();
     user_ids.map_err(|source| TeardownError::Left { what: "user ids", source })?;

@@ -1,4 +1,4 @@
-//! The certificates a machine has: as whom it calls the server, and what it shows to servers that call it.
+//! The node's certificates: the client certificate for calls to servers, the serving certificate for its own port.
 //!
 //! Certificates end and are renewed while they are in use, so nothing here holds one for good: every
 //! handshake takes the current one of a [`RotatingCertificate`].

@@ -1,4 +1,4 @@
-//! "Look at this pod again." Wake-ups carry no news, so any number of them for one pod are one.
+//! Wakes the workers of pods. Wake-ups carry no data, so any number of them for one pod are one.
 
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -47,7 +47,7 @@ pub fn down(options: &DownOptions) -> Result<(), Exit> {
     let recorded = recorded_engine(&data_dir, &instance)?;
     let ended = runtime.block_on(async {
         let ended = match recorded {
-            Some(engine) => Some(end_pods(&data_dir, &engine).await?),
+            Some(engine) => Some(end_pods(&data_dir, &engine, options.shutdown_grace).await?),
             None => None,
         };
         let swept = sweep(&instance, patience).await?;
@@ -100,10 +100,10 @@ fn recorded_engine(data_dir: &Path, instance: &Instance) -> Result<Option<Engine
     }
 }
 
-async fn end_pods(data_dir: &Path, engine: &Engine) -> anyhow::Result<Ended> {
+async fn end_pods(data_dir: &Path, engine: &Engine, grace: Option<Duration>) -> anyhow::Result<Ended> {
     let settings = machine::places(data_dir);
     let (runtime, bridge) = start_engine(&settings, engine, machine::any_range()?).await?;
-    Ok(teardown(&*runtime, bridge.as_deref(), &settings).await?)
+    Ok(teardown(&*runtime, bridge.as_deref(), &settings, grace).await?)
 }
 
 /// Removes what there still is of an instance, without its data directory. None if there was nothing.

@@ -25,7 +25,7 @@ pub fn run(options: &DownOptions) -> Result<(), Exit> {
         }
         let mut left_over = Vec::new();
         for (instance, traces) in &found {
-            match Verdict::of(traces) {
+            match Verdict::from_traces(traces) {
                 Verdict::LeftOver => {
                     describe(instance, traces);
                     left_over.push(instance);
@@ -65,7 +65,7 @@ fn select(found: BTreeMap<Instance, Traces>, named: Option<&Instance>) -> BTreeM
 }
 
 fn refuse_if_in_use(instance: &Instance, traces: &Traces) -> Result<(), Exit> {
-    let (state, data_dir) = match Verdict::of(traces) {
+    let (state, data_dir) = match Verdict::from_traces(traces) {
         Verdict::Running { pid, data_dir } => (format!("runs as process {pid}"), data_dir),
         Verdict::Stopped { data_dir } => ("is stopped and has its data".to_owned(), data_dir),
         Verdict::LeftOver | Verdict::Clean => return Ok(()),
@@ -83,7 +83,7 @@ async fn remove_all(left_over: &[&Instance], grace: Duration) -> Result<(), Exit
         eprintln!("mainstay: {}", error_chain(error));
     }
     let mut after = look().await?;
-    after.retain(|instance, traces| left_over.contains(&instance) && Verdict::of(traces) == Verdict::LeftOver);
+    after.retain(|instance, traces| left_over.contains(&instance) && Verdict::from_traces(traces) == Verdict::LeftOver);
     if after.is_empty() && failures.is_empty() {
         println!("Removed. Nothing of them is left on this machine.");
         return Ok(());
@@ -95,7 +95,7 @@ async fn remove_all(left_over: &[&Instance], grace: Duration) -> Result<(), Exit
 /// Removes what an instance left, unless somebody began to look after it meanwhile. Returns what failed.
 async fn remove_one(instance: &Instance, grace: Duration) -> Result<Vec<LeftoversError>, Exit> {
     let now = look().await?.remove(instance).unwrap_or_default();
-    match Verdict::of(&now) {
+    match Verdict::from_traces(&now) {
         Verdict::LeftOver => Ok(remove(instance, &plan(&now), grace).await),
         Verdict::Running { .. } | Verdict::Stopped { .. } | Verdict::Clean => Ok(Vec::new()),
     }

@@ -20,8 +20,8 @@ use crate::{
     host_network,
     logs::rotate::Rotation,
     metrics::Metrics,
-    network::Machines,
-    node::{Keeper, Parts},
+    network::NodeWatch,
+    node::{NodeReporter, Parts},
     objects::{self, Objects},
     offers::{OfferAdmission, OfferPublisher},
     pods::{Pods, Source},
@@ -81,11 +81,12 @@ impl Agent {
             metrics.clone(),
             background.clone(),
         ));
-        let objects = Objects::new(client.clone(), wake.clone()).keeping(&objects::kept_in(&settings));
+        let objects =
+            Objects::new(client.clone(), wake.clone()).with_checkpoints(&objects::checkpoint_directory(&settings));
         let objects = Arc::new(objects);
         let volumes = Arc::new(Volumes::new(&settings, objects.clone()).with_images(runtime.clone()));
         let suspicion = healer.clone();
-        let keeper = Keeper::new(Parts {
+        let keeper = NodeReporter::new(Parts {
             client: client.clone(),
             servers: server.map(|(_, servers)| servers.clone()).unwrap_or_default(),
             settings: settings.clone(),
@@ -169,7 +170,7 @@ struct Shared<'a> {
     settings: &'a Arc<Settings>,
     pods: &'a Arc<Pods>,
     events: &'a Events,
-    keeper: &'a Arc<Keeper>,
+    keeper: &'a Arc<NodeReporter>,
     healer: &'a Arc<Healer>,
 }
 
@@ -197,7 +198,7 @@ impl ClusterParts {
                 .map_err(|source| AgentError::Directory { path: directory.clone(), source })?;
         let offers =
             OfferPublisher::new(client.clone(), node_name.clone(), pods.clone(), keeper.node(), &settings.offering);
-        let node_watch = Machines {
+        let node_watch = NodeWatch {
             node_name,
             file: directory.join("services/nodes"),
             bridge,

@@ -88,7 +88,7 @@ struct LeaseRef {
     version: String,
 }
 
-enum Answer {
+enum LeaseAnswer {
     Taken(Option<LeaseRef>),
     Full { taken: u32, allowed: u32 },
 }
@@ -130,14 +130,14 @@ impl BudgetLeases {
             None => self.count_local(request, now),
         };
         match answer {
-            Answer::Taken(lease) => {
+            LeaseAnswer::Taken(lease) => {
                 let until = budget::until(now, request.policy.settle);
                 let set = request.controller.uid.clone();
                 let reservation = Reservation { set, until, lease, used: false, well: None };
                 self.pods.lock().insert(request.uid.clone(), reservation);
                 self.denials.lock().remove(request.uid);
             }
-            Answer::Full { taken, allowed } => {
+            LeaseAnswer::Full { taken, allowed } => {
                 let set = format!("{} {}", request.controller.kind, request.controller.name);
                 let reason =
                     format!("{taken} pods of {set} are being restarted already, and its restart budget is {allowed}");
@@ -148,14 +148,14 @@ impl BudgetLeases {
     }
 
     /// The budget as far as this node alone can tell.
-    fn count_local(&self, request: &RestartRequest<'_>, now: Timestamp) -> Answer {
+    fn count_local(&self, request: &RestartRequest<'_>, now: Timestamp) -> LeaseAnswer {
         let Some(allowed) = budget::allowance(request.policy.budget, None, request.here) else {
-            return Answer::Taken(None);
+            return LeaseAnswer::Taken(None);
         };
         let reservations = self.pods.lock();
         let current = |r: &&Reservation| r.set == request.controller.uid && now < r.until;
         let taken = reservations.values().filter(current).count() as u32;
-        if taken < allowed { Answer::Taken(None) } else { Answer::Full { taken, allowed } }
+        if taken < allowed { LeaseAnswer::Taken(None) } else { LeaseAnswer::Full { taken, allowed } }
     }
 
     /// A container of the pod has ended: from now on the pod has to prove itself.
@@ -210,7 +210,11 @@ async fn delete_lease(client: Client, lease: LeaseRef) {
     let _ = tokio::time::timeout(API_TIMEOUT, leases.delete(&lease.name, &parameters)).await;
 }
 
-async fn acquire_lease(client: &Client, request: &RestartRequest<'_>, now: Timestamp) -> Result<Answer, kube::Error> {
+async fn acquire_lease(
+    client: &Client,
+    request: &RestartRequest<'_>,
+    now: Timestamp,
+) -> Result<LeaseAnswer, kube::Error> {
     let namespace = request.pod.metadata.namespace.as_deref().unwrap_or("default");
     let disruption = match request.policy.budget {
         Budget::Stock => disruption_budget(client, namespace, request.pod).await?,
@@ -218,17 +222,19 @@ async fn acquire_lease(client: &Client, request: &RestartRequest<'_>, now: Times
     };
     let spec = disruption.as_ref().and_then(|budget| budget.spec.as_ref());
     let size = request.size.unwrap_or(request.here).max(request.here);
-    let Some(allowed) = budget::allowance(request.policy.budget, spec, size) else { return Ok(Answer::Taken(None)) };
+    let Some(allowed) = budget::allowance(request.policy.budget, spec, size) else {
+        return Ok(LeaseAnswer::Taken(None));
+    };
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     let of_set = ListParams::default().labels(&format!("{}={}", heal::SET_LABEL, request.controller.uid));
     for _ in 0..ATTEMPTS {
         let list = leases.list(&of_set).await?;
         let slots: Vec<Slot> = list.items.iter().filter_map(slot).collect();
         let written = match budget::claim(&slots, allowed, &request.uid.0, fastrand::u32(..allowed), now) {
-            SlotClaim::Full { taken } => return Ok(Answer::Full { taken, allowed }),
+            SlotClaim::Full { taken } => return Ok(LeaseAnswer::Full { taken, allowed }),
             SlotClaim::Held(number) => {
                 let found = list.items.into_iter().find(|lease| slot(lease).is_some_and(|p| p.number == number));
-                return Ok(Answer::Taken(found.map(|lease| lease_ref(namespace, &lease))));
+                return Ok(LeaseAnswer::Taken(found.map(|lease| lease_ref(namespace, &lease))));
             }
             SlotClaim::Create(number) => {
                 leases.create(&PostParams::default(), &lease(request, number, None, now)).await
@@ -239,13 +245,13 @@ async fn acquire_lease(client: &Client, request: &RestartRequest<'_>, now: Times
             }
         };
         match written {
-            Ok(lease) => return Ok(Answer::Taken(Some(lease_ref(namespace, &lease)))),
+            Ok(lease) => return Ok(LeaseAnswer::Taken(Some(lease_ref(namespace, &lease)))),
             // Someone was faster, or gave it back.
             Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(Answer::Full { taken: allowed, allowed })
+    Ok(LeaseAnswer::Full { taken: allowed, allowed })
 }
 
 async fn disruption_budget(

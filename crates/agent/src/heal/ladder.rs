@@ -43,8 +43,8 @@ pub fn step(
     cause: &Cause,
     now: Timestamp,
 ) -> Step {
-    let restarts = within(&history.restarts, policy.restarts, now);
-    let recreates = within(&history.recreates, policy.recreate, now);
+    let restarts = count_within(&history.restarts, policy.restarts, now);
+    let recreates = count_within(&history.recreates, policy.recreate, now);
     let why = cause.to_string();
     if restarts.is_some() {
         // The same words each time, so that the events of a crash loop are one event with a count.
@@ -111,7 +111,7 @@ fn push(times: &mut Vec<Timestamp>, now: Timestamp) {
 }
 
 /// How many were used, if there is one left.
-fn within(times: &[Timestamp], limit: Limit, now: Timestamp) -> Option<usize> {
+fn count_within(times: &[Timestamp], limit: Limit, now: Timestamp) -> Option<usize> {
     match limit {
         Limit::Never => None,
         Limit::Unlimited => Some(times.len()),

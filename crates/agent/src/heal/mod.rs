@@ -305,7 +305,7 @@ impl Healer {
         let owner = Owner { namespace: pod.metadata.namespace.clone().unwrap_or_default(), owner: owner::shown(pod) };
         let total = self.metrics.liveness_restarts.get_or_create(&owner).inc() + 1;
         let Owner { namespace, owner } = owner;
-        tracing::info!(namespace, owner, total, "liveness restart");
+        tracing::info!(namespace, owner, total, "restart a container whose liveness probe failed");
     }
 }
 

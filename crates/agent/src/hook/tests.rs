@@ -68,7 +68,7 @@ async fn run(
     let id = runtime.create_container(&sandbox, &spec).await.unwrap();
     runtime.start_container(&id).await.unwrap();
     let pod = pod(port);
-    let at = Place { pod: &pod, container: "c", id: &id, address: Some([127, 0, 0, 1].into()) };
+    let at = HookTarget { pod: &pod, container: "c", id: &id, address: Some([127, 0, 0, 1].into()) };
     Hooks::new(runtime).run(at, &hook, limit.into()).await.map_err(|error| error.to_string())
 }
 

@@ -1,4 +1,4 @@
-//! Finding out whom to trust: the server shows its authority to anyone, and the token tells which is right.
+//! The cluster CA of a server, fetched without TLS verification and checked against the hash in the join token.
 
 use std::time::Duration;
 

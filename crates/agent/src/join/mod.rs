@@ -1,4 +1,4 @@
-//! How a machine becomes a member: a token once, then a certificate of its own.
+//! Joining a cluster: a bootstrap token is exchanged for client and serving certificates of this node.
 //!
 //! The first time, the machine learns the server's authority and checks it against the token, makes a key, and
 //! asks for a certificate that names it; the key never leaves the machine. From then on that certificate is its
@@ -88,9 +88,9 @@ pub async fn join(
 ) -> Result<Identity, JoinError> {
     let files = Files::open(directory)?;
     let now = Timestamp::now().as_second();
-    let kept = files.ca()?.zip(files.pair("client")?.filter(|pair| names_node(pair, node, now)));
-    let (ca, own) = match (kept, token) {
-        (Some(kept), _) => kept,
+    let stored = files.ca()?.zip(files.pair("client")?.filter(|pair| names_node(pair, node, now)));
+    let (ca, own) = match (stored, token) {
+        (Some(stored), _) => stored,
         (None, None) => return Err(JoinError::NoToken),
         (None, Some(token)) => {
             let ca = authority::fetch(servers, token).await?;

@@ -1,4 +1,4 @@
-//! Renewing a machine's certificates before they end, by the machine itself and without a token.
+//! Rotation of the node's client and serving certificates before they expire, with the current certificate and no token.
 
 use std::{
     net::IpAddr,
@@ -41,10 +41,8 @@ pub async fn renew(
             _ => match look(&identity, &client, &node, &addresses, &directory, share).await {
                 Ok(()) => continue,
                 Err(error) => {
-                    tracing::warn!(
-                        error = mainstay_errors::error_chain(&error),
-                        "cannot renew the machine's certificates; will try again"
-                    );
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "cannot renew the node's certificates; will retry");
                     AGAIN
                 }
             },
@@ -89,7 +87,7 @@ async fn look(
         let pair = request::obtain(client, node, &purpose, &files).await?;
         current.replace(&pair.certificate, &pair.key).map_err(TlsError::from)?;
         files.set_pair(purpose.file(), &pair)?;
-        tracing::info!(purpose = purpose.file(), "renewed the machine's certificate");
+        tracing::info!(purpose = purpose.file(), "renewed a certificate of the node");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Asking for a certificate, and waiting for the answer.
+//! CertificateSigningRequests of this node: creates one and waits until it is signed, denied or failed.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -54,8 +54,8 @@ impl Purpose<'_> {
 /// The certificate, asked for with this client. A key whose request was under way when the machine stopped is
 /// used again: the request has its name, so the answer is found.
 pub async fn obtain(client: &Client, node: &str, purpose: &Purpose<'_>, files: &Files) -> Result<Pair, JoinError> {
-    let kept = files.pending_key(purpose.file())?.and_then(|pem| KeyPair::from_pem(&pem).ok());
-    let key = match kept {
+    let stored = files.pending_key(purpose.file())?.and_then(|pem| KeyPair::from_pem(&pem).ok());
+    let key = match stored {
         Some(key) => key,
         None => KeyPair::generate().map_err(|source| JoinError::Request { source })?,
     };

@@ -1,4 +1,4 @@
-//! What a machine is told to join with: `<id>.<secret>.<sha256 of the CA's certificate>`.
+//! Join tokens: `<id>.<secret>.<sha256 of the CA certificate>`.
 //!
 //! Id and secret are for the server to recognise the machine; the hash is for the machine to recognise the
 //! server before it trusts it with anything.

@@ -18,7 +18,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub fn of(traces: &Traces) -> Self {
+    pub fn from_traces(traces: &Traces) -> Self {
         match (&traces.holder, &traces.data_dir) {
             (Some(holder), _) => Self::Running { pid: holder.pid, data_dir: holder.data_dir.clone() },
             (None, _) if traces.is_empty() => Self::Clean,
@@ -128,11 +128,11 @@ mod tests {
     fn only_what_nobody_looks_after_is_left_over() {
         let holder = Holder { pid: 7, data_dir: "/d".into(), descriptor: "/proc/7/fd/3".into() };
         let running = Traces { holder: Some(holder), ..traces() };
-        assert_eq!(Verdict::of(&running), Verdict::Running { pid: 7, data_dir: "/d".into() });
+        assert_eq!(Verdict::from_traces(&running), Verdict::Running { pid: 7, data_dir: "/d".into() });
         let stopped = Traces { has_data: true, ..traces() };
-        assert_eq!(Verdict::of(&stopped), Verdict::Stopped { data_dir: "/d".into() });
-        assert_eq!(Verdict::of(&traces()), Verdict::LeftOver);
-        assert_eq!(Verdict::of(&Traces { data_dir: None, ..traces() }), Verdict::LeftOver);
-        assert_eq!(Verdict::of(&Traces::default()), Verdict::Clean);
+        assert_eq!(Verdict::from_traces(&stopped), Verdict::Stopped { data_dir: "/d".into() });
+        assert_eq!(Verdict::from_traces(&traces()), Verdict::LeftOver);
+        assert_eq!(Verdict::from_traces(&Traces { data_dir: None, ..traces() }), Verdict::LeftOver);
+        assert_eq!(Verdict::from_traces(&Traces::default()), Verdict::Clean);
     }
 }

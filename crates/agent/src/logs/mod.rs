@@ -1,4 +1,4 @@
-//! Reading what containers wrote, and keeping it from filling the disk.
+//! Container logs: reads, follows, rotates and removes the files that runtimes write.
 //!
 //! [`path`] says where logs lie, [`line`] what is in them, [`options`] what a reader asks for; [`tail`]
 //! finds where to begin, [`read`] delivers, [`rotate`] throws away.

@@ -1,4 +1,4 @@
-//! What a reader of a log asks for.
+//! Options of a log request: `tailLines`, `sinceSeconds`, `follow` and the like, parsed from its query.
 
 use jiff::{SignedDuration, Timestamp};
 

@@ -1,4 +1,4 @@
-//! Keeps logs small: of the files that a runtime has set aside, the oldest go, by number and by age.
+//! Log rotation: removes rotated log files beyond the allowed number and age.
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Where the last lines of a log begin, found from its end without reading the rest.
+//! Finds where the last N lines of a log begin, reading from its end.
 
 use std::{
     fs::File,
@@ -26,7 +26,7 @@ pub fn start(files: &[PathBuf], wanted: u64) -> io::Result<(usize, u64)> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        if let Some(offset) = within(&file, &mut seen, wanted)? {
+        if let Some(offset) = last_lines(&file, &mut seen, wanted)? {
             return Ok((index, offset));
         }
     }
@@ -41,7 +41,7 @@ fn length(path: &Path) -> io::Result<u64> {
     }
 }
 
-fn within(file: &File, seen: &mut u64, wanted: u64) -> io::Result<Option<u64>> {
+fn last_lines(file: &File, seen: &mut u64, wanted: u64) -> io::Result<Option<u64>> {
     let mut block = vec![0; BLOCK];
     let mut end = file.metadata()?.len();
     // Behind the last line: what comes after the last newline is not written to its end.

@@ -1,4 +1,4 @@
-//! What the API is told of the pods of a node that `mainstay down` ends.
+//! Marks the pods of a node as failed when `mainstay down` ends them.
 //!
 //! The process that stops knows the API, the command that ends the containers does not: so the command leaves a notice in the run
 //! directory before it asks the process to stop. Pods are marked not ready, which takes them from their endpoints before their
@@ -68,10 +68,8 @@ pub async fn mark_pods_ended(client: &Client, node_name: &str) {
     };
     match tokio::time::timeout(DEADLINE, all).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            tracing::warn!(error = error_chain(&error), "cannot say in the API that the pods of this node end")
-        }
-        Err(_) => tracing::warn!("cannot say in the API that the pods of this node end: it does not answer"),
+        Ok(Err(error)) => tracing::warn!(error = error_chain(&error), "cannot mark the pods of this node as failed"),
+        Err(_) => tracing::warn!("cannot mark the pods of this node as failed: the API does not answer"),
     }
 }
 

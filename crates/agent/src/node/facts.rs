@@ -1,4 +1,4 @@
-//! What the machine is: read once at start, for it does not change while it is up.
+//! Facts about the machine that do not change while it is up: architecture, kernel, CPUs, memory, ids. Read once.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -1,4 +1,4 @@
-//! Which images to remove when the disk fills up: those no container is made of, the least recently used first.
+//! Image garbage collection: which unused images are removed when the disk fills up, the least recently used first. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Measuring what is left on the machine.
+//! Measures free memory, disk, inodes and pids of the machine.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! This machine as a Node of the API.
+//! The Node object of this machine: registration, status, Lease, labels, pressure conditions and evictions.
 //!
-//! * [`keeper`]: registers it, renews its Lease, writes its status; [`status`]: what the status says, from
+//! * [`reporter`]: registers it, renews its Lease, writes its status; [`status`]: what the status says, from
 //!   [`facts`] that stay and what was last seen; [`labels`]: which labels are the agent's
 //! * [`upkeep`]: watches for shortages ([`measure`], [`pressure`]), removes images ([`images`]) and names the pods
 //!   that have to go ([`eviction`]); [`termination_log`] bounds what containers can write beside their volumes
@@ -9,15 +9,15 @@ pub mod ended;
 pub mod eviction;
 mod facts;
 mod images;
-mod keeper;
 mod labels;
 mod measure;
 pub mod pressure;
+mod reporter;
 mod status;
 mod termination_log;
 mod upkeep;
 
 pub use eviction::{Eviction, Evictions};
 pub use facts::{MachineSize, VERSION, machine_size};
-pub use keeper::{Keeper, Parts};
+pub use reporter::{NodeReporter, Parts};
 pub use status::PodsAfterStop;

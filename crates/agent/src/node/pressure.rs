@@ -1,4 +1,4 @@
-//! Whether the machine is running out of something.
+//! Pressure conditions: whether memory, disk or pids are below their eviction thresholds, and for how long. Pure.
 
 use crate::settings::Eviction;
 

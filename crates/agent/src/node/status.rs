@@ -1,4 +1,4 @@
-//! The Node's status, from what was seen. Pure.
+//! Computes the NodeStatus from facts and the latest observation. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ const MOST_NAMES: usize = 5;
 
 /// What was seen of the machine, at one moment.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct MachineObservation {
     /// The runtime, or why it does not answer.
     pub runtime: Result<RuntimeVersion, String>,
     pub measured: Measured,
@@ -38,7 +38,7 @@ pub struct Seen {
 pub fn status(
     settings: &Settings,
     facts: &Facts,
-    seen: &Seen,
+    seen: &MachineObservation,
     before: Option<&NodeStatus>,
     now: Timestamp,
 ) -> NodeStatus {
@@ -62,7 +62,7 @@ fn kib(bytes: u64) -> Quantity {
     Quantity(format!("{}Ki", bytes / 1024))
 }
 
-fn capacity(settings: &Settings, facts: &Facts, seen: &Seen) -> BTreeMap<String, Quantity> {
+fn capacity(settings: &Settings, facts: &Facts, seen: &MachineObservation) -> BTreeMap<String, Quantity> {
     let mut capacity = BTreeMap::from([
         ("cpu".to_owned(), Quantity(facts.cpus.to_string())),
         ("memory".to_owned(), kib(facts.memory)),
@@ -92,7 +92,7 @@ fn huge(bytes: u64) -> Quantity {
 fn allocatable(
     settings: &Settings,
     facts: &Facts,
-    seen: &Seen,
+    seen: &MachineObservation,
     capacity: &BTreeMap<String, Quantity>,
 ) -> BTreeMap<String, Quantity> {
     let (reserved, limits) = (&settings.reserved, &settings.eviction);
@@ -128,7 +128,7 @@ fn images(images: &[Image]) -> Vec<ContainerImage> {
     named.collect()
 }
 
-fn node_info(facts: &Facts, seen: &Seen, before: Option<&NodeStatus>) -> NodeSystemInfo {
+fn node_info(facts: &Facts, seen: &MachineObservation, before: Option<&NodeStatus>) -> NodeSystemInfo {
     let known = || before.and_then(|status| Some(status.node_info.as_ref()?.container_runtime_version.clone()));
     let runtime = match &seen.runtime {
         Ok(about) => format!("{}://{}", about.name, about.version),
@@ -150,9 +150,9 @@ fn node_info(facts: &Facts, seen: &Seen, before: Option<&NodeStatus>) -> NodeSys
 }
 
 /// What a condition says: status, reason and message.
-type Words = (bool, &'static str, String);
+type ConditionContent = (bool, &'static str, String);
 
-fn conditions(seen: &Seen, before: Option<&NodeStatus>, now: Timestamp) -> Vec<NodeCondition> {
+fn conditions(seen: &MachineObservation, before: Option<&NodeStatus>, now: Timestamp) -> Vec<NodeCondition> {
     let pressure = |kind: &'static str, yes: (&'static str, &str), no: (&'static str, &str)| {
         let held = seen.pressures.contains(kind);
         let (reason, message) = if held { yes } else { no };
@@ -162,7 +162,7 @@ fn conditions(seen: &Seen, before: Option<&NodeStatus>, now: Timestamp) -> Vec<N
         Ok(_) => (true, "KubeletReady", "kubelet is posting ready status".to_owned()),
         Err(why) => (false, "KubeletNotReady", format!("container runtime is down: {why}")),
     };
-    let mut all: Vec<(&str, Words)> = vec![
+    let mut all: Vec<(&str, ConditionContent)> = vec![
         pressure(
             "MemoryPressure",
             ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
@@ -186,10 +186,15 @@ fn conditions(seen: &Seen, before: Option<&NodeStatus>, now: Timestamp) -> Vec<N
         None => {}
     }
     all.push(("Ready", ready));
-    all.into_iter().map(|(kind, words)| told(kind, words, before, now)).collect()
+    all.into_iter().map(|(kind, words)| node_condition(kind, words, before, now)).collect()
 }
 
-fn told(kind: &str, (held, reason, message): Words, before: Option<&NodeStatus>, now: Timestamp) -> NodeCondition {
+fn node_condition(
+    kind: &str,
+    (held, reason, message): ConditionContent,
+    before: Option<&NodeStatus>,
+    now: Timestamp,
+) -> NodeCondition {
     let status = if held { "True" } else { "False" };
     let since = before.and_then(|before| condition(before, kind)).filter(|before| before.status == status);
     NodeCondition {
@@ -221,7 +226,7 @@ pub fn retired(before: &NodeStatus, pods: PodsAfterStop, now: Timestamp) -> Node
         PodsAfterStop::End => "the agent was stopped, and its pods were ended",
     };
     let message = message.to_owned();
-    told("Ready", (false, "AgentStopped", message), Some(before), now)
+    node_condition("Ready", (false, "AgentStopped", message), Some(before), now)
 }
 
 /// Whether anything but the time is different; conditions of others do not count.

@@ -1,4 +1,4 @@
-//! Shortages, and what is done about them: images nobody uses go first, then one pod at a time.
+//! Reclaims resources under pressure: removes unused images, then evicts one pod at a time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,13 +13,13 @@ use mainstay_runtime::{ContainerState, PodUid, observed::ContainerStats};
 use super::{
     eviction::{self, Candidate},
     images::{Uses, to_free},
-    keeper::Keeper,
     pressure::{Measured, Shortage, Signal},
+    reporter::NodeReporter,
     termination_log,
 };
 use crate::{
     events::EventType,
-    pods::{Source, Wanted},
+    pods::{DesiredPod, Source},
     settings,
 };
 
@@ -63,8 +63,8 @@ impl Upkeep {
     }
 }
 
-impl Keeper {
-    pub(super) async fn keep_up(&self) {
+impl NodeReporter {
+    pub(super) async fn run_upkeep(&self) {
         let mut looks = 0u64;
         loop {
             self.keep_up_once(looks.is_multiple_of(IMAGES_EVERY)).await;
@@ -103,7 +103,7 @@ impl Keeper {
         if !shortages.is_empty() {
             self.look_again();
         }
-        let live: Vec<&Wanted> = pods.iter().filter(|wanted| self.is_live(wanted)).collect();
+        let live: Vec<&DesiredPod> = pods.iter().filter(|wanted| self.is_live(wanted)).collect();
         let limited = live.iter().any(|wanted| has_disk_limit(&wanted.pod));
         if shortages.is_empty() && !limited {
             return;
@@ -124,7 +124,7 @@ impl Keeper {
         }
     }
 
-    fn uid(wanted: &Wanted) -> PodUid {
+    fn uid(wanted: &DesiredPod) -> PodUid {
         PodUid(wanted.pod.metadata.uid.clone().unwrap_or_default())
     }
 
@@ -132,11 +132,11 @@ impl Keeper {
         mainstay_api::pod::is_finished(pod)
     }
 
-    fn is_live(&self, wanted: &Wanted) -> bool {
+    fn is_live(&self, wanted: &DesiredPod) -> bool {
         !Self::ended(&wanted.pod) && self.evictions.evicted(&Self::uid(wanted)).is_none()
     }
 
-    fn is_leaving(&self, wanted: &Wanted) -> bool {
+    fn is_leaving(&self, wanted: &DesiredPod) -> bool {
         !Self::ended(&wanted.pod) && self.evictions.evicted(&Self::uid(wanted)).is_some()
     }
 
@@ -150,7 +150,7 @@ impl Keeper {
         observed.sandboxes.iter().any(|sandbox| self.evictions.evicted(&sandbox.pod.uid).is_some())
     }
 
-    fn evict(&self, live: &[&Wanted], candidate: &Candidate, message: String) {
+    fn evict(&self, live: &[&DesiredPod], candidate: &Candidate, message: String) {
         let Some(wanted) = live.iter().find(|wanted| Self::uid(wanted) == candidate.uid) else { return };
         if self.evictions.evict(&candidate.uid, message.clone()) {
             self.upkeep.lock().evicted_at = Some(Timestamp::now());
@@ -165,7 +165,7 @@ impl Keeper {
         }
     }
 
-    async fn candidates(&self, live: &[&Wanted]) -> Vec<Candidate> {
+    async fn candidates(&self, live: &[&DesiredPod]) -> Vec<Candidate> {
         let stats = self.parts.runtime.stats().await.unwrap_or_else(|error| {
             tracing::debug!(%error, "the runtime does not tell what containers use");
             Vec::new()

@@ -1,4 +1,4 @@
-//! Which pods something they refer to has changed for, and how often.
+//! Counts, per pod, the changes of objects that it refers to, and wakes its worker.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,7 +18,7 @@ impl Changes {
         Self { wake, counts: Arc::default() }
     }
 
-    pub(super) fn tell(&self, pod: &PodUid) {
+    pub(super) fn record(&self, pod: &PodUid) {
         *self.counts.lock().entry(pod.clone()).or_default() += 1;
         self.wake.pod(pod);
     }

@@ -20,12 +20,12 @@ async fn woken(wake: &Wake) -> BTreeSet<PodUid> {
 async fn who_asked_for_a_missing_object_is_woken_when_it_appears_changes_and_goes() {
     let (api, wake) = (FakeApi::default(), Wake::default());
     let objects = Objects::new(api.client(), wake.clone());
-    assert_eq!(objects.config_map(&pod("a"), "ns", "web").await.unwrap_err(), Lack::Missing);
+    assert_eq!(objects.config_map(&pod("a"), "ns", "web").await.unwrap_err(), ObjectError::Missing);
     until("the watch is open", async || api.watches() == 1).await;
     api.put(MAPS, "other", json!({}));
     api.put(MAPS, "web", json!({"data": {"k": "1"}}));
     assert_eq!(woken(&wake).await, [pod("a")].into());
-    let value = |map: Known<ConfigMap>| map.unwrap().data.clone().unwrap()["k"].clone();
+    let value = |map: ObjectResult<ConfigMap>| map.unwrap().data.clone().unwrap()["k"].clone();
     assert_eq!(value(objects.config_map(&pod("a"), "ns", "web").await), "1");
     // A second pod shares the watch, and hears of the next change as well.
     assert_eq!(value(objects.config_map(&pod("b"), "ns", "web").await), "1");
@@ -35,7 +35,7 @@ async fn who_asked_for_a_missing_object_is_woken_when_it_appears_changes_and_goe
     assert_eq!(value(objects.config_map(&pod("a"), "ns", "web").await), "2");
     api.delete(MAPS, "web");
     woken(&wake).await;
-    assert_eq!(objects.config_map(&pod("a"), "ns", "web").await.unwrap_err(), Lack::Missing);
+    assert_eq!(objects.config_map(&pod("a"), "ns", "web").await.unwrap_err(), ObjectError::Missing);
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn unreachable_is_not_missing_and_what_was_known_stays_known() {
     objects.config_map(&pod("a"), "ns", "web").await.unwrap();
     api.set_down(true);
     let unknown = objects.config_map(&pod("a"), "ns", "other").await.unwrap_err();
-    assert!(matches!(unknown, Lack::Unreachable(_)), "{unknown}");
+    assert!(matches!(unknown, ObjectError::Unreachable(_)), "{unknown}");
     assert_eq!(objects.config_map(&pod("a"), "ns", "web").await.unwrap().data.as_ref().unwrap()["k"], "1");
     api.put(MAPS, "web", json!({"data": {"k": "2"}}));
     api.set_down(false);
@@ -88,8 +88,8 @@ async fn a_token_is_kept_until_it_is_due_and_then_renewed() {
     let short = objects.token(&asking, "short", 600).await.unwrap();
     assert_eq!(woken(&wake).await, [pod("a")].into());
     api.set_down(true);
-    let kept = objects.token(&asking, "short", 600).await;
-    assert!(kept.is_err() || kept.is_ok_and(|kept| kept == short), "an old token serves while it lasts");
+    let renewed = objects.token(&asking, "short", 600).await;
+    assert!(renewed.is_err() || renewed.is_ok_and(|renewed| renewed == short), "an old token serves while it lasts");
     api.set_down(false);
     until("a new one", async || objects.token(&asking, "short", 600).await.unwrap() != short).await;
 }
@@ -99,16 +99,16 @@ async fn an_agent_that_starts_while_the_api_is_away_knows_what_the_last_one_knew
     let (api, wake) = (FakeApi::default(), Wake::default());
     let directory = tempfile::tempdir().unwrap();
     api.put(MAPS, "web", json!({"data": {"k": "1"}}));
-    let first = Objects::new(api.client(), wake.clone()).keeping(directory.path());
+    let first = Objects::new(api.client(), wake.clone()).with_checkpoints(directory.path());
     first.config_map(&pod("a"), "ns", "web").await.unwrap();
-    assert_eq!(first.config_map(&pod("a"), "ns", "none").await.unwrap_err(), Lack::Missing);
+    assert_eq!(first.config_map(&pod("a"), "ns", "none").await.unwrap_err(), ObjectError::Missing);
     drop(first);
     api.set_down(true);
-    let second = Objects::new(api.client(), wake.clone()).keeping(directory.path());
+    let second = Objects::new(api.client(), wake.clone()).with_checkpoints(directory.path());
     assert_eq!(second.config_map(&pod("a"), "ns", "web").await.unwrap().data.as_ref().unwrap()["k"], "1");
-    assert_eq!(second.config_map(&pod("a"), "ns", "none").await.unwrap_err(), Lack::Missing);
+    assert_eq!(second.config_map(&pod("a"), "ns", "none").await.unwrap_err(), ObjectError::Missing);
     let unknown = second.config_map(&pod("a"), "ns", "other").await.unwrap_err();
-    assert!(matches!(unknown, Lack::Unreachable(_)));
+    assert!(matches!(unknown, ObjectError::Unreachable(_)));
     // The API returns with something newer.
     api.put(MAPS, "web", json!({"data": {"k": "2"}}));
     api.set_down(false);

@@ -1,4 +1,4 @@
-//! Tokens of service accounts, one for each pod and audience, renewed in time.
+//! Service account tokens, one for each pod and audience, renewed before they expire.
 //!
 //! A token is asked for again after four fifths of its life, or a day if that is sooner. If that
 //! fails, the old one goes on being used while it lasts, and the pod is woken to try again.
@@ -16,7 +16,7 @@ use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
-use super::Lack;
+use super::ObjectError;
 use crate::wake::Wake;
 
 const ANSWER: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ impl Tokens {
         Self { client, wake, held: Mutex::default() }
     }
 
-    pub(super) async fn get(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Arc<str>, Lack> {
+    pub(super) async fn get(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Arc<str>, ObjectError> {
         let uid = PodUid(pod.metadata.uid.clone().unwrap_or_default());
         let key = Key { pod: uid, audience: audience.to_owned(), seconds };
         let now = Timestamp::now();
@@ -95,7 +95,7 @@ impl Tokens {
         self.held.lock().insert(key, Token { text, due, expires, alarm: alarm.abort_handle() });
     }
 
-    async fn ask(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<(Arc<str>, Timestamp), Lack> {
+    async fn ask(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<(Arc<str>, Timestamp), ObjectError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
         let request = TokenRequest {
@@ -117,12 +117,12 @@ impl Tokens {
         let answer = match asked.await {
             Ok(Ok(answer)) => answer,
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                return Err(Lack::Missing);
+                return Err(ObjectError::Missing);
             }
-            Ok(Err(error)) => return Err(Lack::Unreachable(error_chain(&error))),
-            Err(_) => return Err(Lack::Unreachable("the API does not answer".to_owned())),
+            Ok(Err(error)) => return Err(ObjectError::Unreachable(error_chain(&error))),
+            Err(_) => return Err(ObjectError::Unreachable("the API does not answer".to_owned())),
         };
-        let status = answer.status.ok_or_else(|| Lack::Unreachable("the API gave no token".to_owned()))?;
+        let status = answer.status.ok_or_else(|| ObjectError::Unreachable("the API gave no token".to_owned()))?;
         Ok((status.token.into(), status.expiration_timestamp.0))
     }
 }

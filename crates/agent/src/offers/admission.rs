@@ -63,11 +63,11 @@ pub enum Verdict {
 
 /// How giving back went.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum GiveBack {
     Done,
     /// The server has no such call.
-    Unknown,
-    Again,
+    NotServed,
+    Retry,
 }
 
 impl OfferAdmission {
@@ -99,7 +99,7 @@ impl OfferAdmission {
         }
         let Some(mut node) = self.own_node().await else { return Verdict::Admitted };
         let mut room = NodeCapacity::new(&node, self.automatic.clone(), self.explicit.clone());
-        let held = self.held();
+        let held = self.running_pods();
         let claims: Vec<PodDemand> = held.iter().map(|held| held.demand.clone()).collect();
         let mut checked = check_pod(pod, &node, &room, &claims);
         // Whoever placed it may know of labels and taints that are newer than what was last read here.
@@ -156,8 +156,8 @@ impl OfferAdmission {
         self.tasks.wait().await;
     }
 
-    fn held(&self) -> Vec<RunningPod> {
-        let held = self.pods.held().into_iter().filter_map(|(uid, pod)| {
+    fn running_pods(&self) -> Vec<RunningPod> {
+        let held = self.pods.active_pods().into_iter().filter_map(|(uid, pod)| {
             let is_static = self.pods.get(&uid).is_some_and(|wanted| wanted.source == Source::File);
             let priority = pod.spec.as_ref()?.priority.unwrap_or(0);
             Some(RunningPod { uid, priority, stays: is_static || is_critical(&pod), demand: PodDemand::from_pod(&pod) })
@@ -207,14 +207,14 @@ impl OfferAdmission {
         let mut retries = api_retries();
         loop {
             match stop.run_until_cancelled(self.refuse(&pod, &uid, &rejection)).await {
-                None | Some(Answer::Done) => return,
-                Some(Answer::Unknown) => {
+                None | Some(GiveBack::Done) => return,
+                Some(GiveBack::NotServed) => {
                     if rejection.reason != FAILED_HERE {
                         self.fail(&pod, &uid, rejection);
                     }
                     return self.pods.put(Source::Api, pod);
                 }
-                Some(Answer::Again) => {}
+                Some(GiveBack::Retry) => {}
             }
             if !self.refused.lock().contains(&uid)
                 || stop.run_until_cancelled(tokio::time::sleep(retries.record_failure())).await.is_none()
@@ -224,7 +224,7 @@ impl OfferAdmission {
         }
     }
 
-    async fn refuse(&self, pod: &Pod, uid: &PodUid, rejection: &Rejection) -> Answer {
+    async fn refuse(&self, pod: &Pod, uid: &PodUid, rejection: &Rejection) -> GiveBack {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let (namespace, name) = (text(&pod.metadata.namespace), text(&pod.metadata.name));
         let body = json!({ "uid": uid.0, "reason": rejection.reason, "message": rejection.message });
@@ -233,30 +233,30 @@ impl OfferAdmission {
         let request = match Request::new(path).create_subresource("refusal", &name, &Default::default(), body) {
             Ok(request) => request,
             Err(error) => {
-                tracing::warn!(%uid, %error, "cannot give a pod back");
-                return Answer::Unknown;
+                tracing::warn!(%uid, %error, "cannot give a pod back; it fails here");
+                return GiveBack::NotServed;
             }
         };
         match self.client.request::<serde_json::Value>(request).await {
-            Ok(_) => Answer::Done,
+            Ok(_) => GiveBack::Done,
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 let about_the_pod = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
-                if about_the_pod { Answer::Done } else { Answer::Unknown }
+                if about_the_pod { GiveBack::Done } else { GiveBack::NotServed }
             }
             // A server that does not let us, or does not do this with pods.
             Err(kube::Error::Api(status))
                 if matches!(status.code, 405 | 403) && !status.message.contains("is not on") =>
             {
-                Answer::Unknown
+                GiveBack::NotServed
             }
             Err(kube::Error::Api(status)) if status.code == 409 && status.message.contains("has been modified") => {
-                Answer::Again
+                GiveBack::Retry
             }
             // It is elsewhere, another, or going: the next we hear of it says so.
-            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 409) => Answer::Done,
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 409) => GiveBack::Done,
             Err(error) => {
                 tracing::debug!(%uid, error = error_chain(&error), "cannot give a pod back; will try again");
-                Answer::Again
+                GiveBack::Retry
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Tells the API what is left here, while it is true.
+//! Publishes this node's Offer and renews it.
 //!
 //! An offer is renewed well before its time is over and soon after it changes; a burst of changes is one. A machine that
 //! is not ready, or whose agent does not yet know what it holds, offers nothing, and one that stops takes its offer back:
@@ -41,14 +41,14 @@ pub struct OfferPublisher {
 }
 
 /// An offer, and the pods it takes into account.
-struct Known {
+struct PreparedOffer {
     spec: OfferSpec,
     pods: Vec<PodUid>,
 }
 
-enum Failed {
+enum PublishError {
     /// The server knows no offers.
-    Foreign,
+    NotServed,
     Other(String),
 }
 
@@ -73,34 +73,34 @@ impl OfferPublisher {
     }
 
     async fn offer(&self) {
-        let (mut node, mut changed, mut told) = (self.node.clone(), self.pods.changed(), self.pods.told());
+        let (mut node, mut changed, mut synced) = (self.node.clone(), self.pods.changed(), self.pods.synced_sources());
         let renewal = self.ttl.mul_f64(0.6);
-        let mut published: Option<(Known, Instant)> = None;
+        let mut published: Option<(PreparedOffer, Instant)> = None;
         let mut retries = api_retries();
         loop {
             node.mark_unchanged();
             changed.mark_unchanged();
-            told.mark_unchanged();
+            synced.mark_unchanged();
             let due = published.as_ref().map_or(Duration::ZERO, |(_, at)| renewal.saturating_sub(at.elapsed()));
             let mut wait = due;
-            match (self.known(), &published) {
+            match (self.prepare_offer(), &published) {
                 (None, None) => wait = IDLE,
                 (None, Some(_)) => match self.withdraw().await {
                     Ok(()) => published = None,
                     Err(_) => wait = retries.record_failure(),
                 },
-                (Some(known), Some((last, _))) if !due.is_zero() && known.says_what(last) => {}
+                (Some(known), Some((last, _))) if !due.is_zero() && known.offers_the_same_as(last) => {}
                 (Some(known), _) => match self.publish(&known.spec).await {
                     Ok(()) => {
                         retries.reset();
                         wait = renewal;
                         published = Some((known, Instant::now()));
                     }
-                    Err(Failed::Foreign) => {
+                    Err(PublishError::NotServed) => {
                         tracing::debug!("the server has no offers; its scheduler has to look at nodes");
                         wait = FOREIGN;
                     }
-                    Err(Failed::Other(error)) => {
+                    Err(PublishError::Other(error)) => {
                         wait = retries.record_failure();
                         tracing::debug!(%error, retry_in = ?wait, "cannot publish this node's offer; will retry");
                     }
@@ -110,37 +110,37 @@ impl OfferPublisher {
                 () = tokio::time::sleep(wait) => continue,
                 Ok(()) = node.changed() => {}
                 Ok(()) = changed.changed() => {}
-                Ok(()) = told.changed() => {}
+                Ok(()) = synced.changed() => {}
             }
             tokio::time::sleep(BURST).await;
         }
     }
 
     /// What is offered now, if anything is.
-    fn known(&self) -> Option<Known> {
-        let told = *self.pods.told().borrow();
+    fn prepare_offer(&self) -> Option<PreparedOffer> {
+        let synced = *self.pods.synced_sources().borrow();
         let node = self.node.borrow().clone().filter(is_ready)?;
-        if !(told.api && told.file) {
+        if !(synced.api && synced.file) {
             return None;
         }
         // First up to where was looked, then at what is there: so that nothing counts as seen that is not.
-        let seen = self.pods.seen();
-        let held = self.pods.held();
+        let seen = self.pods.observed_version();
+        let held = self.pods.active_pods();
         let claims: Vec<PodDemand> = held.iter().map(|(_, pod)| PodDemand::from_pod(pod)).collect();
         let room = NodeCapacity::new(&node, self.automatic.clone(), self.explicit.clone());
         let ttl_seconds = i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX).max(1);
         let spec = OfferSpec { ttl_seconds, seen: seen.to_string(), ..room.offered(&claims) };
-        Some(Known { spec, pods: held.into_iter().map(|(uid, _)| uid).collect() })
+        Some(PreparedOffer { spec, pods: held.into_iter().map(|(uid, _)| uid).collect() })
     }
 
-    async fn publish(&self, spec: &OfferSpec) -> Result<(), Failed> {
+    async fn publish(&self, spec: &OfferSpec) -> Result<(), PublishError> {
         let spec = OfferSpec { renew_time: Some(MicroTime(Timestamp::now())), ..spec.clone() };
         let offer = Offer::new(&self.node_name, spec);
         match tokio::time::timeout(DEADLINE, publish_own(&self.offers, &offer)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failed::Foreign),
-            Ok(Err(error)) => Err(Failed::Other(error_chain(&error))),
-            Err(_) => Err(Failed::Other("the API does not answer".to_owned())),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(PublishError::NotServed),
+            Ok(Err(error)) => Err(PublishError::Other(error_chain(&error))),
+            Err(_) => Err(PublishError::Other("the API does not answer".to_owned())),
         }
     }
 
@@ -152,9 +152,9 @@ impl OfferPublisher {
     }
 }
 
-impl Known {
+impl PreparedOffer {
     /// How far was looked alone is no news while the pods are the same: it can wait for the renewal.
-    fn says_what(&self, other: &Self) -> bool {
+    fn offers_the_same_as(&self, other: &Self) -> bool {
         let rest = |spec: &OfferSpec| OfferSpec { seen: String::new(), ..spec.clone() };
         self.pods == other.pods && rest(&self.spec) == rest(&other.spec)
     }

@@ -284,7 +284,7 @@ async fn what_fits_is_taken_and_what_does_not_is_given_back() {
     machine.pods.release(&uid);
     assert_eq!(machine.admission.admit(&large, &stop).await, Verdict::NotOurs, "the small one is still ending");
     machine.admission.forget(&uid);
-    machine.pods.held().iter().for_each(|(uid, _)| machine.pods.release(uid));
+    machine.pods.active_pods().iter().for_each(|(uid, _)| machine.pods.release(uid));
     assert_eq!(machine.admission.admit(&large, &stop).await, Verdict::Admitted);
 }
 
@@ -323,9 +323,9 @@ async fn what_has_begun_is_never_refused_and_who_named_the_machine_fails_there()
     assert_eq!(machine.admission.admit(&own, &stop).await, Verdict::Admitted);
     let why = machine.evictions.evicted(&PodUid(own.metadata.uid.unwrap())).unwrap();
     assert_eq!(why.reason, "OutOfcpu");
-    let before = machine.pods.held().len();
+    let before = machine.pods.active_pods().len();
     machine.pods.put(Source::Api, machine.now("own").await);
-    assert_eq!(machine.pods.held().len(), before, "it takes nothing");
+    assert_eq!(machine.pods.active_pods().len(), before, "it takes nothing");
     assert!(why.message.starts_with("Pod was rejected: Node didn't have enough resource: cpu"), "{why:?}");
     let mut shown = asking("shown", "64", "0");
     shown.metadata.annotations = Some([("kubernetes.io/config.mirror".into(), "x".into())].into());
@@ -372,7 +372,7 @@ async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
     machine.pods.replace(Source::Api, vec![]);
     offered("2", "3", "0").await;
     machine.pods.put(Source::Api, asking("p", "500m", "1Gi"));
-    machine.pods.saw(17);
+    machine.pods.set_observed_version(17);
     offered("1500m", "2", "17").await;
 
     // Somebody lies in its name: the next news is the truth again.

@@ -5,7 +5,7 @@
 //! container that is kept running although it fails (see [`crate::heal`]) must be able to get well again.
 
 mod check;
-mod followed;
+mod probed_container;
 mod schedule;
 mod tally;
 mod task;
@@ -18,9 +18,9 @@ use mainstay_runtime::{ContainerId, PodUid, Runtime};
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
 
-pub use self::check::{http as http_get, join, place, port, shown, tcp};
+pub use self::check::{http as http_get, join, port, shown, target_host, tcp};
 use self::{
-    followed::{Begins, Followed},
+    probed_container::{Begins, ProbedContainer},
     task::Task,
 };
 use crate::{events::Events, heal::OwnerPolicies, wake::Wake};
@@ -39,7 +39,7 @@ struct Shared {
 }
 
 struct Entry {
-    followed: Arc<Followed>,
+    followed: Arc<ProbedContainer>,
     /// Ended when this is dropped.
     _tasks: JoinSet<()>,
 }
@@ -57,11 +57,11 @@ pub struct Results {
     pub started: bool,
     pub ready: bool,
     /// A startup or liveness probe has failed as often as it may.
-    pub failed: Option<Failed>,
+    pub failed: Option<FailedProbe>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
+pub struct FailedProbe {
     pub probe: ProbeKind,
     pub why: String,
     pub since: Timestamp,
@@ -144,7 +144,7 @@ impl Probes {
         let probes: Vec<_> = probes.collect();
         let has = |wanted| probes.iter().any(|(kind, ..)| *kind == wanted);
         let begins = Begins::of(pod, &running.id, has(ProbeKind::Startup), has(ProbeKind::Readiness));
-        let followed = Arc::new(Followed::new(uid, running.id.clone(), pod.clone(), address, begins));
+        let followed = Arc::new(ProbedContainer::new(uid, running.id.clone(), pod.clone(), address, begins));
         let age = Duration::try_from(Timestamp::now().duration_since(running.started_at)).unwrap_or_default();
         let mut tasks = JoinSet::new();
         for (kind, container, probe) in probes {

@@ -1,12 +1,12 @@
-//! When results in a row become a verdict. Pure: time is an argument.
+//! Success and failure thresholds: when results in a row become a verdict. Pure.
 
 use std::time::Duration;
 
 /// What one attempt found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    Good,
-    Bad,
+pub enum ProbeResult {
+    Success,
+    Failure,
 }
 
 /// How many in a row it takes, and how long a bad row has to last.
@@ -26,7 +26,7 @@ pub struct Tally {
 
 #[derive(Clone, Copy, Debug)]
 struct Row {
-    found: Found,
+    found: ProbeResult,
     length: u32,
     /// When it began, on the caller's clock.
     since: Duration,
@@ -34,15 +34,17 @@ struct Row {
 
 impl Tally {
     /// Counts one more result; the answer is what the row by now amounts to. `now` only needs to grow.
-    pub fn count(&mut self, found: Found, thresholds: Thresholds, now: Duration) -> Option<Found> {
+    pub fn count(&mut self, found: ProbeResult, thresholds: Thresholds, now: Duration) -> Option<ProbeResult> {
         let row = match self.row {
             Some(row) if row.found == found => Row { length: row.length.saturating_add(1), ..row },
             _ => Row { found, length: 1, since: now },
         };
         self.row = Some(row);
         let enough = match found {
-            Found::Good => row.length >= thresholds.success,
-            Found::Bad => row.length >= thresholds.failure && now.saturating_sub(row.since) >= thresholds.hold,
+            ProbeResult::Success => row.length >= thresholds.success,
+            ProbeResult::Failure => {
+                row.length >= thresholds.failure && now.saturating_sub(row.since) >= thresholds.hold
+            }
         };
         enough.then_some(found)
     }
@@ -59,40 +61,44 @@ mod tests {
 
     const STOCK: Thresholds = Thresholds { success: 1, failure: 3, hold: Duration::ZERO };
 
-    fn count(thresholds: Thresholds, results: &[(u64, Found)]) -> Vec<Option<Found>> {
+    fn count(thresholds: Thresholds, results: &[(u64, ProbeResult)]) -> Vec<Option<ProbeResult>> {
         let mut tally = Tally::default();
         results.iter().map(|(at, found)| tally.count(*found, thresholds, Duration::from_secs(*at))).collect()
     }
 
     #[test]
     fn the_third_failure_in_a_row_counts() {
-        use Found::*;
-        assert_eq!(count(STOCK, &[(0, Bad), (10, Bad), (20, Bad)]), [None, None, Some(Bad)]);
+        use ProbeResult::*;
+        assert_eq!(count(STOCK, &[(0, Failure), (10, Failure), (20, Failure)]), [None, None, Some(Failure)]);
     }
 
     #[test]
     fn one_failure_between_successes_counts_for_nothing() {
-        use Found::*;
-        let seen = count(STOCK, &[(0, Good), (10, Bad), (20, Good), (30, Bad), (40, Bad), (50, Good)]);
-        assert_eq!(seen, [Some(Good), None, Some(Good), None, None, Some(Good)]);
+        use ProbeResult::*;
+        let seen =
+            count(STOCK, &[(0, Success), (10, Failure), (20, Success), (30, Failure), (40, Failure), (50, Success)]);
+        assert_eq!(seen, [Some(Success), None, Some(Success), None, None, Some(Success)]);
     }
 
     #[test]
     fn enough_failures_still_wait_for_the_time() {
-        use Found::*;
+        use ProbeResult::*;
         let hasty = Thresholds { failure: 2, hold: Duration::from_secs(15), ..STOCK };
-        let seen = count(hasty, &[(0, Bad), (5, Bad), (10, Bad), (15, Bad)]);
-        assert_eq!(seen, [None, None, None, Some(Bad)]);
+        let seen = count(hasty, &[(0, Failure), (5, Failure), (10, Failure), (15, Failure)]);
+        assert_eq!(seen, [None, None, None, Some(Failure)]);
         assert_eq!(
-            count(hasty, &[(0, Bad), (14, Bad), (16, Good), (18, Bad), (30, Bad)]),
-            [None, None, Some(Good), None, None]
+            count(hasty, &[(0, Failure), (14, Failure), (16, Success), (18, Failure), (30, Failure)]),
+            [None, None, Some(Success), None, None]
         );
     }
 
     #[test]
     fn success_may_take_several_in_a_row_too() {
-        use Found::*;
+        use ProbeResult::*;
         let careful = Thresholds { success: 2, ..STOCK };
-        assert_eq!(count(careful, &[(0, Good), (1, Good), (2, Bad), (3, Good)]), [None, Some(Good), None, None]);
+        assert_eq!(
+            count(careful, &[(0, Success), (1, Success), (2, Failure), (3, Success)]),
+            [None, Some(Success), None, None]
+        );
     }
 }

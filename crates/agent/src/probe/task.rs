@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 use tokio::time::Instant;
 
 use super::{
-    Failed, ProbeKind, Shared,
+    FailedProbe, ProbeKind, Shared,
     check::{self, Outcome, Target},
-    followed::Followed,
+    probed_container::ProbedContainer,
     schedule::{Attempt, Schedule},
-    tally::{Found, Tally, Thresholds},
+    tally::{ProbeResult, Tally, Thresholds},
 };
 use crate::events::EventType;
 
@@ -20,7 +20,7 @@ const RETRIES: usize = 3;
 
 pub(super) struct Task {
     pub shared: Arc<Shared>,
-    pub followed: Arc<Followed>,
+    pub followed: Arc<ProbedContainer>,
     pub container: Container,
     pub kind: ProbeKind,
     pub probe: Probe,
@@ -64,33 +64,38 @@ impl Task {
                 }
                 Outcome::Errored(why) => {
                     let kind = self.kind.name();
-                    self.say("Unhealthy", format!("{kind} probe errored and resulted in unknown state: {why}"));
+                    self.record_event(
+                        "Unhealthy",
+                        format!("{kind} probe errored and resulted in unknown state: {why}"),
+                    );
                     continue;
                 }
-                Outcome::Success => (Found::Good, String::new()),
+                Outcome::Success => (ProbeResult::Success, String::new()),
                 Outcome::Warning(why) => {
-                    self.say("ProbeWarning", format!("{} probe warning: {why}", self.kind.name()));
-                    (Found::Good, String::new())
+                    self.record_event("ProbeWarning", format!("{} probe warning: {why}", self.kind.name()));
+                    (ProbeResult::Success, String::new())
                 }
                 Outcome::Failure(why) => {
-                    self.say("Unhealthy", format!("{} probe failed: {why}", self.kind.name()));
-                    (Found::Bad, why)
+                    self.record_event("Unhealthy", format!("{} probe failed: {why}", self.kind.name()));
+                    (ProbeResult::Failure, why)
                 }
             };
-            if found == Found::Good {
+            if found == ProbeResult::Success {
                 schedule.succeeded();
             }
             let thresholds = self.thresholds(found);
             let now = began.elapsed();
             match tally.count(found, thresholds, now) {
                 None => {}
-                Some(Found::Good) => {
-                    self.good();
+                Some(ProbeResult::Success) => {
+                    self.record_success();
                     if self.kind == ProbeKind::Startup {
                         return;
                     }
                 }
-                Some(Found::Bad) => self.bad(why, now.saturating_sub(tally.since().unwrap_or(now))),
+                Some(ProbeResult::Failure) => {
+                    self.record_failure(why, now.saturating_sub(tally.since().unwrap_or(now)))
+                }
             }
         }
     }
@@ -112,10 +117,10 @@ impl Task {
         outcome
     }
 
-    fn thresholds(&self, found: Found) -> Thresholds {
+    fn thresholds(&self, found: ProbeResult) -> Thresholds {
         let at_least_one = |given: Option<i32>, stock| given.filter(|n| *n > 0).unwrap_or(stock) as u32;
         let hold = match (self.kind, found) {
-            (ProbeKind::Liveness, Found::Bad) => {
+            (ProbeKind::Liveness, ProbeResult::Failure) => {
                 let pod = self.followed.pod();
                 self.shared.policies.refresh(&pod);
                 self.shared.policies.policy(&pod).hold
@@ -129,20 +134,20 @@ impl Task {
         }
     }
 
-    fn good(&self) {
+    fn record_success(&self) {
         let changed = match self.kind {
             ProbeKind::Startup => self.followed.set_started(),
             ProbeKind::Readiness => self.followed.set_ready(true),
             ProbeKind::Liveness => self.followed.set_failed(None),
         };
-        self.tell(changed);
+        self.wake_worker(changed);
     }
 
-    fn bad(&self, why: String, lasted: Duration) {
+    fn record_failure(&self, why: String, lasted: Duration) {
         let changed = match self.kind {
             ProbeKind::Readiness => self.followed.set_ready(false),
             ProbeKind::Startup | ProbeKind::Liveness => {
-                self.followed.set_failed(Some(Failed {
+                self.followed.set_failed(Some(FailedProbe {
                     probe: self.kind,
                     why,
                     since: Timestamp::now() - lasted,
@@ -151,16 +156,16 @@ impl Task {
                 true // also when it failed before: whoever was denied a restart may ask again
             }
         };
-        self.tell(changed);
+        self.wake_worker(changed);
     }
 
-    fn tell(&self, changed: bool) {
+    fn wake_worker(&self, changed: bool) {
         if changed {
             self.shared.wake.pod(&self.followed.uid);
         }
     }
 
-    fn say(&self, reason: &'static str, message: String) {
+    fn record_event(&self, reason: &'static str, message: String) {
         self.shared.events.container(&self.followed.pod(), &self.container.name, EventType::Warning, reason, message);
     }
 }

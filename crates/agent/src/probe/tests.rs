@@ -267,8 +267,11 @@ async fn what_cannot_be_asked_is_neither_good_nor_bad() {
     world.runtime.unreachable(true);
     pass(19).await;
     assert!(world.results().ready);
-    let said = world.events();
-    assert!(said[0].starts_with("Unhealthy: Readiness probe errored and resulted in unknown state: "), "{said:?}");
+    let recorded_events = world.events();
+    assert!(
+        recorded_events[0].starts_with("Unhealthy: Readiness probe errored and resulted in unknown state: "),
+        "{recorded_events:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

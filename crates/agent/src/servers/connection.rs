@@ -1,4 +1,4 @@
-//! A connection to a server, which ends when another server is called.
+//! A connection to an API server that is closed when the node switches to another server.
 
 use std::{
     io,

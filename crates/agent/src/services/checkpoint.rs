@@ -1,4 +1,4 @@
-//! Objects of one kind in a file, for a start while no server answers.
+//! Checkpoint of watched objects of one kind, an append-only file, for a start while no server answers.
 //!
 //! The file is a journal: a line for each object that came or went, so that a change costs what it changes. A complete
 //! account replaces it, and so does one of our own when most of its lines no longer count. A line that
@@ -18,7 +18,7 @@ use mainstay_files::{AtomicFile, Durability, PRIVATE_FILE, create_private_dir};
 use mainstay_network::catalogue::Key;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
-use super::follow::{Followed, key};
+use super::follow::{WatchedKind, key};
 
 /// The journal may be so much longer than what counts.
 const SLACK: usize = 1_000;
@@ -43,14 +43,14 @@ pub struct WatchCheckpoint<K> {
     kind: PhantomData<fn(K)>,
 }
 
-impl<K: Followed> WatchCheckpoint<K> {
+impl<K: WatchedKind> WatchCheckpoint<K> {
     /// Files are written by a thread of their own, which ends with this.
     pub fn at(path: PathBuf) -> Self {
-        let (orders, told) = mpsc::channel();
+        let (orders, received) = mpsc::channel();
         let mut journal = Journal::new(path.clone());
-        let spawned = thread::Builder::new().name("kept".into()).spawn(move || journal.write(&told));
+        let spawned = thread::Builder::new().name("kept".into()).spawn(move || journal.write(&received));
         if let Err(error) = spawned {
-            tracing::warn!(%error, "what the API says is not kept for a start without it");
+            tracing::warn!(%error, "cannot open a checkpoint; a start without the API will not know these objects");
         }
         Self { path, orders, kind: PhantomData }
     }
@@ -120,7 +120,7 @@ impl Journal {
             }
             let result = result.and_then(|()| self.flush());
             if let (Err(error), false) = (&result, failing) {
-                tracing::warn!(%error, file = %self.path.display(), "cannot keep what the API says for a start without it");
+                tracing::warn!(%error, file = %self.path.display(), "cannot write a checkpoint; a start without the API will not know these objects");
             }
             failing = result.is_err();
         }
@@ -218,11 +218,11 @@ mod tests {
 
     /// Everything ordered is written when this returns.
     fn obeyed(path: &Path, orders: impl FnOnce(&mut WatchCheckpoint<Node>)) {
-        let (sender, told) = mpsc::channel();
+        let (sender, received) = mpsc::channel();
         let mut kept = WatchCheckpoint { path: path.to_owned(), orders: sender, kind: PhantomData };
         orders(&mut kept);
         drop(kept);
-        Journal::new(path.to_owned()).write(&told);
+        Journal::new(path.to_owned()).write(&received);
     }
 
     fn read(path: &Path) -> Vec<(String, String)> {

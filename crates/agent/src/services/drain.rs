@@ -1,4 +1,4 @@
-//! Whether connections may still be sent to a pod.
+//! Whether connections may still be sent to a pod that ends.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,4 +1,4 @@
-//! The objects of one kind as they come and go, from the API; kept in a file for a start without one.
+//! A watch on all objects of one kind, with a checkpoint for a start while no server answers.
 
 use std::{collections::BTreeSet, fmt::Debug, path::PathBuf, pin::pin, time::Duration};
 
@@ -23,21 +23,21 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Objects listed at once: few, for one of them may be long.
 const PAGE: u32 = 100;
 
-pub enum News<K> {
-    Is(K),
-    Gone(Key),
-    /// Everything there is has been told of; what is not among these is gone.
-    Complete(BTreeSet<Key>),
-    /// The server was lost, and with it what it remembered of us.
+pub enum WatchUpdate<K> {
+    Applied(K),
+    Deleted(Key),
+    /// The first list is complete: what is not among these keys is gone.
+    Synced(BTreeSet<Key>),
+    /// The watch was lost: the next server may know nothing of this node.
     Interrupted,
 }
 
-/// What a kind must be to be followed.
-pub trait Followed:
+/// What a kind must be to be watched.
+pub trait WatchedKind:
     Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
 {
 }
-impl<K> Followed for K where
+impl<K> WatchedKind for K where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
 {
 }
@@ -52,8 +52,8 @@ pub fn version<K: Resource>(object: &K) -> u64 {
 }
 
 /// Tells until nobody listens. What the API says is kept; if it says nothing at first, what was kept is told.
-pub async fn follow<K: Followed>(api: Api<K>, file: PathBuf, told: mpsc::Sender<News<K>>) {
-    let mut kept = WatchCheckpoint::<K>::at(file);
+pub async fn follow<K: WatchedKind>(api: Api<K>, file: PathBuf, updates: mpsc::Sender<WatchUpdate<K>>) {
+    let mut saved = WatchCheckpoint::<K>::at(file);
     let config = watcher::Config::default().page_size(PAGE);
     let mut events = pin!(watcher(api, config).backoff(WatchBackoff::default()));
     let patience = Instant::now() + PATIENCE;
@@ -66,7 +66,7 @@ pub async fn follow<K: Followed>(api: Api<K>, file: PathBuf, told: mpsc::Sender<
                 Ok(event) => event,
                 Err(_) => {
                     informed = true;
-                    if recall(&kept, &told).await.is_none() {
+                    if recall(&saved, &updates).await.is_none() {
                         return;
                     }
                     continue;
@@ -77,30 +77,30 @@ pub async fn follow<K: Followed>(api: Api<K>, file: PathBuf, told: mpsc::Sender<
             None => return,
             Some(Ok(Event::Init)) => {
                 listed.clear();
-                kept.begin();
+                saved.begin();
                 Some(())
             }
             Some(Ok(Event::InitApply(object))) => {
                 listed.insert(key(&object));
-                kept.put(&object);
-                told.send(News::Is(object)).await.ok()
+                saved.put(&object);
+                updates.send(WatchUpdate::Applied(object)).await.ok()
             }
             Some(Ok(Event::InitDone)) => {
                 informed = true;
-                kept.complete();
-                told.send(News::Complete(std::mem::take(&mut listed))).await.ok()
+                saved.complete();
+                updates.send(WatchUpdate::Synced(std::mem::take(&mut listed))).await.ok()
             }
             Some(Ok(Event::Apply(object))) => {
-                kept.put(&object);
-                told.send(News::Is(object)).await.ok()
+                saved.put(&object);
+                updates.send(WatchUpdate::Applied(object)).await.ok()
             }
             Some(Ok(Event::Delete(object))) => {
-                kept.remove(&key(&object));
-                told.send(News::Gone(key(&object))).await.ok()
+                saved.remove(&key(&object));
+                updates.send(WatchUpdate::Deleted(key(&object))).await.ok()
             }
             Some(Err(error)) => {
                 tracing::debug!(error = error_chain(&error), kind = %K::kind(&()), "cannot follow; will follow again");
-                told.send(News::Interrupted).await.ok()
+                updates.send(WatchUpdate::Interrupted).await.ok()
             }
         };
         if sent.is_none() {
@@ -110,12 +110,12 @@ pub async fn follow<K: Followed>(api: Api<K>, file: PathBuf, told: mpsc::Sender<
 }
 
 /// Tells what an earlier process was told, if anything.
-async fn recall<K: Followed>(kept: &WatchCheckpoint<K>, told: &mpsc::Sender<News<K>>) -> Option<()> {
-    let Some(objects) = kept.read() else { return Some(()) };
-    tracing::info!(kind = %K::kind(&()), count = objects.len(), "the API does not answer; going by what it last said");
+async fn recall<K: WatchedKind>(saved: &WatchCheckpoint<K>, updates: &mpsc::Sender<WatchUpdate<K>>) -> Option<()> {
+    let Some(objects) = saved.read() else { return Some(()) };
+    tracing::info!(kind = %K::kind(&()), count = objects.len(), "the API does not answer; using the checkpoint");
     let all = objects.iter().map(key).collect();
     for object in objects {
-        told.send(News::Is(object)).await.ok()?;
+        updates.send(WatchUpdate::Applied(object)).await.ok()?;
     }
-    told.send(News::Complete(all)).await.ok()
+    updates.send(WatchUpdate::Synced(all)).await.ok()
 }

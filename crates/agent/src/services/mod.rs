@@ -1,15 +1,15 @@
-//! Services on this machine: their addresses, their names, and pods that leave without a connection lost.
+//! Services on this node: the Service table, DNS names, and draining of pods that end.
 //!
 //! What the API says of Services, EndpointSlices and Nodes is followed ([`follow`], read narrowly by [`wire`]) and kept in files
-//! ([`kept`]) for a start without it. [`keeper`] brings the catalogue, and with it the packet rules, up to date; [`publish`]
+//! ([`kept`]) for a start without it. [`reconciler`] brings the catalogue, and with it the packet rules, up to date; [`publish`]
 //! tells the API how far; [`names`] runs DNS; [`drain`] says whether a pod may still be sent to.
 
 mod checkpoint;
 mod drain;
 pub mod follow;
-mod keeper;
 mod names;
 mod publish;
+mod reconciler;
 pub mod wire;
 
 use std::{net::Ipv4Addr, path::PathBuf, sync::Arc};
@@ -29,8 +29,8 @@ pub use names::NamesSettings;
 
 use self::{
     follow::follow,
-    keeper::{Keeper, Parts},
     publish::Publisher,
+    reconciler::{Parts, ServiceReconciler},
 };
 use crate::{metrics::Metrics, servers::Servers};
 
@@ -57,7 +57,7 @@ pub fn dns_address(services: Range) -> Ipv4Addr {
 
 /// How far this machine's table is, for those who wait for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InForce {
+pub struct TableVersion {
     /// The newest version of an EndpointSlice that is taken into account.
     pub endpoints: u64,
     /// The newest version of a Node that routes take into account.
@@ -72,7 +72,7 @@ pub struct Services {
     client: Client,
     pub catalogue: Arc<Catalogue>,
     pub traffic: Arc<Traffic>,
-    pub in_force: Arc<watch::Sender<InForce>>,
+    pub in_force: Arc<watch::Sender<TableVersion>>,
     balancer: Arc<Balancer>,
     metrics: Metrics,
     servers: Servers,
@@ -96,7 +96,7 @@ impl Services {
             client,
             traffic: Arc::new(Traffic::new(catalogue.clone())),
             catalogue,
-            in_force: Arc::new(watch::Sender::new(InForce::default())),
+            in_force: Arc::new(watch::Sender::new(TableVersion::default())),
             balancer,
             metrics,
             servers,
@@ -113,7 +113,7 @@ impl Services {
         let (slices, told_slices) = mpsc::channel(QUEUE);
         let file = |name: &str| settings.directory.join(name);
         let dns = dns_address(settings.services);
-        let keeper = Keeper::new(Parts {
+        let keeper = ServiceReconciler::new(Parts {
             here: settings.node_name.clone(),
             dns,
             catalogue: catalogue.clone(),

@@ -1,4 +1,4 @@
-//! DNS on this machine.
+//! Starts the DNS server of this node and gives it the catalogue.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -34,11 +34,11 @@ pub struct NamesSettings {
 
 /// Answers for ever; tries again while it cannot.
 pub async fn run(settings: &ServicesSettings, address: Ipv4Addr, catalogue: Arc<Catalogue>) {
-    let mut said = false;
+    let mut warned = false;
     loop {
         match bind(settings, address, catalogue.clone()).await {
             Ok(dns) => {
-                said = false;
+                warned = false;
                 let upstreams = dns.upstreams();
                 let heed = async {
                     match settings.names.upstreams.is_empty() {
@@ -48,8 +48,8 @@ pub async fn run(settings: &ServicesSettings, address: Ipv4Addr, catalogue: Arc<
                 };
                 tokio::select! { () = dns.run(CancellationToken::new()) => {}, () = heed => {} }
             }
-            Err(error) if !std::mem::replace(&mut said, true) => {
-                tracing::warn!(%error, %address, "cannot answer for names; will try again");
+            Err(error) if !std::mem::replace(&mut warned, true) => {
+                tracing::warn!(%error, %address, "cannot listen for DNS; will retry");
             }
             Err(_) => {}
         }
@@ -98,8 +98,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_changes_is_told_once() {
-        let (file, told) = (Mutex::new("a"), Mutex::new(Vec::new()));
-        let follow = whenever_it_changes(|| *file.lock(), |now| told.lock().push(now));
+        let (file, applied) = (Mutex::new("a"), Mutex::new(Vec::new()));
+        let follow = whenever_it_changes(|| *file.lock(), |now| applied.lock().push(now));
         let change = async {
             for text in ["a", "b", "b", "c"] {
                 *file.lock() = text;
@@ -108,6 +108,6 @@ mod tests {
             tokio::time::sleep(LOOK).await;
         };
         tokio::select! { () = follow => {}, () = change => {} }
-        assert_eq!(*told.lock(), ["b", "c"]);
+        assert_eq!(*applied.lock(), ["b", "c"]);
     }
 }

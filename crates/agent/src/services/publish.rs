@@ -1,4 +1,4 @@
-//! Tells the API how far this machine's table is, for those who wait for a backend to be out of it.
+//! Publishes this node's ServiceTable: up to which version EndpointSlices are in force here.
 //!
 //! Only news that somebody may wait for is told: a backend or a machine that went. What is told lives in the server's memory, so it is
 //! told again when that may have been lost.
@@ -9,7 +9,7 @@ use kube::{Api, Client};
 use mainstay_api::service_table::{ServiceTable, ServiceTableSpec};
 use tokio::sync::watch;
 
-use super::InForce;
+use super::TableVersion;
 use crate::{publish_own::publish_own, watch_backoff::ApiRetries};
 
 /// No call may hold up the next one longer.
@@ -20,11 +20,11 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 pub struct Publisher {
     tables: Api<ServiceTable>,
     node_name: String,
-    in_force: watch::Receiver<InForce>,
+    in_force: watch::Receiver<TableVersion>,
 }
 
 impl Publisher {
-    pub fn new(client: Client, node_name: String, in_force: watch::Receiver<InForce>) -> Self {
+    pub fn new(client: Client, node_name: String, in_force: watch::Receiver<TableVersion>) -> Self {
         Self { tables: Api::all(client), node_name, in_force }
     }
 
@@ -36,7 +36,7 @@ impl Publisher {
         }
         loop {
             let now = *self.in_force.borrow_and_update();
-            match tokio::time::timeout(DEADLINE, self.say(now)).await {
+            match tokio::time::timeout(DEADLINE, self.publish(now)).await {
                 Ok(Ok(())) => {
                     retries.reset();
                     if self.wait().await.is_none() {
@@ -51,7 +51,7 @@ impl Publisher {
         }
     }
 
-    async fn say(&self, now: InForce) -> kube::Result<()> {
+    async fn publish(&self, now: TableVersion) -> kube::Result<()> {
         let spec = ServiceTableSpec { endpoints: now.endpoints.to_string(), nodes: now.nodes.to_string() };
         publish_own(&self.tables, &ServiceTable::new(&self.node_name, spec)).await
     }

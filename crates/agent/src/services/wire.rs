@@ -1,4 +1,4 @@
-//! Services, EndpointSlices and Nodes as far as the network looks at them, read straight from the API's bytes.
+//! Decodes the fields of Services, EndpointSlices and Nodes that the network needs, straight from JSON.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Static pods, from a watched directory.
+//! Static pods from a watched directory of manifests.
 //!
 //! The kernel tells when something changes; the directory is then read as a whole, and slowly in any case. A file
 //! with a mistake keeps what it said before the mistake, so that saving half a file stops nothing, and
@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::manifest::{self, Origin, Unusable};
+use super::manifest::{self, ManifestError, Origin};
 use crate::pods::{Pods, Source};
 
 /// How often the directory is read if nothing is heard.
@@ -47,7 +47,7 @@ struct File {
 }
 
 /// What was found in the directory: by file name.
-type Found = BTreeMap<String, Result<manifest::Read, Unusable>>;
+type ManifestScan = BTreeMap<String, Result<manifest::ParsedManifest, ManifestError>>;
 
 impl Directory {
     pub fn new(path: PathBuf, node: String, pods: Arc<Pods>, changed: Arc<Notify>) -> Self {
@@ -59,16 +59,16 @@ impl Directory {
     }
 
     async fn follow(&mut self) {
-        let mut told = false;
+        let mut published = false;
         loop {
             // Watched before it is read: nothing falls between.
             let changes = watch(&self.path);
-            match find(&self.path, &self.node) {
+            match scan(&self.path, &self.node) {
                 Ok(found) => {
-                    let news = self.take(found);
-                    if news || !told {
-                        self.tell();
-                        told = true;
+                    let news = self.apply_scan(found);
+                    if news || !published {
+                        self.publish();
+                        published = true;
                     }
                 }
                 Err(error) => tracing::warn!(directory = ?self.path, %error, "cannot read the static pods"),
@@ -84,7 +84,7 @@ impl Directory {
     }
 
     /// `true` if the pods are others than before.
-    fn take(&mut self, found: Found) -> bool {
+    fn apply_scan(&mut self, found: ManifestScan) -> bool {
         let before = uids(&self.files);
         self.files.retain(|name, _| found.contains_key(name));
         for (name, read) in found {
@@ -107,7 +107,7 @@ impl Directory {
         uids(&self.files) != before
     }
 
-    fn tell(&self) {
+    fn publish(&self) {
         let mut all = BTreeMap::<_, (&str, &Pod)>::new();
         for (file, pod) in self.files.iter().flat_map(|(name, file)| file.pods.iter().map(move |pod| (name, pod))) {
             let key = (&pod.metadata.namespace, &pod.metadata.name);
@@ -146,13 +146,13 @@ fn watch(path: &Path) -> Option<inotify::EventStream<Vec<u8>>> {
 }
 
 /// Every file of the directory. One that does not exist holds none; one that cannot be read is not known.
-fn find(directory: &Path, node: &str) -> std::io::Result<Found> {
+fn scan(directory: &Path, node: &str) -> std::io::Result<ManifestScan> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Found::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ManifestScan::new()),
         Err(error) => return Err(error),
     };
-    let mut found = Found::new();
+    let mut found = ManifestScan::new();
     for entry in entries {
         let Ok(name) = entry?.file_name().into_string() else { continue };
         if name.starts_with('.') || name.ends_with('~') {
@@ -166,8 +166,8 @@ fn find(directory: &Path, node: &str) -> std::io::Result<Found> {
 }
 
 /// Nothing if it is no file, or not any more.
-fn read(path: &Path, name: &str, node: &str) -> Option<Result<manifest::Read, Unusable>> {
-    let unusable = |error: std::io::Error| Unusable(error.to_string());
+fn read(path: &Path, name: &str, node: &str) -> Option<Result<manifest::ParsedManifest, ManifestError>> {
+    let unusable = |error: std::io::Error| ManifestError(error.to_string());
     let about = match std::fs::metadata(path) {
         Ok(about) if about.is_file() => about,
         Ok(_) => return None,
@@ -175,7 +175,7 @@ fn read(path: &Path, name: &str, node: &str) -> Option<Result<manifest::Read, Un
         Err(error) => return Some(Err(unusable(error))),
     };
     if about.len() > LARGEST {
-        return Some(Err(Unusable(format!("{} bytes are more than a manifest may have", about.len()))));
+        return Some(Err(ManifestError(format!("{} bytes are more than a manifest may have", about.len()))));
     }
     let mut text = Vec::new();
     let opened = std::fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut text));

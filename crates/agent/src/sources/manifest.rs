@@ -1,4 +1,4 @@
-//! From the text of a manifest to static pods, by the API's own rules. Pure.
+//! Parses manifests of static pods and validates them by the API's rules. Pure.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub struct Origin<'a> {
 
 /// What a manifest says.
 #[derive(Debug, Default)]
-pub struct Read {
+pub struct ParsedManifest {
     pub pods: Vec<Pod>,
     /// Fields that mean nothing, or are given twice.
     pub advice: Vec<String>,
@@ -40,24 +40,24 @@ pub struct Read {
 
 /// Why a manifest is of no use. Names the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unusable(pub String);
+pub struct ManifestError(pub String);
 
-impl fmt::Display for Unusable {
+impl fmt::Display for ManifestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 /// All pods of a manifest, or none: one with a mistake is not half run.
-pub fn read(text: &[u8], origin: &Origin<'_>) -> Result<Read, Unusable> {
-    let mut read = Read::default();
+pub fn read(text: &[u8], origin: &Origin<'_>) -> Result<ParsedManifest, ManifestError> {
+    let mut read = ParsedManifest::default();
     for document in documents(text) {
         let decoded = if document.trim_ascii_start().first() == Some(&b'{') {
             decode::json(document)
         } else {
             decode::yaml(document)
         };
-        let decoded = decoded.map_err(|error| Unusable(error.to_string()))?;
+        let decoded = decoded.map_err(|error| ManifestError(error.to_string()))?;
         if decoded.value.is_null() {
             continue;
         }
@@ -66,10 +66,10 @@ pub fn read(text: &[u8], origin: &Origin<'_>) -> Result<Read, Unusable> {
         read.advice.extend(duplicates.iter().map(|path| format!("duplicate field {path:?}")));
         if list {
             for item in value["items"].as_array_mut().map(std::mem::take).into_iter().flatten() {
-                one(item, origin, &mut read)?;
+                parse_document(item, origin, &mut read)?;
             }
         } else {
-            one(value, origin, &mut read)?;
+            parse_document(value, origin, &mut read)?;
         }
     }
     Ok(read)
@@ -89,14 +89,14 @@ fn documents(text: &[u8]) -> Vec<&[u8]> {
     documents
 }
 
-fn one(mut value: Value, origin: &Origin<'_>, read: &mut Read) -> Result<(), Unusable> {
+fn parse_document(mut value: Value, origin: &Origin<'_>, read: &mut ParsedManifest) -> Result<(), ManifestError> {
     let kind = (value["apiVersion"].as_str().unwrap_or_default(), value["kind"].as_str().unwrap_or_default());
     if kind != ("v1", "Pod") {
-        return Err(Unusable(format!("apiVersion, kind: {:?}, {:?} is not v1, Pod", kind.0, kind.1)));
+        return Err(ManifestError(format!("apiVersion, kind: {:?}, {:?} is not v1, Pod", kind.0, kind.1)));
     }
     let registry = Registry::builtin();
-    let Some(d) = registry.find("", "v1", "pods") else { return Err(Unusable("pods are not known".into())) };
-    let unknown = Schema::builtin().conform(&d.schema, &mut value).map_err(|error| Unusable(error.to_string()))?;
+    let Some(d) = registry.find("", "v1", "pods") else { return Err(ManifestError("pods are not known".into())) };
+    let unknown = Schema::builtin().conform(&d.schema, &mut value).map_err(|error| ManifestError(error.to_string()))?;
     read.advice.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
     if !value["metadata"].is_object() {
         value["metadata"] = json!({});
@@ -104,7 +104,7 @@ fn one(mut value: Value, origin: &Origin<'_>, read: &mut Read) -> Result<(), Unu
     let uid = uid(&value, origin);
     let metadata = &mut value["metadata"];
     let name = metadata["name"].as_str().filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| Unusable("metadata.name: Required value: name is required".into()))?;
+    let name = name.ok_or_else(|| ManifestError("metadata.name: Required value: name is required".into()))?;
     metadata["name"] = json!(format!("{name}-{}", origin.node.to_lowercase()));
     if metadata["namespace"].as_str().is_none_or(str::is_empty) {
         metadata["namespace"] = json!("default");
@@ -114,16 +114,16 @@ fn one(mut value: Value, origin: &Origin<'_>, read: &mut Read) -> Result<(), Unu
     }
     // It has to run without a server, and the API would not take its mirror pod.
     if let Some(resource) = references::api_reference(&value) {
-        return Err(Unusable(format!("static pods may not reference {resource}")));
+        return Err(ManifestError(format!("static pods may not reference {resource}")));
     }
     let mut errors = Errors::new();
     meta::validate(&value, true, d.name_rule, &mut errors);
     errors.extend(d.strategy.create(&mut value));
     if !errors.is_empty() {
         let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        return Err(Unusable(all.join("; ")));
+        return Err(ManifestError(all.join("; ")));
     }
-    let mut pod = Pod::deserialize(value).map_err(|error| Unusable(error.to_string()))?;
+    let mut pod = Pod::deserialize(value).map_err(|error| ManifestError(error.to_string()))?;
     settle(&mut pod, uid, origin);
     read.pods.push(pod);
     Ok(())

@@ -49,7 +49,7 @@ pub struct Identity {
 type Key = (String, String);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
+struct MirrorState {
     uid: String,
     /// The uid of the static pod it shows; nothing if it is no mirror.
     shows: Option<String>,
@@ -63,7 +63,7 @@ enum Action {
 }
 
 /// What is to be done: `wanted` are the uids of static pods.
-fn plan(wanted: &BTreeMap<Key, String>, found: &BTreeMap<Key, Found>) -> Vec<Action> {
+fn plan(wanted: &BTreeMap<Key, String>, found: &BTreeMap<Key, MirrorState>) -> Vec<Action> {
     let stale = found
         .iter()
         .filter(|(key, found)| found.shows.is_some() && (found.deleting || wanted.get(*key) != found.shows.as_ref()));
@@ -78,7 +78,7 @@ pub struct Mirrors {
     wake: Wake,
     /// The Node that mirrors belong to.
     node: watch::Receiver<Option<Node>>,
-    found: RwLock<BTreeMap<Key, Found>>,
+    found: RwLock<BTreeMap<Key, MirrorState>>,
     /// All pods of this node have been listed once.
     listed: AtomicBool,
     /// What the API last refused, so that it is logged once.
@@ -120,7 +120,7 @@ impl Mirrors {
                 () = tokio::time::sleep(pause) => {}
             }
             // Nothing is deleted before both sides have told everything they know.
-            if self.listed.load(Ordering::Acquire) && self.pods.told().borrow().file {
+            if self.listed.load(Ordering::Acquire) && self.pods.synced_sources().borrow().file {
                 pause = if self.settle().await { SLOWLY } else { AGAIN };
             }
         }
@@ -138,7 +138,7 @@ impl Mirrors {
     pub fn observe(&self, pod: &Pod) {
         let Some((key, found)) = entry(pod) else { return };
         let is_mirror = found.shows.is_some();
-        self.seen(key, found);
+        self.record_mirror(key, found);
         if is_mirror {
             self.changed.notify_one();
         }
@@ -152,7 +152,7 @@ impl Mirrors {
         }
     }
 
-    fn seen(&self, key: Key, found: Found) {
+    fn record_mirror(&self, key: Key, found: MirrorState) {
         let shows = found.shows.clone();
         let is_new = self.found.write().insert(key, found.clone()).as_ref() != Some(&found);
         if let Some(uid) = shows.filter(|_| is_new) {
@@ -209,7 +209,7 @@ impl Mirrors {
             Ok(made) => {
                 self.refused.lock().remove(key);
                 if let Some((key, found)) = entry(&made) {
-                    self.seen(key, found);
+                    self.record_mirror(key, found);
                 }
                 true
             }
@@ -258,9 +258,9 @@ impl Mirrors {
     }
 }
 
-fn entry(pod: &Pod) -> Option<(Key, Found)> {
+fn entry(pod: &Pod) -> Option<(Key, MirrorState)> {
     let meta = &pod.metadata;
-    let found = Found {
+    let found = MirrorState {
         uid: meta.uid.clone()?,
         shows: meta.annotations.as_ref().and_then(|all| all.get(MIRROR_POD).cloned()),
         deleting: meta.deletion_timestamp.is_some(),

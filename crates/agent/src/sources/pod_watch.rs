@@ -68,7 +68,7 @@ impl PodWatch {
                         self.checkpoints.write(&pod);
                         self.pods.put(Source::Api, pod);
                     }
-                    self.pods.saw(seen);
+                    self.pods.set_observed_version(seen);
                 }
                 Ok(watcher::Event::Delete(pod)) => {
                     self.mirrors.observe_deleted(&pod);
@@ -77,7 +77,7 @@ impl PodWatch {
                     self.admission.forget(&uid);
                     self.checkpoints.remove(&uid);
                     self.pods.remove(Source::Api, &uid);
-                    self.pods.saw(seen);
+                    self.pods.set_observed_version(seen);
                 }
                 // Logged once, however long it lasts.
                 Err(error) if !std::mem::replace(&mut warned, true) => {
@@ -107,7 +107,7 @@ impl PodWatch {
         }
         self.checkpoints.replace(&taken);
         self.pods.replace(Source::Api, taken);
-        self.pods.saw(seen);
+        self.pods.set_observed_version(seen);
     }
 }
 

@@ -1,4 +1,4 @@
-//! One container of a pod, whichever list it stands in.
+//! Finds a container of a pod by name among ordinary, init and ephemeral containers.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -6,24 +6,24 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::pod_ref;
 
-pub struct Asked<'a> {
+pub struct ContainerEntry<'a> {
     pub container: Cow<'a, Container>,
     /// The container whose processes an ephemeral one is to see.
     pub target: Option<String>,
 }
 
 /// The container of this name. An ephemeral one has all fields of a container, and is read as one.
-pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<Asked<'a>> {
+pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<ContainerEntry<'a>> {
     let spec = pod.spec.as_ref()?;
     if let Some(container) =
         spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|container| container.name == name)
     {
-        return Some(Asked { container: Cow::Borrowed(container), target: None });
+        return Some(ContainerEntry { container: Cow::Borrowed(container), target: None });
     }
     let ephemeral = spec.ephemeral_containers.iter().flatten().find(|container| container.name == name)?;
     let container = serde_json::from_value(serde_json::to_value(ephemeral).ok()?).ok()?;
     let target = ephemeral.target_container_name.clone().filter(|target| !target.is_empty());
-    Some(Asked { container: Cow::Owned(container), target })
+    Some(ContainerEntry { container: Cow::Owned(container), target })
 }
 
 /// Under which tools that look at the runtime find a pod's containers.

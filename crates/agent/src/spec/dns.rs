@@ -1,4 +1,4 @@
-//! Which names a pod can look up, and where: its `resolv.conf`.
+//! The `resolv.conf` of a pod, from its dnsPolicy and dnsConfig.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,8 @@
-//! What a pod is called inside.
+//! Host name and domain name of a pod.
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
-use super::{ConfigError, machine::Machine};
+use super::{ConfigError, machine::NodeFacts};
 
 /// The kernel holds no longer name.
 const LONGEST: usize = 64;
@@ -18,7 +18,7 @@ pub struct Names {
     pub full: Option<String>,
 }
 
-pub fn names(pod: &Pod, cluster_domain: &str, machine: &Machine) -> Result<Names, ConfigError> {
+pub fn names(pod: &Pod, cluster_domain: &str, machine: &NodeFacts) -> Result<Names, ConfigError> {
     let nothing = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&nothing);
     if spec.host_network.unwrap_or_default() {

@@ -1,4 +1,4 @@
-//! Whether a running container is still the one its pod asks for.
+//! A hash of what a container is made from: it changes when the container has to be re-created.
 //!
 //! Of a container's spec only the image may change in place and need a new container for it (resources
 //! are changed in the running one). Nothing else goes into the identity, so that a field that a later

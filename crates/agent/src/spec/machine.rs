@@ -1,11 +1,11 @@
-//! What a pod can learn of the machine it runs on.
+//! Facts of the node that pods can learn through the downward API: name, addresses, allocatable resources.
 
 use std::net::IpAddr;
 
 use crate::settings::Settings;
 
 #[derive(Clone, Debug, Default)]
-pub struct Machine {
+pub struct NodeFacts {
     pub addresses: Vec<IpAddr>,
     pub hostname: String,
     pub memory: u64,
@@ -20,7 +20,7 @@ pub struct Allocatable {
     pub ephemeral_storage: u64,
 }
 
-impl Machine {
+impl NodeFacts {
     pub fn this(settings: &Settings) -> Self {
         let memory = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text)).unwrap_or_default();
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);

@@ -1,4 +1,4 @@
-//! From a pod's words to what the runtime is asked to make.
+//! Converts pods and containers of the API into specs for the runtime.
 //!
 //! * [`env`]: variables from everywhere, and `$(NAME)` within them
 //! * [`security`], [`resources`]: contexts and limits, of the pod and of its containers
@@ -32,7 +32,7 @@ use mainstay_runtime::{
     spec::{Dns, LogLimit, Resources},
 };
 
-use self::machine::Machine;
+use self::machine::NodeFacts;
 pub use self::{
     identity::{SPEC_HASH, identity},
     resources::PIDS,
@@ -51,11 +51,11 @@ pub struct Specs {
     objects: Arc<Objects>,
     volumes: Arc<Volumes>,
     events: Events,
-    machine: Machine,
+    machine: NodeFacts,
 }
 
 /// The container to be made.
-pub struct Wanted<'a> {
+pub struct ContainerRequest<'a> {
     pub pod: &'a Pod,
     /// Of a container, init container or ephemeral container.
     pub name: &'a str,
@@ -81,7 +81,7 @@ pub enum ConfigError {
 
 impl Specs {
     pub fn new(settings: Arc<Settings>, objects: Arc<Objects>, volumes: Arc<Volumes>, events: Events) -> Self {
-        let machine = Machine::this(&settings);
+        let machine = NodeFacts::this(&settings);
         Self { settings, objects, volumes, events, machine }
     }
 
@@ -95,8 +95,8 @@ impl Specs {
         sandbox::sandbox(pod, attempt, about)
     }
 
-    pub async fn container(&self, wanted: &Wanted<'_>) -> Result<ContainerSpec, ConfigError> {
-        let Wanted { pod, name, attempt, image, addresses } = *wanted;
+    pub async fn container(&self, wanted: &ContainerRequest<'_>) -> Result<ContainerSpec, ConfigError> {
+        let ContainerRequest { pod, name, attempt, image, addresses } = *wanted;
         let Some(asked) = container::find(pod, name) else {
             return Err(ConfigError::Refused(format!("the pod has no container {name:?}")));
         };

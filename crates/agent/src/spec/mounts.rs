@@ -1,4 +1,4 @@
-//! What of the machine appears inside a container: volumes, and the few files that every pod has.
+//! The mounts of a container: its volumes, and `/etc/hosts`, `/etc/hostname`, `/etc/resolv.conf` and the termination log.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use mainstay_files::create_private_dir;
 use mainstay_runtime::spec::{Mount, Propagation, RecursiveReadOnly};
 
-use super::{ConfigError, Specs, Wanted, dns, env, hostname, hosts, pod_ref};
-use crate::volumes::subpath::Place;
+use super::{ConfigError, ContainerRequest, Specs, dns, env, hostname, hosts, pod_ref};
+use crate::volumes::subpath::SubPath;
 
 const HOSTS: &str = "/etc/hosts";
 const HOSTNAME: &str = "/etc/hostname";
@@ -20,7 +20,7 @@ const TERMINATION_LOG: &str = "/dev/termination-log";
 impl Specs {
     pub(super) async fn mounts(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &ContainerRequest<'_>,
         container: &Container,
         env: &env::Variables,
     ) -> Result<Vec<Mount>, ConfigError> {
@@ -71,10 +71,10 @@ impl Specs {
             None => source.path,
             Some(within) => {
                 let uid = pod_ref(pod).uid;
-                let place = Place { volume: source.path, within: within.into(), read_only: source.read_only };
+                let place = SubPath { volume: source.path, within: within.into(), read_only: source.read_only };
                 let bound = self.volumes.sub_path(&uid, &container.name, index, place).await;
                 bound.map_err(|error| {
-                    tracing::warn!(%error, uid = %uid, container = container.name, "sub path");
+                    tracing::warn!(%error, uid = %uid, container = container.name, "cannot prepare a subPath");
                     refused(format!(
                         "failed to prepare subPath for volumeMount {:?} of container {:?}: {error}",
                         mount.name, container.name
@@ -96,7 +96,11 @@ impl Specs {
     }
 
     /// Files of the pod's own, written anew for each container, so that they tell of its present address.
-    fn files(&self, wanted: &Wanted<'_>, container: &Container) -> Result<Vec<(String, PathBuf)>, ConfigError> {
+    fn files(
+        &self,
+        wanted: &ContainerRequest<'_>,
+        container: &Container,
+    ) -> Result<Vec<(String, PathBuf)>, ConfigError> {
         let pod = wanted.pod;
         let uid = pod_ref(pod).uid;
         let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Requests and limits as the kernel counts them.
+//! Converts requests and limits into cgroup settings and OOM scores.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use mainstay_api::{
 };
 use mainstay_runtime::spec::Resources;
 
-use super::machine::Machine;
+use super::machine::NodeFacts;
 
 /// Processes and threads of one pod. Kubernetes sets no limit unless told to; then one pod that forks
 /// without end takes its machine along.
@@ -28,7 +28,7 @@ const MAX_SHARES: u64 = 262_144;
 const GUARANTEED: i32 = -997;
 const BEST_EFFORT: i32 = 1000;
 
-pub fn container(pod: &Pod, container: &Container, machine: &Machine) -> Resources {
+pub fn container(pod: &Pod, container: &Container, machine: &NodeFacts) -> Resources {
     let resources = container.resources.as_ref();
     let limits = amounts(resources.and_then(|resources| resources.limits.as_ref()));
     let requests = amounts(resources.and_then(|resources| resources.requests.as_ref()));

@@ -1,4 +1,4 @@
-//! The sandbox of a pod: what its containers share.
+//! Converts a pod into a sandbox spec: namespaces, sysctls, ports, cgroup.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -9,11 +9,11 @@ use mainstay_runtime::{
     spec::{Dns, HostPort, PidMode, Protocol},
 };
 
-use super::{ConfigError, container, hostname, machine::Machine, pod_ref, resources, security};
+use super::{ConfigError, container, hostname, machine::NodeFacts, pod_ref, resources, security};
 
 pub struct About<'a> {
     pub cluster_domain: &'a str,
-    pub machine: &'a Machine,
+    pub machine: &'a NodeFacts,
     pub log_directory: PathBuf,
     pub dns: Dns,
 }

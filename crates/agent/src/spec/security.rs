@@ -1,4 +1,4 @@
-//! Who a container runs as and what it may do: the container's word, else the pod's, else the stock.
+//! The security context of a container: the container's fields, else the pod's, else the defaults.
 
 use std::path::Path;
 

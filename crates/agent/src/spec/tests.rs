@@ -19,8 +19,8 @@ fn one(container: Value) -> (Pod, Container) {
     (pod, container)
 }
 
-fn machine() -> Machine {
-    Machine {
+fn machine() -> NodeFacts {
+    NodeFacts {
         addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
         hostname: "here".to_owned(),
         memory: 1 << 30,
@@ -344,7 +344,7 @@ async fn a_container_gets_its_variables_arguments_and_files() {
     bench.volumes.prepare(&asked).await.unwrap();
     let image = Image { id: "sha256:1".to_owned(), ..Image::default() };
     let addresses = ["10.244.0.2".parse().unwrap()];
-    let wanted = Wanted { pod: &asked, name: "main", attempt: 2, image: &image, addresses: &addresses };
+    let wanted = ContainerRequest { pod: &asked, name: "main", attempt: 2, image: &image, addresses: &addresses };
     let got = specs.container(&wanted).await.unwrap();
     assert_eq!(got.command, ["run", "own"]);
     assert_eq!(got.args, ["--host=10.96.0.9", "$(A)", "$(NOBODY)"]);
@@ -406,7 +406,7 @@ async fn what_a_container_lacks_is_named() {
         container["name"] = json!("main");
         let (pod, _) = one(container);
         let image = Image::default();
-        let wanted = Wanted { pod: &pod, name: "main", attempt: 0, image: &image, addresses: &[] };
+        let wanted = ContainerRequest { pod: &pod, name: "main", attempt: 0, image: &image, addresses: &[] };
         match specs.container(&wanted).await {
             Err(ConfigError::Missing(why)) => assert_eq!(why, expected),
             other => panic!("{expected}: {other:?}"),
@@ -415,7 +415,7 @@ async fn what_a_container_lacks_is_named() {
     bench.api.set_down(true);
     let (pod, _) = one(json!({"name": "main", "envFrom": [{"configMapRef": {"name": "unasked"}}]}));
     let image = Image::default();
-    let wanted = Wanted { pod: &pod, name: "main", attempt: 0, image: &image, addresses: &[] };
+    let wanted = ContainerRequest { pod: &pod, name: "main", attempt: 0, image: &image, addresses: &[] };
     assert!(matches!(specs.container(&wanted).await, Err(ConfigError::Unreachable(_))));
 }
 

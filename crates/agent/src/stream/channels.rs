@@ -23,7 +23,7 @@ use tokio_tungstenite::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{answer::Refusal, upgrade};
+use super::{response::RequestError, upgrade};
 
 pub const STDIN: u8 = 0;
 pub const STDOUT: u8 = 1;
@@ -67,7 +67,7 @@ pub const PROTOCOLS: [Protocol; 6] = [
 ];
 
 /// The first of the client's protocols that we speak.
-pub fn choose(headers: &HeaderMap) -> Result<Protocol, Refusal> {
+pub fn choose(headers: &HeaderMap) -> Result<Protocol, RequestError> {
     let wanted = upgrade::list(headers, header::SEC_WEBSOCKET_PROTOCOL.as_str());
     if wanted.is_empty() {
         return Ok(PROTOCOLS[0]);
@@ -75,7 +75,7 @@ pub fn choose(headers: &HeaderMap) -> Result<Protocol, Refusal> {
     let known = |name: &&str| PROTOCOLS.iter().find(|p| p.name == *name).copied();
     wanted.iter().find_map(known).ok_or_else(|| {
         let ours: Vec<_> = PROTOCOLS.iter().map(|p| p.name).filter(|name| !name.is_empty()).collect();
-        Refusal::bad_request(format!("requested protocol(s) are not supported: {wanted:?}; supports {ours:?}"))
+        RequestError::bad_request(format!("requested protocol(s) are not supported: {wanted:?}; supports {ours:?}"))
     })
 }
 

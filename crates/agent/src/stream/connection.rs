@@ -1,4 +1,4 @@
-//! One connection, and from each request on it to its answer.
+//! Serves one TLS connection: routes each request to its handler.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -11,8 +11,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answer::{self, Answer, Refusal, Response},
     exec, find, forward, host_logs, logs,
+    response::{self, HandlerResult, RequestError, Response},
     route::Route,
     server::Parts,
     stats, tunnel,
@@ -37,7 +37,7 @@ pub async fn run(stream: TcpStream, tls: TlsAcceptor, parts: Arc<Parts>, stop: C
         let (parts, stop) = (parts.clone(), stop.clone());
         async move {
             let answer = respond(request, &parts, stop).await;
-            Ok::<Response, Infallible>(answer.unwrap_or_else(Refusal::into_response))
+            Ok::<Response, Infallible>(answer.unwrap_or_else(RequestError::into_response))
         }
     });
     let connection = http1::Builder::new()
@@ -51,44 +51,50 @@ pub async fn run(stream: TcpStream, tls: TlsAcceptor, parts: Arc<Parts>, stop: C
     }
 }
 
-async fn respond(request: Request<Incoming>, parts: &Arc<Parts>, stop: CancellationToken) -> Answer {
-    let route = Route::parse(request.uri().path()).ok_or_else(|| Refusal::not_found("404 page not found"))?;
+async fn respond(request: Request<Incoming>, parts: &Arc<Parts>, stop: CancellationToken) -> HandlerResult {
+    let route = Route::parse(request.uri().path()).ok_or_else(|| RequestError::not_found("404 page not found"))?;
     let query = request.uri().query().unwrap_or_default().to_owned();
     let upgrades =
         matches!(route, Route::Exec { .. } | Route::Attach { .. } | Route::PortForward { .. } | Route::Tunnel { .. });
     if !(request.method() == Method::GET || (upgrades && request.method() == Method::POST)) {
-        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed"));
+        return Err(RequestError::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed"));
     }
     match route {
-        Route::Logs { namespace, pod, container } => logs::answer(parts, &namespace, &pod, &container, &query).await,
+        Route::Logs { namespace, pod, container } => {
+            logs::serve_logs(parts, &namespace, &pod, &container, &query).await
+        }
         Route::Exec { namespace, pod, container } => {
             exec::exec(request, parts, &namespace, &pod, &container, stop).await
         }
         Route::Attach { namespace, pod, container } => {
             exec::attach(request, parts, &namespace, &pod, &container, stop).await
         }
-        Route::PortForward { namespace, pod } => forward::answer(request, parts, &namespace, &pod, stop).await,
-        Route::Tunnel { namespace, pod, port } => tunnel::answer(request, parts, &namespace, &pod, port, stop).await,
+        Route::PortForward { namespace, pod } => {
+            forward::serve_port_forward(request, parts, &namespace, &pod, stop).await
+        }
+        Route::Tunnel { namespace, pod, port } => {
+            tunnel::serve_tunnel(request, parts, &namespace, &pod, port, stop).await
+        }
         Route::Summary => stats::summary(parts).await,
         Route::ResourceMetrics => stats::resource_metrics(parts).await,
         Route::CadvisorMetrics => stats::cadvisor_metrics(parts).await,
-        Route::HostLogs { path } => host_logs::answer(&path).await,
-        Route::Configuration => Ok(answer::json(&parts.configuration)),
+        Route::HostLogs { path } => host_logs::serve_host_logs(&path).await,
+        Route::Configuration => Ok(response::json(&parts.configuration)),
         Route::RunningPods => {
             let observed = parts.runtime.observe(None).await.map_err(find::unavailable)?;
-            Ok(answer::json(&find::running_pods(&observed)))
+            Ok(response::json(&find::running_pods(&observed)))
         }
         Route::Metrics => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            Ok(answer::typed(StatusCode::OK, kind, parts.metrics.exposed()))
+            Ok(response::typed(StatusCode::OK, kind, parts.metrics.exposed()))
         }
         Route::Pods => {
             let items: Vec<_> = parts.pods.all().into_iter().map(|wanted| wanted.pod).collect();
             let items: Vec<&k8s_openapi::api::core::v1::Pod> = items.iter().map(|pod| &**pod).collect();
-            Ok(answer::json(&serde_json::json!({
+            Ok(response::json(&serde_json::json!({
                 "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items,
             })))
         }
-        Route::Health => Ok(answer::typed(StatusCode::OK, "text/plain; charset=utf-8", "ok")),
+        Route::Health => Ok(response::typed(StatusCode::OK, "text/plain; charset=utf-8", "ok")),
     }
 }

@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answer::{Answer, Refusal, Response},
     channels::{self, ERROR, RESIZE, STDERR, STDIN, STDOUT, Socket},
     remote::{self, Ended, Remote, Sink},
+    response::{HandlerResult, RequestError, Response},
     server::Parts,
     upgrade::{self, Io, Pending, Wish},
 };
@@ -39,7 +39,7 @@ pub struct Streams {
 
 impl Streams {
     /// From a query as kubelets take it.
-    pub fn parse(query: &str) -> Result<Self, Refusal> {
+    pub fn parse(query: &str) -> Result<Self, RequestError> {
         let mut streams = Self::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let on = matches!(&*value, "1" | "true");
@@ -54,7 +54,7 @@ impl Streams {
         }
         streams.stderr &= !streams.tty; // a terminal has but one output
         if !(streams.stdin || streams.stdout || streams.stderr) {
-            return Err(Refusal::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
+            return Err(RequestError::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
         }
         Ok(streams)
     }
@@ -67,10 +67,10 @@ pub async fn exec(
     pod: &str,
     container: &str,
     stop: CancellationToken,
-) -> Answer {
+) -> HandlerResult {
     let streams = Streams::parse(request.uri().query().unwrap_or_default())?;
     if streams.command.is_empty() {
-        return Err(Refusal::bad_request("you must specify at least 1 command for the exec"));
+        return Err(RequestError::bad_request("you must specify at least 1 command for the exec"));
     }
     let id = parts.find(namespace, pod).await?.running(container)?.id.clone();
     let work = Work::Exec(Exec {
@@ -90,7 +90,7 @@ pub async fn attach(
     pod: &str,
     container: &str,
     stop: CancellationToken,
-) -> Answer {
+) -> HandlerResult {
     let mut streams = Streams::parse(request.uri().query().unwrap_or_default())?;
     let found = parts.find(namespace, pod).await?;
     let id = found.running(container)?.id.clone();
@@ -132,7 +132,7 @@ enum Agreed {
     Spdy(&'static str),
 }
 
-fn agree(headers: &HeaderMap) -> Result<(Agreed, Response), Refusal> {
+fn agree(headers: &HeaderMap) -> Result<(Agreed, Response), RequestError> {
     match upgrade::wish(headers) {
         Some(Wish::WebSocket) => {
             let protocol = channels::choose(headers)?;
@@ -154,7 +154,7 @@ fn start(
     streams: Streams,
     work: Work,
     stop: CancellationToken,
-) -> Answer {
+) -> HandlerResult {
     let (agreed, response) = agree(request.headers())?;
     let pending = Pending::of(&mut request);
     let session = async move {

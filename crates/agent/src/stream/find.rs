@@ -1,4 +1,4 @@
-//! From names to what the runtime and the disk hold.
+//! Looks up a pod by name: its containers in the runtime and its log files.
 
 use std::path::PathBuf;
 
@@ -9,34 +9,34 @@ use mainstay_runtime::{
 };
 use serde_json::{Value, json};
 
-use super::{answer::Refusal, server::Parts};
+use super::{response::RequestError, server::Parts};
 use crate::logs::path;
 
 /// A pod and what runs for it.
-pub struct Found {
+pub struct PodOnNode {
     pub pod: std::sync::Arc<Pod>,
     pub uid: PodUid,
     pub observed: Observed,
 }
 
 impl Parts {
-    pub async fn find(&self, namespace: &str, name: &str) -> Result<Found, Refusal> {
+    pub async fn find(&self, namespace: &str, name: &str) -> Result<PodOnNode, RequestError> {
         let wanted = self.pods.named(namespace, name);
-        let pod = wanted.ok_or_else(|| Refusal::not_found(format!("pod {name:?} does not exist")))?.pod;
+        let pod = wanted.ok_or_else(|| RequestError::not_found(format!("pod {name:?} does not exist")))?.pod;
         let uid = PodUid(pod.metadata.uid.clone().unwrap_or_default());
         let observed = self.runtime.observe(Some(&uid)).await.map_err(unavailable)?;
-        Ok(Found { pod, uid, observed })
+        Ok(PodOnNode { pod, uid, observed })
     }
 }
 
 /// A runtime's refusal, as an answer.
-pub fn unavailable(error: RuntimeError) -> Refusal {
+pub fn unavailable(error: RuntimeError) -> RequestError {
     let code = match &error {
         RuntimeError::NotFound { .. } => StatusCode::NOT_FOUND,
         RuntimeError::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    Refusal::new(code, error.to_string())
+    RequestError::new(code, error.to_string())
 }
 
 /// Pods that have a sandbox, with the containers that run in them: upstream's `/runningpods/`.
@@ -54,7 +54,7 @@ pub fn running_pods(observed: &Observed) -> Value {
     json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items })
 }
 
-impl Found {
+impl PodOnNode {
     fn name(&self) -> &str {
         self.pod.metadata.name.as_deref().unwrap_or_default()
     }
@@ -64,15 +64,15 @@ impl Found {
         self.observed.containers.iter().filter(|c| c.name == container).max_by_key(|c| c.attempt)
     }
 
-    pub fn running(&self, container: &str) -> Result<&ContainerStatus, Refusal> {
+    pub fn running(&self, container: &str) -> Result<&ContainerStatus, RequestError> {
         let running = self.newest(container).filter(|c| c.state.is_running());
-        running.ok_or_else(|| Refusal::internal(format!("container not found ({container:?})")))
+        running.ok_or_else(|| RequestError::internal(format!("container not found ({container:?})")))
     }
 
-    pub fn sandbox(&self) -> Result<&SandboxId, Refusal> {
+    pub fn sandbox(&self) -> Result<&SandboxId, RequestError> {
         let newest = self.observed.sandboxes.iter().filter(|s| s.ready).max_by_key(|s| s.attempt);
         let newest = newest.map(|sandbox| &sandbox.id);
-        newest.ok_or_else(|| Refusal::internal(format!("pod {:?} is not running", self.name())))
+        newest.ok_or_else(|| RequestError::internal(format!("pod {:?} is not running", self.name())))
     }
 
     /// Whether the pod asks for a terminal of this container.
@@ -92,7 +92,7 @@ impl Found {
     }
 
     /// The log that someone who asks for the container's, or for that of the run before, means.
-    pub fn log(&self, logs: &std::path::Path, container: &str, previous: bool) -> Result<Log, Refusal> {
+    pub fn log(&self, logs: &std::path::Path, container: &str, previous: bool) -> Result<Log, RequestError> {
         let (namespace, name) = (self.pod.metadata.namespace.as_deref().unwrap_or_default(), self.name());
         let waiting = self.status(container).and_then(|s| s.state.as_ref()?.waiting.as_ref());
         let directory = path::pod_directory(logs, namespace, name, &self.uid.0).join(container);
@@ -110,7 +110,7 @@ impl Found {
         }
         if previous {
             let text = format!("previous terminated container {container:?} in pod {name:?} not found");
-            return Err(Refusal::bad_request(text));
+            return Err(RequestError::bad_request(text));
         }
         let why = match waiting.and_then(|w| w.reason.as_deref()).filter(|reason| !reason.is_empty()) {
             Some("ErrImagePull") => "image can't be pulled",
@@ -118,7 +118,7 @@ impl Found {
             Some(reason) => reason,
             None => "ContainerCreating",
         };
-        Err(Refusal::bad_request(format!("container {container:?} in pod {name:?} is waiting to start: {why}")))
+        Err(RequestError::bad_request(format!("container {container:?} in pod {name:?} is waiting to start: {why}")))
     }
 
     /// The runs of a container that began, oldest first: what the runtime holds, what left only a log behind, and what the

@@ -22,9 +22,9 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    answer::{Answer, Refusal},
     channels::{self, Socket},
     remote::Sink,
+    response::{HandlerResult, RequestError},
     server::Parts,
     upgrade::{self, Io, Pending, Wish},
 };
@@ -55,13 +55,13 @@ impl Place {
     }
 }
 
-pub async fn answer(
+pub async fn serve_port_forward(
     mut request: Request<Incoming>,
     parts: &Arc<Parts>,
     namespace: &str,
     pod: &str,
     stop: CancellationToken,
-) -> Answer {
+) -> HandlerResult {
     let headers = request.headers();
     parts.find(namespace, pod).await?.sandbox()?;
     let place = Place { parts: parts.clone(), namespace: namespace.into(), pod: pod.into() };
@@ -101,14 +101,14 @@ async fn with<F: Future<Output = ()>>(pending: Pending, work: impl FnOnce(Io) ->
 }
 
 /// The ports an old client names in its query.
-fn ports(query: &str) -> Result<Vec<u16>, Refusal> {
+fn ports(query: &str) -> Result<Vec<u16>, RequestError> {
     let values = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "port" || name == "ports");
     let ports: Vec<String> = values.flat_map(|(_, v)| v.split(',').map(str::to_owned).collect::<Vec<_>>()).collect();
     if ports.is_empty() {
-        return Err(Refusal::bad_request("query parameter \"port\" is required"));
+        return Err(RequestError::bad_request("query parameter \"port\" is required"));
     }
     let port = |text: &String| text.trim().parse().ok().filter(|port| *port > 0);
-    let bad = |text: &String| Refusal::bad_request(format!("unable to parse {text:?} as a port"));
+    let bad = |text: &String| RequestError::bad_request(format!("unable to parse {text:?} as a port"));
     ports.iter().map(|text| port(text).ok_or_else(|| bad(text))).collect()
 }
 

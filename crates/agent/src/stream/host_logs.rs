@@ -18,7 +18,7 @@ use nix::{
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::answer::{self, Answer, Refusal};
+use super::response::{self, HandlerResult, RequestError};
 
 const DIRECTORY: &str = "/var/log";
 const CHUNK: usize = 64 << 10;
@@ -29,20 +29,20 @@ enum Opened {
     Directory(Vec<String>),
 }
 
-pub async fn answer(path: &str) -> Answer {
+pub async fn serve_host_logs(path: &str) -> HandlerResult {
     let relative = path.to_owned();
     let opened = tokio::task::spawn_blocking(move || open(Path::new(DIRECTORY), Path::new(&relative))).await;
-    match opened.map_err(|error| Refusal::internal(error.to_string()))? {
-        Ok(Opened::Directory(names)) => Ok(answer::typed(StatusCode::OK, "text/html; charset=utf-8", index(&names))),
+    match opened.map_err(|error| RequestError::internal(error.to_string()))? {
+        Ok(Opened::Directory(names)) => Ok(response::typed(StatusCode::OK, "text/html; charset=utf-8", index(&names))),
         Ok(Opened::File(file)) => {
             let (to, from) = mpsc::channel(4);
             tokio::task::spawn_blocking(move || copy(file, &to));
-            Ok(answer::stream("text/plain; charset=utf-8", ReceiverStream::new(from)))
+            Ok(response::stream("text/plain; charset=utf-8", ReceiverStream::new(from)))
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(Refusal::new(StatusCode::FORBIDDEN, "403 Forbidden"))
+            Err(RequestError::new(StatusCode::FORBIDDEN, "403 Forbidden"))
         }
-        Err(_) => Err(Refusal::not_found("404 page not found")),
+        Err(_) => Err(RequestError::not_found("404 page not found")),
     }
 }
 

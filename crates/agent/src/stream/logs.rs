@@ -1,4 +1,4 @@
-//! `/containerLogs`: a log as the answer to a request.
+//! `/containerLogs`: streams the log of a container.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    answer::{self, Answer, Refusal},
+    response::{self, HandlerResult, RequestError},
     server::Parts,
 };
 use crate::logs::{
@@ -24,8 +24,8 @@ use crate::logs::{
 /// How long an answer about a container's state is believed without a word from the runtime.
 const BELIEVED: Duration = Duration::from_secs(2);
 
-pub async fn answer(parts: &Parts, namespace: &str, pod: &str, container: &str, query: &str) -> Answer {
-    let options = Options::parse(query, Timestamp::now()).map_err(|e| Refusal::bad_request(e.to_string()))?;
+pub async fn serve_logs(parts: &Parts, namespace: &str, pod: &str, container: &str, query: &str) -> HandlerResult {
+    let options = Options::parse(query, Timestamp::now()).map_err(|e| RequestError::bad_request(e.to_string()))?;
     let found = parts.find(namespace, pod).await?;
     let log = found.log(&parts.log_directory, container, options.previous)?;
     let run = Run {
@@ -41,7 +41,7 @@ pub async fn answer(parts: &Parts, namespace: &str, pod: &str, container: &str, 
             tracing::warn!(error = error_chain(&error), "cannot read a log");
         }
     });
-    Ok(answer::stream("text/plain", ReceiverStream::new(from).map(Ok)))
+    Ok(response::stream("text/plain", ReceiverStream::new(from).map(Ok)))
 }
 
 /// One run of a container, known by its log.

@@ -4,7 +4,6 @@
 //! the protocols of those are spoken here: [`channels`] (WebSocket) and [`mainstay_spdy`]. Both become a [`remote::Remote`],
 //! which is what a process in a container is connected to.
 
-pub mod answer;
 pub mod channels;
 mod configz;
 mod connection;
@@ -14,6 +13,7 @@ pub mod forward;
 mod host_logs;
 mod logs;
 pub mod remote;
+pub mod response;
 pub mod route;
 pub mod server;
 pub mod stats;

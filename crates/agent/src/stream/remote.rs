@@ -61,7 +61,7 @@ pub enum Ended {
 
 impl Ended {
     /// What is written to the error stream.
-    pub fn told(&self, statuses: bool) -> Option<String> {
+    pub fn status_text(&self, statuses: bool) -> Option<String> {
         if statuses {
             return Some(self.status().to_string());
         }
@@ -127,7 +127,7 @@ impl Remote {
         for sink in [&self.stdout, &self.stderr].into_iter().flatten() {
             let _ = sink.finish().await;
         }
-        if let Some(text) = ended.told(self.statuses) {
+        if let Some(text) = ended.status_text(self.statuses) {
             let _ = self.error.send(text.into()).await;
         }
         let _ = self.error.finish().await;
@@ -227,11 +227,11 @@ mod tests {
 
     #[test]
     fn an_exit_code_is_told_as_clients_look_for_it() {
-        let status: Value = serde_json::from_str(&Ended::Exited(3).told(true).unwrap()).unwrap();
+        let status: Value = serde_json::from_str(&Ended::Exited(3).status_text(true).unwrap()).unwrap();
         assert_eq!((&status["status"], &status["reason"]), (&json!("Failure"), &json!("NonZeroExitCode")));
         assert_eq!(status["details"]["causes"], json!([{ "reason": "ExitCode", "message": "3" }]));
-        assert_eq!(Ended::Well.told(false), None);
-        assert_eq!(Ended::Well.told(true).unwrap(), r#"{"metadata":{},"status":"Success"}"#);
-        assert_eq!(Ended::Failed("oh".into()).told(false).unwrap(), "Internal error occurred: oh");
+        assert_eq!(Ended::Well.status_text(false), None);
+        assert_eq!(Ended::Well.status_text(true).unwrap(), r#"{"metadata":{},"status":"Success"}"#);
+        assert_eq!(Ended::Failed("oh".into()).status_text(false).unwrap(), "Internal error occurred: oh");
     }
 }

@@ -1,4 +1,4 @@
-//! What a path asks for.
+//! Parses request paths into routes, as a kubelet has them.
 
 use percent_encoding::percent_decode_str;
 

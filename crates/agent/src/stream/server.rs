@@ -1,4 +1,4 @@
-//! The listener.
+//! The agent's HTTPS listener.
 
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 

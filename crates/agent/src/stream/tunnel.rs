@@ -7,26 +7,26 @@ use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answer::{Answer, Refusal},
+    response::{HandlerResult, RequestError},
     server::Parts,
     upgrade::{self, Pending, Wish},
 };
 
-pub async fn answer(
+pub async fn serve_tunnel(
     mut request: Request<Incoming>,
     parts: &Arc<Parts>,
     namespace: &str,
     pod: &str,
     port: u16,
     stop: CancellationToken,
-) -> Answer {
+) -> HandlerResult {
     if upgrade::wish(request.headers()) != Some(Wish::Tunnel) {
         return Err(upgrade::no_wish());
     }
     let found = parts.find(namespace, pod).await?;
     let connected = parts.runtime.connect(found.sandbox()?, port).await;
     let mut tunnel = connected.map_err(|error| {
-        Refusal::new(StatusCode::BAD_GATEWAY, format!("cannot connect to port {port} of pod {pod:?}: {error}"))
+        RequestError::new(StatusCode::BAD_GATEWAY, format!("cannot connect to port {port} of pod {pod:?}: {error}"))
     })?;
     let pending = Pending::of(&mut request);
     let work = async move {

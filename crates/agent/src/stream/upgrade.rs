@@ -1,11 +1,11 @@
-//! Leaving HTTP: which protocol a client wants instead, and the answer that agrees to it.
+//! HTTP upgrades: negotiates WebSocket or SPDY and takes over the connection.
 
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use super::answer::{Refusal, Response, empty};
+use super::response::{RequestError, Response, empty};
 
 pub const STREAM_PROTOCOL: &str = "x-stream-protocol-version";
 const ACCEPTED_PROTOCOLS: &str = "x-accepted-stream-protocol-versions";
@@ -38,8 +38,8 @@ pub fn wish(headers: &HeaderMap) -> Option<Wish> {
     }
 }
 
-pub fn no_wish() -> Refusal {
-    Refusal::bad_request("unable to upgrade: missing upgrade headers in request")
+pub fn no_wish() -> RequestError {
+    RequestError::bad_request("unable to upgrade: missing upgrade headers in request")
 }
 
 /// The values of a header that holds a list, on one line or on several.
@@ -50,7 +50,7 @@ pub fn list<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
 
 /// The protocol of ours that a client which upgrades to SPDY prefers. Without any wish of its own it
 /// means the oldest, the last of ours.
-pub fn spdy_protocol(headers: &HeaderMap, ours: &[&'static str]) -> Result<&'static str, Refusal> {
+pub fn spdy_protocol(headers: &HeaderMap, ours: &[&'static str]) -> Result<&'static str, RequestError> {
     let wanted = list(headers, STREAM_PROTOCOL);
     if wanted.is_empty() {
         return ours.last().copied().ok_or_else(no_wish);
@@ -60,7 +60,7 @@ pub fn spdy_protocol(headers: &HeaderMap, ours: &[&'static str]) -> Result<&'sta
         let text = format!(
             "unable to upgrade: unable to negotiate protocol: client supports {wanted:?}, server accepts {ours:?}"
         );
-        Refusal::new(StatusCode::FORBIDDEN, text)
+        RequestError::new(StatusCode::FORBIDDEN, text)
     })
 }
 
@@ -73,11 +73,11 @@ pub fn to_spdy(protocol: &'static str) -> Response {
 }
 
 /// Agrees to a WebSocket, with one of the protocols the client offered, if it offered any.
-pub fn to_websocket(headers: &HeaderMap, protocol: Option<&'static str>) -> Result<Response, Refusal> {
+pub fn to_websocket(headers: &HeaderMap, protocol: Option<&'static str>) -> Result<Response, RequestError> {
     let key = headers.get(header::SEC_WEBSOCKET_KEY);
-    let key = key.ok_or_else(|| Refusal::bad_request("websocket: the request has no Sec-WebSocket-Key"))?;
+    let key = key.ok_or_else(|| RequestError::bad_request("websocket: the request has no Sec-WebSocket-Key"))?;
     let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()))
-        .map_err(|_| Refusal::bad_request("websocket: bad Sec-WebSocket-Key"))?;
+        .map_err(|_| RequestError::bad_request("websocket: bad Sec-WebSocket-Key"))?;
     let mut response = switching("websocket");
     response.headers_mut().insert(header::SEC_WEBSOCKET_ACCEPT, accept);
     if let Some(protocol) = protocol {

@@ -48,12 +48,12 @@ async fn answers(agent: &Identity, trusted: &Authority, caller: Option<&Pair>) -
         stream.shutdown().await
     });
     let name = ServerName::try_from("agent").unwrap();
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     if let Ok(mut stream) = TlsConnector::from(Arc::new(config)).connect(name, ours).await {
-        let _ = stream.read_to_end(&mut said).await;
+        let _ = stream.read_to_end(&mut received).await;
     }
     let _ = serving.await.unwrap();
-    said == b"hello"
+    received == b"hello"
 }
 
 #[tokio::test]

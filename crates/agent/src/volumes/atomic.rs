@@ -1,4 +1,4 @@
-//! Files that change all at once.
+//! Atomic update of the files of a volume, by exchanging a symbolic link as upstream does.
 //!
 //! The files of a volume lie in a directory with a new name each time (`..2026_01_31_…`). `..data` is a link to it, and
 //! each name that containers see is a link through `..data`. Exchanging that one link exchanges everything:
@@ -43,7 +43,7 @@ impl Payload {
     }
 
     /// Differs whenever the payload does.
-    pub fn print(&self) -> u64 {
+    pub fn fingerprint(&self) -> u64 {
         let mut hash = Xxh3::new();
         let mut part = |bytes: &[u8]| {
             hash.update(&(bytes.len() as u64).to_le_bytes());
@@ -121,7 +121,7 @@ fn fill(directory: &Path, payload: &Payload, group: Option<&Group>) -> io::Resul
         fs::set_permissions(&at, fs::Permissions::from_mode(file.mode & 0o7777))?;
     }
     if let Some(group) = group {
-        owner::give(&fresh, group, true)?;
+        owner::set_group(&fresh, group, true)?;
     }
     Ok(fresh)
 }

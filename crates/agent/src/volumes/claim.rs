@@ -1,10 +1,10 @@
-//! Volumes that outlive their pods: a claim, bound to a directory of this machine.
+//! PersistentVolumeClaims: the volume that a claim is bound to, as a path or mount of this machine.
 
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 
-use super::{Trouble, What, local_path, nfs::Export};
+use super::{PlanFailure, VolumePlan, local_path, nfs::Export};
 use crate::{objects::Objects, spec::pod_ref};
 
 /// The claim behind a volume. One that is part of the pod is named after both.
@@ -22,18 +22,19 @@ pub(super) async fn resolve(
     volume: &Volume,
     name: &str,
     within: &Path,
-) -> Result<What, Trouble> {
+) -> Result<VolumePlan, PlanFailure> {
     let whose = pod_ref(pod);
     let claim = objects.claim(&whose.uid, &whose.namespace, name).await;
-    let claim = claim.map_err(|lack| Trouble::of(lack, || format!("persistentvolumeclaim {name:?}")))?;
-    let refused = |why: String| Trouble::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace));
+    let claim =
+        claim.map_err(|lack| PlanFailure::from_object_error(lack, || format!("persistentvolumeclaim {name:?}")))?;
+    let refused = |why: String| PlanFailure::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace));
     let Some(bound) = bound_volume(&claim, pod, volume).map_err(refused)? else {
-        return Err(Trouble::Unbound(format!("error processing PVC {}/{name}: PVC is not bound", whose.namespace)));
+        return Err(PlanFailure::Unbound(format!("error processing PVC {}/{name}: PVC is not bound", whose.namespace)));
     };
     let found = objects.volume(&whose.uid, &bound).await;
-    let found = found.map_err(|lack| Trouble::of(lack, || format!("persistentvolume {bound:?}")))?;
-    let what = place(&found, &claim).map_err(refused)?;
-    if let What::Claimed { path, .. } = &what
+    let found = found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("persistentvolume {bound:?}")))?;
+    let what = volume_plan(&found, &claim).map_err(refused)?;
+    if let VolumePlan::Claimed { path, .. } = &what
         && local_path::is_ours(&found)
         && !(local_path::is_on_disk(&found) && path.is_dir())
     {
@@ -65,7 +66,7 @@ fn bound_volume(claim: &PersistentVolumeClaim, pod: &Pod, volume: &Volume) -> Re
     }
 }
 
-fn place(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<What, String> {
+fn volume_plan(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<VolumePlan, String> {
     let name = volume.metadata.name.as_deref().unwrap_or_default();
     let Some(spec) = &volume.spec else { return Err(format!("persistentvolume {name:?} has no spec")) };
     let bound_to = spec.claim_ref.as_ref().and_then(|claim| claim.uid.as_deref());
@@ -73,12 +74,12 @@ fn place(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<Wha
         return Err(format!("persistentvolume {name:?} is bound to another claim"));
     }
     if let Some(local) = &spec.local {
-        Ok(What::Claimed { path: local.path.clone().into(), own: true })
+        Ok(VolumePlan::Claimed { path: local.path.clone().into(), own: true })
     } else if let Some(host) = &spec.host_path {
-        Ok(What::Host { path: host.path.clone().into(), kind: host.type_.clone().unwrap_or_default() })
+        Ok(VolumePlan::Host { path: host.path.clone().into(), kind: host.type_.clone().unwrap_or_default() })
     } else if let Some(nfs) = &spec.nfs {
         let (server, path) = (nfs.server.clone(), nfs.path.clone());
-        Ok(What::Nfs(Export { server, path, read_only: nfs.read_only.unwrap_or_default() }))
+        Ok(VolumePlan::Nfs(Export { server, path, read_only: nfs.read_only.unwrap_or_default() }))
     } else {
         Err(format!(
             "persistentvolume {name:?} is of a type that is not supported; supported are local, hostPath and nfs"

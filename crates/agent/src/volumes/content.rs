@@ -1,4 +1,4 @@
-//! Volumes whose files come from the API: configMap, secret, downwardAPI, and projected, which is any mix.
+//! configMap, secret, downwardAPI and projected volumes: the files that they contain.
 
 use k8s_openapi::{
     ByteString,
@@ -9,12 +9,12 @@ use k8s_openapi::{
 };
 
 use super::{
-    Trouble,
+    PlanFailure,
     atomic::{File, Payload},
 };
 use crate::{
     objects::Objects,
-    spec::{container, env, machine::Machine, pod_ref},
+    spec::{container, env, machine::NodeFacts, pod_ref},
 };
 
 const DEFAULT_MODE: i32 = 0o644;
@@ -31,8 +31,8 @@ pub(super) async fn files(
     objects: &Objects,
     pod: &Pod,
     volume: &Volume,
-    machine: &Machine,
-) -> Result<Payload, Trouble> {
+    machine: &NodeFacts,
+) -> Result<Payload, PlanFailure> {
     let reader = Reader { objects, pod, machine };
     let mut payload = Payload::default();
     let mode = |mode: Option<i32>| mode.unwrap_or(DEFAULT_MODE);
@@ -64,7 +64,7 @@ impl Keys<'_> {
     }
 
     /// `kind` as in `references non-existent config key: x`.
-    fn pick(&self, all: Vec<(&str, &[u8])>, kind: &str, payload: &mut Payload) -> Result<(), Trouble> {
+    fn pick(&self, all: Vec<(&str, &[u8])>, kind: &str, payload: &mut Payload) -> Result<(), PlanFailure> {
         let Some(items) = self.items.filter(|items| !items.is_empty()) else {
             for (key, data) in all {
                 payload.put(key, data, bits(self.mode));
@@ -75,7 +75,7 @@ impl Keys<'_> {
             match all.iter().find(|(key, _)| *key == item.key) {
                 Some((_, data)) => payload.put(&item.path, *data, bits(item.mode.unwrap_or(self.mode))),
                 None if self.optional() => {}
-                None => return Err(Trouble::Refused(format!("references non-existent {kind} key: {}", item.key))),
+                None => return Err(PlanFailure::Refused(format!("references non-existent {kind} key: {}", item.key))),
             }
         }
         Ok(())
@@ -85,33 +85,33 @@ impl Keys<'_> {
 struct Reader<'a> {
     objects: &'a Objects,
     pod: &'a Pod,
-    machine: &'a Machine,
+    machine: &'a NodeFacts,
 }
 
 impl Reader<'_> {
-    async fn config_map(&self, name: &str, keys: Keys<'_>, payload: &mut Payload) -> Result<(), Trouble> {
+    async fn config_map(&self, name: &str, keys: Keys<'_>, payload: &mut Payload) -> Result<(), PlanFailure> {
         let whose = pod_ref(self.pod);
         let found = self.objects.config_map(&whose.uid, &whose.namespace, name).await;
-        let map = match found.map_err(|lack| Trouble::of(lack, || format!("configmap {name:?}"))) {
+        let map = match found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("configmap {name:?}"))) {
             Ok(map) => map,
-            Err(Trouble::Refused(_)) if keys.optional() => return Ok(()),
+            Err(PlanFailure::Refused(_)) if keys.optional() => return Ok(()),
             Err(trouble) => return Err(trouble),
         };
         keys.pick(config_map_keys(&map), "config", payload)
     }
 
-    async fn secret(&self, name: &str, keys: Keys<'_>, payload: &mut Payload) -> Result<(), Trouble> {
+    async fn secret(&self, name: &str, keys: Keys<'_>, payload: &mut Payload) -> Result<(), PlanFailure> {
         let whose = pod_ref(self.pod);
         let found = self.objects.secret(&whose.uid, &whose.namespace, name).await;
-        let secret = match found.map_err(|lack| Trouble::of(lack, || format!("secret {name:?}"))) {
+        let secret = match found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("secret {name:?}"))) {
             Ok(secret) => secret,
-            Err(Trouble::Refused(_)) if keys.optional() => return Ok(()),
+            Err(PlanFailure::Refused(_)) if keys.optional() => return Ok(()),
             Err(trouble) => return Err(trouble),
         };
         keys.pick(secret_keys(&secret), "secret", payload)
     }
 
-    fn downward(&self, files: &[DownwardAPIVolumeFile], mode: i32, payload: &mut Payload) -> Result<(), Trouble> {
+    fn downward(&self, files: &[DownwardAPIVolumeFile], mode: i32, payload: &mut Payload) -> Result<(), PlanFailure> {
         for file in files {
             let value = if let Some(field) = &file.field_ref {
                 let addresses: Vec<_> = self.addresses();
@@ -127,14 +127,19 @@ impl Reader<'_> {
             } else {
                 continue;
             };
-            let value = value.map_err(Trouble::Refused)?;
+            let value = value.map_err(PlanFailure::Refused)?;
             payload.put(&file.path, value, bits(file.mode.unwrap_or(mode)));
         }
         Ok(())
     }
 
     /// All troubles are told, not only the first.
-    async fn projected(&self, source: &ProjectedVolumeSource, mode: i32, payload: &mut Payload) -> Result<(), Trouble> {
+    async fn projected(
+        &self,
+        source: &ProjectedVolumeSource,
+        mode: i32,
+        payload: &mut Payload,
+    ) -> Result<(), PlanFailure> {
         let mut refused = Vec::new();
         for source in source.sources.iter().flatten() {
             let result = if let Some(map) = &source.config_map {
@@ -149,18 +154,18 @@ impl Reader<'_> {
                 self.token(token, mode, payload).await
             } else {
                 let why = "projected volumes: clusterTrustBundle is not supported here";
-                Err(Trouble::Refused(why.to_owned()))
+                Err(PlanFailure::Refused(why.to_owned()))
             };
             match result {
                 Ok(()) => {}
-                Err(Trouble::Refused(why)) => refused.push(why),
+                Err(PlanFailure::Refused(why)) => refused.push(why),
                 Err(trouble) => return Err(trouble),
             }
         }
         match &mut refused[..] {
             [] => Ok(()),
-            [why] => Err(Trouble::Refused(std::mem::take(why))),
-            several => Err(Trouble::Refused(format!("[{}]", several.join(", ")))),
+            [why] => Err(PlanFailure::Refused(std::mem::take(why))),
+            several => Err(PlanFailure::Refused(format!("[{}]", several.join(", ")))),
         }
     }
 
@@ -169,13 +174,14 @@ impl Reader<'_> {
         token: &ServiceAccountTokenProjection,
         mode: i32,
         payload: &mut Payload,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), PlanFailure> {
         let audience = token.audience.as_deref().unwrap_or_default();
         let seconds = token.expiration_seconds.unwrap_or(TOKEN_LIFE);
         let account = self.pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
         let text = self.objects.token(self.pod, audience, seconds).await;
-        let text =
-            text.map_err(|lack| Trouble::of(lack, || format!("failed to fetch token: serviceaccounts {account:?}")))?;
+        let text = text.map_err(|lack| {
+            PlanFailure::from_object_error(lack, || format!("failed to fetch token: serviceaccounts {account:?}"))
+        })?;
         // Whoever it is meant for can read it by being its owner or in its group.
         let owner = only_user(self.pod);
         let group = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.fs_group);

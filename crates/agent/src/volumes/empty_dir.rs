@@ -1,4 +1,4 @@
-//! Directories that live as long as their pod: on disk, in memory, or of huge pages.
+//! emptyDir volumes: on disk, in memory, or of huge pages.
 
 use std::{
     fs, io,
@@ -12,7 +12,7 @@ use mainstay_files::{create_private_dir, open_private};
 use nix::mount::{MsFlags, mount};
 
 use super::owner::{self, Group};
-use crate::spec::{machine::Machine, resources};
+use crate::spec::{machine::NodeFacts, resources};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
@@ -27,7 +27,7 @@ pub enum Medium {
 }
 
 /// In memory, a volume is no larger than its limit, than what the pod may use, or than the machine.
-pub fn medium(source: &EmptyDirVolumeSource, pod: &Pod, machine: &Machine) -> Result<Medium, String> {
+pub fn medium(source: &EmptyDirVolumeSource, pod: &Pod, machine: &NodeFacts) -> Result<Medium, String> {
     let medium = source.medium.as_deref().unwrap_or_default();
     match medium {
         "" => Ok(Medium::Disk),

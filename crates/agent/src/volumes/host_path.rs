@@ -1,4 +1,4 @@
-//! Paths of the machine: what a pod expects there, checked before anything is started on it.
+//! hostPath volumes: checks the path by its type, and creates it where the type says so.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Where a pod's things lie: all below `<agent's directory>/pods/<uid>`.
+//! The directories of a pod on disk, all below `<agent's directory>/pods/<uid>`.
 
 use std::{
     collections::BTreeSet,
@@ -45,7 +45,7 @@ impl Layout {
         self.pod(pod).join("containers").join(part(container)).join(format!("{attempt}.termination"))
     }
 
-    pub fn held(&self) -> BTreeSet<PodUid> {
+    pub fn pods_on_disk(&self) -> BTreeSet<PodUid> {
         let entries = std::fs::read_dir(&self.pods).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok().map(PodUid)).collect()
     }

@@ -1,4 +1,4 @@
-//! Volumes that were made for claims, as directories of this machine: `<data-dir>/volumes/<volume>`.
+//! local-path volumes: directories `<data-dir>/volumes/<volume>` provisioned for claims on this node.
 //!
 //! Whoever makes volumes reads from this machine's Node where they are to lie. A directory is made when the first
 //! pod uses it, and from then on a finalizer of ours says that it is there. It is removed only when the API
@@ -104,26 +104,30 @@ impl LocalPath {
     }
 
     pub async fn run(self, stop: CancellationToken) {
-        let mut told = false;
+        let mut annotated = false;
         loop {
-            if !told {
-                match tokio::time::timeout(ANSWER, self.tell()).await {
-                    Ok(Ok(())) => told = true,
-                    Ok(Err(error)) => tracing::debug!(error = error_chain(&error), "cannot say yet where volumes lie"),
-                    Err(_) => tracing::debug!("cannot say yet where volumes lie: no answer"),
+            if !annotated {
+                match tokio::time::timeout(ANSWER, self.annotate_node()).await {
+                    Ok(Ok(())) => annotated = true,
+                    Ok(Err(error)) => {
+                        tracing::debug!(error = error_chain(&error), "cannot annotate the node with the directory of its volumes; will retry")
+                    }
+                    Err(_) => tracing::debug!(
+                        "cannot annotate the node with the directory of its volumes: no answer; will retry"
+                    ),
                 }
             }
             if let Err(error) = self.sweep().await {
-                tracing::debug!(error = error_chain(&error), "cannot look after volumes");
+                tracing::debug!(error = error_chain(&error), "cannot look for deleted volumes; will retry");
             }
-            let pause = if told { LOOK } else { Duration::from_secs(1) };
+            let pause = if annotated { LOOK } else { Duration::from_secs(1) };
             if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                 return;
             }
         }
     }
 
-    async fn tell(&self) -> kube::Result<()> {
+    async fn annotate_node(&self) -> kube::Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let patch = json!({"metadata": {"annotations": {DIRECTORY: self.directory}}});
         nodes.patch_metadata(&self.node, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
@@ -156,7 +160,7 @@ impl LocalPath {
                 Ok(()) => {
                     tracing::info!(volume = name, "removed the directory of a deleted volume");
                     if let Err(error) = mark(&self.client, &volume, false).await {
-                        tracing::warn!(volume = name, error = error_chain(&error), "cannot take the finalizer off");
+                        tracing::warn!(volume = name, error = error_chain(&error), "cannot remove the finalizer of a deleted volume; will retry");
                     }
                 }
                 Err(error) => tracing::warn!(

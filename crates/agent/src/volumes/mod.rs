@@ -1,4 +1,4 @@
-//! A pod's volumes as directories and mounts of this machine.
+//! Prepares the volumes of pods as directories and mounts of this machine, and releases them.
 //!
 //! * [`layout`]: where everything lies
 //! * [`content`]: files that come from the API's objects; [`atomic`]: how they are exchanged all at once
@@ -40,9 +40,9 @@ use parking_lot::Mutex;
 
 use self::{atomic::Payload, empty_dir::Medium, layout::Layout, nfs::Export, owner::Group};
 use crate::{
-    objects::{Lack, Objects},
+    objects::{ObjectError, Objects},
     settings::Settings,
-    spec::{machine::Machine, pod_ref},
+    spec::{machine::NodeFacts, pod_ref},
 };
 
 /// How long the disk may take.
@@ -51,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Volumes {
     layout: Layout,
     objects: Arc<Objects>,
-    machine: Machine,
+    machine: NodeFacts,
     /// Of volumes that are made for claims.
     local_path: PathBuf,
     /// Mounts images; without one there are no image volumes.
@@ -100,7 +100,7 @@ impl PrepareError {
 
 /// Where a container finds a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct MountSource {
     pub path: PathBuf,
     /// Whatever the mount says.
     pub read_only: bool,
@@ -108,14 +108,14 @@ pub struct Source {
 
 /// One volume, with everything known that making it needs.
 #[derive(Clone, Debug)]
-struct Task {
+struct VolumeTask {
     name: String,
-    what: What,
+    what: VolumePlan,
     group: Option<Group>,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum VolumePlan {
     Empty(Medium),
     /// Something of the machine's own; checked and made by its type.
     Host {
@@ -145,7 +145,7 @@ enum What {
 impl Volumes {
     pub fn new(settings: &Settings, objects: Arc<Objects>) -> Self {
         let layout = Layout::new(&settings.directory);
-        let (machine, local_path) = (Machine::this(settings), local_path::directory(settings));
+        let (machine, local_path) = (NodeFacts::this(settings), local_path::directory(settings));
         Self { layout, objects, machine, local_path, runtime: None, state: Arc::default() }
     }
 
@@ -217,12 +217,12 @@ impl Volumes {
     }
 
     /// Pods that have something on disk.
-    pub fn held(&self) -> BTreeSet<PodUid> {
-        self.layout.held()
+    pub fn pods_on_disk(&self) -> BTreeSet<PodUid> {
+        self.layout.pods_on_disk()
     }
 
     /// Where containers find the volume, once it is ready.
-    pub fn source(&self, pod: &Pod, name: &str) -> Result<Source, VolumeError> {
+    pub fn source(&self, pod: &Pod, name: &str) -> Result<MountSource, VolumeError> {
         let failed = |why: String| VolumeError { volume: name.to_owned(), why };
         let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
         let volume = volumes.find(|volume| volume.name == name);
@@ -237,7 +237,7 @@ impl Volumes {
         let read_only = content::is_content(volume)
             || volume.image.is_some()
             || claim.is_some_and(|claim| claim.read_only == Some(true));
-        Ok(Source { path, read_only })
+        Ok(MountSource { path, read_only })
     }
 
     /// Binds a part of a volume to a path that stays what it is, and answers that path.
@@ -246,7 +246,7 @@ impl Volumes {
         pod: &PodUid,
         container: &str,
         index: usize,
-        place: subpath::Place,
+        place: subpath::SubPath,
     ) -> Result<PathBuf, VolumeError> {
         let target = self.layout.sub_path(pod, container, index);
         let volume = place.volume.display().to_string();
@@ -261,38 +261,38 @@ impl Volumes {
         &self.layout
     }
 
-    async fn plan(&self, pod: &Pod, volume: &Volume) -> Result<Task, PlanError> {
+    async fn plan(&self, pod: &Pod, volume: &Volume) -> Result<VolumeTask, PlanError> {
         let name = volume.name.clone();
-        let group = owner::wanted(pod);
+        let group = owner::wanted_group(pod);
         let error = |why: String| VolumeError { volume: volume.name.clone(), why };
         let failed = |why: String| PlanError::Failed(error(why));
         let what = if let Some(source) = &volume.empty_dir {
-            What::Empty(empty_dir::medium(source, pod, &self.machine).map_err(failed)?)
+            VolumePlan::Empty(empty_dir::medium(source, pod, &self.machine).map_err(failed)?)
         } else if let Some(source) = &volume.host_path {
-            What::Host { path: source.path.clone().into(), kind: source.type_.clone().unwrap_or_default() }
+            VolumePlan::Host { path: source.path.clone().into(), kind: source.type_.clone().unwrap_or_default() }
         } else if let Some(source) = &volume.image {
-            What::Image { path: self.mount_image(pod, volume, source).await.map_err(failed)? }
+            VolumePlan::Image { path: self.mount_image(pod, volume, source).await.map_err(failed)? }
         } else if let Some(source) = &volume.nfs {
             let (server, path) = (source.server.clone(), source.path.clone());
-            What::Nfs(Export { server, path, read_only: source.read_only.unwrap_or_default() })
+            VolumePlan::Nfs(Export { server, path, read_only: source.read_only.unwrap_or_default() })
         } else {
             let found = if content::is_content(volume) {
                 let in_memory = volume.config_map.is_none();
                 let files = content::files(&self.objects, pod, volume, &self.machine).await;
-                files.map(|payload| What::Files { payload, in_memory })
+                files.map(|payload| VolumePlan::Files { payload, in_memory })
             } else if let Some(claim) = claim::name(pod, volume) {
                 claim::resolve(&self.objects, pod, volume, &claim, &self.local_path).await
             } else {
-                Err(Trouble::Refused(unsupported(volume)))
+                Err(PlanFailure::Refused(unsupported(volume)))
             };
             match found {
                 Ok(what) => what,
-                Err(Trouble::Refused(why)) => return Err(failed(why)),
-                Err(Trouble::Unbound(why)) => return Err(PlanError::Unbound(error(why))),
-                Err(Trouble::Unreachable(why)) => What::Unknown { why },
+                Err(PlanFailure::Refused(why)) => return Err(failed(why)),
+                Err(PlanFailure::Unbound(why)) => return Err(PlanError::Unbound(error(why))),
+                Err(PlanFailure::Unreachable(why)) => VolumePlan::Unknown { why },
             }
         };
-        Ok(Task { name, what, group })
+        Ok(VolumeTask { name, what, group })
     }
 
     /// Where the runtime has the image of a volume mounted; it was pulled before.
@@ -336,51 +336,51 @@ enum PlanError {
 
 /// Why a volume cannot be planned.
 #[derive(Debug)]
-enum Trouble {
+enum PlanFailure {
     Refused(String),
     /// A claim that is not bound yet.
     Unbound(String),
     Unreachable(String),
 }
 
-impl Trouble {
+impl PlanFailure {
     /// `what` in the words users know: `configmap "x"`.
-    fn of(lack: Lack, what: impl FnOnce() -> String) -> Self {
+    fn from_object_error(lack: ObjectError, what: impl FnOnce() -> String) -> Self {
         match lack {
-            Lack::Missing => Self::Refused(format!("{} not found", what())),
-            Lack::Unreachable(why) => Self::Unreachable(why),
+            ObjectError::Missing => Self::Refused(format!("{} not found", what())),
+            ObjectError::Unreachable(why) => Self::Unreachable(why),
         }
     }
 }
 
-impl Task {
+impl VolumeTask {
     fn make(&self, layout: &Layout, pod: &PodUid) -> Result<(), String> {
         let (directory, made) = (layout.volume(pod, &self.name), layout.made(pod, &self.name));
         let text = |error: io::Error| error.to_string();
         match &self.what {
-            What::Empty(medium) => empty_dir::make(&directory, &made, medium, self.group.as_ref()).map_err(text),
-            What::Host { path, kind } => {
+            VolumePlan::Empty(medium) => empty_dir::make(&directory, &made, medium, self.group.as_ref()).map_err(text),
+            VolumePlan::Host { path, kind } => {
                 if !(is_link_to(&directory, path) && path.exists()) {
                     host_path::check(path, kind)?;
                 }
                 link(path, &directory).map_err(text)
             }
-            What::Claimed { path, own } => {
+            VolumePlan::Claimed { path, own } => {
                 if !path.exists() {
                     return Err(format!("path {:?} does not exist", path.display()));
                 }
                 if let (Some(group), true, false) = (&self.group, *own, is_link_to(&directory, path)) {
-                    owner::give(path, group, false).map_err(text)?;
+                    owner::set_group(path, group, false).map_err(text)?;
                 }
                 link(path, &directory).map_err(text)
             }
-            What::Image { path } => link(path, &directory).map_err(text),
-            What::Nfs(export) => nfs::mount_export(export, &directory),
-            What::Files { payload, in_memory } => {
+            VolumePlan::Image { path } => link(path, &directory).map_err(text),
+            VolumePlan::Nfs(export) => nfs::mount_export(export, &directory),
+            VolumePlan::Files { payload, in_memory } => {
                 empty_dir::prepare(&directory, *in_memory).map_err(text)?;
                 atomic::write(&directory, payload, self.group.as_ref().map(|group| group.id)).map_err(text)
             }
-            What::Unknown { why } => {
+            VolumePlan::Unknown { why } => {
                 if directory.is_symlink() || directory.join(atomic::DATA).exists() {
                     Ok(())
                 } else {
@@ -391,24 +391,26 @@ impl Task {
     }
 
     /// Two tasks of the same print come to the same.
-    fn print(&self) -> Option<u64> {
+    fn fingerprint(&self) -> Option<u64> {
         match &self.what {
-            What::Files { payload, .. } => Some(payload.print()),
-            What::Empty(_) => Some(0),
-            What::Host { .. } | What::Claimed { .. } | What::Image { .. } | What::Nfs(_) => Some(1),
-            What::Unknown { .. } => None,
+            VolumePlan::Files { payload, .. } => Some(payload.fingerprint()),
+            VolumePlan::Empty(_) => Some(0),
+            VolumePlan::Host { .. } | VolumePlan::Claimed { .. } | VolumePlan::Image { .. } | VolumePlan::Nfs(_) => {
+                Some(1)
+            }
+            VolumePlan::Unknown { .. } => None,
         }
     }
 }
 
 impl State {
-    fn is_in_place(&self, pod: &PodUid, task: &Task) -> bool {
+    fn is_in_place(&self, pod: &PodUid, task: &VolumeTask) -> bool {
         let held = self.in_place.get(pod).and_then(|volumes| volumes.get(&task.name));
-        held.is_some() && (task.print().is_none() || held == task.print().as_ref())
+        held.is_some() && (task.fingerprint().is_none() || held == task.fingerprint().as_ref())
     }
 
-    fn put(&mut self, pod: &PodUid, task: &Task) {
-        if let Some(print) = task.print() {
+    fn put(&mut self, pod: &PodUid, task: &VolumeTask) {
+        if let Some(print) = task.fingerprint() {
             self.in_place.entry(pod.clone()).or_default().insert(task.name.clone(), print);
         }
     }

@@ -28,7 +28,7 @@ pub struct Group {
     pub on_mismatch: bool,
 }
 
-pub fn wanted(pod: &Pod) -> Option<Group> {
+pub fn wanted_group(pod: &Pod) -> Option<Group> {
     let context = pod.spec.as_ref()?.security_context.as_ref()?;
     let on_mismatch = context.fs_group_change_policy.as_deref() == Some("OnRootMismatch");
     Some(Group { id: u32::try_from(context.fs_group?).ok()?, on_mismatch })
@@ -41,7 +41,7 @@ pub fn with_group(mode: u32, directory: bool, read_only: bool) -> u32 {
 }
 
 /// Gives `path` and everything below it to the group.
-pub fn give(path: &Path, group: &Group, read_only: bool) -> io::Result<()> {
+pub fn set_group(path: &Path, group: &Group, read_only: bool) -> io::Result<()> {
     if group.on_mismatch {
         let meta = fs::metadata(path)?;
         let mode = meta.permissions().mode();

@@ -1,4 +1,4 @@
-//! Removing a directory with everything in it, and nothing else.
+//! Removes a directory tree without crossing mounts or following links.
 //!
 //! Every step down is taken from an open directory, without following links and without crossing into
 //! another mount, which the kernel checks: a bind mount of the same filesystem counts as well. Trees of any

@@ -1,4 +1,4 @@
-//! A part of a volume, bound to a path of its own.
+//! subPath mounts: binds a path within a volume, opened so that it cannot lead out of the volume.
 //!
 //! What lies in a volume is under the control of containers, and may change while we look: a directory may
 //! become a link to `/etc` between a check and the mount. So the path is opened beneath the volume, by
@@ -18,7 +18,7 @@ use nix::{
     sys::stat::{Mode, SFlag, fstat, mkdirat, stat},
 };
 
-pub struct Place {
+pub struct SubPath {
     pub volume: PathBuf,
     pub within: PathBuf,
     /// Nothing may be made in the volume.
@@ -36,7 +36,7 @@ pub enum SubPathError {
 }
 
 /// Makes the part exist (as a directory) if need be, and binds it to `target`.
-pub fn bind(place: &Place, target: &Path) -> Result<(), SubPathError> {
+pub fn bind(place: &SubPath, target: &Path) -> Result<(), SubPathError> {
     let failed = |errno: Errno| match errno {
         Errno::EXDEV | Errno::ELOOP => SubPathError::Escapes(place.within.clone()),
         errno => SubPathError::Io { path: place.within.clone(), source: errno.into() },

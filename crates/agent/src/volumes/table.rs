@@ -1,4 +1,4 @@
-//! Unmounting everything below a directory.
+//! Unmounts everything below a directory.
 
 use std::path::{Path, PathBuf};
 

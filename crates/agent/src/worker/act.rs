@@ -1,4 +1,4 @@
-//! Doing what was decided. Nothing is decided here, and everything may be done twice.
+//! Executes planned actions. Nothing is decided here, and every action may be repeated.
 
 use std::{
     any::Any,
@@ -19,11 +19,11 @@ use super::{
     image::{self, ImageRequest},
     plan::{Action, StopWhy},
     report,
-    retry_state::TroubleKind,
+    retry_state::FailureKind,
     world::{GRACE, IDENTITY, RESOURCES},
 };
 use crate::{
-    container_lists::find_container, events::EventType, hook::Place, pods::Source, spec, volumes::PrepareError,
+    container_lists::find_container, events::EventType, hook::HookTarget, pods::Source, spec, volumes::PrepareError,
 };
 
 /// The least a container gets after its preStop hook has used up the pod's grace.
@@ -42,7 +42,7 @@ pub struct Subject {
 
 #[derive(Debug)]
 pub struct Failure {
-    pub kind: TroubleKind,
+    pub kind: FailureKind,
     pub message: String,
 }
 
@@ -54,13 +54,18 @@ impl Failure {
     }
 
     fn other(error: impl std::fmt::Display) -> Self {
-        Self { kind: TroubleKind::Other, message: error.to_string() }
+        Self { kind: FailureKind::Other, message: error.to_string() }
     }
 }
 
-type Done = Result<(), Failure>;
+type ActionResult = Result<(), Failure>;
 
-pub async fn act(context: &WorkerContext, uid: &mainstay_runtime::PodUid, on: &Subject, action: Action) -> Done {
+pub async fn act(
+    context: &WorkerContext,
+    uid: &mainstay_runtime::PodUid,
+    on: &Subject,
+    action: Action,
+) -> ActionResult {
     match action {
         Action::PrepareVolumes => prepare_volumes(context, on).await,
         Action::CreateSandbox { attempt } => create_sandbox(context, on, attempt).await,
@@ -92,7 +97,7 @@ pub async fn act(context: &WorkerContext, uid: &mainstay_runtime::PodUid, on: &S
     }
 }
 
-fn gone(result: Result<(), RuntimeError>) -> Done {
+fn gone(result: Result<(), RuntimeError>) -> ActionResult {
     match result {
         Err(error) if !error.is_not_found() => Err(Failure::other(error)),
         Ok(()) | Err(_) => Ok(()),
@@ -103,7 +108,7 @@ fn pod(on: &Subject) -> Result<&Arc<Pod>, Failure> {
     on.pod.as_ref().ok_or_else(|| Failure::other("the pod is not known any more"))
 }
 
-async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> Done {
+async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> ActionResult {
     let pod = pod(on)?;
     for (volume, source) in context.volumes.missing_images(pod) {
         let reference = source.reference.as_deref().unwrap_or_default();
@@ -116,7 +121,7 @@ async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> Done {
     }
     context.volumes.prepare(pod).await.map_err(|error| match error {
         // The worker says so if it takes long.
-        PrepareError::Unbound { .. } => Failure { kind: TroubleKind::UnboundClaim, message: error.to_string() },
+        PrepareError::Unbound { .. } => Failure { kind: FailureKind::UnboundClaim, message: error.to_string() },
         PrepareError::Failed(error) => {
             let text = error_chain(&error);
             context.events.pod(pod, EventType::Warning, "FailedMount", text.clone());
@@ -125,7 +130,7 @@ async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> Done {
     })
 }
 
-async fn create_sandbox(context: &WorkerContext, on: &Subject, attempt: u32) -> Done {
+async fn create_sandbox(context: &WorkerContext, on: &Subject, attempt: u32) -> ActionResult {
     let pod = pod(on)?;
     let fail = |why: String| {
         let text = format!("Failed to create pod sandbox: {why}");
@@ -144,7 +149,7 @@ async fn user_namespace(context: &WorkerContext, pod: &Pod) -> Result<Option<Use
     if pod.spec.as_ref().and_then(|spec| spec.host_users) != Some(false) {
         return Ok(None);
     }
-    let mut live: BTreeSet<PodUid> = context.pods.held().into_iter().map(|(uid, _)| uid).collect();
+    let mut live: BTreeSet<PodUid> = context.pods.active_pods().into_iter().map(|(uid, _)| uid).collect();
     live.extend(context.runtime.observe(None).await?.sandboxes.into_iter().map(|sandbox| sandbox.pod.uid));
     let users = context.user_ids.allocate(&spec::pod_ref(pod).uid, &live);
     users.map(Some).map_err(|error| RuntimeError::failed("allocate user ids for hostUsers: false", error))
@@ -164,12 +169,12 @@ async fn runtime_handler(context: &WorkerContext, pod: &Pod) -> Result<String, S
     }
 }
 
-async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) -> Done {
+async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) -> ActionResult {
     let pod = pod(on)?;
     let container = find_container(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
     let sandbox = on.sandbox.as_ref().ok_or_else(|| Failure::other("the pod has no sandbox"))?;
     let say = |kind, reason, text: String| context.events.container(pod, name, kind, reason, text);
-    let failed = |kind: TroubleKind, message: String| {
+    let failed = |kind: FailureKind, message: String| {
         say(EventType::Warning, "Failed", format!("Error: {message}"));
         Failure { kind, message }
     };
@@ -184,8 +189,9 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
         return Err(Failure::other("given up, because the pod ends"));
     };
     let image = resolved.map_err(|no| Failure { kind: no.kind, message: no.message })?;
-    let wanted = spec::Wanted { pod, name, attempt, image: &image, addresses: &addresses(context, pod, sandbox) };
-    let mut made = context.specs.container(&wanted).await.map_err(|e| failed(TroubleKind::Config, e.to_string()))?;
+    let wanted =
+        spec::ContainerRequest { pod, name, attempt, image: &image, addresses: &addresses(context, pod, sandbox) };
+    let mut made = context.specs.container(&wanted).await.map_err(|e| failed(FailureKind::Config, e.to_string()))?;
     made.annotations.insert(IDENTITY.into(), spec::identity(&container));
     let resources = serde_json::to_string(&context.specs.resources(pod, &container)).unwrap_or_default();
     made.annotations.insert(RESOURCES.into(), resources);
@@ -198,7 +204,7 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
         tracing::warn!(%error, "cannot set the limits of the pod as a whole; those of its containers hold");
     }
     let created = context.runtime.create_container(&sandbox.id, &made).await;
-    let id = created.map_err(|error| failed(TroubleKind::Create, error.to_string()))?;
+    let id = created.map_err(|error| failed(FailureKind::Create, error.to_string()))?;
     say(EventType::Normal, "Created", format!("Created container: {name}"));
     match context.runtime.start_container(&id).await {
         Ok(()) => say(EventType::Normal, "Started", format!("Started container {name}")),
@@ -207,11 +213,12 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
             say(EventType::Warning, "Failed", format!("Error: {error}"));
             return Ok(());
         }
-        Err(error) => return Err(failed(TroubleKind::Run, error.to_string())),
+        Err(error) => return Err(failed(FailureKind::Run, error.to_string())),
     }
     let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
     if let Some(hook) = hook {
-        let at = Place { pod, container: name, id: &id, address: addresses(context, pod, sandbox).first().copied() };
+        let at =
+            HookTarget { pod, container: name, id: &id, address: addresses(context, pod, sandbox).first().copied() };
         // A hook may take as long as the pod lives, and no longer.
         let hooked = on.give_up.run_until_cancelled(context.hooks.run(at, hook, None)).await;
         if let Some(Err(error)) = hooked {
@@ -239,7 +246,7 @@ async fn stop(
     id: &ContainerId,
     grace: Duration,
     why: &StopWhy,
-) -> Done {
+) -> ActionResult {
     let since = Instant::now();
     if let Some(pod) = &on.pod {
         let text = match why {
@@ -261,7 +268,7 @@ async fn stop(
         && let Some(hook) = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref())
     {
         let address = on.sandbox.as_ref().and_then(|sandbox| addresses(context, pod, sandbox).first().copied());
-        let at = Place { pod, container: name, id, address };
+        let at = HookTarget { pod, container: name, id, address };
         if let Err(error) = context.hooks.run(at, hook, Some(grace)).await {
             let text = format!("PreStopHook failed: {error}");
             context.events.container(pod, name, EventType::Warning, "FailedPreStopHook", text);
@@ -271,7 +278,7 @@ async fn stop(
     gone(context.runtime.stop_container(id, left).await)
 }
 
-async fn resize(context: &WorkerContext, on: &Subject, name: &str, id: &ContainerId) -> Done {
+async fn resize(context: &WorkerContext, on: &Subject, name: &str, id: &ContainerId) -> ActionResult {
     let pod = pod(on)?;
     let container = find_container(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
     let whole = context.specs.pod_resources(pod);
@@ -296,7 +303,7 @@ async fn resize(context: &WorkerContext, on: &Subject, name: &str, id: &Containe
 }
 
 /// Nothing is left here: the API may forget the pod.
-async fn remove_from_api(context: &WorkerContext, on: &Subject) -> Done {
+async fn remove_from_api(context: &WorkerContext, on: &Subject) -> ActionResult {
     let (Some(pod), Some(Source::Api)) = (&on.pod, on.source) else { return Ok(()) };
     let (Some(name), Some(namespace)) = (&pod.metadata.name, &pod.metadata.namespace) else { return Ok(()) };
     let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
@@ -310,10 +317,10 @@ async fn remove_from_api(context: &WorkerContext, on: &Subject) -> Done {
     }
 }
 
-async fn move_away(context: &WorkerContext, on: &Subject, why: &str) -> Done {
+async fn move_away(context: &WorkerContext, on: &Subject, why: &str) -> ActionResult {
     let pod = pod(on)?;
     let (Some(name), Some(namespace)) = (&pod.metadata.name, &pod.metadata.namespace) else { return Ok(()) };
-    tracing::info!(pod = name, why, "delete, so that its owner makes another elsewhere");
+    tracing::info!(pod = name, why, "delete a pod, so that its owner creates another on a different node");
     let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let uid = pod.metadata.uid.clone();
     let delete = DeleteParams::default().preconditions(kube::api::Preconditions { uid, resource_version: None });

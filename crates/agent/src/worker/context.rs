@@ -1,4 +1,4 @@
-//! What every worker works with.
+//! What all workers share: runtime, API client, caches, recorders.
 
 use std::sync::Arc;
 

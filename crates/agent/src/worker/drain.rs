@@ -1,4 +1,4 @@
-//! How long a pod that ends goes on for those who may still send to it. Pure.
+//! How long a pod that ends keeps running for connections that may still be sent to it. Pure.
 //!
 //! Other machines get some time to say that they have stopped. It begins when this machine has heard that it is to stop itself: that may be
 //! late, while another server takes over from the one that would have said so. In any case no more than half of the pod's grace is waited.

@@ -1,4 +1,4 @@
-//! The image a container is to be made of: there already, or fetched with the pod's credentials.
+//! Resolves images: already present, or pulled with the pod's pull secrets.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -10,11 +10,11 @@ use mainstay_runtime::{
 };
 use serde::Deserialize;
 
-use super::{WorkerContext, retry_state::TroubleKind};
+use super::{WorkerContext, retry_state::FailureKind};
 use crate::events::EventType;
 
 pub struct NoImage {
-    pub kind: TroubleKind,
+    pub kind: FailureKind,
     pub message: String,
 }
 
@@ -39,7 +39,7 @@ pub async fn resolve(context: &WorkerContext, pod: &Pod, request: &ImageRequest<
     let ImageRequest { reference, policy, container } = *request;
     let images = context.runtime.images();
     let found = images.find(reference).await.map_err(|error| NoImage {
-        kind: TroubleKind::Create,
+        kind: FailureKind::Create,
         message: format!("failed to look for image {reference:?}: {error}"),
     })?;
     match (found, policy) {
@@ -52,7 +52,7 @@ pub async fn resolve(context: &WorkerContext, pod: &Pod, request: &ImageRequest<
         (None, "Never") => {
             let message = format!("{} {reference:?} is not present with pull policy of Never", kind(container));
             request.record(context, pod, EventType::Warning, "ErrImageNeverPull", message.clone());
-            Err(NoImage { kind: TroubleKind::NeverPull, message })
+            Err(NoImage { kind: FailureKind::NeverPull, message })
         }
         (Some(_), _) => pull(context, pod, request).await.map_err(|mut failure| {
             // Somebody imported it, or it was pulled while the registry could be reached.
@@ -92,10 +92,10 @@ async fn pull(context: &WorkerContext, pod: &Pod, request: &ImageRequest<'_>) ->
     }
     let (kind, message, cause) = match last {
         Some(error @ PullError::InvalidName { .. }) => {
-            (TroubleKind::InvalidImageName, error.to_string(), error.cause())
+            (FailureKind::InvalidImageName, error.to_string(), error.cause())
         }
-        Some(error) => (TroubleKind::Pull, error.to_string(), error.cause()),
-        None => (TroubleKind::Pull, "nobody to ask".to_owned(), "nobody to ask".to_owned()),
+        Some(error) => (FailureKind::Pull, error.to_string(), error.cause()),
+        None => (FailureKind::Pull, "nobody to ask".to_owned(), "nobody to ask".to_owned()),
     };
     say(EventType::Warning, "Failed", format!("Failed to pull image {reference:?}: {cause}"));
     say(EventType::Warning, "Failed", "Error: ErrImagePull".to_owned());

@@ -1,4 +1,4 @@
-//! One task per pod: look, decide, act, report.
+//! Pod workers: one task per pod that observes, plans, acts and reports.
 //!
 //! [`plan`] decides and [`status`] says what is reported; both are pure. [`task`] is the loop around them,
 //! [`act`] does what was decided, and [`Workers`] keeps one task for every pod that is wanted or still
@@ -8,13 +8,13 @@ mod act;
 mod context;
 mod drain;
 mod image;
-mod message;
 mod plan;
 mod report;
 mod resize;
 mod retry_state;
 mod status;
 mod task;
+mod termination_message;
 #[cfg(test)]
 mod tests;
 mod view;

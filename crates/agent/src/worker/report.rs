@@ -1,4 +1,4 @@
-//! Telling the API how a pod fares.
+//! Writes the status of a pod to the API.
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::{
@@ -97,7 +97,7 @@ mod tests {
     fn a_condition_that_gives_no_reason_takes_back_the_one_it_gave() {
         let condition = PodCondition { type_: "Ready".into(), status: "True".into(), ..PodCondition::default() };
         let status = PodStatus { conditions: Some(vec![condition]), ..PodStatus::default() };
-        let told = json!({ "type": "Ready", "status": "True", "reason": null, "message": null });
-        assert_eq!(body(&status, None), json!({ "conditions": [told] }));
+        let expected = json!({ "type": "Ready", "status": "True", "reason": null, "message": null });
+        assert_eq!(body(&status, None), json!({ "conditions": [expected] }));
     }
 }

@@ -62,7 +62,7 @@ pub enum Step {
     #[default]
     Undone,
     Done,
-    Failed(Trouble),
+    Failed(StepFailure),
     /// For something of the API that is on its way. Whoever watches it has the step retried.
     Waiting {
         since: Timestamp,
@@ -71,15 +71,15 @@ pub enum Step {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    pub kind: TroubleKind,
+pub struct StepFailure {
+    pub kind: FailureKind,
     pub message: String,
     pub failures: u32,
     pub retry_at: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TroubleKind {
+pub enum FailureKind {
     Pull,
     InvalidImageName,
     NeverPull,
@@ -94,7 +94,7 @@ pub enum TroubleKind {
 #[derive(Clone, Debug, Default)]
 pub struct ContainerRetryState {
     /// Why it could not be made or started.
-    pub trouble: Option<Trouble>,
+    pub failure: Option<StepFailure>,
     /// Attempts up to here do not count as failures.
     pub forgiven: u32,
     /// The newest attempt that ended, and what is to be done about it.
@@ -134,12 +134,12 @@ impl Step {
         }
     }
 
-    pub fn fail(&mut self, kind: TroubleKind, message: String, now: Timestamp) {
+    pub fn fail(&mut self, kind: FailureKind, message: String, now: Timestamp) {
         let failures = match self {
             Self::Failed(trouble) => trouble.failures,
             Self::Undone | Self::Done | Self::Waiting { .. } => 0,
         };
-        *self = Self::Failed(Trouble::after(failures, kind, message, now));
+        *self = Self::Failed(StepFailure::after(failures, kind, message, now));
     }
 
     /// Waits on. Says whether it has taken so long that somebody should know.
@@ -158,9 +158,9 @@ impl Step {
     }
 }
 
-impl Trouble {
+impl StepFailure {
     /// One failure more than before.
-    pub fn after(before: u32, kind: TroubleKind, message: String, now: Timestamp) -> Self {
+    pub fn after(before: u32, kind: FailureKind, message: String, now: Timestamp) -> Self {
         let failures = before + 1;
         Self { kind, message, failures, retry_at: now + STEP_BACKOFF.ceiling(failures) }
     }
@@ -219,8 +219,8 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let mut step = Step::default();
         assert_eq!(step.due(now), Ok(()));
-        step.fail(TroubleKind::Other, "no".into(), now);
-        step.fail(TroubleKind::Other, "no".into(), now);
+        step.fail(FailureKind::Other, "no".into(), now);
+        step.fail(FailureKind::Other, "no".into(), now);
         let later = now + Duration::from_secs(2);
         assert_eq!(step.due(now), Err(Some(later)));
         assert_eq!(step.due(later), Ok(()));
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(step.due(now), Ok(()));
         assert!(!step.wait(now + Duration::from_secs(100)));
         assert!(step.wait(now + LONG_WAIT), "the wait began before it was retried");
-        step.fail(TroubleKind::Other, "no".into(), now);
-        assert!(matches!(step, Step::Failed(Trouble { failures: 1, .. })));
+        step.fail(FailureKind::Other, "no".into(), now);
+        assert!(matches!(step, Step::Failed(StepFailure { failures: 1, .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! The loop around one pod.
+//! The worker of one pod: a loop that observes, plans, starts actions and reports.
 
 use std::{
     collections::BTreeMap,
@@ -19,12 +19,12 @@ use super::{
     WorkerContext, act,
     act::{Failure, Subject},
     drain::Drain,
-    message,
     plan::{self, Action, Plan, StopWhy},
     report,
     resize::{self, Allocation, PendingResize},
-    retry_state::{Operation, PodRetryState, Step, Trouble, TroubleKind},
+    retry_state::{FailureKind, Operation, PodRetryState, Step, StepFailure},
     status::{self, Facts},
+    termination_message,
     view::{EndingWhy, PodView},
     world::World,
 };
@@ -148,7 +148,7 @@ impl Worker<'_> {
             (Some(wanted), _) => {
                 let limits = |container: &_| self.context.specs.resources(&wanted.pod, container);
                 let failed = self.context.evictions.evicted(self.uid).or_else(|| self.refuse(&wanted.pod));
-                PodView::of(&wanted.pod, limits, failed, now)
+                PodView::from_pod(&wanted.pod, limits, failed, now)
             }
             (None, last) => {
                 let since = *self.unwanted_since.get_or_insert(now);
@@ -158,7 +158,7 @@ impl Worker<'_> {
         };
         let observed = match self.context.runtime.observe(Some(self.uid)).await {
             Ok(observed) => observed,
-            Err(error) => return self.blind(&error, now),
+            Err(error) => return self.retry_after_runtime_error(&error, now),
         };
         let mut world = world(view, observed, self.retry_state.clone(), self.context.settings.restart_backoff);
         world.pending_resize = pending_resize;
@@ -183,7 +183,7 @@ impl Worker<'_> {
         let plan = plan::plan(&world, now);
         self.record_healing(&plan, &mut world, now);
         let over = plan.over && self.tasks.is_empty();
-        let report_at = self.say(&world, now, &plan).await;
+        let report_at = self.report_status(&world, now, &plan).await;
         let resize_at = world.pending_resize.as_ref().map(|_| now + RESIZE_RETRY);
         let wake_at =
             [plan.wake_at, report_at, refresh_at, resize_at, self.deadline(&world)].into_iter().flatten().min();
@@ -202,7 +202,7 @@ impl Worker<'_> {
         let node = self.context.node.borrow().clone();
         let checked = node.map_or(Ok(()), |node| {
             let Offering { automatic, explicit, .. } = self.context.settings.offering.clone();
-            let held = self.context.pods.held().into_iter().filter(|(uid, _)| uid != self.uid);
+            let held = self.context.pods.active_pods().into_iter().filter(|(uid, _)| uid != self.uid);
             let others: Vec<PodDemand> = held.map(|(_, pod)| PodDemand::from_pod(&pod)).collect();
             resize::check(pod, &NodeCapacity::new(&node, automatic, explicit), &others)
         });
@@ -278,8 +278,8 @@ impl Worker<'_> {
         }
     }
 
-    fn blind(&self, error: &RuntimeError, now: Timestamp) -> Turn {
-        tracing::warn!(%error, "cannot see the pod's containers");
+    fn retry_after_runtime_error(&self, error: &RuntimeError, now: Timestamp) -> Turn {
+        tracing::warn!(%error, "cannot observe the containers of the pod; will retry");
         Turn::Again(Some(now + AFTER_AN_ERROR))
     }
 
@@ -312,28 +312,28 @@ impl Worker<'_> {
         let troubled: Vec<String> = self.retry_state.containers.keys().cloned().collect();
         for name in troubled {
             let Some(retry_state) = self.retry_state.containers.get_mut(&name) else { continue };
-            let Some(trouble) = &retry_state.trouble else {
+            let Some(trouble) = &retry_state.failure else {
                 if changed && let Some(seen) = world.newest(&name).filter(|seen| seen.state.has_ended()) {
                     retry_state.forgiven = seen.attempt;
                 }
                 continue;
             };
             let cured = match trouble.kind {
-                TroubleKind::Config => changed,
-                TroubleKind::Pull | TroubleKind::NeverPull => {
+                FailureKind::Config => changed,
+                FailureKind::Pull | FailureKind::NeverPull => {
                     let image = find_container(pod, &name).and_then(|c| c.image).unwrap_or_default();
                     let asked = world.pod.container(&name).is_none_or(|view| view.image != image);
                     changed || asked || matches!(self.context.runtime.images().find(&image).await, Ok(Some(_)))
                 }
-                TroubleKind::InvalidImageName
-                | TroubleKind::Create
-                | TroubleKind::Run
-                | TroubleKind::UnboundClaim
-                | TroubleKind::Other => false,
+                FailureKind::InvalidImageName
+                | FailureKind::Create
+                | FailureKind::Run
+                | FailureKind::UnboundClaim
+                | FailureKind::Other => false,
             };
             if cured && let Some(retry_state) = self.retry_state.containers.get_mut(&name) {
-                retry_state.trouble =
-                    retry_state.trouble.take().map(|t| Trouble { retry_at: Timestamp::UNIX_EPOCH, ..t });
+                retry_state.failure =
+                    retry_state.failure.take().map(|t| StepFailure { retry_at: Timestamp::UNIX_EPOCH, ..t });
             }
         }
         if changed {
@@ -392,9 +392,9 @@ impl Worker<'_> {
         };
         self.retry_state.in_progress.remove(&what);
         if let Err(failure) = &result
-            && failure.kind != TroubleKind::UnboundClaim
+            && failure.kind != FailureKind::UnboundClaim
         {
-            tracing::warn!(doing = ?action, error = %failure.message, ?took, "failed");
+            tracing::warn!(?action, error = %failure.message, ?took, "an action failed; will retry");
         }
         let now = Timestamp::now();
         let step = match &what {
@@ -417,7 +417,7 @@ impl Worker<'_> {
             }
         };
         match result {
-            Err(Failure { kind: TroubleKind::UnboundClaim, message }) => {
+            Err(Failure { kind: FailureKind::UnboundClaim, message }) => {
                 if step.wait(now)
                     && let Some((pod, _)) = &self.last
                 {
@@ -447,7 +447,7 @@ impl Worker<'_> {
         retry_state.stop_deadline = None;
         match result {
             Ok(()) => {
-                retry_state.trouble = None;
+                retry_state.failure = None;
                 if resized.is_some() {
                     retry_state.applied = resized;
                 }
@@ -456,14 +456,14 @@ impl Worker<'_> {
                 if let Some(Action::Stop { id, .. }) = &action {
                     self.context.probes.set_stopping(self.uid, id, false);
                 }
-                let before = retry_state.trouble.as_ref().map_or(0, |trouble| trouble.failures);
-                retry_state.trouble = Some(Trouble::after(before, failure.kind, failure.message, now));
+                let before = retry_state.failure.as_ref().map_or(0, |trouble| trouble.failures);
+                retry_state.failure = Some(StepFailure::after(before, failure.kind, failure.message, now));
             }
         }
     }
 
     /// Reports the status if it is news; says when to try again.
-    async fn say(&mut self, world: &World, now: Timestamp, plan: &Plan) -> Option<Timestamp> {
+    async fn report_status(&mut self, world: &World, now: Timestamp, plan: &Plan) -> Option<Timestamp> {
         let unwanted = world.pod.ending.as_ref().is_some_and(|e| e.why == EndingWhy::Unwanted);
         if unwanted || plan.over {
             return None;
@@ -497,10 +497,10 @@ impl Worker<'_> {
         let (context, known) = (self.context.clone(), self.known.clone().unwrap_or(api));
         self.tasks.spawn(async move {
             let since = Instant::now();
-            let told = report::report(&context.client, &identity, &status, Some(&known)).await;
-            let (result, reported) = match told {
+            let written = report::report(&context.client, &identity, &status, Some(&known)).await;
+            let (result, reported) = match written {
                 Ok(()) => (Ok(()), Some((status, identity.uid))),
-                Err(error) => (Err(Failure { kind: TroubleKind::Other, message: error_chain(&error) }), None),
+                Err(error) => (Err(Failure { kind: FailureKind::Other, message: error_chain(&error) }), None),
             };
             Finished { what: Operation::Report, action: None, result, reported, took: since.elapsed() }
         });
@@ -511,13 +511,13 @@ impl Worker<'_> {
         let Some((pod, _)) = &self.last else { return };
         let mut messages = BTreeMap::new();
         for seen in world.all().filter(|c| c.state.has_ended()) {
-            let said = match self.messages.remove(&seen.id) {
-                Some(said) => said,
+            let message_text = match self.messages.remove(&seen.id) {
+                Some(message_text) => message_text,
                 None => find_container(pod, &seen.name)
-                    .map(|container| message::of(&self.context.specs, &container, seen))
+                    .map(|container| termination_message::read(&self.context.specs, &container, seen))
                     .unwrap_or_default(),
             };
-            messages.insert(seen.id.clone(), said);
+            messages.insert(seen.id.clone(), message_text);
         }
         self.messages = messages;
     }

@@ -1,4 +1,4 @@
-//! What a pod asks of its worker, projected from the API's object.
+//! A narrow view of a pod for planning: containers, grace, why it ends.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub struct ResizeRestarts {
 }
 
 impl ResizeRestarts {
-    fn of(container: &Container) -> Self {
+    fn from_container(container: &Container) -> Self {
         let restarts = |resource: &str| {
             let mut policies = container.resize_policy.iter().flatten();
             policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
@@ -98,12 +98,17 @@ pub enum EndingWhy {
 
 impl PodView {
     /// `limits` are those of a container on this machine; `failed` is the machine's own reason to end the pod.
-    pub fn of(pod: &Pod, limits: impl Fn(&Container) -> Resources, failed: Option<Eviction>, now: Timestamp) -> Self {
+    pub fn from_pod(
+        pod: &Pod,
+        limits: impl Fn(&Container) -> Resources,
+        failed: Option<Eviction>,
+        now: Timestamp,
+    ) -> Self {
         let spec = pod.spec.clone().unwrap_or_default();
         let grace = grace(&spec);
-        let view = |c: &Container, role| ContainerView::of(pod, c, role, limits(c));
+        let view = |c: &Container, role| ContainerView::from_container(pod, c, role, limits(c));
         Self {
-            restart: RestartPolicy::of(&spec),
+            restart: RestartPolicy::from_spec(&spec),
             init: spec.init_containers.iter().flatten().map(|c| view(c, init_role(c))).collect(),
             main: spec.containers.iter().map(|c| view(c, Role::Main)).collect(),
             ephemeral: spec
@@ -156,7 +161,7 @@ impl RestartPolicy {
         }
     }
 
-    fn of(spec: &PodSpec) -> Self {
+    fn from_spec(spec: &PodSpec) -> Self {
         match spec.restart_policy.as_deref() {
             Some("Never") => Self::Never,
             Some("OnFailure") => Self::OnFailure,
@@ -166,7 +171,7 @@ impl RestartPolicy {
 }
 
 impl ContainerView {
-    fn of(pod: &Pod, container: &Container, role: Role, resources: Resources) -> Self {
+    fn from_container(pod: &Pod, container: &Container, role: Role, resources: Resources) -> Self {
         let statuses = pod.status.as_ref().map(|status| match role {
             Role::Init | Role::Sidecar => &status.init_container_statuses,
             Role::Main => &status.container_statuses,
@@ -180,7 +185,7 @@ impl ContainerView {
             image: container.image.clone().unwrap_or_default(),
             identity: spec::identity(container),
             resources,
-            resize_restarts: ResizeRestarts::of(container),
+            resize_restarts: ResizeRestarts::from_container(container),
             made: made.map_or(0, |s| u32::try_from(s.restart_count).unwrap_or(0) + 1),
         }
     }
@@ -231,7 +236,7 @@ mod tests {
             let pod = Pod { spec: Some(spec), ..Pod::default() };
             let evicted = Eviction { reason: "Evicted".into(), message: String::new() };
             let now = Timestamp::UNIX_EPOCH;
-            PodView::of(&pod, |_| Resources::default(), Some(evicted), now).ending.unwrap().deadline.as_second()
+            PodView::from_pod(&pod, |_| Resources::default(), Some(evicted), now).ending.unwrap().deadline.as_second()
         };
         assert_eq!([30, 1, 0].map(deadline), [1, 1, 0]);
     }

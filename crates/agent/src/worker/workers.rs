@@ -1,4 +1,4 @@
-//! All pods of the machine, a task each.
+//! Starts and ends the workers of all pods on this node.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +40,7 @@ impl Workers {
         let mut wakeups = self.context.runtime.wakeups();
         let mut slowly = tokio::time::interval(SLOWLY);
         let mut orphans = tokio::time::interval(ORPHANS);
-        let mut told = self.context.pods.told();
+        let mut synced = self.context.pods.synced_sources();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -55,7 +55,7 @@ impl Workers {
                 },
                 _ = slowly.tick() => self.look_at_all(&stop),
                 _ = orphans.tick() => self.look_for_orphans(&stop).await,
-                Ok(()) = told.changed() => self.look_for_orphans(&stop).await,
+                Ok(()) = synced.changed() => self.look_for_orphans(&stop).await,
             }
         }
         self.tracker.close();
@@ -128,27 +128,27 @@ impl Workers {
 
     /// What runs here without anybody wanting it gets a task that ends it; not before every source has spoken.
     async fn look_for_orphans(&self, stop: &CancellationToken) {
-        let told = *self.context.pods.told().borrow();
-        if !(told.api && told.file) {
+        let synced = *self.context.pods.synced_sources().borrow();
+        if !(synced.api && synced.file) {
             return;
         }
-        match self.held().await {
+        match self.pods_on_node().await {
             Ok(held) => {
                 let mut tasks = self.tasks.lock();
                 for uid in held {
                     if !tasks.contains_key(&uid) && self.context.pods.get(&uid).is_none() {
-                        tracing::info!(%uid, "nobody wants this pod any more: it is removed");
+                        tracing::info!(%uid, "removed a pod that no source wants any more");
                         self.spawn(&mut tasks, uid, stop);
                     }
                 }
             }
-            Err(error) => tracing::warn!(%error, "cannot see what runs here"),
+            Err(error) => tracing::warn!(%error, "cannot list the pods of the runtime"),
         }
     }
 
-    async fn held(&self) -> Result<BTreeSet<PodUid>, RuntimeError> {
+    async fn pods_on_node(&self) -> Result<BTreeSet<PodUid>, RuntimeError> {
         let observed = self.context.runtime.observe(None).await?;
-        let mut held = self.context.volumes.held();
+        let mut held = self.context.volumes.pods_on_disk();
         held.extend(observed.sandboxes.into_iter().map(|s| s.pod.uid));
         held.extend(observed.containers.into_iter().map(|c| c.pod.uid));
         Ok(held)

@@ -1,4 +1,4 @@
-//! Everything a decision about a pod depends on.
+//! The snapshot that a plan is made from.
 
 use std::collections::BTreeMap;
 

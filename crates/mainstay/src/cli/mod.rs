@@ -182,6 +182,10 @@ pub struct DownOptions {
     #[command(flatten)]
     pub stop: StopOptions,
 
+    /// Longest time that containers get to stop [default: the grace of their pods]
+    #[arg(long, env = "MAINSTAY_SHUTDOWN_GRACE", value_name = "TIME", value_parser = duration)]
+    pub shutdown_grace: Option<std::time::Duration>,
+
     /// Find what any instance without a data directory and a process left on this machine, and remove it
     #[arg(long)]
     pub leftovers: bool,

@@ -5,9 +5,9 @@ fn facts() -> Facts {
     Facts { cpus: 4, memory: 8 << 30, hostname: "host".into(), boot_id: "b".into(), ..Facts::default() }
 }
 
-fn seen() -> Seen {
+fn seen() -> MachineObservation {
     let disk = Amount { capacity: 100 << 30, available: 50 << 30 };
-    Seen {
+    MachineObservation {
         runtime: Ok(RuntimeVersion { name: "mainstay".into(), version: "0.1.0".into() }),
         measured: Measured { disk, ..Measured::default() },
         pressures: BTreeSet::new(),
@@ -20,7 +20,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn made(seen: &Seen, before: Option<&NodeStatus>, now: i64) -> NodeStatus {
+fn made(seen: &MachineObservation, before: Option<&NodeStatus>, now: i64) -> NodeStatus {
     status(&settings(), &facts(), seen, before, at(now))
 }
 
@@ -46,7 +46,7 @@ fn a_condition_remembers_since_when() {
     assert_eq!(ready.last_transition_time, Some(Time(at(10))));
     assert_eq!(ready.last_heartbeat_time, Some(Time(at(20))));
     assert!(!differs(&first, &second), "only the time has passed");
-    let pressed = Seen { pressures: ["MemoryPressure"].into(), ..seen() };
+    let pressed = MachineObservation { pressures: ["MemoryPressure"].into(), ..seen() };
     let third = made(&pressed, Some(&second), 30);
     assert!(differs(&second, &third));
     let memory = condition(&third, "MemoryPressure").unwrap();
@@ -57,7 +57,7 @@ fn a_condition_remembers_since_when() {
 #[test]
 fn a_machine_whose_runtime_is_down_is_not_ready_but_keeps_its_name() {
     let first = made(&seen(), None, 10);
-    let down = made(&Seen { runtime: Err("no answer".into()), ..seen() }, Some(&first), 20);
+    let down = made(&MachineObservation { runtime: Err("no answer".into()), ..seen() }, Some(&first), 20);
     let ready = condition(&down, "Ready").unwrap();
     assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("False", Some("KubeletNotReady")));
     assert_eq!(ready.message.as_deref(), Some("container runtime is down: no answer"));
@@ -68,7 +68,8 @@ fn a_machine_whose_runtime_is_down_is_not_ready_but_keeps_its_name() {
 fn suspicion_is_told_and_taken_back() {
     let first = made(&seen(), None, 10);
     assert!(condition(&first, "Suspect").is_none());
-    let second = made(&Seen { suspect: Some("three pods moved away".into()), ..seen() }, Some(&first), 20);
+    let second =
+        made(&MachineObservation { suspect: Some("three pods moved away".into()), ..seen() }, Some(&first), 20);
     assert_eq!(condition(&second, "Suspect").unwrap().status, "True");
     let third = made(&seen(), Some(&second), 30);
     assert_eq!(condition(&third, "Suspect").unwrap().status, "False");
@@ -77,9 +78,9 @@ fn suspicion_is_told_and_taken_back() {
 #[test]
 fn images_are_told_the_largest_first_and_not_without_end() {
     let image = |n: u64| Image { id: format!("sha256:{n}"), tags: vec![format!("i:{n}")], size: n, ..Image::default() };
-    let told = images(&(0..80).map(image).collect::<Vec<_>>());
-    assert_eq!(told.len(), MOST_IMAGES);
-    assert_eq!((told[0].size_bytes, told[0].names.clone()), (Some(79), Some(vec!["i:79".to_owned()])));
+    let listed = images(&(0..80).map(image).collect::<Vec<_>>());
+    assert_eq!(listed.len(), MOST_IMAGES);
+    assert_eq!((listed[0].size_bytes, listed[0].names.clone()), (Some(79), Some(vec!["i:79".to_owned()])));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A command in the container: exit code 0 within the time, or failure.
+//! Exec probe: runs a command in the container; exit code 0 within the timeout is success.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health/Check`, without TLS, as upstream asks it.
+//! gRPC probe: `grpc.health.v1.Health/Check` without TLS, as upstream does it.
 
 use std::time::Duration;
 
@@ -66,12 +66,12 @@ pub async fn attempt(host: &str, port: u16, service: &str, timeout: Duration) ->
     match status {
         ServingStatus::Serving => Outcome::Success,
         other => {
-            let said = match other {
+            let status_text = match other {
                 ServingStatus::Unknown => "UNKNOWN",
                 ServingStatus::NotServing => "NOT_SERVING",
                 ServingStatus::ServiceUnknown | ServingStatus::Serving => "SERVICE_UNKNOWN",
             };
-            Outcome::Failure(format!("service unhealthy (responded with {said:?})"))
+            Outcome::Failure(format!("service unhealthy (responded with {status_text:?})"))
         }
     }
 }
@@ -145,18 +145,23 @@ mod tests {
         let port = serve(ServingStatus::Serving).await;
         assert_eq!(attempt("127.0.0.1", port, "known", PATIENCE).await, Outcome::Success);
         let port = serve(ServingStatus::NotServing).await;
-        let said = Outcome::Failure("service unhealthy (responded with \"NOT_SERVING\")".into());
-        assert_eq!(attempt("127.0.0.1", port, "known", PATIENCE).await, said);
+        let status_text = Outcome::Failure("service unhealthy (responded with \"NOT_SERVING\")".into());
+        assert_eq!(attempt("127.0.0.1", port, "known", PATIENCE).await, status_text);
     }
 
     #[tokio::test]
     async fn a_server_without_the_protocol_or_none_at_all_has_failed() {
         let port = serve(ServingStatus::Serving).await;
-        let Outcome::Failure(said) = attempt("127.0.0.1", port, "", PATIENCE).await else { panic!("it answered") };
-        assert!(said.starts_with("error: this server does not implement the grpc health protocol"), "{said}");
+        let Outcome::Failure(status_text) = attempt("127.0.0.1", port, "", PATIENCE).await else {
+            panic!("it answered")
+        };
+        assert!(
+            status_text.starts_with("error: this server does not implement the grpc health protocol"),
+            "{status_text}"
+        );
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-        let said =
+        let status_text =
             format!("timeout: failed to connect service \"127.0.0.1:{free}\" within 10s: context deadline exceeded");
-        assert_eq!(attempt("127.0.0.1", free, "", PATIENCE).await, Outcome::Failure(said));
+        assert_eq!(attempt("127.0.0.1", free, "", PATIENCE).await, Outcome::Failure(status_text));
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{KEPT, Outcome, join, place, port, tcp};
+use super::{KEPT, Outcome, join, port, target_host, tcp};
 
 const MOST_REDIRECTS: usize = 10;
 
@@ -52,7 +52,7 @@ impl Request {
         user_agent: &'static str,
     ) -> Result<Self, String> {
         let tls = get.scheme.as_deref().is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"));
-        let host = place(get.host.as_deref(), address)?;
+        let host = target_host(get.host.as_deref(), address)?;
         let path = path_of(get.path.as_deref().unwrap_or_default());
         let at = Place { tls, host, port: port(&get.port, container)?, path };
         let mut headers = HeaderMap::new();

@@ -1,4 +1,4 @@
-//! One attempt of one probe: ask, and say what was found in upstream's words.
+//! One attempt of a probe, with upstream's messages.
 //!
 //! Every attempt makes its own connection and closes it, so that what is tested is what a new client
 //! would meet.
@@ -50,10 +50,10 @@ pub async fn attempt(target: &Target<'_>, probe: &Probe) -> Outcome {
     let asked = if let Some(get) = &probe.http_get {
         http::Request::new(get, target.container, target.address, USER_AGENT).map(Asked::Http)
     } else if let Some(socket) = &probe.tcp_socket {
-        place(socket.host.as_deref(), target.address)
+        target_host(socket.host.as_deref(), target.address)
             .and_then(|host| Ok(Asked::Tcp(host, port(&socket.port, target.container)?)))
     } else if let Some(grpc) = &probe.grpc {
-        place(None, target.address)
+        target_host(None, target.address)
             .and_then(|host| Ok(Asked::Grpc(host, number(grpc.port)?, grpc.service.as_deref().unwrap_or_default())))
     } else {
         Err(format!("missing probe handler for {}", target.container.name))
@@ -73,7 +73,7 @@ enum Asked<'a> {
 }
 
 /// The host to ask: the one named, or the pod itself.
-pub fn place(host: Option<&str>, address: Option<IpAddr>) -> Result<String, String> {
+pub fn target_host(host: Option<&str>, address: Option<IpAddr>) -> Result<String, String> {
     match (host.filter(|host| !host.is_empty()), address) {
         (Some(host), _) => Ok(host.trim_start_matches('[').trim_end_matches(']').to_owned()),
         (None, Some(address)) => Ok(address.to_string()),

@@ -1,4 +1,4 @@
-//! A connection that can be made.
+//! TCP probe: success if a connection can be made.
 
 use std::{io::ErrorKind, time::Duration};
 

@@ -58,7 +58,7 @@ impl Watched {
 #[tokio::test]
 async fn files_that_come_change_and_go_are_followed() {
     let watched = Watched::start();
-    until("an absent directory is an empty one", async || watched.pods.told().borrow().file).await;
+    until("an absent directory is an empty one", async || watched.pods.synced_sources().borrow().file).await;
     watched.write("web.yaml", &manifest("web", "a"));
     watched.becomes(&[("web-m1", "a")]).await;
     let since = std::time::Instant::now();

@@ -18,8 +18,8 @@ fn key(name: &str) -> Key {
     ("default".into(), name.into())
 }
 
-fn found(uid: &str, shows: Option<&str>, deleting: bool) -> Found {
-    Found { uid: uid.into(), shows: shows.map(str::to_owned), deleting }
+fn found(uid: &str, shows: Option<&str>, deleting: bool) -> MirrorState {
+    MirrorState { uid: uid.into(), shows: shows.map(str::to_owned), deleting }
 }
 
 #[test]

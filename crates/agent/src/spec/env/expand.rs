@@ -1,4 +1,4 @@
-//! `$(NAME)` in values, commands, arguments and paths.
+//! Expands `$(NAME)` in values, commands, arguments and paths.
 
 /// Replaces each `$(NAME)` that `lookup` knows. What it does not know stays as it is, and so does a
 /// reference that is not closed; `$$` is a plain dollar, so `$$(NAME)` is never replaced.

@@ -1,4 +1,4 @@
-//! A pod's own fields, as variables and files show them.
+//! `fieldRef`: fields of the pod as environment variables and downward API files.
 
 use std::{collections::BTreeMap, net::IpAddr};
 

@@ -1,4 +1,4 @@
-//! The environment of a container.
+//! The environment variables of a container.
 //!
 //! In order of precedence: `env` in its own order (each may refer to those before it), `envFrom` (the later
 //! source wins), and what the pod is given: host ports that were chosen for it, and the addresses of Services. [`gather`] reads what the container refers to;
@@ -16,13 +16,13 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, Pod, Secret, Serv
 use mainstay_api::validation::names;
 
 pub use self::expand::expand;
-use super::{ConfigError, container, machine::Machine, pod_ref};
-use crate::objects::{Lack, Objects};
+use super::{ConfigError, container, machine::NodeFacts, pod_ref};
+use crate::objects::{ObjectError, Objects};
 
 pub struct About<'a> {
     pub pod: &'a Pod,
     pub addresses: &'a [IpAddr],
-    pub machine: &'a Machine,
+    pub machine: &'a NodeFacts,
 }
 
 /// What a container's variables come from. `None` is known to be missing.
@@ -81,7 +81,7 @@ pub async fn gather(objects: &Objects, pod: &Pod, container: &Container) -> Resu
     sources.services = match services::visible(objects, pod).await {
         Ok(services) => services,
         // These run with no server at all.
-        Err(Lack::Unreachable(why)) if is_static(pod) => {
+        Err(ObjectError::Unreachable(why)) if is_static(pod) => {
             tracing::debug!(why, "no variables for services");
             Vec::new()
         }
@@ -90,11 +90,11 @@ pub async fn gather(objects: &Objects, pod: &Pod, container: &Container) -> Resu
     Ok(sources)
 }
 
-fn known<K>(answer: Result<Arc<K>, Lack>) -> Result<Option<Arc<K>>, ConfigError> {
+fn known<K>(answer: Result<Arc<K>, ObjectError>) -> Result<Option<Arc<K>>, ConfigError> {
     match answer {
         Ok(object) => Ok(Some(object)),
-        Err(Lack::Missing) => Ok(None),
-        Err(Lack::Unreachable(why)) => Err(ConfigError::Unreachable(why)),
+        Err(ObjectError::Missing) => Ok(None),
+        Err(ObjectError::Unreachable(why)) => Err(ConfigError::Unreachable(why)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A container's own requests and limits, as variables and files show them.
+//! `resourceFieldRef`: requests and limits as environment variables and downward API files.
 
 use k8s_openapi::api::core::v1::{Container, ResourceFieldSelector};
 use mainstay_api::{quantity::Quantity as Amount, validation::resources as rules};
@@ -14,12 +14,12 @@ pub fn value(
     let unsupported = || format!("unsupported container resource : {}", reference.resource);
     let (list, name) = reference.resource.split_once('.').ok_or_else(unsupported)?;
     let resources = container.resources.as_ref();
-    let said = match list {
+    let specified = match list {
         "limits" => resources.and_then(|own| rules::find(&own.limits, name)),
         "requests" => resources.and_then(|own| rules::find(&own.requests, name)),
         _ => return Err(unsupported()),
     };
-    let said = said.filter(|amount| !amount.is_zero());
+    let specified = specified.filter(|amount| !amount.is_zero());
     let millis = name == "cpu";
     let counted = |amount: Amount| if millis { amount.as_milli() } else { amount.value() };
     let all = match (list, name) {
@@ -32,7 +32,7 @@ pub fn value(
     if !known {
         return Err(unsupported());
     }
-    let amount = said.map_or(i128::from(all), counted);
+    let amount = specified.map_or(i128::from(all), counted);
     let one = if millis { 1000 } else { 1 };
     let divisor = reference.divisor.as_ref().map(rules::amount).filter(|divisor| !divisor.is_zero());
     let divisor = divisor.map_or(one, counted).max(1);

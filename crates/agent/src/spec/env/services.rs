@@ -1,4 +1,4 @@
-//! The addresses of Services as variables.
+//! Environment variables with the addresses of Services, such as `WEB_SERVICE_HOST`.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 
 use super::Variables;
 use crate::{
-    objects::{Lack, Objects},
+    objects::{ObjectError, Objects},
     spec::pod_ref,
 };
 
 /// Every pod learns where the API is; those that want links, the Services of their namespace as well.
-pub async fn visible(objects: &Objects, pod: &Pod) -> Result<Vec<Arc<Service>>, Lack> {
+pub async fn visible(objects: &Objects, pod: &Pod) -> Result<Vec<Arc<Service>>, ObjectError> {
     let whose = pod_ref(pod);
     let mut services = Vec::new();
     match objects.service(&whose.uid, "default", "kubernetes").await {
         Ok(api) => services.push(api),
-        Err(Lack::Missing) => {}
+        Err(ObjectError::Missing) => {}
         Err(lack) => return Err(lack),
     }
     if pod.spec.as_ref().and_then(|spec| spec.enable_service_links).unwrap_or(true) {

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 
 /// A pod `web` with the container `a` in this state of the API, and these runs of it in the runtime.
-fn found(state: serde_json::Value, runs: &[(u32, ContainerState)]) -> Found {
+fn found(state: serde_json::Value, runs: &[(u32, ContainerState)]) -> PodOnNode {
     let pod = json!({
         "metadata": { "name": "web", "namespace": "shop", "uid": "u" },
         "spec": { "containers": [{ "name": "a" }] },
@@ -34,7 +34,7 @@ fn found(state: serde_json::Value, runs: &[(u32, ContainerState)]) -> Found {
         })
         .collect();
     let pod = Arc::new(serde_json::from_value(pod).unwrap());
-    Found { pod, uid: PodUid("u".into()), observed: Observed { sandboxes: vec![], containers } }
+    PodOnNode { pod, uid: PodUid("u".into()), observed: Observed { sandboxes: vec![], containers } }
 }
 
 fn running() -> ContainerState {
@@ -52,7 +52,7 @@ fn ended() -> ContainerState {
     }
 }
 
-fn log(found: &Found, previous: bool) -> Result<PathBuf, String> {
+fn log(found: &PodOnNode, previous: bool) -> Result<PathBuf, String> {
     found.log(std::path::Path::new("/nowhere"), "a", previous).map(|log| log.path).map_err(|refusal| refusal.text)
 }
 

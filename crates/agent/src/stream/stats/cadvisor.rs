@@ -117,7 +117,8 @@ pub fn exposition(reading: &Reading, observed: &Observed) -> String {
             out.put(LAST_SEEN, &labels, reading.at.as_second(), Some(at));
         }
         let total = running.iter().fold(Usage::default(), |sum, (_, usage, _)| sum.plus(usage));
-        let path = running.first().map(|(_, _, container)| pod_cgroup(&cgroup_path(container), &pod.uid)).unwrap_or_default();
+        let path =
+            running.first().map(|(_, _, container)| pod_cgroup(&cgroup_path(container), &pod.uid)).unwrap_or_default();
         put_usage(&mut out, &labels("", &path, "", "", Some(pod)), &total, at);
         let interfaces = running.iter().find_map(|(_, _, c)| interfaces(c.pid?)).filter(|_| has_own_network(&pod.uid));
         for (interface, (received, transmitted)) in interfaces.unwrap_or_default() {

@@ -1,4 +1,4 @@
-//! What the machine as a whole uses, from `/proc`.
+//! CPU and memory usage of the machine, from `/proc`.
 
 use super::Usage;
 

@@ -1,4 +1,4 @@
-//! Looks, and rates between them.
+//! Samples the usage of containers and computes rates between samples.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -56,7 +56,7 @@ pub struct Reading {
 }
 
 /// What was seen at one time.
-struct Look {
+struct Sample {
     at: Instant,
     time: Timestamp,
     node: Usage,
@@ -66,45 +66,45 @@ struct Look {
 pub struct Meter {
     runtime: Arc<dyn Runtime>,
     /// Oldest first.
-    looks: Mutex<Vec<Look>>,
+    samples: Mutex<Vec<Sample>>,
 }
 
 impl Meter {
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
-        Self { runtime, looks: Mutex::default() }
+        Self { runtime, samples: Mutex::default() }
     }
 
     pub async fn read(&self) -> Result<Reading, RuntimeError> {
-        let mut looks = self.looks.lock().await;
-        looks.retain(|look| look.at.elapsed() < USEFUL);
-        if looks.len() < 2 || looks.last().is_none_or(|look| look.at.elapsed() >= FRESH) {
-            if looks.is_empty() {
-                looks.push(self.look().await?);
+        let mut samples = self.samples.lock().await;
+        samples.retain(|look| look.at.elapsed() < USEFUL);
+        if samples.len() < 2 || samples.last().is_none_or(|look| look.at.elapsed() >= FRESH) {
+            if samples.is_empty() {
+                samples.push(self.sample().await?);
             }
-            if let Some(alone) = looks.first().filter(|_| looks.len() == 1) {
+            if let Some(alone) = samples.first().filter(|_| samples.len() == 1) {
                 tokio::time::sleep_until(alone.at + APART).await;
             }
-            looks.push(self.look().await?);
+            samples.push(self.sample().await?);
         }
         // The one before last is near, so the rate is of now; whoever asks seldom gets a longer average.
-        let [.., before, now] = &looks[..] else {
-            return Err(RuntimeError::failed("measure", "no two looks"));
+        let [.., before, now] = &samples[..] else {
+            return Err(RuntimeError::failed("measure", "no two samples"));
         };
         let reading = compare(before, now);
-        if looks.len() > 8 {
-            looks.remove(0);
+        if samples.len() > 8 {
+            samples.remove(0);
         }
         Ok(reading)
     }
 
-    async fn look(&self) -> Result<Look, RuntimeError> {
+    async fn sample(&self) -> Result<Sample, RuntimeError> {
         let mut containers = self.runtime.stats().await?;
         containers.retain(|container| !container.ended);
-        Ok(Look { at: Instant::now(), time: Timestamp::now(), node: machine::usage(), containers })
+        Ok(Sample { at: Instant::now(), time: Timestamp::now(), node: machine::usage(), containers })
     }
 }
 
-fn compare(before: &Look, now: &Look) -> Reading {
+fn compare(before: &Sample, now: &Sample) -> Reading {
     let nanos = now.at.duration_since(before.at).as_nanos().max(1) as f64;
     let rate = |then: u64, now: u64| {
         // A counter that went back belongs to a new container.
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    fn look(at: Instant, cpu: &[(&str, u64)]) -> Look {
+    fn look(at: Instant, cpu: &[(&str, u64)]) -> Sample {
         let pod = || Some(PodRef { namespace: "n".into(), name: "p".into(), uid: PodUid("u".into()) });
         let stats = |(name, cpu_nanos): &(&str, u64)| ContainerStats {
             pod: pod(),
@@ -148,7 +148,7 @@ mod tests {
             cpu_nanos: *cpu_nanos,
             ..ContainerStats::default()
         };
-        Look { at, time: Timestamp::UNIX_EPOCH, node: Usage::default(), containers: cpu.iter().map(stats).collect() }
+        Sample { at, time: Timestamp::UNIX_EPOCH, node: Usage::default(), containers: cpu.iter().map(stats).collect() }
     }
 
     #[test]

@@ -14,26 +14,26 @@ use serde_json::{Value, json};
 pub use meter::{Meter, Reading, Usage};
 
 use super::{
-    answer::{self, Answer},
     find::unavailable,
+    response::{self, HandlerResult},
     server::Parts,
 };
 
-pub async fn summary(parts: &Parts) -> Answer {
+pub async fn summary(parts: &Parts) -> HandlerResult {
     let reading = parts.meter().read().await.map_err(unavailable)?;
-    Ok(answer::json(&summarized(&parts.node_name, &reading)))
+    Ok(response::json(&summarized(&parts.node_name, &reading)))
 }
 
-pub async fn resource_metrics(parts: &Parts) -> Answer {
+pub async fn resource_metrics(parts: &Parts) -> HandlerResult {
     let reading = parts.meter().read().await.map_err(unavailable)?;
-    Ok(answer::typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", exposed(&reading)))
+    Ok(response::typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", exposed(&reading)))
 }
 
-pub async fn cadvisor_metrics(parts: &Parts) -> Answer {
+pub async fn cadvisor_metrics(parts: &Parts) -> HandlerResult {
     let reading = parts.meter().read().await.map_err(unavailable)?;
     let observed = parts.runtime.observe(None).await.map_err(unavailable)?;
     let text = cadvisor::exposition(&reading, &observed);
-    Ok(answer::typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
+    Ok(response::typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }
 
 fn usage(at: Timestamp, usage: &Usage) -> (Value, Value) {

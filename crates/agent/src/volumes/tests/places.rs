@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     testing::until,
-    volumes::{PrepareError, local_path, subpath::Place},
+    volumes::{PrepareError, local_path, subpath::SubPath},
 };
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn a_sub_path_is_bound_and_never_leads_out_of_its_volume() {
     fs::write(volume.join("real/f"), "yes").unwrap();
 
     let bind = |index, within: &str, read_only| {
-        let place = Place { volume: volume.clone(), within: within.into(), read_only };
+        let place = SubPath { volume: volume.clone(), within: within.into(), read_only };
         let uid = uid();
         let volumes = bench.volumes.clone();
         async move { volumes.sub_path(&uid, "main", index, place).await }

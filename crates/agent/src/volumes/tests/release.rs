@@ -4,7 +4,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
 
 use super::*;
-use crate::volumes::{remove, subpath::Place};
+use crate::volumes::{remove, subpath::SubPath};
 
 #[tokio::test]
 async fn releasing_leaves_nothing_and_may_be_repeated() {
@@ -19,11 +19,11 @@ async fn releasing_leaves_nothing_and_may_be_repeated() {
         {"name": "h", "hostPath": {"path": host}},
     ]));
     bench.volumes.prepare(&pod).await.unwrap();
-    let place = Place { volume: host.clone(), within: "part".into(), read_only: false };
+    let place = SubPath { volume: host.clone(), within: "part".into(), read_only: false };
     bench.volumes.sub_path(&uid(), "main", 0, place).await.unwrap();
-    assert_eq!(bench.volumes.held(), [uid()].into());
+    assert_eq!(bench.volumes.pods_on_disk(), [uid()].into());
     bench.restarted().release(&uid()).await.unwrap();
-    assert!(bench.volumes.held().is_empty());
+    assert!(bench.volumes.pods_on_disk().is_empty());
     assert!(host.join("kept").exists() && host.join("part").exists());
     bench.volumes.release(&uid()).await.unwrap();
 }
@@ -42,7 +42,7 @@ async fn a_mount_that_stays_keeps_everything_below_it() {
     assert!(bench.volume("d").exists());
     drop(open);
     bench.volumes.release(&uid()).await.unwrap();
-    assert!(bench.volumes.held().is_empty());
+    assert!(bench.volumes.pods_on_disk().is_empty());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What to do next for a pod. Pure: a snapshot and the time in, actions out.
+//! Plans the next actions for a pod from a snapshot and the time. Pure.
 //!
 //! Every turn derives the next step from what is there; no step counter is kept, so a crash of the agent
 //! between any two steps changes nothing.

@@ -1,4 +1,4 @@
-//! Getting a pod to run and keeping it running.
+//! Plans the start of a pod: volumes, sandbox, init containers, containers, restarts and resizes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Action, Plan, StopWhy, healing, is_current, remove};
 use crate::{
     heal::{RestartPermission, Rung},
     worker::{
-        retry_state::{Operation, TroubleKind},
+        retry_state::{FailureKind, Operation},
         view::{ContainerView, Role},
         world::World,
     },
@@ -120,7 +120,7 @@ fn keep_running(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mu
 
 /// Whether something that failed for this container is not yet to be tried again.
 pub fn is_paused(world: &World, name: &str, now: Timestamp, plan: &mut Plan) -> bool {
-    match &world.retry_state.container(name).trouble {
+    match &world.retry_state.container(name).failure {
         Some(trouble) if now < trouble.retry_at => {
             plan.wake(trouble.retry_at);
             true
@@ -194,12 +194,12 @@ fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan)
     if world.retry_state.is_in_progress(&wanted.name) {
         return;
     }
-    if let Some(trouble) = &world.retry_state.container(&wanted.name).trouble {
+    if let Some(trouble) = &world.retry_state.container(&wanted.name).failure {
         // What was missing may appear by itself: those who watch for it wake us, and we look too.
         if now < trouble.retry_at {
             let curable = matches!(
                 trouble.kind,
-                TroubleKind::Pull | TroubleKind::InvalidImageName | TroubleKind::NeverPull | TroubleKind::Config
+                FailureKind::Pull | FailureKind::InvalidImageName | FailureKind::NeverPull | FailureKind::Config
             );
             return plan.wake(if curable { trouble.retry_at.min(now + SOON) } else { trouble.retry_at });
         }

@@ -1,4 +1,4 @@
-//! Ending a pod: its containers together, its sidecars after them in reverse order, then everything else.
+//! Plans the end of a pod: containers together, sidecars after them in reverse order, then sandbox and volumes.
 
 use std::time::Duration;
 

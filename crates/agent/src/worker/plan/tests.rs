@@ -9,7 +9,7 @@ use crate::{
     probe,
     settings::RestartBackoff,
     worker::{
-        retry_state::{PodRetryState, Step, Trouble, TroubleKind},
+        retry_state::{FailureKind, PodRetryState, Step, StepFailure},
         view::{ContainerView, PodView, ResizeRestarts},
         world::IDENTITY,
     },
@@ -154,7 +154,7 @@ fn a_running_pod_is_left_alone_even_if_its_volumes_cannot_be_looked_after() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, running()));
     assert_eq!(plan(&world, T0), Plan::default());
     world.retry_state.volumes = Step::Undone;
-    world.retry_state.volumes.fail(TroubleKind::Other, "no API".into(), T0);
+    world.retry_state.volumes.fail(FailureKind::Other, "no API".into(), T0);
     assert_eq!(plan(&world, T0).actions, []);
     let world = world.with(container("a", 1, exited(1, 1)));
     assert!(plan(&world, at(60)).actions.contains(&start("a", 2)));
@@ -300,7 +300,7 @@ fn a_changed_container_is_replaced_in_place() {
 fn a_container_whose_liveness_failed_is_stopped_only_with_permission_of_the_budget() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 2, running()));
     let failed =
-        probe::Failed { probe: probe::ProbeKind::Liveness, why: "503".into(), since: T0, grace_seconds: Some(5) };
+        probe::FailedProbe { probe: probe::ProbeKind::Liveness, why: "503".into(), since: T0, grace_seconds: Some(5) };
     let results = probe::Results { started: true, ready: false, failed: Some(failed) };
     world.probes.insert(ContainerId("a-2".into()), results);
     world.healing.permission = RestartPermission::NotRequested;
@@ -354,8 +354,8 @@ fn limits_are_changed_in_place_or_by_a_restart_as_asked() {
 #[test]
 fn what_cannot_be_started_waits_but_a_missing_image_is_looked_for_soon() {
     let mut world = world(RestartPolicy::Always, &[], &["a"]);
-    let trouble = Trouble { kind: TroubleKind::Pull, message: "no".into(), failures: 9, retry_at: at(60) };
-    world.retry_state.containers.entry("a".into()).or_default().trouble = Some(trouble);
+    let trouble = StepFailure { kind: FailureKind::Pull, message: "no".into(), failures: 9, retry_at: at(60) };
+    world.retry_state.containers.entry("a".into()).or_default().failure = Some(trouble);
     let waiting = plan(&world, T0);
     assert_eq!((waiting.actions, waiting.wake_at), (vec![], Some(at(2))));
     assert_eq!(plan(&world, at(60)).actions, [start("a", 0)]);

@@ -91,7 +91,7 @@ fn resize(world: &World) -> Option<Finding> {
         });
     }
     let outdated = world.pod.containers().find(|view| world.outdated_resources(view).is_some())?;
-    let trouble = world.retry_state.container(&outdated.name).trouble;
+    let trouble = world.retry_state.container(&outdated.name).failure;
     Some(Finding {
         kind: RESIZE_IN_PROGRESS,
         holds: true,

@@ -1,4 +1,4 @@
-//! The state of each container, in the words users grep for.
+//! The ContainerStatus of each container, with upstream's reasons.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{Facts, Lists, restarts, whole_second};
 use crate::container_lists::as_container;
 use crate::worker::{
     plan::restart_at,
-    retry_state::{ContainerRetryState, TroubleKind},
+    retry_state::{ContainerRetryState, FailureKind},
     view::{ContainerView, Role},
     world::World,
 };
@@ -28,8 +28,8 @@ pub fn statuses(world: &World, facts: &Facts<'_>) -> Lists {
     let ephemeral: Vec<Container> = spec.ephemeral_containers.iter().flatten().map(as_container).collect();
     let list = |views: &[ContainerView], containers: &[Container], before: &Option<Vec<ContainerStatus>>| {
         let of = |c: &Container| views.iter().find(|view| view.name == c.name);
-        let one = |c: &Container| Some(one(world, facts, of(c)?, c, previous(before, &c.name)));
-        containers.iter().filter_map(one).collect::<Vec<_>>()
+        let status = |c: &Container| Some(container_status(world, facts, of(c)?, c, previous(before, &c.name)));
+        containers.iter().filter_map(status).collect::<Vec<_>>()
     };
     Lists {
         init: list(
@@ -42,7 +42,7 @@ pub fn statuses(world: &World, facts: &Facts<'_>) -> Lists {
     }
 }
 
-fn one(
+fn container_status(
     world: &World,
     facts: &Facts<'_>,
     view: &ContainerView,
@@ -81,7 +81,7 @@ fn one(
     {
         let waiting = waiting(world, view, &retry_state)
             .or_else(|| crash_loop(world, facts, view, seen))
-            .filter(|_| !world.retry_state.is_in_progress(&view.name) || retry_state.trouble.is_some());
+            .filter(|_| !world.retry_state.is_in_progress(&view.name) || retry_state.failure.is_some());
         if let Some(waiting) = waiting {
             status.last_state = Some(state);
             status.state = Some(ContainerState { waiting: Some(waiting), ..ContainerState::default() });
@@ -141,18 +141,18 @@ fn creating(world: &World) -> ContainerStateWaiting {
 }
 
 fn waiting(world: &World, view: &ContainerView, retry_state: &ContainerRetryState) -> Option<ContainerStateWaiting> {
-    let trouble = retry_state.trouble.as_ref().filter(|_| world.pod.ending.is_none())?;
+    let trouble = retry_state.failure.as_ref().filter(|_| world.pod.ending.is_none())?;
     let (reason, message) = match trouble.kind {
-        TroubleKind::Pull if trouble.failures <= 1 => ("ErrImagePull", trouble.message.clone()),
-        TroubleKind::Pull => {
+        FailureKind::Pull if trouble.failures <= 1 => ("ErrImagePull", trouble.message.clone()),
+        FailureKind::Pull => {
             ("ImagePullBackOff", format!("Back-off pulling image {:?}: ErrImagePull: {}", view.image, trouble.message))
         }
-        TroubleKind::InvalidImageName => ("InvalidImageName", trouble.message.clone()),
-        TroubleKind::NeverPull => ("ErrImageNeverPull", trouble.message.clone()),
-        TroubleKind::Config => ("CreateContainerConfigError", trouble.message.clone()),
-        TroubleKind::Create => ("CreateContainerError", trouble.message.clone()),
-        TroubleKind::Run => ("RunContainerError", trouble.message.clone()),
-        TroubleKind::UnboundClaim | TroubleKind::Other => return None,
+        FailureKind::InvalidImageName => ("InvalidImageName", trouble.message.clone()),
+        FailureKind::NeverPull => ("ErrImageNeverPull", trouble.message.clone()),
+        FailureKind::Config => ("CreateContainerConfigError", trouble.message.clone()),
+        FailureKind::Create => ("CreateContainerError", trouble.message.clone()),
+        FailureKind::Run => ("RunContainerError", trouble.message.clone()),
+        FailureKind::UnboundClaim | FailureKind::Other => return None,
     };
     Some(ContainerStateWaiting { reason: Some(reason.into()), message: Some(message) })
 }
@@ -224,8 +224,8 @@ fn state(facts: &Facts<'_>, seen: &runtime::ContainerStatus) -> ContainerState {
                 (false, Some(_), 0) => "Completed",
                 (false, Some(_), _) => "Error",
             };
-            let said = facts.messages.get(&seen.id).filter(|said| !said.is_empty());
-            let message = said.cloned().or_else(|| (!message.is_empty()).then(|| message.clone()));
+            let own_message = facts.messages.get(&seen.id).filter(|own_message| !own_message.is_empty());
+            let message = own_message.cloned().or_else(|| (!message.is_empty()).then(|| message.clone()));
             ContainerState {
                 terminated: Some(ContainerStateTerminated {
                     exit_code: *exit_code,

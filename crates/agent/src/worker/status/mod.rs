@@ -1,4 +1,4 @@
-//! What is reported of a pod: phase, conditions, containers. Pure.
+//! Computes the PodStatus: phase, conditions, containers. Pure.
 
 pub mod conditions;
 mod containers;

@@ -11,7 +11,7 @@ use crate::{
     probe,
     settings::RestartBackoff,
     worker::{
-        retry_state::{PodRetryState, Trouble, TroubleKind},
+        retry_state::{FailureKind, PodRetryState, StepFailure},
         view::PodView,
     },
 };
@@ -75,7 +75,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         by_name.entry(container.name.clone()).or_default().push(container);
     }
     World {
-        pod: PodView::of(pod, |_| Resources::default(), None, at(6)),
+        pod: PodView::from_pod(pod, |_| Resources::default(), None, at(6)),
         sandboxes: vec![sandbox],
         containers: by_name,
         probes,
@@ -87,7 +87,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
     }
 }
 
-fn told(pod: &Pod, world: &World) -> PodStatus {
+fn computed(pod: &Pod, world: &World) -> PodStatus {
     let facts = Facts {
         pod,
         previous: &PodStatus::default(),
@@ -120,7 +120,7 @@ fn waiting(status: &ContainerStatus) -> (String, String) {
 #[test]
 fn a_running_pod_is_ready_and_has_its_addresses() {
     let pod = one("Always");
-    let status = told(&pod, &world(&pod, vec![seen("app", 0, running())]));
+    let status = computed(&pod, &world(&pod, vec![seen("app", 0, running())]));
     assert_eq!(status.phase.as_deref(), Some("Running"));
     assert_eq!(status.pod_ip.as_deref(), Some("10.244.0.7"));
     assert_eq!(status.host_ip.as_deref(), Some("192.0.2.1"));
@@ -136,7 +136,7 @@ fn a_running_pod_is_ready_and_has_its_addresses() {
 #[test]
 fn a_pod_that_is_being_made_says_so() {
     let pod = one("Always");
-    let status = told(&pod, &world(&pod, vec![]));
+    let status = computed(&pod, &world(&pod, vec![]));
     assert_eq!(status.phase.as_deref(), Some("Pending"));
     assert_eq!(waiting(&app(&status)).0, "ContainerCreating");
     assert_eq!(holds(&status, "Ready"), Some(false));
@@ -145,7 +145,7 @@ fn a_pod_that_is_being_made_says_so() {
 #[test]
 fn a_crash_loop_shows_the_pause_and_how_the_last_one_ended() {
     let pod = one("Always");
-    let status = told(&pod, &world(&pod, vec![seen("app", 4, exited(1, false))]));
+    let status = computed(&pod, &world(&pod, vec![seen("app", 4, exited(1, false))]));
     assert_eq!(status.phase.as_deref(), Some("Running"));
     let app = app(&status);
     let (reason, message) = waiting(&app);
@@ -160,7 +160,7 @@ fn a_crash_loop_shows_the_pause_and_how_the_last_one_ended() {
 fn endings_have_the_words_users_grep_for() {
     let reason = |state| {
         let pod = one("Never");
-        let status = told(&pod, &world(&pod, vec![seen("app", 0, state)]));
+        let status = computed(&pod, &world(&pod, vec![seen("app", 0, state)]));
         let ended = app(&status).state.and_then(|state| state.terminated).expect("terminated");
         (status.phase.unwrap(), ended.reason.unwrap(), ended.exit_code)
     };
@@ -174,24 +174,24 @@ fn trouble_with_images_and_configuration_is_named() {
     let reason = |kind, failures| {
         let pod = one("Always");
         let mut world = world(&pod, vec![]);
-        let trouble = Trouble { kind, message: "why".into(), failures, retry_at: at(60) };
-        world.retry_state.containers.entry("app".into()).or_default().trouble = Some(trouble);
-        waiting(&app(&told(&pod, &world)))
+        let trouble = StepFailure { kind, message: "why".into(), failures, retry_at: at(60) };
+        world.retry_state.containers.entry("app".into()).or_default().failure = Some(trouble);
+        waiting(&app(&computed(&pod, &world)))
     };
-    assert_eq!(reason(TroubleKind::Pull, 1), ("ErrImagePull".into(), "why".into()));
-    let (name, message) = reason(TroubleKind::Pull, 2);
+    assert_eq!(reason(FailureKind::Pull, 1), ("ErrImagePull".into(), "why".into()));
+    let (name, message) = reason(FailureKind::Pull, 2);
     assert_eq!(name, "ImagePullBackOff");
     assert_eq!(message, "Back-off pulling image \"app:1\": ErrImagePull: why");
-    assert_eq!(reason(TroubleKind::Config, 1).0, "CreateContainerConfigError");
-    assert_eq!(reason(TroubleKind::NeverPull, 1).0, "ErrImageNeverPull");
-    assert_eq!(reason(TroubleKind::InvalidImageName, 1).0, "InvalidImageName");
+    assert_eq!(reason(FailureKind::Config, 1).0, "CreateContainerConfigError");
+    assert_eq!(reason(FailureKind::NeverPull, 1).0, "ErrImageNeverPull");
+    assert_eq!(reason(FailureKind::InvalidImageName, 1).0, "InvalidImageName");
 }
 
 #[test]
 fn a_pod_waits_for_its_init_containers_and_names_them() {
     let init = json!([{ "name": "first", "image": "i" }]);
     let pod = pod(json!({ "initContainers": init, "containers": [{ "name": "app", "image": "app:1" }] }));
-    let status = told(&pod, &world(&pod, vec![seen("first", 0, running())]));
+    let status = computed(&pod, &world(&pod, vec![seen("first", 0, running())]));
     assert_eq!(status.phase.as_deref(), Some("Pending"));
     assert_eq!(waiting(&app(&status)).0, "PodInitializing");
     let condition = status.conditions.iter().flatten().find(|c| c.type_ == "Initialized").expect("Initialized");
@@ -203,7 +203,7 @@ fn readiness_gates_hold_back_readiness_alone() {
     let mut pod = one("Always");
     let gate = k8s_openapi::api::core::v1::PodReadinessGate { condition_type: "example.com/ok".into() };
     pod.spec.as_mut().unwrap().readiness_gates = Some(vec![gate]);
-    let status = told(&pod, &world(&pod, vec![seen("app", 0, running())]));
+    let status = computed(&pod, &world(&pod, vec![seen("app", 0, running())]));
     assert_eq!((holds(&status, "ContainersReady"), holds(&status, "Ready")), (Some(true), Some(false)));
 }
 
@@ -211,7 +211,7 @@ fn readiness_gates_hold_back_readiness_alone() {
 fn transition_times_change_only_with_the_status() {
     let pod = one("Always");
     let world = world(&pod, vec![seen("app", 0, running())]);
-    let first = told(&pod, &world);
+    let first = computed(&pod, &world);
     let facts = Facts {
         pod: &pod,
         previous: &first,
@@ -226,7 +226,7 @@ fn transition_times_change_only_with_the_status() {
 #[test]
 fn containers_that_went_with_their_sandbox_keep_their_last_words() {
     let pod = one("Never");
-    let before = told(&pod, &world(&pod, vec![seen("app", 0, exited(3, false))]));
+    let before = computed(&pod, &world(&pod, vec![seen("app", 0, exited(3, false))]));
     let mut gone = world(&pod, vec![]);
     gone.pod.finished = true;
     let facts = Facts {
@@ -247,7 +247,7 @@ fn a_terminal_phase_that_somebody_set_in_the_api_is_never_left() {
     let pod = one("Always");
     let mut ended = world(&pod, vec![seen("app", 0, exited(143, false))]);
     ended.pod.finished = true;
-    let reported = told(&pod, &world(&pod, vec![seen("app", 0, running())]));
+    let reported = computed(&pod, &world(&pod, vec![seen("app", 0, running())]));
     let text = |text: &str| Some(text.to_owned());
     let failed = PodStatus { phase: text("Failed"), reason: text("ByHand"), message: text("why"), ..reported.clone() };
     let facts = Facts {

@@ -9,7 +9,7 @@ fn taints_are_read_as_people_write_them() {
 }
 
 struct Machine {
-    keeper: Arc<Keeper>,
+    keeper: Arc<NodeReporter>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
     recorded: mainstay_events::EventWriter,
@@ -36,7 +36,7 @@ fn machine(client: &Client, measured: impl Fn() -> Measured + Send + Sync + 'sta
         wake,
         suspect: Box::new(|| None),
     };
-    let keeper = Keeper::measuring(parts, measured);
+    let keeper = NodeReporter::measuring(parts, measured);
     let stop = CancellationToken::new();
     let task = tokio::spawn(keeper.clone().run(stop.clone()));
     Machine { keeper, stop, task, recorded, pods }

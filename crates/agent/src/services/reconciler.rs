@@ -1,4 +1,4 @@
-//! Keeps the catalogue, and with it this machine's table, as the API says.
+//! Reconciles this node's Service table and DNS catalogue with Services, EndpointSlices and Nodes.
 //!
 //! News is taken in as it comes; what has come by then is one change of the table. From time to time the table is compared
 //! with what the kernel really has.
@@ -23,8 +23,8 @@ use tokio::{
 };
 
 use super::{
-    InForce, Traffic,
-    follow::{News, key, version},
+    TableVersion, Traffic,
+    follow::{WatchUpdate, key, version},
     wire::{EndpointSlice, Names, Service},
 };
 use crate::{metrics::Metrics, servers::Servers};
@@ -40,13 +40,13 @@ pub struct Parts {
     pub catalogue: Arc<Catalogue>,
     pub traffic: Arc<Traffic>,
     pub balancer: Arc<Balancer>,
-    pub in_force: Arc<watch::Sender<InForce>>,
+    pub in_force: Arc<watch::Sender<TableVersion>>,
     pub metrics: Metrics,
     /// Learns who answers for the API.
     pub servers: Servers,
 }
 
-pub struct Keeper {
+pub struct ServiceReconciler {
     parts: Parts,
     names: Names,
     /// Services whose part of the table may have to change.
@@ -59,7 +59,7 @@ pub struct Keeper {
     owes: bool,
 }
 
-impl Keeper {
+impl ServiceReconciler {
     pub fn new(parts: Parts) -> Self {
         Self {
             parts,
@@ -74,8 +74,8 @@ impl Keeper {
 
     pub async fn run(
         mut self,
-        mut services: mpsc::Receiver<News<Service>>,
-        mut slices: mpsc::Receiver<News<EndpointSlice>>,
+        mut services: mpsc::Receiver<WatchUpdate<Service>>,
+        mut slices: mpsc::Receiver<WatchUpdate<EndpointSlice>>,
     ) {
         let mut reconcile = interval_at(Instant::now() + RECONCILE, RECONCILE);
         reconcile.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -115,21 +115,21 @@ impl Keeper {
         self.dirty.extend(self.parts.catalogue.read().services().map(|(key, _)| key.clone()));
     }
 
-    fn hear_of_service(&mut self, news: News<Service>) {
+    fn hear_of_service(&mut self, news: WatchUpdate<Service>) {
         match news {
-            News::Is(service) => {
+            WatchUpdate::Applied(service) => {
                 let key = key(&service);
                 self.parts.traffic.set_selector(&key, Some(&service.spec.selector));
                 self.parts.catalogue.set_service(key.clone(), Some(catalogue::Service::from(&service)));
                 self.dirty.insert(key);
             }
-            News::Gone(key) => self.forget_service(key),
-            News::Complete(all) => {
+            WatchUpdate::Deleted(key) => self.forget_service(key),
+            WatchUpdate::Synced(all) => {
                 self.services_complete = true;
                 let gone = self.gone(&all, |known| known.services().map(|(key, _)| key.clone()).collect());
                 gone.into_iter().for_each(|key| self.forget_service(key));
             }
-            News::Interrupted => {}
+            WatchUpdate::Interrupted => {}
         }
     }
 
@@ -139,9 +139,9 @@ impl Keeper {
         self.dirty.insert(key);
     }
 
-    fn hear_of_slice(&mut self, news: News<EndpointSlice>) {
+    fn hear_of_slice(&mut self, news: WatchUpdate<EndpointSlice>) {
         match news {
-            News::Is(slice) => {
+            WatchUpdate::Applied(slice) => {
                 self.newest = self.newest.max(version(&slice));
                 let read = slice.to_catalogue(&mut self.names);
                 let key = key(&slice);
@@ -150,14 +150,14 @@ impl Keeper {
                 }
                 self.set_slice(key, read);
             }
-            News::Gone(key) => self.set_slice(key, None),
-            News::Complete(all) => {
+            WatchUpdate::Deleted(key) => self.set_slice(key, None),
+            WatchUpdate::Synced(all) => {
                 self.slices_complete = true;
                 let gone = self.gone(&all, |known| known.slices().map(|(key, _)| key.clone()).collect());
                 gone.into_iter().for_each(|key| self.set_slice(key, None));
             }
             // A server that begins anew has forgotten how far we are.
-            News::Interrupted => self.owes = true,
+            WatchUpdate::Interrupted => self.owes = true,
         }
     }
 
@@ -182,7 +182,7 @@ impl Keeper {
                 self.dirty.iter().map(|key| (key.clone(), self.frontends(&known, key, here))).collect()
             };
             if let Err(error) = self.parts.balancer.apply(changes).await {
-                tracing::warn!(error = error.chain(), "cannot bring Services up to date; will try again");
+                tracing::warn!(error = error.chain(), "cannot update the Service table; will retry");
                 return Err(());
             }
             self.dirty.clear();

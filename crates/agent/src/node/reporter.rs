@@ -1,4 +1,4 @@
-//! Keeps the Node in the API what this machine is.
+//! Registers this Node, reports its status and renews its Lease.
 //!
 //! Three loops that need each other only by what they leave behind: status, Lease, upkeep. Each survives an API
 //! that is away; it is asked again at least every two seconds, so that the Node is current as soon as it
@@ -35,7 +35,7 @@ use super::{
     labels::{self, LabelChange, Labels},
     measure,
     pressure::Measured,
-    status::{self, PodsAfterStop, Seen},
+    status::{self, MachineObservation, PodsAfterStop},
     upkeep::Upkeep,
 };
 use crate::{
@@ -73,7 +73,7 @@ pub struct Parts {
     pub suspect: Box<dyn Fn() -> Option<String> + Send + Sync>,
 }
 
-pub struct Keeper {
+pub struct NodeReporter {
     pub(super) parts: Parts,
     pub(super) evictions: Evictions,
     pub(super) upkeep: Mutex<Upkeep>,
@@ -84,7 +84,7 @@ pub struct Keeper {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum KeepError {
+pub(super) enum ReportError {
     #[error("{doing}")]
     Api {
         doing: &'static str,
@@ -95,15 +95,15 @@ pub(super) enum KeepError {
     Silent,
 }
 
-fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> KeepError {
-    move |source| KeepError::Api { doing, source: Box::new(source) }
+fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> ReportError {
+    move |source| ReportError::Api { doing, source: Box::new(source) }
 }
 
-fn is(error: &kube::Error, code: u16) -> bool {
+fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-impl Keeper {
+impl NodeReporter {
     pub fn new(parts: Parts) -> Arc<Self> {
         let directory = parts.settings.directory.clone();
         Self::measuring(parts, move || measure::measure(&directory))
@@ -138,23 +138,23 @@ impl Keeper {
 
     /// Until asked to stop. The Node stays as it is then.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let all = async { tokio::join!(self.report(), self.heartbeat(), self.keep_up()) };
+        let all = async { tokio::join!(self.report(), self.heartbeat(), self.run_upkeep()) };
         stop.run_until_cancelled(all).await;
     }
 
-    /// Says that the agent was stopped on purpose, and what becomes of its pods. For after [`Keeper::run`].
+    /// Says that the agent was stopped on purpose, and what becomes of its pods. For after [`NodeReporter::run`].
     pub async fn retire(&self, pods: PodsAfterStop) {
-        let told = async {
+        let retirement = async {
             let nodes = self.nodes();
             let Some(node) = nodes.get_opt(self.name()).await? else { return Ok(()) };
             let ready = status::retired(&node.status.unwrap_or_default(), pods, Timestamp::now());
             let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
             nodes.patch_status(self.name(), &PatchParams::default(), &patch).await.map(drop)
         };
-        match tokio::time::timeout(DEADLINE, told).await {
+        match tokio::time::timeout(DEADLINE, retirement).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(error = error_chain(&error), "cannot say in the API that the agent stops"),
-            Err(_) => tracing::warn!("cannot say in the API that the agent stops: it does not answer"),
+            Ok(Err(error)) => tracing::warn!(error = error_chain(&error), "cannot report in the API that the agent stops"),
+            Err(_) => tracing::warn!("cannot report in the API that the agent stops: no answer"),
         }
     }
 
@@ -170,7 +170,7 @@ impl Keeper {
         let (mut written, mut retries) = (None::<Instant>, api_retries());
         loop {
             let done = tokio::time::timeout(DEADLINE, self.report_once(written)).await;
-            match done.unwrap_or(Err(KeepError::Silent)) {
+            match done.unwrap_or(Err(ReportError::Silent)) {
                 Ok(wrote) => {
                     retries.reset();
                     written = if wrote { Some(Instant::now()) } else { written };
@@ -178,12 +178,10 @@ impl Keeper {
                 }
                 Err(error) => {
                     match &error {
-                        KeepError::Api { source, .. } if matches!(**source, kube::Error::Api(_)) => {
-                            tracing::warn!(error = error_chain(&error), "cannot keep the node current; will try again");
+                        ReportError::Api { source, .. } if matches!(**source, kube::Error::Api(_)) => {
+                            tracing::warn!(error = error_chain(&error), "cannot report the status of the node; will retry");
                         }
-                        _ => {
-                            tracing::debug!(error = error_chain(&error), "cannot keep the node current; will try again")
-                        }
+                        _ => tracing::debug!(error = error_chain(&error), "cannot report the status of the node; will retry"),
                     }
                     tokio::time::sleep(retries.record_failure()).await;
                 }
@@ -192,8 +190,8 @@ impl Keeper {
     }
 
     /// `true` if the status was written.
-    async fn report_once(&self, written: Option<Instant>) -> Result<bool, KeepError> {
-        let seen = self.see().await;
+    async fn report_once(&self, written: Option<Instant>) -> Result<bool, ReportError> {
+        let seen = self.observe().await;
         let node = self.registered().await?;
         let none = NodeStatus::default();
         let before = node.status.as_ref().unwrap_or(&none);
@@ -213,7 +211,7 @@ impl Keeper {
         Ok(true)
     }
 
-    async fn see(&self) -> Seen {
+    async fn observe(&self) -> MachineObservation {
         let runtime = &self.parts.runtime;
         let answers = async {
             let version = runtime.version().await.map_err(|error| error.to_string());
@@ -223,16 +221,16 @@ impl Keeper {
         let (runtime, images) = tokio::time::timeout(DEADLINE / 2, answers).await.unwrap_or_else(|_| silent());
         let measured = (self.measure)();
         let pressures = self.upkeep.lock().pressures(&measured, &self.parts.settings.eviction, Timestamp::now());
-        Seen { runtime, measured, pressures, images, suspect: (self.parts.suspect)() }
+        MachineObservation { runtime, measured, pressures, images, suspect: (self.parts.suspect)() }
     }
 
     /// The Node in the API with our labels and how its pods are reached, made if it is not there.
-    async fn registered(&self) -> Result<Node, KeepError> {
+    async fn registered(&self) -> Result<Node, ReportError> {
         let (nodes, wanted) = (self.nodes(), self.node_wanted());
         let Some(node) = nodes.get_opt(self.name()).await.map_err(api("read the node"))? else {
             return match nodes.create(&PostParams::default(), &wanted).await {
                 Ok(node) => {
-                    tracing::info!(node = self.name(), "registered");
+                    tracing::info!(node = self.name(), "registered the node");
                     self.parts.events.node(&node, EventType::Normal, "Starting", "Starting mainstay agent.");
                     Ok(node)
                 }
@@ -255,7 +253,7 @@ impl Keeper {
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         match nodes.patch(self.name(), &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.code == 403 || status.code == 422 => {
-                tracing::warn!(why = status.message, "the node cannot have all its labels");
+                tracing::warn!(why = status.message, "the API refuses labels of the node; it goes on without them");
                 Ok(node)
             }
             labelled => labelled.map_err(api("label the node")),
@@ -343,16 +341,16 @@ impl Keeper {
             let Ok(owner) = known.wait_for(Option::is_some).await.map(|node| node.as_ref().and_then(owner)) else {
                 return;
             };
-            match tokio::time::timeout(DEADLINE, self.renew(owner)).await.unwrap_or(Err(KeepError::Silent)) {
+            match tokio::time::timeout(DEADLINE, self.renew(owner)).await.unwrap_or(Err(ReportError::Silent)) {
                 Ok(()) => {
                     retries.reset();
                     refused = 0;
                     tokio::time::sleep(self.parts.settings.heartbeat).await;
                 }
                 Err(error) => {
-                    tracing::debug!(error = error_chain(&error), "cannot renew the node's lease; will try again");
+                    tracing::debug!(error = error_chain(&error), "cannot renew the node's Lease; will retry");
                     refused += 1;
-                    if matches!(error, KeepError::Silent) || refused == REFUSALS {
+                    if matches!(error, ReportError::Silent) || refused == REFUSALS {
                         self.parts.servers.leave();
                         refused = 0;
                     }
@@ -362,7 +360,7 @@ impl Keeper {
         }
     }
 
-    async fn renew(&self, owner: Option<OwnerReference>) -> Result<(), KeepError> {
+    async fn renew(&self, owner: Option<OwnerReference>) -> Result<(), ReportError> {
         let leases: Api<Lease> = Api::namespaced(self.parts.client.clone(), LEASES);
         let spec = LeaseSpec {
             holder_identity: Some(self.name().to_owned()),
@@ -373,7 +371,7 @@ impl Keeper {
         let patch = Patch::Merge(json!({ "spec": spec }));
         match leases.patch(self.name(), &PatchParams::default(), &patch).await {
             Ok(_) => return Ok(()),
-            Err(error) if is(&error, 404) => {}
+            Err(error) if has_code(&error, 404) => {}
             Err(error) => return Err(api("renew the node's lease")(error)),
         }
         let metadata = ObjectMeta {

@@ -1,4 +1,4 @@
-//! What is known of one container that is probed.
+//! The probe results of one container: started, ready, failed.
 
 use std::{
     net::IpAddr,
@@ -13,29 +13,29 @@ use mainstay_runtime::{ContainerId, PodUid};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::{Failed, Results};
+use super::{FailedProbe, Results};
 
-pub(super) struct Followed {
+pub(super) struct ProbedContainer {
     pub uid: PodUid,
     pub id: ContainerId,
     place: Mutex<(Arc<Pod>, Option<IpAddr>)>,
-    said: Mutex<ProbeOutcome>,
+    outcome: Mutex<ProbeOutcome>,
     started: watch::Sender<bool>,
     stopping: AtomicBool,
 }
 
 struct ProbeOutcome {
     ready: bool,
-    failed: Option<Failed>,
+    failed: Option<FailedProbe>,
 }
 
-impl Followed {
+impl ProbedContainer {
     pub fn new(uid: PodUid, id: ContainerId, pod: Arc<Pod>, address: Option<IpAddr>, begins: Begins) -> Self {
         Self {
             uid,
             id,
             place: Mutex::new((pod, address)),
-            said: Mutex::new(ProbeOutcome { ready: begins.ready, failed: None }),
+            outcome: Mutex::new(ProbeOutcome { ready: begins.ready, failed: None }),
             started: watch::Sender::new(begins.started),
             stopping: AtomicBool::new(false),
         }
@@ -66,9 +66,9 @@ impl Followed {
     /// Of the pod; on the host's network the machine's own is as good.
     pub fn address(&self) -> Option<IpAddr> {
         let (pod, address) = self.place.lock().clone();
-        let told = || pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok();
+        let reported = || pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok();
         let host = || pod.spec.as_ref()?.host_network?.then_some(IpAddr::from([127, 0, 0, 1]));
-        address.or_else(told).or_else(host)
+        address.or_else(reported).or_else(host)
     }
 
     pub async fn until_started(&self) {
@@ -82,21 +82,21 @@ impl Followed {
     }
 
     pub fn set_ready(&self, ready: bool) -> bool {
-        std::mem::replace(&mut self.said.lock().ready, ready) != ready
+        std::mem::replace(&mut self.outcome.lock().ready, ready) != ready
     }
 
     /// Says whether anything a reader would act upon is different now.
-    pub fn set_failed(&self, failed: Option<Failed>) -> bool {
-        let mut said = self.said.lock();
-        let changed = said.failed.is_some() != failed.is_some();
-        said.failed = failed;
+    pub fn set_failed(&self, failed: Option<FailedProbe>) -> bool {
+        let mut outcome = self.outcome.lock();
+        let changed = outcome.failed.is_some() != failed.is_some();
+        outcome.failed = failed;
         changed
     }
 
     pub fn results(&self) -> Results {
-        let said = self.said.lock();
+        let outcome = self.outcome.lock();
         let started = *self.started.borrow();
-        Results { started, ready: started && said.ready, failed: said.failed.clone() }
+        Results { started, ready: started && outcome.ready, failed: outcome.failed.clone() }
     }
 }
 
@@ -112,7 +112,11 @@ impl Begins {
     /// container, before this agent began.
     pub fn of(pod: &Pod, id: &ContainerId, has_startup: bool, has_readiness: bool) -> Self {
         let is_it = |status: &&ContainerStatus| {
-            status.container_id.as_deref().and_then(|id| id.split_once("://")).is_some_and(|(_, told)| told == id.0)
+            status
+                .container_id
+                .as_deref()
+                .and_then(|id| id.split_once("://"))
+                .is_some_and(|(_, reported)| reported == id.0)
         };
         let status = pod.status.as_ref();
         let known = status.and_then(|status| {

@@ -1,4 +1,4 @@
-//! Answers, and refusals as plain text: whoever passes them on gives them their form.
+//! HTTP responses of the agent, and errors as plain text.
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStream, TryStreamExt};
@@ -11,14 +11,14 @@ pub type Response = http::Response<Body>;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
-pub struct Refusal {
+pub struct RequestError {
     pub code: StatusCode,
     pub text: String,
 }
 
-pub type Answer = Result<Response, Refusal>;
+pub type HandlerResult = Result<Response, RequestError>;
 
-impl Refusal {
+impl RequestError {
     pub fn new(code: StatusCode, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
@@ -51,7 +51,7 @@ pub fn typed(code: StatusCode, media_type: &'static str, body: impl Into<Bytes>)
 pub fn json(value: &impl serde::Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(bytes) => typed(StatusCode::OK, "application/json", bytes),
-        Err(error) => Refusal::internal(error.to_string()).into_response(),
+        Err(error) => RequestError::internal(error.to_string()).into_response(),
     }
 }
 

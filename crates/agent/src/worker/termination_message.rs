@@ -1,4 +1,4 @@
-//! What a container said when it ended: its termination message, or the end of its log.
+//! Reads the termination message of a container that ended, from its file or the end of its log.
 
 use std::{
     fs::File,
@@ -17,19 +17,19 @@ const LONGEST_LOG: u64 = 2048;
 const MOST_LINES: usize = 80;
 
 /// Empty if it said nothing.
-pub fn of(specs: &Specs, container: &Container, seen: &ContainerStatus) -> String {
+pub fn read(specs: &Specs, container: &Container, seen: &ContainerStatus) -> String {
     let ContainerState::Exited { exit_code, .. } = seen.state else { return String::new() };
     let file = specs.termination_log(&seen.pod.uid, &seen.name, seen.attempt);
-    let said = read_end(&file, LONGEST).unwrap_or_default();
-    if !said.is_empty() || exit_code == 0 {
-        return said;
+    let message = read_end(&file, LONGEST).unwrap_or_default();
+    if !message.is_empty() || exit_code == 0 {
+        return message;
     }
     match container.termination_message_policy.as_deref() {
         Some("FallbackToLogsOnError") => {
             let log = read_end(&seen.log_path, 4 * LONGEST_LOG).unwrap_or_default();
             log_text(&log)
         }
-        Some(_) | None => said,
+        Some(_) | None => message,
     }
 }
 

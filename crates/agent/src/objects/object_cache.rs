@@ -1,4 +1,4 @@
-//! Objects of one kind, each watched while some pod refers to it.
+//! A cache of API objects of one kind: each object is watched while some pod refers to it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, task::AbortHandle};
 
-use super::{Known, Lack, changes::Changes, checkpoint::ObjectCheckpoint};
+use super::{ObjectError, ObjectResult, changes::Changes, checkpoint::ObjectCheckpoint};
 use crate::watch_backoff::ApiRetries;
 
 /// Silence for this long counts as unreachable.
@@ -33,7 +33,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub(super) fn one(namespace: &str, name: &str) -> Self {
+    pub(super) fn named(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: Some(name.to_owned()) }
     }
 
@@ -53,7 +53,7 @@ type Found<K> = BTreeMap<String, Arc<K>>;
 #[derive(Clone)]
 enum State<K> {
     Asking,
-    Told(Found<K>),
+    Synced(Found<K>),
     Unreachable(String),
 }
 
@@ -69,39 +69,39 @@ impl<K> Drop for Entry<K> {
     }
 }
 
-pub(super) struct Followed<K> {
+pub(super) struct ObjectCache<K> {
     client: Client,
     api: fn(Client, &str) -> Api<K>,
     changes: Option<Changes>,
-    kept: ObjectCheckpoint,
+    saved: ObjectCheckpoint,
     entries: Mutex<BTreeMap<Selection, Entry<K>>>,
 }
 
-impl<K> Followed<K>
+impl<K> ObjectCache<K>
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     pub(super) fn new(client: Client, api: fn(Client, &str) -> Api<K>, changes: Option<Changes>) -> Self {
-        Self { client, api, changes, kept: ObjectCheckpoint::nowhere(), entries: Mutex::default() }
+        Self { client, api, changes, saved: ObjectCheckpoint::nowhere(), entries: Mutex::default() }
     }
 
-    /// What is told is kept there as well, for an agent that starts while the API is away.
-    pub(super) fn keep_in(&mut self, kept: ObjectCheckpoint) {
-        self.kept = kept;
+    /// What is told is saved there as well, for an agent that starts while the API is away.
+    pub(super) fn checkpoint_in(&mut self, saved: ObjectCheckpoint) {
+        self.saved = saved;
     }
 
-    pub(super) async fn one(&self, pod: &PodUid, namespace: &str, name: &str) -> Known<K> {
-        self.get(pod, &Selection::one(namespace, name)).await?.remove(name).ok_or(Lack::Missing)
+    pub(super) async fn get_named(&self, pod: &PodUid, namespace: &str, name: &str) -> ObjectResult<K> {
+        self.get(pod, &Selection::named(namespace, name)).await?.remove(name).ok_or(ObjectError::Missing)
     }
 
     /// What is known now; waits for the first answer if none has come yet.
-    pub(super) async fn get(&self, pod: &PodUid, which: &Selection) -> Result<Found<K>, Lack> {
+    pub(super) async fn get(&self, pod: &PodUid, which: &Selection) -> Result<Found<K>, ObjectError> {
         let mut state = self.follow(pod, which);
         let state = state.wait_for(|state| !matches!(state, State::Asking)).await;
         match state.as_deref() {
-            Ok(State::Told(found)) => Ok(found.clone()),
-            Ok(State::Unreachable(why)) => Err(Lack::Unreachable(why.clone())),
-            Ok(State::Asking) | Err(_) => Err(Lack::Unreachable("the agent is stopping".to_owned())),
+            Ok(State::Synced(found)) => Ok(found.clone()),
+            Ok(State::Unreachable(why)) => Err(ObjectError::Unreachable(why.clone())),
+            Ok(State::Asking) | Err(_) => Err(ObjectError::Unreachable("the agent is stopping".to_owned())),
         }
     }
 
@@ -110,7 +110,7 @@ where
             let mut pods = entry.pods.lock();
             pods.remove(pod);
             if pods.is_empty() {
-                self.kept.forget(&which.file());
+                self.saved.forget(&which.file());
             }
             !pods.is_empty()
         });
@@ -119,12 +119,12 @@ where
     fn follow(&self, pod: &PodUid, which: &Selection) -> watch::Receiver<State<K>> {
         let mut entries = self.entries.lock();
         let entry = entries.entry(which.clone()).or_insert_with(|| {
-            let (told, state) = watch::channel(State::Asking);
+            let (sender, state) = watch::channel(State::Asking);
             let pods = Arc::new(Mutex::new(BTreeSet::new()));
-            let kept = (self.kept.clone(), which.file());
-            let listener = Listener { told, pods: pods.clone(), changes: self.changes.clone(), kept };
+            let saved = (self.saved.clone(), which.file());
+            let reflector = ObjectReflector { state: sender, pods: pods.clone(), changes: self.changes.clone(), saved };
             let api = (self.api)(self.client.clone(), &which.namespace);
-            let task = tokio::spawn(listener.run(api, which.name.clone())).abort_handle();
+            let task = tokio::spawn(reflector.run(api, which.name.clone())).abort_handle();
             Entry { pods, state, task }
         });
         entry.pods.lock().insert(pod.clone());
@@ -133,14 +133,14 @@ where
 }
 
 /// Keeps one selection current.
-struct Listener<K> {
-    told: watch::Sender<State<K>>,
+struct ObjectReflector<K> {
+    state: watch::Sender<State<K>>,
     pods: Arc<Mutex<BTreeSet<PodUid>>>,
     changes: Option<Changes>,
-    kept: (ObjectCheckpoint, String),
+    saved: (ObjectCheckpoint, String),
 }
 
-impl<K> Listener<K>
+impl<K> ObjectReflector<K>
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
@@ -153,7 +153,7 @@ where
         let (mut known, mut listed) = (Found::new(), Found::new());
         let mut retries = ApiRetries::new(Duration::from_millis(250), Duration::from_secs(5));
         loop {
-            let event = if matches!(*self.told.borrow(), State::Asking) {
+            let event = if matches!(*self.state.borrow(), State::Asking) {
                 match tokio::time::timeout(PATIENCE, events.next()).await {
                     Ok(event) => event,
                     Err(_) => {
@@ -173,19 +173,19 @@ where
                 Ok(Event::InitDone) => {
                     known = std::mem::take(&mut listed);
                     retries.reset();
-                    self.tell(&known);
+                    self.publish(&known);
                 }
                 Ok(Event::Apply(object)) => {
                     known.insert(object.name_any(), Arc::new(object));
-                    self.tell(&known);
+                    self.publish(&known);
                 }
                 Ok(Event::Delete(object)) => {
                     known.remove(&object.name_any());
-                    self.tell(&known);
+                    self.publish(&known);
                 }
                 Err(error) => {
                     tracing::debug!(error = error_chain(&error), kind = std::any::type_name::<K>(), "cannot follow");
-                    if !matches!(*self.told.borrow(), State::Told(_)) {
+                    if !matches!(*self.state.borrow(), State::Synced(_)) {
                         self.fall_back(&mut known, &error_chain(&error));
                     }
                     tokio::time::sleep(retries.record_failure()).await;
@@ -196,31 +196,31 @@ where
 
     /// Without an answer: what an earlier agent was told, or nothing.
     fn fall_back(&self, known: &mut Found<K>, why: &str) {
-        let (kept, file) = &self.kept;
-        match kept.read::<K>(file) {
+        let (saved, file) = &self.saved;
+        match saved.read::<K>(file) {
             Some(found) => {
                 *known = found.into_iter().map(|object| (object.name_any(), Arc::new(object))).collect();
-                self.told.send_replace(State::Told(known.clone()));
+                self.state.send_replace(State::Synced(known.clone()));
             }
-            None => drop(self.told.send_replace(State::Unreachable(why.to_owned()))),
+            None => drop(self.state.send_replace(State::Unreachable(why.to_owned()))),
         }
     }
 
     /// Whoever waits for the first answer hears it by waiting; everybody else is woken.
-    fn tell(&self, known: &Found<K>) {
-        let before = self.told.send_replace(State::Told(known.clone()));
+    fn publish(&self, known: &Found<K>) {
+        let before = self.state.send_replace(State::Synced(known.clone()));
         let news = match &before {
             State::Asking => false,
             State::Unreachable(_) => true,
-            State::Told(before) => versions(before).ne(versions(known)),
+            State::Synced(before) => versions(before).ne(versions(known)),
         };
         if news || matches!(before, State::Asking) {
-            let (kept, file) = &self.kept;
-            kept.write(file, known.values().map(|object| &**object));
+            let (saved, file) = &self.saved;
+            saved.write(file, known.values().map(|object| &**object));
         }
         if let (true, Some(changes)) = (news, &self.changes) {
             for pod in self.pods.lock().iter() {
-                changes.tell(pod);
+                changes.record(pod);
             }
         }
     }
