@@ -76,15 +76,12 @@ fn load_adds_pods_and_its_end_removes_them() {
     let load = directory.path().join("load");
     std::fs::write(&load, "").expect("write the load file");
     k.create(&burner(directory.path()));
-    eventually("its use is measured", || {
-        let usage = k.run("top pod -l app=burner --no-headers");
-        usage
-            .stdout
-            .split_whitespace()
-            .nth(1)
-            .and_then(|cpu| cpu.strip_suffix('m')?.parse::<u32>().ok())
-            .filter(|cpu| *cpu >= 40)
-    });
+    let usage = |k: &Kubectl| -> Vec<u32> {
+        let top = k.run("top pod -l app=burner --no-headers").stdout;
+        let cpu = |line: &str| line.split_whitespace().nth(1)?.strip_suffix('m')?.parse().ok();
+        top.lines().filter_map(cpu).collect()
+    };
+    eventually("its use is measured", || usage(&k).first().is_some_and(|cpu| *cpu >= 40).then_some(()));
     k.create(&autoscaler("burner", "burner", CPU));
     has_replicas(&k, "3");
     has_condition(&k, "burner", "AbleToScale", "True");
@@ -101,6 +98,11 @@ fn load_adds_pods_and_its_end_removes_them() {
     assert!(described.contains(reason) && described.contains("horizontal-pod-autoscaler"), "{described}");
 
     std::fs::remove_file(&load).expect("end the load");
+    eventually("they use nothing", || {
+        let usage = usage(&k);
+        (!usage.is_empty() && usage.iter().all(|cpu| *cpu < 5)).then_some(())
+    });
+    k.ok("patch hpa burner -p '{\"spec\": {\"maxReplicas\": 4}}'"); // looked at now, and not fifteen seconds later
     has_replicas(&k, "1");
     eventually("why is said", || {
         k.ok("describe hpa burner").contains("reason: All metrics below target").then_some(())
