@@ -14,14 +14,22 @@ use tokio::sync::Notify;
 pub struct KilledStore {
     pub inner: Arc<Embedded>,
     /// Binds that are let through before the cut; never cut if it is `usize::MAX`.
-    left: AtomicUsize,
+    most: usize,
+    /// Those that were let through and not refused by their compares, say of an offer that has expired.
+    binds: AtomicUsize,
     dead: AtomicBool,
     pub cut: Notify,
 }
 
 impl KilledStore {
     pub fn after(inner: Arc<Embedded>, binds: usize) -> Arc<Self> {
-        Arc::new(Self { inner, left: AtomicUsize::new(binds), dead: AtomicBool::new(false), cut: Notify::new() })
+        let (count, dead) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Arc::new(Self { inner, most: binds, binds: count, dead, cut: Notify::new() })
+    }
+
+    /// How many binds are in the store by now.
+    pub fn binds(&self) -> usize {
+        self.binds.load(SeqCst)
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -31,7 +39,8 @@ impl KilledStore {
         }
     }
 
-    fn count(&self, txn: &Txn) -> Result<(), StoreError> {
+    /// Whether the transaction is a bind, which is counted.
+    fn count(&self, txn: &Txn) -> Result<bool, StoreError> {
         self.check()?;
         let binds = txn.ops.iter().any(|op| match op {
             Op::Put { key, value } => {
@@ -39,11 +48,12 @@ impl KilledStore {
             }
             Op::Delete { .. } => false,
         });
-        if binds && self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err() {
+        let one_more = |binds: usize| (binds < self.most).then_some(binds + 1);
+        if binds && self.binds.fetch_update(SeqCst, SeqCst, one_more).is_err() {
             self.dead.store(true, SeqCst);
             self.cut.notify_one();
         }
-        self.check()
+        self.check().map(|()| binds)
     }
 }
 
@@ -60,8 +70,12 @@ impl Store for KilledStore {
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
-        self.count(&txn)?;
-        self.inner.commit(txn).await
+        let binds = self.count(&txn)?;
+        let outcome = self.inner.commit(txn).await;
+        if binds && !matches!(outcome, Ok(Outcome::Committed(_))) {
+            self.binds.fetch_sub(1, SeqCst);
+        }
+        outcome
     }
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, StoreError> {

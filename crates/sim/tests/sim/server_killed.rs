@@ -5,7 +5,7 @@ use mainstay_sim::fleet::{FleetActivity, Settings};
 use crate::cluster::{Cluster, with_timeout};
 
 const PODS: usize = 300;
-/// How many binds the first server pods to see.
+/// How many binds the first server makes at most.
 const BINDS: usize = 137;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,6 +20,7 @@ async fn binds_that_were_acknowledged_stand_and_the_others_are_made_again() {
     running.fleet.set_activity(FleetActivity::Offering).await;
     with_timeout("the kill", cluster.store.cut.notified()).await;
     running.stop().await;
+    let store = cluster.store.clone();
     cluster.stop().await;
 
     // Held, so that what the dead server left behind can be looked at.
@@ -27,7 +28,8 @@ async fn binds_that_were_acknowledged_stand_and_the_others_are_made_again() {
     let left = cluster.pods().await;
     assert_eq!(left.len(), PODS);
     let bound = left.values().filter(|pod| !pod.spec.node_name.is_empty()).count();
-    assert_eq!(bound, BINDS, "all binds that were acknowledged, and no others");
+    assert_eq!(bound, store.binds(), "all binds that were acknowledged, and no others");
+    assert!((1..=BINDS).contains(&bound), "{bound}");
     let running = cluster.start_fleet(Settings { start_delay: Some(std::time::Duration::ZERO), ..silent() }).await;
     let pod_times = running.fleet.pod_times();
     with_timeout("all pods", pod_times.wait_for(|counts| counts.ready == PODS)).await;
