@@ -28,8 +28,11 @@ pub fn find_data_dirs() -> io::Result<Vec<PathBuf>> {
     for (instance, _) in named_directories(Path::new("/run"))? {
         data_dirs.extend(InstanceRecord::read(&instance).map(|record| record.data_dir));
     }
+    // A directory shown in the place of a link would hide what the link leads to; one that is missing needs no hiding.
+    let data_dirs: BTreeSet<PathBuf> =
+        data_dirs.iter().filter_map(|data_dir| fs::canonicalize(data_dir).ok()).collect();
     // The root directory would hide everything, and is no data directory.
-    data_dirs.retain(|data_dir| data_dir.is_absolute() && data_dir.parent().is_some());
+    let data_dirs: Vec<PathBuf> = data_dirs.into_iter().filter(|data_dir| data_dir.parent().is_some()).collect();
     let linked: Vec<PathBuf> = data_dirs.iter().flat_map(|data_dir| linked_directories(data_dir)).collect();
     Ok(data_dirs.into_iter().chain(linked).collect())
 }
@@ -80,12 +83,15 @@ mod tests {
     fn a_stopped_instance_is_found_by_its_record() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = dir.path().canonicalize().unwrap();
-        let instance = Instance::of_data_dir(&data_dir);
-        InstanceRecord { data_dir: data_dir.clone(), runtime: "builtin".to_owned() }.write(&instance).unwrap();
+        let link = data_dir.join("moved");
+        symlink(&data_dir, &link).unwrap();
+        let instance = Instance::of_data_dir(&link);
+        InstanceRecord { data_dir: link.clone(), runtime: "builtin".to_owned() }.write(&instance).unwrap();
         let found = find_data_dirs();
         fs::remove_dir_all(instance.run_dir()).unwrap();
         let found = found.unwrap();
-        assert!(found.contains(&data_dir) && found.contains(&PathBuf::from(STOCK_DATA_DIR)), "{found:?}");
+        assert!(found.contains(&data_dir), "the directory itself, not a link to it: {found:?}");
+        assert!(!found.contains(&link), "{found:?}");
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::{collections::HashMap, future::Future, path::PathBuf, time::Duration};
 
 use hyper_util::rt::TokioIo;
-use mainstay_errors::append_cause;
 use tokio::net::UnixStream;
 use tonic::{
     Code, Request, Response, Status,
@@ -155,8 +154,7 @@ pub fn with_deadline<T>(limit: Duration, message: T) -> Request<T> {
 }
 
 fn to_runtime_error(status: &Status, context: CallContext<'_>, limit: Duration) -> RuntimeError {
-    let causes = std::iter::successors(std::error::Error::source(status), |&cause| cause.source());
-    let why = causes.fold(status.message().to_owned(), |text, cause| append_cause(text, &cause.to_string()));
+    let why = status.message().to_owned();
     match status.code() {
         Code::Unavailable => RuntimeError::Unavailable { why },
         // The connection broke under the call.
