@@ -16,7 +16,7 @@ use rustls::{ClientConfig, ServerConfig};
 use crate::servers::{CONNECT, Dial, Servers};
 
 /// Whoever has one of these groups in a certificate of our CA may call an agent: servers, and administrators.
-static CALLERS: [&str; 2] = ["mainstay:servers", "system:masters"];
+const CALLERS: [&str; 2] = ["mainstay:servers", "system:masters"];
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ALIVES: u32 = 3;

@@ -32,7 +32,7 @@ pub async fn authenticate(api: &Api, id: &str, secret: &str, now: Timestamp) -> 
 }
 
 fn verify_secret(object: &Value, id: &str, secret: &str, now: Timestamp) -> Option<User> {
-    let data = |key: &str| decoded(object, key);
+    let data = |key: &str| decode_field(object, key);
     let genuine = object["type"] == TYPE
         && metadata::string_field(object, "deletionTimestamp").is_none()
         && data("token-id").as_deref() == Some(id)
@@ -56,7 +56,7 @@ fn same(a: &str, b: &str) -> bool {
 
 /// Whether the end that a token names has come. One that names none has none; one that cannot be read is over.
 pub fn is_expired(object: &Value, now: Timestamp) -> bool {
-    match decoded(object, "expiration").filter(|text| !text.is_empty()) {
+    match decode_field(object, "expiration").filter(|text| !text.is_empty()) {
         None => object["data"].get("expiration").is_some_and(|value| value != ""),
         Some(text) => text.parse::<Timestamp>().map_or(true, |end| end <= now),
     }
@@ -87,7 +87,7 @@ pub async fn sweep(store: &Arc<dyn Store>, now: Timestamp) -> Result<(), StoreEr
     Ok(())
 }
 
-fn decoded(object: &Value, key: &str) -> Option<String> {
+fn decode_field(object: &Value, key: &str) -> Option<String> {
     let bytes = BASE64_STANDARD.decode(object["data"][key].as_str()?).ok()?;
     String::from_utf8(bytes).ok()
 }

@@ -1,8 +1,8 @@
 //! Authorization: which user may do what.
 //!
-//! [`authorize`] decides from the request alone: administrators may do everything, nodes what
-//! [`node`] says, nodes about to join may ask for a certificate, and everyone with a name may ask which
-//! kinds there are and who they are. What a node may read depends on the pods that were bound to it; for
+//! [`authorize`] decides from the request alone: administrators may do everything, machines what
+//! [`node`] says, machines about to join may ask for a certificate, and everyone with a name may ask which
+//! kinds there are and who they are. What a machine may read depends on the pods that were placed on it; for
 //! that the answer is a [`Relation`] to be looked up ([`relation`]). Roles and bindings will have their place here.
 
 mod attributes;
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Allow,
-    /// Allowed if a pod on this node refers to the object.
+    /// Allowed if a pod on this machine refers to the object.
     IfRelated(Relation),
     /// With what is to be said about it beyond that it is not allowed.
     Deny(String),
@@ -38,7 +38,7 @@ impl Decision {
         Self::Deny(why.into())
     }
 
-    fn allow_if(allowed: bool) -> Self {
+    fn of(allowed: bool) -> Self {
         if allowed { Self::Allow } else { Self::NO }
     }
 }
@@ -54,7 +54,7 @@ pub fn authorize(registry: &Registry, user: &User, asked: &Attributes<'_>) -> De
     }
     let bootstrapping = resource.names("certificates.k8s.io", "certificatesigningrequests", None)
         && ["create", "get", "list", "watch"].contains(&asked.verb);
-    Decision::allow_if(bootstrapping && user.is_in(BOOTSTRAPPERS))
+    Decision::of(bootstrapping && user.is_in(BOOTSTRAPPERS))
 }
 
 /// Decides, looking up what the answer depends on. `Err` says why not.

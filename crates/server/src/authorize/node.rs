@@ -1,4 +1,4 @@
-//! The Node authorizer: the requests that the agent of a node needs to run the pods bound there, and no more.
+//! What the agent of a node may ask for: what it needs to run the pods bound there, and no more.
 //!
 //! Upstream's Node authorizer (with `AuthorizeNodeWithSelectors`), with its words. It is narrower where our agent needs
 //! less: no claim's status, no CSINodes, VolumeAttachments or ResourceClaims, of which it uses none. Beyond upstream, an
@@ -83,7 +83,7 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
                 };
             }
             let listed = COMMON.iter().any(|(g, r, verbs)| (*g, *r) == (group, resource) && verbs.contains(&verb));
-            Decision::allow_if(subresource.is_none() && listed)
+            Decision::of(subresource.is_none() && listed)
         }
     }
 }
@@ -165,10 +165,8 @@ fn lease(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
 /// Objects that a node writes of itself, under its own name.
 fn same_named(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str) -> Decision {
     match verb {
-        "create" => Decision::allow_if(asked.subresource.is_none()), // the name is in the object: see `node_restriction`
-        "get" | "update" | "patch" | "delete" if asked.name() == node => {
-            Decision::allow_if(asked.subresource.is_none())
-        }
+        "create" => Decision::of(asked.subresource.is_none()), // the name is in the object: see `node_restriction`
+        "get" | "update" | "patch" | "delete" if asked.name() == node => Decision::of(asked.subresource.is_none()),
         _ => Decision::no(format!(
             "can only get, create, update, patch, or delete the {what} with the same name as the node"
         )),

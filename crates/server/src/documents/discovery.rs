@@ -22,7 +22,7 @@ const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list",
 pub fn respond(registry: &Registry, headers: &HeaderMap, route: &Route<'_>) -> ApiResult<Response> {
     let document = match route {
         Route::Groups { legacy } => {
-            if let Some(version) = aggregated(headers) {
+            if let Some(version) = aggregated_version(headers) {
                 return Ok(aggregated_answer(registry, *legacy, version));
             }
             if *legacy { legacy_versions(registry) } else { group_list(registry) }
@@ -43,7 +43,7 @@ pub fn respond(registry: &Registry, headers: &HeaderMap, route: &Route<'_>) -> A
 }
 
 /// The version of `apidiscovery.k8s.io` a client asks for, if it wants everything in one answer.
-fn aggregated(headers: &HeaderMap) -> Option<&'static str> {
+fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
     values.flat_map(|v| v.split(',')).find_map(|range| {
         let parameter = |name: &str| range.split(';').find_map(|p| p.trim().strip_prefix(name)?.strip_prefix('='));

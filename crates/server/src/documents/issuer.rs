@@ -17,7 +17,7 @@ const MAX_AGE: &str = "public, max-age=3600";
 pub async fn keys(handler: &Handler) -> ApiResult<Response> {
     let keys = json!({ "keys": [handler.api.token_key().await?.jwk()] });
     let body = Body::full(keys.to_string());
-    Ok(cached(reply::with_media_type(StatusCode::OK, "application/jwk-set+json", body)))
+    Ok(with_cache_control(reply::with_media_type(StatusCode::OK, "application/jwk-set+json", body)))
 }
 
 pub fn configuration(handler: &Handler, parts: &Parts) -> Response {
@@ -26,7 +26,7 @@ pub fn configuration(handler: &Handler, parts: &Parts) -> Response {
     let host = parts.uri.authority().map(|authority| authority.as_str());
     let host = host.or_else(|| parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()));
     let base = host.map_or_else(|| issuer.clone(), |host| format!("https://{host}"));
-    cached(reply::json(
+    with_cache_control(reply::json(
         StatusCode::OK,
         &json!({
             "issuer": issuer,
@@ -38,7 +38,7 @@ pub fn configuration(handler: &Handler, parts: &Parts) -> Response {
     ))
 }
 
-fn cached(mut response: Response) -> Response {
+fn with_cache_control(mut response: Response) -> Response {
     response.headers_mut().insert(header::CACHE_CONTROL, header::HeaderValue::from_static(MAX_AGE));
     response
 }

@@ -69,13 +69,13 @@ impl OpenApi {
         match path {
             "/openapi/v2" if wants_protobuf(headers) => {
                 let bytes = self.off_thread(|this| this.v2_protobuf()).await?;
-                Ok(tagged(headers, openapi::V2_PROTOBUF_CONTENT_TYPE, bytes))
+                Ok(with_etag(headers, openapi::V2_PROTOBUF_CONTENT_TYPE, bytes))
             }
             "/openapi/v2" => {
                 let bytes = self.make(Document::V2Json).await?;
-                Ok(tagged(headers, "application/json", bytes))
+                Ok(with_etag(headers, "application/json", bytes))
             }
-            "/openapi/v3" => Ok(tagged(headers, "application/json", self.v3_index().to_string().into())),
+            "/openapi/v3" => Ok(with_etag(headers, "application/json", self.v3_index().to_string().into())),
             _ => self.v3(path, query, headers).await,
         }
     }
@@ -95,7 +95,7 @@ impl OpenApi {
         let asked = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "hash");
         let fresh = asked.as_ref().is_some_and(|(_, hash)| current.ends_with(&format!("={hash}")));
         if asked.is_some() && !fresh {
-            return Ok(moved(current));
+            return Ok(redirect(current));
         }
         let (group, version) = match name.split('/').collect::<Vec<_>>()[..] {
             ["api", version] => ("", version),
@@ -103,7 +103,7 @@ impl OpenApi {
             _ => return Err(ApiError::no_such_path()),
         };
         let document = Document::V3 { group: group.to_owned(), version: version.to_owned() };
-        let mut response = tagged(headers, "application/json", self.clone().make(document).await?);
+        let mut response = with_etag(headers, "application/json", self.clone().make(document).await?);
         if fresh {
             response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static(FOR_GOOD));
         }
@@ -144,7 +144,7 @@ fn wants_protobuf(headers: &HeaderMap) -> bool {
 }
 
 /// A document with its fingerprint, or the news that the client has it already.
-fn tagged(headers: &HeaderMap, media_type: &'static str, bytes: Bytes) -> Response {
+fn with_etag(headers: &HeaderMap, media_type: &'static str, bytes: Bytes) -> Response {
     let tag = format!("\"{:032X}\"", xxh3_128(&bytes));
     let known = headers.get(header::IF_NONE_MATCH).is_some_and(|given| given.as_bytes() == tag.as_bytes());
     let mut response = match known {
@@ -158,7 +158,7 @@ fn tagged(headers: &HeaderMap, media_type: &'static str, bytes: Bytes) -> Respon
     response
 }
 
-fn moved(to: &str) -> Response {
+fn redirect(to: &str) -> Response {
     let mut response =
         reply::with_media_type(StatusCode::MOVED_PERMANENTLY, "text/plain; charset=utf-8", Body::empty());
     if let Ok(to) = HeaderValue::from_str(to) {

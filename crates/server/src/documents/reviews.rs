@@ -139,7 +139,7 @@ fn attributes(spec: &Value) -> ApiResult<Attributes<'_>> {
     }
 }
 
-/// What somebody may do, as far as rules can list it. A node's rights depend on its pods.
+/// What somebody may do, as far as rules can list it. A machine's rights depend on its pods.
 fn rules(user: &User) -> Value {
     let resource = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
     let (mut resources, mut paths) = (

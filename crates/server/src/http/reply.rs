@@ -51,12 +51,12 @@ pub fn object(
         Accepted { encoding, shape } => {
             let parsed = serde_json::from_slice(&bytes);
             let value = parsed.map_err(|error| ApiError::internal(format!("read an object for its reply: {error}")))?;
-            Ok(encoded(StatusCode::OK, encoding, &shaped(d, shape, row, value)))
+            Ok(encoded(StatusCode::OK, encoding, &to_shape(d, shape, row, value)))
         }
     }
 }
 
-fn shaped(d: &Descriptor, shape: Shape, row: RowObject, object: Value) -> Value {
+fn to_shape(d: &Descriptor, shape: Shape, row: RowObject, object: Value) -> Value {
     match shape {
         Shape::Object => object,
         Shape::Partial(version) => partial(version, &object),

@@ -62,14 +62,14 @@ pub fn is_requested(headers: &HeaderMap) -> bool {
 /// The events of a watch.
 pub fn watch(parts: &Parts, response: Response) -> ApiResult<Response> {
     let protocol = values(&parts.headers, &header::SEC_WEBSOCKET_PROTOCOL).next();
-    upgraded(parts, response, Framing::Lines, protocol)
+    upgrade(parts, response, Framing::Lines, protocol)
 }
 
 /// The bytes of a log.
 pub fn log(parts: &Parts, response: Response) -> ApiResult<Response> {
     let mut offered = values(&parts.headers, &header::SEC_WEBSOCKET_PROTOCOL).peekable();
     if offered.peek().is_none() {
-        return upgraded(parts, response, Framing::Binary, None);
+        return upgrade(parts, response, Framing::Binary, None);
     }
     let known = offered.find_map(|protocol| match protocol {
         "binary.k8s.io" => Some((protocol, Framing::Binary)),
@@ -79,10 +79,10 @@ pub fn log(parts: &Parts, response: Response) -> ApiResult<Response> {
     let (protocol, framing) = known.ok_or_else(|| {
         ApiError::bad_request("websocket: the protocols of a log are binary.k8s.io and base64.binary.k8s.io")
     })?;
-    upgraded(parts, response, framing, Some(protocol))
+    upgrade(parts, response, framing, Some(protocol))
 }
 
-fn upgraded(parts: &Parts, response: Response, framing: Framing, protocol: Option<&str>) -> ApiResult<Response> {
+fn upgrade(parts: &Parts, response: Response, framing: Framing, protocol: Option<&str>) -> ApiResult<Response> {
     if response.status() != StatusCode::OK {
         return Ok(response);
     }

@@ -112,14 +112,14 @@ pub fn carry_over(object: &mut Value, old: &Value) {
 
 /// Counts up `generation` if what is desired differs.
 pub fn count_generation(d: &Descriptor, object: &mut Value, old: &Value) {
-    if d.generation && desired(d, object) != desired(d, old) {
+    if d.generation && desired_fields(d, object) != desired_fields(d, old) {
         let next = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
         fields(object).insert("generation".into(), json!(next));
     }
 }
 
 /// Everything but metadata, and status where that is not the author's.
-fn desired<'a>(d: &Descriptor, object: &'a Value) -> Vec<(&'a String, &'a Value)> {
+fn desired_fields<'a>(d: &Descriptor, object: &'a Value) -> Vec<(&'a String, &'a Value)> {
     let keep = |name: &str| name != "metadata" && (name != "status" || d.status == StatusRule::Absent);
     object.as_object().into_iter().flatten().filter(|(name, _)| keep(name)).collect()
 }

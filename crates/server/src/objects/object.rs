@@ -122,7 +122,7 @@ impl Wire {
     pub fn from_entry(d: &Descriptor, entry: &Entry) -> ApiResult<Self> {
         match d.conversion {
             Some(_) => Ok(Self::encode(&parse(d, entry)?)),
-            None => cached(entry).wire.clone().map_err(|why| unreadable(entry, &why)),
+            None => cached_form(entry).wire.clone().map_err(|why| unreadable(entry, &why)),
         }
     }
 
@@ -199,7 +199,7 @@ pub fn with_selector_fields<T>(d: &Descriptor, entry: &Entry, look: impl FnOnce(
     if d.conversion.is_some() {
         return Ok(look(&SelectorFields::from_object(d, &parse(d, entry)?)));
     }
-    match &cached(entry).wire {
+    match &cached_form(entry).wire {
         Ok(_) => Ok(look(selector_fields(d, entry))),
         Err(why) => Err(unreadable(entry, why)),
     }
@@ -207,7 +207,7 @@ pub fn with_selector_fields<T>(d: &Descriptor, entry: &Entry, look: impl FnOnce(
 
 /// What selectors see of an entry that is stored as it is served; nothing if it cannot be parsed.
 pub fn selector_fields<'a>(d: &Descriptor, entry: &'a Entry) -> &'a SelectorFields {
-    cached(entry).selector_fields.get_or_init(|| SelectorFields::from_stored(d, &entry.value))
+    cached_form(entry).selector_fields.get_or_init(|| SelectorFields::from_stored(d, &entry.value))
 }
 
 pub fn set_version(object: &mut Value, revision: Revision) {
@@ -222,7 +222,7 @@ pub fn clear_version(object: &mut Value) {
     }
 }
 
-fn cached(entry: &Entry) -> &CachedForm {
+fn cached_form(entry: &Entry) -> &CachedForm {
     entry.memo.get_or_init(|| CachedForm {
         wire: Wire::from_stored(&entry.value).map_err(|error| error.to_string()),
         selector_fields: OnceLock::new(),

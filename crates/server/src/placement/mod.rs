@@ -8,7 +8,7 @@ mod refusal;
 #[cfg(test)]
 mod tests;
 
-pub use refusal::{Refusal, RefusalError, refused};
+pub use refusal::{Refusal, RefusalError, without_node};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -74,18 +74,18 @@ impl BindingState<'_> {
 
 /// The stored bytes of the pod on its node.
 pub fn placed_bytes(pod: &Bytes, placement: &Placement<'_>, now: &str) -> Result<Bytes, PlacementError> {
-    match spliced(pod, placement, now) {
+    match splice_node(pod, placement, now) {
         Some(done) => done,
         None => {
             let fields = serde_json::from_slice::<Map<String, Value>>(pod);
             let pod = Value::Object(fields.map_err(|error| PlacementError::Unreadable { why: error.to_string() })?);
-            placed(&pod, placement, now).map(|pod| Wire::encode(&pod).json().clone())
+            with_node(&pod, placement, now).map(|pod| Wire::encode(&pod).json().clone())
         }
     }
 }
 
 /// The pod on its node.
-pub fn placed(old: &Value, placement: &Placement<'_>, now: &str) -> Result<Value, PlacementError> {
+pub fn with_node(old: &Value, placement: &Placement<'_>, now: &str) -> Result<Value, PlacementError> {
     let state = BindingState {
         name: metadata::string_field(old, "name").unwrap_or_default(),
         uid: metadata::string_field(old, "uid").unwrap_or_default(),
@@ -99,11 +99,11 @@ pub fn placed(old: &Value, placement: &Placement<'_>, now: &str) -> Result<Value
     for (key, value) in placement.annotations {
         pod["metadata"]["annotations"][*key] = json!(value);
     }
-    set_condition(&mut pod["status"], scheduled(now));
+    set_condition(&mut pod["status"], scheduled_condition(now));
     Ok(pod)
 }
 
-fn scheduled(now: &str) -> Value {
+fn scheduled_condition(now: &str) -> Value {
     json!({ "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now })
 }
 
@@ -118,7 +118,7 @@ fn set_condition(status: &mut Value, condition: Value) {
 }
 
 /// [`placed_bytes`] without taking the pod apart. `None` if it is laid out in an unknown way.
-fn spliced(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Result<Bytes, PlacementError>> {
+fn splice_node(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Result<Bytes, PlacementError>> {
     let top = json_members::parse_members(pod)?;
     if top.iter().any(|(name, _)| !["kind", "apiVersion", "metadata", "spec", "status"].contains(name)) {
         return None;
@@ -147,8 +147,8 @@ fn spliced(pod: &[u8], placement: &Placement<'_>, now: &str) -> Option<Result<By
     }
     let status = json_members::find(&top, "status").unwrap_or(b"{}");
     let mut status: Value = serde_json::from_slice(status).ok()?;
-    set_condition(&mut status, scheduled(now));
-    let annotations = annotated(json_members::find(&meta, "annotations"), placement.annotations)?;
+    set_condition(&mut status, scheduled_condition(now));
+    let annotations = splice_annotations(json_members::find(&meta, "annotations"), placement.annotations)?;
 
     let mut out = Vec::with_capacity(pod.len() + 256);
     out.push(b'{');
@@ -174,7 +174,7 @@ fn present<'a>(members: &[Member<'a>], name: &str) -> Option<&'a [u8]> {
 
 /// The annotations with these put over them, as bytes; `None` inside if nothing changes.
 #[expect(clippy::option_option, reason = "unknown layout, or nothing to change")]
-fn annotated(old: Option<&[u8]>, added: &[(&str, &str)]) -> Option<Option<Vec<u8>>> {
+fn splice_annotations(old: Option<&[u8]>, added: &[(&str, &str)]) -> Option<Option<Vec<u8>>> {
     if added.is_empty() {
         return Some(None);
     }

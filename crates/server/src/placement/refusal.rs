@@ -10,7 +10,7 @@ use crate::objects::metadata;
 
 /// The annotation that says who refused last, for whoever places the pod again.
 pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
-/// Annotations about host ports, which were those of that node.
+/// Annotations about host ports, which were those of that machine.
 const PORTS: [&str; 2] = ["k8s.mesosphere.io/port_", "k8s.mesosphere.io/portName_"];
 
 /// What a node says about a pod that it refuses.
@@ -49,7 +49,7 @@ impl Refusal {
 }
 
 /// The pod without its node. `node` is who refuses; `None` stands for whichever node it is on.
-pub fn refused(old: &Value, refusal: &Refusal, node: Option<&str>, now: &str) -> Result<Value, RefusalError> {
+pub fn without_node(old: &Value, refusal: &Refusal, node: Option<&str>, now: &str) -> Result<Value, RefusalError> {
     let name = metadata::string_field(old, "name").unwrap_or_default().to_owned();
     let stored = metadata::string_field(old, "uid").unwrap_or_default();
     if refusal.uid != stored {

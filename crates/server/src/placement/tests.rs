@@ -57,7 +57,7 @@ fn odd_layouts_are_understood_as_well() {
         let bytes = Bytes::copy_from_slice(bytes);
         let value: Value = serde_json::from_slice(&bytes).unwrap();
         let short: Value = serde_json::from_slice(&placed_bytes(&bytes, &on("n"), "now").unwrap()).unwrap();
-        assert_eq!(short, placed(&value, &on("n"), "now").unwrap());
+        assert_eq!(short, with_node(&value, &on("n"), "now").unwrap());
     };
     same(&serde_json::to_vec_pretty(&pod(json!({}))).unwrap());
     same(&stored(&pod(json!({"spec": {"nodeName": "", "schedulingGates": []}, "status": null}))));
@@ -88,8 +88,8 @@ proptest! {
         }
         let adds: Vec<_> = adds.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         let placement = Placement { uid: "u", node: &node, annotations: &adds };
-        let long = stored(&placed(&pod, &placement, "now").unwrap());
-        let short = spliced(&stored(&pod), &placement, "now").expect("our own layout").unwrap();
+        let long = stored(&with_node(&pod, &placement, "now").unwrap());
+        let short = splice_node(&stored(&pod), &placement, "now").expect("our own layout").unwrap();
         prop_assert_eq!(short, long);
     }
 }
@@ -107,13 +107,13 @@ fn refusal() -> Refusal {
 
 #[test]
 fn a_refused_pod_has_no_machine_and_says_why() {
-    let back = refused(&bound(), &refusal(), Some("n"), "now").unwrap();
+    let back = without_node(&bound(), &refusal(), Some("n"), "now").unwrap();
     assert_eq!(back["spec"].get("nodeName"), None);
     assert_eq!(back["metadata"]["annotations"], json!({"keep": "me", "mainstay.dev/refused-by": "n"}));
     let condition = &back["status"]["conditions"][0];
     assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("Refused")));
     assert_eq!(condition["message"], "node n refused: OutOfcpu: wants 4, has 2");
-    assert!(placed(&back, &on("m"), "later").is_ok(), "it can be placed again");
+    assert!(with_node(&back, &on("m"), "later").is_ok(), "it can be placed again");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn what_is_elsewhere_another_or_started_is_not_given_back() {
     let with = |extra| {
         let mut pod = bound();
         mainstay_api::patch::merge(&mut pod, &extra);
-        refused(&pod, &refusal(), Some("n"), "now").unwrap_err()
+        without_node(&pod, &refusal(), Some("n"), "now").unwrap_err()
     };
     let name = || "p".to_owned();
     assert_eq!(with(json!({"status": {"startTime": "t"}})), RefusalError::Started { name: name() });

@@ -201,7 +201,7 @@ fn usage(stats: &Value) -> Value {
     json!({ "cpu": format!("{cpu}n"), "memory": format!("{}Ki", memory / 1024) })
 }
 
-fn described(kind: &str, object: &Value, stats: &Value) -> Value {
+fn metrics_object(kind: &str, object: &Value, stats: &Value) -> Value {
     let mut metadata = json!({ "name": object["metadata"]["name"], "creationTimestamp": stats["cpu"]["time"] });
     for field in ["namespace", "labels"] {
         if let Some(value) = object["metadata"].get(field) {
@@ -215,7 +215,7 @@ fn described(kind: &str, object: &Value, stats: &Value) -> Value {
 }
 
 fn node_metrics(node: &Value, stats: &Value) -> Value {
-    let mut metrics = described("NodeMetrics", node, stats);
+    let mut metrics = metrics_object("NodeMetrics", node, stats);
     metrics["usage"] = usage(stats);
     metrics
 }
@@ -223,7 +223,7 @@ fn node_metrics(node: &Value, stats: &Value) -> Value {
 fn pod_metrics(pod: &Value, stats: &Value) -> Value {
     let containers = stats["containers"].as_array().into_iter().flatten();
     let containers: Vec<Value> = containers.map(|c| json!({ "name": c["name"], "usage": usage(c) })).collect();
-    let mut metrics = described("PodMetrics", pod, stats);
+    let mut metrics = metrics_object("PodMetrics", pod, stats);
     metrics["containers"] = json!(containers);
     metrics
 }

@@ -63,7 +63,7 @@ pub fn forward_response(
     lifetime: Lifetime,
 ) -> ApiResult<Response> {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(streamed(response, lifetime));
+        return Ok(stream_body(response, lifetime));
     }
     let client = parts.extensions.get::<OnUpgrade>().cloned();
     let client = client.ok_or_else(|| ApiError::bad_request("Upgrade request required"))?;
@@ -98,7 +98,7 @@ async fn connect(client: OnUpgrade, agent: OnUpgrade) {
 }
 
 /// The answer as it comes. If it breaks off, so does what the client gets.
-fn streamed(response: http::Response<Incoming>, lifetime: Lifetime) -> Response {
+fn stream_body(response: http::Response<Incoming>, lifetime: Lifetime) -> Response {
     let (head, body) = response.into_parts();
     let Lifetime { stop, seat } = lifetime;
     let pieces = body.into_data_stream().map(move |piece| {

@@ -87,18 +87,18 @@ pub async fn stream(relayed: RelayRequest<'_>, kind: &str) -> ApiResult<Response
     let (wanted, query) = options::streams(relayed.query());
     let container = options::container(&pod, &wanted)?;
     let path = relayed.path(kind, &[&container], &query);
-    upgraded(relayed, host(&pod)?, &path).await
+    stream_to_agent(relayed, host(&pod)?, &path).await
 }
 
 pub async fn forward(relayed: RelayRequest<'_>) -> ApiResult<Response> {
     let pod = object(relayed.api, &relayed.target).await?;
     let query = options::ports(relayed.query());
     let path = relayed.path("portForward", &[], &query);
-    upgraded(relayed, host(&pod)?, &path).await
+    stream_to_agent(relayed, host(&pod)?, &path).await
 }
 
 /// Lets client and agent agree on a protocol, and then speak it.
-async fn upgraded(relayed: RelayRequest<'_>, node: &str, path: &str) -> ApiResult<Response> {
+async fn stream_to_agent(relayed: RelayRequest<'_>, node: &str, path: &str) -> ApiResult<Response> {
     let agent = relayed.agents.find(relayed.api, node).await?;
     pipe::upgrade_required(relayed.parts)?;
     let mut request = request(&relayed.parts.method, path, empty_body())?;

@@ -49,7 +49,7 @@ impl ProxyTarget {
     }
 }
 
-fn named(relayed: &mut RelayRequest<'_>) -> ApiResult<ProxyTarget> {
+fn take_proxy_target(relayed: &mut RelayRequest<'_>) -> ApiResult<ProxyTarget> {
     let kind = relayed.target.d.singular.clone();
     let text = &relayed.target.name;
     let name = ProxyTarget::parse(text);
@@ -59,7 +59,7 @@ fn named(relayed: &mut RelayRequest<'_>) -> ApiResult<ProxyTarget> {
 }
 
 /// As upstream: a directory has a slash at its end.
-fn redirected(relayed: &RelayRequest<'_>) -> Option<Response> {
+fn redirect_to_slash(relayed: &RelayRequest<'_>) -> Option<Response> {
     let uri = &relayed.parts.uri;
     let bare = relayed.rest.is_empty() && matches!(relayed.parts.method, Method::GET | Method::HEAD);
     if !bare || pipe::wants_upgrade(&relayed.parts.headers) {
@@ -74,8 +74,8 @@ fn redirected(relayed: &RelayRequest<'_>) -> Option<Response> {
 }
 
 pub async fn pod(mut relayed: RelayRequest<'_>) -> ApiResult<Response> {
-    let redirect = redirected(&relayed);
-    let name = named(&mut relayed)?;
+    let redirect = redirect_to_slash(&relayed);
+    let name = take_proxy_target(&mut relayed)?;
     let pod = object(relayed.api, &relayed.target).await?;
     if let Some(redirect) = redirect {
         return Ok(redirect);
@@ -85,8 +85,8 @@ pub async fn pod(mut relayed: RelayRequest<'_>) -> ApiResult<Response> {
 }
 
 pub async fn service(mut relayed: RelayRequest<'_>) -> ApiResult<Response> {
-    let redirect = redirected(&relayed);
-    let name = named(&mut relayed)?;
+    let redirect = redirect_to_slash(&relayed);
+    let name = take_proxy_target(&mut relayed)?;
     let service = object(relayed.api, &relayed.target).await?;
     if let Some(redirect) = redirect {
         return Ok(redirect);
@@ -96,8 +96,8 @@ pub async fn service(mut relayed: RelayRequest<'_>) -> ApiResult<Response> {
 }
 
 pub async fn node(mut relayed: RelayRequest<'_>) -> ApiResult<Response> {
-    let redirect = redirected(&relayed);
-    let name = named(&mut relayed)?;
+    let redirect = redirect_to_slash(&relayed);
+    let name = take_proxy_target(&mut relayed)?;
     let agent = relayed.agents.find(relayed.api, &name.name).await?;
     if let Some(redirect) = redirect {
         return Ok(redirect);
@@ -106,7 +106,7 @@ pub async fn node(mut relayed: RelayRequest<'_>) -> ApiResult<Response> {
         let text = format!("only port {} of node {:?} can be reached", agent.port, name.name);
         return Err(ApiError::bad_request(text));
     }
-    let request = rewritten(&mut relayed, "agent")?;
+    let request = proxied_request(&mut relayed, "agent")?;
     let response = relayed.agents.send(&agent, request).await?;
     through_proxy(relayed, response, "agent")
 }
@@ -158,7 +158,7 @@ fn is_plain_html(headers: &HeaderMap) -> bool {
 }
 
 /// The client's request as what it is meant for gets it.
-fn rewritten(relayed: &mut RelayRequest<'_>, host: &str) -> ApiResult<Request<RequestBody>> {
+fn proxied_request(relayed: &mut RelayRequest<'_>, host: &str) -> ApiResult<Request<RequestBody>> {
     let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
     let query = relayed.parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let rest = if relayed.rest.is_empty() { "/" } else { relayed.rest };
@@ -203,7 +203,7 @@ async fn to_pod(mut relayed: RelayRequest<'_>, pod: &Value, port: u16, https: bo
     let io = TokioIo::new(hyper::upgrade::on(&mut opened).await.map_err(|e| failed(&e))?);
     let address = text(&pod["status"]["podIP"]);
     let host = if address.is_empty() { format!("{name}:{port}") } else { format!("{address}:{port}") };
-    let request = rewritten(&mut relayed, &host)?;
+    let request = proxied_request(&mut relayed, &host)?;
     let response = if https {
         let tls = TlsConnector::from(Arc::new(mainstay_tls::insecure_client_config().map_err(|e| failed(&e))?));
         let server = ServerName::try_from(name).map_err(|e| failed(&e))?;

@@ -44,7 +44,7 @@ pub async fn bind(call: &Call<'_>) -> ApiResult<Response> {
     let pod = Target { d: target.d.clone(), namespace: target.namespace.clone(), name };
     let now = api::now().to_string();
     guaranteed_update(&Request { api, user, target: &pod }, Part::Placement, query.dry_run, |old| {
-        placed(old, &binding, &now).map_err(|why| ApiError::conflict_on("pods/binding", &pod.name, &why.to_string()))
+        bind_pod(old, &binding, &now).map_err(|why| ApiError::conflict_on("pods/binding", &pod.name, &why.to_string()))
     })
     .await?;
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
@@ -65,7 +65,7 @@ fn validate(binding: &Value) -> Errors {
 }
 
 /// The pod on its node. Which version of it is meant is judged where every change is.
-fn placed(old: &Value, binding: &Value, now: &str) -> Result<Value, PlacementError> {
+fn bind_pod(old: &Value, binding: &Value, now: &str) -> Result<Value, PlacementError> {
     let annotations = binding["metadata"]["annotations"].as_object();
     let annotations: Vec<(&str, &str)> = annotations
         .into_iter()
@@ -73,7 +73,7 @@ fn placed(old: &Value, binding: &Value, now: &str) -> Result<Value, PlacementErr
         .map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
         .collect();
     let node = binding["target"]["name"].as_str().unwrap_or_default();
-    let mut pod = placement::placed(old, &Placement { uid: "", node, annotations: &annotations }, now)?;
+    let mut pod = placement::with_node(old, &Placement { uid: "", node, annotations: &annotations }, now)?;
     for field in ["uid", "resourceVersion"] {
         if let Some(given) = metadata::string_field(binding, field).filter(|given| !given.is_empty()) {
             pod["metadata"][field] = json!(given);
@@ -92,7 +92,7 @@ mod tests {
         let binding = json!({
             "metadata": {"uid": "v", "resourceVersion": "6", "annotations": {"a": "b"}}, "target": {"name": "n"},
         });
-        let bound = placed(&pod, &binding, "now").unwrap();
+        let bound = bind_pod(&pod, &binding, "now").unwrap();
         assert_eq!((&bound["metadata"]["uid"], &bound["metadata"]["resourceVersion"]), (&json!("v"), &json!("6")));
         assert_eq!(bound["metadata"]["annotations"], json!({"a": "b"}));
         assert_eq!(bound["spec"]["nodeName"], "n");

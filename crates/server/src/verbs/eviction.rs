@@ -112,7 +112,7 @@ async fn budgets(api: &Api, target: &Target, pod: &Value) -> ApiResult<Vec<(Stri
 async fn mark_disrupted(request: &Request<'_>, options: &mut Options) -> ApiResult<()> {
     let now = api::now().to_string();
     let marked = guaranteed_update(request, Part::Status, false, |pod| {
-        let mut pod = evicted(pod, &now);
+        let mut pod = with_disruption_condition(pod, &now);
         for (field, demanded) in [("uid", &options.uid), ("resourceVersion", &options.version)] {
             if let Some(demanded) = demanded {
                 pod["metadata"][field] = json!(demanded);
@@ -125,7 +125,7 @@ async fn mark_disrupted(request: &Request<'_>, options: &mut Options) -> ApiResu
     Ok(())
 }
 
-fn evicted(pod: &Value, now: &str) -> Value {
+fn with_disruption_condition(pod: &Value, now: &str) -> Value {
     let mut pod = pod.clone();
     let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let others = conditions.into_iter().filter(|condition| condition["type"] != "DisruptionTarget");
@@ -145,7 +145,7 @@ async fn charge_budget(request: &Request<'_>, name: &str, dry_run: bool) -> ApiR
     let now = api::now().to_string();
     let update = Request { api, user, target: &budget };
     let charge = guaranteed_update(&update, Part::Status, dry_run, |budget| {
-        charged(budget, &target.name, &now).map_err(|refusal| match refusal {
+        take_disruption(budget, &target.name, &now).map_err(|refusal| match refusal {
             Refusal::Behind => ApiError::budget_refuses(
                 &format!("The disruption budget {name} is still being processed by the server."),
                 Some(10),
@@ -184,7 +184,7 @@ enum Refusal {
 }
 
 /// The budget after one more eviction.
-fn charged(budget: &Value, pod: &str, now: &str) -> Result<Value, Refusal> {
+fn take_disruption(budget: &Value, pod: &str, now: &str) -> Result<Value, Refusal> {
     let status = &budget["status"];
     let count = |field: &str| status[field].as_i64().unwrap_or(0);
     if count("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
@@ -239,20 +239,20 @@ mod tests {
 
     #[test]
     fn each_eviction_takes_one_until_there_is_none() {
-        let once = charged(&budget(2), "p", "now").unwrap();
+        let once = take_disruption(&budget(2), "p", "now").unwrap();
         assert_eq!(once["status"]["disruptionsAllowed"], 1);
         assert_eq!(once["status"]["disruptedPods"], json!({"p": "now"}));
-        let twice = charged(&once, "q", "now").unwrap();
+        let twice = take_disruption(&once, "q", "now").unwrap();
         assert_eq!(twice["status"]["conditions"][0]["reason"], "InsufficientPods");
-        assert_eq!(charged(&twice, "r", "now"), Err(Refusal::Exhausted { needs: 2, has: 2 }));
+        assert_eq!(take_disruption(&twice, "r", "now"), Err(Refusal::Exhausted { needs: 2, has: 2 }));
     }
 
     #[test]
     fn a_budget_nobody_looked_at_allows_nothing() {
         let mut stale = budget(5);
         stale["metadata"]["generation"] = json!(3);
-        assert_eq!(charged(&stale, "p", "now"), Err(Refusal::Behind));
-        assert!(matches!(charged(&budget(-1), "p", "now"), Err(Refusal::Broken(_))));
+        assert_eq!(take_disruption(&stale, "p", "now"), Err(Refusal::Behind));
+        assert!(matches!(take_disruption(&budget(-1), "p", "now"), Err(Refusal::Broken(_))));
     }
 
     #[test]
@@ -270,8 +270,8 @@ mod tests {
     #[test]
     fn an_evicted_pod_says_so_once() {
         let pod = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-        let once = evicted(&pod, "then");
-        let twice = evicted(&once, "now");
+        let once = with_disruption_condition(&pod, "then");
+        let twice = with_disruption_condition(&once, "now");
         let conditions = twice["status"]["conditions"].as_array().unwrap();
         assert_eq!(conditions.len(), 2);
         assert_eq!(conditions[0]["type"], "Ready");

@@ -29,7 +29,7 @@ pub async fn refuse(call: &Call<'_>) -> ApiResult<Response> {
     let (now, mut node) = (api::now().to_string(), String::new());
     guaranteed_update(&call.admission(), Part::Placement, query.dry_run, |old| {
         node = old["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
-        placement::refused(old, &refusal, user.node_name(), &now).map_err(|why| match &why {
+        placement::without_node(old, &refusal, user.node_name(), &now).map_err(|why| match &why {
             RefusalError::Elsewhere { .. } if user.node_name().is_some() => {
                 ApiError::forbidden(&target.d, &target.name, &why.to_string())
             }

@@ -49,7 +49,7 @@ pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
             |why: String| ApiError::bad_request(format!("Scale in version \"v1\" cannot be handled as a Scale: {why}"));
         api.schema.conform(DEFINITION, &mut scale).map_err(|error| cannot(error.to_string()))?;
         metadata::check_name(target, &mut scale)?;
-        rescaled(&paths, old, &scale)
+        with_replicas(&paths, old, &scale)
     })
     .await?;
     let mut object = changed.object;
@@ -58,7 +58,7 @@ pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
 }
 
 /// The object with the replicas of a Scale, fenced by the versions the Scale carries.
-fn rescaled(paths: &Scale, old: &Value, scale: &Value) -> ApiResult<Value> {
+fn with_replicas(paths: &Scale, old: &Value, scale: &Value) -> ApiResult<Value> {
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     if replicas < 0 {
         let path = Path::new("spec").child("replicas");

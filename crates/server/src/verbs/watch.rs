@@ -209,7 +209,7 @@ impl Encoder {
             Shape::Object => wire.write(revision, out),
             Shape::Partial(version) => wire.write_partial(version, revision, out),
             Shape::Table(version) => {
-                let object = self.versioned(entry, revision)?;
+                let object = self.parse_with_version(entry, revision)?;
                 let metadata = json!({ "resourceVersion": revision.to_string() });
                 let first = !std::mem::replace(&mut self.begun, true);
                 let table = reply::table(version, self.d.columns, self.row, metadata, first, &[object]);
@@ -220,7 +220,7 @@ impl Encoder {
         Ok(())
     }
 
-    fn versioned(&self, entry: &Entry, revision: Revision) -> ApiResult<Value> {
+    fn parse_with_version(&self, entry: &Entry, revision: Revision) -> ApiResult<Value> {
         let mut object = object::parse(&self.d, entry)?;
         object::set_version(&mut object, revision);
         Ok(object)
