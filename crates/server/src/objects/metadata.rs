@@ -119,7 +119,7 @@ pub fn count_generation(d: &Descriptor, object: &mut Value, old: &Value) {
 }
 
 /// Everything but metadata, and status where that is not the author's.
-fn desired<'a>(d: &Descriptor, object: &'a Value) -> Vec<(&'a String, &'a Value)> {
+fn desired_fields<'a>(d: &Descriptor, object: &'a Value) -> Vec<(&'a String, &'a Value)> {
     let keep = |name: &str| name != "metadata" && (name != "status" || d.status == StatusRule::Absent);
     object.as_object().into_iter().flatten().filter(|(name, _)| keep(name)).collect()
 }

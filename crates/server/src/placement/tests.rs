@@ -89,7 +89,7 @@ proptest! {
         let adds: Vec<_> = adds.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         let placement = Placement { uid: "u", node: &node, annotations: &adds };
         let long = stored(&with_node(&pod, &placement, "now").unwrap());
-        let short = spliced(&stored(&pod), &placement, "now").expect("our own layout").unwrap();
+        let short = splice_node(&stored(&pod), &placement, "now").expect("our own layout").unwrap();
         prop_assert_eq!(short, long);
     }
 }

@@ -145,7 +145,7 @@ async fn charge_budget(request: &Request<'_>, name: &str, dry_run: bool) -> ApiR
     let now = api::now().to_string();
     let update = Request { api, user, target: &budget };
     let charge = guaranteed_update(&update, Part::Status, dry_run, |budget| {
-        charge_budget(budget, &target.name, &now).map_err(|refusal| match refusal {
+        take_disruption(budget, &target.name, &now).map_err(|refusal| match refusal {
             Refusal::Behind => ApiError::budget_refuses(
                 &format!("The disruption budget {name} is still being processed by the server."),
                 Some(10),
@@ -184,7 +184,7 @@ enum Refusal {
 }
 
 /// The budget after one more eviction.
-fn charge_budget(budget: &Value, pod: &str, now: &str) -> Result<Value, Refusal> {
+fn take_disruption(budget: &Value, pod: &str, now: &str) -> Result<Value, Refusal> {
     let status = &budget["status"];
     let count = |field: &str| status[field].as_i64().unwrap_or(0);
     if count("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
@@ -239,20 +239,20 @@ mod tests {
 
     #[test]
     fn each_eviction_takes_one_until_there_is_none() {
-        let once = charge_budget(&budget(2), "p", "now").unwrap();
+        let once = take_disruption(&budget(2), "p", "now").unwrap();
         assert_eq!(once["status"]["disruptionsAllowed"], 1);
         assert_eq!(once["status"]["disruptedPods"], json!({"p": "now"}));
-        let twice = charge_budget(&once, "q", "now").unwrap();
+        let twice = take_disruption(&once, "q", "now").unwrap();
         assert_eq!(twice["status"]["conditions"][0]["reason"], "InsufficientPods");
-        assert_eq!(charge_budget(&twice, "r", "now"), Err(Refusal::Exhausted { needs: 2, has: 2 }));
+        assert_eq!(take_disruption(&twice, "r", "now"), Err(Refusal::Exhausted { needs: 2, has: 2 }));
     }
 
     #[test]
     fn a_budget_nobody_looked_at_allows_nothing() {
         let mut stale = budget(5);
         stale["metadata"]["generation"] = json!(3);
-        assert_eq!(charge_budget(&stale, "p", "now"), Err(Refusal::Behind));
-        assert!(matches!(charge_budget(&budget(-1), "p", "now"), Err(Refusal::Broken(_))));
+        assert_eq!(take_disruption(&stale, "p", "now"), Err(Refusal::Behind));
+        assert!(matches!(take_disruption(&budget(-1), "p", "now"), Err(Refusal::Broken(_))));
     }
 
     #[test]
