@@ -32,6 +32,7 @@ mod placement;
 mod pods;
 mod protection;
 mod python_client;
+mod rbac;
 mod restarts;
 mod rollouts;
 mod services;

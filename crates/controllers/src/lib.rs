@@ -8,6 +8,7 @@
 //! * [`objects`]: objects as far as controllers read them; [`names`]: names of new objects
 //! * [`namespace`]: deletes the content of a terminating namespace; [`namespace_defaults`]: what every namespace has
 //! * [`garbage_collector`]: deletes dependents whose owners are gone
+//! * [`cluster_role_aggregation`]: the rules of ClusterRoles that are the sum of others
 //! * [`node_lifecycle`]: heartbeats, conditions and taints of nodes
 //! * [`services`]: endpoints of Services, and drain acknowledgements
 //! * [`volumes`]: binds claims, and provisions and reclaims volumes
@@ -17,6 +18,7 @@
 //! creates collide by name as far as [`names`] says, deletes carry the uid (and the version that was judged), and every
 //! other write carries a version: whoever comes second is refused and reconciles again.
 
+mod cluster_role_aggregation;
 mod garbage_collector;
 mod manager;
 mod names;

@@ -6,7 +6,7 @@ use kube::Client;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    garbage_collector, namespace, namespace_defaults, node_lifecycle,
+    cluster_role_aggregation, garbage_collector, namespace, namespace_defaults, node_lifecycle,
     objects::replica_set::{ReplicaSet, ReplicationController},
     runtime::{Context, ControllerMetrics, EventRecorder, Runnable},
     services::{self, ServiceContext},
@@ -29,6 +29,7 @@ fn controllers(context: &Arc<Context>, settings: &Settings) -> Vec<Runnable> {
         namespace::controller(context),
         namespace_defaults::controller(context, settings.root_ca.as_str().into()),
         garbage_collector::controller(context),
+        cluster_role_aggregation::controller(context),
         node_lifecycle::controller(context),
         replica_set::controller::<ReplicaSet>(context),
         replica_set::controller::<ReplicationController>(context),

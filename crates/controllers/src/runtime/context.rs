@@ -11,6 +11,7 @@ use k8s_openapi::api::{
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim},
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
+    rbac::v1::ClusterRole,
     storage::v1::StorageClass,
 };
 use kube::Client;
@@ -73,6 +74,7 @@ caches! {
     services: Service;
     slices: EndpointSlice;
     endpoints: Endpoints;
+    cluster_roles: ClusterRole;
 }
 
 /// Where the time comes from, so that tests can set it.

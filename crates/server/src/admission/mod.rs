@@ -13,6 +13,7 @@ mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
 mod priority;
+mod rbac_escalation;
 mod service_account;
 mod service_allocation;
 mod storage_class;
@@ -34,9 +35,10 @@ use crate::{
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 9] = [
+const PLUGINS: [&dyn Plugin; 10] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
+    &rbac_escalation::RbacEscalation,
     &certificate_subject::CertificateSubject,
     &certificate_limit::CertificateLimit,
     &service_account::ServiceAccount,
