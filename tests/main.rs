@@ -36,6 +36,7 @@ mod placement;
 mod pods;
 mod protection;
 mod python_client;
+mod rbac;
 mod restarts;
 mod rollouts;
 mod services;

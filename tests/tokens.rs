@@ -31,7 +31,7 @@ fn review(k: &Kubectl, token: &str, audiences: &[&str]) -> Value {
 }
 
 /// kubectl with a token and nothing else.
-fn as_bearer(k: &Kubectl, token: &str) -> String {
+pub fn as_bearer(k: &Kubectl, token: &str) -> String {
     let ca = k.json("config view --raw -o json")["clusters"][0]["cluster"]["certificate-authority-data"].clone();
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "x",

@@ -8,6 +8,7 @@
 //! * [`objects`]: objects as far as controllers read them; [`names`]: names of new objects
 //! * [`namespace`]: deletes the content of a terminating namespace; [`namespace_defaults`]: what every namespace has
 //! * [`garbage_collector`]: deletes dependents whose owners are gone
+//! * [`cluster_role_aggregation`]: the rules of ClusterRoles that are the sum of others
 //! * [`node_lifecycle`]: heartbeats, conditions and taints of nodes
 //! * [`services`]: endpoints of Services, and drain acknowledgements
 //! * [`volumes`]: binds claims, and provisions and reclaims volumes
@@ -21,6 +22,7 @@
 
 mod autoscaling;
 mod certificates;
+mod cluster_role_aggregation;
 mod expiry;
 mod garbage_collector;
 mod manager;

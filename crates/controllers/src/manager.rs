@@ -8,7 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     autoscaling, certificates,
     certificates::CertificateAuthority,
-    expiry,
+    cluster_role_aggregation, expiry,
     expiry::ExpirySweeper,
     garbage_collector, namespace, namespace_defaults, node_lifecycle,
     objects::replica_set::{ReplicaSet, ReplicationController},
@@ -43,6 +43,7 @@ fn controllers(context: &Arc<Context>, settings: &Settings) -> Vec<Runnable> {
         namespace::controller(context),
         namespace_defaults::controller(context, settings.root_ca.as_str().into()),
         garbage_collector::controller(context),
+        cluster_role_aggregation::controller(context),
         node_lifecycle::controller(context),
         replica_set::controller::<ReplicaSet>(context),
         replica_set::controller::<ReplicationController>(context),

@@ -11,6 +11,7 @@ use tokio::sync::OnceCell;
 use crate::{
     admission::EventRates,
     auth::{jws, service_account},
+    authorize::rbac::RbacCache,
     background::store_space::StoreSpace,
     http::status::{ApiError, ApiResult},
     objects::{keys, large_work::LargeWork, object},
@@ -23,6 +24,7 @@ pub struct Api {
     pub store: Arc<dyn Store>,
     pub schema: &'static Schema,
     pub settings: Settings,
+    pub(crate) rbac: RbacCache,
     pub(crate) space: StoreSpace,
     /// Turns for requests with large bodies and, apart from them, for long lists.
     pub(crate) large_bodies: LargeWork,
@@ -49,6 +51,7 @@ impl Api {
             store,
             schema: Schema::builtin(),
             settings,
+            rbac: RbacCache::default(),
             space: StoreSpace::default(),
             large_bodies: LargeWork::default(),
             long_lists: LargeWork::default(),

@@ -1,6 +1,6 @@
 //! The request handler: authenticates, authorizes, and calls the verb that serves the request.
 
-use std::{future::Future, net::IpAddr, panic::AssertUnwindSafe, path::Path, sync::Arc, time::Instant};
+use std::{borrow::Cow, future::Future, net::IpAddr, panic::AssertUnwindSafe, path::Path, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use crate::{
     api::{Api, Target},
-    auth::{User, bearer},
+    auth::{User, bearer, impersonate},
     authorize::{self, Attributes, RequestTarget},
     documents::{
         component_status, custom_resources,
@@ -287,7 +287,10 @@ impl Handler {
         watch: bool,
         seat: &mut Seat<'_>,
     ) -> ApiResult<Response> {
-        let user = user.with_impersonation(&parts.headers)?;
+        let user = match impersonate::requested(&parts.headers)? {
+            Some(impersonated) => Cow::Owned(impersonated.authorized(&self.api, user).await?),
+            None => Cow::Borrowed(user),
+        };
         let asked = Attributes::from_request(&parts.method, parts.uri.path(), &route, &query);
         if let Err(why) = authorize::decide(&self.api, &user, &asked).await? {
             return Err(self.refusal(&user, &asked, &route, &why));
@@ -453,7 +456,7 @@ impl Handler {
 
     fn refusal(&self, user: &User, asked: &Attributes<'_>, route: &Route<'_>, why: &str) -> Box<ApiError> {
         let (Route::Resource(route), RequestTarget::Resource(resource)) = (route, &asked.target) else {
-            let path = if let RequestTarget::Path(path) = &asked.target { path } else { "/apis" };
+            let path = if let RequestTarget::Path(path) = &asked.target { path } else { "" };
             return ApiError::forbidden_path(&user.name, asked.verb, path);
         };
         let target = self.target(route).ok();
@@ -463,18 +466,10 @@ impl Handler {
         if target.is_none() && !component_status::serves(route) && !custom_resources::serves(route) {
             return ApiError::no_such_path();
         }
-        let place = match &route.namespace {
-            Some(namespace) => format!("in the namespace {namespace:?}"),
-            None => "at the cluster scope".to_owned(),
-        };
-        let (verb, full, group) = (asked.verb, resource.full_resource(), &resource.group);
-        let mut words = format!("User {:?} cannot {verb} resource {full:?} in API group {group:?} {place}", user.name);
-        if !why.is_empty() {
-            words = format!("{words}: {why}");
-        }
+        let words = authorize::refusal(user, asked.verb, resource, why);
         match target {
             Some(target) => ApiError::forbidden(&target.d, resource.name(), &words),
-            None => ApiError::forbidden_kind(group, &resource.resource, resource.name(), &words),
+            None => ApiError::forbidden_kind(&resource.group, &resource.resource, resource.name(), &words),
         }
     }
 }

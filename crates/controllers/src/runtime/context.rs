@@ -13,6 +13,7 @@ use k8s_openapi::api::{
     core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim},
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
+    rbac::v1::ClusterRole,
     storage::v1::StorageClass,
 };
 use kube::Client;
@@ -77,6 +78,7 @@ caches! {
     endpoints: Endpoints;
     autoscalers: HorizontalPodAutoscaler;
     certificate_requests: CertificateSigningRequest;
+    cluster_roles: ClusterRole;
 }
 
 /// Where the time comes from, so that tests can set it.

@@ -14,6 +14,7 @@ mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
 mod priority;
+mod rbac_escalation;
 mod runtime_class;
 mod service_account;
 mod service_allocation;
@@ -37,10 +38,11 @@ use crate::{
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 10] = [
+const PLUGINS: [&dyn Plugin; 12] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
+    &rbac_escalation::RbacEscalation,
     &certificate_subject::CertificateSubject,
     &certificate_limit::CertificateLimit,
     &service_account::ServiceAccount,

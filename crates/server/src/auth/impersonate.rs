@@ -1,52 +1,96 @@
-//! Impersonation (`kubectl --as`): administrators may act as another user.
+//! Impersonation (`kubectl --as`): acting as another user, for those who have the verb `impersonate` on that user, on each
+//! group, on the uid and on each extra value.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 
 use super::{AUTHENTICATED, SERVICE_ACCOUNTS, User, service_account};
-use crate::http::status::{ApiError, ApiResult};
+use crate::{
+    api::Api,
+    authorize::{self, Attributes, RequestTarget, ResourceAttributes},
+    http::status::{ApiError, ApiResult},
+};
 
 const EXTRA: &str = "impersonate-extra-";
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+const AUTHENTICATION: &str = "authentication.k8s.io";
 
-impl User {
-    /// Whom a request is to be judged as.
-    pub fn with_impersonation(&self, headers: &HeaderMap) -> ApiResult<Cow<'_, Self>> {
-        let texts = |name: &str| headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
-        let Some(name) = texts("impersonate-user").next() else {
-            let stray = headers.keys().any(|key| key.as_str().starts_with("impersonate-"));
-            return if stray {
-                Err(ApiError::bad_request("requested to impersonate without naming a user"))
-            } else {
-                Ok(Cow::Borrowed(self))
-            };
-        };
-        if !self.is_master() {
-            return Err(ApiError::forbidden_impersonation(&self.name, &name));
-        }
-        let mut groups: Vec<String> = texts("impersonate-group").collect();
-        if let (true, Some((namespace, _))) = (groups.is_empty(), service_account::parse_user(&name)) {
-            groups = vec![SERVICE_ACCOUNTS.to_owned(), format!("{SERVICE_ACCOUNTS}:{namespace}")];
-        }
-        if name == "system:anonymous" {
-            let extra = BTreeMap::new();
-            let groups = vec!["system:unauthenticated".to_owned()];
-            return Ok(Cow::Owned(Self { name, groups, extra, uid: String::new() }));
-        }
-        if !groups.iter().any(|group| group == AUTHENTICATED) {
-            groups.push(AUTHENTICATED.to_owned());
-        }
-        let mut extra = BTreeMap::<String, Vec<String>>::new();
-        for (key, value) in headers {
-            if let (Some(key), Ok(value)) = (key.as_str().strip_prefix(EXTRA), value.to_str()) {
-                let key = percent_decode_str(key).decode_utf8_lossy().into_owned();
-                extra.entry(key).or_default().push(value.to_owned());
+/// Whom a request is to be judged as.
+#[derive(Debug)]
+pub struct Impersonation {
+    user: User,
+    /// What one has to be allowed to impersonate for that.
+    parts: Vec<ResourceAttributes<'static>>,
+}
+
+impl Impersonation {
+    /// The impersonated user, if `by` may act as that user.
+    pub async fn authorized(self, api: &Api, by: &User) -> ApiResult<User> {
+        for part in self.parts {
+            let asked = Attributes { verb: "impersonate", target: RequestTarget::Resource(part.clone()) };
+            if let Err(why) = authorize::decide(api, by, &asked).await? {
+                let words = authorize::refusal(by, asked.verb, &part, &why);
+                let group = if part.group.is_empty() { String::new() } else { format!(".{}", part.group) };
+                return Err(ApiError::forbidden_impersonation(
+                    &format!("{}{group}", part.resource),
+                    part.name(),
+                    &words,
+                ));
             }
         }
-        let uid = texts("impersonate-uid").next().unwrap_or_default();
-        Ok(Cow::Owned(Self { name, uid, groups, extra }))
+        Ok(self.user)
     }
+}
+
+/// The impersonation that the headers of a request ask for.
+pub fn requested(headers: &HeaderMap) -> ApiResult<Option<Impersonation>> {
+    let texts = |name: &str| headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
+    let Some(name) = texts("impersonate-user").next().filter(|name| !name.is_empty()) else {
+        let stray = headers.keys().any(|key| key.as_str().starts_with("impersonate-"));
+        return if stray {
+            Err(ApiError::bad_request("requested to impersonate without naming a user"))
+        } else {
+            Ok(None)
+        };
+    };
+    let account = service_account::parse_user(&name);
+    let mut parts = vec![match account {
+        Some((namespace, account)) => {
+            ResourceAttributes { namespace: Some(namespace.to_owned().into()), ..part("", "serviceaccounts", account) }
+        }
+        None => part("", "users", &name),
+    }];
+    let mut groups: Vec<String> = texts("impersonate-group").collect();
+    parts.extend(groups.iter().map(|group| part("", "groups", group)));
+    let mut extra = BTreeMap::<String, Vec<String>>::new();
+    for (key, value) in headers {
+        if let (Some(key), Ok(value)) = (key.as_str().strip_prefix(EXTRA), value.to_str()) {
+            let key = percent_decode_str(key).decode_utf8_lossy().into_owned();
+            let subresource = Some(key.clone().into());
+            parts.push(ResourceAttributes { subresource, ..part(AUTHENTICATION, "userextras", value) });
+            extra.entry(key).or_default().push(value.to_owned());
+        }
+    }
+    let uid = texts("impersonate-uid").next().unwrap_or_default();
+    if !uid.is_empty() {
+        parts.push(part(AUTHENTICATION, "uids", &uid));
+    }
+    if let (true, Some((namespace, _))) = (groups.is_empty(), account) {
+        groups = vec![SERVICE_ACCOUNTS.to_owned(), format!("{SERVICE_ACCOUNTS}:{namespace}")];
+    }
+    let everybody = if name == ANONYMOUS { UNAUTHENTICATED } else { AUTHENTICATED };
+    if !groups.iter().any(|group| group == everybody) {
+        groups.push(everybody.to_owned());
+    }
+    Ok(Some(Impersonation { user: User { name, uid, groups, extra }, parts }))
+}
+
+fn part(group: &'static str, resource: &'static str, name: &str) -> ResourceAttributes<'static> {
+    let name = Some(name.to_owned().into());
+    ResourceAttributes { group: group.into(), resource: resource.into(), name, ..ResourceAttributes::default() }
 }
 
 #[cfg(test)]
@@ -54,42 +98,55 @@ mod tests {
     use super::*;
     use crate::auth::MASTERS;
 
-    #[test]
-    fn an_administrator_may_be_judged_as_somebody_else_and_nobody_gains_by_it() {
-        let admin = User::internal("test");
-        let plain = User { name: "ann".into(), ..User::default() };
+    fn headers(entries: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        assert!(admin.with_impersonation(&headers).unwrap().is_master());
-        assert_eq!(*plain.with_impersonation(&headers).unwrap(), plain);
-        headers.insert("impersonate-user", "bob".parse().unwrap());
-        assert_eq!(admin.with_impersonation(&headers).unwrap().name, "bob");
-        assert!(!admin.with_impersonation(&headers).unwrap().is_master());
-        headers.insert("impersonate-group", MASTERS.parse().unwrap());
-        assert!(admin.with_impersonation(&headers).unwrap().is_master());
-        let refused = plain.with_impersonation(&headers).unwrap_err().status();
+        for (name, value) in entries {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn parts(impersonation: &Impersonation) -> Vec<String> {
+        let show =
+            |part: &ResourceAttributes<'_>| format!("{}:{}:{}", part.namespace(), part.full_resource(), part.name());
+        impersonation.parts.iter().map(show).collect()
+    }
+
+    #[test]
+    fn every_part_of_another_user_has_to_be_allowed() {
+        assert!(requested(&HeaderMap::new()).unwrap().is_none());
+        let bob = headers(&[
+            ("impersonate-user", "bob"),
+            ("impersonate-group", MASTERS),
+            ("impersonate-group", "devs"),
+            ("impersonate-uid", "u1"),
+            ("impersonate-extra-example.org%2fteam", "a"),
+        ]);
+        let bob = requested(&bob).unwrap().unwrap();
         assert_eq!(
-            refused["message"],
-            r#"users "bob" is forbidden: User "ann" cannot impersonate resource "users" in API group "" at the cluster scope"#
+            parts(&bob),
+            [":users:bob", ":groups:system:masters", ":groups:devs", ":userextras/example.org/team:a", ":uids:u1"]
         );
+        assert_eq!(bob.user.groups, [MASTERS, "devs", "system:authenticated"]);
+        assert_eq!(bob.user.extra["example.org/team"], ["a"]);
     }
 
     #[test]
     fn a_service_account_brings_its_groups_along() {
-        let mut headers = HeaderMap::new();
-        headers.insert("impersonate-user", "system:serviceaccount:shop:bot".parse().unwrap());
-        headers.insert("impersonate-uid", "u1".parse().unwrap());
-        headers.insert("impersonate-extra-example.org%2fteam", "a".parse().unwrap());
-        let admin = User::internal("test");
-        let user = admin.with_impersonation(&headers).unwrap();
-        assert_eq!(user.groups, ["system:serviceaccounts", "system:serviceaccounts:shop", "system:authenticated"]);
-        assert_eq!(user.uid, "u1");
-        assert_eq!(user.extra["example.org/team"], ["a"]);
+        let bot = headers(&[("impersonate-user", "system:serviceaccount:shop:bot")]);
+        let bot = requested(&bot).unwrap().unwrap();
+        assert_eq!(parts(&bot), ["shop:serviceaccounts:bot"]);
+        assert_eq!(bot.user.groups, ["system:serviceaccounts", "system:serviceaccounts:shop", "system:authenticated"]);
+    }
+
+    #[test]
+    fn nobody_in_particular_is_not_authenticated() {
+        let nobody = requested(&headers(&[("impersonate-user", ANONYMOUS)])).unwrap().unwrap();
+        assert_eq!(nobody.user.groups, [UNAUTHENTICATED]);
     }
 
     #[test]
     fn a_group_without_a_user_is_a_mistake() {
-        let mut headers = HeaderMap::new();
-        headers.insert("impersonate-group", MASTERS.parse().unwrap());
-        assert!(User::internal("test").with_impersonation(&headers).is_err());
+        assert!(requested(&headers(&[("impersonate-group", MASTERS)])).is_err());
     }
 }

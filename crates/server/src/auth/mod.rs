@@ -4,7 +4,7 @@
 pub mod bearer;
 pub mod bootstrap_token;
 mod certificate;
-mod impersonate;
+pub mod impersonate;
 pub mod jws;
 pub mod service_account;
 

@@ -120,6 +120,11 @@ impl Claims {
     }
 }
 
+/// The user name of a service account.
+pub fn user_name(namespace: &str, name: &str) -> String {
+    format!("{USER_PREFIX}{namespace}:{name}")
+}
+
 /// Namespace and name of the service account that a user name stands for.
 pub fn parse_user(name: &str) -> Option<(&str, &str)> {
     let (namespace, name) = name.strip_prefix(USER_PREFIX)?.split_once(':')?;

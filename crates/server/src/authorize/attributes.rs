@@ -19,8 +19,7 @@ pub struct Attributes<'a> {
 #[derive(Clone, Debug)]
 pub enum RequestTarget<'a> {
     Resource(ResourceAttributes<'a>),
-    /// Which groups, versions and kinds there are.
-    Discovery,
+    /// A path that is no resource: `/version`, but also `/apis/apps`.
     Path(&'a str),
 }
 
@@ -39,10 +38,6 @@ pub struct ResourceAttributes<'a> {
 }
 
 impl ResourceAttributes<'_> {
-    pub fn names(&self, group: &str, resource: &str, subresource: Option<&str>) -> bool {
-        self.group == group && self.resource == resource && self.subresource.as_deref() == subresource
-    }
-
     pub fn selects(&self, field: &str, value: &str) -> bool {
         self.fields.iter().any(|(f, v)| f == field && v == value)
     }
@@ -76,10 +71,17 @@ impl<'a> Attributes<'a> {
                 let verb = verb(method, route, query);
                 Self { verb, target: RequestTarget::Resource(resource(verb, route, query)) }
             }
-            Route::Other => Self { verb: path_verb(method), target: RequestTarget::Path(path) },
-            Route::Groups { .. } | Route::Group(_) | Route::GroupVersion { .. } => {
-                Self { verb: path_verb(method), target: RequestTarget::Discovery }
+            Route::Other | Route::Groups { .. } | Route::Group(_) | Route::GroupVersion { .. } => {
+                Self { verb: path_verb(method), target: RequestTarget::Path(path) }
             }
+        }
+    }
+
+    /// The namespace whose bindings hold.
+    pub fn namespace(&self) -> Option<&str> {
+        match &self.target {
+            RequestTarget::Resource(resource) => resource.namespace.as_deref(),
+            RequestTarget::Path(_) => None,
         }
     }
 }
@@ -115,11 +117,14 @@ fn resource<'a>(verb: &str, route: &'a ResourceRoute<'a>, query: &Query) -> Reso
     let fields = if selecting { equalities(&query.field_selector) } else { Vec::new() };
     let labels = if selecting { equal_labels(&query.label_selector) } else { Vec::new() };
     let selected = fields.iter().find(|(field, _)| field == "metadata.name").map(|(_, name)| Cow::Owned(name.clone()));
+    // A namespace is within itself: whoever administers it may look at it.
+    let is_namespace = route.group.is_empty() && route.plural == "namespaces";
+    let namespace = if is_namespace { &route.name } else { &route.namespace };
     ResourceAttributes {
         group: Cow::Borrowed(&route.group),
         resource: Cow::Borrowed(&route.plural),
         subresource: borrowed(&route.subresource),
-        namespace: borrowed(&route.namespace),
+        namespace: borrowed(namespace),
         name: borrowed(&route.name).or(selected),
         fields,
         labels,

@@ -1,27 +1,24 @@
 //! Authorization: which user may do what.
 //!
-//! [`authorize`] decides from the request alone: administrators may do everything, machines what
-//! [`node`] says, machines about to join may ask for a certificate, and everyone with a name may ask which
-//! kinds there are and who they are. What a machine may read depends on the pods that were placed on it; for
-//! that the answer is a [`Relation`] to be looked up ([`relation`]). Roles and bindings will have their place here.
+//! Upstream's chain: members of `system:masters` may do everything; then the [`node`] authorizer is asked, then
+//! [`rbac`]. The first that allows decides. What a node may read depends on the pods that were placed on it; for that the
+//! node authorizer answers with a [`Relation`] to be looked up ([`relation`]).
 
 mod attributes;
 mod node;
+pub mod rbac;
 mod relation;
 
 use mainstay_api::registry::Registry;
 
+use self::rbac::{PolicyRule, RoleKey, RoleNotFound};
 pub use self::{
     attributes::{Attributes, RequestTarget, ResourceAttributes},
     relation::{Relation, RelationKind},
 };
-use crate::{
-    api::Api,
-    auth::{BOOTSTRAPPERS, SERVICE_ACCOUNTS, User},
-    documents::openapi::OpenApi,
-    http::status::ApiResult,
-};
+use crate::{api::Api, auth::User, http::status::ApiResult};
 
+/// What the node authorizer finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Allow,
@@ -43,34 +40,43 @@ impl Decision {
     }
 }
 
-/// Decides, as far as the request alone tells.
-pub fn authorize(registry: &Registry, user: &User, asked: &Attributes<'_>) -> Decision {
-    if user.is_master() || is_open(user, asked) {
-        return Decision::Allow;
+/// Why somebody may do something, or why not; both may be empty.
+pub type Verdict = Result<String, String>;
+
+/// Decides whether a user may do something.
+pub async fn decide(api: &Api, user: &User, asked: &Attributes<'_>) -> ApiResult<Verdict> {
+    if user.is_master() {
+        return Ok(Ok(String::new()));
     }
-    let RequestTarget::Resource(resource) = &asked.target else { return Decision::NO };
-    if let Some(name) = user.node_name() {
-        return node::authorize(registry, name, asked.verb, resource);
-    }
-    let bootstrapping = resource.names("certificates.k8s.io", "certificatesigningrequests", None)
-        && ["create", "get", "list", "watch"].contains(&asked.verb);
-    Decision::of(bootstrapping && user.is_in(BOOTSTRAPPERS))
+    let by_node = node_verdict(api, user, asked).await?;
+    let Err(node_reason) = by_node else { return Ok(by_node) };
+    let namespace = asked.namespace();
+    let by_rules = api.rbac.read(|policy| policy.find_grant(user, namespace, |rule| rule.allows(asked)));
+    Ok(by_rules.map(|grant| grant.to_string()).map_err(|not_found| {
+        let rules_reason = if not_found.is_empty() { String::new() } else { format!("RBAC: {}", joined(&not_found)) };
+        let reasons: Vec<String> =
+            [node_reason, rules_reason].into_iter().filter(|reason| !reason.is_empty()).collect();
+        reasons.join("\n")
+    }))
 }
 
-/// Decides, looking up what the answer depends on. `Err` says why not.
-pub async fn decide(api: &Api, user: &User, asked: &Attributes<'_>) -> ApiResult<Result<(), String>> {
-    Ok(match authorize(&api.registry, user, asked) {
-        Decision::Allow => Ok(()),
+async fn node_verdict(api: &Api, user: &User, asked: &Attributes<'_>) -> ApiResult<Verdict> {
+    Ok(match authorize_node(&api.registry, user, asked) {
+        Decision::Allow => Ok(String::new()),
         Decision::Deny(why) => Err(why),
+        Decision::IfRelated(relation) if is_related(api, &relation).await? => Ok(String::new()),
         Decision::IfRelated(relation) => {
-            let node = relation.node.clone();
-            if is_related(api, &relation).await? {
-                Ok(())
-            } else {
-                Err(format!("no relationship found between node '{node}' and this object"))
-            }
+            Err(format!("no relationship found between node '{}' and this object", relation.node))
         }
     })
+}
+
+/// Decides what a node may do, as far as the request alone tells.
+fn authorize_node(registry: &Registry, user: &User, asked: &Attributes<'_>) -> Decision {
+    match (user.node_name(), &asked.target) {
+        (Some(name), RequestTarget::Resource(resource)) => node::authorize(registry, name, asked.verb, resource),
+        _ => Decision::NO,
+    }
 }
 
 /// Whether a node has to do with an object.
@@ -78,27 +84,38 @@ pub(crate) async fn is_related(api: &Api, relation: &Relation) -> ApiResult<bool
     relation::holds(api, relation).await
 }
 
-/// What everyone with a name may do: see which kinds there are and which version this is, and ask about
-/// themselves. Service accounts may also see who issues their tokens.
-fn is_open(user: &User, asked: &Attributes<'_>) -> bool {
-    match &asked.target {
-        RequestTarget::Discovery => asked.verb == "get",
-        RequestTarget::Path(path) => {
-            let path = path.trim_end_matches('/');
-            let issuer = ["/openid/v1/jwks", "/.well-known/openid-configuration"].contains(&path);
-            asked.verb == "get"
-                && (path == "/version" || OpenApi::serves(path) || (issuer && user.is_in(SERVICE_ACCOUNTS)))
-        }
-        RequestTarget::Resource(resource) => {
-            asked.verb == "create"
-                && match &*resource.group {
-                    "authentication.k8s.io" => resource.resource == "selfsubjectreviews",
-                    "authorization.k8s.io" => {
-                        ["selfsubjectaccessreviews", "selfsubjectrulesreviews"].contains(&&*resource.resource)
-                    }
-                    _ => false,
-                }
-        }
+/// Everything a user may do in a namespace by rules, and what kept the list from being whole.
+pub fn rules_for(api: &Api, user: &User, namespace: Option<&str>) -> (Vec<PolicyRule>, String) {
+    let (mut rules, not_found) = api.rbac.read(|policy| policy.rules_for(user, namespace));
+    if user.is_master() {
+        rules.extend(PolicyRule::full_authority());
+    }
+    (rules, joined(&not_found))
+}
+
+/// The rules of a role.
+pub fn role_rules(api: &Api, role: &RoleKey) -> Result<Vec<PolicyRule>, RoleNotFound> {
+    api.rbac.read(|policy| policy.role_rules(role).map(|rules| rules.to_vec()))
+}
+
+/// Upstream's words for what somebody may not do.
+pub fn refusal(user: &User, verb: &str, resource: &ResourceAttributes<'_>, why: &str) -> String {
+    let place = match &resource.namespace {
+        Some(namespace) => format!("in the namespace {namespace:?}"),
+        None => "at the cluster scope".to_owned(),
+    };
+    let (full, group) = (resource.full_resource(), &resource.group);
+    let words = format!("User {:?} cannot {verb} resource {full:?} in API group {group:?} {place}", user.name);
+    if why.is_empty() { words } else { format!("{words}: {why}") }
+}
+
+/// Several errors as Go's `errors.NewAggregate` shows them.
+fn joined(errors: &[RoleNotFound]) -> String {
+    let texts: Vec<String> = errors.iter().map(RoleNotFound::to_string).collect();
+    match texts.as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
     }
 }
 

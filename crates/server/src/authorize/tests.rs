@@ -1,7 +1,19 @@
-use http::Method;
+use std::sync::Arc;
+
+use http::{Method, StatusCode};
+use http_body_util::{BodyExt, Full};
+use mainstay_store::Memory;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::http::{query::Query, route::Route};
+use crate::{
+    auth::{BOOTSTRAPPERS, SERVICE_ACCOUNTS},
+    background::bootstrap::bootstrap,
+    handler::{Caller, Handler},
+    http::{query::Query, route::Route},
+    settings::Settings,
+};
 
 fn decided(user: &User, request: &str) -> Decision {
     let (method, uri) = request.split_once(' ').unwrap();
@@ -9,7 +21,7 @@ fn decided(user: &User, request: &str) -> Decision {
     let method = Method::from_bytes(method.as_bytes()).unwrap();
     let route = Route::parse(path).unwrap();
     let query = Query::parse(query).unwrap();
-    authorize(&Registry::builtin(), user, &Attributes::from_request(&method, path, &route, &query))
+    authorize_node(&Registry::builtin(), user, &Attributes::from_request(&method, path, &route, &query))
 }
 
 fn why(decision: Decision) -> String {
@@ -55,9 +67,6 @@ fn a_machine_may_what_it_needs() {
         "PATCH /apis/mainstay.dev/v1/servicetables/a",
         "GET /apis/discovery.k8s.io/v1/endpointslices?watch=1",
         "GET /api/v1/nodes?watch=1",
-        "POST /apis/authentication.k8s.io/v1/selfsubjectreviews",
-        "GET /apis",
-        "GET /version",
     ] {
         assert_eq!(decided(&node, request), Decision::Allow, "{request}");
     }
@@ -166,24 +175,175 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
     }
 }
 
-#[test]
-fn others_may_ask_who_they_are_and_what_there_is() {
+/// A server with the objects that every cluster has.
+async fn cluster() -> Arc<Handler> {
+    let api = Api::new(Registry::builtin(), Arc::new(Memory::default()), Settings::default());
+    let handler = Arc::new(Handler::new(api, CancellationToken::new()));
+    bootstrap(&handler, "192.0.2.1:6443".parse().unwrap()).await.unwrap();
+    handler
+}
+
+async fn may(handler: &Handler, user: &User, request: &str) -> Verdict {
+    let (method, uri) = request.split_once(' ').unwrap();
+    let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+    let method = Method::from_bytes(method.as_bytes()).unwrap();
+    let route = Route::parse(path).unwrap();
+    let query = Query::parse(query).unwrap();
+    decide(&handler.api, user, &Attributes::from_request(&method, path, &route, &query)).await.unwrap()
+}
+
+#[tokio::test]
+async fn everybody_may_ask_who_they_are_and_what_there_is() {
+    let handler = cluster().await;
     let account = User::authenticated("system:serviceaccount:a:b".into(), vec![SERVICE_ACCOUNTS.into()]);
     let joining = User::authenticated("system:bootstrap:abcdef".into(), vec![BOOTSTRAPPERS.into()]);
     let plain = User::authenticated("ann".into(), vec![]);
     let pretender = User::authenticated("system:node:a".into(), vec![]);
-    for user in [&account, &joining, &plain, &pretender] {
-        for request in ["GET /api", "GET /openapi/v3", "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"] {
-            assert_eq!(decided(user, request), Decision::Allow, "{request}");
+    for user in [&account, &joining, &plain, &pretender, &User::node("a")] {
+        for request in [
+            "GET /api",
+            "GET /apis/apps/v1",
+            "GET /openapi/v3",
+            "GET /version",
+            "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            "POST /apis/authentication.k8s.io/v1/selfsubjectreviews",
+        ] {
+            assert!(may(&handler, user, request).await.is_ok(), "{request}");
         }
-        for request in ["GET /api/v1/nodes", "GET /metrics", "POST /apis/authentication.k8s.io/v1/tokenreviews"] {
-            assert_eq!(decided(user, request), Decision::NO, "{request}");
+        for request in ["DELETE /api/v1/nodes/a", "GET /metrics", "GET /api/v1/namespaces/a/pods"] {
+            assert!(may(&handler, user, request).await.is_err(), "{request}");
         }
     }
     let request = "POST /apis/certificates.k8s.io/v1/certificatesigningrequests";
-    assert_eq!(decided(&joining, request), Decision::Allow);
-    assert_eq!(decided(&account, request), Decision::NO);
-    assert_eq!(decided(&account, "GET /openid/v1/jwks"), Decision::Allow);
-    assert_eq!(decided(&plain, "GET /openid/v1/jwks"), Decision::NO);
-    assert_eq!(decided(&User::internal("x"), "DELETE /api/v1/nodes/a"), Decision::Allow);
+    assert!(may(&handler, &joining, request).await.is_ok());
+    assert!(may(&handler, &account, request).await.is_err());
+    assert!(may(&handler, &account, "GET /openid/v1/jwks").await.is_ok());
+    assert!(may(&handler, &plain, "GET /openid/v1/jwks").await.is_err());
+    assert!(may(&handler, &User::internal("x"), "DELETE /api/v1/nodes/a").await.is_ok());
+}
+
+/// Carries out a request of somebody; the code and the body.
+async fn call(handler: &Arc<Handler>, user: &User, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
+    let mut request = http::Request::new(Full::new(body.to_string().into()));
+    *request.method_mut() = method;
+    *request.uri_mut() = path.parse().unwrap();
+    let response = handler.clone().handle(request, Caller::Internal(Arc::new(user.clone()))).await;
+    let code = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (code, serde_json::from_slice(&body).unwrap_or(Value::Null))
+}
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+/// Makes an object as administrator, and the cache read it.
+async fn given(handler: &Arc<Handler>, path: &str, object: Value) {
+    let (code, status) = call(handler, &User::internal("x"), Method::POST, &format!("{RBAC}{path}"), &object).await;
+    assert_eq!(code, StatusCode::CREATED, "{status}");
+    handler.api.rbac.load(&handler.api.registry, &*handler.api.store).await.unwrap();
+}
+
+fn role(name: &str, resources: &[&str], verbs: &[&str]) -> Value {
+    json!({ "metadata": { "name": name }, "rules": [{ "apiGroups": [""], "resources": resources, "verbs": verbs }] })
+}
+
+fn binding(name: &str, kind: &str, role: &str, user: &str) -> Value {
+    json!({
+        "metadata": { "name": name }, "roleRef": { "kind": kind, "name": role },
+        "subjects": [{ "kind": "User", "name": user }],
+    })
+}
+
+/// Ann administers the roles of the namespace `default`, where she may read pods.
+async fn with_ann() -> (Arc<Handler>, User) {
+    let handler = cluster().await;
+    let rules = json!([
+        { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"] },
+        { "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["*"], "verbs": ["create", "update", "get"] },
+    ]);
+    given(&handler, "/clusterroles", json!({ "metadata": { "name": "ann" }, "rules": rules })).await;
+    given(&handler, "/namespaces/default/rolebindings", binding("ann", "ClusterRole", "ann", "ann")).await;
+    (handler, User::authenticated("ann".into(), vec![]))
+}
+
+#[tokio::test]
+async fn a_role_holds_in_the_namespace_it_is_bound_in() {
+    let (handler, ann) = with_ann().await;
+    assert_eq!(
+        may(&handler, &ann, "GET /api/v1/namespaces/default/pods").await,
+        Ok(r#"RBAC: allowed by RoleBinding "ann/default" of ClusterRole "ann" to User "ann""#.to_owned())
+    );
+    assert_eq!(may(&handler, &ann, "GET /api/v1/namespaces/kube-system/pods").await, Err(String::new()));
+    assert_eq!(may(&handler, &ann, "GET /api/v1/pods").await, Err(String::new()));
+    let (code, status) = call(&handler, &ann, Method::GET, "/api/v1/namespaces/default/secrets", &Value::Null).await;
+    assert_eq!(code, StatusCode::FORBIDDEN);
+    assert_eq!(
+        status["message"],
+        r#"secrets is forbidden: User "ann" cannot list resource "secrets" in API group "" in the namespace "default""#
+    );
+}
+
+#[tokio::test]
+async fn nobody_grants_what_they_do_not_hold() {
+    let (handler, ann) = with_ann().await;
+    let roles = format!("{RBAC}/namespaces/default/roles");
+    let bindings = format!("{RBAC}/namespaces/default/rolebindings");
+    let own = role("own", &["pods"], &["get"]);
+    assert_eq!(call(&handler, &ann, Method::POST, &roles, &own).await.0, StatusCode::CREATED);
+
+    let more = role("more", &["pods", "secrets"], &["get"]);
+    let (code, status) = call(&handler, &ann, Method::POST, &roles, &more).await;
+    assert_eq!(code, StatusCode::FORBIDDEN, "{status}");
+    assert_eq!(
+        status["message"],
+        "roles.rbac.authorization.k8s.io \"more\" is forbidden: user \"ann\" (groups=[\"system:authenticated\"]) is attempting \
+         to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\"]}"
+    );
+    let grown = role("own", &["pods"], &["get", "delete"]);
+    assert_eq!(call(&handler, &ann, Method::PUT, &format!("{roles}/own"), &grown).await.0, StatusCode::FORBIDDEN);
+
+    given(&handler, "/namespaces/default/roles", role("strong", &["secrets"], &["get"])).await;
+    let bound = binding("b", "Role", "strong", "ann");
+    assert_eq!(call(&handler, &ann, Method::POST, &bindings, &bound).await.0, StatusCode::FORBIDDEN);
+    let bound = binding("c", "ClusterRole", "cluster-admin", "ann");
+    assert_eq!(call(&handler, &ann, Method::POST, &bindings, &bound).await.0, StatusCode::FORBIDDEN);
+    let bound = binding("d", "Role", "absent", "ann");
+    assert_eq!(call(&handler, &ann, Method::POST, &bindings, &bound).await.0, StatusCode::NOT_FOUND);
+    let bound = binding("e", "ClusterRole", "ann", "bob");
+    assert_eq!(call(&handler, &ann, Method::POST, &bindings, &bound).await.0, StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn the_verbs_bind_and_escalate_let_somebody_grant_more() {
+    let (handler, ann) = with_ann().await;
+    given(&handler, "/namespaces/default/roles", role("strong", &["secrets"], &["get"])).await;
+    let rules = json!([
+        { "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["bind"], "resourceNames": ["strong"] },
+        { "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["escalate"] },
+    ]);
+    given(&handler, "/namespaces/default/roles", json!({ "metadata": { "name": "granter" }, "rules": rules })).await;
+    given(&handler, "/namespaces/default/rolebindings", binding("granter", "Role", "granter", "ann")).await;
+    let bindings = format!("{RBAC}/namespaces/default/rolebindings");
+    let bound = binding("b", "Role", "strong", "bob");
+    assert_eq!(call(&handler, &ann, Method::POST, &bindings, &bound).await.0, StatusCode::CREATED);
+    let bound = binding("c", "ClusterRole", "cluster-admin", "bob");
+    assert_eq!(call(&handler, &ann, Method::POST, &bindings, &bound).await.0, StatusCode::FORBIDDEN);
+    let roles = format!("{RBAC}/namespaces/default/roles");
+    let anything = role("anything", &["*"], &["*"]);
+    assert_eq!(call(&handler, &ann, Method::POST, &roles, &anything).await.0, StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn rules_are_listed_for_those_who_ask_about_themselves() {
+    let (handler, ann) = with_ann().await;
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+    let (code, review) = call(&handler, &ann, Method::POST, path, &json!({ "spec": { "namespace": "default" } })).await;
+    assert_eq!(code, StatusCode::CREATED, "{review}");
+    let resources = review["status"]["resourceRules"].as_array().unwrap();
+    assert!(
+        resources.contains(&json!({ "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"] })),
+        "{review}"
+    );
+    assert_eq!(review["status"]["incomplete"], false);
+    let (code, _) = call(&handler, &ann, Method::POST, path, &json!({ "spec": {} })).await;
+    assert_eq!(code, StatusCode::BAD_REQUEST);
 }

@@ -18,7 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     auth::User,
-    background::servers::{self, ServerHeartbeats},
+    background::{
+        bootstrap_rbac,
+        servers::{self, ServerHeartbeats},
+    },
     handler::{Caller, Handler},
 };
 
@@ -41,7 +44,12 @@ impl BootstrapError {
 /// Makes what is missing, and says where this server is.
 pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
     create_missing(handler, advertise).await?;
-    BootstrapClient::new(handler).ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
+    let client = BootstrapClient::new(handler);
+    bootstrap_rbac::reconcile(&client).await?;
+    let api = &handler.api;
+    let loaded = api.rbac.load(&api.registry, &*api.store).await;
+    loaded.map_err(|error| BootstrapError::new("the cache of roles and bindings", error.to_string()))?;
+    client.ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
     servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await
 }
 
@@ -104,7 +112,12 @@ fn local_path() -> Value {
 
 /// Looks again from time to time, so that what someone deletes comes back, and keeps the list of servers.
 pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: CancellationToken) {
-    tokio::join!(refurnish(&handler, advertise, &stop), servers::keep(handler.clone(), advertise, stop.clone()));
+    let api = &handler.api;
+    tokio::join!(
+        refurnish(&handler, advertise, &stop),
+        servers::keep(handler.clone(), advertise, stop.clone()),
+        api.rbac.follow(&api.registry, &*api.store, stop.clone()),
+    );
 }
 
 async fn refurnish(handler: &Arc<Handler>, advertise: SocketAddr, stop: &CancellationToken) {

@@ -1,10 +1,12 @@
 //! What the server does without being asked, from its start until it stops.
 //!
-//! * [`bootstrap`]: objects that every cluster has; [`servers`]: the endpoints of the `kubernetes` Service
+//! * [`bootstrap`]: objects that every cluster has; [`bootstrap_rbac`]: its roles and bindings;
+//!   [`servers`]: the endpoints of the `kubernetes` Service
 //! * [`event_expiry`]: deletes old Events and tokens when the expiry controller asks for it
 //! * [`store_space`]: refuses writes while the store's disk is full
 
 pub mod bootstrap;
+mod bootstrap_rbac;
 pub mod event_expiry;
 pub mod servers;
 pub mod store_space;

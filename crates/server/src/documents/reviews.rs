@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     auth::{User, bearer},
-    authorize::{self, Attributes, RequestTarget, ResourceAttributes},
+    authorize::{self, Attributes, RequestTarget, ResourceAttributes, rbac::PolicyRule},
     http::{
         reply,
         response_body::Response,
@@ -36,7 +36,10 @@ pub async fn respond(call: &Call<'_>) -> ApiResult<Response> {
             }
             access(call, &subject(spec)?, spec).await?
         }
-        "SelfSubjectRulesReview" => rules(user),
+        "SelfSubjectRulesReview" => {
+            let namespace = spec["namespace"].as_str().filter(|namespace| !namespace.is_empty());
+            rules(call, namespace.ok_or_else(|| ApiError::bad_request("no namespace on request"))?)
+        }
         _ => return Err(ApiError::method_not_allowed()),
     };
     review["status"] = status;
@@ -89,7 +92,8 @@ fn subject(spec: &Value) -> ApiResult<User> {
 async fn access(call: &Call<'_>, user: &User, spec: &Value) -> ApiResult<Value> {
     let asked = attributes(spec)?;
     Ok(match authorize::decide(call.api, user, &asked).await? {
-        Ok(()) => json!({ "allowed": true }),
+        Ok(why) if why.is_empty() => json!({ "allowed": true }),
+        Ok(why) => json!({ "allowed": true, "reason": why }),
         Err(why) if why.is_empty() => json!({ "allowed": false }),
         Err(why) => json!({ "allowed": false, "reason": why }),
     })
@@ -124,13 +128,7 @@ fn attributes(spec: &Value) -> ApiResult<Attributes<'_>> {
         (Value::Null, path) if path.is_object() => {
             let verb = path["verb"].as_str().unwrap_or_default();
             let path = path["path"].as_str().unwrap_or_default();
-            let discovery = ["/api", "/apis"]
-                .iter()
-                .any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
-            Ok(Attributes {
-                verb,
-                target: if discovery { RequestTarget::Discovery } else { RequestTarget::Path(path) },
-            })
+            Ok(Attributes { verb, target: RequestTarget::Path(path) })
         }
         _ => Err(ApiError::bad_request(
             "spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must \
@@ -139,29 +137,17 @@ fn attributes(spec: &Value) -> ApiResult<Attributes<'_>> {
     }
 }
 
-/// What somebody may do, as far as rules can list it. A machine's rights depend on its pods.
-fn rules(user: &User) -> Value {
-    let resource = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
-    let (mut resources, mut paths) = (
-        vec![
-            resource("authentication.k8s.io", &["selfsubjectreviews"], &["create"]),
-            resource("authorization.k8s.io", &["selfsubjectaccessreviews", "selfsubjectrulesreviews"], &["create"]),
-        ],
-        vec![json!({
-            "nonResourceURLs": [
-                "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version",
-            ],
-            "verbs": ["get"],
-        })],
-    );
-    if user.is_master() {
-        resources.push(resource("*", &["*"], &["*"]));
-        paths.push(json!({ "nonResourceURLs": ["*"], "verbs": ["*"] }));
+/// What somebody may do, as far as rules can list it. What a node may do depends on its pods.
+fn rules(call: &Call<'_>, namespace: &str) -> Value {
+    let (rules, mut error) = authorize::rules_for(call.api, call.user, Some(namespace));
+    let (paths, resources): (Vec<PolicyRule>, Vec<PolicyRule>) =
+        rules.into_iter().partition(|rule| !rule.non_resource_urls.is_empty());
+    if call.user.node_name().is_some() {
+        error = "node authorizer does not support user rule resolution".to_owned();
     }
-    let mut status = json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": false });
-    if user.node_name().is_some() {
-        status["incomplete"] = json!(true);
-        status["evaluationError"] = json!("node authorizer does not support user rule resolution");
+    let mut status = json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": !error.is_empty() });
+    if !error.is_empty() {
+        status["evaluationError"] = json!(error);
     }
     status
 }

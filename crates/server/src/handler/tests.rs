@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     auth::{MASTERS, SERVICE_ACCOUNTS},
+    background::bootstrap::bootstrap,
     settings::Settings,
 };
 
@@ -45,8 +46,7 @@ impl Server {
     async fn new(settings: Settings) -> Self {
         let api = Api::new(Registry::builtin(), Arc::new(Memory::new()), settings);
         let server = Self(Arc::new(Handler::new(api, CancellationToken::new())));
-        let namespace = json!({"metadata": {"name": "default"}});
-        assert_eq!(server.send(&administrator(), Method::POST, "/api/v1/namespaces", &namespace).await.0, 201);
+        bootstrap(&server.0, "192.0.2.1:6443".parse().unwrap()).await.unwrap();
         server
     }
 

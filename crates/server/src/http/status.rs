@@ -138,13 +138,15 @@ impl ApiError {
     }
 
     /// Only those who may do everything may act as somebody else.
-    pub fn forbidden_impersonation(user: &str, wanted: &str) -> Box<Self> {
-        let message = format!(
-            "users {wanted:?} is forbidden: User {user:?} cannot impersonate resource \"users\" in API group \"\" at the \
-             cluster scope"
-        );
-        let mut error = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
-        error.details = Some(json!({ "name": wanted, "kind": "users" }));
+    /// `resource` with its group: `uids.authentication.k8s.io`.
+    pub fn forbidden_impersonation(resource: &str, name: &str, why: &str) -> Box<Self> {
+        let mut error =
+            Self::new(StatusCode::FORBIDDEN, "Forbidden", format!("{resource} {name:?} is forbidden: {why}"));
+        let (kind, group) = resource.split_once('.').unwrap_or((resource, ""));
+        error.details = Some(json!({ "name": name, "kind": kind }));
+        if let (Some(details), false) = (&mut error.details, group.is_empty()) {
+            details["group"] = json!(group);
+        }
         error
     }
 

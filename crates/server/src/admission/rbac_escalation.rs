@@ -1,0 +1,118 @@
+//! Nobody grants what they do not hold: writes of roles and bindings are limited to the writer's own rights.
+//!
+//! Upstream's checks of its RBAC storage, with their words. A role may contain what its writer may do, or anything if the
+//! writer has the verb `escalate` on it; a binding may refer to a role whose rules its writer holds, or to any if the
+//! writer has the verb `bind` on it. A ClusterRole that aggregates others may come to contain anything, so it takes all
+//! rights. Writes that change neither rules nor subjects are not looked at.
+
+use futures::{FutureExt, future::BoxFuture};
+use mainstay_api::descriptor::Descriptor;
+use serde_json::Value;
+
+use super::{Plugin, Request, TxnAdditions};
+use crate::{
+    authorize::{
+        self, Attributes, RequestTarget, ResourceAttributes,
+        rbac::{PolicyRule, RoleKey, missing, quoted_list},
+    },
+    http::status::{ApiError, ApiResult},
+    objects::metadata,
+};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+const MAY_CHANGE: [&str; 4] = ["rules", "aggregationRule", "roleRef", "subjects"];
+
+pub struct RbacEscalation;
+
+impl Plugin for RbacEscalation {
+    fn name(&self) -> &'static str {
+        "RbacEscalation"
+    }
+
+    fn handles(&self, d: &Descriptor) -> bool {
+        d.group == GROUP
+    }
+
+    fn create<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a mut Value,
+        _txn: &'a mut TxnAdditions,
+    ) -> BoxFuture<'a, ApiResult<()>> {
+        review(request, object).boxed()
+    }
+
+    fn update<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &'a mut Value,
+        old: &'a Value,
+        _txn: &'a mut TxnAdditions,
+    ) -> BoxFuture<'a, ApiResult<()>> {
+        async move {
+            let same = MAY_CHANGE.iter().all(|field| object[*field] == old[*field]);
+            if same { Ok(()) } else { review(request, object).await }
+        }
+        .boxed()
+    }
+}
+
+async fn review(request: &Request<'_>, object: &Value) -> ApiResult<()> {
+    if request.user.is_master() {
+        return Ok(());
+    }
+    let (d, namespace) = (&request.target.d, request.target.namespace.as_deref());
+    let name = metadata::string_field(object, "name").unwrap_or_default();
+    let refuse = |why: &str| ApiError::forbidden(d, name, why);
+    let role_ref = &object["roleRef"];
+    let granted = if role_ref.is_object() {
+        let in_cluster = role_ref["kind"] == "ClusterRole";
+        let role = RoleKey {
+            namespace: namespace.filter(|_| !in_cluster).map(str::to_owned),
+            name: role_ref["name"].as_str().unwrap_or_default().to_owned(),
+        };
+        let plural = if in_cluster { "clusterroles" } else { "roles" };
+        if may(request, "bind", plural, namespace, &role.name).await? {
+            return Ok(());
+        }
+        authorize::role_rules(request.api, &role).map_err(|_| ApiError::not_found_kind(GROUP, plural, &role.name))?
+    } else {
+        if may(request, "escalate", &d.plural, namespace, name).await? {
+            return Ok(());
+        }
+        let mut rules: Vec<PolicyRule> = serde_json::from_value(object["rules"].clone()).unwrap_or_default();
+        if object["aggregationRule"].is_object() {
+            rules.extend(PolicyRule::full_authority());
+        }
+        rules
+    };
+    let (held, unresolved) = authorize::rules_for(request.api, request.user, namespace);
+    let lacking = missing(&held, &granted);
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let mut lines: Vec<String> = lacking.iter().map(PolicyRule::to_string).collect();
+    lines.sort();
+    let (user, groups) = (&request.user.name, quoted_list(&request.user.groups));
+    let mut why = format!(
+        "user {user:?} (groups={groups}) is attempting to grant RBAC permissions not currently held:\n{}",
+        lines.join("\n")
+    );
+    if !unresolved.is_empty() {
+        why.push_str("; resolution errors: ");
+        why.push_str(&unresolved);
+    }
+    Err(refuse(&why))
+}
+
+async fn may(request: &Request<'_>, verb: &str, plural: &str, namespace: Option<&str>, name: &str) -> ApiResult<bool> {
+    let target = ResourceAttributes {
+        group: GROUP.into(),
+        resource: plural.into(),
+        namespace: namespace.map(Into::into),
+        name: Some(name.into()),
+        ..ResourceAttributes::default()
+    };
+    let asked = Attributes { verb, target: RequestTarget::Resource(target) };
+    Ok(authorize::decide(request.api, request.user, &asked).await?.is_ok())
+}

@@ -1,0 +1,70 @@
+//! Roles and bindings as `kubectl` uses them.
+
+use crate::{
+    harness::{Kubectl, Version, eventually},
+    tokens::as_bearer,
+};
+
+/// Waits until a question about rights has this answer: servers learn of roles and bindings a moment after they are written.
+fn until_may(k: &Kubectl, question: &str, answer: &str) {
+    let asked = format!("auth can-i {question}");
+    eventually(&format!("{asked}: {answer}"), || (k.run(&asked).stdout.trim() == answer).then_some(()));
+}
+
+#[test]
+fn a_service_account_may_what_its_roles_allow() {
+    let k = Kubectl::start(Version::V1_32);
+    k.ok("create namespace shop");
+    k.ok("create serviceaccount bot -n shop");
+    k.ok("create configmap settings -n shop --from-literal=a=b");
+    let bot = as_bearer(&k, &k.ok("create token bot -n shop"));
+    assert!(k.refused(&format!("{bot} get configmaps -n shop")).contains("cannot list resource \"configmaps\""));
+
+    k.ok("create role reader -n shop --verb=get,list --resource=configmaps");
+    k.ok("create rolebinding bot-reads -n shop --role=reader --serviceaccount=shop:bot");
+    until_may(&k, "list configmaps -n shop --as=system:serviceaccount:shop:bot", "yes");
+    assert!(k.ok(&format!("{bot} get configmap settings -n shop")).contains("settings"));
+    assert!(k.refused(&format!("{bot} delete configmap settings -n shop")).contains("cannot delete resource"));
+    assert!(k.refused(&format!("{bot} get configmaps -n default")).contains("in the namespace \"default\""));
+    let list = k.ok(&format!("{bot} auth can-i --list -n shop"));
+    assert!(list.lines().any(|line| line.starts_with("configmaps ") && line.ends_with("[get list]")), "{list}");
+
+    // The stock roles are sums of others, and show a namespace without its Secrets.
+    k.ok("create rolebinding bot-views -n shop --clusterrole=view --serviceaccount=shop:bot");
+    until_may(&k, "list deployments -n shop --as=system:serviceaccount:shop:bot", "yes");
+    until_may(&k, "get secrets -n shop --as=system:serviceaccount:shop:bot", "no");
+    k.ok("create clusterrole secrets-too --verb=get --resource=secrets");
+    k.ok("label clusterrole secrets-too rbac.authorization.k8s.io/aggregate-to-view=true");
+    until_may(&k, "get secrets -n shop --as=system:serviceaccount:shop:bot", "yes");
+
+    k.ok("delete rolebinding bot-reads bot-views -n shop");
+    until_may(&k, "list configmaps -n shop --as=system:serviceaccount:shop:bot", "no");
+}
+
+#[test]
+fn nobody_makes_himself_stronger() {
+    let k = Kubectl::start(Version::V1_32);
+    k.ok("create namespace shop");
+    // Ann administers a namespace.
+    k.ok("create rolebinding ann -n shop --clusterrole=admin --user=ann");
+    until_may(&k, "create roles -n shop --as=ann", "yes");
+    k.ok("create role deployer -n shop --verb=create --resource=deployments.apps --as=ann");
+    let nodes = k.refused("create role nodes -n shop --verb=delete --resource=nodes --as=ann");
+    assert!(nodes.contains("is attempting to grant RBAC permissions not currently held"), "{nodes}");
+    assert!(nodes.contains(r#"{APIGroups:[""], Resources:["nodes"], Verbs:["delete"]}"#), "{nodes}");
+    let admin = k.refused("create rolebinding x -n shop --clusterrole=cluster-admin --user=ann --as=ann");
+    assert!(admin.contains("not currently held"), "{admin}");
+    k.ok("create rolebinding bob -n shop --clusterrole=edit --user=bob --as=ann");
+    let cluster = k.refused("create clusterrolebinding x --clusterrole=view --user=ann --as=ann");
+    assert!(cluster.contains("cannot create resource \"clusterrolebindings\""), "{cluster}");
+    // Nor by being somebody else.
+    k.ok("create clusterrole act-as-bob --verb=impersonate --resource=users --resource-name=bob");
+    k.ok("create clusterrolebinding act-as-bob --clusterrole=act-as-bob --user=carl");
+    until_may(&k, "impersonate users/bob --as=carl", "yes");
+    until_may(&k, "impersonate users/admin --as=carl", "no");
+    // What is there already is brought to what a file says.
+    let roles = "{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: deployer, namespace: shop}, \
+                 rules: [{apiGroups: [apps], resources: [deployments], verbs: [create, get]}]}";
+    assert!(k.run_with("auth reconcile -f -", roles).ok().contains("reconciled"));
+    assert_eq!(k.value("role deployer -n shop", "{.rules[*].verbs[*]}"), "create get");
+}
