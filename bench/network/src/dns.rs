@@ -135,6 +135,7 @@ async fn start_ours(services: usize, stop: &CancellationToken) -> anyhow::Result
             hold: HOLD,
             through_user_space: false,
             publish_not_ready: false,
+            has_other_proxy: false,
             tags: Vec::new(),
         };
         let key = Key::new(&format!("namespace-{}", number % 100), &format!("service-{number}"));

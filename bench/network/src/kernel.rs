@@ -113,6 +113,7 @@ fn frontend(address: Ipv4Addr, port: u16) -> Frontend {
 fn pool(backends: impl IntoIterator<Item = SocketAddrV4>) -> BackendPool {
     BackendPool {
         backends: backends.into_iter().collect(),
+        terminating: Vec::new(),
         affinity: None,
         masquerade: false,
         through_user_space: false,

@@ -163,6 +163,7 @@ fn carry(backend: SocketAddrV4, threads: usize) -> anyhow::Result<()> {
     let frontend = Frontend { address: Some(Ipv4Addr::LOCALHOST), protocol: Protocol::Tcp, port: proxy.port() };
     let pool = BackendPool {
         backends: vec![backend],
+        terminating: Vec::new(),
         affinity: None,
         masquerade: false,
         through_user_space: true,

@@ -241,11 +241,12 @@ mod tests {
     fn the_kubeconfig_has_each_certificate_on_one_line() {
         let dir = tempfile::tempdir().unwrap();
         let pki = Pki::open(dir.path(), &names(&["localhost"])).unwrap();
+        let admin = pki.admin.read();
         let config = pki.kubeconfig("https://localhost:6443");
         for (field, text) in [
             ("certificate-authority-data", &pki.ca),
-            ("client-certificate-data", &pki.admin.certificate),
-            ("client-key-data", &pki.admin.key),
+            ("client-certificate-data", &admin.certificate),
+            ("client-key-data", &admin.key),
         ] {
             let line = format!("{field}: {}", BASE64_STANDARD.encode(text));
             assert!(config.lines().any(|written| written.trim() == line), "{field} in\n{config}");

@@ -11,7 +11,7 @@ use futures::{
 };
 use mainstay_api::{descriptor::Descriptor, registry::Registry};
 use mainstay_backoff::{Backoff, RetryState};
-use mainstay_store::{Entry, List, Notice, Revision, Store, StoreError};
+use mainstay_store::{Entry, List, WatchEvent, Revision, Store, StoreError};
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ pub struct RbacCache {
     policy: RwLock<Policy>,
 }
 
-type Changes = BoxStream<'static, (Kind, Arc<Descriptor>, Result<Notice, StoreError>)>;
+type Changes = BoxStream<'static, (Kind, Arc<Descriptor>, Result<WatchEvent, StoreError>)>;
 
 impl RbacCache {
     pub fn read<T>(&self, read: impl FnOnce(&Policy) -> T) -> T {
@@ -79,8 +79,8 @@ impl RbacCache {
         }
         retry.reset();
         let mut changes = stream::select_all(watches);
-        while let Some((kind, d, notice)) = changes.next().await {
-            let Notice::Changes(changes) = notice? else { continue };
+        while let Some((kind, d, event)) = changes.next().await {
+            let WatchEvent::Changes(changes) = event? else { continue };
             let mut policy = self.policy.write();
             for change in changes {
                 set(&mut policy, kind, &d, &change.key, change.current.as_ref());
@@ -105,8 +105,8 @@ async fn watch(store: &dyn Store, kind: Kind, d: Arc<Descriptor>, after: Revisio
     Ok(stream::unfold(watch, move |mut watch| {
         let d = d.clone();
         async move {
-            let notice = watch.next().await;
-            Some(((kind, d, notice), watch))
+            let event = watch.next().await;
+            Some(((kind, d, event), watch))
         }
     })
     .boxed())
