@@ -1,13 +1,13 @@
 //! Writes objects that this node alone owns: its Offer, its ServiceTable.
 
 use kube::{Api, api::PostParams};
-use mainstay_api::own::{Own, Said};
+use mainstay_api::node_object::{NodeObject, NodeObjectSpec};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Replaces the object, or creates it: the server may have lost what it does not store.
-pub async fn publish_own<S>(api: &Api<Own<S>>, object: &Own<S>) -> kube::Result<()>
+pub async fn publish_own<S>(api: &Api<NodeObject<S>>, object: &NodeObject<S>) -> kube::Result<()>
 where
-    S: Said + Clone + std::fmt::Debug + Default + Serialize + DeserializeOwned,
+    S: NodeObjectSpec + Clone + std::fmt::Debug + Default + Serialize + DeserializeOwned,
 {
     let params = PostParams::default();
     let name = object.metadata.name.as_deref().unwrap_or_default();

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_json_is_refused_in_the_apis_words() {
+    fn broken_json_is_refused_with_the_apis_messages() {
         for (text, message) in [
             ("", "unexpected end of JSON input"),
             ("{", "unexpected end of JSON input"),

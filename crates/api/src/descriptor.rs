@@ -85,7 +85,7 @@ pub struct SelectableField {
 
 impl SelectableField {
     /// The field of an object, as selectors compare it.
-    pub fn of<'a>(&self, object: &'a Value) -> Cow<'a, str> {
+    pub fn value_in<'a>(&self, object: &'a Value) -> Cow<'a, str> {
         let at = |path: &[&str]| {
             let value = path.iter().try_fold(object, |value, step| value.get(step))?;
             match value {
@@ -142,8 +142,8 @@ pub struct Descriptor {
     pub returns_deleted: bool,
     /// Whether dependents survive a delete that does not say what becomes of them.
     pub orphans_by_default: bool,
-    /// Whether objects are questions: posted, answered at once, and never stored.
-    pub answered: bool,
+    /// Whether objects are reviews: posted, answered at once, and never stored.
+    pub is_review: bool,
     pub selectable: &'static [SelectableField],
     /// The definition in the schema table: `io.k8s.api.core.v1.Pod`.
     pub schema: Text,

@@ -13,9 +13,11 @@
 //! | `settle` | `<time>` | how long a restarted pod may take to be ready before its place in the budget goes to another |
 //! | `reset` | `<time>` | after so long in good health the ladder begins anew |
 //!
-//! A time is a whole number and `s`, `m` or `h`.
+//! A time is a duration of whole seconds such as `90s`, `10m` or `1h30m`.
 
 use std::{fmt, time::Duration};
+
+use crate::duration::parse_duration;
 
 pub const ANNOTATION: &str = "mainstay.dev/heal";
 /// On a Lease that is a place of a set's restart budget: the uid of the set's controller.
@@ -135,15 +137,15 @@ impl Policy {
                 "budget"
             }
             "hold" => {
-                self.hold = time(value).ok_or_else(|| wrong("hold", TIME))?;
+                self.hold = parse_time(value).ok_or_else(|| wrong("hold", TIME))?;
                 "hold"
             }
             "settle" => {
-                self.settle = time(value).ok_or_else(|| wrong("settle", TIME))?;
+                self.settle = parse_time(value).ok_or_else(|| wrong("settle", TIME))?;
                 "settle"
             }
             "reset" => {
-                self.reset = time(value).ok_or_else(|| wrong("reset", TIME))?;
+                self.reset = parse_time(value).ok_or_else(|| wrong("reset", TIME))?;
                 "reset"
             }
             other => return Err(PolicyError::UnknownKey(other.to_owned())),
@@ -166,7 +168,7 @@ fn limit(value: &str) -> Option<Limit> {
         _ => {}
     }
     let (times, window) = value.split_once('/')?;
-    let (times, window) = (number(times)?, time(window)?);
+    let (times, window) = (number(times)?, parse_time(window)?);
     (!window.is_zero()).then_some(Limit::Within { times, window })
 }
 
@@ -178,15 +180,9 @@ fn budget(value: &str) -> Option<Budget> {
     }
 }
 
-fn time(value: &str) -> Option<Duration> {
-    let unit = match value.bytes().last()? {
-        b's' => 1,
-        b'm' => 60,
-        b'h' => 3600,
-        _ => return None,
-    };
-    let seconds = u64::from(number(&value[..value.len() - 1])?) * unit;
-    Some(Duration::from_secs(seconds)).filter(|time| *time <= LONGEST)
+/// Whole seconds, so that the policy is written as it was read.
+fn parse_time(value: &str) -> Option<Duration> {
+    parse_duration(value).filter(|time| *time <= LONGEST && time.subsec_nanos() == 0)
 }
 
 /// Digits and nothing else.
@@ -199,16 +195,16 @@ impl fmt::Display for Limit {
         match self {
             Self::Never => f.write_str("off"),
             Self::Unlimited => f.write_str("unlimited"),
-            Self::Within { times, window } => write!(f, "{times} in {}", Span(*window)),
+            Self::Within { times, window } => write!(f, "{times} in {}", DisplayDuration(*window)),
         }
     }
 }
 
 /// A time as people write it: `90s`, `10m`, `1h`.
 #[derive(Clone, Copy)]
-pub struct Span(pub Duration);
+pub struct DisplayDuration(pub Duration);
 
-impl fmt::Display for Span {
+impl fmt::Display for DisplayDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_secs() {
             0 => f.write_str("0s"),
@@ -232,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_always() {
+    fn missing_settings_have_their_defaults() {
         assert_eq!(Policy::parse(""), Ok(Policy::default()));
         assert_eq!(Policy::parse(" , "), Ok(Policy::default()));
         let moved = Policy::parse("move=off").unwrap();
@@ -240,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_can_be_said() {
+    fn every_setting_is_parsed() {
         let text = "restarts=3/5m, recreate=off,move=off , budget=50%, hold=0s, settle=90s, reset=1h";
         let minutes = |n: u64| Duration::from_secs(n * 60);
         assert_eq!(

@@ -3,21 +3,21 @@
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Round {
+pub enum Rounding {
     Up,
     Down,
 }
 
 /// How many of `total` it is. What cannot be read is none.
-pub fn of(share: &IntOrString, total: i64, round: Round) -> i64 {
+pub fn resolve(share: &IntOrString, total: i64, round: Rounding) -> i64 {
     match share {
         IntOrString::Int(number) => (*number).into(),
         IntOrString::String(text) => {
             let percent = text.strip_suffix('%').and_then(|digits| digits.parse::<i64>().ok()).unwrap_or(0);
             let parts = percent.saturating_mul(total);
             match round {
-                Round::Up => parts.saturating_add(99).div_euclid(100),
-                Round::Down => parts.div_euclid(100),
+                Rounding::Up => parts.saturating_add(99).div_euclid(100),
+                Rounding::Down => parts.div_euclid(100),
             }
         }
     }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_rounded_as_asked() {
+    fn percentages_are_rounded_up_or_down() {
         let percent = |text: &str| IntOrString::String(text.to_owned());
         for (share, total, up, down) in [
             (IntOrString::Int(3), 10, 3, 3),
@@ -38,7 +38,11 @@ mod tests {
             (percent("1%"), 0, 0, 0),
             (percent("x"), 7, 0, 0),
         ] {
-            assert_eq!((of(&share, total, Round::Up), of(&share, total, Round::Down)), (up, down), "{share:?}");
+            assert_eq!(
+                (resolve(&share, total, Rounding::Up), resolve(&share, total, Rounding::Down)),
+                (up, down),
+                "{share:?}"
+            );
         }
     }
 }

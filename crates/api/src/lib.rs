@@ -13,10 +13,10 @@
 //! * [`pod`], [`node`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
 //! * [`heal`]: how pods are healed, as their annotation says
 //! * [`references`]: which objects a pod refers to
-//! * [`own`]: what machines say of themselves: [`offer`], [`service_table`]
+//! * [`node_object`]: kinds in which nodes report about themselves: [`offer`], [`service_table`]
 //! * [`narrow`]: kinds of which only a few fields are read
 //! * [`service`]: what Services ask for in annotations of ours
-//! * [`share`]: so many, or a percentage
+//! * [`int_or_percent`]: a number, or a percentage of another
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod convert;
@@ -27,12 +27,13 @@ pub mod encode;
 pub mod field;
 pub mod groups;
 pub mod heal;
+pub mod int_or_percent;
 pub mod matching;
 pub mod narrow;
 pub mod node;
+pub mod node_object;
 pub mod offer;
 pub mod openapi;
-pub mod own;
 pub mod patch;
 pub mod pod;
 pub mod protobuf;
@@ -44,7 +45,6 @@ pub mod schema;
 pub mod selector;
 pub mod service;
 pub mod service_table;
-pub mod share;
 pub mod strategy;
 pub mod table;
 pub mod validation;

@@ -1,4 +1,4 @@
-//! Kinds read narrowly: types with the few fields that somebody looks at, asked for as the kind they are of.
+//! Partial types of kinds: a type with the few fields that its user reads, and the API path of the whole kind.
 
 use serde::{Deserialize, Deserializer};
 

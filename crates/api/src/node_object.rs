@@ -1,4 +1,4 @@
-//! Kinds of our own: what machines say of themselves, each under the name of its Node. They live in the server's memory.
+//! Kinds in which nodes report about themselves, each object under the name of its Node. They live in the server's memory.
 
 use std::{borrow::Cow, marker::PhantomData};
 
@@ -10,8 +10,8 @@ use k8s_openapi::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// What a kind adds to what all of them have.
-pub trait Said {
+/// The spec of such a kind, with its names and its documentation.
+pub trait NodeObjectSpec {
     const KIND: &'static str;
     const LIST_KIND: &'static str;
     const PLURAL: &'static str;
@@ -24,7 +24,7 @@ pub trait Said {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Own<S: Said> {
+pub struct NodeObject<S: NodeObjectSpec> {
     #[serde(default = "api_version::<S>")]
     pub api_version: String,
     #[serde(default = "kind::<S>")]
@@ -34,22 +34,22 @@ pub struct Own<S: Said> {
     pub spec: S,
 }
 
-fn api_version<S: Said>() -> String {
-    Own::<S>::API_VERSION.to_owned()
+fn api_version<S: NodeObjectSpec>() -> String {
+    NodeObject::<S>::API_VERSION.to_owned()
 }
 
-fn kind<S: Said>() -> String {
+fn kind<S: NodeObjectSpec>() -> String {
     S::KIND.to_owned()
 }
 
-impl<S: Said> Own<S> {
+impl<S: NodeObjectSpec> NodeObject<S> {
     pub fn new(node: &str, spec: S) -> Self {
         let metadata = ObjectMeta { name: Some(node.to_owned()), ..ObjectMeta::default() };
         Self { api_version: api_version::<S>(), kind: kind::<S>(), metadata, spec }
     }
 }
 
-impl<S: Said> Resource for Own<S> {
+impl<S: NodeObjectSpec> Resource for NodeObject<S> {
     const API_VERSION: &'static str = "mainstay.dev/v1";
     const GROUP: &'static str = "mainstay.dev";
     const KIND: &'static str = S::KIND;
@@ -58,11 +58,11 @@ impl<S: Said> Resource for Own<S> {
     type Scope = ClusterResourceScope;
 }
 
-impl<S: Said> ListableResource for Own<S> {
+impl<S: NodeObjectSpec> ListableResource for NodeObject<S> {
     const LIST_KIND: &'static str = S::LIST_KIND;
 }
 
-impl<S: Said> Metadata for Own<S> {
+impl<S: NodeObjectSpec> Metadata for NodeObject<S> {
     type Ty = ObjectMeta;
 
     fn metadata(&self) -> &ObjectMeta {
@@ -74,7 +74,7 @@ impl<S: Said> Metadata for Own<S> {
     }
 }
 
-impl<S: Said> JsonSchema for Own<S> {
+impl<S: NodeObjectSpec> JsonSchema for NodeObject<S> {
     fn schema_name() -> Cow<'static, str> {
         format!("dev.mainstay.v1.{}", S::KIND).into()
     }
@@ -105,7 +105,7 @@ fn described(mut schema: Schema, words: &str) -> Schema {
 /// The definition of a spec.
 struct SpecOf<S>(PhantomData<S>);
 
-impl<S: Said> JsonSchema for SpecOf<S> {
+impl<S: NodeObjectSpec> JsonSchema for SpecOf<S> {
     fn schema_name() -> Cow<'static, str> {
         format!("dev.mainstay.v1.{}Spec", S::KIND).into()
     }

@@ -1,4 +1,4 @@
-//! Offers: what a machine can take right now, in its own words.
+//! The kind Offer: what a node can still take.
 //!
 //! An agent publishes one per machine, named like its Node, and renews it before its time is over and
 //! whenever it changes. Who places pods believes an offer for its time to live
@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Mi
 pub use ports::{PortRangeError, PortRanges};
 use serde::{Deserialize, Serialize};
 
-use crate::own::{Own, Said};
+use crate::node_object::{NodeObject, NodeObjectSpec};
 
 /// The former name of [`PortRanges`], for parts that still use it.
 pub type Ports = PortRanges;
@@ -23,7 +23,7 @@ pub const AUTOMATIC_PORTS: &str = "31000-32000";
 /// The ports a pod may ask for by number, unless the machine says otherwise.
 pub const EXPLICIT_PORTS: &str = "1-65535";
 
-pub type Offer = Own<OfferSpec>;
+pub type Offer = NodeObject<OfferSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -43,7 +43,7 @@ pub struct OfferSpec {
     pub seen: String,
 }
 
-impl Said for OfferSpec {
+impl NodeObjectSpec for OfferSpec {
     const KIND: &'static str = "Offer";
     const LIST_KIND: &'static str = "OfferList";
     const PLURAL: &'static str = "offers";

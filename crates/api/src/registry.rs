@@ -38,7 +38,7 @@ impl Registry {
 
     /// Each resource that is stored at all once, under the version it is stored as.
     pub fn stored(&self) -> impl Iterator<Item = &Arc<Descriptor>> {
-        self.iter().filter(|d| d.stored_as.is_none() && !d.answered)
+        self.iter().filter(|d| d.stored_as.is_none() && !d.is_review)
     }
 
     pub fn has_group_version(&self, group: &str, version: &str) -> bool {

@@ -1,15 +1,14 @@
-//! Service tables: how far a machine has come in sending where Services now end.
+//! The kind ServiceTable: which version of all EndpointSlices the packet rules of a node are at.
 //!
-//! The agent of a machine writes one, named like its Node, at its start and whenever a change that took a ready
-//! endpoint away has come into force there. From all of them together follows that nobody sends to a pod any
-//! longer, and that it may be stopped; and that nobody routes to the addresses of a machine that is gone, and
-//! that they may be given to another.
+//! The agent of a node writes one, named like its Node, at its start and whenever a change that removed a ready endpoint
+//! is in force there. Once all of them are past that change, no node sends to the pod any longer and it may be stopped;
+//! and no node routes to the pod range of a node that is gone, and another may get it.
 
 use serde::{Deserialize, Serialize};
 
-use crate::own::{Own, Said};
+use crate::node_object::{NodeObject, NodeObjectSpec};
 
-pub type ServiceTable = Own<ServiceTableSpec>;
+pub type ServiceTable = NodeObject<ServiceTableSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -20,7 +19,7 @@ pub struct ServiceTableSpec {
     pub nodes: String,
 }
 
-impl Said for ServiceTableSpec {
+impl NodeObjectSpec for ServiceTableSpec {
     const KIND: &'static str = "ServiceTable";
     const LIST_KIND: &'static str = "ServiceTableList";
     const PLURAL: &'static str = "servicetables";

@@ -1,4 +1,4 @@
-//! How one kind's objects are completed and judged on their way into the store.
+//! Defaulting and validation of the objects of one kind, as the generic verbs call them.
 //!
 //! The server works on JSON values; rules are written on the typed kinds. [`Typed`] joins the
 //! two: it decodes once, lets the [`Rules`] default and validate, and encodes the result.

@@ -16,19 +16,19 @@ use crate::{
     cluster_settings::ClusterSettings,
     exit::Exit,
     log,
-    machine::{self, Machine},
-    process::Claim,
-    run::until_told,
+    machine::{self, LocalAgent},
+    process::DataDirLock,
+    run::run_until_signal,
 };
 
 /// How soon a server that could not be reached is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 pub fn run(options: &AgentOptions) -> Result<(), Exit> {
     let data_dir = options.data.path();
-    until_told(&options.common, log::STOCK, async |stop| {
-        let _claim = Claim::take(&data_dir)?;
-        let missing = machine::what_is_missing(&options.machine, &data_dir);
+    run_until_signal(&options.common, log::STOCK, async |stop| {
+        let _lock = DataDirLock::acquire(&data_dir)?;
+        let missing = machine::missing_requirements(&options.machine, &data_dir);
         if !missing.is_empty() {
             return Err(Exit::Refused(anyhow!("this machine cannot run pods:\n  - {}", missing.join("\n  - "))));
         }
@@ -36,7 +36,7 @@ pub fn run(options: &AgentOptions) -> Result<(), Exit> {
         match &options.server[..] {
             [] if options.machine.static_pods.is_some() => {
                 let cluster = ClusterSettings::from_options(&options.common)?;
-                run_announced(Machine::alone(&options.machine, settings, cluster).await?, stop).await;
+                run_announced(LocalAgent::alone(&options.machine, settings, cluster).await?, stop).await;
                 Ok(())
             }
             [] => Err(Exit::Refused(anyhow!(
@@ -74,7 +74,8 @@ async fn serve(
         stop.clone(),
     );
     let renewing = tokio::spawn(renewal);
-    run_announced(Machine::build(&options.machine, settings, cluster, (client, servers), identity).await?, stop).await;
+    run_announced(LocalAgent::build(&options.machine, settings, cluster, (client, servers), identity).await?, stop)
+        .await;
     let _ = renewing.await;
     Ok(())
 }
@@ -82,22 +83,22 @@ async fn serve(
 /// Waits for a server that is not there yet; gives up only when waiting cannot help.
 async fn joined(servers: &Servers, token: Option<&Token>, settings: &Settings) -> Result<Identity, Exit> {
     let directory = settings.directory.join("identity");
-    let mut said = false;
+    let mut warned = false;
     loop {
         match join::join(servers, token, &settings.node_name, &settings.addresses, &directory).await {
             Ok(identity) => return Ok(identity),
             Err(error) if error.may_pass() => {
-                if !std::mem::replace(&mut said, true) {
+                if !std::mem::replace(&mut warned, true) {
                     tracing::warn!(error = mainstay_errors::error_chain(&error), %servers, "cannot join yet; will try again");
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
             Err(error) => return Err(Exit::Refused(anyhow!(error))),
         }
     }
 }
 
-async fn run_announced(machine: Machine, stop: CancellationToken) {
+async fn run_announced(machine: LocalAgent, stop: CancellationToken) {
     println!("Mainstay {} runs pods here: {}.", env!("CARGO_PKG_VERSION"), machine.describe());
     machine.run(stop).await;
 }

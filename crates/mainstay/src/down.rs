@@ -18,7 +18,7 @@ use crate::{
     cli::{DownOptions, RuntimeChoice, StopOptions, is_root},
     exit::Exit,
     leftovers, machine,
-    process::{self, Claim},
+    process::{self, DataDirLock},
 };
 
 pub fn stop(options: &StopOptions) -> Result<(), Exit> {
@@ -41,7 +41,7 @@ pub fn down(options: &DownOptions) -> Result<(), Exit> {
     if stop_for_good(&data_dir, &instance, patience)? {
         println!("Stopped.");
     }
-    let claim = data_dir.exists().then(|| Claim::take(&data_dir)).transpose()?;
+    let lock = data_dir.exists().then(|| DataDirLock::acquire(&data_dir)).transpose()?;
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let recorded = recorded_engine(&data_dir, &instance)?;
@@ -56,15 +56,15 @@ pub fn down(options: &DownOptions) -> Result<(), Exit> {
             (None, swept) => swept,
         })
     })?;
-    if let Some(claim) = claim {
-        claim.release();
+    if let Some(lock) = lock {
+        lock.release();
     }
     let Some(Ended { pods, containers }) = ended else {
         println!("No pods have run with --data-dir {}.", data_dir.display());
         return Ok(());
     };
     println!("Ended {pods} pods with {containers} running containers. Nothing of them is left on this machine.");
-    let logs = machine::places(&data_dir).log_directory;
+    let logs = machine::directory_settings(&data_dir).log_directory;
     if fs::read_dir(&logs).is_ok_and(|mut files| files.next().is_some()) {
         println!("Log files stay in {}.", logs.display());
     }
@@ -101,7 +101,7 @@ fn recorded_engine(data_dir: &Path, instance: &Instance) -> Result<Option<Engine
 }
 
 async fn end_pods(data_dir: &Path, engine: &Engine, grace: Option<Duration>) -> anyhow::Result<Ended> {
-    let settings = machine::places(data_dir);
+    let settings = machine::directory_settings(data_dir);
     let (runtime, bridge) = start_engine(&settings, engine, machine::any_range()?).await?;
     Ok(teardown(&*runtime, bridge.as_deref(), &settings, grace).await?)
 }

@@ -11,7 +11,7 @@ const FLAG: &str = "--token";
 const VARIABLE: &str = "MAINSTAY_TOKEN";
 
 /// Returns if there is nothing to hide, or if the program cannot be run again: then it goes on as it is.
-pub fn hide() {
+pub fn hide_token_argument() {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let (Some((rest, token)), Ok(program)) = (without_token(&arguments), std::env::current_exe()) else { return };
     let Some((name, rest)) = rest.split_first() else { return };
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_taken_off_in_both_ways_to_write_it() {
+    fn a_token_is_removed_in_both_notations() {
         let expected = Some(("mainstay agent --server s --max-pods 3".to_owned(), "a.b.c".to_owned()));
         assert_eq!(hidden("mainstay agent --server s --token a.b.c --max-pods 3"), expected);
         assert_eq!(hidden("mainstay agent --server s --token=a.b.c --max-pods 3"), expected);

@@ -1,4 +1,4 @@
-//! Work that only one of several servers on a store does at a time.
+//! Runs a task on one of several servers at a time: the one that holds a Lease.
 
 use std::future::Future;
 
@@ -6,18 +6,18 @@ use kube::Client;
 use mainstay_leader::{LeaderElectionConfig, run_while_leading};
 use tokio_util::sync::CancellationToken;
 
-/// Does `work` until asked to stop, while this server holds `lease`. `rival` is the name by which it is known to the
-/// others; without one it has the store to itself.
-pub async fn one_at_a_time<F>(
+/// Runs `work` until asked to stop, while this server holds `lease` under the name `identity`; without an identity no
+/// other server shares the store, and `work` runs at once.
+pub async fn run_leader_gated<F>(
     client: Client,
     lease: &str,
-    rival: Option<String>,
+    identity: Option<String>,
     stop: CancellationToken,
     mut work: impl FnMut(CancellationToken) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    match rival {
+    match identity {
         None => work(stop).await,
         Some(own) => run_while_leading(client, LeaderElectionConfig::new(lease, own), stop, work).await,
     }

@@ -46,11 +46,11 @@ const CAPABILITIES: [(&str, u32); 6] = [
     ("CAP_KILL", 5),
 ];
 
-pub struct Machine {
+pub struct LocalAgent {
     agent: Agent,
 }
 
-impl Machine {
+impl LocalAgent {
     /// With a client of the API, and whom it calls.
     pub async fn build(
         options: &MachineOptions,
@@ -163,24 +163,24 @@ fn remember_engine(settings: &Settings, engine: &Engine) -> Result<(), Exit> {
 }
 
 /// Everything that keeps this machine from running pods, each with what to do about it; empty if nothing does.
-pub fn what_is_missing(options: &MachineOptions, data_dir: &Path) -> Vec<String> {
+pub fn missing_requirements(options: &MachineOptions, data_dir: &Path) -> Vec<String> {
     let mut missing = Vec::new();
     if !is_root() {
         missing.push("root: namespaces, mounts and cgroups of containers take it; run it with sudo".to_owned());
         return missing;
     }
-    let held = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let held = held.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
-    let held = held.and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(u64::MAX);
+    let effective = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = effective.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(u64::MAX);
     for (name, bit) in CAPABILITIES {
-        if held & (1 << bit) == 0 {
+        if effective & (1 << bit) == 0 {
             missing.push(format!("the capability {name}, which this process does not have"));
         }
     }
     match &options.runtime {
         RuntimeChoice::Builtin => {
             missing.extend(cgroup::what_is_missing());
-            let images = places(data_dir).runtime_directory.join("images");
+            let images = directory_settings(data_dir).runtime_directory.join("images");
             if let Some(why) = what_overlay_lacks(&images) {
                 missing.push(format!("overlayfs: {why} (is the kernel's module there? modprobe overlay)"));
             }
@@ -258,12 +258,12 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             reset_after: options.restart_backoff_reset,
         },
         heartbeat: options.heartbeat.max(MIN_HEARTBEAT),
-        ..places(data_dir)
+        ..directory_settings(data_dir)
     })
 }
 
 /// Where everything lies below a data directory, and otherwise nothing.
-pub fn places(data_dir: &Path) -> Settings {
+pub fn directory_settings(data_dir: &Path) -> Settings {
     Settings {
         node_name: String::new(),
         addresses: vec![],

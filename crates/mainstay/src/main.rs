@@ -12,12 +12,12 @@ mod down;
 mod exit;
 mod hide_token;
 mod image;
+mod leader_gated;
 mod leftovers;
 mod log;
 mod machine;
 mod process;
 mod restore;
-mod rivals;
 mod run;
 mod scheduler;
 mod server;
@@ -44,7 +44,7 @@ fn main() -> std::process::ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "shim") {
         return mainstay_runtime::builtin::shim::main(std::env::args_os().skip(2));
     }
-    hide_token::hide();
+    hide_token::hide_token_argument();
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(exit) => return exit.report(),

@@ -1,4 +1,4 @@
-//! One process per data directory, and how others find it.
+//! One process per data directory: a lock on `mainstay.pid`, and how other commands find who holds it.
 //!
 //! The lock on `mainstay.pid` says who runs. It stays with the process when the file is removed, and the kernel still shows it: so a
 //! process whose data directory is gone is found too, and none is started beside it.
@@ -28,7 +28,7 @@ const INHERITED: Duration = Duration::from_secs(5);
 const MOST_LINKS: usize = 40;
 
 /// Held as long as the process runs; the kernel gives it back whatever happens.
-pub struct Claim {
+pub struct DataDirLock {
     _lock: File,
     path: PathBuf,
 }
@@ -57,14 +57,14 @@ fn open(path: &Path) -> std::io::Result<File> {
     open_private(path)
 }
 
-impl Claim {
+impl DataDirLock {
     /// Comes before anything else: what fails here has opened, bound and written nothing. Afterwards the directory is ours, and
     /// closed to other users.
-    pub fn take(data_dir: &Path) -> Result<Self, Exit> {
+    pub fn acquire(data_dir: &Path) -> Result<Self, Exit> {
         let mut restricted = data_dir::create(data_dir)
             .with_context(|| format!("create --data-dir {}, closed to other users", data_dir.display()))?;
-        let claimed = Self::lock(data_dir);
-        if claimed.is_ok() {
+        let locked = Self::lock(data_dir);
+        if locked.is_ok() {
             match data_dir::restrict_data(data_dir) {
                 Ok(more) => restricted.extend(more),
                 Err(error) => {
@@ -73,7 +73,7 @@ impl Claim {
             }
         }
         data_dir::warn(&restricted);
-        claimed
+        locked
     }
 
     fn lock(data_dir: &Path) -> Result<Self, Exit> {
@@ -205,42 +205,42 @@ mod tests {
     fn a_shorter_process_id_replaces_a_longer_one() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(path(dir.path()), "1234567890123\n").unwrap();
-        let _claim = Claim::take(dir.path());
+        let _lock = DataDirLock::acquire(dir.path());
         assert_eq!(fs::read_to_string(path(dir.path())).unwrap(), format!("{}\n", std::process::id()));
     }
 
     #[test]
-    fn a_directory_is_claimed_once_and_found_free_afterwards() {
+    fn a_directory_is_locked_once_and_found_free_afterwards() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!stop(dir.path(), Duration::ZERO).is_ok_and(|ran| ran));
-        let claim = Claim::take(dir.path());
-        assert!(claim.is_ok());
-        let Err(Exit::Refused(error)) = Claim::take(dir.path()) else { panic!("claimed twice") };
+        let lock = DataDirLock::acquire(dir.path());
+        assert!(lock.is_ok());
+        let Err(Exit::Refused(error)) = DataDirLock::acquire(dir.path()) else { panic!("locked twice") };
         assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
-        drop(claim);
+        drop(lock);
         assert!(!stop(dir.path(), Duration::ZERO).is_ok_and(|ran| ran));
-        assert!(Claim::take(dir.path()).is_ok());
+        assert!(DataDirLock::acquire(dir.path()).is_ok());
     }
 
     #[test]
-    fn a_directory_whose_lock_file_was_removed_is_still_claimed() {
+    fn a_directory_whose_lock_file_was_removed_is_still_locked() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = dir.path().join("data");
-        let Ok(claim) = Claim::take(&data_dir) else { panic!("not claimed") };
+        let Ok(lock) = DataDirLock::acquire(&data_dir) else { panic!("not locked") };
         fs::remove_dir_all(&data_dir).unwrap();
-        let Err(Exit::Refused(error)) = Claim::take(&data_dir) else { panic!("claimed twice") };
+        let Err(Exit::Refused(error)) = DataDirLock::acquire(&data_dir) else { panic!("locked twice") };
         assert!(error.to_string().contains("its files were removed"), "{error}");
         assert!(find_running(&data_dir).is_ok_and(|found| found.is_some()));
-        drop(claim);
+        drop(lock);
         assert!(find_running(&data_dir).is_ok_and(|found| found.is_none()));
     }
 
     #[test]
     fn a_released_directory_has_no_lock_file() {
         let dir = tempfile::tempdir().unwrap();
-        let Ok(claim) = Claim::take(dir.path()) else { panic!("not claimed") };
-        claim.release();
+        let Ok(lock) = DataDirLock::acquire(dir.path()) else { panic!("not locked") };
+        lock.release();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        assert!(Claim::take(dir.path()).is_ok());
+        assert!(DataDirLock::acquire(dir.path()).is_ok());
     }
 }

@@ -6,11 +6,11 @@ use mainstay_store::embedded::{self, Existing, RestoreError};
 use crate::{
     cli::RestoreOptions,
     exit::Exit,
-    store_dir::{self, Linked},
+    store_dir::{self, LinkedStore},
 };
 
 pub fn run(options: &RestoreOptions) -> Result<(), Exit> {
-    let place = store_dir::prepare(&options.data.path(), options.place.store_dir.as_deref(), Linked::MayBeEmpty)?;
+    let place = store_dir::prepare(&options.data.path(), options.place.store_dir.as_deref(), LinkedStore::Optional)?;
     let dir = &place.directory;
     let existing = if options.force { Existing::Replace } else { Existing::Refuse };
     match embedded::restore(&options.file, dir, existing) {

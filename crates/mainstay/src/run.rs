@@ -8,30 +8,31 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{cli::CommonOptions, exit::Exit, log};
 
-/// Starts logging, of `unasked` if nothing else is asked for, and the runtime, and runs `work` with a token that a signal cancels.
-pub fn until_told<F>(
+/// Starts logging (with `default_filter` unless the options name one) and the runtime, and runs `work` with a token that
+/// SIGTERM and SIGINT cancel.
+pub fn run_until_signal<F>(
     options: &CommonOptions,
-    unasked: &str,
+    default_filter: &str,
     work: impl FnOnce(CancellationToken) -> F,
 ) -> Result<(), Exit>
 where
     F: Future<Output = Result<(), Exit>>,
 {
-    log::start(options.log.as_deref().unwrap_or(unasked), options.log_format).map_err(Exit::Refused)?;
+    log::start(options.log.as_deref().unwrap_or(default_filter), options.log_format).map_err(Exit::Refused)?;
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-        let told = stop.clone();
+        let cancel = stop.clone();
         tokio::spawn(async move {
-            let why = tokio::select! {
+            let signal = tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
                 _ = interrupt.recv() => "SIGINT",
             };
-            tracing::info!(why, "stopping");
-            told.cancel();
+            tracing::info!(signal, "stopping");
+            cancel.cancel();
         });
         work(stop).await?;
         tracing::info!("stopped");

@@ -1,4 +1,4 @@
-//! The scheduler of a server: where it is reached, and whether it is this one's turn to run it.
+//! The scheduler of a server: its metrics and debug pages, and running it while this server holds the Lease.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use mainstay_scheduler::{DebugReply, Handle, Metrics, Settings, metrics::Registr
 use mainstay_server::debug::{Debug, DebugResponse};
 use tokio_util::sync::CancellationToken;
 
-use crate::rivals;
+use crate::leader_gated;
 
 /// The lease that the server holds whose scheduler runs.
 const LEASE: &str = "mainstay-scheduler";
@@ -42,13 +42,13 @@ impl Scheduler {
         })
     }
 
-    /// Places pods until asked to stop, whenever it is this server's turn.
-    pub async fn run(self, client: Client, rival: Option<String>, stop: CancellationToken) {
+    /// Schedules pods until asked to stop, while this server holds the Lease.
+    pub async fn run(self, client: Client, identity: Option<String>, stop: CancellationToken) {
         let Self { settings, metrics, handle } = self;
         let place = {
             let client = client.clone();
             move |stop| mainstay_scheduler::run(client.clone(), settings, metrics.clone(), handle.clone(), stop)
         };
-        rivals::one_at_a_time(client, LEASE, rival, stop, place).await;
+        leader_gated::run_leader_gated(client, LEASE, identity, stop, place).await;
     }
 }

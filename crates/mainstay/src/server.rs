@@ -31,10 +31,10 @@ use crate::{
     cluster_settings::ClusterSettings,
     controller_ports::{ServerAuthority, StoreSweeper},
     exit::Exit,
-    rivals,
+    leader_gated,
     scheduler::Scheduler,
     store_dir,
-    stores::{self, Opened},
+    stores::{self, OpenStore},
 };
 
 /// How long requests under way may take to end once the server stops.
@@ -53,7 +53,7 @@ pub struct Server {
     /// Of the agent in this process, if there is one.
     pub local_node: Option<NodeCertificates>,
     advertised: SocketAddr,
-    opened: Opened,
+    opened: OpenStore,
     handler: Arc<Handler>,
     controllers: mainstay_controllers::Settings,
     controller_metrics: ControllerMetrics,
@@ -81,14 +81,15 @@ impl Server {
         let advertised = options.advertise.unwrap_or_else(|| reachable(listen.ip()));
         let service_address = std::net::Ipv4Addr::from(u32::from(settings.service_range.0) + 1);
         // Servers that share an etcd find each other by what they advertise: that must be for everybody.
-        let alone = listen.ip().is_loopback() && options.advertise.is_none() && matches!(opened, Opened::Embedded(_));
+        let alone =
+            listen.ip().is_loopback() && options.advertise.is_none() && matches!(opened, OpenStore::Embedded(_));
         let pods_at = pods_at.filter(|_| alone);
         let mut names = options.tls_san.clone();
         names.push(advertised.to_string());
         names.push(format!("kubernetes.default.svc.{}", cluster.cluster_domain));
         names.extend(pods_at.map(|address| address.to_string()));
         let names = serve::names(listen, &names, service_address);
-        if let Opened::Etcd(store) = &opened {
+        if let OpenStore::Etcd(store) = &opened {
             pki::share(&**store, &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
         }
         let pki = Arc::new(Pki::open(&data_dir.join("pki"), &names).map_err(|e| Exit::Refused(anyhow!(e)))?);
@@ -171,8 +172,8 @@ impl Server {
     /// Where objects are kept, for people.
     pub fn store(&self) -> String {
         match &self.opened {
-            Opened::Embedded(_) => format!("{} (embedded)", self.store_dir.display()),
-            Opened::Etcd(_) => "etcd".to_owned(),
+            OpenStore::Embedded(_) => format!("{} (embedded)", self.store_dir.display()),
+            OpenStore::Etcd(_) => "etcd".to_owned(),
         }
     }
 
@@ -200,16 +201,22 @@ impl Server {
         work.spawn(bootstrap::keep(self.handler.clone(), self.advertised, self.stop_working.clone()));
         let renewer = CertificateRenewer::new(self.pki.clone(), self.kubeconfig, self.url, self.local_node);
         work.spawn(renewer.run(self.stop_working.clone()));
-        let rival = matches!(self.opened, Opened::Etcd(_)).then(|| self.advertised.to_string());
+        let identity = matches!(self.opened, OpenStore::Etcd(_)).then(|| self.advertised.to_string());
         let client = client::internal(self.handler.clone(), "controllers");
         let control = {
             let (client, settings, metrics) = (client.clone(), self.controllers, self.controller_metrics);
             move |stop| run_with_metrics(client.clone(), settings.clone(), metrics.clone(), stop)
         };
         let stop_working = self.stop_working.clone();
-        work.spawn(rivals::one_at_a_time(client, CONTROLLERS_LEASE, rival.clone(), stop_working.clone(), control));
+        work.spawn(leader_gated::run_leader_gated(
+            client,
+            CONTROLLERS_LEASE,
+            identity.clone(),
+            stop_working.clone(),
+            control,
+        ));
         let client = client::internal(self.handler.clone(), "scheduler");
-        work.spawn(self.scheduler.run(client, rival, stop_working));
+        work.spawn(self.scheduler.run(client, identity, stop_working));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
         let for_pods = self
             .pod_listener

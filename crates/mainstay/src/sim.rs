@@ -22,17 +22,17 @@ use crate::{
     cli::{CommonOptions, ServerOptions, SimOptions},
     exit::Exit,
     log,
-    run::until_told,
+    run::run_until_signal,
     server::Server,
 };
 
-/// RunningFleet that fall silent do so within this time.
+/// Nodes that fall silent do so within this time.
 const SILENCE: Duration = Duration::from_secs(10);
 
 pub fn run(options: &SimOptions) -> Result<(), Exit> {
     let directory = Directory::make(options.dir.clone())?;
     let server = stock_server(options, &directory)?;
-    until_told(&server.common, log::STOCK, async |stop| {
+    run_until_signal(&server.common, log::STOCK, async |stop| {
         let server = Server::build(&server, None).await?;
         let cluster = cluster(&server, options).await?;
         let ended = CancellationToken::new();
@@ -55,9 +55,9 @@ async fn measure(cluster: &ClusterUnderTest, options: &SimOptions, stop: Cancell
             println!("{figure}");
         }
     };
-    let told = stop.clone();
+    let asked_to_stop = stop.clone();
     let figures = match scenario::run(cluster, &plan, Progress::for_stderr(), stop, print_figure).await {
-        Err(_) if told.is_cancelled() => return Ok(()), // asked to, by Ctrl-C
+        Err(_) if asked_to_stop.is_cancelled() => return Ok(()), // asked to, by Ctrl-C
         figures => figures?,
     };
     if options.json {
@@ -97,7 +97,7 @@ fn plan(options: &SimOptions) -> Plan {
     }
 }
 
-/// RunningFleet need no socket; those who create pods come over TLS, as anybody would.
+/// Nodes need no socket; those who create pods come over TLS, as anybody would.
 async fn cluster(server: &Server, options: &SimOptions) -> Result<ClusterUnderTest, Exit> {
     let config = Kubeconfig::read_from(&server.kubeconfig).context("read the kubeconfig just written")?;
     let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;

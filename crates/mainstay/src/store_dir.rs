@@ -20,18 +20,18 @@ const DATABASE: &str = "store.db";
 
 /// A store's directory that may be used, and the link that is still to be made.
 #[derive(Debug, PartialEq, Eq)]
-pub struct StorePlace {
+pub struct StoreLocation {
     pub directory: PathBuf,
     link: Option<PathBuf>,
 }
 
 /// Whether the directory may lack a store that the data directory links to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Linked {
+pub enum LinkedStore {
     /// Somebody starts: it has to be there.
-    HoldsStore,
+    Required,
     /// It is about to be restored.
-    MayBeEmpty,
+    Optional,
 }
 
 /// Without looking: for reading what is there.
@@ -40,14 +40,14 @@ pub fn locate(data_dir: &Path, named: Option<&Path>) -> PathBuf {
 }
 
 /// The directory to open, private and not at odds with where the data directory had its store before.
-pub fn prepare(data_dir: &Path, named: Option<&Path>, linked: Linked) -> Result<StorePlace, Exit> {
+pub fn prepare(data_dir: &Path, named: Option<&Path>, linked: LinkedStore) -> Result<StoreLocation, Exit> {
     let place = plan(data_dir, named, linked)?;
     let shown = place.directory.display().to_string();
     create_private_dir(&place.directory).with_context(|| format!("create the store's directory {shown}"))?;
     Ok(place)
 }
 
-impl StorePlace {
+impl StoreLocation {
     /// Makes later commands find the store. For once it is there.
     pub fn remember(&self) -> Result<(), Exit> {
         let Some(link) = &self.link else { return Ok(()) };
@@ -57,10 +57,11 @@ impl StorePlace {
     }
 }
 
-fn plan(data_dir: &Path, named: Option<&Path>, linked: Linked) -> Result<StorePlace, Exit> {
+fn plan(data_dir: &Path, named: Option<&Path>, linked: LinkedStore) -> Result<StoreLocation, Exit> {
     let usual = data_dir.join("store");
     let target = fs::read_link(&usual).ok();
-    if let Some(target) = target.as_ref().filter(|_| linked == Linked::HoldsStore && !usual.join(DATABASE).exists()) {
+    if let Some(target) = target.as_ref().filter(|_| linked == LinkedStore::Required && !usual.join(DATABASE).exists())
+    {
         return Err(Exit::Refused(anyhow!(
             "the store of --data-dir {} is at {}, which holds none: mount its file system, restore a backup, or remove the link {}",
             data_dir.display(),
@@ -68,12 +69,12 @@ fn plan(data_dir: &Path, named: Option<&Path>, linked: Linked) -> Result<StorePl
             usual.display()
         )));
     }
-    let Some(named) = named else { return Ok(StorePlace { directory: usual, link: None }) };
+    let Some(named) = named else { return Ok(StoreLocation { directory: usual, link: None }) };
     let directory = std::path::absolute(named).with_context(|| format!("--store-dir {}", named.display()))?;
     let same =
         |other: &Path| matches!((fs::canonicalize(&directory), fs::canonicalize(other)), (Ok(a), Ok(b)) if a == b);
     if same(&usual) || target.as_ref() == Some(&directory) {
-        return Ok(StorePlace { directory, link: None });
+        return Ok(StoreLocation { directory, link: None });
     }
     match fs::symlink_metadata(&usual) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -88,7 +89,7 @@ fn plan(data_dir: &Path, named: Option<&Path>, linked: Linked) -> Result<StorePl
             )));
         }
     }
-    Ok(StorePlace { directory, link: Some(usual) })
+    Ok(StoreLocation { directory, link: Some(usual) })
 }
 
 #[cfg(test)]
@@ -97,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    fn refusal(result: Result<StorePlace, Exit>) -> String {
+    fn refusal(result: Result<StoreLocation, Exit>) -> String {
         match result {
             Err(Exit::Refused(error)) => error.to_string(),
             Err(_) => panic!("not refused but failed"),
@@ -105,8 +106,8 @@ mod tests {
         }
     }
 
-    fn prepared(data: &Path, named: Option<&Path>) -> StorePlace {
-        match prepare(data, named, Linked::HoldsStore) {
+    fn prepared(data: &Path, named: Option<&Path>) -> StoreLocation {
+        match prepare(data, named, LinkedStore::Required) {
             Ok(place) => place,
             Err(Exit::Refused(error) | Exit::Failed(error)) => panic!("{error:#}"),
             Err(Exit::Usage(error)) => panic!("{error}"),
@@ -134,7 +135,7 @@ mod tests {
         assert!(prepared(data.path(), Some(disk.path())).link.is_some(), "an empty directory is no store");
         fs::create_dir(data.path().join("store")).unwrap();
         fs::write(data.path().join("store").join(DATABASE), "").unwrap();
-        let why = refusal(prepare(data.path(), Some(disk.path()), Linked::HoldsStore));
+        let why = refusal(prepare(data.path(), Some(disk.path()), LinkedStore::Required));
         assert!(why.contains("--store-dir") && why.contains("move that directory"), "{why}");
         assert_eq!(prepared(data.path(), Some(&data.path().join("store"))).link, None);
     }
@@ -144,9 +145,9 @@ mod tests {
         let (data, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         symlink(disk.path(), data.path().join("store")).unwrap();
         for named in [None, Some(disk.path())] {
-            let why = refusal(prepare(data.path(), named, Linked::HoldsStore));
+            let why = refusal(prepare(data.path(), named, LinkedStore::Required));
             assert!(why.contains("mount its file system") && why.contains(disk.path().to_str().unwrap()), "{why}");
         }
-        assert!(prepare(data.path(), None, Linked::MayBeEmpty).is_ok());
+        assert!(prepare(data.path(), None, LinkedStore::Optional).is_ok());
     }
 }

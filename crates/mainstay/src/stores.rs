@@ -11,17 +11,17 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::ServerOptions,
     exit::Exit,
-    store_dir::{self, Linked},
+    store_dir::{self, LinkedStore},
 };
 
 /// A store that is open, and what is particular to its kind.
 #[derive(Clone)]
-pub enum Opened {
+pub enum OpenStore {
     Embedded(Arc<Embedded>),
     Etcd(Arc<Etcd>),
 }
 
-impl Opened {
+impl OpenStore {
     pub fn store(&self) -> Arc<dyn Store> {
         match self {
             Self::Embedded(store) => store.clone(),
@@ -57,10 +57,10 @@ impl Opened {
     }
 }
 
-pub async fn open(options: &ServerOptions, data_dir: &Path) -> Result<Opened, Exit> {
+pub async fn open(options: &ServerOptions, data_dir: &Path) -> Result<OpenStore, Exit> {
     match options.store.as_str() {
         "file" => {
-            let place = store_dir::prepare(data_dir, options.place.store_dir.as_deref(), Linked::HoldsStore)?;
+            let place = store_dir::prepare(data_dir, options.place.store_dir.as_deref(), LinkedStore::Required)?;
             let dir = place.directory.clone();
             let settings = embedded::Options {
                 history: Duration::from_secs(options.history_seconds),
@@ -71,10 +71,10 @@ pub async fn open(options: &ServerOptions, data_dir: &Path) -> Result<Opened, Ex
             let opened = tokio::task::spawn_blocking(move || Embedded::open(dir, settings)).await;
             let store = opened.context("open the store")?.map_err(|e| Exit::Refused(anyhow!(e)))?;
             place.remember()?;
-            Ok(Opened::Embedded(Arc::new(store)))
+            Ok(OpenStore::Embedded(Arc::new(store)))
         }
         url if url.starts_with("etcd://") || url.starts_with("etcds://") => {
-            Ok(Opened::Etcd(Arc::new(etcd(options, url).await?)))
+            Ok(OpenStore::Etcd(Arc::new(etcd(options, url).await?)))
         }
         other => Err(Exit::Refused(anyhow!(
             "--store {other:?}: must be `file` or `etcd://HOST:PORT,HOST:PORT` (`etcds://` with TLS)"

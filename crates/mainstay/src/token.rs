@@ -1,4 +1,4 @@
-//! `mainstay token`: what a machine is given once to become a member.
+//! `mainstay token`: creates, lists and deletes the tokens with which machines join.
 
 use std::time::Duration;
 

@@ -19,20 +19,20 @@ use crate::{
     demo,
     exit::Exit,
     log,
-    machine::{self, Machine},
-    process::Claim,
-    run::until_told,
+    machine::{self, LocalAgent},
+    process::DataDirLock,
+    run::run_until_signal,
     server::Server,
 };
 
 pub fn run(options: &UpOptions) -> Result<(), Exit> {
     let started = Instant::now();
     // What the demo tells is not to be looked for between other lines.
-    let unasked = if options.demo { "warn" } else { log::STOCK };
-    until_told(&options.server.common, unasked, async |stop| {
+    let default_filter = if options.demo { "warn" } else { log::STOCK };
+    run_until_signal(&options.server.common, default_filter, async |stop| {
         let data_dir = options.server.data.path();
-        let _claim = Claim::take(&data_dir)?;
-        let missing = machine::what_is_missing(&options.machine, &data_dir);
+        let _lock = DataDirLock::acquire(&data_dir)?;
+        let missing = machine::missing_requirements(&options.machine, &data_dir);
         let pods_at = if missing.is_empty() { machine::address(&options.machine) } else { None };
         let mut server = Server::build(&options.server, pods_at).await?;
         let machine = match missing.is_empty() {
@@ -41,13 +41,13 @@ pub fn run(options: &UpOptions) -> Result<(), Exit> {
         };
         announce(&server, machine.as_ref().map_err(Vec::as_slice), started.elapsed());
         let kubeconfig = server.kubeconfig.clone();
-        let demo = show(options.demo, machine.is_ok(), server.client("demo"), &kubeconfig, stop.clone());
+        let demo = run_demo(options.demo, machine.is_ok(), server.client("demo"), &kubeconfig, stop.clone());
         tokio::join!(run_both(server, machine.ok(), stop), demo).0
     })
 }
 
 /// The demo, beside what it shows; it ends with it.
-async fn show(wanted: bool, pods_can_run: bool, client: kube::Client, kubeconfig: &Path, stop: CancellationToken) {
+async fn run_demo(wanted: bool, pods_can_run: bool, client: kube::Client, kubeconfig: &Path, stop: CancellationToken) {
     if wanted && pods_can_run {
         tokio::select! {
             told = demo::run(client, kubeconfig) => if let Err(error) = told {
@@ -64,8 +64,8 @@ async fn show(wanted: bool, pods_can_run: bool, client: kube::Client, kubeconfig
 
 pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
     let started = Instant::now();
-    until_told(&options.common, log::STOCK, async |stop| {
-        let _claim = Claim::take(&options.data.path())?;
+    run_until_signal(&options.common, log::STOCK, async |stop| {
+        let _lock = DataDirLock::acquire(&options.data.path())?;
         let server = Server::build(options, None).await?;
         announce(&server, Err(&[]), started.elapsed());
         run_both(server, None, stop).await
@@ -73,7 +73,7 @@ pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
 }
 
 /// The agent of the server's own process: it needs no token, and speaks to the API without a socket.
-async fn local_machine(server: &mut Server, options: &UpOptions) -> Result<Machine, Exit> {
+async fn local_machine(server: &mut Server, options: &UpOptions) -> Result<LocalAgent, Exit> {
     let settings = machine::settings(&options.machine, &options.server.common, &server.data_dir)?;
     let issued =
         server.pki.issue_node(&settings.node_name, &settings.addresses).map_err(|e| Exit::Failed(anyhow!(e)))?;
@@ -90,12 +90,12 @@ async fn local_machine(server: &mut Server, options: &UpOptions) -> Result<Machi
         serving: identity.serving.clone(),
     });
     let api = (server.node_client(&settings.node_name), Servers::default());
-    Machine::build(&options.machine, settings, ClusterSettings::from_options(&options.server.common)?, api, identity)
+    LocalAgent::build(&options.machine, settings, ClusterSettings::from_options(&options.server.common)?, api, identity)
         .await
 }
 
 /// The agent stops first: while it ends, there is still somebody to tell.
-async fn run_both(server: Server, machine: Option<Machine>, stop: CancellationToken) -> Result<(), Exit> {
+async fn run_both(server: Server, machine: Option<LocalAgent>, stop: CancellationToken) -> Result<(), Exit> {
     let stop_server = CancellationToken::new();
     let serving = tokio::spawn(server.run(stop_server.clone()));
     match machine {
@@ -109,7 +109,7 @@ async fn run_both(server: Server, machine: Option<Machine>, stop: CancellationTo
     }
 }
 
-fn announce(server: &Server, machine: Result<&Machine, &[String]>, took: Duration) {
+fn announce(server: &Server, machine: Result<&LocalAgent, &[String]>, took: Duration) {
     println!("Mainstay {} is up after {:.2} s.", env!("CARGO_PKG_VERSION"), took.as_secs_f64());
     println!("  API    {}", server.url);
     if let Some(address) = server.pods_reach() {

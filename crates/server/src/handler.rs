@@ -370,7 +370,7 @@ impl Handler {
         }
         let d = &call.target.d;
         let named = !call.target.name.is_empty();
-        if d.answered {
+        if d.is_review {
             return match (&parts.method, named) {
                 (&Method::POST, false) => reviews::respond(call).await,
                 _ => Err(ApiError::method_not_allowed()),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::{api::policy::v1::PodDisruptionBudgetSpec, apimachinery::pkg::util::intstr::IntOrString};
 use mainstay_api::{
     heal::Budget,
-    share::{self, Round},
+    int_or_percent::{self, Rounding},
 };
 
 /// What a set without any word about it gets.
@@ -30,8 +30,9 @@ fn percentage(size: u32, percent: u32) -> u32 {
 
 /// How many pods of a set this size a PodDisruptionBudget lets go when all are well.
 fn disruptions(spec: &PodDisruptionBudgetSpec, size: u32) -> u32 {
-    let count =
-        |value: &IntOrString| u32::try_from(share::of(value, size.into(), Round::Up).max(0)).unwrap_or(u32::MAX);
+    let count = |value: &IntOrString| {
+        u32::try_from(int_or_percent::resolve(value, size.into(), Rounding::Up).max(0)).unwrap_or(u32::MAX)
+    };
     match (&spec.max_unavailable, &spec.min_available) {
         (Some(most), _) => count(most),
         (None, Some(least)) => size.saturating_sub(count(least)),

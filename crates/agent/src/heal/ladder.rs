@@ -5,7 +5,7 @@
 //! against the next; a long enough spell of health forgets everything.
 
 use jiff::Timestamp;
-use mainstay_api::heal::{Limit, Policy, Span};
+use mainstay_api::heal::{DisplayDuration, Limit, Policy};
 use serde::{Deserialize, Serialize};
 
 use super::{Cause, Rung};
@@ -124,7 +124,7 @@ fn count_within(times: &[Timestamp], limit: Limit, now: Timestamp) -> Option<usi
 
 fn nth(used: usize, limit: Limit) -> String {
     match limit {
-        Limit::Within { times, window } => format!("{} of {times} in {}", used + 1, Span(window)),
+        Limit::Within { times, window } => format!("{} of {times} in {}", used + 1, DisplayDuration(window)),
         Limit::Unlimited | Limit::Never => format!("for the {}. time", used + 1),
     }
 }

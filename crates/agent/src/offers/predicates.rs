@@ -4,7 +4,7 @@
 //! Beyond them, a node may keep ports to itself.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use mainstay_api::matching::{Effect, repels, suits};
+use mainstay_api::matching::{Effect, has_untolerated_taint, pod_matches_node};
 
 use super::{NodeCapacity, PodDemand, pod_demand::DemandedPort};
 
@@ -25,13 +25,13 @@ impl Rejection {
 pub fn check_pod(pod: &Pod, node: &Node, capacity: &NodeCapacity, held: &[PodDemand]) -> Result<(), Rejection> {
     let demand = PodDemand::from_pod(pod);
     check_resources(&demand, capacity, held)?;
-    if pod.spec.as_ref().is_some_and(|spec| !suits(spec, &node.metadata)) {
+    if pod.spec.as_ref().is_some_and(|spec| !pod_matches_node(spec, &node.metadata)) {
         let words = "node(s) didn't match Pod's node affinity/selector";
         return Err(Rejection::predicate("NodeAffinity", words));
     }
     check_ports(&demand, capacity, held)?;
     let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
-    if repels(node, Effect::NoExecute, tolerations) {
+    if has_untolerated_taint(node, Effect::NoExecute, tolerations) {
         return Err(Rejection::predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"));
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_api::matching::{Labels, UNLABELLED, equal};
+use mainstay_api::matching::{Labels, UNLABELLED, has_labels};
 use mainstay_network::catalogue::{Catalogue, Key};
 use parking_lot::RwLock;
 
@@ -73,7 +73,7 @@ fn namespace(pod: &Pod) -> &str {
 }
 
 fn selects(selector: &Labels, pod: &Pod) -> bool {
-    equal(selector, pod.metadata.labels.as_ref().unwrap_or(&UNLABELLED))
+    has_labels(selector, pod.metadata.labels.as_ref().unwrap_or(&UNLABELLED))
 }
 
 /// None if it shares its machine's.

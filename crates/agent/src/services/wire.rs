@@ -9,7 +9,7 @@ use k8s_openapi::{
 use mainstay_api::{
     narrow,
     narrow::or_default,
-    service::{self, Path},
+    service::{self, DataPath},
 };
 use mainstay_network::{
     Protocol, Range,
@@ -81,7 +81,7 @@ impl From<&Service> for catalogue::Service {
     fn from(service: &Service) -> Self {
         let spec = &service.spec;
         let nothing = BTreeMap::new();
-        let wishes = service::Wishes::of(service.metadata.annotations.as_ref().unwrap_or(&nothing));
+        let annotations = service::ServiceAnnotations::parse(service.metadata.annotations.as_ref().unwrap_or(&nothing));
         let kind = match spec.cluster_ip.parse() {
             _ if spec.r#type == "ExternalName" => {
                 ServiceKind::ExternalName(spec.external_name.trim_end_matches('.').into())
@@ -97,11 +97,11 @@ impl From<&Service> for catalogue::Service {
             affinity: (spec.session_affinity == "ClientIP").then(|| Duration::from_secs(timeout)),
             internal_local: spec.internal_traffic_policy == "Local",
             external_local: spec.external_traffic_policy == "Local",
-            hold: wishes.hold.unwrap_or(HOLD),
-            through_user_space: wishes.path == Path::User,
+            hold: annotations.hold.unwrap_or(HOLD),
+            through_user_space: annotations.path == DataPath::User,
             publish_not_ready: spec.publish_not_ready_addresses,
             has_other_proxy: service.metadata.labels.iter().flatten().any(|(key, _)| OTHER_PROXY.contains(&&**key)),
-            tags: wishes.tags.iter().map(|tag| tag.as_str().into()).collect(),
+            tags: annotations.tags.iter().map(|tag| tag.as_str().into()).collect(),
         }
     }
 }

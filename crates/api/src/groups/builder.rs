@@ -1,4 +1,4 @@
-//! A descriptor as a few lines of facts.
+//! Builds the descriptor of a kind from its generated type.
 //!
 //! What the generated types already know (group, version, kind, plural, scope, definition name) is
 //! read from them; a kind states only where it differs from the plainest one: namespaced or not as
@@ -44,25 +44,25 @@ pub const fn field_or(label: &'static str, path: &'static [&'static str], absent
     SelectableField { label, path, or: &[], absent }
 }
 
-/// The plainest descriptor of a generated type.
-pub fn of<K>() -> Descriptor
+/// The descriptor of a generated type, with everything else at its default.
+pub fn describe<K>() -> Descriptor
 where
     K: ListableResource + JsonSchema,
     K::Scope: Scoped,
 {
-    Descriptor { list_kind: K::LIST_KIND.into(), ..plainest::<K>() }
+    Descriptor { list_kind: K::LIST_KIND.into(), ..base_descriptor::<K>() }
 }
 
-/// A kind that is posted, answered at once, and never stored.
-pub fn question<K>() -> Descriptor
+/// The descriptor of a review: a kind that is posted, answered at once, and never stored.
+pub fn describe_review<K>() -> Descriptor
 where
     K: Resource + JsonSchema,
     K::Scope: Scoped,
 {
-    Descriptor { answered: true, ..plainest::<K>() }
+    Descriptor { is_review: true, ..base_descriptor::<K>() }
 }
 
-fn plainest<K>() -> Descriptor
+fn base_descriptor<K>() -> Descriptor
 where
     K: Resource + JsonSchema,
     K::Scope: Scoped,
@@ -91,7 +91,7 @@ where
         generation: false,
         returns_deleted: false,
         orphans_by_default: false,
-        answered: false,
+        is_review: false,
         selectable: &[],
         schema: K::schema_name(),
         columns: &generic::NAME_AGE,

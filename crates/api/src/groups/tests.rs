@@ -28,7 +28,7 @@ fn the_kinds_are_those_of_the_golden_list() {
             facts.extend(d.subresources.iter().map(|own| own.name()));
             facts.extend((d.volatile != Volatile::None).then_some("volatile"));
             facts.extend(d.generation.then_some("generation"));
-            facts.extend(d.answered.then_some("question"));
+            facts.extend(d.is_review.then_some("question"));
             facts.extend(d.categories.iter().map(|name| name.as_ref()));
             let stored = if d.stored_as.is_some() { format!("@{}", d.stored_api_version()) } else { String::new() };
             format!(
@@ -113,13 +113,13 @@ fn selectable_fields_compare_as_text() {
         ("Event", "source", json!({"source": {"component": ""}}), ""),
     ];
     for (kind, label, object, expected) in cases {
-        assert_eq!(field(kind, label).of(&object), expected, "{kind} {label} {object}");
+        assert_eq!(field(kind, label).value_in(&object), expected, "{kind} {label} {object}");
     }
 }
 
 #[test]
 fn a_kind_has_a_status_subresource_if_it_has_a_status() {
-    for d in all().into_iter().filter(|d| !d.answered) {
+    for d in all().into_iter().filter(|d| !d.is_review) {
         let definition = Schema::builtin().definition(&d.schema).expect("a definition");
         let has = definition.fields.iter().any(|field| field.name == "status");
         assert_eq!(d.status != StatusRule::Absent, has, "{}", d.qualified());

@@ -1,9 +1,9 @@
-//! Whether labels, names and taints are what a rule asks for.
+//! Label selectors, node selectors, node affinity, taints and tolerations: what matches what.
 //!
-//! Rules come in several forms: as the API writes them ([`k8s_openapi`]), or read into something smaller by who asks
-//! them often. All share what is decided here: a form only says where its parts are, and nothing is copied.
+//! The rules exist as the types of [`k8s_openapi`] and as smaller types of callers that evaluate them often. Both
+//! implement the traits here, which only say where the parts are; the decisions are here once, and nothing is copied.
 //!
-//! * [`Requirement`]: on one label or field; [`NodeTerm`] and [`selected`]: on a machine
+//! * [`Requirement`]: on one label or field; [`NodeTerm`] and [`matches_node_selector`]: on a node
 //! * [`Toleration`] and [`Taint`]
 
 mod node;
@@ -12,6 +12,6 @@ mod requirement;
 mod tests;
 mod toleration;
 
-pub use node::{NodeTerm, selected, suits};
-pub use requirement::{Labels, Operator, Requirement, UNLABELLED, equal};
-pub use toleration::{Effect, Taint, Toleration, repels};
+pub use node::{NodeTerm, matches_node_selector, pod_matches_node};
+pub use requirement::{Labels, Operator, Requirement, UNLABELLED, has_labels};
+pub use toleration::{Effect, Taint, Toleration, has_untolerated_taint};

@@ -1,4 +1,4 @@
-//! What one label, or field, has to say.
+//! Requirements of selectors on one label or field: key, operator and values.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
@@ -89,6 +89,6 @@ macro_rules! as_the_api_writes_it {
 as_the_api_writes_it!(NodeSelectorRequirement, LabelSelectorRequirement);
 
 /// Whether labels have all the values that a plain map asks for.
-pub fn equal(asked: &Labels, labels: &Labels) -> bool {
+pub fn has_labels(asked: &Labels, labels: &Labels) -> bool {
     asked.iter().all(|(key, value)| labels.get(key) == Some(value))
 }

@@ -77,7 +77,7 @@ fn one_term_has_to_match_in_all_it_says() {
         (json!({}), Some(json!([term(&[far()], &[on("In", "n1")])])), false),
         (json!({}), Some(json!([term(&[], &[requirement("metadata.uid", "NotIn", &["x"])])])), false),
     ] {
-        assert_eq!(suits(&pod(&selector, terms.as_ref()), &machine), holds, "{selector} {terms:?}");
+        assert_eq!(pod_matches_node(&pod(&selector, terms.as_ref()), &machine), holds, "{selector} {terms:?}");
     }
 }
 
@@ -99,13 +99,17 @@ fn tolerations_cover_what_they_leave_open() {
         (json!({ "value": "v" }), false),
     ] {
         let written: Written = serde_json::from_value(toleration.clone()).unwrap();
-        assert_eq!(!repels(&node(&json!({}), &taint), Effect::NoExecute, &[written]), covers, "{toleration}");
+        assert_eq!(
+            !has_untolerated_taint(&node(&json!({}), &taint), Effect::NoExecute, &[written]),
+            covers,
+            "{toleration}"
+        );
     }
     let machine = node(&json!({}), &json!([{ "key": "k", "effect": "NoSchedule" }, { "key": "k", "effect": "Odd" }]));
     let empty: Written = serde_json::from_value(json!({ "key": "k", "operator": "Equal" })).unwrap();
-    assert!(repels(&machine, Effect::NoSchedule, &[]));
-    assert!(!repels(&machine, Effect::NoSchedule, &[empty]), "no value is an empty one");
-    assert!(!repels(&machine, Effect::NoExecute, &[]), "it has none of this effect");
+    assert!(has_untolerated_taint(&machine, Effect::NoSchedule, &[]));
+    assert!(!has_untolerated_taint(&machine, Effect::NoSchedule, &[empty]), "no value is an empty one");
+    assert!(!has_untolerated_taint(&machine, Effect::NoExecute, &[]), "it has none of this effect");
 }
 
 /// Few words, so that they often meet.
@@ -149,6 +153,6 @@ proptest! {
             && (any_value || value.unwrap_or_default() == taint_value.unwrap_or_default())
             && (tolerated.is_none() || tolerated == Some(taint_effect));
         let effect = Effect::parse(taint_effect).unwrap();
-        prop_assert_eq!(!repels(&node(&json!({}), &taints), effect, &[written]), borne);
+        prop_assert_eq!(!has_untolerated_taint(&node(&json!({}), &taints), effect, &[written]), borne);
     }
 }

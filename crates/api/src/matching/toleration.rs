@@ -1,4 +1,4 @@
-//! Taints of machines, and what pods put up with.
+//! Taints of nodes and tolerations of pods.
 
 use k8s_openapi::api::core::v1::{self as api, Node};
 
@@ -33,7 +33,7 @@ pub struct Taint<S = String> {
 
 impl<S: Default> Taint<S> {
     /// `None` if it has an effect that nobody knows.
-    pub fn read(key: S, value: Option<S>, effect: &str) -> Option<Self> {
+    pub fn parse(key: S, value: Option<S>, effect: &str) -> Option<Self> {
         Some(Self { key, value: value.unwrap_or_default(), effect: Effect::parse(effect)? })
     }
 }
@@ -50,7 +50,7 @@ pub struct Toleration<S = String> {
 
 impl<S: AsRef<str> + Default> Toleration<S> {
     /// `None` if it can cover nothing.
-    pub fn read(key: Option<S>, operator: Option<&str>, value: Option<S>, effect: Option<&str>) -> Option<Self> {
+    pub fn parse(key: Option<S>, operator: Option<&str>, value: Option<S>, effect: Option<&str>) -> Option<Self> {
         let exists = operator == Some("Exists");
         let effect = match effect.filter(|text| !text.is_empty()) {
             Some(text) => Some(Effect::parse(text)?),
@@ -62,7 +62,7 @@ impl<S: AsRef<str> + Default> Toleration<S> {
     }
 
     #[inline]
-    pub fn covers<T: AsRef<str>>(&self, taint: &Taint<T>) -> bool {
+    pub fn tolerates<T: AsRef<str>>(&self, taint: &Taint<T>) -> bool {
         let open_or = |own: &Option<S>, text: &T| own.as_ref().is_none_or(|own| own.as_ref() == text.as_ref());
         self.effect.is_none_or(|effect| effect == taint.effect)
             && open_or(&self.key, &taint.key)
@@ -70,15 +70,15 @@ impl<S: AsRef<str> + Default> Toleration<S> {
     }
 }
 
-/// Whether the machine has a taint of this effect that none of the tolerations covers.
-pub fn repels(node: &Node, effect: Effect, tolerations: &[api::Toleration]) -> bool {
+/// Whether the node has a taint of this effect that none of the tolerations covers.
+pub fn has_untolerated_taint(node: &Node, effect: Effect, tolerations: &[api::Toleration]) -> bool {
     let covers = |of: &api::Toleration, taint: &Taint<&str>| {
         let read =
-            Toleration::read(of.key.as_deref(), of.operator.as_deref(), of.value.as_deref(), of.effect.as_deref());
-        read.is_some_and(|toleration| toleration.covers(taint))
+            Toleration::parse(of.key.as_deref(), of.operator.as_deref(), of.value.as_deref(), of.effect.as_deref());
+        read.is_some_and(|toleration| toleration.tolerates(taint))
     };
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     taints
-        .filter_map(|taint| Taint::read(taint.key.as_str(), taint.value.as_deref(), &taint.effect))
+        .filter_map(|taint| Taint::parse(taint.key.as_str(), taint.value.as_deref(), &taint.effect))
         .any(|taint| taint.effect == effect && !tolerations.iter().any(|toleration| covers(toleration, &taint)))
 }

@@ -30,11 +30,11 @@ pub struct Definitions<'a> {
 }
 
 impl<'a> Definitions<'a> {
-    pub fn all(registry: &'a Registry, schema: &'a Schema) -> Self {
+    pub fn of_all_groups(registry: &'a Registry, schema: &'a Schema) -> Self {
         Self::reachable(registry, schema, None, |_, _| true)
     }
 
-    pub fn of(registry: &'a Registry, schema: &'a Schema, group: &'a str, version: &str) -> Self {
+    pub fn of_group_version(registry: &'a Registry, schema: &'a Schema, group: &'a str, version: &str) -> Self {
         let groups = Some(HashSet::from([describe::META, group]));
         Self::reachable(registry, schema, groups, |g, v| g == group && v == version)
     }

@@ -56,7 +56,8 @@ pub fn v2_json(registry: &Registry) -> Vec<u8> {
     paths::visit(registry, |_| true, Dialect::V2, |path, item| out.member(path, &item));
     out.close();
     out.object("definitions");
-    Definitions::all(registry, Schema::builtin()).visit(Dialect::V2, |name, definition| out.member(name, &definition));
+    Definitions::of_all_groups(registry, Schema::builtin())
+        .visit(Dialect::V2, |name, definition| out.member(name, &definition));
     out.close();
     out.finish()
 }
@@ -65,7 +66,8 @@ pub fn v2_json(registry: &Registry) -> Vec<u8> {
 pub fn v2_protobuf(registry: &Registry) -> Vec<u8> {
     let mut out = protobuf::Document::new(TITLE, VERSION);
     paths::visit(registry, |_| true, Dialect::V2, |path, item| out.path(path, &item));
-    Definitions::all(registry, Schema::builtin()).visit(Dialect::V2, |name, schema| out.definition(name, &schema));
+    Definitions::of_all_groups(registry, Schema::builtin())
+        .visit(Dialect::V2, |name, schema| out.definition(name, &schema));
     out.finish()
 }
 
@@ -102,7 +104,7 @@ pub fn v3(registry: &Registry, group: &str, version: &str) -> Option<Vec<u8>> {
     out.close();
     out.object("components");
     out.object("schemas");
-    let definitions = Definitions::of(registry, Schema::builtin(), group, version);
+    let definitions = Definitions::of_group_version(registry, Schema::builtin(), group, version);
     definitions.visit(Dialect::V3, |name, definition| out.member(name, &definition));
     out.close();
     out.close();

@@ -28,7 +28,7 @@ pub fn visit(
         let base = base_path(&descriptor.group, &descriptor.version);
         let everywhere = format!("{base}/{}", descriptor.plural);
         let collection = if descriptor.namespaced() {
-            if !descriptor.answered {
+            if !descriptor.is_review {
                 visitor(&everywhere, resource.item(false, false, &[("get", Verb::ListAll)]));
             }
             format!("{base}/namespaces/{{namespace}}/{}", descriptor.plural)
@@ -36,7 +36,7 @@ pub fn visit(
             everywhere
         };
         let namespaced = descriptor.namespaced();
-        if descriptor.answered {
+        if descriptor.is_review {
             visitor(&collection, resource.item(namespaced, false, &[("post", Verb::Create)]));
             continue;
         }

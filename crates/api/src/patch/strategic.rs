@@ -45,7 +45,7 @@ impl<'s> About<'s> {
         self.definition.and_then(|definition| definition.field(name))
     }
 
-    fn of(&self, ty: Option<&'s Type>) -> Self {
+    fn with_type(&self, ty: Option<&'s Type>) -> Self {
         let definition = match ty {
             Some(Type::Definition(id)) => Some(self.schema.get(*id)).filter(|d| d.shape == Shape::Object),
             _ => None,
@@ -101,7 +101,7 @@ impl<'s> About<'s> {
             (Some(Value::Object(old)), Value::Object(change)) if !replaces => {
                 let about = match field.map(|f| &f.ty) {
                     Some(Type::Map(item)) => return self.merge_entries(old, change, item),
-                    ty => self.of(ty),
+                    ty => self.with_type(ty),
                 };
                 if change.get(PATCH).is_some_and(|directive| directive == "delete") {
                     // An emptied map is still there, as the map was.
@@ -133,7 +133,9 @@ impl<'s> About<'s> {
                 (_, Value::Null) => {
                     target.remove(key);
                 }
-                (Some(Value::Object(old)), Value::Object(change)) => self.of(Some(item)).merge_map(old, change)?,
+                (Some(Value::Object(old)), Value::Object(change)) => {
+                    self.with_type(Some(item)).merge_map(old, change)?
+                }
                 (_, change) => {
                     if let Some(value) = plain(change) {
                         target.insert(key.clone(), value);
@@ -167,7 +169,7 @@ impl<'s> About<'s> {
         let Some(key) = field.merge_key else {
             return Err(PatchError::Malformed("cannot merge lists without merge key for type struct".to_owned()));
         };
-        self.of(item).merge_items(old, patch, key)
+        self.with_type(item).merge_items(old, patch, key)
     }
 
     /// Merges a list of maps by `key`.
@@ -194,17 +196,17 @@ impl<'s> About<'s> {
             old.retain(|item| item.get(key).is_none_or(|value| !deleted.contains(&value.to_string())));
         }
         let mut merged = old.clone();
-        let mut places = Places::of(&merged, Some(key));
+        let mut index = ItemIndex::new(&merged, Some(key));
         for change in &changes {
             key_of(change, key)?;
-            match places.find(change).map(|place| &mut merged[place]) {
+            match index.find(change).map(|place| &mut merged[place]) {
                 Some(Value::Object(item)) => {
                     if let Value::Object(change) = change {
                         self.merge_map(item, change)?;
                     }
                 }
                 _ => {
-                    places.add(change, merged.len());
+                    index.add(change, merged.len());
                     merged.extend(plain(change));
                 }
             }
@@ -262,16 +264,16 @@ impl<'s> About<'s> {
 
 /// Where each item of a list stands first, by its key or as a whole: lists may be long, so nothing here compares each
 /// item with each.
-struct Places<'k> {
+struct ItemIndex<'k> {
     key: Option<&'k str>,
     by_identity: HashMap<String, usize>,
 }
 
-impl<'k> Places<'k> {
-    fn of(list: &[Value], key: Option<&'k str>) -> Self {
-        let mut places = Self { key, by_identity: HashMap::with_capacity(list.len()) };
-        list.iter().enumerate().for_each(|(place, item)| places.add(item, place));
-        places
+impl<'k> ItemIndex<'k> {
+    fn new(list: &[Value], key: Option<&'k str>) -> Self {
+        let mut index = Self { key, by_identity: HashMap::with_capacity(list.len()) };
+        list.iter().enumerate().for_each(|(place, item)| index.add(item, place));
+        index
     }
 
     fn identity(&self, item: &Value) -> Option<String> {
@@ -295,7 +297,7 @@ impl<'k> Places<'k> {
 /// Puts the items that `order` names in its order, and the others, which only the server knows,
 /// where they stood among those in `live`: each goes before the first of them that it preceded.
 fn arrange(merged: Vec<Value>, order: &[Value], live: &[Value], key: Option<&str>) -> Vec<Value> {
-    let (order, live) = (Places::of(order, key), Places::of(live, key));
+    let (order, live) = (ItemIndex::new(order, key), ItemIndex::new(live, key));
     let (mut named, mut others): (Vec<_>, Vec<_>) = merged.into_iter().partition(|item| order.find(item).is_some());
     named.sort_by_cached_key(|item| order.find(item));
     others.sort_by_cached_key(|item| live.find(item).unwrap_or(usize::MAX));

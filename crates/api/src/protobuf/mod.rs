@@ -78,7 +78,7 @@ pub fn decode(body: &[u8]) -> Read<Value> {
     let mut object = Map::new();
     object.insert("apiVersion".to_owned(), Value::String(version));
     object.insert("kind".to_owned(), Value::String(kind));
-    let message = reader.numbers.of(definition.name).ok_or(ProtobufError::UnknownKind)?;
+    let message = reader.numbers.message(definition.name).ok_or(ProtobufError::UnknownKind)?;
     reader.message(definition, message, raw, &mut object, 0)?;
     Ok(Value::Object(object))
 }
@@ -108,7 +108,7 @@ impl Reader<'_> {
             match message.slot(number) {
                 None => {}
                 Some(Slot::Inlined(inner)) => {
-                    if let Some(inner) = self.numbers.of(inner) {
+                    if let Some(inner) = self.numbers.message(inner) {
                         self.message(definition, inner, bytes_of(payload)?, into, depth + 1)?;
                     }
                 }
@@ -223,7 +223,7 @@ impl Reader<'_> {
         Ok(Some(match &definition.shape {
             Shape::Object => {
                 let mut object = Map::new();
-                if let Some(message) = self.numbers.of(definition.name) {
+                if let Some(message) = self.numbers.message(definition.name) {
                     self.message(definition, message, bytes, &mut object, depth)?;
                 }
                 Value::Object(object)

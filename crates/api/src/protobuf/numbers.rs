@@ -36,7 +36,7 @@ impl Numbers {
         messages.collect::<Option<_>>().map(Self)
     }
 
-    pub fn of(&self, definition: &str) -> Option<&Message> {
+    pub fn message(&self, definition: &str) -> Option<&Message> {
         self.0.get(definition)
     }
 }
@@ -66,10 +66,10 @@ mod tests {
     #[test]
     fn the_table_is_well_formed() {
         let numbers = Numbers::builtin();
-        let volume = numbers.of("io.k8s.api.core.v1.Volume").unwrap();
+        let volume = numbers.message("io.k8s.api.core.v1.Volume").unwrap();
         assert_eq!(volume.slot(1), Some(&Slot::Field { name: "name", pointer: false }));
         assert_eq!(volume.slot(2), Some(&Slot::Inlined("io.k8s.api.core.v1.VolumeSource")));
-        let spec = numbers.of("io.k8s.api.apps.v1.DeploymentSpec").unwrap();
+        let spec = numbers.message("io.k8s.api.apps.v1.DeploymentSpec").unwrap();
         assert_eq!(spec.slot(1), Some(&Slot::Field { name: "replicas", pointer: true }));
         assert_eq!(spec.slot(99), None);
     }

@@ -1,4 +1,4 @@
-//! The strings that carry something else: times and bytes.
+//! Strings with a format: RFC 3339 times and base64 bytes.
 
 use jiff::{Timestamp, civil, tz::Offset};
 

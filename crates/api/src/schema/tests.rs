@@ -125,7 +125,7 @@ fn nulls_and_empty_optional_lists_are_absent_but_empty_objects_stay() {
 }
 
 #[test]
-fn wrong_types_are_refused_in_the_apis_words() {
+fn wrong_types_are_refused_with_the_apis_messages() {
     for (definition, object, message) in [
         (
             DEPLOYMENT,

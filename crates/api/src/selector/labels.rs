@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_selectors_are_refused_in_the_apis_words() {
+    fn broken_selectors_are_refused_with_the_apis_messages() {
         for (selector, message) in [
             ("=web", "found '=', expected: !, identifier, or 'end of string'"),
             ("app=web,", "found '', expected: identifier after ','"),

@@ -1,4 +1,4 @@
-//! Columns as a few words each.
+//! Constructors of the columns that many kinds share.
 
 use super::Column;
 

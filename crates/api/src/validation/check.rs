@@ -172,7 +172,7 @@ pub struct ExactlyOne<'a> {
 
 impl<'a> ExactlyOne<'a> {
     /// `what` names the alternatives: `volume type`.
-    pub fn of(what: &'static str, path: &'a Path, errors: &'a mut Errors) -> Self {
+    pub fn new(what: &'static str, path: &'a Path, errors: &'a mut Errors) -> Self {
         Self { what, path, errors, chosen: false }
     }
 

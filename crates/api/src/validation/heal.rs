@@ -23,9 +23,9 @@ mod tests {
         let mut errors = Errors::new();
         let annotations = [("other", "x"), (ANNOTATION, "hold=forever")];
         check(annotations.into_iter(), &Path::new("metadata").child("annotations"), &mut errors);
-        let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            messages,
             [
                 "metadata.annotations[mainstay.dev/heal]: Invalid value: \"hold=forever\": hold=forever is not understood: \
              hold must be a time such as 30s, 10m or 1h, at most 168h"

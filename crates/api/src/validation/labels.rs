@@ -6,7 +6,7 @@ use super::names;
 pub use crate::matching::Labels as Map;
 use crate::{
     field::{Errors, FieldError, Path},
-    matching::{Requirement, equal},
+    matching::{Requirement, has_labels},
 };
 
 /// What all annotations of an object may weigh together.
@@ -82,7 +82,7 @@ pub fn selects_all(selector: &LabelSelector) -> bool {
 
 /// Whether labels satisfy a selector. An operator nobody knows matches nothing.
 pub fn matches(selector: &LabelSelector, labels: &Map) -> bool {
-    selector.match_labels.as_ref().is_none_or(|asked| equal(asked, labels))
+    selector.match_labels.as_ref().is_none_or(|asked| has_labels(asked, labels))
         && selector.match_expressions.iter().flatten().all(|requirement| requirement.holds(labels))
 }
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_are_refused_in_upstreams_words() {
+    fn selectors_are_refused_with_upstreams_messages() {
         let cases = [
             (json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "a", "operator": "Exists"}]}), vec![]),
             (

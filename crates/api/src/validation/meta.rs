@@ -21,7 +21,7 @@ const SUBRESOURCE_MAX: usize = 256;
 
 /// Judges the metadata of a new object. Its name has been generated already where it is to be.
 pub fn validate(object: &Value, namespaced: bool, rule: NameRule, errors: &mut Errors) {
-    let meta = Meta::of(object);
+    let meta = Meta::new(object);
     let path = path();
     let generate_name = meta.text("generateName");
     if !generate_name.is_empty() {
@@ -48,7 +48,7 @@ pub fn validate(object: &Value, namespaced: bool, rule: NameRule, errors: &mut E
 /// Judges the metadata of an object that replaces `old`. Whether `resourceVersion` is the right
 /// one is not looked at: whoever writes has compared it before.
 pub fn validate_update(object: &Value, old: &Value, errors: &mut Errors) {
-    let (meta, old) = (Meta::of(object), Meta::of(old));
+    let (meta, old) = (Meta::new(object), Meta::new(old));
     let path = path();
     if old.has("deletionTimestamp") {
         validate_no_new_finalizers(&meta, &old, &path, errors);
@@ -128,7 +128,7 @@ fn validate_finalizers(finalizers: &[Value], path: &Path, errors: &mut Errors) {
 /// Finalizers of built-in kinds carry a domain, but for the few that belong to the API itself.
 /// Custom resources are free to use bare names.
 pub fn validate_finalizer_domains(object: &Value, errors: &mut Errors) {
-    for (i, finalizer) in Meta::of(object).items("finalizers").iter().filter_map(Value::as_str).enumerate() {
+    for (i, finalizer) in Meta::new(object).items("finalizers").iter().filter_map(Value::as_str).enumerate() {
         if !finalizer.contains('/') && !matches!(finalizer, "kubernetes" | ORPHAN | FOREGROUND) {
             errors.push(FieldError::invalid(
                 &path().child("finalizers").index(i),
@@ -193,7 +193,7 @@ fn path() -> Path {
 struct Meta<'a>(Option<&'a Map<String, Value>>);
 
 impl<'a> Meta<'a> {
-    fn of(object: &'a Value) -> Self {
+    fn new(object: &'a Value) -> Self {
         Meta(object.get("metadata").and_then(Value::as_object))
     }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// What is wrong with a value; empty if nothing is.
-pub type Complaints = Vec<String>;
+pub type Violations = Vec<String>;
 
 const LABEL_MAX: usize = 63;
 const SUBDOMAIN_MAX: usize = 253;
@@ -25,12 +25,12 @@ const QUALIFIED_WORDS: &str = "must consist of alphanumeric characters, '-', '_'
 const QUALIFIED_EXAMPLES: &[&str] = &["MyName", "my.name", "123-abc"];
 
 /// Records every complaint of `check` about `value` as an invalid value at `path`.
-pub fn refuse(value: &str, path: &Path, check: impl Fn(&str) -> Complaints, errors: &mut Errors) {
+pub fn refuse(value: &str, path: &Path, check: impl Fn(&str) -> Violations, errors: &mut Errors) {
     errors.extend(check(value).into_iter().map(|complaint| FieldError::invalid(path, value, complaint)));
 }
 
 /// Like [`refuse`], but an empty value is a missing one.
-pub fn require(value: &str, path: &Path, check: impl Fn(&str) -> Complaints, errors: &mut Errors) {
+pub fn require(value: &str, path: &Path, check: impl Fn(&str) -> Violations, errors: &mut Errors) {
     if value.is_empty() {
         errors.push(FieldError::required(path, ""));
     } else {
@@ -40,7 +40,7 @@ pub fn require(value: &str, path: &Path, check: impl Fn(&str) -> Complaints, err
 
 /// The name of an object. With `prefix`, the value is a `generateName`, to which something will
 /// be appended: it may end in a dash.
-pub fn object_name(rule: NameRule, value: &str, prefix: bool) -> Complaints {
+pub fn object_name(rule: NameRule, value: &str, prefix: bool) -> Violations {
     match rule {
         NameRule::Subdomain => masked(value, prefix, dns1123_subdomain),
         NameRule::Label => masked(value, prefix, dns1123_label),
@@ -51,11 +51,11 @@ pub fn object_name(rule: NameRule, value: &str, prefix: bool) -> Complaints {
 }
 
 /// [`dns1123_subdomain`] for a `generateName`.
-pub fn dns1123_subdomain_prefix(value: &str) -> Complaints {
+pub fn dns1123_subdomain_prefix(value: &str) -> Violations {
     masked(value, true, dns1123_subdomain)
 }
 
-fn masked(value: &str, prefix: bool, check: fn(&str) -> Complaints) -> Complaints {
+fn masked(value: &str, prefix: bool, check: fn(&str) -> Violations) -> Violations {
     match value.strip_suffix('-') {
         Some(stem) if prefix && !stem.is_empty() && stem.is_ascii() => check(&format!("{}a", &stem[..stem.len() - 1])),
         _ => check(value),
@@ -63,7 +63,7 @@ fn masked(value: &str, prefix: bool, check: fn(&str) -> Complaints) -> Complaint
 }
 
 /// RFC 1123 label: lower case alphanumerics and dashes, up to 63.
-pub fn dns1123_label(value: &str) -> Complaints {
+pub fn dns1123_label(value: &str) -> Violations {
     let mut complaints = at_most(value, LABEL_MAX);
     if !is_label(value) {
         complaints.push(if is_subdomain(value) {
@@ -81,7 +81,7 @@ pub fn dns1123_label(value: &str) -> Complaints {
 }
 
 /// RFC 1123 subdomain: dot-separated labels, up to 253 in all.
-pub fn dns1123_subdomain(value: &str) -> Complaints {
+pub fn dns1123_subdomain(value: &str) -> Violations {
     let mut complaints = at_most(value, SUBDOMAIN_MAX);
     if !is_subdomain(value) {
         complaints.push(regex(
@@ -95,7 +95,7 @@ pub fn dns1123_subdomain(value: &str) -> Complaints {
 }
 
 /// As [`dns1123_subdomain`], with underscores: what a DNS search domain may be.
-pub fn dns1123_subdomain_with_underscore(value: &str) -> Complaints {
+pub fn dns1123_subdomain_with_underscore(value: &str) -> Violations {
     let label = |part: &str| {
         let body = part.strip_prefix('_').unwrap_or(part);
         framed(body, |b| b.is_ascii_lowercase() || b.is_ascii_digit(), |b| b == b'-' || b == b'_')
@@ -113,7 +113,7 @@ pub fn dns1123_subdomain_with_underscore(value: &str) -> Complaints {
 }
 
 /// A subdomain whose first label is `*`.
-pub fn wildcard_dns1123_subdomain(value: &str) -> Complaints {
+pub fn wildcard_dns1123_subdomain(value: &str) -> Violations {
     let mut complaints = at_most(value, SUBDOMAIN_MAX);
     if !value.strip_prefix("*.").is_some_and(is_subdomain) {
         complaints.push(regex(
@@ -127,7 +127,7 @@ pub fn wildcard_dns1123_subdomain(value: &str) -> Complaints {
 }
 
 /// RFC 1035 label: as [`dns1123_label`], but starting with a letter.
-pub fn dns1035_label(value: &str) -> Complaints {
+pub fn dns1035_label(value: &str) -> Violations {
     let mut complaints = at_most(value, LABEL_MAX);
     if !(is_label(value) && value.starts_with(|c: char| c.is_ascii_lowercase())) {
         complaints.push(regex(
@@ -141,8 +141,8 @@ pub fn dns1035_label(value: &str) -> Complaints {
 }
 
 /// `name` or `example.com/name`: label and annotation keys, finalizers, condition types.
-pub fn qualified_name(value: &str) -> Complaints {
-    let mut complaints = Complaints::new();
+pub fn qualified_name(value: &str) -> Violations {
+    let mut complaints = Violations::new();
     let mut parts = value.split('/');
     let name = match (parts.next(), parts.next(), parts.next()) {
         (Some(name), None, _) => name,
@@ -173,7 +173,7 @@ pub fn qualified_name(value: &str) -> Complaints {
 }
 
 /// The value of a label: empty, or like the name part of a qualified name.
-pub fn label_value(value: &str) -> Complaints {
+pub fn label_value(value: &str) -> Violations {
     let mut complaints = at_most(value, LABEL_MAX);
     if !value.is_empty() && !is_qualified(value) {
         complaints.push(regex(
@@ -187,7 +187,7 @@ pub fn label_value(value: &str) -> Complaints {
 }
 
 /// The name of a port: an RFC 6335 service name in lower case.
-pub fn port_name(value: &str) -> Complaints {
+pub fn port_name(value: &str) -> Violations {
     let mut complaints = at_most(value, 15);
     let mut unless = |ok: bool, words: &str| {
         if !ok {
@@ -206,20 +206,20 @@ pub fn port_name(value: &str) -> Complaints {
 }
 
 /// Anything that can be one segment of a URL path.
-pub fn path_segment_name(value: &str) -> Complaints {
+pub fn path_segment_name(value: &str) -> Violations {
     match value {
         "." | ".." => vec![format!("may not be '{value}'")],
         _ => path_segment_prefix(value),
     }
 }
 
-fn path_segment_prefix(value: &str) -> Complaints {
+fn path_segment_prefix(value: &str) -> Violations {
     ["/", "%"].iter().filter(|bad| value.contains(**bad)).map(|bad| format!("may not contain '{bad}'")).collect()
 }
 
 /// The name of an environment variable: printable ASCII without `=`.
-pub fn env_var_name(value: &str) -> Complaints {
-    let mut complaints = Complaints::new();
+pub fn env_var_name(value: &str) -> Violations {
+    let mut complaints = Violations::new();
     if value.is_empty() {
         complaints.push("environment variable name must be non-empty".to_owned());
     }
@@ -233,7 +233,7 @@ pub fn env_var_name(value: &str) -> Complaints {
 }
 
 /// A key of a ConfigMap or a Secret: it becomes a file name.
-pub fn config_map_key(value: &str) -> Complaints {
+pub fn config_map_key(value: &str) -> Violations {
     let mut complaints = at_most(value, SUBDOMAIN_MAX);
     if value.is_empty() || !value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_')) {
         complaints.push(regex(
@@ -251,9 +251,9 @@ pub fn config_map_key(value: &str) -> Complaints {
 }
 
 /// The name of an HTTP header.
-pub fn http_header_name(value: &str) -> Complaints {
+pub fn http_header_name(value: &str) -> Violations {
     if !value.is_empty() && value.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
-        return Complaints::new();
+        return Violations::new();
     }
     vec![regex(
         "a valid HTTP header must consist of alphanumeric characters or '-'",
@@ -263,19 +263,19 @@ pub fn http_header_name(value: &str) -> Complaints {
 }
 
 /// `10%`.
-pub fn percent(value: &str) -> Complaints {
+pub fn percent(value: &str) -> Violations {
     let digits = value.strip_suffix('%').unwrap_or_default();
     if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Complaints::new();
+        return Violations::new();
     }
     vec![regex("a valid percent string must be a numeric string followed by an ending '%'", "[0-9]+%", &["1%", "93%"])]
 }
 
 /// An identifier in C.
-pub fn c_identifier(value: &str) -> Complaints {
+pub fn c_identifier(value: &str) -> Violations {
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     if !value.is_empty() && !value.starts_with(|c: char| c.is_ascii_digit()) && value.bytes().all(word) {
-        return Complaints::new();
+        return Violations::new();
     }
     vec![regex(
         "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric \
@@ -286,33 +286,33 @@ pub fn c_identifier(value: &str) -> Complaints {
 }
 
 /// An IPv4 or IPv6 address.
-pub fn ip(value: &str) -> Complaints {
+pub fn ip(value: &str) -> Violations {
     if parse_ip(value).is_some() {
-        return Complaints::new();
+        return Violations::new();
     }
     vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()]
 }
 
 /// An IPv4 address.
-pub fn ipv4(value: &str) -> Complaints {
+pub fn ipv4(value: &str) -> Violations {
     if parse_ip(value).is_some_and(|ip| ip.is_ipv4()) {
-        return Complaints::new();
+        return Violations::new();
     }
     vec!["must be a valid IPv4 address".to_owned()]
 }
 
 /// An IPv6 address.
-pub fn ipv6(value: &str) -> Complaints {
+pub fn ipv6(value: &str) -> Violations {
     if parse_ip(value).is_some_and(|ip| ip.is_ipv6()) {
-        return Complaints::new();
+        return Violations::new();
     }
     vec!["must be a valid IPv6 address".to_owned()]
 }
 
 /// An address range: `10.9.8.0/24`.
-pub fn cidr(value: &str) -> Complaints {
+pub fn cidr(value: &str) -> Violations {
     if parse_cidr(value).is_some() {
-        return Complaints::new();
+        return Violations::new();
     }
     vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned()]
 }
@@ -334,7 +334,7 @@ pub fn parse_cidr(value: &str) -> Option<(IpAddr, u8)> {
 }
 
 /// An address that traffic from elsewhere can be sent to: not unspecified, loopback or link-local.
-pub fn non_special_ip(value: &str) -> Complaints {
+pub fn non_special_ip(value: &str) -> Violations {
     let Some(ip) = parse_ip(value) else { return vec!["must be a valid IP address".to_owned()] };
     let link_local_multicast = match ip {
         IpAddr::V4(v4) => v4.octets()[..3] == [224, 0, 0],
@@ -344,7 +344,7 @@ pub fn non_special_ip(value: &str) -> Complaints {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => is_unicast_link_local(v6),
     };
-    let mut complaints = Complaints::new();
+    let mut complaints = Violations::new();
     let mut when = |bad: bool, words: &str| {
         if bad {
             complaints.push(words.to_owned());
@@ -362,17 +362,17 @@ fn is_unicast_link_local(ip: Ipv6Addr) -> bool {
 }
 
 /// A port number, 0 excluded.
-pub fn is_valid_port_num(port: i32) -> Complaints {
+pub fn is_valid_port_num(port: i32) -> Violations {
     in_range(port.into(), 1, 65535)
 }
 
 /// A Unix user or group id.
-pub fn unix_id(id: i64) -> Complaints {
+pub fn unix_id(id: i64) -> Violations {
     in_range(id, 0, u32::MAX.into())
 }
 
-pub fn in_range(value: i64, low: i64, high: i64) -> Complaints {
-    if (low..=high).contains(&value) { Complaints::new() } else { vec![inclusive_range(low, high)] }
+pub fn in_range(value: i64, low: i64, high: i64) -> Violations {
+    if (low..=high).contains(&value) { Violations::new() } else { vec![inclusive_range(low, high)] }
 }
 
 pub fn inclusive_range(low: i64, high: i64) -> String {
@@ -392,8 +392,8 @@ pub fn regex(words: &str, pattern: &str, examples: &[&str]) -> String {
     format!("{words} (e.g. {}regex used for validation is '{pattern}')", examples.join(" or "))
 }
 
-fn at_most(value: &str, length: usize) -> Complaints {
-    if value.len() > length { vec![max_len(length)] } else { Complaints::new() }
+fn at_most(value: &str, length: usize) -> Violations {
+    if value.len() > length { vec![max_len(length)] } else { Violations::new() }
 }
 
 fn is_label_byte(b: u8) -> bool {

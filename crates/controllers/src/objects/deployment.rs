@@ -7,8 +7,8 @@ use k8s_openapi::{
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 use mainstay_api::{
+    int_or_percent::{self, Rounding},
     narrow,
-    share::{self, Round},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -108,10 +108,11 @@ impl Deployment {
         let update = self.spec.strategy.rolling_update.clone().unwrap_or_default();
         let quarter = IntOrString::String("25%".to_owned());
         let count = |said: Option<IntOrString>, round| {
-            let count = share::of(said.as_ref().unwrap_or(&quarter), replicas.into(), round);
+            let count = int_or_percent::resolve(said.as_ref().unwrap_or(&quarter), replicas.into(), round);
             i32::try_from(count.max(0)).unwrap_or(i32::MAX)
         };
-        let (surge, unavailable) = (count(update.max_surge, Round::Up), count(update.max_unavailable, Round::Down));
+        let (surge, unavailable) =
+            (count(update.max_surge, Rounding::Up), count(update.max_unavailable, Rounding::Down));
         // Small shares may both come to nothing; then nothing could ever move.
         let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
         RolloutLimits { surge, unavailable: unavailable.min(replicas) }

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use mainstay_api::matching::{Labels, equal};
+use mainstay_api::matching::{Labels, has_labels};
 use parking_lot::Mutex;
 
 use super::{ServiceContext, endpoint_node::EndpointNode};
@@ -68,7 +68,7 @@ impl State {
             let by_label = self.by_label.get(&(namespace.to_owned(), label.clone(), value.clone()));
             for name in by_label.into_iter().flatten() {
                 let selector = self.selectors.get(&ObjectKey::new(namespace, name));
-                if selector.is_some_and(|selector| equal(selector, labels)) {
+                if selector.is_some_and(|selector| has_labels(selector, labels)) {
                     found.insert(name.clone());
                 }
             }
@@ -121,7 +121,7 @@ impl State {
             self.by_label.entry(label).or_default().insert(key.name.clone());
             self.selectors.insert(key.clone(), selector.clone());
             for pod in pods() {
-                if pod.metadata.labels.as_ref().is_some_and(|labels| equal(selector, labels)) {
+                if pod.metadata.labels.as_ref().is_some_and(|labels| has_labels(selector, labels)) {
                     let pod = ObjectKey::from_meta(&pod.metadata);
                     self.pods.entry(key.clone()).or_default().insert(pod.name.clone());
                     self.services.entry(pod).or_default().insert(key.name.clone());
@@ -260,11 +260,11 @@ mod tests {
                 for name in (0..4).map(|number| format!("n{number}")) {
                     let key = ObjectKey::new("ns", &name);
                     let theirs: BTreeSet<String> = services.get(&name).into_iter().flat_map(|selector| {
-                        pods.iter().filter(|(_, labels)| equal(selector, labels)).map(|(name, _)| name.clone())
+                        pods.iter().filter(|(_, labels)| has_labels(selector, labels)).map(|(name, _)| name.clone())
                     }).collect();
                     prop_assert_eq!(state.pods.get(&key).cloned().unwrap_or_default(), theirs);
                     let mine: BTreeSet<String> = pods.get(&name).into_iter().flat_map(|labels| {
-                        services.iter().filter(|(_, selector)| equal(selector, labels)).map(|(name, _)| name.clone())
+                        services.iter().filter(|(_, selector)| has_labels(selector, labels)).map(|(name, _)| name.clone())
                     }).collect();
                     prop_assert_eq!(state.services.get(&key).cloned().unwrap_or_default(), mine);
                 }

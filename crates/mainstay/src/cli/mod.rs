@@ -43,15 +43,15 @@ pub enum Command {
     Backup(BackupOptions),
     /// Make the store what it was when the backup FILE was written
     Restore(RestoreOptions),
-    /// The images of this machine
+    /// Pull, import, list, tag and remove images of this machine
     Image(ImageOptions),
-    /// What machines join with
+    /// Create, list and delete the tokens with which machines join
     Token(TokenOptions),
-    /// Say where a pod is or why it is nowhere, and what happened to it
+    /// Say why a pod, workload, Service, claim, node or namespace is not as it should be, and what to do next
     Why(WhyOptions),
-    /// Try a cluster's size: a real server with machines that only pretend
+    /// Measure how large a cluster can be: a real server with hollow nodes, which run no containers
     Sim(Box<SimOptions>),
-    /// What the pods of the demo run
+    /// The program of the demo's pods
     #[command(hide = true)]
     DemoWeb(WebOptions),
 }

@@ -83,7 +83,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn said(exit: Exit) -> String {
+    fn error_text(exit: Exit) -> String {
         match exit {
             Exit::Refused(error) => format!("{error:#}"),
             Exit::Failed(_) | Exit::Usage(_) => panic!("it is the user's fault"),
@@ -105,14 +105,14 @@ mod tests {
         assert_eq!((settings.offer_ttl, settings.backoff.longest), (7 * SECOND, 30 * SECOND));
         assert_eq!((settings.backoff.first, settings.scoring), (SECOND, ScoringStrategy::MostAllocated));
         fs::write(&file, "[scheduler]\noffer-ttl = soon\n").unwrap();
-        let wrong = options.settings(None).map(drop).map_err(said).unwrap_err();
+        let wrong = options.settings(None).map(drop).map_err(error_text).unwrap_err();
         assert!(wrong.contains("s.ini:2: offer-ttl: \"soon\" must be a duration"), "{wrong}");
     }
 
     #[test]
-    fn back_offs_the_wrong_way_round_are_refused() {
+    fn a_longest_back_off_below_the_first_is_refused() {
         let options = SchedulerOptions { pod_backoff_first: Some(90 * SECOND), ..SchedulerOptions::default() };
-        let wrong = options.settings(None).map(drop).map_err(said).unwrap_err();
+        let wrong = options.settings(None).map(drop).map_err(error_text).unwrap_err();
         assert!(wrong.contains("--pod-backoff-first 90s is longer than --pod-backoff-longest 60s"), "{wrong}");
     }
 }

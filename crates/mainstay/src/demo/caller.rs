@@ -1,4 +1,4 @@
-//! Somebody who calls an address without a pause and remembers how it went.
+//! Calls an address over and over and counts successes and failures.
 
 use std::{
     net::IpAddr,
@@ -14,7 +14,7 @@ use super::{SERVICE_PORT, web};
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default)]
-pub struct Calls {
+pub struct CallStatistics {
     pub answered: u32,
     pub failed: u32,
     /// The longest that an answer took.
@@ -24,7 +24,7 @@ pub struct Calls {
 
 pub struct Caller {
     stop: CancellationToken,
-    calls: JoinHandle<Calls>,
+    calls: JoinHandle<CallStatistics>,
 }
 
 impl Caller {
@@ -34,14 +34,14 @@ impl Caller {
     }
 
     /// After the call under way.
-    pub async fn stop(self) -> anyhow::Result<Calls> {
+    pub async fn stop(self) -> anyhow::Result<CallStatistics> {
         self.stop.cancel();
         Ok(self.calls.await?)
     }
 }
 
-async fn call(address: IpAddr, stop: CancellationToken) -> Calls {
-    let mut calls = Calls::default();
+async fn call(address: IpAddr, stop: CancellationToken) -> CallStatistics {
+    let mut calls = CallStatistics::default();
     while !stop.is_cancelled() {
         let began = Instant::now();
         match web::ask_within((address, SERVICE_PORT), PATIENCE).await {

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_of_a_restart_is_told() {
+    fn the_reason_of_a_restart_is_shown() {
         let status = json!({ "containerStatuses": [{
             "name": "web", "image": "host", "imageID": "", "ready": true, "restartCount": 1,
             "state": { "running": {} },

@@ -28,7 +28,7 @@ fn passes_filters(rules: &NodeRules, node: &NodeView) -> bool {
 }
 
 pub fn tolerates<S: AsRef<str>>(rules: &NodeRules, taint: &Taint<S>) -> bool {
-    rules.tolerations.iter().any(|toleration| toleration.covers(taint))
+    rules.tolerations.iter().any(|toleration| toleration.tolerates(taint))
 }
 
 pub fn is_cordoned(rules: &NodeRules, node: &NodeView) -> bool {
@@ -52,7 +52,7 @@ pub fn untolerated_taint<'a>(rules: &NodeRules, node: &'a NodeView) -> Option<&'
 
 /// By the node selector and the required node affinity.
 pub fn matches_node_affinity(rules: &NodeRules, node: &NodeView) -> bool {
-    matching::selected(&rules.selector, rules.required.as_deref(), &node.name, &node.labels)
+    matching::matches_node_selector(&rules.selector, rules.required.as_deref(), &node.name, &node.labels)
 }
 
 /// By the node affinity of the pod's volumes.

@@ -117,7 +117,7 @@ fn group(registry: &Registry, name: &str) -> Option<Value> {
 
 /// The verbs of a resource itself.
 fn verbs(d: &Descriptor) -> Vec<&'static str> {
-    if d.answered {
+    if d.is_review {
         return vec!["create"];
     }
     VERBS.into_iter().filter(|verb| d.delete_collection || *verb != "deletecollection").collect()

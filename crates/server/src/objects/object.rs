@@ -49,7 +49,7 @@ impl SelectorFields {
     pub fn from_object(d: &Descriptor, object: &Value) -> Self {
         let labels = object["metadata"]["labels"].as_object();
         let labels = labels.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str().into(), v.as_str()?.into())));
-        let fields = d.selectable.iter().map(|field| Box::from(&*field.of(object)));
+        let fields = d.selectable.iter().map(|field| Box::from(&*field.value_in(object)));
         Self { labels: labels.collect(), fields: fields.collect() }
     }
 

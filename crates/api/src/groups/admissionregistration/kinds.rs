@@ -12,27 +12,27 @@ use super::{
     },
     table,
 };
-use crate::{descriptor::Descriptor, groups::builder::of};
+use crate::{descriptor::Descriptor, groups::builder::describe};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<MutatingWebhookConfiguration>()
+        describe::<MutatingWebhookConfiguration>()
             .rules::<MutatingWebhookConfigurationRules>()
             .columns(&table::WEBHOOK_CONFIGURATIONS)
             .category("api-extensions")
             .generation(),
-        of::<ValidatingAdmissionPolicy>()
+        describe::<ValidatingAdmissionPolicy>()
             .rules::<ValidatingAdmissionPolicyRules>()
             .columns(&table::VALIDATING_ADMISSION_POLICIES)
             .category("api-extensions")
             .status()
             .generation(),
-        of::<ValidatingAdmissionPolicyBinding>()
+        describe::<ValidatingAdmissionPolicyBinding>()
             .rules::<ValidatingAdmissionPolicyBindingRules>()
             .columns(&table::VALIDATING_ADMISSION_POLICY_BINDINGS)
             .category("api-extensions")
             .generation(),
-        of::<ValidatingWebhookConfiguration>()
+        describe::<ValidatingWebhookConfiguration>()
             .rules::<ValidatingWebhookConfigurationRules>()
             .columns(&table::WEBHOOK_CONFIGURATIONS)
             .category("api-extensions")

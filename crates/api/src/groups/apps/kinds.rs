@@ -8,20 +8,20 @@ use super::{
 };
 use crate::{
     descriptor::{Descriptor, NameRule, SelectableField},
-    groups::builder::{REPLICAS, field_or, of},
+    groups::builder::{REPLICAS, describe, field_or},
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<ControllerRevision>().rules::<ControllerRevisionRules>().columns(&table::CONTROLLER_REVISIONS),
-        of::<DaemonSet>()
+        describe::<ControllerRevision>().rules::<ControllerRevisionRules>().columns(&table::CONTROLLER_REVISIONS),
+        describe::<DaemonSet>()
             .rules::<DaemonSetRules>()
             .columns(&table::DAEMON_SETS)
             .short("ds")
             .category("all")
             .status()
             .generation(),
-        of::<Deployment>()
+        describe::<Deployment>()
             .rules::<DeploymentRules>()
             .columns(&table::DEPLOYMENTS)
             .short("deploy")
@@ -29,7 +29,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .status()
             .scale(REPLICAS)
             .generation(),
-        of::<ReplicaSet>()
+        describe::<ReplicaSet>()
             .rules::<ReplicaSetRules>()
             .columns(&table::REPLICA_SETS)
             .short("rs")
@@ -39,7 +39,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .generation()
             .select(REPLICA_SET_FIELDS),
         // Its name becomes a prefix of its pods' host names.
-        of::<StatefulSet>()
+        describe::<StatefulSet>()
             .rules::<StatefulSetRules>()
             .columns(&table::STATEFUL_SETS)
             .short("sts")

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenReview};
 
-use crate::{descriptor::Descriptor, groups::builder::question};
+use crate::{descriptor::Descriptor, groups::builder::describe_review};
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![question::<SelfSubjectReview>(), question::<TokenReview>()]
+    vec![describe_review::<SelfSubjectReview>(), describe_review::<TokenReview>()]
 }

@@ -4,13 +4,13 @@ use k8s_openapi::api::authorization::v1::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
 };
 
-use crate::{descriptor::Descriptor, groups::builder::question};
+use crate::{descriptor::Descriptor, groups::builder::describe_review};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        question::<LocalSubjectAccessReview>(),
-        question::<SelfSubjectAccessReview>(),
-        question::<SelfSubjectRulesReview>(),
-        question::<SubjectAccessReview>(),
+        describe_review::<LocalSubjectAccessReview>(),
+        describe_review::<SelfSubjectAccessReview>(),
+        describe_review::<SelfSubjectRulesReview>(),
+        describe_review::<SubjectAccessReview>(),
     ]
 }

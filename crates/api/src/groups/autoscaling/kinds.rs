@@ -6,18 +6,18 @@ use super::{
     rules::{HorizontalPodAutoscalerV1Rules, HorizontalPodAutoscalerV2Rules},
     table,
 };
-use crate::{convert::Autoscaler, descriptor::Descriptor, groups::builder::of};
+use crate::{convert::Autoscaler, descriptor::Descriptor, groups::builder::describe};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<v1::HorizontalPodAutoscaler>()
+        describe::<v1::HorizontalPodAutoscaler>()
             .rules::<HorizontalPodAutoscalerV1Rules>()
             .columns(&table::HORIZONTAL_POD_AUTOSCALERS_V1)
             .short("hpa")
             .category("all")
             .stored_as("autoscaling/v2", &Autoscaler)
             .status(),
-        of::<v2::HorizontalPodAutoscaler>()
+        describe::<v2::HorizontalPodAutoscaler>()
             .rules::<HorizontalPodAutoscalerV2Rules>()
             .columns(&table::HORIZONTAL_POD_AUTOSCALERS)
             .short("hpa")

@@ -8,19 +8,19 @@ use super::{
 };
 use crate::{
     descriptor::{Descriptor, SelectableField},
-    groups::builder::{field_or, of},
+    groups::builder::{describe, field_or},
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<CronJob>()
+        describe::<CronJob>()
             .rules::<CronJobRules>()
             .columns(&table::CRON_JOBS)
             .short("cj")
             .category("all")
             .status()
             .generation(),
-        of::<Job>()
+        describe::<Job>()
             .orphans_by_default()
             .rules::<JobRules>()
             .columns(&table::JOBS)

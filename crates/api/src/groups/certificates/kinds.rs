@@ -5,12 +5,12 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use super::{rules::CertificateSigningRequestRules, table};
 use crate::{
     descriptor::{Descriptor, NameRule, SelectableField, Subresource},
-    groups::builder::{field, of},
+    groups::builder::{describe, field},
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<CertificateSigningRequest>()
+        describe::<CertificateSigningRequest>()
             .rules::<CertificateSigningRequestRules>()
             .columns(&table::CERTIFICATE_SIGNING_REQUESTS)
             .short("csr")

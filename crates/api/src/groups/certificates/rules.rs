@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_requests_are_refused_in_upstreams_words() {
+    fn bad_requests_are_refused_with_upstreams_messages() {
         assert_eq!(completed::<CertificateSigningRequestRules>(request())["status"], json!({}));
         let cases: &[(Value, &[&str])] = &[
             (

@@ -5,11 +5,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use super::{rules::LeaseRules, table};
 use crate::{
     descriptor::{Descriptor, Volatile},
-    groups::builder::of,
+    groups::builder::describe,
     wellknown::namespace,
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     let heartbeats = Volatile::InNamespace(namespace::NODE_LEASES);
-    vec![of::<Lease>().rules::<LeaseRules>().columns(&table::LEASES).volatile(heartbeats)]
+    vec![describe::<Lease>().rules::<LeaseRules>().columns(&table::LEASES).volatile(heartbeats)]
 }

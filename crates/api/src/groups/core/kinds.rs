@@ -19,7 +19,7 @@ use crate::{
     descriptor::{Descriptor, NameRule, SelectableField, Subresource},
     groups::{
         apps::table as apps,
-        builder::{REPLICAS, field, field_or, of},
+        builder::{REPLICAS, describe, field, field_or},
         events::table as events,
     },
     table::generic,
@@ -27,20 +27,20 @@ use crate::{
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<ConfigMap>().strategy(&ConfigMaps).columns(&table::CONFIG_MAPS).short("cm"),
-        of::<Endpoints>()
+        describe::<ConfigMap>().strategy(&ConfigMaps).columns(&table::CONFIG_MAPS).short("cm"),
+        describe::<Endpoints>()
             .rules::<EndpointsRules>()
             .columns(&table::ENDPOINTS)
             .short("ep")
             .stored_below("services/endpoints"),
-        of::<Event>()
+        describe::<Event>()
             .rules::<EventRules>()
             .columns(&events::EVENTS)
             .short("ev")
             .named(NameRule::PathSegment)
             .select(EVENT_FIELDS),
-        of::<LimitRange>().rules::<LimitRangeRules>().columns(&generic::NAME_CREATED).short("limits"),
-        of::<Namespace>()
+        describe::<LimitRange>().rules::<LimitRangeRules>().columns(&generic::NAME_CREATED).short("limits"),
+        describe::<Namespace>()
             .rules::<NamespaceRules>()
             .columns(&table::NAMESPACES)
             .short("ns")
@@ -49,7 +49,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .subresources(&[Subresource::Finalize])
             .no_delete_collection()
             .select(NAMESPACE_FIELDS),
-        of::<Node>()
+        describe::<Node>()
             .rules::<NodeRules>()
             .columns(&table::NODES)
             .short("no")
@@ -57,19 +57,19 @@ pub fn kinds() -> Vec<Descriptor> {
             .status_from_create()
             .subresources(&[Subresource::Proxy])
             .select(NODE_FIELDS),
-        of::<PersistentVolume>()
+        describe::<PersistentVolume>()
             .rules::<PersistentVolumeRules>()
             .returns_deleted()
             .columns(&table::PERSISTENT_VOLUMES)
             .short("pv")
             .status(),
-        of::<PersistentVolumeClaim>()
+        describe::<PersistentVolumeClaim>()
             .rules::<PersistentVolumeClaimRules>()
             .returns_deleted()
             .columns(&table::PERSISTENT_VOLUME_CLAIMS)
             .short("pvc")
             .status(),
-        of::<Pod>()
+        describe::<Pod>()
             .rules::<PodRules>()
             .returns_deleted()
             .columns(&table::PODS)
@@ -80,8 +80,12 @@ pub fn kinds() -> Vec<Descriptor> {
             .graceful_deletion()
             .generation()
             .select(POD_FIELDS),
-        of::<PodTemplate>().rules::<PodTemplateRules>().returns_deleted().columns(&table::POD_TEMPLATES).generation(),
-        of::<ReplicationController>()
+        describe::<PodTemplate>()
+            .rules::<PodTemplateRules>()
+            .returns_deleted()
+            .columns(&table::POD_TEMPLATES)
+            .generation(),
+        describe::<ReplicationController>()
             .orphans_by_default()
             .rules::<ReplicationControllerRules>()
             .columns(&apps::REPLICATION_CONTROLLERS)
@@ -92,14 +96,14 @@ pub fn kinds() -> Vec<Descriptor> {
             .scale(REPLICAS)
             .generation()
             .select(REPLICATION_CONTROLLER_FIELDS),
-        of::<ResourceQuota>()
+        describe::<ResourceQuota>()
             .rules::<ResourceQuotaRules>()
             .returns_deleted()
             .columns(&table::RESOURCE_QUOTAS)
             .short("quota")
             .status(),
-        of::<Secret>().rules::<SecretRules>().columns(&table::SECRETS).select(SECRET_FIELDS),
-        of::<Service>()
+        describe::<Secret>().rules::<SecretRules>().columns(&table::SECRETS).select(SECRET_FIELDS),
+        describe::<Service>()
             .rules::<ServiceRules>()
             .columns(&table::SERVICES)
             .short("svc")
@@ -110,7 +114,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .subresources(&[Subresource::Proxy])
             .returns_deleted()
             .select(SERVICE_FIELDS),
-        of::<ServiceAccount>()
+        describe::<ServiceAccount>()
             .rules::<ServiceAccountRules>()
             .returns_deleted()
             .columns(&table::SERVICE_ACCOUNTS)

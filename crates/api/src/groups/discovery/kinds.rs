@@ -3,8 +3,8 @@
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::{rules::EndpointSliceRules, table};
-use crate::{descriptor::Descriptor, groups::builder::of};
+use crate::{descriptor::Descriptor, groups::builder::describe};
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![of::<EndpointSlice>().rules::<EndpointSliceRules>().columns(&table::ENDPOINT_SLICES).generation()]
+    vec![describe::<EndpointSlice>().rules::<EndpointSliceRules>().columns(&table::ENDPOINT_SLICES).generation()]
 }

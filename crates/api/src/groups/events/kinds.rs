@@ -1,4 +1,4 @@
-//! `events.k8s.io/v1`: the core group's events in their newer clothes, stored as `v1`.
+//! `events.k8s.io/v1`: the newer form of the core group's events, stored as `v1`.
 
 use k8s_openapi::api::events::v1::Event;
 
@@ -6,11 +6,11 @@ use super::table;
 use crate::{
     convert::NewEvent,
     descriptor::{Descriptor, SelectableField},
-    groups::builder::{field, of},
+    groups::builder::{describe, field},
 };
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![of::<Event>().columns(&table::NEW_EVENTS).short("ev").stored_as("v1", &NewEvent).select(FIELDS)]
+    vec![describe::<Event>().columns(&table::NEW_EVENTS).short("ev").stored_as("v1", &NewEvent).select(FIELDS)]
 }
 
 /// The names of this version, as upstream has it: `regarding.name`, not `involvedObject.name`.

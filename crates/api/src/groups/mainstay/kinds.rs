@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     descriptor::{Descriptor, Volatile, Writer},
-    groups::builder::of,
+    groups::builder::describe,
     offer::Offer,
     service_table::ServiceTable,
 };
@@ -14,14 +14,14 @@ use crate::{
 /// Kinds of groups outside Kubernetes are stored below their group's name, as upstream stores them.
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<Offer>()
+        describe::<Offer>()
             .rules::<OfferRules>()
             .columns(&table::OFFERS)
             .short("of")
             .stored_below("mainstay.dev/offers")
             .volatile(Volatile::All)
             .written_by(Writer::SameNamedNode),
-        of::<ServiceTable>()
+        describe::<ServiceTable>()
             .rules::<ServiceTableRules>()
             .columns(&table::SERVICE_TABLES)
             .stored_below("mainstay.dev/servicetables")

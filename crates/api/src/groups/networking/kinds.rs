@@ -8,30 +8,30 @@ use super::{
 };
 use crate::{
     descriptor::{Descriptor, NameRule},
-    groups::builder::of,
+    groups::builder::describe,
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<Ingress>()
+        describe::<Ingress>()
             .rules::<IngressRules>()
             .columns(&table::INGRESSES)
             .short("ing")
             .stored_below("ingress")
             .status()
             .generation(),
-        of::<IngressClass>().rules::<IngressClassRules>().columns(&table::INGRESS_CLASSES).generation(),
+        describe::<IngressClass>().rules::<IngressClassRules>().columns(&table::INGRESS_CLASSES).generation(),
         // The name is the address itself, colons included.
-        of::<IPAddress>()
+        describe::<IPAddress>()
             .rules::<IPAddressRules>()
             .columns(&table::IP_ADDRESSES)
             .short("ip")
             .named(NameRule::PathSegment),
-        of::<NetworkPolicy>()
+        describe::<NetworkPolicy>()
             .rules::<NetworkPolicyRules>()
             .columns(&table::NETWORK_POLICIES)
             .short("netpol")
             .generation(),
-        of::<ServiceCIDR>().rules::<ServiceCIDRRules>().columns(&table::SERVICE_CIDRS).status(),
+        describe::<ServiceCIDR>().rules::<ServiceCIDRRules>().columns(&table::SERVICE_CIDRS).status(),
     ]
 }

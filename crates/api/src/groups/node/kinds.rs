@@ -3,8 +3,8 @@
 use k8s_openapi::api::node::v1::RuntimeClass;
 
 use super::{rules::RuntimeClassRules, table};
-use crate::{descriptor::Descriptor, groups::builder::of};
+use crate::{descriptor::Descriptor, groups::builder::describe};
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![of::<RuntimeClass>().rules::<RuntimeClassRules>().columns(&table::RUNTIME_CLASSES)]
+    vec![describe::<RuntimeClass>().rules::<RuntimeClassRules>().columns(&table::RUNTIME_CLASSES)]
 }

@@ -8,18 +8,21 @@ use super::{
 };
 use crate::{
     descriptor::{Descriptor, NameRule},
-    groups::builder::of,
+    groups::builder::describe,
     table::generic,
 };
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<ClusterRole>().rules::<ClusterRoleRules>().columns(&generic::NAME_CREATED).named(NameRule::PathSegment),
-        of::<ClusterRoleBinding>()
+        describe::<ClusterRole>()
+            .rules::<ClusterRoleRules>()
+            .columns(&generic::NAME_CREATED)
+            .named(NameRule::PathSegment),
+        describe::<ClusterRoleBinding>()
             .rules::<ClusterRoleBindingRules>()
             .columns(&table::BINDINGS)
             .named(NameRule::PathSegment),
-        of::<Role>().rules::<RoleRules>().columns(&generic::NAME_CREATED).named(NameRule::PathSegment),
-        of::<RoleBinding>().rules::<RoleBindingRules>().columns(&table::BINDINGS).named(NameRule::PathSegment),
+        describe::<Role>().rules::<RoleRules>().columns(&generic::NAME_CREATED).named(NameRule::PathSegment),
+        describe::<RoleBinding>().rules::<RoleBindingRules>().columns(&table::BINDINGS).named(NameRule::PathSegment),
     ]
 }

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_bindings_are_refused_in_upstreams_words() {
+    fn bad_bindings_are_refused_with_upstreams_messages() {
         assert_refused::<ClusterRoleBindingRules>(
             object(
                 "ClusterRoleBinding",

@@ -6,14 +6,14 @@ use super::{
     rules::{CSIDriverRules, CSINodeRules, StorageClassRules, VolumeAttachmentRules},
     table,
 };
-use crate::{descriptor::Descriptor, groups::builder::of};
+use crate::{descriptor::Descriptor, groups::builder::describe};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        of::<CSIDriver>().rules::<CSIDriverRules>().columns(&table::CSI_DRIVERS).generation(),
-        of::<CSINode>().rules::<CSINodeRules>().columns(&table::CSI_NODES),
-        of::<CSIStorageCapacity>().columns(&table::CSI_STORAGE_CAPACITIES),
-        of::<StorageClass>().rules::<StorageClassRules>().columns(&table::STORAGE_CLASSES).short("sc"),
-        of::<VolumeAttachment>().rules::<VolumeAttachmentRules>().columns(&table::VOLUME_ATTACHMENTS).status(),
+        describe::<CSIDriver>().rules::<CSIDriverRules>().columns(&table::CSI_DRIVERS).generation(),
+        describe::<CSINode>().rules::<CSINodeRules>().columns(&table::CSI_NODES),
+        describe::<CSIStorageCapacity>().columns(&table::CSI_STORAGE_CAPACITIES),
+        describe::<StorageClass>().rules::<StorageClassRules>().columns(&table::STORAGE_CLASSES).short("sc"),
+        describe::<VolumeAttachment>().rules::<VolumeAttachmentRules>().columns(&table::VOLUME_ATTACHMENTS).status(),
     ]
 }

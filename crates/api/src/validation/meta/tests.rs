@@ -15,7 +15,7 @@ fn updated(metadata: Value, old: Value) -> Vec<String> {
 }
 
 #[test]
-fn new_metadata_is_refused_in_upstreams_words() {
+fn new_metadata_is_refused_with_upstreams_messages() {
     let owner = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "1", "controller": true});
     let cases = [
         (json!({"name": "a", "namespace": "b", "labels": {"a": "b"}, "finalizers": ["x.io/y"]}), vec![]),

@@ -11,7 +11,7 @@ fn complaints_read_as_upstream_writes_them() {
     let name = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
          alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
          '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
-    type Check = fn(&str) -> Complaints;
+    type Check = fn(&str) -> Violations;
     let cases: &[(Check, &str, &[&str])] = &[
         (dns1123_label, "a", &NONE),
         (dns1123_label, "a-1", &NONE),

@@ -18,7 +18,7 @@ fn judged(requirements: serde_json::Value) -> Vec<String> {
 }
 
 #[test]
-fn requirements_are_refused_in_upstreams_words() {
+fn requirements_are_refused_with_upstreams_messages() {
     let cases = [
         (
             json!({"limits": {"cpu": 1, "memory": "1Gi", "x.io/gpu": 1}, "requests": {"cpu": "500m", "x.io/gpu": "1"}}),

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Affinity, Node, PodSpec, Toleration};
 use mainstay_api::{
-    matching::{Effect, repels, suits},
+    matching::{Effect, has_untolerated_taint, pod_matches_node},
     wellknown::taint,
 };
 use serde_json::{Value, json};
@@ -30,9 +30,12 @@ impl<'t> Demands<'t> {
     pub fn judge(&self, node: &Node) -> Verdict {
         let wanted = self.spec.node_name.as_ref().filter(|name| !name.is_empty());
         let named = wanted.is_none() || wanted == node.metadata.name.as_ref();
-        if !named || !suits(self.spec, &node.metadata) || repels(node, Effect::NoExecute, &self.tolerations) {
+        if !named
+            || !pod_matches_node(self.spec, &node.metadata)
+            || has_untolerated_taint(node, Effect::NoExecute, &self.tolerations)
+        {
             Verdict::Leaves
-        } else if repels(node, Effect::NoSchedule, &self.tolerations) {
+        } else if has_untolerated_taint(node, Effect::NoSchedule, &self.tolerations) {
             Verdict::Stays
         } else {
             Verdict::Runs

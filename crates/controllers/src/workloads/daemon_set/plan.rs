@@ -15,7 +15,7 @@ use k8s_openapi::{
     api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus},
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use mainstay_api::share::{self, Round};
+use mainstay_api::int_or_percent::{self, Rounding};
 
 use super::node_fit::Verdict;
 use crate::{
@@ -185,7 +185,10 @@ impl<'w> Steps<'w> {
         let Update::Rolling { unavailable, surge } = &self.world.want.update else { return (0, 0) };
         let nodes = self.world.nodes.values().filter(|verdict| **verdict == Verdict::Runs).count();
         let nodes = i64::try_from(nodes).unwrap_or(i64::MAX);
-        match (share::of(unavailable, nodes, Round::Up), share::of(surge, nodes, Round::Up)) {
+        match (
+            int_or_percent::resolve(unavailable, nodes, Rounding::Up),
+            int_or_percent::resolve(surge, nodes, Rounding::Up),
+        ) {
             (0, 0) => (1, 0),
             allowed => allowed,
         }

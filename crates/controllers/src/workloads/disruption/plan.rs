@@ -15,7 +15,7 @@ use k8s_openapi::{
         util::intstr::IntOrString,
     },
 };
-use mainstay_api::share::{self, Round};
+use mainstay_api::int_or_percent::{self, Rounding};
 
 use mainstay_events::EventNote;
 
@@ -92,13 +92,13 @@ fn expectation(world: &World) -> Result<(i64, i64), String> {
     let Some(spec) = &world.budget.spec else { return Ok((there, 0)) };
     if let Some(most) = &spec.max_unavailable {
         let expected = world.scale.clone()?;
-        return Ok((expected, (expected - share::of(most, expected, Round::Up)).max(0)));
+        return Ok((expected, (expected - int_or_percent::resolve(most, expected, Rounding::Up)).max(0)));
     }
     match &spec.min_available {
         Some(IntOrString::Int(least)) => Ok((there, (*least).into())),
         Some(least) => {
             let expected = world.scale.clone()?;
-            Ok((expected, share::of(least, expected, Round::Up)))
+            Ok((expected, int_or_percent::resolve(least, expected, Rounding::Up)))
         }
         None => Ok((there, 0)),
     }

@@ -23,7 +23,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{apis::meta::v1::OwnerReference, util::intstr::IntOrString},
 };
-use mainstay_api::share::{self, Round};
+use mainstay_api::int_or_percent::{self, Rounding};
 
 use super::{
     claims,
@@ -307,7 +307,8 @@ impl Steps<'_> {
     /// Deletes outdated pods, from the highest, as long as no more than `most` of all pods are not available.
     fn replace_outdated_within(&mut self, most: &IntOrString) {
         let want = &self.world.want;
-        let most = usize::try_from(share::of(most, want.replicas, Round::Down).max(1)).unwrap_or(usize::MAX);
+        let most =
+            usize::try_from(int_or_percent::resolve(most, want.replicas, Rounding::Down).max(1)).unwrap_or(usize::MAX);
         let life = |pod: &Arc<Pod>| life(pod, want.min_ready, self.now);
         let missing = self
             .within_reach()
@@ -326,7 +327,8 @@ impl Steps<'_> {
     fn replace_outdated_and_unready(&mut self) {
         let want = &self.world.want;
         let Update::Rolling { unavailable, .. } = &want.update else { return };
-        let most = unavailable.as_ref().map_or(1, |most| share::of(most, want.replicas, Round::Down).max(1));
+        let most =
+            unavailable.as_ref().map_or(1, |most| int_or_percent::resolve(most, want.replicas, Rounding::Down).max(1));
         let (mut busy, mut absent, mut broken, mut sound) = (0, 0, Vec::new(), Vec::new());
         for ordinal in self.within_reach().rev() {
             let counts = unavailable.is_some() || !want.is_held_back(ordinal);

@@ -73,9 +73,9 @@ fn unbound(facts: &ClaimFacts, now: Timestamp) -> Cause {
     let there_are =
         if names.is_empty() { "there is none".to_owned() } else { format!("there are: {}", text::few(&names)) };
     let annotated = meta.annotations.as_ref().and_then(|all| all.get(BETA_STORAGE_CLASS)).map(String::as_str);
-    let asked = annotated.or(facts.claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()));
+    let requested = annotated.or(facts.claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()));
     let failure = text::newest(&facts.events, &FAILURES).and_then(|event| event.message.as_deref()).map(text::clause);
-    let Some(class_name) = asked.filter(|name| !name.is_empty()) else {
+    let Some(class_name) = requested.filter(|name| !name.is_empty()) else {
         let default = facts.classes.iter().any(|class| {
             class
                 .metadata
@@ -84,7 +84,7 @@ fn unbound(facts: &ClaimFacts, now: Timestamp) -> Cause {
                 .and_then(|all| all.get(DEFAULT_STORAGE_CLASS))
                 .is_some_and(|v| v == "true")
         });
-        return match asked {
+        return match requested {
             Some(_) => {
                 Cause::new("is not bound: storageClassName is empty, so it waits for a volume made by hand that fits")
                     .next("kubectl get pv", "which volumes there are")

@@ -103,7 +103,7 @@ fn end_cause(
     let container = &status.name;
     let message = end.message.as_deref().map(str::trim).filter(|message| !message.is_empty());
     let last_line = facts.last_lines.get(container).map(String::as_str).or(message);
-    let last_line = last_line.map_or_else(String::new, |line| format!(": {}", text::clause(line)));
+    let last_line = last_line.map_or_else(String::new, |line| format!(": {}", text::shortened(text::clause(line))));
     match end.reason.as_deref() {
         Some("OOMKilled") => {
             let limits = spec(&facts.pod, container).and_then(|c| c.resources.as_ref()).and_then(|r| r.limits.as_ref());

@@ -85,18 +85,19 @@ impl Cause {
 impl Explanation {
     /// Subject and headline, without the rest.
     pub fn sentence(&self) -> String {
-        format!("{} {}", self.subject, self.headline)
+        text::printable(&format!("{} {}", self.subject, self.headline))
     }
 }
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.sentence())?;
-        self.details.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+        self.details.iter().try_for_each(|line| writeln!(f, "  {}", text::printable(line)))?;
         if !self.history.is_empty() {
             writeln!(f, "  history, oldest first:")?;
-            self.history.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+            self.history.iter().try_for_each(|line| writeln!(f, "  {}", text::printable(line)))?;
         }
-        self.next.iter().try_for_each(|step| writeln!(f, "  next: {}   # {}", step.command, step.purpose))
+        let next = self.next.iter().map(|step| format!("{}   # {}", step.command, step.purpose));
+        next.into_iter().try_for_each(|line| writeln!(f, "  next: {}", text::printable(&line)))
     }
 }

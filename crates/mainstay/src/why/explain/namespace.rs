@@ -42,8 +42,12 @@ fn namespace_cause(facts: &NamespaceFacts, now: Timestamp) -> Cause {
         kind.starts_with("NamespaceDeletion") && kind.ends_with("Failure") && condition.status == "True"
     });
     // Objects with finalizers first: the others go by themselves.
-    let held = facts.remaining.iter().find(|object| !object.finalizers.is_empty());
-    let mut cause = match (failure.and_then(|condition| condition.message.as_deref()), held, facts.remaining.first()) {
+    let with_finalizer = facts.remaining.iter().find(|object| !object.finalizers.is_empty());
+    let mut cause = match (
+        failure.and_then(|condition| condition.message.as_deref()),
+        with_finalizer,
+        facts.remaining.first(),
+    ) {
         (Some(message), ..) => Cause::new(format!("is Terminating for {since}: {}", text::clause(message))),
         (None, Some(object), _) => {
             let RemainingObject { resource, name: object_name, finalizers } = object;

@@ -36,11 +36,8 @@ fn node_cause(facts: &NodeFacts, now: Timestamp) -> Cause {
                 |age| format!("its agent renewed its lease {age} ago"),
             );
             Cause::new(format!("is not ready: {why}")).detail(silent).next(
-                "mainstay agent --server URL",
-                format!(
-                    "on the machine: see whether it runs, and what it logs; then from there: ping {}",
-                    address(node)
-                ),
+                format!("ping {}", address(node)),
+                "if it answers, see there whether mainstay agent runs and what it logs",
             )
         }
         (_, Some(why)) => Cause::new(format!("is not ready: {why}")),
@@ -76,7 +73,9 @@ fn is_cordoned(node: &Node) -> bool {
 
 fn address(node: &Node) -> &str {
     let mut addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    addresses.find(|address| address.type_ == "InternalIP").map_or("SERVER", |address| address.address.as_str())
+    addresses
+        .find(|address| address.type_ == "InternalIP")
+        .map_or(text::name(&node.metadata), |address| address.address.as_str())
 }
 
 /// Why a node is not ready, if it is not.

@@ -42,8 +42,8 @@ pub struct OwnerName {
     pub name: String,
 }
 
-/// Conditions that the headline and the lines of containers tell already.
-const TOLD_ELSEWHERE: [&str; 5] =
+/// Conditions that the headline and the lines of containers cover.
+const COVERED_CONDITIONS: [&str; 5] =
     ["PodScheduled", "Ready", "ContainersReady", "Initialized", "PodReadyToStartContainers"];
 
 /// Events of attempts to start a pod.
@@ -196,9 +196,9 @@ fn unmet_readiness_gate(facts: &PodFacts) -> Option<&str> {
 /// Conditions that are not as they should be.
 fn odd_conditions(pod: &Pod, now: Timestamp) -> Vec<String> {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let told = |kind: &str| TOLD_ELSEWHERE.contains(&kind);
+    let covered = |kind: &str| COVERED_CONDITIONS.contains(&kind);
     let bad_if_true = |kind: &str| matches!(kind, "DisruptionTarget" | "Degraded");
-    let odd = conditions.filter(|c| !told(&c.type_) && (c.status == "True") == bad_if_true(&c.type_));
+    let odd = conditions.filter(|c| !covered(&c.type_) && (c.status == "True") == bad_if_true(&c.type_));
     let line = |condition: &PodCondition| {
         let since = text::age_of(condition.last_transition_time.as_ref(), now);
         let since = since.map_or_else(String::new, |since| format!(" for {since}"));

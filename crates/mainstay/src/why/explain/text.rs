@@ -52,6 +52,25 @@ pub fn clause(message: &str) -> &str {
     message.trim().trim_end_matches('.')
 }
 
+/// Control characters of logs, messages and names must not reach the terminal of whoever reads them.
+pub fn printable(line: &str) -> String {
+    let printable = |c: char| match c {
+        '\n' | '\r' | '\t' => ' ',
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    line.chars().map(printable).collect()
+}
+
+/// The beginning of a line that may be of any length.
+pub fn shortened(line: &str) -> String {
+    const LONGEST: usize = 300;
+    match line.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
 /// Objects as a shell's `kubectl get` would name them, the first few.
 pub fn few(names: &[String]) -> String {
     const SHOWN: usize = 5;
@@ -133,6 +152,13 @@ mod tests {
         let ages = ["2026-01-09T23:59:55Z", "2026-01-09T23:57:50Z", "2026-01-09T20:55:00Z", "2026-01-01T00:00:00Z"];
         assert_eq!(ages.map(|at| age(at.parse().unwrap(), now)), ["5s", "2m10s", "3h5m", "9d0h"]);
         assert_eq!(age("2026-01-11T00:00:00Z".parse().unwrap(), now), "0s", "clocks differ");
+    }
+
+    #[test]
+    fn control_characters_and_endless_lines_are_not_printed() {
+        assert_eq!(printable("a\u{1b}[31mb\nc"), "a\u{fffd}[31mb c");
+        assert_eq!(shortened(&"ä".repeat(301)), format!("{}…", "ä".repeat(300)));
+        assert_eq!(shortened("short"), "short");
     }
 
     #[test]

@@ -100,12 +100,12 @@ fn job(facts: &WorkloadFacts, troubled: Option<&Explanation>) -> Cause {
     let (kubectl, name) = (text::kubectl(&facts.object.metadata), text::name(&facts.object.metadata));
     let succeeded = data["status"]["succeeded"].as_u64().unwrap_or(0);
     let of = data["spec"]["completions"].as_u64().map_or_else(String::new, |wanted| format!(" of {wanted}"));
-    let held =
+    let true_condition =
         |kind: &str| conditions(data).find(|condition| condition["type"] == kind && condition["status"] == "True");
-    if held("Complete").is_some() {
+    if true_condition("Complete").is_some() {
         return Cause::new(format!("is complete: {succeeded}{of} pods succeeded"));
     }
-    if let Some(condition) = held("Failed") {
+    if let Some(condition) = true_condition("Failed") {
         let (reason, message) = (word(condition, "reason"), text::clause(word(condition, "message")));
         let pod = troubled.map_or_else(String::new, |pod| format!("; {}", pod.sentence()));
         return Cause::new(format!("failed: {reason}: {message}{pod}"));

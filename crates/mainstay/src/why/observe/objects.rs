@@ -28,7 +28,7 @@ impl Observer {
         let labels = |pod: &Pod| pod.metadata.labels.clone().unwrap_or_default();
         let (pods, others): (Vec<Pod>, Vec<Pod>) = self.all_pods().await?.into_iter().partition(|pod| {
             !selector.is_empty()
-                && matching::equal(&selector, &labels(pod))
+                && matching::has_labels(&selector, &labels(pod))
                 && pod.metadata.deletion_timestamp.is_none()
         });
         let slices = ListParams::default().labels(&format!("{SERVICE_NAME}={name}"));

@@ -75,7 +75,7 @@ struct WireNodeCondition {
 impl<'de> Deserialize<'de> for NodeView {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let WireNode { metadata, spec, status } = WireNode::deserialize(from)?;
-        let taint = |wire: WireTaint| Taint::read(wire.key, wire.value, &wire.effect);
+        let taint = |wire: WireTaint| Taint::parse(wire.key, wire.value, &wire.effect);
         Ok(Self {
             name: metadata.name,
             labels: metadata.labels,

@@ -203,7 +203,7 @@ impl From<WirePod> for PodView {
         };
         let claims = claim_names(&metadata.name, &spec.volumes);
         let tolerated = |wire: WireToleration| {
-            Toleration::read(wire.key, wire.operator.as_deref(), wire.value, wire.effect.as_deref())
+            Toleration::parse(wire.key, wire.operator.as_deref(), wire.value, wire.effect.as_deref())
         };
         let mut node = NodeRules {
             selector: spec.node_selector,

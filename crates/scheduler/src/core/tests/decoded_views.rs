@@ -2,7 +2,7 @@
 
 use mainstay_api::{
     k8s_openapi::api::core::v1::{Node, Pod},
-    matching::{Effect, repels, suits},
+    matching::{Effect, has_untolerated_taint, pod_matches_node},
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde_json::{Value, json};
@@ -73,8 +73,8 @@ proptest! {
         let (pod, node): (Pod, Node) = (read(&pod), read(&node));
         let (rules, spec) = (&view.spec.node, pod.spec.unwrap());
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-        let repelled = [Effect::NoSchedule, Effect::NoExecute].into_iter().any(|effect| repels(&node, effect, tolerations));
-        prop_assert_eq!(filters::matches_node_affinity(rules, &node_view), suits(&spec, &node.metadata));
+        let repelled = [Effect::NoSchedule, Effect::NoExecute].into_iter().any(|effect| has_untolerated_taint(&node, effect, tolerations));
+        prop_assert_eq!(filters::matches_node_affinity(rules, &node_view), pod_matches_node(&spec, &node.metadata));
         prop_assert_eq!(filters::untolerated_taint(rules, &node_view).is_some(), repelled);
     }
 }

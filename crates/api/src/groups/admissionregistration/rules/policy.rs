@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_policies_are_refused_in_upstreams_words() {
+    fn bad_policies_are_refused_with_upstreams_messages() {
         let cases: &[(Value, &[&str])] = &[
             (
                 json!({"matchConstraints": null, "validations": null}),

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_webhooks_are_refused_in_upstreams_words() {
+    fn bad_webhooks_are_refused_with_upstreams_messages() {
         let cases: &[(Value, &[&str])] = &[
             (
                 json!({"name": "check"}),

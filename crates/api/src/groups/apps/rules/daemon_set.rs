@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_sets_are_refused_in_upstreams_words() {
+    fn bad_sets_are_refused_with_upstreams_messages() {
         let cases: &[(Value, &[&str])] = &[
             (
                 json!({"selector": null}),

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_deployments_are_refused_in_upstreams_words() {
+    fn bad_deployments_are_refused_with_upstreams_messages() {
         let cases: &[(Value, &[&str])] = &[
             (json!({"replicas": -1}), &["spec.replicas: Invalid value: -1: must be greater than or equal to 0"]),
             (

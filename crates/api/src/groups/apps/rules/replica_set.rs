@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn one_replica_unless_said_otherwise() {
+    fn replicas_default_to_one() {
         let stored = completed::<ReplicaSetRules>(set());
         assert_eq!(stored["spec"]["replicas"], 1);
         assert_eq!(stored["status"], json!({"replicas": 0}));

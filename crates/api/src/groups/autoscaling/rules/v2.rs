@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_autoscalers_are_refused_in_upstreams_words() {
+    fn bad_autoscalers_are_refused_with_upstreams_messages() {
         let metric = |metric: Value| json!({"metrics": [metric]});
         let cases: &[(Value, &[&str])] = &[
             (

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_schedules_are_refused_in_the_librarys_words() {
+    fn bad_schedules_are_refused_with_the_librarys_messages() {
         let cases = [
             ("", "empty spec string"),
             ("* * *", "expected exactly 5 fields, found 3: [* * *]"),

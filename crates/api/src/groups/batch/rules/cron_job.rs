@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_cron_jobs_are_refused_in_upstreams_words() {
+    fn bad_cron_jobs_are_refused_with_upstreams_messages() {
         let cases: &[(Value, &[&str])] = &[
             (json!({"schedule": null}), &["spec.schedule: Required value"]),
             (

@@ -203,7 +203,7 @@ fn validate_capacity(spec: &PersistentVolumeSpec, path: &Path, errors: &mut Erro
 }
 
 fn validate_source(spec: &PersistentVolumeSpec, name: &str, path: &Path, errors: &mut Errors) {
-    ExactlyOne::of("volume type", path, errors)
+    ExactlyOne::new("volume type", path, errors)
         .or("hostPath", &spec.host_path, sources::host_path)
         .or("gcePersistentDisk", &spec.gce_persistent_disk, sources::gce_disk)
         .or("awsElasticBlockStore", &spec.aws_elastic_block_store, sources::aws_disk)

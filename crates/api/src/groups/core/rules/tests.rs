@@ -166,7 +166,7 @@ fn a_nodes_addresses_go_by_two_names() {
 }
 
 #[test]
-fn nodes_are_refused_in_upstreams_words() {
+fn nodes_are_refused_with_upstreams_messages() {
     assert_refused::<NodeRules>(
         json!({"metadata": {"name": "a"}, "spec": {
             "podCIDRs": ["10.0.0.0/24", "10.0.1.0/24", "x"],

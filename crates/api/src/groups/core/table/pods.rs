@@ -1,6 +1,6 @@
-//! The row of a pod: many containers in one word.
+//! Columns of pods, with the STATUS that kubectl shows for all containers together.
 //!
-//! The word starts as the pod's phase or reason. The first init container that is not done speaks
+//! The status starts as the pod's phase or reason. The first init container that is not done speaks
 //! for a pod that is still initialising; after that the first app container that waits or has
 //! ended speaks for all. Deletion overrules both.
 

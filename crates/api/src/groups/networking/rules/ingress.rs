@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_ingresses_are_refused_in_upstreams_words() {
+    fn bad_ingresses_are_refused_with_upstreams_messages() {
         let backend = json!({"service": {"name": "web", "port": {"number": 80}}});
         let path = |change: Value| {
             let path = with(&json!({"path": "/", "pathType": "Prefix", "backend": backend}), change);

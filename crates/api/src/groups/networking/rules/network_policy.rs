@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_policies_are_refused_in_upstreams_words() {
+    fn bad_policies_are_refused_with_upstreams_messages() {
         let block = |cidr: &str, except: &str| json!({"ingress": [{"from": [{"ipBlock": {"cidr": cidr, "except": [except]}}]}]});
         let outside = r#"spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: "10.1.0.0/16": must be a strict subset of `cidr`"#;
         let cases: &[(Value, &[&str])] = &[

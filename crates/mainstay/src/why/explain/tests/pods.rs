@@ -168,7 +168,7 @@ fn an_unbound_claim_and_its_storage_class_are_named() {
 }
 
 #[test]
-fn schedulers_and_nodes_that_do_not_exist_are_told_as_such() {
+fn schedulers_and_nodes_that_do_not_exist_are_named() {
     let facts = pod_facts(json!({ "containers": [], "schedulerName": "mine" }), json!({}));
     assert_eq!(
         headline(&facts),

@@ -72,7 +72,7 @@ fn a_manual_selector_is_left_alone() {
 }
 
 #[test]
-fn bad_jobs_are_refused_in_upstreams_words() {
+fn bad_jobs_are_refused_with_upstreams_messages() {
     let rule = |rule: Value| json!({"podFailurePolicy": {"rules": [rule]}});
     let indexed = |more: Value| with(&json!({"completionMode": "Indexed", "completions": 3}), more);
     let cases: &[(Value, &[&str])] = &[

@@ -51,7 +51,7 @@ fn validate_one_success(probe: &Probe, path: &Path, errors: &mut Errors) {
 }
 
 fn validate_probe(probe: &Probe, path: &Path, errors: &mut Errors) {
-    ExactlyOne::of("handler type", path, errors)
+    ExactlyOne::new("handler type", path, errors)
         .or("exec", &probe.exec, validate_exec)
         .or("httpGet", &probe.http_get, validate_http)
         .or("tcpSocket", &probe.tcp_socket, validate_tcp)
@@ -82,7 +82,7 @@ fn validate_lifecycle(lifecycle: &Lifecycle, grace: Option<i64>, path: &Path, er
 }
 
 fn validate_hook(handler: &LifecycleHandler, grace: Option<i64>, path: &Path, errors: &mut Errors) {
-    ExactlyOne::of("handler type", path, errors)
+    ExactlyOne::new("handler type", path, errors)
         .or("exec", &handler.exec, validate_exec)
         .or("httpGet", &handler.http_get, validate_http)
         .or("tcpSocket", &handler.tcp_socket, validate_tcp)

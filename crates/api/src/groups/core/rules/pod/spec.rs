@@ -81,7 +81,7 @@ pub(super) fn validate(spec: &PodSpec, owner: Owner, path: &Path, errors: &mut E
 }
 
 fn validate_names(spec: &PodSpec, path: &Path, errors: &mut Errors) {
-    type Check = fn(&str) -> names::Complaints;
+    type Check = fn(&str) -> names::Violations;
     let fields: [(&str, &Option<String>, Check); 6] = [
         ("serviceAccountName", &spec.service_account_name, names::dns1123_subdomain),
         ("nodeName", &spec.node_name, names::dns1123_subdomain),

@@ -60,7 +60,7 @@ fn claims_made(volumes: &[Volume], owner: Owner) -> BTreeSet<String> {
 }
 
 fn validate_source(volume: &Volume, owner: Owner, path: &Path, errors: &mut Errors) {
-    ExactlyOne::of("volume type", path, errors)
+    ExactlyOne::new("volume type", path, errors)
         .or("emptyDir", &volume.empty_dir, |source, path, errors| {
             if source.size_limit.as_ref().is_some_and(|limit| resources::amount(limit).is_negative()) {
                 let detail = "SizeLimit field must be a valid resource quantity";

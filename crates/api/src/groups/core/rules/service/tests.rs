@@ -78,7 +78,7 @@ fn a_headless_service_mirrors_none() {
 }
 
 #[test]
-fn bad_services_are_refused_in_upstreams_words() {
+fn bad_services_are_refused_with_upstreams_messages() {
     let cases: &[(Value, &[&str])] = &[
         (json!({"ports": null}), &["spec.ports: Required value"]),
         (
@@ -279,7 +279,7 @@ fn only_load_balancers_have_outer_addresses() {
 }
 
 #[test]
-fn what_a_headless_service_ignores_is_said() {
+fn ignored_fields_of_a_headless_service_are_warned_about() {
     let headless = completed::<ServiceRules>(spec(json!({"clusterIP": "None", "externalIPs": ["1.2.3.4"]})));
     assert_eq!(
         Typed::<ServiceRules>::new().warnings(&headless),

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     field::{Errors, FieldError, Path},
-    service as wishes,
+    service as annotations,
     validation::{
         check::{self, PROTOCOLS, list, number, optional_one_of, required_one_of, text},
         labels, names,
@@ -28,7 +28,7 @@ const MAX_AFFINITY_SECONDS: i32 = 86_400;
 pub fn service(service: &Service, errors: &mut Errors) {
     let (path, Some(spec)) = (Path::new("spec"), &service.spec) else { return };
     validate_topology(service, errors);
-    validate_wishes(service, errors);
+    validate_annotations(service, errors);
     if list(&spec.ports).is_empty() && !is_headless(spec) && needs_cluster_ip(spec) {
         errors.push(FieldError::required(&path.child("ports"), ""));
     }
@@ -60,17 +60,17 @@ pub fn service(service: &Service, errors: &mut Errors) {
 }
 
 /// What our own annotations ask for.
-fn validate_wishes(service: &Service, errors: &mut Errors) {
+fn validate_annotations(service: &Service, errors: &mut Errors) {
     let path = Path::new("metadata").child("annotations");
     type Understood = fn(&str) -> bool;
     let understood: [(&str, Understood, &str); 3] = [
-        (wishes::HOLD, |text| wishes::hold(text).is_some(), wishes::HOLD_WORDS),
-        (wishes::PROXY, |text| wishes::path(text).is_some(), wishes::PROXY_WORDS),
-        (wishes::TAGS, |text| wishes::tags(text).is_some(), wishes::TAGS_WORDS),
+        (annotations::HOLD, |text| annotations::parse_hold(text).is_some(), annotations::HOLD_EXPECTED),
+        (annotations::PROXY, |text| annotations::parse_data_path(text).is_some(), annotations::PROXY_EXPECTED),
+        (annotations::TAGS, |text| annotations::parse_tags(text).is_some(), annotations::TAGS_EXPECTED),
     ];
     for (key, is_understood, words) in understood {
-        let said = service.metadata.annotations.as_ref().and_then(|all| all.get(key));
-        if let Some(value) = said.filter(|value| !is_understood(value)) {
+        let value = service.metadata.annotations.as_ref().and_then(|all| all.get(key));
+        if let Some(value) = value.filter(|value| !is_understood(value)) {
             errors.push(FieldError::invalid(&path.key(key), value.as_str(), words));
         }
     }

@@ -36,7 +36,7 @@ fn a_claim_is_completed() {
 }
 
 #[test]
-fn claims_are_refused_in_upstreams_words() {
+fn claims_are_refused_with_upstreams_messages() {
     assert_refused::<PersistentVolumeClaimRules>(
         named("PersistentVolumeClaim", json!({"spec": {"volumeMode": "Tape"}})),
         &[
@@ -118,7 +118,7 @@ fn a_volume_is_completed() {
 }
 
 #[test]
-fn volumes_are_refused_in_upstreams_words() {
+fn volumes_are_refused_with_upstreams_messages() {
     assert_refused::<PersistentVolumeRules>(
         json!({"metadata": {"name": "v"}, "spec": {"persistentVolumeReclaimPolicy": "Forget"}}),
         &[

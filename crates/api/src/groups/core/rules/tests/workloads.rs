@@ -69,7 +69,7 @@ fn limits_default_from_each_other() {
 }
 
 #[test]
-fn limits_are_refused_in_upstreams_words() {
+fn limits_are_refused_with_upstreams_messages() {
     assert_refused::<LimitRangeRules>(
         named(
             "LimitRange",
