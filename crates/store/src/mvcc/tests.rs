@@ -210,13 +210,13 @@ fn retention_counts_changes_and_time() {
 #[test]
 fn retention_counts_bytes() {
     let mvcc = mvcc();
-    for _ in 0..10 {
+    for _ in 0..9 {
         put(&mvcc, &["/a"]);
     }
     let state = mvcc.state.read();
-    let each = state.history_bytes() / 10;
-    assert_eq!(state.retention_target(100, 10 * each, None), None);
-    assert_eq!(state.retention_target(100, 7 * each, None), Some(Revision(3)));
+    let each = state.history_bytes() / 9;
+    assert_eq!(state.retention_target(100, 9 * each, None), None);
+    assert_eq!(state.retention_target(100, 7 * each, None), Some(Revision(2)));
 }
 
 #[test]
