@@ -3,14 +3,12 @@
 
 use std::fs;
 
+use mainstay_runtime::suite::{containerd::Containerd, image};
 use mainstay_testing::eventually;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{
-        Kubectl, Version,
-        containerd::{Containerd, IMAGE},
-    },
+    harness::{Kubectl, Version},
     restarts::until,
 };
 
@@ -21,7 +19,7 @@ fn narrator(name: &str, more: Value) -> Value {
          while :; do sleep 0.05; done"
     );
     let mut container = json!({
-        "name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", script],
+        "name": name, "image": image::PLAIN, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", script],
         "volumeMounts": [{ "name": "s", "mountPath": "/s" }],
     });
     container.as_object_mut().expect("an object").extend(more.as_object().expect("fields").clone());
@@ -73,5 +71,5 @@ fn sidecars_hooks_and_startup_probes_keep_their_order_and_pods_outlive_the_agent
     k.ok("delete pod web --timeout=30s");
     let ended = order();
     assert_eq!(ended.strip_prefix(&begun), Some("hook ends\nmain ends\nside ends\n"), "{ended}");
-    eventually("nothing is left in containerd", || containerd.ctr(&["containers", "ls", "-q"]).ok().trim().is_empty());
+    eventually("nothing is left in containerd", || containerd.ctr(&["containers", "ls", "-q"]).trim().is_empty());
 }

@@ -340,7 +340,7 @@ impl Handler {
     ) -> ApiResult<Response> {
         let target = self.target(&route)?;
         let (target, query) = if watch { narrowed_to_name(target, query) } else { (target, query) };
-        let accepted = negotiate::accepted(&parts.headers, !target.d.answered)?;
+        let accepted = negotiate::accepted(&parts.headers, !target.d.is_review)?;
         let row = RowObject::parse(query.include_object.as_deref())?;
         let received = self.receive(body, seat).await?;
         let body = received.bytes.clone();
