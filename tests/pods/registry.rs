@@ -88,3 +88,15 @@ fn pods_pull_from_registries_with_the_secret_that_they_or_their_account_name() {
     until(&k, "pod missing", "{.status.phase}", "Succeeded");
     assert_eq!(k.ok("logs missing"), "late");
 }
+
+#[test]
+fn a_pod_is_deleted_although_its_image_is_being_pulled() {
+    // Takes connections and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let k = Kubectl::with_pods(Version::V1_32);
+    let image = format!("{}/some/web:1", silent.local_addr().expect("an address"));
+    pod(&k, "p", &image, json!({}));
+    let pulling = "events --field-selector involvedObject.name=p,reason=Pulling";
+    eventually("its image is being pulled", || (!k.value(pulling, "{.items[*].message}").is_empty()).then_some(()));
+    k.ok("delete pod p --timeout=10s");
+}

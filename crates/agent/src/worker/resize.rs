@@ -100,7 +100,7 @@ mod tests {
     }
 
     fn capacity() -> NodeCapacity {
-        let allocatable = resources::parse_list([("cpu", "2"), ("memory", "1000"), ("pods", "10")].into_iter());
+        let allocatable = resources::parse_list([("cpu", "2"), ("memory", "1000"), ("pods", "10")]);
         NodeCapacity { allocatable, ..NodeCapacity::default() }
     }
 

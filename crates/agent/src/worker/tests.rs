@@ -245,7 +245,6 @@ async fn a_pod_whose_phase_somebody_set_to_failed_is_stopped_and_stays_failed() 
     let failed = Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "ByHand" } }));
     let pod = api.patch_status("web-1", &PatchParams::default(), &failed).await.unwrap();
     node.pods.put(Source::Api, pod);
-    node.runtime.wait_for("web", |status| status.state.has_ended()).await;
     let ended = async || {
         let status = api.get("web-1").await.unwrap().status.unwrap();
         let mut containers = status.container_statuses.into_iter().flatten();

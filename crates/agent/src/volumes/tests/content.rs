@@ -89,7 +89,11 @@ async fn what_is_missing_is_named_and_ends_when_it_appears() {
             json!({"projected": {"sources": [{"configMap": {"name": "no"}}, {"secret": {"name": "no"}}]}}),
             "[configmap \"no\" not found, secret \"no\" not found]",
         ),
-        (json!({"nfs": {"server": "x", "path": "/"}}), "volumes of type nfs are not supported here"),
+        (
+            json!({"cephfs": {"monitors": ["x"]}}),
+            "volumes of type cephfs are not supported; supported are configMap, downwardAPI, emptyDir, ephemeral, \
+             hostPath, image, nfs, persistentVolumeClaim, projected and secret",
+        ),
         (
             json!({"configMap": {"name": "there", "items": [{"key": "no", "path": "p"}]}}),
             "references non-existent config key: no",
