@@ -153,7 +153,9 @@ impl NodeReporter {
         };
         match tokio::time::timeout(DEADLINE, retirement).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(error = error_chain(&error), "cannot report in the API that the agent stops"),
+            Ok(Err(error)) => {
+                tracing::warn!(error = error_chain(&error), "cannot report in the API that the agent stops")
+            }
             Err(_) => tracing::warn!("cannot report in the API that the agent stops: no answer"),
         }
     }
@@ -179,9 +181,15 @@ impl NodeReporter {
                 Err(error) => {
                     match &error {
                         ReportError::Api { source, .. } if matches!(**source, kube::Error::Api(_)) => {
-                            tracing::warn!(error = error_chain(&error), "cannot report the status of the node; will retry");
+                            tracing::warn!(
+                                error = error_chain(&error),
+                                "cannot report the status of the node; will retry"
+                            );
                         }
-                        _ => tracing::debug!(error = error_chain(&error), "cannot report the status of the node; will retry"),
+                        _ => tracing::debug!(
+                            error = error_chain(&error),
+                            "cannot report the status of the node; will retry"
+                        ),
                     }
                     tokio::time::sleep(retries.record_failure()).await;
                 }

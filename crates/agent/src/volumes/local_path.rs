@@ -110,7 +110,10 @@ impl LocalPath {
                 match tokio::time::timeout(ANSWER, self.annotate_node()).await {
                     Ok(Ok(())) => annotated = true,
                     Ok(Err(error)) => {
-                        tracing::debug!(error = error_chain(&error), "cannot annotate the node with the directory of its volumes; will retry")
+                        tracing::debug!(
+                            error = error_chain(&error),
+                            "cannot annotate the node with the directory of its volumes; will retry"
+                        )
                     }
                     Err(_) => tracing::debug!(
                         "cannot annotate the node with the directory of its volumes: no answer; will retry"
@@ -160,7 +163,11 @@ impl LocalPath {
                 Ok(()) => {
                     tracing::info!(volume = name, "removed the directory of a deleted volume");
                     if let Err(error) = mark(&self.client, &volume, false).await {
-                        tracing::warn!(volume = name, error = error_chain(&error), "cannot remove the finalizer of a deleted volume; will retry");
+                        tracing::warn!(
+                            volume = name,
+                            error = error_chain(&error),
+                            "cannot remove the finalizer of a deleted volume; will retry"
+                        );
                     }
                 }
                 Err(error) => tracing::warn!(

@@ -11,7 +11,7 @@ use futures::{
 };
 use mainstay_api::{descriptor::Descriptor, registry::Registry};
 use mainstay_backoff::{Backoff, RetryState};
-use mainstay_store::{Entry, List, WatchEvent, Revision, Store, StoreError};
+use mainstay_store::{Entry, List, Revision, Store, StoreError, WatchEvent};
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
