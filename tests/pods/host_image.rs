@@ -41,5 +41,5 @@ fn the_data_directory_of_another_instance_is_hidden() {
     let list =
         format!("ls {parent}; ls -A {data}; ls /etc/passwd", parent = dir.path().display(), data = data_dir.display());
     k.create(&once("list", &list, json!({}), json!({})));
-    assert_eq!(printed(&k, "list"), "beside\ndata\n/etc/passwd\n");
+    assert_eq!(printed(&k, "list"), "beside\ndata\n/etc/passwd");
 }
