@@ -103,7 +103,14 @@ fn the_debug_log_has_a_line_per_request_and_the_usual_log_none() {
         let said = server.said();
         said.lines().find(|line| line.contains("request answered") && line.contains(CONFIG_MAPS)).map(str::to_owned)
     });
-    for part in ["user=\"mainstay-admin\"", "verb=LIST", "resource=\"configmaps\"", "namespace=\"default\"", "code=200", "duration="] {
+    for part in [
+        "user=\"mainstay-admin\"",
+        "verb=LIST",
+        "resource=\"configmaps\"",
+        "namespace=\"default\"",
+        "code=200",
+        "duration=",
+    ] {
         assert!(line.contains(part), "no {part} in {line}");
     }
     let quiet = Server::start();
