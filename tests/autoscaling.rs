@@ -23,7 +23,7 @@ spec:
       containers:
       - name: c
         image: host
-        command: [sh, -c, 'while :; do if [ -e {directory}/load ]; then i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; else sleep 0.1; fi; done']
+        command: [sh, -c, 'while :; do if [ -e {directory}/load ]; then i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; else sleep 1; fi; done']
         volumeMounts: [{{name: d, mountPath: {directory}}}]
         resources: {{requests: {{cpu: 20m}}, limits: {{cpu: 100m}}}}
 "
