@@ -23,7 +23,7 @@ spec:
       containers:
       - name: c
         image: host
-        command: [sh, -c, 'while :; do if [ -e {directory}/load ]; then i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; else sleep 0.1; fi; done']
+        command: [sh, -c, 'while :; do if [ -e {directory}/load ]; then i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; else sleep 1; fi; done']
         volumeMounts: [{{name: d, mountPath: {directory}}}]
         resources: {{requests: {{cpu: 20m}}, limits: {{cpu: 100m}}}}
 "
@@ -107,7 +107,11 @@ fn load_adds_pods_and_its_end_removes_them() {
     eventually("why is said", || {
         k.ok("describe hpa burner").contains("reason: All metrics below target").then_some(())
     });
-    assert_eq!(k.value("hpa.v1.autoscaling burner", "{.spec.targetCPUUtilizationPercentage}"), "100", "as version 1");
+    assert_eq!(
+        k.value("horizontalpodautoscalers.v1.autoscaling burner", "{.spec.targetCPUUtilizationPercentage}"),
+        "100",
+        "as version 1"
+    );
 
     k.ok("scale deployment burner --replicas=0");
     has_condition(&k, "burner", "ScalingActive", "False ScalingDisabled");

@@ -190,8 +190,8 @@ mod tests {
         let all = json!({ "operator": "Exists" });
         let brief = json!({ "key": "x", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5 });
         let longer = json!({ "key": "x", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9 });
-        assert_eq!(merge_tolerations(vec![narrow.clone(), narrow.clone()]), [narrow.clone()]);
-        assert_eq!(merge_tolerations(vec![narrow.clone(), wide.clone()]), [wide.clone()]);
+        assert_eq!(merge_tolerations(vec![narrow.clone(), narrow.clone()]), std::slice::from_ref(&narrow));
+        assert_eq!(merge_tolerations(vec![narrow.clone(), wide.clone()]), std::slice::from_ref(&wide));
         assert_eq!(merge_tolerations(vec![wide, narrow, all.clone()]), [all]);
         assert_eq!(merge_tolerations(vec![brief, longer.clone()]), [longer]);
     }

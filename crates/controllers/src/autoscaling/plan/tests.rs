@@ -99,11 +99,11 @@ fn usage(replicas: i32, milli: i64, now: i64) -> MetricSample {
 }
 
 fn reasons(plan: &runtime::Plan<Action, Report>) -> Vec<(&str, &str)> {
-    let event = |action| match action {
-        &Action::Record(ref note) => Some((&*note.reason, note.message.as_str())),
+    let events = plan.actions.iter().filter_map(|action| match action {
+        Action::Record(note) => Some((&*note.reason, note.message.as_str())),
         Action::Remember(_) | Action::Rescale(_) => None,
-    };
-    plan.actions.iter().filter_map(event).collect()
+    });
+    events.collect()
 }
 
 fn yes(reason: &str) -> (String, String) {

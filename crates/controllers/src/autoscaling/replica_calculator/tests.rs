@@ -123,7 +123,7 @@ fn cpu_samples_from_the_start_of_a_pod_are_not_used() {
 #[test]
 fn a_container_without_a_request_is_named() {
     let bare = pod("a", json!({ "spec": { "containers": [{ "name": "c" }] } }));
-    let missing = utilized(&[bare.clone()], 1, &samples(&[("a", 1)]), 50);
+    let missing = utilized(std::slice::from_ref(&bare), 1, &samples(&[("a", 1)]), 50);
     assert_eq!(missing, Err("missing request for cpu in container c of Pod a".to_owned()));
     let average = calculator(&[bare], 1).by_average(&samples(&[("a", 900)]), "cpu", 300).unwrap();
     assert_eq!((average.replicas, average.milli), (3, 900), "an average needs no request");
