@@ -36,10 +36,9 @@ pub fn find_cause(facts: &PodFacts, now: Timestamp) -> Cause {
         return Cause::new(format!("waits to be scheduled; created {age} ago"));
     };
     let message = condition.message.as_deref().unwrap_or_default();
-    if message.contains("ersistentvolumeclaim") || message.contains("PersistentVolumeClaim") {
-        if let Some(cause) = claims(facts, now) {
-            return cause;
-        }
+    let names_claim = message.to_lowercase().contains("persistentvolumeclaim");
+    if let Some(cause) = claims(facts, now).filter(|_| names_claim) {
+        return cause;
     }
     no_node_fits(facts, spec, &SchedulerMessage::parse(message))
 }
