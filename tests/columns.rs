@@ -12,6 +12,7 @@ v1 events: Last Seen, Type, Reason, Object, Message | Subobject, Source, First S
 v1 limitranges: Name, Created At
 v1 namespaces: Name, Status, Age
 v1 nodes: Name, Status, Roles, Age, Version | Internal-IP, External-IP, OS-Image, Kernel-Version, Container-Runtime
+v1 componentstatuses: Name, Status, Message, Error
 v1 persistentvolumeclaims: Name, Status, Volume, Capacity, Access Modes, StorageClass, VolumeAttributesClass, Age | VolumeMode
 v1 persistentvolumes: Name, Capacity, Access Modes, Reclaim Policy, Status, Claim, StorageClass, VolumeAttributesClass, Reason, Age | VolumeMode
 v1 pods: Name, Ready, Status, Restarts, Age | IP, Node, Nominated Node, Readiness Gates

@@ -106,7 +106,7 @@ fn an_administrator_can_ask_what_others_would_see(k: &Kubectl) {
          API group \"\" in the namespace \"default\""
     );
     let refused = k.refused("delete ns default --as=system:serviceaccount:default:bot");
-    assert!(refused.contains(r#"namespaces "default" is forbidden: User "system:serviceaccount:default:bot" cannot delete resource "namespaces" in API group "" at the cluster scope"#), "{refused}");
+    assert!(refused.contains(r#"namespaces "default" is forbidden: User "system:serviceaccount:default:bot" cannot delete resource "namespaces" in API group "" in the namespace "default""#), "{refused}");
     k.ok("get cm --as=ann --as-group=system:masters");
 }
 

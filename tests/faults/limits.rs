@@ -101,7 +101,8 @@ fn the_debug_log_has_a_line_per_request_and_the_usual_log_none() {
     server.client().get(CONFIG_MAPS).granted();
     let line = eventually("the request is in the log", || {
         let said = server.said();
-        said.lines().find(|line| line.contains("request answered") && line.contains(CONFIG_MAPS)).map(str::to_owned)
+        let path = format!("path=\"{CONFIG_MAPS}\"");
+        said.lines().find(|line| line.contains("request answered") && line.contains(&path)).map(str::to_owned)
     });
     for part in [
         "user=\"mainstay-admin\"",

@@ -195,9 +195,11 @@ impl Demo {
             restarted.as_secs_f64() * 1e3
         );
         println!("  why: {}", why(&pod).unwrap_or_else(|| "not reported".to_owned()));
-        for event in self.events_of(&pod).await {
-            println!("  event: {event}");
-        }
+        // Events are written a moment after what they tell of.
+        let event = until(&format!("the restart of {name} has no event"), async || {
+            Ok(self.events_of(&pod).await.into_iter().find(|event| event.starts_with("HealRestart")))
+        });
+        println!("  event: {}", event.await?);
         Ok(())
     }
 
@@ -241,8 +243,7 @@ impl Demo {
         let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
         let mut events = self.events.list(&about).await.map(|list| list.items).unwrap_or_default();
         events.sort_by(|a, b| a.last_timestamp.cmp(&b.last_timestamp));
-        let last = events.len().saturating_sub(3);
-        events[last..]
+        events
             .iter()
             .map(|event| {
                 let part = |text: &Option<String>| text.clone().unwrap_or_default();
