@@ -63,8 +63,9 @@ fn nobody_makes_himself_stronger() {
     until_may(&k, "impersonate users/bob --as=carl", "yes");
     until_may(&k, "impersonate users/admin --as=carl", "no");
     // What is there already is brought to what a file says.
-    let roles = "{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: deployer, namespace: shop}, \
-                 rules: [{apiGroups: [apps], resources: [deployments], verbs: [create, get]}]}";
+    let roles = r#"{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "deployer", "namespace": "shop"},
+        "rules": [{"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["create", "get"]}]}"#;
     assert!(k.run_with("auth reconcile -f -", roles).ok().contains("reconciled"));
     assert_eq!(k.value("role deployer -n shop", "{.rules[*].verbs[*]}"), "create get");
 }

@@ -170,7 +170,7 @@ impl Policy {
                 }
             }
         }
-        found.sort_by(|(_, a, _), (_, b, _)| a.cmp(b));
+        found.sort_by_key(|(_, key, _)| *key);
         found.into_iter()
     }
 
