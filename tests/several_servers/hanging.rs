@@ -19,7 +19,7 @@ fn machines_leave_a_server_that_hangs_before_they_are_given_up() {
     let calls = |pair: &Pair, machine: &str| {
         let of_second = format!("https://{}:6443", pair.lab.machines.address(SECOND));
         let log = pair.lab.machines.log(machine);
-        log.lines().any(|line| line.contains("calls another server") && line.contains(&of_second))
+        log.lines().any(|line| line.contains("switched to another server") && line.contains(&of_second))
     };
     assert!(!calls(&pair, "a") && !calls(&pair, "b"));
 

@@ -135,7 +135,7 @@ async fn the_first_attempt_waits_and_the_third_failure_in_a_row_counts() {
     world.follow();
     pass(18).await;
     assert_eq!(world.execs("liveness"), 0);
-    pass(20).await; // at 20 and 30
+    pass(19).await; // at 20 and 30
     assert_eq!(world.execs("liveness"), 2);
     assert_eq!(world.results(), Results { started: true, ready: true, failed: None });
     pass(4).await;

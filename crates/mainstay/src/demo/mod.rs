@@ -198,8 +198,9 @@ impl Demo {
         // Events are written a moment after what they tell of.
         let event = until(&format!("the restart of {name} has no event"), async || {
             Ok(self.events_of(&pod).await.into_iter().find(|event| event.starts_with("HealRestart")))
-        });
-        println!("  event: {}", event.await?);
+        })
+        .await?;
+        println!("  event: {event}");
         Ok(())
     }
 
