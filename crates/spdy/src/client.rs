@@ -58,7 +58,7 @@ impl<S: AsyncRead + AsyncWrite + Send + 'static> Connection<S> {
         let writer = Writer { id: self.next_id, out: self.out.clone() };
         self.next_id += 2;
         self.sinks.push((writer.id, ours));
-        writer.put(Frame::SynStream { id: writer.id, fin: false, unidirectional: false, headers }).await?;
+        writer.send_frame(Frame::SynStream { id: writer.id, fin: false, unidirectional: false, headers }).await?;
         Ok((writer, theirs))
     }
 
@@ -75,15 +75,15 @@ impl<S: AsyncRead + AsyncWrite + Send + 'static> Connection<S> {
 
 impl Writer {
     pub async fn send(&self, bytes: Bytes) -> io::Result<()> {
-        self.put(Frame::Data { id: self.id, fin: false, bytes }).await
+        self.send_frame(Frame::Data { id: self.id, fin: false, bytes }).await
     }
 
     /// No more comes on this stream.
     pub async fn finish(&self) -> io::Result<()> {
-        self.put(Frame::Data { id: self.id, fin: true, bytes: Bytes::new() }).await
+        self.send_frame(Frame::Data { id: self.id, fin: true, bytes: Bytes::new() }).await
     }
 
-    async fn put(&self, frame: Frame) -> io::Result<()> {
+    async fn send_frame(&self, frame: Frame) -> io::Result<()> {
         self.out.send(frame).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }

@@ -106,12 +106,12 @@ impl Connection {
 
 impl Writer {
     pub async fn send(&self, bytes: Bytes) -> Result<(), Closed> {
-        self.put(Frame::Data { id: self.id, fin: false, bytes }).await
+        self.send_frame(Frame::Data { id: self.id, fin: false, bytes }).await
     }
 
     /// No more comes on this stream.
     pub async fn finish(&self) -> Result<(), Closed> {
-        self.put(Frame::Data { id: self.id, fin: true, bytes: Bytes::new() }).await
+        self.send_frame(Frame::Data { id: self.id, fin: true, bytes: Bytes::new() }).await
     }
 
     /// Cancelled when the client resets the stream or is gone.
@@ -121,11 +121,11 @@ impl Writer {
 
     /// Neither side wants more of this stream.
     pub async fn reset(&self) {
-        let _ = self.put(Frame::Reset { id: self.id, status: reset::CANCEL }).await;
+        let _ = self.send_frame(Frame::Reset { id: self.id, status: reset::CANCEL }).await;
         self.over.cancel();
     }
 
-    async fn put(&self, frame: Frame) -> Result<(), Closed> {
+    async fn send_frame(&self, frame: Frame) -> Result<(), Closed> {
         tokio::select! {
             biased;
             () = self.over.cancelled() => Err(Closed),

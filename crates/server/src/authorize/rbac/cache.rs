@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::auth::User;
 
-    async fn put(store: &dyn Store, key: &str, object: &Value) {
+    async fn write_object(store: &dyn Store, key: &str, object: &Value) {
         let op = Op::Put { key: key.into(), value: object.to_string().into() };
         store.commit(Txn { compares: vec![], ops: vec![op] }).await.unwrap();
     }
@@ -168,8 +168,8 @@ mod tests {
         let ann = json!({
             "roleRef": { "kind": "ClusterRole", "name": "reader" }, "subjects": [{ "kind": "User", "name": "ann" }],
         });
-        put(&*store, "/registry/clusterroles/reader", &role).await;
-        put(&*store, "/registry/clusterrolebindings/ann", &ann).await;
+        write_object(&*store, "/registry/clusterroles/reader", &role).await;
+        write_object(&*store, "/registry/clusterrolebindings/ann", &ann).await;
         cache.load(&registry, &*store).await.unwrap();
         assert_eq!(verbs(&cache, "ann"), ["get"]);
 
@@ -181,9 +181,9 @@ mod tests {
         let bob = json!({
             "roleRef": { "kind": "ClusterRole", "name": "reader" }, "subjects": [{ "kind": "User", "name": "bob" }],
         });
-        put(&*store, "/registry/clusterrolebindings/bob", &bob).await;
+        write_object(&*store, "/registry/clusterrolebindings/bob", &bob).await;
         until("bob is bound", || verbs(&cache, "bob") == ["get"]).await;
-        put(&*store, "/registry/clusterrolebindings/bob", &json!({ "roleRef": 7 })).await;
+        write_object(&*store, "/registry/clusterrolebindings/bob", &json!({ "roleRef": 7 })).await;
         until("what cannot be parsed binds nobody", || verbs(&cache, "bob").is_empty()).await;
         let op = Op::Delete { key: "/registry/clusterroles/reader".into() };
         store.commit(Txn { compares: vec![], ops: vec![op] }).await.unwrap();
