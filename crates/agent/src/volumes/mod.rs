@@ -185,7 +185,7 @@ impl Volumes {
                 let mut result = Ok(());
                 for task in tasks {
                     match task.make(&layout, &own) {
-                        Ok(()) => state.lock().put(&own, &task),
+                        Ok(()) => state.lock().record_in_place(&own, &task),
                         Err(why) => result = result.and(Err(VolumeError { volume: task.name, why })),
                     }
                 }
@@ -409,7 +409,7 @@ impl State {
         held.is_some() && (task.fingerprint().is_none() || held == task.fingerprint().as_ref())
     }
 
-    fn put(&mut self, pod: &PodUid, task: &VolumeTask) {
+    fn record_in_place(&mut self, pod: &PodUid, task: &VolumeTask) {
         if let Some(print) = task.fingerprint() {
             self.in_place.entry(pod.clone()).or_default().insert(task.name.clone(), print);
         }

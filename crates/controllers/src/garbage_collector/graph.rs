@@ -160,7 +160,7 @@ impl OwnerGraph {
     }
 
     /// An object is there, new or changed.
-    pub fn put(&mut self, resource: &Arc<ServerResource>, meta: &ObjectMeta) -> Affected {
+    pub fn upsert(&mut self, resource: &Arc<ServerResource>, meta: &ObjectMeta) -> Affected {
         let Some(uid) = meta.uid.as_deref() else { return Vec::new() };
         self.set_present(uid, resource, meta);
         let deletion = DeletionState::from_meta(meta);

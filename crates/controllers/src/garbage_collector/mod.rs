@@ -94,7 +94,7 @@ impl GarbageCollector {
                 graph.begin_list(resource);
                 return;
             }
-            MetadataEvent::Applied(meta) => graph.put(resource, meta),
+            MetadataEvent::Applied(meta) => graph.upsert(resource, meta),
             MetadataEvent::Deleted(meta) => graph.remove(meta.uid.as_deref().unwrap_or_default()),
             MetadataEvent::ListEnded => graph.end_list(resource),
             MetadataEvent::ResourceRemoved => {

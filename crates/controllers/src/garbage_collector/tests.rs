@@ -206,7 +206,7 @@ impl Model {
                 self.graph.begin_list(resource);
                 Vec::new()
             }
-            MetadataEvent::Applied(meta) => self.graph.put(resource, &meta),
+            MetadataEvent::Applied(meta) => self.graph.upsert(resource, &meta),
             MetadataEvent::Deleted(meta) => self.graph.remove(&meta.uid.unwrap()),
             MetadataEvent::ListEnded => self.graph.end_list(resource),
             MetadataEvent::ResourceRemoved => unreachable!("kinds stay"),
@@ -419,7 +419,7 @@ fn objects_without_owners_cost_nothing() {
     let kind = resource("as");
     for i in 0..1000 {
         let meta = ObjectMeta { uid: Some(format!("u{i}")), ..ObjectMeta::default() };
-        assert!(graph.put(&kind, &meta).is_empty());
+        assert!(graph.upsert(&kind, &meta).is_empty());
     }
     assert_eq!(graph.size(), (0, 0));
 }
@@ -436,8 +436,8 @@ fn a_kind_that_is_no_longer_served_takes_nobody_along() {
         owner_references: Some(vec![reference]),
         ..ObjectMeta::default()
     };
-    assert_eq!(graph.put(&dependents, &dependent), ["d".into()]);
-    assert!(graph.put(&owners, &owner).is_empty());
+    assert_eq!(graph.upsert(&dependents, &dependent), ["d".into()]);
+    assert!(graph.upsert(&owners, &owner).is_empty());
     graph.drop_resource(&owners);
     assert!(graph.entry("d").is_none() && !graph.was_seen_deleted("o"));
     assert_eq!(graph.remove("o"), ["d".into()]);
