@@ -6,6 +6,7 @@
 
 mod absurd;
 mod client;
+mod custom;
 mod disk;
 mod load;
 mod report;
@@ -44,6 +45,12 @@ struct Options {
     /// Objects present at the measured restart (with --spawn)
     #[arg(long, default_value_t = 100_000)]
     restart_with: usize,
+    /// CustomResourceDefinitions whose memory is measured (with --spawn)
+    #[arg(long, default_value_t = 500)]
+    definitions: usize,
+    /// Custom objects, and ConfigMaps to compare them with
+    #[arg(long, default_value_t = 100_000)]
+    custom_objects: usize,
     /// Measure only what contains this word
     #[arg(long, default_value = "")]
     only: String,
@@ -123,6 +130,9 @@ async fn run(options: Options) -> anyhow::Result<()> {
         && report.wants("absurd bodies")
     {
         absurd::run(&target, server, &report).await?;
+    }
+    if let Some(binary) = options.spawn.as_ref().filter(|_| report.wants("custom")) {
+        custom::run(binary, options.definitions, options.custom_objects, &report).await?;
     }
     if let Some(server) = spawned {
         report.figure("memory after the run (RSS)", server.rss_mb()?, "MB", Some(("upstream", 1400.0)));

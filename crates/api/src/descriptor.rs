@@ -3,13 +3,13 @@
 
 mod subresource;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use serde_json::Value;
 
 pub use subresource::{Subresource, SubresourceKind};
 
-use crate::{strategy::Strategy, table::Columns};
+use crate::{crd::CustomKind, strategy::Strategy, table::PrinterColumns};
 
 type Text = Cow<'static, str>;
 
@@ -43,13 +43,44 @@ pub enum StatusRule {
     SeparateAfterCreate,
 }
 
+/// A path of field names into an object: written in the source for built-in kinds, in a definition for custom ones.
+#[derive(Clone, Debug)]
+pub enum FieldPath {
+    Static(&'static [&'static str]),
+    Owned(Arc<[Box<str>]>),
+}
+
+impl FieldPath {
+    pub fn steps(&self) -> Vec<&str> {
+        match self {
+            Self::Static(steps) => steps.to_vec(),
+            Self::Owned(steps) => steps.iter().map(|step| &**step).collect(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Static(steps) => steps.is_empty(),
+            Self::Owned(steps) => steps.is_empty(),
+        }
+    }
+
+    /// The field of an object, if all of the path is there.
+    pub fn find<'v>(&self, object: &'v Value) -> Option<&'v Value> {
+        match self {
+            Self::Static(steps) => steps.iter().try_fold(object, |value, step| value.get(step)),
+            Self::Owned(steps) => steps.iter().try_fold(object, |value, step| value.get(&**step)),
+        }
+    }
+}
+
 /// The `/scale` subresource, as paths into the object.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Scale {
-    pub spec_replicas: &'static [&'static str],
-    pub status_replicas: &'static [&'static str],
+    pub spec_replicas: FieldPath,
+    pub status_replicas: FieldPath,
     /// Where the label selector is; `None` if the kind has no selector.
-    pub selector: Option<&'static [&'static str]>,
+    pub selector: Option<FieldPath>,
 }
 
 /// Which objects of a kind are kept in memory alone: written every few seconds by those they tell of, worth no fsync,
@@ -73,12 +104,12 @@ pub enum Writer {
 /// A field usable in `fieldSelector`, besides `metadata.name` and `metadata.namespace`.
 ///
 /// Labels and paths are those of the served version. Values compare as text: `true`, `3`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SelectableField {
-    pub label: &'static str,
-    pub path: &'static [&'static str],
+    pub label: Text,
+    pub path: FieldPath,
     /// Where to look if there is nothing; empty for nowhere.
-    pub or: &'static [&'static str],
+    pub or: FieldPath,
     /// What an absent field compares as.
     pub absent: &'static str,
 }
@@ -86,16 +117,16 @@ pub struct SelectableField {
 impl SelectableField {
     /// The field of an object, as selectors compare it.
     pub fn value_in<'a>(&self, object: &'a Value) -> Cow<'a, str> {
-        let at = |path: &[&str]| {
-            let value = path.iter().try_fold(object, |value, step| value.get(step))?;
+        let at = |path: &FieldPath| {
+            let value = path.find(object)?;
             match value {
                 Value::Null => None,
                 Value::String(text) => Some(Cow::Borrowed(text.as_str())).filter(|text| !text.is_empty()),
                 other => Some(Cow::Owned(other.to_string())),
             }
         };
-        let or = || if self.or.is_empty() { None } else { at(self.or) };
-        at(self.path).or_else(or).unwrap_or(Cow::Borrowed(self.absent))
+        let or = || if self.or.is_empty() { None } else { at(&self.or) };
+        at(&self.path).or_else(or).unwrap_or(Cow::Borrowed(self.absent))
     }
 }
 
@@ -105,6 +136,18 @@ pub trait Conversion: Send + Sync {
     fn to_stored(&self, object: &mut Value);
     /// From the stored form to the served one, in place.
     fn to_served(&self, object: &mut Value);
+
+    /// As [`Conversion::to_stored`], where somebody else converts and may fail to.
+    fn try_to_stored(&self, object: &mut Value) -> Result<(), String> {
+        self.to_stored(object);
+        Ok(())
+    }
+
+    /// As [`Conversion::to_served`], where somebody else converts and may fail to.
+    fn try_to_served(&self, object: &mut Value) -> Result<(), String> {
+        self.to_served(object);
+        Ok(())
+    }
 }
 
 pub struct Descriptor {
@@ -125,7 +168,7 @@ pub struct Descriptor {
     pub storage: Text,
     /// `apiVersion` under which objects are stored, where it is not the served one.
     pub stored_as: Option<Text>,
-    pub conversion: Option<&'static dyn Conversion>,
+    pub conversion: Option<Arc<dyn Conversion>>,
     pub status: StatusRule,
     pub scale: Option<Scale>,
     /// Those besides `status` and `scale`, which have fields of their own here.
@@ -142,13 +185,17 @@ pub struct Descriptor {
     pub returns_deleted: bool,
     /// Whether dependents survive a delete that does not say what becomes of them.
     pub orphans_by_default: bool,
+    /// A finalizer that a delete adds: what the object stands for is removed first.
+    pub deletion_finalizer: Option<&'static str>,
     /// Whether objects are reviews: posted, answered at once, and never stored.
     pub is_review: bool,
-    pub selectable: &'static [SelectableField],
+    pub selectable: Cow<'static, [SelectableField]>,
     /// The definition in the schema table: `io.k8s.api.core.v1.Pod`.
     pub schema: Text,
-    pub columns: &'static Columns,
-    pub strategy: &'static dyn Strategy,
+    pub columns: PrinterColumns,
+    pub strategy: Arc<dyn Strategy>,
+    /// What a CustomResourceDefinition says about the kind; `None` for built-in kinds.
+    pub custom: Option<Arc<CustomKind>>,
 }
 
 impl Descriptor {

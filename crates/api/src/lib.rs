@@ -5,6 +5,7 @@
 //! * [`groups`]: the API groups: descriptors, defaulting and validation, table columns
 //! * [`validation`]: what the groups' validation shares
 //! * [`convert`]: two served versions of one stored kind
+//! * [`crd`]: custom kinds: from a CustomResourceDefinition to a descriptor
 //! * [`table`]: what tables for `kubectl get` are built of
 //! * [`schema`]: what fields the kinds have; [`decode`], [`patch`], [`selector`], [`quantity`]: the
 //!   languages that requests are written in; [`encode`]: YAML in responses
@@ -20,6 +21,7 @@
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod convert;
+pub mod crd;
 pub mod decode;
 pub mod descriptor;
 pub mod duration;

@@ -23,6 +23,15 @@ impl Registry {
         Self { by_resource }
     }
 
+    /// These kinds and custom ones. What both have is built in.
+    pub fn with_custom(&self, custom: impl IntoIterator<Item = Arc<Descriptor>>) -> Self {
+        let mut by_resource = self.by_resource.clone();
+        for d in custom {
+            by_resource.entry((d.group.to_string(), d.version.to_string(), d.plural.to_string())).or_insert(d);
+        }
+        Self { by_resource }
+    }
+
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Descriptor>> {
         self.by_resource.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }

@@ -13,6 +13,7 @@ use crate::{
     auth::{jws, service_account},
     authorize::rbac::RbacCache,
     background::store_space::StoreSpace,
+    custom_resources::{self, served_kinds::ServedKinds},
     http::status::{ApiError, ApiResult},
     objects::{keys, large_work::LargeWork, object},
     settings::Settings,
@@ -20,7 +21,10 @@ use crate::{
 
 /// The API over one store.
 pub struct Api {
+    /// The built-in kinds.
     pub registry: Registry,
+    /// The built-in kinds and those that are defined at run time.
+    pub(crate) served: ServedKinds,
     pub store: Arc<dyn Store>,
     pub schema: &'static Schema,
     pub settings: Settings,
@@ -47,6 +51,7 @@ pub struct Target {
 impl Api {
     pub fn new(registry: Registry, store: Arc<dyn Store>, settings: Settings) -> Self {
         Self {
+            served: ServedKinds::new(registry.clone()),
             registry,
             store,
             schema: Schema::builtin(),
@@ -64,8 +69,14 @@ impl Api {
     /// Writes to the store, and learns from it whether the disk has room.
     pub async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
         let needs_room = StoreSpace::needs_room(&txn);
+        let definitions = custom_resources::written_definitions(&txn);
         let tried = self.store.commit(txn).await;
         self.space.observe(needs_room, &tried);
+        if let Ok(Outcome::Committed(revision)) = &tried {
+            for (name, definition) in definitions {
+                self.served.observe(&name, *revision, definition.as_ref());
+            }
+        }
         tried
     }
 

@@ -9,6 +9,7 @@ use http_body_util::BodyExt;
 use jiff::Timestamp;
 use mainstay_api::{descriptor::Subresource, strategy::SpecPart};
 use mainstay_store::Store;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -17,7 +18,7 @@ use crate::{
     auth::{User, bearer, impersonate},
     authorize::{self, Attributes, RequestTarget},
     documents::{
-        component_status, custom_resources,
+        component_status,
         debug::{self, Debug},
         discovery, health,
         metrics::{Metrics, Verb},
@@ -61,7 +62,8 @@ pub struct Handler {
     pub(crate) agents: Option<Arc<Agents>>,
     /// Who answers below `/debug`.
     pub(crate) debug: Option<Debug>,
-    pub(crate) openapi: Arc<OpenApi>,
+    /// The documents of the kinds that were served when somebody last asked for one.
+    openapi: Mutex<Arc<OpenApi>>,
     pub(crate) metrics: Metrics,
     outages: Outages,
 }
@@ -93,7 +95,7 @@ impl Caller {
 
 impl Handler {
     pub fn new(api: Api, stop: CancellationToken) -> Self {
-        let openapi = OpenApi::new(api.registry.clone());
+        let openapi = Mutex::new(OpenApi::new(api.served.current()));
         Self {
             limits: RequestLimits::new(&api.settings),
             stop,
@@ -130,6 +132,16 @@ impl Handler {
         self
     }
 
+    /// The documents of the kinds that are served now.
+    pub(crate) fn openapi(&self) -> Arc<OpenApi> {
+        let current = self.api.served.current();
+        let mut openapi = self.openapi.lock();
+        if !openapi.is_of(&current) {
+            *openapi = OpenApi::new(current);
+        }
+        openapi.clone()
+    }
+
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.api.store
     }
@@ -150,9 +162,9 @@ impl Handler {
             let answer = answer.unwrap_or_else(|_| Err(ApiError::internal("the server met a fault of its own")));
             self.observe_store(&info, &answer, started);
             let mut response = answer.unwrap_or_else(|error| error.into_response());
-            if let Some(text) = info.deprecation {
+            if let Some(text) = &info.deprecation {
                 let mut warnings = Warnings::default();
-                warnings.add(text.to_owned());
+                warnings.add(text.to_string());
                 warnings.write(response.headers_mut());
             }
             let duration = started.elapsed();
@@ -197,9 +209,12 @@ impl Handler {
             info.verb = Verb::from_request(&parts.method, r.name.is_some(), watch);
             info.set_object(r);
             if matches!(caller, Caller::Network { .. }) {
-                info.deprecation = warnings::deprecation(&r.group, &r.version, &r.plural);
+                info.deprecation = warnings::builtin_deprecation(&r.group, &r.version, &r.plural);
             }
-            info.resource = self.api.registry.find(&r.group, &r.version, &r.plural).cloned();
+            info.resource = self.api.served.find(&r.group, &r.version, &r.plural);
+            if let (Some(d), Caller::Network { .. }) = (&info.resource, caller) {
+                info.deprecation = warnings::deprecation(d).or(info.deprecation.take());
+            }
         }
         let kind = match parts.method {
             _ if watch || relayed => RequestKind::LongRunning,
@@ -305,9 +320,6 @@ impl Handler {
             Route::Resource(resource) if component_status::serves(&resource) => {
                 component_status::respond(&self.api, parts, &resource, &query).await
             }
-            Route::Resource(resource) if custom_resources::serves(&resource) => {
-                custom_resources::respond(&self.api, parts, &resource, &query).await
-            }
             Route::Resource(resource) if verbs::placements::serves(&resource) => {
                 if parts.method != Method::POST {
                     return Err(ApiError::method_not_allowed());
@@ -322,7 +334,7 @@ impl Handler {
                 if parts.method != Method::GET {
                     return Err(ApiError::method_not_allowed());
                 }
-                discovery::respond(&self.api.registry, &parts.headers, &discovery)
+                discovery::respond(&self.api.served.current(), &parts.headers, &discovery)
             }
         }
     }
@@ -379,13 +391,17 @@ impl Handler {
         match (&parts.method, named) {
             (&Method::GET, _) if watch => {
                 let open = (self.metrics.watching(), seat.hand_over());
-                let response = verbs::watch::watch(call, self.stop.clone(), open).await?;
+                let stop = self.api.served.watch_stop(d, &self.stop);
+                let response = verbs::watch::watch(call, stop, open).await?;
                 if websocket::is_requested(&parts.headers) { websocket::watch(parts, response) } else { Ok(response) }
             }
             (&Method::GET, true) => verbs::get::get(call).await,
             (&Method::GET, false) => verbs::list::list(call).await,
             (&Method::POST, false) if d.namespaced() && call.target.namespace.is_none() => {
                 Err(ApiError::method_not_allowed())
+            }
+            (&Method::POST, false) if d.custom.as_ref().is_some_and(|custom| custom.is_terminating) => {
+                Err(ApiError::definition_terminating())
             }
             (&Method::POST, false) => verbs::create::create(call).await,
             (&Method::PUT, true) => verbs::update::update(call, Part::Main).await,
@@ -437,8 +453,8 @@ impl Handler {
     pub(crate) fn target(&self, route: &ResourceRoute<'_>) -> ApiResult<Target> {
         // The oldest clients post Bindings to a collection of their own.
         let plural = if is_binding(route) { "pods" } else { &route.plural };
-        let found = self.api.registry.find(&route.group, &route.version, plural);
-        let d = found.ok_or_else(ApiError::no_such_path)?.clone();
+        let found = self.api.served.find(&route.group, &route.version, plural);
+        let d = found.ok_or_else(ApiError::no_such_path)?;
         if !d.namespaced() && route.namespace.is_some() {
             return Err(ApiError::no_such_path());
         }
@@ -463,7 +479,7 @@ impl Handler {
         if verbs::placements::serves(route) {
             return ApiError::forbidden_path(&user.name, asked.verb, "/apis/mainstay.dev/v1/placements");
         }
-        if target.is_none() && !component_status::serves(route) && !custom_resources::serves(route) {
+        if target.is_none() && !component_status::serves(route) {
             return ApiError::no_such_path();
         }
         let words = authorize::refusal(user, asked.verb, resource, why);

@@ -9,7 +9,7 @@
 //! 6. [`objects`]: decoding, metadata, selectors, compare-and-set, stored bytes to wire bytes
 //! 7. back in [`http`](mod@http): the reply, or a `Status` for every refusal
 //!
-//! Beside the resources: [`documents`] (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
+//! Beside the resources: [`custom_resources`] (kinds that CustomResourceDefinitions define), [`documents`] (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
 //! [`placement`] (pods onto nodes), [`background`] (bootstrap objects, expiry), [`pki`]
 //! (certificate authorities) and [`client`] (a `kube::Client` within the process).
 
@@ -19,6 +19,7 @@ pub mod auth;
 mod authorize;
 mod background;
 pub mod client;
+mod custom_resources;
 mod documents;
 pub mod handler;
 mod http;
@@ -28,6 +29,7 @@ mod placement;
 pub mod relay;
 pub mod settings;
 mod verbs;
+mod webhook;
 
 pub use background::{bootstrap, event_expiry};
 pub use documents::debug;

@@ -5,14 +5,17 @@
 //! generated, named by a subdomain, stored below its plural, without status, and shown as name and
 //! age.
 
+use std::{borrow::Cow, sync::Arc};
+
 use k8s_openapi::{ClusterResourceScope, ListableResource, NamespaceResourceScope, Resource, schemars::JsonSchema};
 
 use crate::{
     descriptor::{
-        Conversion, Descriptor, NameRule, Scale, Scope, SelectableField, StatusRule, Subresource, Volatile, Writer,
+        Conversion, Descriptor, FieldPath, NameRule, Scale, Scope, SelectableField, StatusRule, Subresource, Volatile,
+        Writer,
     },
     strategy::{Plain, Rules, Strategy, Typed},
-    table::{Columns, generic},
+    table::{Columns, PrinterColumns, generic},
 };
 
 /// The scope of a generated type, as a value.
@@ -30,9 +33,9 @@ impl Scoped for NamespaceResourceScope {
 
 /// Where kinds with replicas keep them.
 pub const REPLICAS: Scale = Scale {
-    spec_replicas: &["spec", "replicas"],
-    status_replicas: &["status", "replicas"],
-    selector: Some(&["spec", "selector"]),
+    spec_replicas: FieldPath::Static(&["spec", "replicas"]),
+    status_replicas: FieldPath::Static(&["status", "replicas"]),
+    selector: Some(FieldPath::Static(&["spec", "selector"])),
 };
 
 /// A selectable field that is the empty string when absent.
@@ -41,7 +44,17 @@ pub const fn field(label: &'static str, path: &'static [&'static str]) -> Select
 }
 
 pub const fn field_or(label: &'static str, path: &'static [&'static str], absent: &'static str) -> SelectableField {
-    SelectableField { label, path, or: &[], absent }
+    SelectableField { label: Cow::Borrowed(label), path: FieldPath::Static(path), or: FieldPath::Static(&[]), absent }
+}
+
+/// A selectable field that is looked for in two places.
+pub const fn field_or_field(
+    label: &'static str,
+    path: &'static [&'static str],
+    or: &'static [&'static str],
+) -> SelectableField {
+    let (path, or) = (FieldPath::Static(path), FieldPath::Static(or));
+    SelectableField { label: Cow::Borrowed(label), path, or, absent: "" }
 }
 
 /// The descriptor of a generated type, with everything else at its default.
@@ -91,11 +104,13 @@ where
         generation: false,
         returns_deleted: false,
         orphans_by_default: false,
+        deletion_finalizer: None,
         is_review: false,
-        selectable: &[],
+        selectable: Cow::Borrowed(&[]),
         schema: K::schema_name(),
-        columns: &generic::NAME_AGE,
-        strategy: &Plain,
+        columns: PrinterColumns::Builtin(&generic::NAME_AGE),
+        strategy: Arc::new(Plain),
+        custom: None,
     }
 }
 
@@ -121,9 +136,9 @@ impl Descriptor {
         self
     }
 
-    pub(super) fn stored_as(mut self, api_version: &'static str, conversion: &'static dyn Conversion) -> Self {
+    pub(super) fn stored_as(mut self, api_version: &'static str, conversion: impl Conversion + 'static) -> Self {
         self.stored_as = Some(api_version.into());
-        self.conversion = Some(conversion);
+        self.conversion = Some(Arc::new(conversion));
         self
     }
 
@@ -182,23 +197,28 @@ impl Descriptor {
         self
     }
 
+    pub(super) fn deletion_finalizer(mut self, finalizer: &'static str) -> Self {
+        self.deletion_finalizer = Some(finalizer);
+        self
+    }
+
     pub(super) fn select(mut self, fields: &'static [SelectableField]) -> Self {
-        self.selectable = fields;
+        self.selectable = Cow::Borrowed(fields);
         self
     }
 
     pub(super) fn columns(mut self, columns: &'static Columns) -> Self {
-        self.columns = columns;
+        self.columns = PrinterColumns::Builtin(columns);
         self
     }
 
-    pub(super) fn strategy(mut self, strategy: &'static dyn Strategy) -> Self {
-        self.strategy = strategy;
+    pub(super) fn strategy(mut self, strategy: impl Strategy + 'static) -> Self {
+        self.strategy = Arc::new(strategy);
         self
     }
 
     pub(super) fn rules<R: Rules>(mut self) -> Self {
-        self.strategy = &const { Typed::<R>::new() };
+        self.strategy = Arc::new(Typed::<R>::new());
         self
     }
 }

@@ -3,6 +3,7 @@
 //! Adding a kind is a row in its group's `kinds.rs`, with rules and columns beside it where it needs them.
 
 pub mod admissionregistration;
+pub mod apiextensions;
 pub mod apps;
 pub mod authentication;
 pub mod authorization;
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Descriptor> {
         authentication::kinds(),
         authorization::kinds(),
         admissionregistration::kinds(),
+        apiextensions::kinds(),
         node::kinds(),
         mainstay::kinds(),
     ];

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Dialect, describe};
+use super::{Dialect, custom, describe};
 use crate::{
     descriptor::Descriptor,
     registry::Registry,
     schema::{Definition, Field, ListType, Schema, Shape, Type},
 };
 
-const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+pub(super) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// What every document mentions: the bodies and answers of its operations.
 pub const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
@@ -102,25 +102,10 @@ impl<'a> Definitions<'a> {
             visitor(definition.name, written(self.schema, definition, None, dialect));
         }
         for descriptor in self.custom {
-            visitor(&descriptor.schema, custom(descriptor, dialect));
+            custom::visit(descriptor, dialect, &mut visitor);
         }
         visitor(PATCH, json!({"type": "object", "description": "The body of a PATCH request."}));
     }
-}
-
-/// A kind about whose fields nothing is known but what all objects have.
-fn custom(descriptor: &Descriptor, dialect: Dialect) -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": dialect.reference(OBJECT_META),
-        },
-        "x-kubernetes-preserve-unknown-fields": true,
-        "x-kubernetes-group-version-kind":
-            [{"group": descriptor.group, "version": descriptor.version, "kind": descriptor.kind}],
-    })
 }
 
 fn written(schema: &Schema, definition: &Definition, described: Option<&Value>, dialect: Dialect) -> Value {

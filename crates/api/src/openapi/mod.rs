@@ -5,6 +5,7 @@
 //! of text that a client wants once in its life, so each is written out piece by piece when asked
 //! for, and holding on to the result is for the caller to decide.
 
+mod custom;
 mod definitions;
 mod describe;
 mod paths;
@@ -43,6 +44,18 @@ impl Dialect {
         match self {
             Self::V2 => json!({"$ref": format!("#/definitions/{definition}")}),
             Self::V3 => json!({"$ref": format!("#/components/schemas/{definition}")}),
+        }
+    }
+
+    /// A reference with a description beside it: in v3 a reference stands alone, since its neighbours would be ignored.
+    fn described_reference(self, definition: &str, description: &str) -> Value {
+        match self {
+            Self::V2 => {
+                let mut reference = self.reference(definition);
+                reference["description"] = json!(description);
+                reference
+            }
+            Self::V3 => json!({"allOf": [self.reference(definition)], "description": description}),
         }
     }
 }
@@ -125,6 +138,7 @@ fn v3_hash(mut hash: Fnv, registry: &Registry, group: &str, version: &str) -> u6
             hash.add(text);
         }
         hash.add(&format!("{:?}{:?}{}", d.scope, d.status, d.scale.is_some()));
+        hash.add(d.custom.as_ref().map_or("", |custom| &custom.revision));
     }
     hash.0
 }

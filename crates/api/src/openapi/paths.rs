@@ -4,10 +4,12 @@
 //! validation only for kinds whose PATCH lists the parameters `dryRun` and `fieldValidation`. Clients believe what
 //! stands here, so a verb, parameter or content type that the server does not serve must not.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use super::{
-    Dialect, base_path,
+    Dialect, base_path, custom,
     definitions::{DELETE_OPTIONS, PATCH, SCALE, STATUS},
 };
 use crate::{
@@ -207,6 +209,8 @@ impl Resource<'_> {
         ]);
         let body = self.body(verb, part);
         let consumes: &[&str] = match verb {
+            // Strategic merge needs what only the types of built-in kinds say.
+            Verb::Patch if d.custom.is_some() => &PATCH_TYPES[..2],
             Verb::Patch => &PATCH_TYPES,
             _ => &["*/*"],
         };
@@ -261,9 +265,12 @@ impl Resource<'_> {
 
     fn responses(&self, verb: Verb, part: Part) -> Value {
         let d = self.descriptor;
-        let list = Schema::builtin().of_kind(&d.group, &d.version, &d.list_kind);
+        let list = match &d.custom {
+            Some(_) => Some(custom::list_name(d).into()),
+            None => Schema::builtin().of_kind(&d.group, &d.version, &d.list_kind).map(|list| Cow::Borrowed(list.name)),
+        };
         let schema = match verb {
-            Verb::List | Verb::ListAll => list.map(|list| self.dialect.reference(list.name)),
+            Verb::List | Verb::ListAll => list.map(|list| self.dialect.reference(&list)),
             Verb::Delete | Verb::DeleteCollection => Some(self.dialect.reference(STATUS)),
             Verb::Create | Verb::Get | Verb::Update | Verb::Patch => Some(self.own_schema(part)),
         };

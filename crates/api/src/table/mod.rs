@@ -12,8 +12,12 @@ pub(crate) mod read;
 #[cfg(test)]
 pub(crate) mod testing;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::crd::CustomColumns;
 
 /// One column, as in `meta.k8s.io/v1` `TableColumnDefinition`.
 #[derive(Clone, Copy, Debug)]
@@ -32,4 +36,38 @@ pub struct Column {
 pub struct Columns {
     pub definitions: &'static [Column],
     pub cells: fn(&Value, Timestamp) -> Vec<Value>,
+}
+
+/// The columns of a kind, built in or from its definition.
+#[derive(Clone)]
+pub enum PrinterColumns {
+    Builtin(&'static Columns),
+    Custom(Arc<CustomColumns>),
+}
+
+impl PrinterColumns {
+    /// The column definitions, as a table carries them.
+    pub fn definitions(&self) -> Vec<Value> {
+        match self {
+            Self::Builtin(columns) => columns.definitions.iter().map(Column::definition).collect(),
+            Self::Custom(columns) => columns.definitions(),
+        }
+    }
+
+    /// The cells of one object, as many as there are definitions.
+    pub fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        match self {
+            Self::Builtin(columns) => (columns.cells)(object, now),
+            Self::Custom(columns) => columns.cells(object, now),
+        }
+    }
+}
+
+impl Column {
+    pub(crate) fn definition(&self) -> Value {
+        json!({
+            "name": self.name, "type": self.kind, "format": self.format,
+            "description": self.description, "priority": self.priority,
+        })
+    }
 }

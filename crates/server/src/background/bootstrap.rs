@@ -22,6 +22,7 @@ use crate::{
         bootstrap_rbac,
         servers::{self, ServerHeartbeats},
     },
+    custom_resources::follow,
     handler::{Caller, Handler},
 };
 
@@ -49,6 +50,9 @@ pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<
     let api = &handler.api;
     let loaded = api.rbac.load(&api.registry, &*api.store).await;
     loaded.map_err(|error| BootstrapError::new("the cache of roles and bindings", error.to_string()))?;
+    api.served.attach(handler);
+    let loaded = follow::load(api).await;
+    loaded.map_err(|error| BootstrapError::new("the custom kinds", error.to_string()))?;
     client.ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
     servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await
 }
@@ -117,6 +121,7 @@ pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: Cancellati
         refurnish(&handler, advertise, &stop),
         servers::keep(handler.clone(), advertise, stop.clone()),
         api.rbac.follow(&api.registry, &*api.store, stop.clone()),
+        follow::follow(handler.clone(), stop.clone()),
     );
 }
 

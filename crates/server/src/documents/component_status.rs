@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{Method, StatusCode, request::Parts};
 use jiff::Timestamp;
-use mainstay_api::table::{Column, Columns};
+use mainstay_api::table::{Column, Columns, PrinterColumns};
 use serde_json::{Value, json};
 
 use crate::{
@@ -57,7 +57,7 @@ pub async fn respond(api: &Api, parts: &Parts, route: &ResourceRoute<'_>, query:
     let shown = match (accepted.shape, &route.name) {
         (Shape::Table(version), _) => {
             let row = RowObject::parse(query.include_object.as_deref())?;
-            reply::table(version, &COLUMNS, row, json!({}), true, &items)
+            reply::table(version, &PrinterColumns::Builtin(&COLUMNS), row, json!({}), true, &items)
         }
         (Shape::Object | Shape::Partial(_), Some(_)) => items.remove(0),
         (Shape::Object | Shape::Partial(_), None) => {

@@ -75,11 +75,21 @@ fn group_list(registry: &Registry) -> Value {
     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
 }
 
-/// Every group but the core one, in order.
+/// Every group but the core one: the built-in ones first, so that a short name means theirs to clients that take the first.
 fn groups(registry: &Registry) -> Vec<&str> {
-    let mut names: Vec<&str> = registry.iter().map(|d| &*d.group).filter(|name| !name.is_empty()).collect();
-    names.dedup();
-    names.push(metrics::GROUP);
+    let mut names: Vec<&str> = Vec::new();
+    let mut add = |is_custom: bool| {
+        for d in registry.iter().filter(|d| d.custom.is_some() == is_custom && !d.group.is_empty()) {
+            if !names.contains(&&*d.group) {
+                names.push(&d.group);
+            }
+        }
+        if !is_custom {
+            names.push(metrics::GROUP);
+        }
+    };
+    add(false);
+    add(true);
     names
 }
 
@@ -94,17 +104,24 @@ fn versions<'r>(registry: &'r Registry, group: &str) -> Vec<&'r str> {
     versions
 }
 
-/// Stable before beta before alpha, then higher numbers first: `v2`, `v1`, `v1beta2`, `v1beta1`.
-fn rank(version: &str) -> (u8, u32, u32) {
-    let digits = |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>();
-    let rest = version.strip_prefix('v').unwrap_or(version);
-    let major = digits(rest);
-    let stage = &rest[major.len()..];
-    let number = |text: &str| text.parse().unwrap_or(0);
-    match (stage.strip_prefix("beta"), stage.strip_prefix("alpha")) {
-        (Some(minor), _) => (1, number(&major), number(&digits(minor))),
-        (None, Some(minor)) => (0, number(&major), number(&digits(minor))),
-        (None, None) => (2, number(&major), 0),
+/// Stable before beta before alpha, then higher numbers first: `v2`, `v1`, `v1beta2`, `v1beta1`. Names of another form come last, in the
+/// order of the alphabet.
+fn rank(version: &str) -> (u8, u32, u32, Reverse<&str>) {
+    let (stage, major, minor) = parse_version(version).unwrap_or((0, 0, 0));
+    (stage, major, minor, Reverse(version))
+}
+
+fn parse_version(version: &str) -> Option<(u8, u32, u32)> {
+    let rest = version.strip_prefix('v')?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let major = rest[..end].parse().ok()?;
+    match &rest[end..] {
+        "" => Some((3, major, 0)),
+        stage => match (stage.strip_prefix("beta"), stage.strip_prefix("alpha")) {
+            (Some(minor), _) => Some((2, major, minor.parse().ok()?)),
+            (None, Some(minor)) => Some((1, major, minor.parse().ok()?)),
+            (None, None) => None,
+        },
     }
 }
 
@@ -120,7 +137,13 @@ fn verbs(d: &Descriptor) -> Vec<&'static str> {
     if d.is_review {
         return vec!["create"];
     }
-    VERBS.into_iter().filter(|verb| d.delete_collection || *verb != "deletecollection").collect()
+    let is_terminating = d.custom.as_ref().is_some_and(|custom| custom.is_terminating);
+    let allowed = |verb: &&str| match *verb {
+        "deletecollection" => d.delete_collection,
+        "create" | "patch" | "update" => !is_terminating,
+        _ => true,
+    };
+    VERBS.into_iter().filter(allowed).collect()
 }
 
 /// The resources that are measured and not stored.
@@ -285,9 +308,9 @@ mod tests {
 
     #[test]
     fn versions_are_ranked_as_clients_prefer_them() {
-        let mut versions = vec!["v1beta1", "v1", "v1alpha3", "v2", "v1beta2", "v10"];
+        let mut versions = vec!["v1beta1", "foo10", "v1", "v1alpha3", "v2", "foo1", "v1beta2", "v10"];
         versions.sort_by_key(|v| Reverse(rank(v)));
-        assert_eq!(versions, ["v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha3"]);
+        assert_eq!(versions, ["v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha3", "foo1", "foo10"]);
     }
 
     #[test]

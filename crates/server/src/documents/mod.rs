@@ -1,7 +1,6 @@
 //! Responses that are computed and never stored: discovery, OpenAPI, health, metrics, access reviews, backups.
 
 pub mod component_status;
-pub mod custom_resources;
 pub mod debug;
 pub mod discovery;
 pub mod health;

@@ -39,7 +39,7 @@ pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
         CA => authority(handler),
         "/openid/v1/jwks" => issuer::keys(handler).await,
         "/.well-known/openid-configuration" => Ok(issuer::configuration(handler, parts)),
-        path if OpenApi::serves(path) => handler.openapi.clone().respond(parts).await,
+        path if OpenApi::serves(path) => handler.openapi().respond(parts).await,
         _ => Err(ApiError::no_such_path()),
     }
 }

@@ -28,7 +28,7 @@ const FOR_GOOD: &str = "public, immutable";
 
 /// The documents of one registry.
 pub struct OpenApi {
-    registry: Registry,
+    registry: Arc<Registry>,
     v2: OnceLock<Bytes>,
     /// Small, but made from all of the schema.
     v3_index: OnceLock<Value>,
@@ -53,8 +53,18 @@ impl AsRef<[u8]> for SharedDocument {
 }
 
 impl OpenApi {
-    pub fn new(registry: Registry) -> Arc<Self> {
-        Arc::new(Self { registry, v2: OnceLock::new(), v3_index: OnceLock::new(), shared: Mutex::default() })
+    pub fn new(registry: impl Into<Arc<Registry>>) -> Arc<Self> {
+        Arc::new(Self {
+            registry: registry.into(),
+            v2: OnceLock::new(),
+            v3_index: OnceLock::new(),
+            shared: Mutex::default(),
+        })
+    }
+
+    /// Whether the documents are those of this registry.
+    pub fn is_of(&self, registry: &Arc<Registry>) -> bool {
+        Arc::ptr_eq(&self.registry, registry)
     }
 
     pub fn serves(path: &str) -> bool {

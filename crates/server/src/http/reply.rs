@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{StatusCode, header};
 use jiff::Timestamp;
-use mainstay_api::{descriptor::Descriptor, table::Columns};
+use mainstay_api::{descriptor::Descriptor, table::PrinterColumns};
 use mainstay_store::Revision;
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ fn to_shape(d: &Descriptor, shape: Shape, row: RowObject, object: Value) -> Valu
         Shape::Partial(version) => partial(version, &object),
         Shape::Table(version) => {
             let metadata = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
-            table(version, d.columns, row, metadata, true, &[object])
+            table(version, &d.columns, row, metadata, true, &[object])
         }
     }
 }
@@ -73,7 +73,7 @@ pub fn partial(version: &str, object: &Value) -> Value {
 
 pub fn table(
     version: &str,
-    columns: &Columns,
+    columns: &PrinterColumns,
     row: RowObject,
     metadata: Value,
     with_definitions: bool,
@@ -83,7 +83,7 @@ pub fn table(
     let rows: Vec<Value> = objects
         .iter()
         .map(|object| {
-            let mut cells = json!({ "cells": (columns.cells)(object, now) });
+            let mut cells = json!({ "cells": columns.cells(object, now) });
             match row {
                 RowObject::None => {}
                 RowObject::Metadata => cells["object"] = partial(version, object),
@@ -92,15 +92,7 @@ pub fn table(
             cells
         })
         .collect();
-    let definitions = with_definitions.then(|| {
-        let definition = |c: &mainstay_api::table::Column| {
-            json!({
-                "name": c.name, "type": c.kind, "format": c.format,
-                "description": c.description, "priority": c.priority,
-            })
-        };
-        columns.definitions.iter().map(definition).collect::<Vec<_>>()
-    });
+    let definitions = with_definitions.then(|| columns.definitions());
     json!({ "kind": "Table", "apiVersion": version, "metadata": metadata, "columnDefinitions": definitions, "rows": rows })
 }
 

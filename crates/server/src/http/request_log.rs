@@ -21,7 +21,7 @@ pub struct RequestInfo {
     /// `None` for those who have not logged in.
     pub user: Option<Arc<User>>,
     /// What the client is to know about the kind, however the request ends.
-    pub deprecation: Option<&'static str>,
+    pub deprecation: Option<std::borrow::Cow<'static, str>>,
 }
 
 impl RequestInfo {

@@ -205,6 +205,13 @@ impl ApiError {
         error
     }
 
+    /// Nothing is created of a kind that is being deleted.
+    pub fn definition_terminating() -> Box<Self> {
+        let mut error = Self::method_not_allowed();
+        error.message = "create not allowed while custom resource definition is terminating".to_owned();
+        error
+    }
+
     pub fn not_acceptable(accepted: &[&str]) -> Box<Self> {
         let message = format!("only the following media types are accepted: {}", accepted.join(", "));
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)

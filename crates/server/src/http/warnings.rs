@@ -1,18 +1,28 @@
 //! `Warning: 299 - "…"` headers: advice to the client beside the response.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, HeaderValue, header::WARNING};
+use mainstay_api::descriptor::Descriptor;
 
 /// More than this many, or longer than this in all, are left out rather than refused.
 const MAX_WARNINGS: usize = 32;
 const MAX_BYTES: usize = 4 * 1024;
 
 /// What upstream says in every response about a kind that it will remove some day.
-pub fn deprecation(group: &str, version: &str, plural: &str) -> Option<&'static str> {
+pub fn builtin_deprecation(group: &str, version: &str, plural: &str) -> Option<Cow<'static, str>> {
     match (group, version, plural) {
-        ("", "v1", "endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
-        ("", "v1", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        ("", "v1", "endpoints") => {
+            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".into())
+        }
+        ("", "v1", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+".into()),
         _ => None,
     }
+}
+
+/// The same of a version that its CustomResourceDefinition calls deprecated.
+pub fn deprecation(d: &Descriptor) -> Option<Cow<'static, str>> {
+    d.custom.as_ref()?.deprecation.as_ref().map(|text| text.to_string().into())
 }
 
 #[derive(Debug, Default)]

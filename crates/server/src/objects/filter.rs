@@ -63,7 +63,7 @@ impl Filter {
             _ => None,
         });
         // Where objects are stored in another form, looking at one means converting it.
-        let (index, value) = pinned.filter(|_| d.conversion.is_none())?;
+        let (index, value) = pinned.filter(|_| d.conversion.is_none() && d.custom.is_none())?;
         Some(IndexMatch { index: Arc::new(Field { d: d.clone(), index }), value: value.into() })
     }
 
@@ -103,7 +103,7 @@ struct Field {
 
 impl WatchIndex for Field {
     fn name(&self) -> &str {
-        self.d.selectable[self.index].label
+        &self.d.selectable[self.index].label
     }
 
     fn value<'a>(&self, entry: &'a Entry) -> &'a str {

@@ -4,7 +4,7 @@
 
 use mainstay_api::{
     descriptor::{Descriptor, StatusRule},
-    field::Errors,
+    field::{Errors, FieldError, Path},
     strategy::SpecPart,
     validation::meta,
 };
@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::{
     admission::{self, Request},
     api::Target,
+    custom_resources,
     http::status::{ApiError, ApiResult},
     objects::{
         metadata,
@@ -66,11 +67,12 @@ pub async fn guaranteed_update(
         object::clear_version(&mut old);
         check_preconditions(target, &object, &entry, &old)?;
         complete_and_validate(d, part, &mut object, &old, &target.name)?;
+        custom_resources::set_status(api, d, &mut object);
         if object == old {
             return Ok(UpdatedObject { wire: Wire::from_entry(d, &entry)?, revision: entry.modified, object });
         }
         let additions = admission::update(request, &mut object, &old).await?;
-        let wire = object::to_stored(d, &object);
+        let wire = object::to_stored(d, &object)?;
         if wire.json() == &entry.value {
             return Ok(UpdatedObject { wire: Wire::from_entry(d, &entry)?, revision: entry.modified, object });
         }
@@ -101,6 +103,12 @@ pub async fn guaranteed_update(
 fn check_preconditions(target: &Target, object: &Value, entry: &Entry, old: &Value) -> ApiResult<()> {
     let d = &target.d;
     match metadata::string_field(object, "resourceVersion").filter(|v| !v.is_empty()) {
+        // Definitions and their objects are replaced only by who knows what they replace.
+        None if d.custom.is_some() || custom_resources::is_definition(d) => {
+            let path = Path::new("metadata").child("resourceVersion");
+            let error = FieldError::invalid(&path, "", "must be specified for an update");
+            return Err(ApiError::invalid(d, &target.name, &error.into()));
+        }
         None => {}
         Some(version) => match version.parse::<u64>() {
             Ok(version) if version == entry.modified.0 => {}
@@ -143,6 +151,9 @@ fn complete_and_validate(d: &Descriptor, part: Part, object: &mut Value, old: &V
             *object = theirs.map(|(field, value)| (field.clone(), value.clone())).chain(ours).collect();
             for field in ["labels", "ownerReferences", "finalizers"] {
                 replace(&mut object["metadata"], &old["metadata"], field);
+            }
+            if d.custom.is_some() {
+                replace(&mut object["metadata"], &old["metadata"], "annotations");
             }
             errors.append(d.strategy.update_status(object, old));
         }

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use mainstay_api::descriptor::Descriptor;
 use mainstay_store::{Entry, Revision};
+use parking_lot::Mutex;
 use serde::{Serialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
@@ -57,9 +58,9 @@ impl SelectorFields {
     fn from_stored(d: &Descriptor, json: &[u8]) -> Self {
         let mut paths: Vec<FieldPath<'_>> = Vec::with_capacity(1 + 2 * d.selectable.len());
         paths.push(&["metadata", "labels"]);
-        for field in d.selectable {
-            paths.extend([field.path, field.or].into_iter().filter(|path| !path.is_empty()));
-        }
+        let steps = d.selectable.iter().flat_map(|field| [field.path.steps(), field.or.steps()]);
+        let steps: Vec<Vec<&str>> = steps.filter(|path| !path.is_empty()).collect();
+        paths.extend(steps.iter().map(Vec::as_slice));
         Self::from_object(d, &json_prune::pruned(json, &paths))
     }
 }
@@ -69,6 +70,8 @@ struct CachedForm {
     /// Why the stored bytes are no object, if they are not.
     wire: Result<Wire, String>,
     selector_fields: OnceLock<SelectorFields>,
+    /// As the newest version of a custom kind serves it, where that is not how it is stored.
+    converted: Mutex<Option<(u64, Wire)>>,
 }
 
 impl Wire {
@@ -121,7 +124,7 @@ impl Wire {
     /// An entry as `d` serves it.
     pub fn from_entry(d: &Descriptor, entry: &Entry) -> ApiResult<Self> {
         match d.conversion {
-            Some(_) => Ok(Self::encode(&parse(d, entry)?)),
+            Some(_) => converted_form(d, entry),
             None => cached_form(entry).wire.clone().map_err(|why| unreadable(entry, &why)),
         }
     }
@@ -166,10 +169,23 @@ impl Wire {
 
 /// The object of an entry in its served form, without `resourceVersion`.
 pub fn parse(d: &Descriptor, entry: &Entry) -> ApiResult<Value> {
+    // What a webhook converted is not asked for again.
+    if is_by_webhook(d) {
+        let wire = converted_form(d, entry)?;
+        return serde_json::from_slice(&wire.json).map_err(|error| unreadable(entry, &error.to_string()));
+    }
+    convert(d, entry)
+}
+
+fn is_by_webhook(d: &Descriptor) -> bool {
+    d.conversion.is_some() && d.custom.as_ref().is_some_and(|custom| custom.conversion_webhook.is_some())
+}
+
+fn convert(d: &Descriptor, entry: &Entry) -> ApiResult<Value> {
     let fields = serde_json::from_slice::<Map<String, Value>>(&entry.value);
     let mut object = Value::Object(fields.map_err(|error| unreadable(entry, &error.to_string()))?);
-    if let Some(conversion) = d.conversion {
-        conversion.to_served(&mut object);
+    if let Some(conversion) = &d.conversion {
+        conversion.try_to_served(&mut object).map_err(ApiError::internal)?;
         object["apiVersion"] = Value::String(d.api_version());
     }
     Ok(object)
@@ -182,15 +198,28 @@ pub fn unreadable(entry: &Entry, why: &str) -> Box<ApiError> {
 }
 
 /// The bytes to store for an object in its served form.
-pub fn to_stored(d: &Descriptor, object: &Value) -> Wire {
-    match d.conversion {
+pub fn to_stored(d: &Descriptor, object: &Value) -> ApiResult<Wire> {
+    Ok(match &d.conversion {
         None => Wire::encode(object),
         Some(conversion) => {
             let mut stored = object.clone();
-            conversion.to_stored(&mut stored);
+            conversion.try_to_stored(&mut stored).map_err(ApiError::internal)?;
             stored["apiVersion"] = Value::String(d.stored_api_version());
             Wire::encode(&stored)
         }
+    })
+}
+
+/// Whether an entry is known in the form that `d` serves.
+pub fn is_converted(d: &Descriptor, entry: &Entry) -> bool {
+    let id = d.custom.as_ref().map(|custom| custom.id);
+    cached_form(entry).converted.lock().as_ref().is_some_and(|(known, _)| Some(*known) == id)
+}
+
+/// Keeps the form in which `d` serves an entry.
+pub fn remember_converted(d: &Descriptor, entry: &Entry, wire: Wire) {
+    if let Some(custom) = &d.custom {
+        *cached_form(entry).converted.lock() = Some((custom.id, wire));
     }
 }
 
@@ -198,6 +227,10 @@ pub fn to_stored(d: &Descriptor, object: &Value) -> Wire {
 pub fn with_selector_fields<T>(d: &Descriptor, entry: &Entry, look: impl FnOnce(&SelectorFields) -> T) -> ApiResult<T> {
     if d.conversion.is_some() {
         return Ok(look(&SelectorFields::from_object(d, &parse(d, entry)?)));
+    }
+    // Which fields of a custom kind are selectable changes with its definition: nothing is cached that depends on it.
+    if d.custom.is_some() && !d.selectable.is_empty() {
+        return Ok(look(&SelectorFields::from_stored(d, &entry.value)));
     }
     match &cached_form(entry).wire {
         Ok(_) => Ok(look(selector_fields(d, entry))),
@@ -226,7 +259,26 @@ fn cached_form(entry: &Entry) -> &CachedForm {
     entry.memo.get_or_init(|| CachedForm {
         wire: Wire::from_stored(&entry.value).map_err(|error| error.to_string()),
         selector_fields: OnceLock::new(),
+        converted: Mutex::default(),
     })
+}
+
+/// An entry that is stored in another form than `d` serves. Of custom kinds the last result is kept beside the entry: after a change of a
+/// schema all of their objects are converted, and most look the same as before, so that nothing is held twice.
+fn converted_form(d: &Descriptor, entry: &Entry) -> ApiResult<Wire> {
+    let Some(custom) = &d.custom else { return Ok(Wire::encode(&parse(d, entry)?)) };
+    let form = cached_form(entry);
+    if let Some((_, wire)) = form.converted.lock().as_ref().filter(|(id, _)| *id == custom.id) {
+        return Ok(wire.clone());
+    }
+    let mut wire = Wire::encode(&convert(d, entry)?);
+    if let Ok(stored) = form.wire.as_ref()
+        && stored.json == wire.json
+    {
+        wire = stored.clone();
+    }
+    *form.converted.lock() = Some((custom.id, wire.clone()));
+    Ok(wire)
 }
 
 fn field(out: &mut Vec<u8>, name: &str, value: &Value) {

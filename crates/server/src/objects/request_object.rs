@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use mainstay_api::{
+    crd::{embedded, prune},
     decode::{self, Decoded},
     descriptor::Descriptor,
     protobuf,
@@ -74,13 +75,19 @@ pub fn shape(
         let kind = &d.kind;
         ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     };
-    let unknown = schema.conform(&d.schema, &mut value).map_err(|error| match error {
-        ConformError::TypeMismatch(why) => cannot(why),
-        ConformError::TooManyItems(why) => {
-            let name = value["metadata"]["name"].as_str().unwrap_or_default();
-            ApiError::invalid(d, name, &why.into())
+    let unknown = match &d.custom {
+        Some(custom) => {
+            let unknown = embedded::conform_metadata(&mut value).map_err(cannot)?;
+            unknown.into_iter().chain(prune::prune_resource(&custom.schema, &mut value)).collect()
         }
-    })?;
+        None => schema.conform(&d.schema, &mut value).map_err(|error| match error {
+            ConformError::TypeMismatch(why) => cannot(why),
+            ConformError::TooManyItems(why) => {
+                let name = value["metadata"]["name"].as_str().unwrap_or_default();
+                ApiError::invalid(d, name, &why.into())
+            }
+        })?,
+    };
     if validation != FieldValidation::Ignore && !(duplicates.is_empty() && unknown.is_empty()) {
         let complaints = complaints(&duplicates, &unknown, json.as_deref());
         match validation {

@@ -9,7 +9,7 @@ use std::{
 use futures::{StreamExt, stream};
 use http::{Method, Request, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, Limited};
-use mainstay_api::descriptor::Descriptor;
+use mainstay_api::{descriptor::Descriptor, table::PrinterColumns};
 use mainstay_store::Entry;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -160,7 +160,7 @@ fn as_table(
     let Shape::Table(version) = accepted.shape else { return Err(ApiError::no_such_path()) };
     let columns = if resource.plural == "nodes" { &table::NODES } else { &table::PODS };
     let row = RowObject::parse(query.include_object.as_deref())?;
-    let table = reply::table(version, columns, row, json!({}), true, items);
+    let table = reply::table(version, &PrinterColumns::Builtin(columns), row, json!({}), true, items);
     Ok(reply::encoded(StatusCode::OK, accepted.encoding, &table))
 }
 

@@ -11,8 +11,8 @@ pub mod metrics;
 mod options;
 mod pipe;
 mod pod;
-mod proxy;
-mod service;
+pub(crate) mod proxy;
+pub(crate) mod service;
 mod table;
 
 use http::{Method, request::Parts};

@@ -9,6 +9,7 @@ use super::Call;
 use crate::{
     admission,
     api::{self, Target},
+    custom_resources,
     http::{
         reply,
         response_body::Response,
@@ -75,8 +76,9 @@ async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<At
         return Err(ApiError::invalid(d, name, &errors));
     }
     let additions = admission::create(&call.admission(), &mut object).await?;
+    custom_resources::set_status(api, d, &mut object);
     let key = keys::key(d, target.namespace.as_deref(), name);
-    let stored = object::to_stored(d, &object);
+    let stored = object::to_stored(d, &object)?;
     let wire = if d.conversion.is_some() { Wire::encode(&object) } else { stored.clone() };
     let created = |revision| Attempt::Created { wire, revision, warnings };
     if query.dry_run {

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use mainstay_api::{
+    crd,
     descriptor::{Descriptor, Subresource},
     field::{FieldError, Path},
 };
@@ -107,6 +108,11 @@ fn plan_delete(d: &Descriptor, old: &Value, options: &Options, now: Timestamp) -
     let undecided = !metadata::finalizers(old).any(|finalizer| [ORPHAN, FOREGROUND].contains(&finalizer));
     let stock = (d.orphans_by_default && undecided).then_some(Propagation::Orphan);
     set_dependents_finalizer(&mut object, options.propagation.or(stock));
+    if let Some(finalizer) = d.deletion_finalizer.filter(|_| !old["metadata"]["deletionTimestamp"].is_string()) {
+        add_finalizer(&mut object, finalizer);
+        let (reason, message) = crd::status::DELETION_PENDING;
+        crd::status::mark_terminating(&mut object, reason, message, now);
+    }
     let grace = grace_period(d, old, options);
     let held = !metadata::has_no_finalizers(d, &object);
     let being_deleted = old["metadata"]["deletionTimestamp"].is_string();
@@ -147,6 +153,14 @@ fn grace_period(d: &Descriptor, old: &Value, options: &Options) -> i64 {
         (Some(asked), None) => asked,
         (None, Some(granted)) => granted,
         (None, None) => stock,
+    }
+}
+
+fn add_finalizer(object: &mut Value, finalizer: &str) {
+    let mut finalizers: Vec<&str> = metadata::finalizers(object).collect();
+    if !finalizers.contains(&finalizer) {
+        finalizers.push(finalizer);
+        object["metadata"]["finalizers"] = json!(finalizers);
     }
 }
 
@@ -195,7 +209,7 @@ pub async fn delete_one(request: &Request<'_>, options: &Options) -> ApiResult<D
                 return Ok(DeleteOutcome { object: old, wire, revision: entry.modified, gone: false });
             }
         };
-        let wire = object::to_stored(d, &object);
+        let wire = object::to_stored(d, &object)?;
         let served = if d.conversion.is_some() { Wire::encode(&object) } else { wire.clone() };
         if options.dry_run {
             return Ok(DeleteOutcome { object, wire: served, revision: entry.modified, gone });

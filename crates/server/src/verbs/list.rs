@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::Call;
 use crate::{
     api::{Api, Target},
+    custom_resources::webhook_conversion,
     http::{
         negotiate::{Accepted, Encoding, Shape},
         query::{Query, Version, VersionMatch},
@@ -72,6 +73,7 @@ pub async fn list(call: &Call<'_>) -> ApiResult<Response> {
     let Call { api, target, query, accepted, row, .. } = call;
     let filter = Filter::parse(&target.d, query)?;
     let page = page(api, target, query, &filter).await?;
+    webhook_conversion::prefetch(api, &target.d, &page.entries).await?;
     let is_long = *accepted != Accepted::JSON && page.entries.len() >= LONG_LIST;
     api.long_lists.run(is_long, async { encode_page(target, *accepted, *row, page) }).await
 }
@@ -183,7 +185,7 @@ fn encode_page(target: &Target, accepted: Accepted, row: RowObject, page: Page) 
         })
         .collect::<ApiResult<_>>()?;
     let value = match accepted.shape {
-        Shape::Table(version) => reply::table(version, d.columns, row, metadata, true, &objects),
+        Shape::Table(version) => reply::table(version, &d.columns, row, metadata, true, &objects),
         Shape::Partial(version) => json!({
             "kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata,
             "items": objects.iter().map(|object| reply::partial(version, object)).collect::<Vec<_>>(),

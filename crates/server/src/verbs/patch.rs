@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use mainstay_api::{
     decode::{self, Decoded},
+    descriptor::Descriptor,
     patch::{self, PatchError},
 };
 use serde_json::Value;
@@ -34,12 +35,14 @@ pub enum PatchType {
 }
 
 impl PatchType {
-    fn from_headers(headers: &HeaderMap) -> ApiResult<Self> {
+    fn from_headers(headers: &HeaderMap, d: &Descriptor) -> ApiResult<Self> {
+        // Strategic merge needs what only the types of built-in kinds say.
+        let accepted = if d.custom.is_some() { &ACCEPTED[..2] } else { &ACCEPTED[..] };
         match request_object::media_type(headers) {
+            other if !accepted.contains(&other) => Err(ApiError::unsupported_media_type(other, accepted)),
             "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
-            "application/strategic-merge-patch+json" => Ok(Self::Strategic),
-            other => Err(ApiError::unsupported_media_type(other, &ACCEPTED)),
+            _ => Ok(Self::Strategic),
         }
     }
 }
@@ -51,8 +54,8 @@ pub struct Patch {
 }
 
 impl Patch {
-    pub fn parse(headers: &HeaderMap, body: &Bytes) -> ApiResult<Self> {
-        let form = PatchType::from_headers(headers)?;
+    pub fn parse(d: &Descriptor, headers: &HeaderMap, body: &Bytes) -> ApiResult<Self> {
+        let form = PatchType::from_headers(headers, d)?;
         let Decoded { value: content, .. } =
             decode::json(body).map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}")))?;
         let shaped = match form {
@@ -89,7 +92,7 @@ impl Patch {
 pub async fn patch(call: &Call<'_>, part: Part) -> ApiResult<Response> {
     let Call { api, target, query, accepted, row, headers, body, .. } = call;
     let d = &target.d;
-    let patch = Patch::parse(headers, body)?;
+    let patch = Patch::parse(d, headers, body)?;
     let mut warnings = Warnings::default();
     let changed = guaranteed_update(&call.admission(), part, query.dry_run, |old| {
         let mut object = old.clone();

@@ -26,19 +26,19 @@ const DEFINITION: &str = "io.k8s.api.autoscaling.v1.Scale";
 pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
     let Call { api, target, query, accepted, headers, body, .. } = call;
     let d = &target.d;
-    let Some(paths) = d.scale else { return Err(ApiError::no_such_path()) };
+    let Some(paths) = &d.scale else { return Err(ApiError::no_such_path()) };
     if *method == Method::GET {
         let entry = api.existing(target).await?;
         let mut object = object::parse(d, &entry)?;
         object::set_version(&mut object, entry.modified);
-        return Ok(reply::encoded(StatusCode::OK, accepted.encoding, &view(d, &paths, &object)));
+        return Ok(reply::encoded(StatusCode::OK, accepted.encoding, &view(d, paths, &object)));
     }
-    let patch = if *method == Method::PATCH { Some(Patch::parse(headers, body)?) } else { None };
+    let patch = if *method == Method::PATCH { Some(Patch::parse(d, headers, body)?) } else { None };
     let put = if patch.is_none() { Some(request_object::decode(headers, body)?.value) } else { None };
     let changed = guaranteed_update(&call.admission(), Part::Main, query.dry_run, |old| {
         let mut scale = match (&patch, &put) {
             (Some(patch), _) => {
-                let mut scale = view(d, &paths, old);
+                let mut scale = view(d, paths, old);
                 patch.apply(api, DEFINITION, &mut scale)?;
                 scale
             }
@@ -49,12 +49,12 @@ pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
             |why: String| ApiError::bad_request(format!("Scale in version \"v1\" cannot be handled as a Scale: {why}"));
         api.schema.conform(DEFINITION, &mut scale).map_err(|error| cannot(error.to_string()))?;
         metadata::check_name(target, &mut scale)?;
-        with_replicas(&paths, old, &scale)
+        with_replicas(paths, old, &scale)
     })
     .await?;
     let mut object = changed.object;
     object::set_version(&mut object, changed.revision);
-    Ok(reply::encoded(StatusCode::OK, accepted.encoding, &view(d, &paths, &object)))
+    Ok(reply::encoded(StatusCode::OK, accepted.encoding, &view(d, paths, &object)))
 }
 
 /// The object with the replicas of a Scale, fenced by the versions the Scale carries.
@@ -68,8 +68,11 @@ fn with_replicas(paths: &Scale, old: &Value, scale: &Value) -> ApiResult<Value> 
     }
     let mut object = old.clone();
     let mut at = &mut object;
-    for step in paths.spec_replicas {
-        at = &mut at[*step];
+    for step in paths.spec_replicas.steps() {
+        if !at.is_object() {
+            *at = json!({});
+        }
+        at = &mut at[step];
     }
     *at = json!(replicas);
     for field in ["uid", "resourceVersion"] {
@@ -81,10 +84,9 @@ fn with_replicas(paths: &Scale, old: &Value, scale: &Value) -> ApiResult<Value> 
 }
 
 fn view(d: &Descriptor, paths: &Scale, object: &Value) -> Value {
-    let at = |path: &[&str]| path.iter().try_fold(object, |at, step| at.get(step));
     let metadata = &object["metadata"];
-    let mut status = json!({ "replicas": at(paths.status_replicas).and_then(Value::as_i64).unwrap_or(0) });
-    if let Some(selector) = paths.selector.and_then(at) {
+    let mut status = json!({ "replicas": paths.status_replicas.find(object).and_then(Value::as_i64).unwrap_or(0) });
+    if let Some(selector) = paths.selector.as_ref().and_then(|path| path.find(object)) {
         status["selector"] = json!(selector_text(d, selector));
     }
     json!({
@@ -94,13 +96,17 @@ fn view(d: &Descriptor, paths: &Scale, object: &Value) -> Value {
             "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
             "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"],
         },
-        "spec": { "replicas": at(paths.spec_replicas).and_then(Value::as_i64).unwrap_or(0) },
+        "spec": { "replicas": paths.spec_replicas.find(object).and_then(Value::as_i64).unwrap_or(0) },
         "status": status,
     })
 }
 
-/// A selector as text: a plain map (replication controllers) or a `LabelSelector`.
+/// A selector as text: a text already, a plain map (replication controllers) or a `LabelSelector`.
 fn selector_text(d: &Descriptor, selector: &Value) -> String {
+    // Custom kinds write it as text themselves.
+    if let Some(text) = selector.as_str() {
+        return text.to_owned();
+    }
     if d.kind == "ReplicationController" {
         let pairs = selector.as_object().into_iter().flatten();
         return pairs.map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect::<Vec<_>>().join(",");

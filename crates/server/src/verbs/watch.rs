@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use http::StatusCode;
 use mainstay_api::descriptor::Descriptor;
 use mainstay_store::{Change, Entry, Revision, StoreError, Watch, WatchEvent};
@@ -32,6 +32,8 @@ use crate::{
 const PIECE: usize = 64 * 1024;
 /// Longest time in seconds that a client may ask for: a week.
 const LONGEST_TIMEOUT: u64 = 7 * 24 * 3600;
+/// How many batches of events that are ready are delivered after a watch was told to end.
+const FLUSHES: usize = 16;
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// What counts a watch as open until it is dropped.
@@ -79,6 +81,7 @@ pub async fn watch(call: &Call<'_>, stop: CancellationToken, open: OpenWatch) ->
         bookmarks: query.bookmarks.then(|| bookmark_timer(api.settings.bookmark_interval)),
         deadline: Instant::now() + patience,
         stop,
+        flushes: FLUSHES,
         _open: open,
     };
     let body = stream::unfold(Some(watching), WatchStream::next).boxed();
@@ -109,6 +112,8 @@ struct WatchStream {
     bookmarks: Option<Interval>,
     deadline: Instant,
     stop: CancellationToken,
+    /// How many more batches of events are delivered once it is to stop.
+    flushes: usize,
     _open: OpenWatch,
 }
 
@@ -157,12 +162,21 @@ impl WatchStream {
             };
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return None,
+                () = self.stop.cancelled() => return self.last_events(),
                 () = tokio::time::sleep_until(self.deadline) => return None,
                 notice = source.next() => return Some(notice),
                 _ = tick => source.request_progress(),
             }
         }
+    }
+}
+
+impl WatchStream {
+    /// What has happened already when the watch is ended from outside: the deletion of a kind's last object comes just before the kind goes.
+    fn last_events(&mut self) -> Option<Result<WatchEvent, StoreError>> {
+        self.flushes = self.flushes.checked_sub(1)?;
+        let source = self.source.as_mut().ok()?;
+        source.next().now_or_never().filter(|event| matches!(event, Ok(WatchEvent::Changes(_))))
     }
 }
 
@@ -212,7 +226,7 @@ impl Encoder {
                 let object = self.parse_with_version(entry, revision)?;
                 let metadata = json!({ "resourceVersion": revision.to_string() });
                 let first = !std::mem::replace(&mut self.begun, true);
-                let table = reply::table(version, self.d.columns, self.row, metadata, first, &[object]);
+                let table = reply::table(version, &self.d.columns, self.row, metadata, first, &[object]);
                 out.extend_from_slice(table.to_string().as_bytes());
             }
         }

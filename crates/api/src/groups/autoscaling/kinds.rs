@@ -15,7 +15,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .columns(&table::HORIZONTAL_POD_AUTOSCALERS_V1)
             .short("hpa")
             .category("all")
-            .stored_as("autoscaling/v2", &Autoscaler)
+            .stored_as("autoscaling/v2", Autoscaler)
             .status(),
         describe::<v2::HorizontalPodAutoscaler>()
             .rules::<HorizontalPodAutoscalerV2Rules>()

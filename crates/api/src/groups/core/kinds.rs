@@ -19,7 +19,7 @@ use crate::{
     descriptor::{Descriptor, NameRule, SelectableField, Subresource},
     groups::{
         apps::table as apps,
-        builder::{REPLICAS, describe, field, field_or},
+        builder::{REPLICAS, describe, field, field_or, field_or_field},
         events::table as events,
     },
     table::generic,
@@ -27,7 +27,7 @@ use crate::{
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
-        describe::<ConfigMap>().strategy(&ConfigMaps).columns(&table::CONFIG_MAPS).short("cm"),
+        describe::<ConfigMap>().strategy(ConfigMaps).columns(&table::CONFIG_MAPS).short("cm"),
         describe::<Endpoints>()
             .rules::<EndpointsRules>()
             .columns(&table::ENDPOINTS)
@@ -134,7 +134,7 @@ const EVENT_FIELDS: &[SelectableField] = &[
     field("involvedObject.fieldPath", &["involvedObject", "fieldPath"]),
     field("reason", &["reason"]),
     field("reportingComponent", &["reportingComponent"]),
-    SelectableField { or: &["reportingComponent"], ..field("source", &["source", "component"]) },
+    field_or_field("source", &["source", "component"], &["reportingComponent"]),
     field("type", &["type"]),
 ];
 

@@ -10,7 +10,7 @@ use crate::{
 };
 
 pub fn kinds() -> Vec<Descriptor> {
-    vec![describe::<Event>().columns(&table::NEW_EVENTS).short("ev").stored_as("v1", &NewEvent).select(FIELDS)]
+    vec![describe::<Event>().columns(&table::NEW_EVENTS).short("ev").stored_as("v1", NewEvent).select(FIELDS)]
 }
 
 /// The names of this version, as upstream has it: `regarding.name`, not `involvedObject.name`.

@@ -2,10 +2,17 @@
 
 use super::*;
 
-const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+pub(super) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
 impl Server {
-    async fn ask(&self, user: &User, method: Method, path: &str, accept: &str, body: &Value) -> http::Response<Value> {
+    pub(super) async fn ask(
+        &self,
+        user: &User,
+        method: Method,
+        path: &str,
+        accept: &str,
+        body: &Value,
+    ) -> http::Response<Value> {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -18,12 +25,12 @@ impl Server {
         http::Response::from_parts(head, serde_json::from_slice(&bytes).unwrap())
     }
 
-    async fn get(&self, path: &str) -> http::Response<Value> {
+    pub(super) async fn get(&self, path: &str) -> http::Response<Value> {
         self.ask(&administrator(), Method::GET, path, "application/json", &Value::Null).await
     }
 }
 
-fn warnings<T>(response: &http::Response<T>) -> Vec<&str> {
+pub(super) fn warnings<T>(response: &http::Response<T>) -> Vec<&str> {
     response.headers().get_all("warning").iter().map(|value| value.to_str().unwrap()).collect()
 }
 
@@ -99,21 +106,6 @@ async fn components_are_listed_as_healthy() {
     let resources = server.get("/api/v1").await.into_body();
     let listed = resources["resources"].as_array().unwrap().iter().find(|r| r["name"] == "componentstatuses").unwrap();
     assert_eq!((&listed["shortNames"], &listed["verbs"]), (&json!(["cs"]), &json!(["get", "list"])));
-}
-
-#[tokio::test]
-async fn there_are_no_custom_resources_and_one_can_ask() {
-    let server = Server::new(Settings::default()).await;
-    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    let list = server.get(path).await.into_body();
-    assert_eq!((&list["kind"], &list["items"]), (&json!("CustomResourceDefinitionList"), &json!([])));
-    assert!(list["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().is_ok());
-    let missing = server.get(&format!("{path}/a.example.com")).await;
-    assert_eq!(missing.status(), 404);
-    let message = "customresourcedefinitions.apiextensions.k8s.io \"a.example.com\" not found";
-    assert_eq!(missing.body()["message"], message);
-    assert_eq!(server.send(&administrator(), Method::POST, path, &json!({})).await.0, 405);
-    assert_eq!(server.send(&service_account("a"), Method::GET, path, &Value::Null).await.0, 403);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ mod matching;
 mod policy;
 mod policy_binding;
 mod webhook;
-mod webhook_client;
+pub(crate) mod webhook_client;
 
 pub use policy::ValidatingAdmissionPolicyRules;
 pub use policy_binding::ValidatingAdmissionPolicyBindingRules;
