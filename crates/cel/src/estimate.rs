@@ -4,13 +4,10 @@
 //! rules together are beyond [`DEFINITION_COST_LIMIT`]: a user learns of an expensive rule when it is written, not when
 //! an object with a long list arrives. An estimate multiplies nested loops and saturates.
 
-use std::collections::HashMap;
-
 use crate::{
     expr::{Comprehension, Expr, Kind},
     program::Program,
     types::Type,
-    value::Value,
 };
 
 /// Upstream's `StaticEstimatedCostLimit`, for one rule with all the times that it can be evaluated for an object.
@@ -31,24 +28,14 @@ impl CostEstimate {
 }
 
 pub(crate) fn estimate(program: &Program) -> CostEstimate {
-    let mut estimator = Estimator { sizes: HashMap::new() };
-    CostEstimate { max: estimator.node(&program.root).cost }
+    CostEstimate { max: cost(&program.root) }
 }
 
-/// What is known of a node: its cost and the largest size of its value.
-#[derive(Clone, Copy)]
-struct Node {
-    cost: u64,
-    size: u64,
+/// The largest size of a value; those without a size count as one.
+fn size(expr: &Expr) -> u64 {
+    type_size(&expr.ty)
 }
 
-impl Node {
-    fn new(cost: u64, ty: &Type) -> Self {
-        Self { cost, size: type_size(ty) }
-    }
-}
-
-/// Values without a size count as one.
 fn type_size(ty: &Type) -> u64 {
     match ty {
         Type::String(_) | Type::Bytes(_) | Type::List(_) | Type::Map(_) | Type::Dyn => {
@@ -63,134 +50,68 @@ fn traversal(size: u64) -> u64 {
     size.div_ceil(10)
 }
 
-struct Estimator {
-    /// Computed sizes of variables that `cel.bind` and comprehensions declare.
-    sizes: HashMap<usize, u64>,
+fn sum<'e>(parts: impl IntoIterator<Item = &'e Expr>) -> u64 {
+    parts.into_iter().fold(0, |sum: u64, part| sum.saturating_add(cost(part)))
 }
 
-impl Estimator {
-    fn node(&mut self, expr: &Expr) -> Node {
-        match &expr.kind {
-            Kind::Literal(Value::String(text)) => Node { cost: 0, size: text.len() as u64 },
-            Kind::Literal(_) => Node::new(0, &expr.ty),
-            Kind::Variable(_) => Node::new(1, &expr.ty),
-            Kind::Local(slot) => Node { cost: 1, size: self.sizes.get(slot).copied().unwrap_or(type_size(&expr.ty)) },
-            Kind::Select { operand, .. } => Node::new(self.node(operand).cost.saturating_add(1), &expr.ty),
-            Kind::Test { operand, .. } | Kind::NotStrictlyFalse(operand) => {
-                Node::new(self.node(operand).cost, &expr.ty)
-            }
-            Kind::Index { operand, index, .. } => {
-                let cost = self.sum([&**operand, &**index]).saturating_add(1);
-                Node::new(cost, &expr.ty)
-            }
-            Kind::Call { function, args, .. } => self.call(expr, function.name, args),
-            Kind::And(parts) | Kind::Or(parts) => Node { cost: self.sum(parts.iter()), size: 1 },
-            Kind::Conditional(parts) => {
-                let [condition, yes, no] = &**parts;
-                let (condition, yes, no) = (self.node(condition), self.node(yes), self.node(no));
-                Node { cost: condition.cost.saturating_add(yes.cost.max(no.cost)), size: yes.size.max(no.size) }
-            }
-            Kind::List(elements) => Node {
-                cost: self.sum(elements.iter().map(|element| &element.value)).saturating_add(10),
-                size: elements.len() as u64,
-            },
-            Kind::Map(entries) => Node {
-                cost: self.sum(entries.iter().flat_map(|entry| [&entry.key, &entry.value])).saturating_add(30),
-                size: entries.len() as u64,
-            },
-            Kind::Struct { fields, .. } => {
-                Node { cost: self.sum(fields.iter().map(|field| &field.value)).saturating_add(40), size: 1 }
-            }
-            Kind::Bind { slot, init, body } => {
-                let init = self.node(init);
-                self.sizes.insert(*slot, init.size);
-                let body = self.node(body);
-                Node { cost: init.cost.saturating_add(body.cost), size: body.size }
-            }
-            Kind::Append { element, .. } => Node::new(self.node(element).cost.saturating_add(11), &expr.ty),
-            Kind::Insert { key, value, .. } => Node::new(self.sum([&**key, &**value]).saturating_add(1), &expr.ty),
-            Kind::InsertAll { entries, .. } => Node::new(self.node(entries).cost.saturating_add(1), &expr.ty),
-            Kind::Comprehension(comprehension) => self.comprehension(expr, comprehension),
+fn cost(expr: &Expr) -> u64 {
+    let (own, parts) = match &expr.kind {
+        Kind::Literal(_) => (0, 0),
+        Kind::Variable(_) | Kind::Local(_) => (1, 0),
+        Kind::Select { operand, .. } => (1, cost(operand)),
+        Kind::Test { operand, .. } | Kind::NotStrictlyFalse(operand) => (0, cost(operand)),
+        Kind::Index { operand, index, .. } => (1, sum([&**operand, &**index])),
+        Kind::Call { function, args, .. } => (call_cost(function.name, args).max(1), sum(args)),
+        Kind::And(parts) | Kind::Or(parts) => (0, sum(parts.iter())),
+        Kind::Conditional(parts) => (cost(&parts[1]).max(cost(&parts[2])), cost(&parts[0])),
+        Kind::List(elements) => (10, sum(elements.iter().map(|element| &element.value))),
+        Kind::Map(entries) => (30, sum(entries.iter().flat_map(|entry| [&entry.key, &entry.value]))),
+        Kind::Struct { fields, .. } => (40, sum(fields.iter().map(|field| &field.value))),
+        Kind::Bind { init, body, .. } => (0, sum([&**init, &**body])),
+        // As upstream counts `accumulator + [element]`.
+        Kind::Append { element, .. } => (12, cost(element)),
+        Kind::Insert { key, value, .. } => (1, sum([&**key, &**value])),
+        Kind::InsertAll { entries, .. } => (1, cost(entries)),
+        Kind::Comprehension(comprehension) => (0, comprehension_cost(comprehension)),
+    };
+    parts.saturating_add(own)
+}
+
+fn comprehension_cost(comprehension: &Comprehension) -> u64 {
+    let turn = sum([&comprehension.condition, &comprehension.step]);
+    let turns = size(&comprehension.range).saturating_mul(turn);
+    sum([&comprehension.range, &comprehension.init, &comprehension.result]).saturating_add(turns)
+}
+
+fn call_cost(name: &str, args: &[Expr]) -> u64 {
+    let first = args.first().map_or(1, size);
+    let second = args.get(1).map_or(1, size);
+    match name {
+        "startsWith" | "endsWith" | "bytes" | "string" | "url" | "isURL" | "quantity" | "isQuantity" | "cidr"
+        | "isCIDR" | "isIP" | "ip" | "semver" | "isSemver" | "lowerAscii" | "upperAscii" | "trim" | "substring" => {
+            traversal(first)
         }
-    }
-
-    fn sum<'e>(&mut self, parts: impl IntoIterator<Item = &'e Expr>) -> u64 {
-        parts.into_iter().fold(0, |sum: u64, part| sum.saturating_add(self.node(part).cost))
-    }
-
-    fn comprehension(&mut self, expr: &Expr, comprehension: &Comprehension) -> Node {
-        let range = self.node(&comprehension.range);
-        let init = self.node(&comprehension.init);
-        // The accumulator has at most one element for each of the range.
-        let collects = matches!(comprehension.init.ty, Type::List(_) | Type::Map(_));
-        let size = if collects { range.size } else { 1 };
-        self.sizes.insert(comprehension.accumulator, size);
-        let turn = self.sum([&comprehension.condition, &comprehension.step]);
-        let result = self.node(&comprehension.result);
-        let cost = range
-            .cost
-            .saturating_add(init.cost)
-            .saturating_add(range.size.saturating_mul(turn))
-            .saturating_add(result.cost);
-        Node { cost, size: if collects { size } else { type_size(&expr.ty) } }
-    }
-
-    fn call(&mut self, expr: &Expr, name: &str, args: &[Expr]) -> Node {
-        let nodes: Vec<Node> = args.iter().map(|arg| self.node(arg)).collect();
-        let args_cost = nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.cost));
-        let size = |index: usize| nodes.get(index).map_or(1, |node| node.size);
-        let (first, second) = (size(0), size(1));
-        let mut result_size = type_size(&expr.ty);
-        let cost = match name {
-            "startsWith" | "endsWith" | "bytes" | "string" | "url" | "isURL" | "quantity" | "isQuantity" | "cidr"
-            | "isCIDR" | "isIP" | "semver" | "isSemver" => traversal(first),
-            "ip" if matches!(args[0].ty, Type::String(_) | Type::Dyn) => traversal(first),
-            "ip.isCanonical" | "strings.quote" => traversal(first.saturating_mul(2)),
-            "@in" if matches!(args[1].ty, Type::Map(_)) => 1,
-            "@in" => second,
-            "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" => traversal(first.min(second)),
-            "_+_" => match args[0].ty {
-                Type::String(_) | Type::Bytes(_) => {
-                    result_size = first.saturating_add(second);
-                    traversal(result_size)
-                }
-                Type::List(_) => {
-                    result_size = first.saturating_add(second);
-                    1
-                }
-                _ => 1,
-            },
-            "matches" | "find" | "findAll" => traversal(first.saturating_add(1)).saturating_mul(second.div_ceil(4)),
-            "contains" => traversal(first).saturating_mul(traversal(second)),
-            "lowerAscii" | "upperAscii" | "trim" | "substring" => {
-                result_size = first;
-                traversal(first)
+        "ip.isCanonical" | "strings.quote" | "replace" | "split" => traversal(first.saturating_mul(2)),
+        "@in" if matches!(args[1].ty, Type::Map(_)) => 1,
+        "@in" => second,
+        "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" => traversal(first.min(second)),
+        "_+_" if matches!(args[0].ty, Type::String(_) | Type::Bytes(_)) => traversal(first.saturating_add(second)),
+        "matches" | "find" | "findAll" => traversal(first.saturating_add(1)).saturating_mul(second.div_ceil(4)),
+        "contains" => traversal(first).saturating_mul(traversal(second)),
+        "join" => match &args[0].ty {
+            Type::List(list) => {
+                let separator = if args.len() > 1 { second } else { 0 };
+                traversal(first.saturating_mul(type_size(&list.element).saturating_add(separator)))
             }
-            "replace" => {
-                result_size = first.saturating_add(first.saturating_add(1).saturating_mul(size(2)));
-                traversal(first.saturating_mul(2))
-            }
-            "split" => {
-                result_size = first;
-                traversal(first.saturating_mul(2))
-            }
-            "join" => {
-                let element = match &args[0].ty {
-                    Type::List(list) => type_size(&list.element),
-                    _ => u64::MAX,
-                };
-                result_size = first.saturating_mul(element.saturating_add(if nodes.len() > 1 { second } else { 0 }));
-                traversal(result_size)
-            }
-            "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => match &args[0].ty {
-                Type::List(list) => first.saturating_mul(traversal(type_size(&list.element)).saturating_add(1)),
-                _ => traversal(first),
-            },
-            "sets.contains" | "sets.intersects" => first.saturating_mul(second),
-            "sets.equivalent" => first.saturating_mul(second).saturating_mul(2),
-            "check" => 350_000,
-            _ => 1,
-        };
-        Node { cost: args_cost.saturating_add(cost.max(1)), size: result_size }
+            _ => u64::MAX,
+        },
+        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => match &args[0].ty {
+            Type::List(list) => first.saturating_mul(traversal(type_size(&list.element)).saturating_add(1)),
+            _ => traversal(first),
+        },
+        "sets.contains" | "sets.intersects" => first.saturating_mul(second),
+        "sets.equivalent" => first.saturating_mul(second).saturating_mul(2),
+        "check" => 350_000,
+        _ => 1,
     }
 }

@@ -9,7 +9,7 @@ use crate::{library::Function, types::Type, value::Value};
 /// A node, with its place in the text and the type that the checker found.
 #[derive(Debug)]
 pub(crate) struct Expr {
-    /// In characters from the beginning of the text.
+    /// In bytes from the beginning of the text.
     pub offset: u32,
     pub ty: Type,
     pub kind: Kind,

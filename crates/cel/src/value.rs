@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, fmt, net::IpAddr, ops::Deref, sync::Arc};
 
 use ipnet::IpNet;
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, civil::DateTime};
 use serde_json::Value as Json;
 
 use crate::{
     convert::from_json,
     error::EvalError,
-    library::{authorizer::AuthorizerValue, format::Format, quantity::Quantity},
+    library::{authorizer::AuthorizerValue, format::Format, quantity::Quantity, urls::Url},
     types::{DYN, ListKind, Type},
 };
 
@@ -201,7 +201,8 @@ pub enum Value<'a> {
     Double(f64),
     String(Str<'a>),
     Bytes(Arc<[u8]>),
-    Timestamp(Timestamp),
+    /// In UTC.
+    Timestamp(DateTime),
     Duration(SignedDuration),
     List(List<'a>),
     Map(Map<'a>),
@@ -209,7 +210,7 @@ pub enum Value<'a> {
     Optional(Option<Arc<Value<'a>>>),
     Type(Arc<str>),
     Quantity(Arc<Quantity>),
-    Url(Arc<http::Uri>),
+    Url(Arc<Url>),
     Ip(Arc<IpAddr>),
     Cidr(Arc<IpNet>),
     Semver(Arc<semver::Version>),
@@ -307,11 +308,11 @@ impl fmt::Display for Value<'_> {
             Self::Uint(value) => write!(f, "{value}"),
             Self::Double(value) => write!(f, "{value}"),
             Self::String(text) => f.write_str(text),
-            Self::Timestamp(time) => write!(f, "{time}"),
+            Self::Timestamp(time) => write!(f, "{time}Z"),
             Self::Duration(duration) => f.write_str(&crate::library::time::duration_text(*duration)),
             Self::Type(name) => f.write_str(name),
             Self::Quantity(quantity) => write!(f, "{quantity}"),
-            Self::Url(url) => write!(f, "{url}"),
+            Self::Url(url) => f.write_str(&url.text),
             Self::Ip(ip) => write!(f, "{ip}"),
             Self::Cidr(cidr) => write!(f, "{cidr}"),
             Self::Semver(version) => write!(f, "{version}"),

@@ -102,7 +102,7 @@ impl Compiler<'_> {
         match so_far {
             None => next,
             Some(so_far) => {
-                if !so_far.accepts(&next) {
+                if !self.mixed_literals && !so_far.accepts(&next) {
                     self.report_at(offset, format!("expected type '{so_far}' but found '{next}'"));
                 }
                 join_types(so_far, next)
@@ -123,6 +123,14 @@ pub(super) fn join_types(a: Type, b: Type) -> Type {
                 element: join_types(a.element.clone(), b.element.clone()),
                 kind: if a.kind == b.kind { a.kind.clone() } else { ListKind::Atomic },
                 max_items: a.max_items.zip(b.max_items).map(|(a, b)| a.max(b)),
+            }
+            .into(),
+        ),
+        (Type::Map(a), Type::Map(b)) => Type::Map(
+            MapType {
+                key: join_types(a.key.clone(), b.key.clone()),
+                value: join_types(a.value.clone(), b.value.clone()),
+                max_properties: a.max_properties.zip(b.max_properties).map(|(a, b)| a.max(b)),
             }
             .into(),
         ),

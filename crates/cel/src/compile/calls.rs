@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use cel::common::ast::{CallExpr, Expr as Ast, IdedExpr, operators};
 
-use super::{Compiler, aggregates::join_types, spelled_name};
+use super::{Compiler, aggregates::join_types, sizes::sized_result, spelled_name};
 use crate::{
     expr::{Expr, Kind},
     library::{Declared, Overload, compile_regex, find_function, time},
@@ -90,7 +90,9 @@ impl Compiler<'_> {
                 return self.function(id, &full, false, args);
             }
         }
+        let outer = std::mem::replace(&mut self.mixed_literals, name == "format");
         let args: Vec<Expr> = std::iter::once(target).chain(args).map(|arg| self.expression(arg)).collect();
+        self.mixed_literals = outer;
         self.function(id, name, true, args)
     }
 
@@ -108,6 +110,7 @@ impl Compiler<'_> {
             self.report(id, format!("found no matching overload for '{name}' applied to '{types}'"));
             return self.invalid(id);
         };
+        let ty = sized_result(name, ty, &args);
         let pattern = self.check_literals(name, &args);
         self.expr(id, ty, Kind::Call { function: declared.function, args, pattern })
     }

@@ -25,8 +25,12 @@ impl Compiler<'_> {
         let step = self.expression(&comprehension.loop_step);
         self.locals.truncate(scope + 1);
         // Of an empty list that elements are appended to, the step tells the type.
-        if let (Type::List(_), Type::List(_)) = (&init.ty, &step.ty) {
-            self.locals[scope].ty = with_range_size(&step.ty, &range.ty);
+        let collected = match &step.kind {
+            Kind::Conditional(parts) => &parts[1].ty,
+            _ => &step.ty,
+        };
+        if let (Type::List(_), Type::List(_)) = (&init.ty, collected) {
+            self.locals[scope].ty = with_range_size(collected, &range.ty);
         }
         let result = self.expression(&comprehension.result);
         self.locals.truncate(scope);

@@ -9,6 +9,7 @@ mod literals;
 mod macros;
 mod parse;
 mod selection;
+mod sizes;
 
 use std::{sync::Arc, thread};
 
@@ -60,6 +61,7 @@ fn compile_here(environment: &Environment, source: &str) -> Result<Compiled, Com
         slots: 0,
         depth: 0,
         deepest: 0,
+        mixed_literals: false,
     };
     let root = compiler.expression(&ast);
     let (issues, slots, depth) = (compiler.issues, compiler.slots, compiler.deepest);
@@ -82,6 +84,8 @@ struct Compiler<'s> {
     slots: usize,
     depth: usize,
     deepest: usize,
+    /// Whether a literal's elements may be of different types: in the arguments of `format`.
+    mixed_literals: bool,
 }
 
 impl Compiler<'_> {
@@ -173,15 +177,10 @@ impl Compiler<'_> {
     }
 
     fn report_at(&mut self, offset: u32, message: impl Into<String>) {
-        let (mut line, mut column) = (1, 0);
-        for c in self.source.chars().take(offset as usize) {
-            if c == '\n' {
-                line += 1;
-                column = 0;
-            } else {
-                column += 1;
-            }
-        }
+        let before = self.source.get(..offset as usize).unwrap_or(self.source);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = before.matches('\n').count() + 1;
+        let column = before[line_start..].chars().count();
         self.issues.push(Issue { line, column, message: message.into() });
     }
 

@@ -81,7 +81,7 @@ fn to_int<'a>(context: &mut Context<'_, 'a>, args: &[Value<'a>]) -> Result<Value
             context.meter.charge_traversal(text.len())?;
             text.parse().map_err(|_| conversion_error("string", "int"))?
         }
-        Value::Timestamp(time) => time.as_second(),
+        Value::Timestamp(time) => time::to_seconds(*time),
         Value::Duration(duration) => i64::try_from(duration.as_nanos()).map_err(|_| range_error("int"))?,
         _ => return no_such_overload(),
     }))
@@ -163,7 +163,7 @@ fn to_timestamp<'a>(_: &mut Context<'_, 'a>, args: &[Value<'a>]) -> Result<Value
     match &args[0] {
         value @ Value::Timestamp(_) => Ok(value.clone()),
         Value::String(text) => time::parse_timestamp(text).map(Value::Timestamp),
-        Value::Int(seconds) => time::checked_timestamp(jiff::Timestamp::from_second(*seconds).ok()),
+        Value::Int(seconds) => time::from_seconds(*seconds),
         _ => no_such_overload(),
     }
 }

@@ -19,7 +19,7 @@ mod sets;
 mod string_format;
 mod strings;
 pub(crate) mod time;
-mod urls;
+pub(crate) mod urls;
 
 use std::{collections::HashMap, sync::LazyLock};
 

@@ -1,6 +1,10 @@
 //! Timestamps and durations: their texts and their getters.
 
-use jiff::{SignedDuration, Timestamp, Zoned, civil::Weekday, tz::TimeZone};
+use jiff::{
+    SignedDuration,
+    civil::{DateTime, Weekday},
+    tz::{Offset, TimeZone},
+};
 
 use super::{Function, no_such_overload};
 use crate::{error::EvalError, value::Value};
@@ -45,17 +49,17 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     },
 ];
 
-fn get<'a>(args: &[Value<'a>], getter: fn(&Zoned) -> i64) -> Result<Value<'a>, EvalError> {
+fn get<'a>(args: &[Value<'a>], getter: fn(&DateTime) -> i64) -> Result<Value<'a>, EvalError> {
     match args {
-        [Value::Timestamp(time)] => Ok(Value::Int(getter(&time.to_zoned(TimeZone::UTC)))),
-        [Value::Timestamp(time), Value::String(zone)] => Ok(Value::Int(getter(&time.to_zoned(find_zone(zone)?)))),
+        [Value::Timestamp(time)] => Ok(Value::Int(getter(time))),
+        [Value::Timestamp(time), Value::String(zone)] => Ok(Value::Int(getter(&in_zone(*time, zone)?))),
         _ => no_such_overload(),
     }
 }
 
 fn get_either<'a>(
     args: &[Value<'a>],
-    getter: fn(&Zoned) -> i64,
+    getter: fn(&DateTime) -> i64,
     of_duration: fn(&SignedDuration) -> i64,
 ) -> Result<Value<'a>, EvalError> {
     match args {
@@ -64,53 +68,86 @@ fn get_either<'a>(
     }
 }
 
-/// `America/New_York`, `UTC`, `-08:00`.
-fn find_zone(name: &str) -> Result<TimeZone, EvalError> {
-    let unknown = || EvalError::message(format!("unknown time zone {name}"));
-    if let Some((hours, minutes)) = name.split_once(':') {
-        let sign = if hours.starts_with('-') { -1 } else { 1 };
-        let hours: i32 = hours.trim_start_matches(['+', '-']).parse().map_err(|_| unknown())?;
-        let minutes: i32 = minutes.parse().map_err(|_| unknown())?;
-        if hours > 23 || !(0..60).contains(&minutes) {
-            return Err(unknown());
-        }
-        let offset = jiff::tz::Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).map_err(|_| unknown())?;
-        return Ok(TimeZone::fixed(offset));
+/// The local time in `America/New_York`, `UTC`, `-08:00`.
+fn in_zone(time: DateTime, zone: &str) -> Result<DateTime, EvalError> {
+    let unknown = || EvalError::message(format!("unknown time zone {zone}"));
+    if let Some((hours, minutes)) = zone.split_once(':') {
+        let offset = parse_offset(hours, minutes).ok_or_else(unknown)?;
+        return time.checked_add(offset).map_err(|_| EvalError::message("timestamp overflow"));
     }
-    if name.len() > 64 {
+    if zone.len() > 64 {
         return Err(unknown());
     }
-    TimeZone::get(name).map_err(|_| unknown())
+    let zone = TimeZone::get(zone).map_err(|_| unknown())?;
+    let instant = Offset::UTC.to_timestamp(time).map_err(|_| EvalError::message("timestamp overflow"))?;
+    Ok(zone.to_datetime(instant))
 }
 
-pub(crate) fn parse_timestamp(text: &str) -> Result<Timestamp, EvalError> {
-    let refused = || EvalError::message("type conversion error from 'string' to 'timestamp'");
-    // RFC 3339 alone: jiff reads more.
-    if text.len() < 20 || text.len() > 40 || !matches!(text.as_bytes()[10], b'T' | b't') {
-        return Err(refused());
+/// `+02`, `30`: how far local time is ahead of UTC.
+fn parse_offset(hours: &str, minutes: &str) -> Option<SignedDuration> {
+    let two_digits = |text: &str| {
+        (text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse::<i64>().ok()).flatten()
+    };
+    let (sign, hours) = match hours.strip_prefix('-') {
+        Some(hours) => (-1, hours),
+        None => (1, hours.strip_prefix('+').unwrap_or(hours)),
+    };
+    let (hours, minutes) = (two_digits(hours)?, two_digits(minutes)?);
+    (hours < 24 && minutes < 60).then(|| SignedDuration::from_secs(sign * (hours * 3600 + minutes * 60)))
+}
+
+/// RFC 3339, as the time in UTC.
+pub(crate) fn parse_timestamp(text: &str) -> Result<DateTime, EvalError> {
+    parse_rfc3339(text).ok_or_else(|| EvalError::message("type conversion error from 'string' to 'timestamp'"))
+}
+
+fn parse_rfc3339(text: &str) -> Option<DateTime> {
+    if text.len() < 20 || text.len() > 40 || !text.is_ascii() || !matches!(text.as_bytes()[10], b'T' | b't') {
+        return None;
     }
-    let time = text.parse().map_err(|_| refused())?;
-    match checked_timestamp(Some(time))? {
-        Value::Timestamp(time) => Ok(time),
-        _ => Err(refused()),
-    }
+    let (local, offset) = match text.strip_suffix(['Z', 'z']) {
+        Some(local) => (local, SignedDuration::ZERO),
+        None => {
+            let (local, offset) = text.split_at(text.len() - 6);
+            let (hours, minutes) = offset.split_once(':')?;
+            offset.starts_with(['+', '-']).then_some(())?;
+            (local, parse_offset(hours, minutes)?)
+        }
+    };
+    let digits = |c: char| c.is_ascii_digit() || matches!(c, '-' | ':' | '.' | 'T' | 't');
+    let time = local.chars().all(digits).then(|| local.parse::<DateTime>().ok()).flatten()?;
+    in_range(time.checked_sub(offset).ok()?)
 }
 
 /// A value of a property of format `date` or `date-time`.
-pub(crate) fn parse_date_or_timestamp(text: &str) -> Result<Timestamp, EvalError> {
+pub(crate) fn parse_date_or_timestamp(text: &str) -> Result<DateTime, EvalError> {
     if text.len() == 10 {
-        let date = text.parse::<jiff::civil::Date>().ok().and_then(|date| date.to_zoned(TimeZone::UTC).ok());
-        return date.map(|at| at.timestamp()).ok_or_else(|| EvalError::message("invalid date"));
+        let date = text.parse::<jiff::civil::Date>().map(DateTime::from);
+        return date.map_err(|_| EvalError::message("invalid date"));
     }
     parse_timestamp(text)
 }
 
 /// CEL's timestamps are those of the years 1 to 9999.
-pub(crate) fn checked_timestamp<'a>(time: Option<Timestamp>) -> Result<Value<'a>, EvalError> {
-    const FIRST_SECOND: i64 = -62_135_596_800;
-    time.filter(|time| time.as_second() >= FIRST_SECOND)
-        .map(Value::Timestamp)
-        .ok_or_else(|| EvalError::message("timestamp overflow"))
+fn in_range(time: DateTime) -> Option<DateTime> {
+    (time.year() >= 1).then_some(time)
+}
+
+pub(crate) fn checked_timestamp<'a>(time: Option<DateTime>) -> Result<Value<'a>, EvalError> {
+    let time = time.and_then(in_range).map(Value::Timestamp);
+    time.ok_or_else(|| EvalError::message("timestamp overflow"))
+}
+
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+
+pub(crate) fn from_seconds<'a>(seconds: i64) -> Result<Value<'a>, EvalError> {
+    checked_timestamp(EPOCH.checked_add(SignedDuration::from_secs(seconds)).ok())
+}
+
+pub(crate) fn to_seconds(time: DateTime) -> i64 {
+    let since = time.duration_since(EPOCH);
+    // Rounded down, also before 1970.
+    since.as_secs() - i64::from(since.subsec_nanos() < 0)
 }
 
 /// A duration fits into 64 bits of nanoseconds.

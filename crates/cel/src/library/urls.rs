@@ -11,30 +11,37 @@ use crate::{
     value::{Key, Value},
 };
 
+/// A parsed URL with its text.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Url {
+    pub(crate) text: Box<str>,
+    uri: Uri,
+}
+
 pub(crate) const FUNCTIONS: &[Function] = &[
     Function { name: "url", signatures: &["(string) -> kubernetes.URL"], call: url },
     Function { name: "isURL", signatures: &["(string) -> bool"], call: is_url },
     Function {
         name: "getScheme",
         signatures: &["kubernetes.URL.() -> string"],
-        call: |_, args| get(args, |url| url.scheme_str().unwrap_or("").to_owned()),
+        call: |_, args| get(args, |url| url.uri.scheme_str().unwrap_or("").to_owned()),
     },
     Function {
         name: "getHost",
         signatures: &["kubernetes.URL.() -> string"],
-        call: |_, args| get(args, |url| without_user(url).to_owned()),
+        call: |_, args| get(args, |url| without_user(&url.uri).to_owned()),
     },
     Function {
         name: "getHostname",
         signatures: &["kubernetes.URL.() -> string"],
         call: |_, args| {
-            get(args, |url| url.host().unwrap_or("").trim_start_matches('[').trim_end_matches(']').to_owned())
+            get(args, |url| url.uri.host().unwrap_or("").trim_start_matches('[').trim_end_matches(']').to_owned())
         },
     },
     Function {
         name: "getPort",
         signatures: &["kubernetes.URL.() -> string"],
-        call: |_, args| get(args, |url| url.port().map(|port| port.as_str().to_owned()).unwrap_or_default()),
+        call: |_, args| get(args, |url| url.uri.port().map(|port| port.as_str().to_owned()).unwrap_or_default()),
     },
     Function { name: "getEscapedPath", signatures: &["kubernetes.URL.() -> string"], call: |_, args| get(args, path) },
     Function { name: "getQuery", signatures: &["kubernetes.URL.() -> map(string, list(string))"], call: get_query },
@@ -44,20 +51,18 @@ fn without_user(url: &Uri) -> &str {
     url.authority().map_or("", |authority| authority.as_str().rsplit('@').next().unwrap_or(""))
 }
 
-fn path(url: &Uri) -> String {
-    // A URL without a path is parsed with the path `/`.
-    if url.path_and_query().is_none_or(|path| path.as_str() == "/") && url.to_string().ends_with(without_user(url)) {
-        return String::new();
-    }
-    url.path().to_owned()
+/// A URL without a path is parsed with the path `/`.
+fn path(url: &Url) -> String {
+    let after_scheme = url.text.split_once("://").map_or(&*url.text, |(_, rest)| rest);
+    if after_scheme.contains('/') { url.uri.path().to_owned() } else { String::new() }
 }
 
-fn parse(text: &str) -> Option<Uri> {
+fn parse(text: &str) -> Option<Url> {
     let absolute = text.starts_with('/') || text.contains("://");
     if !absolute || text.contains('#') {
         return None;
     }
-    text.parse().ok()
+    Some(Url { text: text.into(), uri: text.parse().ok()? })
 }
 
 fn url<'a>(context: &mut Context<'_, 'a>, args: &[Value<'a>]) -> Result<Value<'a>, EvalError> {
@@ -78,14 +83,14 @@ fn is_url<'a>(context: &mut Context<'_, 'a>, args: &[Value<'a>]) -> Result<Value
     Ok(Value::Bool(parse(text).is_some()))
 }
 
-fn get<'a>(args: &[Value<'a>], getter: fn(&Uri) -> String) -> Result<Value<'a>, EvalError> {
+fn get<'a>(args: &[Value<'a>], getter: fn(&Url) -> String) -> Result<Value<'a>, EvalError> {
     let [Value::Url(url)] = args else { return no_such_overload() };
     Ok(Value::string(getter(url)))
 }
 
 fn get_query<'a>(context: &mut Context<'_, 'a>, args: &[Value<'a>]) -> Result<Value<'a>, EvalError> {
     let [Value::Url(url)] = args else { return no_such_overload() };
-    let query = url.query().unwrap_or("");
+    let query = url.uri.query().unwrap_or("");
     context.meter.charge_traversal(query.len())?;
     let mut values: BTreeMap<Key, Vec<Value<'a>>> = BTreeMap::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {

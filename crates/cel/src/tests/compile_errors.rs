@@ -29,7 +29,7 @@ fn errors_are_upstreams() {
         ("x", "ERROR: <input>:1:1: undeclared reference to 'x' (in container '')\n | x\n | ^"),
         ("self.x", "ERROR: <input>:1:5: undefined field 'x'\n | self.x\n | ....^"),
         ("self.untyped == 1", "ERROR: <input>:1:5: undefined field 'untyped'\n | self.untyped == 1\n | ....^"),
-        ("has(self.missing)", "ERROR: <input>:1:9: undefined field 'missing'\n | has(self.missing)\n | ........^"),
+        ("has(self.missing)", "ERROR: <input>:1:4: undefined field 'missing'\n | has(self.missing)\n | ...^"),
         ("variables.other", "ERROR: <input>:1:10: undefined field 'other'\n | variables.other\n | .........^"),
         ("foo(1)", "ERROR: <input>:1:4: undeclared reference to 'foo' (in container '')\n | foo(1)\n | ...^"),
         (
