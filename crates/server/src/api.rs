@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
-    admission::{self, EventRates},
+    admission::{self, EventRates, QuotaLocks},
     auth::{jws, service_account},
     authorize::rbac::RbacCache,
     background::store_space::StoreSpace,
@@ -33,6 +33,8 @@ pub struct Api {
     pub(crate) long_lists: LargeWork,
     /// How many Events each node has written of late.
     pub(crate) event_rates: EventRates,
+    /// Held while a namespace's quotas are charged, so that requests of one server do not collide.
+    pub(crate) quota_locks: QuotaLocks,
     token_key: OnceCell<Arc<jws::Key>>,
     /// Held while a range of pod addresses is chosen and committed, so that requests of one server do not collide.
     pub(crate) pod_range_lock: Arc<tokio::sync::Mutex<()>>,
@@ -59,6 +61,7 @@ impl Api {
             large_bodies: LargeWork::default(),
             long_lists: LargeWork::default(),
             event_rates: EventRates::default(),
+            quota_locks: QuotaLocks::default(),
             token_key: OnceCell::new(),
             pod_range_lock: Arc::default(),
         }

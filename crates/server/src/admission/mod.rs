@@ -19,6 +19,7 @@ mod node_restriction;
 mod pod_ranges;
 mod priority;
 mod rbac_escalation;
+mod resource_quota;
 mod runtime_class;
 mod service_account;
 mod service_allocation;
@@ -34,7 +35,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 
-pub use self::event_rate_limit::EventRates;
+pub use self::{event_rate_limit::EventRates, resource_quota::QuotaLocks};
 use crate::{
     api::{Api, Target},
     auth::User,
@@ -43,11 +44,11 @@ use crate::{
 };
 
 /// Kinds that plugins look at on every write, by group and plural.
-pub const CACHED_KINDS: [(&str, &str); 1] = [("", "limitranges")];
+pub const CACHED_KINDS: [(&str, &str); 2] = [("", "limitranges"), ("", "resourcequotas")];
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 13] = [
+const PLUGINS: [&dyn Plugin; 14] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
@@ -59,6 +60,7 @@ const PLUGINS: [&dyn Plugin; 13] = [
     &priority::Priority,
     &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
+    &resource_quota::ResourceQuota,
     &service_allocation::ServiceAllocation,
     &pod_ranges::PodRanges,
 ];
@@ -96,6 +98,11 @@ impl Notes {
     /// Advice for the client, sent with the answer unless the request fails.
     pub fn warn(&self, text: String) {
         self.warnings.lock().add(text);
+    }
+
+    /// For the audit log.
+    pub fn annotate(&self, key: &'static str, value: String) {
+        tracing::debug!(key, value, "audit annotation");
     }
 
     pub fn write(&self, headers: &mut HeaderMap) {
