@@ -49,6 +49,8 @@ pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<
     let api = &handler.api;
     let loaded = api.rbac.load(&api.registry, &*api.store).await;
     loaded.map_err(|error| BootstrapError::new("the cache of roles and bindings", error.to_string()))?;
+    let loaded = api.admission_cache.load(&*api.store).await;
+    loaded.map_err(|error| BootstrapError::new("the cache of objects for admission", error.to_string()))?;
     client.ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
     servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await
 }
@@ -117,6 +119,7 @@ pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: Cancellati
         refurnish(&handler, advertise, &stop),
         servers::keep(handler.clone(), advertise, stop.clone()),
         api.rbac.follow(&api.registry, &*api.store, stop.clone()),
+        api.admission_cache.follow(&*api.store, stop.clone()),
     );
 }
 
