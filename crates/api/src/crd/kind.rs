@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::{
+    cel,
     columns::CustomColumns,
     conversion::NoneConversion,
     embedded,
@@ -119,6 +120,7 @@ impl<'a> Parsed<'a> {
             has_status,
             scale: scale.clone(),
             has_embedded: embedded::has_embedded(&version.schema),
+            has_rules: cel::has_rules(&version.schema),
         };
         Descriptor {
             version: version.name.to_owned().into(),

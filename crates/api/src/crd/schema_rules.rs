@@ -76,7 +76,7 @@ pub fn validate_schema(schema: &Value, has_status: bool, room: &mut usize, path:
     structural_rules::validate(fields, path, &mut not_structural);
     if not_structural.is_empty() && errors.is_empty() {
         validate_defaults(&parsed, true, path, errors);
-        validate_rules(&parsed, path, errors);
+        validate_rules(&parsed, &mut 0, path, errors);
     }
     errors.append(not_structural);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{default::apply_defaults, embedded, place::Place, structural::Structural, validate::validate};
+use super::{cel, default::apply_defaults, embedded, place::Place, structural::Structural, validate::validate};
 use crate::{
     descriptor::{FieldPath, Scale},
     field::{Errors, FieldError, Path},
@@ -17,6 +17,8 @@ pub struct CustomStrategy {
     pub scale: Option<Scale>,
     /// Whether the schema has embedded resources: most have none and need no walk.
     pub has_embedded: bool,
+    /// Whether it has rules.
+    pub has_rules: bool,
 }
 
 impl CustomStrategy {
@@ -35,6 +37,10 @@ impl CustomStrategy {
             if let Some(selector) = &scale.selector {
                 selector_is_text(selector, object, errors);
             }
+        }
+        // Rules rely on types: they run over what is right otherwise.
+        if self.has_rules && errors.is_empty() {
+            cel::evaluate(&self.schema, object, old, errors);
         }
     }
 }
@@ -128,7 +134,13 @@ mod tests {
             status_replicas: path(&["status", "replicas"]),
             selector: Some(path(&["status", "selector"])),
         };
-        CustomStrategy { schema: schema.into(), has_status: true, scale: Some(scale), has_embedded: true }
+        CustomStrategy {
+            schema: schema.into(),
+            has_status: true,
+            scale: Some(scale),
+            has_embedded: true,
+            has_rules: false,
+        }
     }
 
     fn texts(errors: &Errors) -> Vec<String> {

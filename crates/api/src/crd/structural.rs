@@ -152,8 +152,16 @@ impl std::fmt::Debug for Pattern {
 impl Structural {
     /// Parses an `openAPIV3Schema`. `room` is how many nodes the definition may still have.
     pub fn parse(schema: &Value, room: &mut usize) -> Result<Self, TooLarge> {
+        let mut root = Self::parse_node(schema, room)?;
+        root.rules = Rule::parse_all(schema, true);
+        Ok(root)
+    }
+
+    fn parse_node(schema: &Value, room: &mut usize) -> Result<Self, TooLarge> {
         let empty = Map::new();
-        Self::parse_fields(schema.as_object().unwrap_or(&empty), room)
+        let mut node = Self::parse_fields(schema.as_object().unwrap_or(&empty), room)?;
+        node.rules = Rule::parse_all(schema, false);
+        Ok(node)
     }
 
     fn parse_fields(fields: &Map<String, Value>, room: &mut usize) -> Result<Self, TooLarge> {
@@ -162,16 +170,16 @@ impl Structural {
         let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
         let mut properties: Vec<(Box<str>, Self)> = Vec::new();
         for (name, schema) in fields.get("properties").and_then(Value::as_object).into_iter().flatten() {
-            properties.push((Box::from(name.as_str()), Self::parse(schema, room)?));
+            properties.push((Box::from(name.as_str()), Self::parse_node(schema, room)?));
         }
         properties.sort_by(|(a, _), (b, _)| a.cmp(b));
         let items = match fields.get("items") {
-            Some(items @ Value::Object(_)) => Some(Box::new(Self::parse(items, room)?)),
+            Some(items @ Value::Object(_)) => Some(Box::new(Self::parse_node(items, room)?)),
             _ => None,
         };
         let additional = match fields.get("additionalProperties") {
             Some(Value::Bool(allowed)) => Additional::Bool(*allowed),
-            Some(schema @ Value::Object(_)) => Additional::Schema(Box::new(Self::parse(schema, room)?)),
+            Some(schema @ Value::Object(_)) => Additional::Schema(Box::new(Self::parse_node(schema, room)?)),
             _ => Additional::Undefined,
         };
         let default = fields.get("default").filter(|default| !default.is_null());
@@ -193,7 +201,7 @@ impl Structural {
             default: default.cloned().map(Box::new),
             list_map_keys: texts(fields.get("x-kubernetes-list-map-keys")).into_iter().map(String::from).collect(),
             checks: Checks::parse(fields, room)?,
-            rules: Rule::parse_all(fields.get("x-kubernetes-validations")),
+            rules: Box::default(),
         })
     }
 
@@ -248,11 +256,11 @@ impl Checks {
         };
         let mut schemas = |name: &str| {
             let listed = fields.get(name).and_then(Value::as_array).into_iter().flatten();
-            listed.map(|schema| Structural::parse(schema, room)).collect::<Result<Box<[_]>, _>>()
+            listed.map(|schema| Structural::parse_node(schema, room)).collect::<Result<Box<[_]>, _>>()
         };
         let (all_of, any_of, one_of) = (schemas("allOf")?, schemas("anyOf")?, schemas("oneOf")?);
         let not = match fields.get("not") {
-            Some(schema @ Value::Object(_)) => Some(Box::new(Structural::parse(schema, room)?)),
+            Some(schema @ Value::Object(_)) => Some(Box::new(Structural::parse_node(schema, room)?)),
             _ => None,
         };
         Ok(Some(Box::new(Self {

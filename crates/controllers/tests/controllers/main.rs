@@ -8,6 +8,7 @@ mod garbage;
 mod jobs;
 mod machines;
 mod namespaces;
+mod quotas;
 mod replicas;
 mod services;
 mod sets;

@@ -53,6 +53,8 @@ pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<
     api.served.attach(handler);
     let loaded = follow::load(api).await;
     loaded.map_err(|error| BootstrapError::new("the custom kinds", error.to_string()))?;
+    let loaded = api.admission_cache.load(&*api.store).await;
+    loaded.map_err(|error| BootstrapError::new("the cache of objects for admission", error.to_string()))?;
     client.ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
     servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await
 }
@@ -122,6 +124,7 @@ pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: Cancellati
         servers::keep(handler.clone(), advertise, stop.clone()),
         api.rbac.follow(&api.registry, &*api.store, stop.clone()),
         follow::follow(handler.clone(), stop.clone()),
+        api.admission_cache.follow(&*api.store, stop.clone()),
     );
 }
 

@@ -14,11 +14,10 @@ use mainstay_backoff::{Backoff, RetryState};
 use mainstay_store::List;
 use serde_json::Value;
 
-use super::follow::definition_target;
+use super::{Writer, follow::definition_target};
 use crate::{
     admission::Request,
     api::{Api, Target},
-    auth::User,
     http::status::{ApiError, ApiResult},
     objects::{
         guaranteed_update::{Part, guaranteed_update},
@@ -71,13 +70,13 @@ async fn delete_once(api: &Api, name: &str) -> ApiResult<Progress> {
     {
         return Ok(Progress::Done);
     }
-    let user = User::internal("custom-resources");
-    let request = Request { api, user: &user, target: &target };
+    let writer = Writer::new();
+    let request = writer.request(api, &target);
     // A definition that never had its names has no objects: what lies there belongs to somebody else.
     let is_established = status::condition_is_true(&definition, status::ESTABLISHED);
     let stored = kind::stored(&definition, &entry.value).map_err(|error| ApiError::internal(error.to_string()))?;
     if let Some(d) = stored.map(Arc::new).filter(|_| is_established)
-        && delete_objects(api, &user, &d).await? > 0
+        && delete_objects(api, &writer, &d).await? > 0
     {
         let (reason, message) = status::DELETION_IN_PROGRESS;
         let marked = guaranteed_update(&request, Part::Status, false, |old| {
@@ -107,7 +106,7 @@ fn ignore_missing(result: ApiResult<()>) -> ApiResult<()> {
 }
 
 /// Deletes every object once; returns how many are still there.
-async fn delete_objects(api: &Api, user: &User, d: &Arc<Descriptor>) -> ApiResult<usize> {
+async fn delete_objects(api: &Api, writer: &Writer, d: &Arc<Descriptor>) -> ApiResult<usize> {
     let prefix = keys::prefix(d, None);
     let options = delete::Options { propagation: Some(delete::Propagation::Background), ..Default::default() };
     let (mut start, mut remaining) = (None::<String>, 0);
@@ -124,7 +123,7 @@ async fn delete_objects(api: &Api, user: &User, d: &Arc<Descriptor>) -> ApiResul
                 Target { d: d.clone(), namespace: namespace.map(str::to_owned), name: name.to_owned() }
             })
             .collect();
-        let requests: Vec<Request<'_>> = targets.iter().map(|target| Request { api, user, target }).collect();
+        let requests: Vec<Request<'_>> = targets.iter().map(|target| writer.request(api, target)).collect();
         let deletes = requests.iter().map(|request| delete::delete_one(request, &options));
         let mut deletes = stream::iter(deletes.collect::<Vec<_>>()).buffer_unordered(WIDTH);
         while let Some(deleted) = deletes.next().await {

@@ -12,11 +12,9 @@ use mainstay_store::{List, Revision, StoreError, WatchEvent};
 use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{PREFIX, deletion};
+use super::{PREFIX, Writer, deletion};
 use crate::{
-    admission::Request,
     api::{Api, Target},
-    auth::User,
     handler::Handler,
     http::status::ApiResult,
     objects::guaranteed_update::{Part, guaranteed_update},
@@ -122,9 +120,8 @@ impl Tasks {
             if wanted == definition["status"] {
                 return Ok(());
             }
-            let user = User::internal("custom-resources");
-            let target = definition_target(api, name)?;
-            let request = Request { api, user: &user, target: &target };
+            let (writer, target) = (Writer::new(), definition_target(api, name)?);
+            let request = writer.request(api, &target);
             // The status is completed on every write of a definition; an unchanged object asks for just that.
             let written = guaranteed_update(&request, Part::Status, false, |old| Ok(old.clone())).await;
             match written {

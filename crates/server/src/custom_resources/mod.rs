@@ -17,7 +17,13 @@ use mainstay_api::{crd, descriptor::Descriptor};
 use mainstay_store::{Op, Txn};
 use serde_json::Value;
 
-use crate::api::{self, Api};
+use crate::{
+    admission::{Notes, Request},
+    api::{self, Api, Target},
+    auth::User,
+    http::query::Query,
+    objects::guaranteed_update::Part,
+};
 
 /// Where definitions are stored.
 pub const PREFIX: &str = "/registry/apiextensions.k8s.io/customresourcedefinitions/";
@@ -44,4 +50,22 @@ pub fn written_definitions(txn: &Txn) -> Vec<(String, Option<Bytes>)> {
         Op::Delete { key } => Some((name(key)?, None)),
     });
     written.collect()
+}
+
+/// Who writes on behalf of definitions: a part of the server itself.
+struct Writer {
+    user: User,
+    query: Query,
+    notes: Notes,
+}
+
+impl Writer {
+    fn new() -> Self {
+        Self { user: User::internal("custom-resources"), query: Query::default(), notes: Notes::default() }
+    }
+
+    fn request<'a>(&'a self, api: &'a Api, target: &'a Target) -> Request<'a> {
+        let Self { user, query, notes } = self;
+        Request { api, user, target, part: Part::Main, dry_run: false, query, notes }
+    }
 }

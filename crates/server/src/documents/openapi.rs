@@ -26,10 +26,13 @@ use crate::http::{
 
 const FOR_GOOD: &str = "public, immutable";
 
+/// The largest document that is kept: with many custom kinds it would take more memory than their objects.
+const MAX_KEPT: usize = 8 << 20;
+
 /// The documents of one registry.
 pub struct OpenApi {
     registry: Arc<Registry>,
-    v2: OnceLock<Bytes>,
+    v2: OnceLock<Arc<Vec<u8>>>,
     /// Small, but made from all of the schema.
     v3_index: OnceLock<Value>,
     /// Documents that responses still hold, by what makes them. The lock is held while one is made.
@@ -40,6 +43,7 @@ pub struct OpenApi {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Document {
     V2Json,
+    V2Protobuf,
     V3 { group: String, version: String },
 }
 
@@ -78,7 +82,10 @@ impl OpenApi {
     async fn document(self: Arc<Self>, path: &str, query: &str, headers: &HeaderMap) -> ApiResult<Response> {
         match path {
             "/openapi/v2" if wants_protobuf(headers) => {
-                let bytes = self.off_thread(|this| this.v2_protobuf()).await?;
+                let bytes = match self.v2.get() {
+                    Some(kept) => Bytes::from_owner(SharedDocument(kept.clone())),
+                    None => self.make(Document::V2Protobuf).await?,
+                };
                 Ok(with_etag(headers, openapi::V2_PROTOBUF_CONTENT_TYPE, bytes))
             }
             "/openapi/v2" => {
@@ -88,10 +95,6 @@ impl OpenApi {
             "/openapi/v3" => Ok(with_etag(headers, "application/json", self.v3_index().to_string().into())),
             _ => self.v3(path, query, headers).await,
         }
-    }
-
-    fn v2_protobuf(&self) -> Bytes {
-        self.v2.get_or_init(|| openapi::v2_protobuf(&self.registry).into()).clone()
     }
 
     fn v3_index(&self) -> &Value {
@@ -129,9 +132,13 @@ impl OpenApi {
         let wanted = document.clone();
         let made = self.clone().off_thread(move |this| match &wanted {
             Document::V2Json => Some(openapi::v2_json(&this.registry)),
+            Document::V2Protobuf => Some(openapi::v2_protobuf(&this.registry)),
             Document::V3 { group, version } => openapi::v3(&this.registry, group, version),
         });
         let made = Arc::new(made.await?.ok_or_else(ApiError::no_such_path)?);
+        if document == Document::V2Protobuf && made.len() <= MAX_KEPT {
+            let _ = self.v2.set(made.clone()); // only one is made at a time
+        }
         shared.retain(|_, held| held.strong_count() > 0);
         shared.insert(document, Arc::downgrade(&made));
         Ok(Bytes::from_owner(SharedDocument(made)))

@@ -132,6 +132,9 @@ fn selectable(fields: &Value, schema: &Value, path: &Path, errors: &mut Errors) 
         errors.push(FieldError::too_many(path, fields.len(), MAX_SELECTABLE_FIELDS));
         return;
     }
+    if fields.is_empty() {
+        return;
+    }
     let schema = Structural::parse(schema, &mut MAX_NODES.clone()).unwrap_or_default();
     let mut seen = BTreeSet::new();
     for (index, field) in fields.iter().enumerate() {
