@@ -8,12 +8,19 @@ use k8s_openapi::{
         apps::v1::Deployment,
         core::v1::{ConfigMap, Namespace},
     },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
     Api, Client, Error, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
-    runtime::{Controller, WatchStreamExt, controller::Action, reflector, watcher},
+    runtime::{
+        Controller, WatchStreamExt,
+        controller::Action,
+        reflector,
+        wait::{await_condition, conditions},
+        watcher,
+    },
 };
 use serde_json::json;
 
@@ -216,4 +223,131 @@ async fn a_controller_reconciles_until_the_world_is_as_it_should_be() {
     })
     .await;
     controller.abort();
+}
+
+/// What `#[derive(CustomResource)]` writes for a type.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Widget {
+    api_version: String,
+    kind: String,
+    metadata: ObjectMeta,
+    spec: WidgetSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<WidgetStatus>,
+}
+
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+struct WidgetSpec {
+    size: i64,
+    #[serde(default)]
+    color: String,
+}
+
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+struct WidgetStatus {
+    ready: bool,
+}
+
+impl kube::Resource for Widget {
+    type DynamicType = ();
+    type Scope = k8s_openapi::NamespaceResourceScope;
+
+    fn kind((): &()) -> std::borrow::Cow<'_, str> {
+        "Widget".into()
+    }
+
+    fn group((): &()) -> std::borrow::Cow<'_, str> {
+        "rust.example.com".into()
+    }
+
+    fn version((): &()) -> std::borrow::Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> std::borrow::Cow<'_, str> {
+        "widgets".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+fn widgets() -> CustomResourceDefinition {
+    serde_json::from_value(json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.rust.example.com"},
+        "spec": {
+            "group": "rust.example.com", "scope": "Namespaced",
+            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "required": ["spec"], "properties": {
+                    "spec": {
+                        "type": "object", "required": ["size"],
+                        "properties": {"size": {"type": "integer", "format": "int64"}, "color": {"type": "string", "default": "grey"}},
+                        "x-kubernetes-validations": [
+                            {"rule": "self.size > 0", "message": "size must be positive"},
+                            {"rule": "self.color == oldSelf.color", "message": "color is immutable"},
+                        ],
+                    },
+                    "status": {"type": "object", "nullable": true, "properties": {"ready": {"type": "boolean"}}},
+                }}},
+            }],
+        },
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_kind_of_ones_own_is_defined_and_followed() {
+    let (_cluster, client) = started().await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    definitions.create(&PostParams::default(), &widgets()).await.unwrap();
+    let established = await_condition(definitions.clone(), "widgets.rust.example.com", conditions::is_crd_established());
+    soon("the definition is established", established).await.unwrap();
+    let api: Api<Widget> = Api::default_namespaced(client);
+    let widget = |size: i64, color: &str| Widget {
+        api_version: "rust.example.com/v1".into(),
+        kind: "Widget".into(),
+        metadata: ObjectMeta { name: Some("one".into()), ..Default::default() },
+        spec: WidgetSpec { size, color: color.into() },
+        status: None,
+    };
+    match api.create(&PostParams::default(), &widget(0, "red")).await {
+        Err(Error::Api(status)) => assert!(status.message.contains("size must be positive"), "{status:?}"),
+        other => panic!("a rule was not kept: {other:?}"),
+    }
+    let mut events = watcher(api.clone(), watcher::Config::default()).applied_objects().boxed();
+    let made = api.create(&PostParams::default(), &widget(1, "red")).await.unwrap();
+    assert_eq!(made.metadata.generation, Some(1));
+    let seen = soon("the new object", events.try_next()).await.unwrap().unwrap();
+    assert_eq!(seen.spec.color, "red");
+    let status = Patch::Merge(json!({"status": {"ready": true}}));
+    let patched = api.patch_status("one", &PatchParams::default(), &status).await.unwrap();
+    assert!(patched.status.unwrap().ready);
+    let color = Patch::Merge(json!({"spec": {"color": "blue"}}));
+    match api.patch("one", &PatchParams::default(), &color).await {
+        Err(Error::Api(status)) => assert!(status.message.contains("color is immutable"), "{status:?}"),
+        other => panic!("a transition rule was not kept: {other:?}"),
+    }
+    let applied = Patch::Apply(json!({"apiVersion": "rust.example.com/v1", "kind": "Widget", "spec": {"size": 2}}));
+    let applied = api.patch("one", &PatchParams::apply("test"), &applied).await.unwrap();
+    assert_eq!((applied.spec.size, applied.spec.color.as_str()), (2, "red"));
+    definitions.delete("widgets.rust.example.com", &DeleteParams::default()).await.unwrap();
+    soon("the definition goes", async {
+        while definitions.get_opt("widgets.rust.example.com").await.unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    match api.list(&ListParams::default()).await {
+        Err(Error::Api(status)) => assert_eq!(status.code, 404),
+        other => panic!("still served: {other:?}"),
+    }
 }

@@ -5,9 +5,11 @@
 //!   [`embedded`]: what a schema makes of an object; [`format`], [`pattern`]: the parts of validation that are languages of their own
 //! * [`cel`]: `x-kubernetes-validations`
 //! * [`columns`], [`json_path`]: what `kubectl get` shows
+//! * [`apply`]: how values are merged by server-side apply
 //! * [`kind`]: descriptors; [`strategy`]: defaulting and validation as the verbs call them; [`conversion`]: between versions
 //! * [`status`]: names, conditions and stored versions of a definition
 
+pub mod apply;
 pub mod cel;
 pub mod columns;
 pub mod conversion;

@@ -20,7 +20,7 @@ use crate::{
     api::{Api, Target},
     http::status::{ApiError, ApiResult},
     objects::{
-        guaranteed_update::{Part, guaranteed_update},
+        guaranteed_update::{Ownership, Part, guaranteed_update},
         keys, metadata,
     },
     verbs::delete,
@@ -79,7 +79,7 @@ async fn delete_once(api: &Api, name: &str) -> ApiResult<Progress> {
         && delete_objects(api, &writer, &d).await? > 0
     {
         let (reason, message) = status::DELETION_IN_PROGRESS;
-        let marked = guaranteed_update(&request, Part::Status, false, |old| {
+        let marked = guaranteed_update(&request, Part::Status, Ownership::Kept, false, |old| {
             let mut definition = old.clone();
             status::mark_terminating(&mut definition, reason, message, crate::api::now());
             Ok(definition)
@@ -87,7 +87,7 @@ async fn delete_once(api: &Api, name: &str) -> ApiResult<Progress> {
         ignore_missing(marked.await.map(drop))?;
         return Ok(Progress::Remaining);
     }
-    let released = guaranteed_update(&request, Part::Main, false, |old| {
+    let released = guaranteed_update(&request, Part::Main, Ownership::Kept, false, |old| {
         let mut definition = old.clone();
         if let Some(finalizers) = definition["metadata"]["finalizers"].as_array_mut() {
             finalizers.retain(|finalizer| finalizer != crd::CLEANUP_FINALIZER);

@@ -17,7 +17,7 @@ use crate::{
     api::{Api, Target},
     handler::Handler,
     http::status::ApiResult,
-    objects::guaranteed_update::{Part, guaranteed_update},
+    objects::guaranteed_update::{Ownership, Part, guaranteed_update},
 };
 
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5), 0.5);
@@ -123,7 +123,7 @@ impl Tasks {
             let (writer, target) = (Writer::new(), definition_target(api, name)?);
             let request = writer.request(api, &target);
             // The status is completed on every write of a definition; an unchanged object asks for just that.
-            let written = guaranteed_update(&request, Part::Status, false, |old| Ok(old.clone())).await;
+            let written = guaranteed_update(&request, Part::Status, Ownership::Kept, false, |old| Ok(old.clone())).await;
             match written {
                 Err(error) if error.code() == http::StatusCode::NOT_FOUND => Ok(()),
                 other => other.map(drop),
