@@ -309,7 +309,8 @@ async fn a_kind_of_ones_own_is_defined_and_followed() {
     let (_cluster, client) = started().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     definitions.create(&PostParams::default(), &widgets()).await.unwrap();
-    let established = await_condition(definitions.clone(), "widgets.rust.example.com", conditions::is_crd_established());
+    let established =
+        await_condition(definitions.clone(), "widgets.rust.example.com", conditions::is_crd_established());
     soon("the definition is established", established).await.unwrap();
     let api: Api<Widget> = Api::default_namespaced(client);
     let widget = |size: i64, color: &str| Widget {

@@ -28,7 +28,14 @@ use super::{
 /// What says which object it is, and what the server alone writes: nobody owns it.
 static UNOWNED: LazyLock<FieldSet<'static>> = LazyLock::new(|| {
     let metadata = [
-        "name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation", "managedFields",
+        "name",
+        "namespace",
+        "creationTimestamp",
+        "selfLink",
+        "uid",
+        "clusterName",
+        "generation",
+        "managedFields",
         "resourceVersion",
     ];
     let field = |name: &'static str| PathElement::Field(name.into());
@@ -194,8 +201,7 @@ impl<'u, 's, V: Versions<'s>> Updater<'u, V> {
                 comparison
             } else {
                 let of = |object| self.in_version(object, &own.api_version);
-                let (Some(ty), Some(live), Some(new)) =
-                    (self.versions.root(&own.api_version), of(live), of(new))
+                let (Some(ty), Some(live), Some(new)) = (self.versions.root(&own.api_version), of(live), of(new))
                 else {
                     own.fields = FieldSet::default();
                     continue;

@@ -17,7 +17,10 @@ const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 #[derive(Clone, Copy)]
 pub enum StructuralType<'s> {
     /// A node of the schema; a resource also has `apiVersion`, `kind` and `metadata`.
-    Node { schema: &'s Structural, is_resource: bool },
+    Node {
+        schema: &'s Structural,
+        is_resource: bool,
+    },
     Metadata(BuiltinType<'s>),
     /// `apiVersion` and `kind`.
     Text,

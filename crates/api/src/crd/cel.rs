@@ -140,7 +140,14 @@ impl Run {
         }
     }
 
-    fn rule(&mut self, rule: &Rule, value: &Value, old: Option<&Value>, at: &Place<'_>, errors: &mut Errors) {
+    fn rule<'a>(
+        &mut self,
+        rule: &'a Rule,
+        value: &'a Value,
+        old: Option<&'a Value>,
+        at: &Place<'_>,
+        errors: &mut Errors,
+    ) {
         // Definitions whose rules do not compile are refused.
         let Ok(program) = &rule.program else { return };
         let mut variables = Variables::new().json(SELF, value);
@@ -175,7 +182,7 @@ impl Run {
         errors.push(refusal(rule, &path, value, detail));
     }
 
-    fn message(&mut self, rule: &Rule, variables: &Variables<'_>) -> String {
+    fn message<'a>(&mut self, rule: &'a Rule, variables: &Variables<'a>) -> String {
         let expression = rule.message_program.as_ref().and_then(|program| program.as_ref().ok());
         let made = expression.and_then(|program| {
             let value = program.evaluate(variables, &mut self.budget).ok()?;

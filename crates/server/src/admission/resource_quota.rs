@@ -116,7 +116,7 @@ async fn charge(request: &Request<'_>, object: &Value, old: Option<&Value>, txn:
             }
             let key = entry.key.clone();
             txn.compares.push(Compare { key: key.clone(), expect: Expect::ModifiedAt(entry.modified) });
-            txn.ops.push(Op::Put { key, value: object::to_stored(d, &quota).json().clone() });
+            txn.ops.push(Op::Put { key, value: object::to_stored(d, &quota)?.json().clone() });
         }
     }
     Ok(())

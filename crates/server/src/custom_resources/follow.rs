@@ -123,7 +123,8 @@ impl Tasks {
             let (writer, target) = (Writer::new(), definition_target(api, name)?);
             let request = writer.request(api, &target);
             // The status is completed on every write of a definition; an unchanged object asks for just that.
-            let written = guaranteed_update(&request, Part::Status, Ownership::Kept, false, |old| Ok(old.clone())).await;
+            let written =
+                guaranteed_update(&request, Part::Status, Ownership::Kept, false, |old| Ok(old.clone())).await;
             match written {
                 Err(error) if error.code() == http::StatusCode::NOT_FOUND => Ok(()),
                 other => other.map(drop),
