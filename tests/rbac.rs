@@ -48,6 +48,7 @@ fn nobody_makes_himself_stronger() {
     // Ann administers a namespace.
     k.ok("create rolebinding ann -n shop --clusterrole=admin --user=ann");
     until_may(&k, "create roles -n shop --as=ann", "yes");
+    until_may(&k, "create deployments.apps -n shop --as=ann", "yes");
     k.ok("create role deployer -n shop --verb=create --resource=deployments.apps --as=ann");
     let nodes = k.refused("create role nodes -n shop --verb=delete --resource=nodes --as=ann");
     assert!(nodes.contains("is attempting to grant RBAC permissions not currently held"), "{nodes}");
@@ -57,6 +58,15 @@ fn nobody_makes_himself_stronger() {
     k.ok("create rolebinding bob -n shop --clusterrole=edit --user=bob --as=ann");
     let cluster = k.refused("create clusterrolebinding x --clusterrole=view --user=ann --as=ann");
     assert!(cluster.contains("cannot create resource \"clusterrolebindings\""), "{cluster}");
+    // Comparing each of very many rights with her own is not worth the server's time.
+    let words: Vec<String> = (0..400).map(|i| format!("\"w{i}\"")).collect();
+    let words = words.join(",");
+    let absurd = format!(
+        r#"{{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {{"name": "absurd", "namespace": "shop"}},
+        "rules": [{{"apiGroups": [""], "resources": [{words}], "verbs": [{words}]}}]}}"#
+    );
+    let absurd = k.run_with("create --as=ann -f -", &absurd).refused();
+    assert!(absurd.contains("combine to 160000 single rights"), "{absurd}");
     // Nor by being somebody else.
     k.ok("create clusterrole act-as-bob --verb=impersonate --resource=users --resource-name=bob");
     k.ok("create clusterrolebinding act-as-bob --clusterrole=act-as-bob --user=carl");

@@ -14,5 +14,5 @@ mod policy_rule;
 pub use self::{
     cache::RbacCache,
     policy::{RoleKey, RoleNotFound},
-    policy_rule::{PolicyRule, missing, quoted_list},
+    policy_rule::{PolicyRule, count_rights, missing, quoted_list},
 };
