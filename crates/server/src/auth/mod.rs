@@ -41,6 +41,12 @@ impl User {
         Self::authenticated(format!("system:mainstay:{part}"), vec![MASTERS.to_owned()])
     }
 
+    /// A service account of a namespace, by its name alone.
+    pub fn service_account(namespace: &str, name: &str) -> Self {
+        let groups = vec![SERVICE_ACCOUNTS.to_owned(), format!("{SERVICE_ACCOUNTS}:{namespace}")];
+        Self::authenticated(service_account::user_name(namespace, name), groups)
+    }
+
     /// The agent of a node.
     pub fn node(name: &str) -> Self {
         Self::authenticated(format!("{NODE_PREFIX}{name}"), vec![NODES.to_owned()])
