@@ -28,6 +28,7 @@ use mainstay_server::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    authentication,
     cli::ServerOptions,
     cluster_settings::ClusterSettings,
     controller_ports::{ServerAuthority, StoreSweeper},
@@ -76,7 +77,8 @@ impl Server {
         create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
-        let settings = settings(options);
+        let mut settings = settings(options);
+        authentication::configure(&mut settings, options)?;
         let scheduling = options.scheduler.settings(options.common.offer_ttl)?;
         let listen = options.listen.ok_or_else(|| anyhow!("--listen is missing"))?;
         let advertised = options.advertise.unwrap_or_else(|| reachable(listen.ip()));

@@ -132,7 +132,7 @@ pub async fn a_namespace_is_furnished_again_and_again() {
 }
 
 #[tokio::test]
-pub async fn a_service_that_a_finalizer_held_gives_its_address_back() {
+async fn a_service_that_a_finalizer_held_gives_its_address_back() {
     let cluster = Cluster::start().await;
     let services: Api<Service> = Api::namespaced(cluster.client.clone(), "default");
     let service = |name: &str| -> Service {

@@ -200,7 +200,7 @@ async fn what_is_changed_by_hand_is_put_right_and_what_is_right_is_left_alone() 
 }
 
 #[tokio::test]
-pub async fn two_hundred_pods_are_in_two_slices_and_one_of_them_changes_one() {
+async fn two_hundred_pods_are_in_two_slices_and_one_of_them_changes_one() {
     let cluster = Cluster::start().await;
     cluster.node("n1", "1").await;
     cluster.service("web", ports()).await;

@@ -1,12 +1,14 @@
-//! Authentication: the user of a request, by client certificate or by the token of a service account or of a node about
-//! to join.
+//! Authentication: the user of a request, by client certificate or by a token: of a service account, of a node about to
+//! join, from a file, or from an OpenID Connect provider.
 
 pub mod bearer;
 pub mod bootstrap_token;
 mod certificate;
 pub mod impersonate;
 pub mod jws;
+pub mod oidc;
 pub mod service_account;
+pub mod static_token;
 
 use std::collections::BTreeMap;
 
