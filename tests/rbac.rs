@@ -1,5 +1,7 @@
 //! Roles and bindings as `kubectl` uses them.
 
+use base64::{Engine, prelude::BASE64_STANDARD};
+
 use crate::{
     harness::{Kubectl, Version, eventually},
     tokens::as_bearer,
@@ -78,4 +80,30 @@ fn nobody_makes_himself_stronger() {
         "rules": [{"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["create", "get"]}]}"#;
     assert!(k.run_with("auth reconcile -f -", roles).ok().contains("reconciled"));
     assert_eq!(k.value("role deployer -n shop", "{.rules[*].verbs[*]}"), "create get");
+}
+
+#[test]
+fn approving_a_certificate_takes_the_right_to_approve_for_its_signer() {
+    let k = Kubectl::start(Version::V1_32);
+    k.ok("create clusterrole approver --verb=get,update --resource=certificatesigningrequests,certificatesigningrequests/approval");
+    k.ok("create clusterrolebinding approver --clusterrole=approver --user=ann");
+    let request = rcgen::CertificateParams::default().serialize_request(&rcgen::KeyPair::generate().expect("a key"));
+    let pem = request.expect("a request").pem().expect("as text");
+    let body = serde_json::json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": "mine" },
+        "spec": { "request": BASE64_STANDARD.encode(pem), "signerName": "example.com/own", "usages": ["client auth"] },
+    });
+    k.run_with("create -f -", &body.to_string()).ok();
+    until_may(&k, "update certificatesigningrequests/approval --as=ann", "yes");
+    let refused = k.refused("certificate approve mine --as=ann");
+    assert!(
+        refused.contains("user not permitted to approve requests with signerName \"example.com/own\""),
+        "{refused}"
+    );
+    let role = r#"{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "own-signer"},
+        "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "resourceNames": ["example.com/*"],
+        "verbs": ["approve"]}]}"#;
+    k.run_with("create -f -", role).ok();
+    k.ok("create clusterrolebinding own-signer --clusterrole=own-signer --user=ann");
+    eventually("the approval", || (k.run("certificate approve mine --as=ann").code == 0).then_some(()));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Kubectl, Version, eventually};
+use crate::harness::{Cluster, Kubectl, Version, eventually};
 
 fn start() -> Kubectl {
     Kubectl::start(Version::V1_32)
@@ -198,4 +198,19 @@ fn a_machine_is_confined_to_itself_and_its_pods() {
     assert_eq!(review(&k, &token, &[])["user"]["extra"]["authentication.kubernetes.io/node-name"], json!(["a"]));
     k.ok(&format!("label node a x=y {node}"));
     k.ok(&format!("delete pod mine --wait=false {node}"));
+}
+
+#[test]
+fn users_of_a_token_file_are_who_it_says() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("tokens.csv");
+    std::fs::write(&file, "s3cret,ann,u1,\"devs,ops\"\n").expect("write the file");
+    let flag = file.display().to_string();
+    let k = Kubectl::of(Version::V1_32, Cluster::start_with(&["--token-auth-file", &flag]));
+    let who = k.json(&format!("{} auth whoami -o json", as_bearer(&k, "s3cret")));
+    let info = &who["status"]["userInfo"];
+    assert_eq!((&info["username"], &info["uid"]), (&json!("ann"), &json!("u1")), "{who}");
+    assert_eq!(info["groups"], json!(["devs", "ops", "system:authenticated"]));
+    let refused = k.refused(&format!("{} get pods", as_bearer(&k, "s3cre")));
+    assert!(refused.contains("Unauthorized") || refused.contains("logged in"), "{refused}");
 }

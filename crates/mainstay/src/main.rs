@@ -1,6 +1,7 @@
 //! Mainstay: pods on your own machines, kept up, behind the Kubernetes API.
 
 mod agent;
+mod authentication;
 mod backup;
 mod cli;
 mod cluster_settings;

@@ -10,9 +10,10 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use mainstay_api::registry::Registry;
-use mainstay_controllers::{ControllerMetrics, run_with_metrics};
+use mainstay_controllers::{Clients, ControllerMetrics, run_with_metrics};
 use mainstay_files::create_private_dir;
 use mainstay_server::{
+    CONTROLLERS_USER, SCHEDULER_USER,
     agent_tls::AgentTls,
     api::Api,
     bootstrap, client,
@@ -27,6 +28,7 @@ use mainstay_server::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    authentication,
     cli::ServerOptions,
     cluster_settings::ClusterSettings,
     controller_ports::{ServerAuthority, StoreSweeper},
@@ -75,7 +77,8 @@ impl Server {
         create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
-        let settings = settings(options);
+        let mut settings = settings(options);
+        authentication::configure(&mut settings, options)?;
         let scheduling = options.scheduler.settings(options.common.offer_ttl)?;
         let listen = options.listen.ok_or_else(|| anyhow!("--listen is missing"))?;
         let advertised = options.advertise.unwrap_or_else(|| reachable(listen.ip()));
@@ -202,10 +205,12 @@ impl Server {
         let renewer = CertificateRenewer::new(self.pki.clone(), self.kubeconfig, self.url, self.local_node);
         work.spawn(renewer.run(self.stop_working.clone()));
         let identity = matches!(self.opened, OpenStore::Etcd(_)).then(|| self.advertised.to_string());
-        let client = client::internal(self.handler.clone(), "controllers");
+        let client = client::user(self.handler.clone(), CONTROLLERS_USER);
         let control = {
-            let (client, settings, metrics) = (client.clone(), self.controllers, self.controller_metrics);
-            move |stop| run_with_metrics(client.clone(), settings.clone(), metrics.clone(), stop)
+            let handler = self.handler.clone();
+            let clients = Clients::new(client.clone(), move |account| client::controller(handler.clone(), account));
+            let (settings, metrics) = (self.controllers, self.controller_metrics);
+            move |stop| run_with_metrics(clients.clone(), settings.clone(), metrics.clone(), stop)
         };
         let stop_working = self.stop_working.clone();
         work.spawn(leader_gated::run_leader_gated(
@@ -215,7 +220,7 @@ impl Server {
             stop_working.clone(),
             control,
         ));
-        let client = client::internal(self.handler.clone(), "scheduler");
+        let client = client::user(self.handler.clone(), SCHEDULER_USER);
         work.spawn(self.scheduler.run(client, identity, stop_working));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
         let for_pods = self

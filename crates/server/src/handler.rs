@@ -15,7 +15,7 @@ use tracing::Instrument;
 use crate::{
     api::{Api, Target},
     auth::{User, bearer, impersonate},
-    authorize::{self, Attributes, RequestTarget},
+    authorize::{self, Attributes, RequestTarget, rbac::controller_policy},
     documents::{
         component_status, custom_resources,
         debug::{self, Debug},
@@ -293,6 +293,10 @@ impl Handler {
         };
         let asked = Attributes::from_request(&parts.method, parts.uri.path(), &route, &query);
         if let Err(why) = authorize::decide(&self.api, &user, &asked).await? {
+            if controller_policy::is_own_part(&user) {
+                let (user, verb, path) = (&user.name, asked.verb, parts.uri.path());
+                tracing::warn!(user, verb, path, "a part of this server lacks a right: its ClusterRole was changed");
+            }
             return Err(self.refusal(&user, &asked, &route, &why));
         }
         match route {

@@ -29,6 +29,7 @@ pub mod relay;
 pub mod settings;
 mod verbs;
 
+pub use authorize::rbac::controller_policy::{CONTROLLERS_USER, SCHEDULER_USER};
 pub use background::{bootstrap, event_expiry};
 pub use documents::debug;
 pub use objects::keys::volatile_prefixes;

@@ -8,7 +8,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use mainstay_api::registry::Registry;
-use mainstay_server::{api, client, handler::Handler, settings::Settings};
+use mainstay_server::{api, bootstrap, client, handler::Handler, settings::Settings};
 use mainstay_store::{Memory, Store};
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +36,23 @@ impl TestApi {
         let stop = CancellationToken::new();
         let api = api::Api::new(Registry::builtin(), store, Settings::default());
         Self { handler: Arc::new(Handler::new(api, stop.clone())), stop }
+    }
+
+    /// With the roles and bindings that every cluster has; later changes of them have no effect.
+    pub async fn with_roles(self) -> Self {
+        bootstrap::bootstrap_roles(&self.handler).await.expect("make the roles");
+        self
+    }
+
+    /// A client with no rights but those that roles give to the user.
+    pub fn user_client(&self, name: &str) -> Client {
+        client::user(self.handler.clone(), name)
+    }
+
+    /// Makes clients with no rights but those that roles give to a service account of `kube-system`.
+    pub fn controller_clients(&self) -> impl Fn(&str) -> Client + Send + Sync + use<> {
+        let handler = self.handler.clone();
+        move |account| client::controller(handler.clone(), account)
     }
 
     /// A client whose requests carry this user agent.

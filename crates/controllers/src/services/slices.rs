@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::{api::discovery::v1::EndpointSlice, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
-    Api,
+    Api, Client,
     api::{DeleteParams, PostParams, Preconditions},
 };
 
@@ -22,7 +22,7 @@ use super::{
 use crate::{
     names,
     objects::{pod::Pod, service::Service},
-    runtime::{ApiError, Context, Controller, Limits, ObjectKey, Plan, Runnable, WorkQueue, error},
+    runtime::{ApiError, Cache, Controller, Limits, ObjectKey, Plan, Runnable, WorkQueue, error},
 };
 
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -32,10 +32,11 @@ const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 pub const CONCURRENT_RECONCILES: usize = 32;
 
 pub struct SliceController {
+    client: Client,
     shared: Arc<ServiceContext>,
 }
 
-pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
+pub fn controller(client: Client, shared: &Arc<ServiceContext>) -> Runnable {
     let queue = shared.context.queue::<SliceController>();
     add_on_foreign_change(shared, &queue, CONTROLLER);
     shared.selected_pods.on_change({
@@ -43,7 +44,7 @@ pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
         move |service, _| queue.add(service)
     });
     let limits = Limits { concurrent_reconciles: CONCURRENT_RECONCILES, ..Limits::default() };
-    shared.context.runnable(Arc::new(SliceController { shared: shared.clone() }), queue, limits)
+    shared.context.runnable(Arc::new(SliceController { client, shared: shared.clone() }), queue, limits)
 }
 
 /// Adds a Service when others change slices of it that a controller manages. What we wrote ourselves is as it should be.
@@ -154,7 +155,7 @@ impl Controller for SliceController {
     }
 
     async fn apply(&self, key: &ObjectKey, write: Write) -> Result<(), ApiError> {
-        apply(&self.shared.context, &key.namespace, write).await
+        apply(&self.client, &self.shared.caches().slices, &key.namespace, write).await
     }
 }
 
@@ -163,9 +164,13 @@ pub fn into_plan(packed: SlicePlan, now: Timestamp) -> Plan<Write, ()> {
     Plan { requeue_at: (!packed.complete).then_some(now), ..Plan::act(packed.writes) }
 }
 
-pub async fn apply(context: &Context, namespace: &str, write: Write) -> Result<(), ApiError> {
-    let slices: Api<EndpointSlice> = Api::namespaced(context.client.clone(), namespace);
-    let cache = &context.caches.slices;
+pub async fn apply(
+    client: &Client,
+    cache: &Cache<EndpointSlice>,
+    namespace: &str,
+    write: Write,
+) -> Result<(), ApiError> {
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
     let params = PostParams::default();
     let name = |slice: &EndpointSlice| slice.metadata.name.clone().unwrap_or_default();
     match write {

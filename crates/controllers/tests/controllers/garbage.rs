@@ -44,7 +44,7 @@ async fn an_object_of_two_owners_outlives_one_and_not_both() {
 }
 
 #[tokio::test]
-async fn a_foreground_deletion_waits_for_dependents_that_block() {
+pub async fn a_foreground_deletion_waits_for_dependents_that_block() {
     let cluster = Cluster::start().await;
     let owner = cluster.map("owner", &[], json!({})).await;
     let held = json!({ "finalizers": ["x.example.com/y"] });
@@ -81,7 +81,7 @@ async fn a_foreground_deletion_goes_down_the_generations() {
 }
 
 #[tokio::test]
-async fn orphans_lose_their_owner_and_stay() {
+pub async fn orphans_lose_their_owner_and_stay() {
     let cluster = Cluster::start().await;
     let owner = cluster.map("owner", &[], json!({})).await;
     let other = cluster.map("other", &[], json!({})).await;

@@ -125,7 +125,7 @@ async fn a_replica_set_makes_its_pods_replaces_them_and_keeps_the_best() {
 }
 
 #[tokio::test]
-async fn pods_are_adopted_and_released_by_their_labels_and_others_are_left_alone() {
+pub async fn pods_are_adopted_and_released_by_their_labels_and_others_are_left_alone() {
     let cluster = Cluster::start().await;
     let bare = |name: &str, owners: Value| {
         let pod = json!({
@@ -202,7 +202,7 @@ async fn what_is_refused_is_told_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_replication_controller_does_the_same() {
+pub async fn a_replication_controller_does_the_same() {
     let cluster = Cluster::start().await;
     let controllers = Api::<ReplicationController>::namespaced(cluster.client.clone(), "default");
     let controller = json!({

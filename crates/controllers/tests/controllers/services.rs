@@ -119,7 +119,7 @@ fn texts(all: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn slices_and_endpoints_follow_pods_from_first_to_last() {
+pub async fn slices_and_endpoints_follow_pods_from_first_to_last() {
     let cluster = Cluster::start().await;
     cluster.node("n1", "1").await;
     cluster.service("web", ports()).await;
@@ -228,7 +228,7 @@ async fn two_hundred_pods_are_in_two_slices_and_one_of_them_changes_one() {
 }
 
 #[tokio::test]
-async fn endpoints_people_wrote_are_repeated_in_slices() {
+pub async fn endpoints_people_wrote_are_repeated_in_slices() {
     let cluster = Cluster::start().await;
     cluster.service("db", json!({ "ports": [{ "port": 5432 }] })).await;
     let object = |address: &str, labels: Value| -> Endpoints {
@@ -268,7 +268,7 @@ async fn endpoints_of_a_service_that_went_unseen_are_removed_if_they_were_ours()
 }
 
 #[tokio::test]
-async fn a_pod_that_goes_is_drained_once_every_machine_that_is_heard_of_says_so() {
+pub async fn a_pod_that_goes_is_drained_once_every_machine_that_is_heard_of_says_so() {
     let cluster = Cluster::start().await;
     for node in ["n1", "n2", "n3"] {
         cluster.node(node, "1").await;

@@ -181,7 +181,7 @@ async fn with_the_annotation_a_stuck_rollout_goes_on_once_the_template_is_mended
 }
 
 #[tokio::test]
-async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back() {
+pub async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back() {
     let cluster = Cluster::start().await;
     let set = cluster.stateful_set("db", 3, json!({ "volumeClaimTemplates": claims() })).await;
     until("the first pod is there", async || cluster.pods_of("db").await.len() == 1).await;
@@ -253,7 +253,7 @@ async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back() {
 }
 
 #[tokio::test]
-async fn claims_go_with_the_pods_and_the_set_where_it_says_so() {
+pub async fn claims_go_with_the_pods_and_the_set_where_it_says_so() {
     let cluster = Cluster::start().await;
     let policy = json!({ "whenDeleted": "Delete", "whenScaled": "Delete" });
     let more = json!({
@@ -282,7 +282,7 @@ async fn claims_go_with_the_pods_and_the_set_where_it_says_so() {
 }
 
 #[tokio::test]
-async fn pods_that_were_left_alone_are_taken_over_with_their_history() {
+pub async fn pods_that_were_left_alone_are_taken_over_with_their_history() {
     let cluster = Cluster::start().await;
     cluster.stateful_set("db", 2, json!({})).await;
     let work = cluster.machines_work();
@@ -306,7 +306,7 @@ async fn pods_that_were_left_alone_are_taken_over_with_their_history() {
 }
 
 #[tokio::test]
-async fn a_daemon_set_follows_its_machines_and_rolls_back() {
+pub async fn a_daemon_set_follows_its_machines_and_rolls_back() {
     let cluster = Cluster::start().await;
     cluster.machine("m1", json!({ "disk": "ssd" })).await;
     cluster.machine("m2", json!({})).await;

@@ -51,6 +51,14 @@ pub struct ServerOptions {
     #[arg(long, env = "MAINSTAY_EVENT_TTL", value_name = "SECONDS", default_value_t = 3600)]
     pub event_ttl: u64,
 
+    /// File with tokens of users, a line each: `token,user,uid,"group1,group2"`
+    #[arg(long, env = "MAINSTAY_TOKEN_AUTH_FILE", value_name = "FILE")]
+    pub token_auth_file: Option<PathBuf>,
+
+    /// AuthenticationConfiguration (apiserver.config.k8s.io/v1): OpenID Connect providers whose tokens are accepted
+    #[arg(long, env = "MAINSTAY_AUTHENTICATION_CONFIG", value_name = "FILE")]
+    pub authentication_config: Option<PathBuf>,
+
     /// Requests that only read, at work at the same time; one user has at most a quarter of them
     #[arg(long, env = "MAINSTAY_MAX_READS", value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_reads: u32,

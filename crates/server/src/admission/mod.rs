@@ -8,6 +8,7 @@
 //! A plugin's error ends the request; later plugins do not run and nothing is written.
 
 mod certificate_limit;
+mod certificate_signers;
 mod certificate_subject;
 mod event_rate_limit;
 mod namespace_lifecycle;
@@ -38,13 +39,14 @@ use crate::{
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 12] = [
+const PLUGINS: [&dyn Plugin; 13] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
     &rbac_escalation::RbacEscalation,
     &certificate_subject::CertificateSubject,
     &certificate_limit::CertificateLimit,
+    &certificate_signers::CertificateSigners,
     &service_account::ServiceAccount,
     &priority::Priority,
     &runtime_class::RuntimeClass,

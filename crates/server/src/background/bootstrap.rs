@@ -44,13 +44,18 @@ impl BootstrapError {
 /// Makes what is missing, and says where this server is.
 pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
     create_missing(handler, advertise).await?;
+    bootstrap_roles(handler).await?;
     let client = BootstrapClient::new(handler);
-    bootstrap_rbac::reconcile(&client).await?;
-    let api = &handler.api;
-    let loaded = api.rbac.load(&api.registry, &*api.store).await;
-    loaded.map_err(|error| BootstrapError::new("the cache of roles and bindings", error.to_string()))?;
     client.ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
     servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await
+}
+
+/// Makes the roles and bindings that every cluster has, and loads the cache of all of them.
+pub async fn bootstrap_roles(handler: &Arc<Handler>) -> Result<(), BootstrapError> {
+    bootstrap_rbac::reconcile(&BootstrapClient::new(handler)).await?;
+    let api = &handler.api;
+    let loaded = api.rbac.load(&api.registry, &*api.store).await;
+    loaded.map(drop).map_err(|error| BootstrapError::new("the cache of roles and bindings", error.to_string()))
 }
 
 async fn create_missing(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
