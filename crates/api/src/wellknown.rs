@@ -91,4 +91,6 @@ pub mod mainstay {
     pub const VOLUMES: &str = "mainstay.dev/volumes";
     /// Prefix of annotations that say which host port was given to a container port: `…port_TCP_80: "31000"`.
     pub const ASSIGNED_HOST_PORT: &str = "k8s.mesosphere.io/port_";
+    /// The same by the name of the container port: `…portName_TCP_http: "31000"`.
+    pub const ASSIGNED_HOST_PORT_BY_NAME: &str = "k8s.mesosphere.io/portName_";
 }

@@ -62,7 +62,7 @@ impl Default for Settings {
             service_range: (Ipv4Addr::new(10, 96, 0, 0), 16),
             pod_range: (Ipv4Addr::new(10, 244, 0, 0), 16),
             issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
-            node_ports: (30_000, 32_767),
+            node_ports: mainstay_api::ports::DEFAULT_NODE_PORTS,
         }
     }
 }

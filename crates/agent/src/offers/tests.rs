@@ -5,7 +5,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
-use mainstay_api::offer::{Offer, Ports};
+use mainstay_api::{offer::Offer, ports::PortRanges};
 use mainstay_runtime::PodUid;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -52,7 +52,7 @@ fn node() -> Node {
 }
 
 fn room() -> NodeCapacity {
-    NodeCapacity::new(&node(), Ports::parse(["31000-31004"]).unwrap(), Ports::parse(["1-40000"]).unwrap())
+    NodeCapacity::new(&node(), PortRanges::parse(["31000-31004"]).unwrap(), PortRanges::parse(["1-40000"]).unwrap())
 }
 
 fn refused(pod: &Pod, held: &[Pod]) -> Rejection {
@@ -228,7 +228,7 @@ async fn machine_avoiding(avoids: Avoids) -> Machine {
     let (pods, evictions) = (Arc::new(Pods::new(wake.clone())), Evictions::new(wake));
     let node = watch::Sender::new(Some(node()));
     let (events, _) = Events::new("m1");
-    let ports = (Ports::parse(["31000-31004"]).unwrap(), Ports::parse(["1-40000"]).unwrap());
+    let ports = (PortRanges::parse(["31000-31004"]).unwrap(), PortRanges::parse(["1-40000"]).unwrap());
     let admission =
         OfferAdmission::new(client.clone(), pods.clone(), node.subscribe(), evictions.clone(), events, ports, avoids);
     Machine { client, pods, evictions, admission, node }

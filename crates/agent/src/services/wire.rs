@@ -9,6 +9,7 @@ use k8s_openapi::{
 use mainstay_api::{
     narrow,
     narrow::or_default,
+    ports::{SCTP, UDP},
     service::{self, DataPath},
 };
 use mainstay_network::{
@@ -119,8 +120,8 @@ impl From<&ServicePort> for catalogue::ServicePort {
 
 fn protocol(name: &str) -> Protocol {
     match name {
-        "UDP" => Protocol::Udp,
-        "SCTP" => Protocol::Sctp,
+        UDP => Protocol::Udp,
+        SCTP => Protocol::Sctp,
         _ => Protocol::Tcp,
     }
 }

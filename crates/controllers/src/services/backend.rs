@@ -30,15 +30,14 @@ pub fn reached<'a>(service: &Service, pod: &'a Pod, node: Option<&EndpointNode>)
     if pod.is_finished() {
         return None;
     }
-    let targets = service.spec.ports.iter().filter_map(|port| Some((port, ports::target(pod, port)?)));
     let mut found = PodBackend { address: &pod.status.pod_ip, ports: Vec::new(), behind: Vec::new() };
     if node.is_some_and(|node| node.by_host_port) {
         if !answers(pod, node) || pod.is_being_deleted() {
             return None;
         }
         found.address = &pod.status.host_ip;
-        for (port, own) in targets {
-            if let Some(number) = ports::host_port(pod, ports::protocol(port), own) {
+        for port in &service.spec.ports {
+            if let Some((number, own)) = ports::host_port(pod, port) {
                 found.ports.push(Port::new(port, number));
                 found.behind.push((Port::new(port, number), own));
             }
@@ -47,7 +46,8 @@ pub fn reached<'a>(service: &Service, pod: &'a Pod, node: Option<&EndpointNode>)
             return None;
         }
     } else {
-        found.ports.extend(targets.map(|(port, own)| Port::new(port, own)));
+        let ports = service.spec.ports.iter();
+        found.ports.extend(ports.filter_map(|port| Some(Port::new(port, ports::target(pod, port)?))));
     }
     found.ports.sort();
     Some(found).filter(|found| !found.address.is_empty())

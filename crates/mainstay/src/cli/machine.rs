@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use mainstay_api::{
-    offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, Ports},
+    ports::{DEFAULT_AUTOMATIC_PORTS, DEFAULT_EXPLICIT_PORTS, PortRanges},
     quantity::Quantity,
 };
 
@@ -72,12 +72,12 @@ pub struct MachineOptions {
     pub image_gc: u8,
 
     /// Host ports for pods that ask for any; `none` for none
-    #[arg(long, env = "MAINSTAY_HOST_PORTS", value_name = "RANGES", default_value = AUTOMATIC_PORTS, value_parser = ports)]
-    pub host_ports: Ports,
+    #[arg(long, env = "MAINSTAY_HOST_PORTS", value_name = "RANGES", default_value = DEFAULT_AUTOMATIC_PORTS, value_parser = ports)]
+    pub host_ports: PortRanges,
 
     /// Host ports that pods may ask for by number; `none` for none
-    #[arg(long, env = "MAINSTAY_EXPLICIT_HOST_PORTS", value_name = "RANGES", default_value = EXPLICIT_PORTS, value_parser = ports)]
-    pub explicit_host_ports: Ports,
+    #[arg(long, env = "MAINSTAY_EXPLICIT_HOST_PORTS", value_name = "RANGES", default_value = DEFAULT_EXPLICIT_PORTS, value_parser = ports)]
+    pub explicit_host_ports: PortRanges,
 
     /// Where pods have their addresses: `bridge`, or `host` where those would not be routed
     #[arg(long, env = "MAINSTAY_NETWORK", value_enum, default_value_t = NetworkChoice::Bridge)]
@@ -169,14 +169,14 @@ fn label(text: &str) -> Result<(String, String), String> {
 }
 
 /// `31000-31999,33000`.
-fn ports(text: &str) -> Result<Ports, String> {
+fn ports(text: &str) -> Result<PortRanges, String> {
     if text == "none" {
-        return Ok(Ports::NONE);
+        return Ok(PortRanges::NONE);
     }
     let ranges = text.split(',').map(str::trim);
-    let read = |range: &str| Ports::parse([range]).map_err(|error| format!("{range:?} {error}"));
+    let read = |range: &str| PortRanges::parse([range]).map_err(|error| format!("{range:?} {error}"));
     ranges.clone().try_for_each(|range| read(range).map(drop))?;
-    Ports::parse(ranges).map_err(|error| error.to_string())
+    PortRanges::parse(ranges).map_err(|error| error.to_string())
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(bytes("256Mi"), Ok(256 << 20));
         assert_eq!(millis("1.5"), Ok(Millis(1500)));
         assert_eq!(ports("31000-31009, 80").unwrap().to_string(), "80,31000-31009");
-        assert_eq!(ports("none"), Ok(Ports::NONE));
+        assert_eq!(ports("none"), Ok(PortRanges::NONE));
         let words = "\"9-8\" must be a port or a range of ports, such as 31000-32000, between 1 and 65535";
         assert_eq!(ports("80,9-8").unwrap_err(), words);
         assert!(ports("").is_err() && ports("0").is_err() && ports("1-70000").is_err());

@@ -1,5 +1,5 @@
 use kube::api::{ObjectMeta, Patch, PatchParams};
-use mainstay_api::offer::Ports;
+use mainstay_api::ports::PortRanges;
 use serde_json::json;
 
 use super::*;
@@ -67,7 +67,7 @@ async fn a_static_pod_is_seen_in_the_api_as_long_as_its_file_is_there() {
     let stop = CancellationToken::new();
     let task = tokio::spawn(mirrors.clone().run(stop.clone()));
     let (events, _) = Events::new("m1");
-    let ports = (Ports::default(), Ports::default());
+    let ports = (PortRanges::default(), PortRanges::default());
     let (evictions, avoids) = (Evictions::new(wake), Box::new(|_: &Pod| None));
     let admission = OfferAdmission::new(client.clone(), pods.clone(), known, evictions, events, ports, avoids);
     let directory = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
+use mainstay_api::ports::protocol_or_default;
 
 use super::Variables;
 use crate::{
@@ -44,7 +45,7 @@ pub fn variables(services: &[Arc<Service>]) -> Variables {
             }
         }
         for (i, port) in ports.iter().enumerate() {
-            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            let protocol = protocol_or_default(port.protocol.as_deref());
             let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
             let url = format!("{}://{bracketed}:{}", protocol.to_lowercase(), port.port);
             let link = format!("PORT_{}_{}", port.port, protocol.to_uppercase());

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::image;
 use crate::{
     groups::core::rules::persistent_volume_claim,
+    ports::TCP,
     validation::{
         check::{fill, fill_number, text},
         resources,
@@ -81,7 +82,7 @@ fn default_ephemeral_container(container: &mut EphemeralContainer) {
 }
 
 fn default_port(port: &mut ContainerPort) {
-    fill(&mut port.protocol, "TCP");
+    fill(&mut port.protocol, TCP);
 }
 
 fn default_host_port(port: &mut ContainerPort) {
