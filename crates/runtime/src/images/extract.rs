@@ -187,8 +187,8 @@ impl Layer<'_> {
             Err(Errno::NOENT) => self.make_directory(path)?,
             Err(e) => return Err(failed("open", path)(e)),
         };
-        let kept = fd.try_clone().map_err(|source| write("open", path, source))?;
-        self.last = Some((path.into(), kept));
+        let retained = fd.try_clone().map_err(|source| write("open", path, source))?;
+        self.last = Some((path.into(), retained));
         Ok(fd)
     }
 
