@@ -1,4 +1,4 @@
-//! The kinds Mainstay serves, and everything that can be said of them without doing I/O:
+//! The kinds Mainstay serves, and everything about them that needs no I/O:
 //! descriptors, schema, defaulting, validation, patches, selectors and table columns.
 //!
 //! * [`descriptor`]: what one resource is; [`registry`]: all of them

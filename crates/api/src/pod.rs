@@ -8,6 +8,9 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 
 use crate::resources::{self, InitContainer, PODS, ResourceList};
 
+/// `terminationGracePeriodSeconds` of a pod that does not state it, as upstream.
+pub const DEFAULT_TERMINATION_GRACE_SECONDS: i64 = 30;
+
 /// An init container that goes on running beside the others.
 pub fn is_sidecar(init_container: &Container) -> bool {
     init_container.restart_policy.as_deref() == Some("Always")

@@ -95,7 +95,7 @@ pub fn in_subset(
     Some((found, always || answers(pod, node)))
 }
 
-/// Whether it was last said to be ready, by a node that is not lost since.
+/// Whether its last reported condition is ready, by a node that is not lost since.
 fn answers(pod: &Pod, node: Option<&EndpointNode>) -> bool {
     pod.is_ready() && !node.is_some_and(|node| node.lost)
 }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_name_is_told_below_the_service_that_the_pod_names() {
+    fn a_host_name_is_reported_below_the_service_that_the_pod_names() {
         let named = |subdomain: &str| pod("a", "1.1.1.1", json!({"spec": {"hostname": "h", "subdomain": subdomain}}));
         let service = service(json!({}));
         assert_eq!(in_slice(&service, &named("web"), None, "").hostname.as_deref(), Some("h"));

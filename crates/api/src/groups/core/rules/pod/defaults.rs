@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::image;
 use crate::{
     groups::core::rules::persistent_volume_claim,
+    pod::DEFAULT_TERMINATION_GRACE_SECONDS,
     ports::TCP,
     validation::{
         check::{fill, fill_number, text},
@@ -26,7 +27,7 @@ pub fn default_pod_spec(spec: &mut PodSpec) {
     fill(&mut spec.restart_policy, "Always");
     fill(&mut spec.scheduler_name, "default-scheduler");
     spec.security_context.get_or_insert_default();
-    spec.termination_grace_period_seconds.get_or_insert(30);
+    spec.termination_grace_period_seconds.get_or_insert(DEFAULT_TERMINATION_GRACE_SECONDS);
     mirror_service_account(spec);
     resources::canonicalize(&mut spec.overhead);
     spec.resources.iter_mut().for_each(resources::canonicalize_requirements);
