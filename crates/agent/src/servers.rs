@@ -1,6 +1,6 @@
 //! The API servers of the cluster, and which of them this node calls.
 //!
-//! Those it was told of are known for good; others are learnt from the endpoints of `default/kubernetes`, as they come and go. A
+//! Those that it was configured with are known for good; others are learnt from the endpoints of `default/kubernetes`, as they come and go. A
 //! connection is made to the server that last took one; when that one does not, or takes requests and does not do what they ask for,
 //! to the next that does. All connections to the one before end then, and requests and watches go on there: servers of one cluster share
 //! a store, so versions mean the same at all of them.
@@ -115,7 +115,7 @@ impl Known {
     }
 }
 
-/// Those it was told of.
+/// Those that it was configured with.
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, server) in self.0.read().named.iter().enumerate() {
@@ -236,7 +236,7 @@ mod tests {
         assert!(silent.iter().all(|listener| listener.accept().is_ok()), "both were asked");
     }
 
-    /// Takes connections, of which nobody hears.
+    /// Accepts connections and never answers.
     fn listen() -> std::net::TcpListener {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();

@@ -43,6 +43,8 @@ pub struct Settings {
     pub network: Network,
     /// Longest time that a pod which ends may wait for machines to stop sending to it.
     pub drain_timeout: Duration,
+    /// `terminationGracePeriodSeconds` of static pods that do not state it. Pods of the API always state it.
+    pub termination_grace: Duration,
     /// How long a container that failed waits for its restart.
     pub restart_backoff: RestartBackoff,
     /// How often the node's Lease is renewed.

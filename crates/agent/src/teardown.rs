@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// For containers that do not say how long they may take.
-const GRACE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(mainstay_api::pod::DEFAULT_TERMINATION_GRACE_SECONDS as u64);
 
 #[derive(Debug, thiserror::Error)]
 pub enum TeardownError {

@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(10);
 const MEASURE: Duration = Duration::from_secs(1);
 /// What was done about a shortage takes this long to show.
 const EFFECT: Duration = Duration::from_secs(3);
-/// A pressure is told of until it has been gone for this long, so that pods do not come back at once.
+/// A pressure is reported until it has been gone for this long, so that pods do not come back at once.
 const CALM: SignedDuration = SignedDuration::from_mins(5);
 /// Longest wait for an evicted pod to be removed before another one goes.
 const CLEANED_UP: SignedDuration = SignedDuration::from_secs(30);

@@ -53,7 +53,7 @@ pub struct OfferAdmission {
     tasks: TaskTracker,
 }
 
-/// What becomes of a pod that was heard of.
+/// What becomes of a pod that the watch delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Admitted,
@@ -212,7 +212,7 @@ impl OfferAdmission {
                     if rejection.reason != FAILED_HERE {
                         self.fail(&pod, &uid, rejection);
                     }
-                    return self.pods.put(Source::Api, pod);
+                    return self.pods.upsert(Source::Api, pod);
                 }
                 Some(GiveBack::Retry) => {}
             }

@@ -17,7 +17,7 @@ use super::{
     remote::{self, Ended, Remote, Sink},
     response::{HandlerResult, RequestError, Response},
     server::Parts,
-    upgrade::{self, Io, Pending, Wish},
+    upgrade::{self, Io, PendingUpgrade, Wish},
 };
 
 /// How long a client may take to open its streams.
@@ -156,7 +156,7 @@ fn start(
     stop: CancellationToken,
 ) -> HandlerResult {
     let (agreed, response) = agree(request.headers())?;
-    let pending = Pending::of(&mut request);
+    let pending = PendingUpgrade::new(&mut request);
     let session = async move {
         let Some(io) = pending.io().await else { return };
         let Some((mut remote, line)) = connect(io, agreed, &streams).await else { return };

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_is_told_as_clients_look_for_it() {
+    fn an_exit_code_is_reported_as_clients_look_for_it() {
         let status: Value = serde_json::from_str(&Ended::Exited(3).status_text(true).unwrap()).unwrap();
         assert_eq!((&status["status"], &status["reason"]), (&json!("Failure"), &json!("NonZeroExitCode")));
         assert_eq!(status["details"]["causes"], json!([{ "reason": "ExitCode", "message": "3" }]));

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     response::{HandlerResult, RequestError},
     server::Parts,
-    upgrade::{self, Pending, Wish},
+    upgrade::{self, PendingUpgrade, Wish},
 };
 
 pub async fn serve_tunnel(
@@ -28,7 +28,7 @@ pub async fn serve_tunnel(
     let mut tunnel = connected.map_err(|error| {
         RequestError::new(StatusCode::BAD_GATEWAY, format!("cannot connect to port {port} of pod {pod:?}: {error}"))
     })?;
-    let pending = Pending::of(&mut request);
+    let pending = PendingUpgrade::new(&mut request);
     let work = async move {
         if let Some(mut io) = pending.io().await {
             let _ = tokio::io::copy_bidirectional(&mut io, &mut tunnel).await;

@@ -95,12 +95,12 @@ pub fn switching(protocol: &'static str) -> Response {
 }
 
 /// The connection as it will be once the answer is sent.
-pub struct Pending(OnUpgrade);
+pub struct PendingUpgrade(OnUpgrade);
 
 pub type Io = TokioIo<hyper::upgrade::Upgraded>;
 
-impl Pending {
-    pub fn of(request: &mut Request<Incoming>) -> Self {
+impl PendingUpgrade {
+    pub fn new(request: &mut Request<Incoming>) -> Self {
         Self(hyper::upgrade::on(request))
     }
 
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_heard_only_with_both_headers() {
+    fn an_upgrade_is_requested_only_with_both_headers() {
         assert_eq!(
             wish(&headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")])),
             Some(Wish::WebSocket)

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use mainstay_api::{
     ports::{DEFAULT_AUTOMATIC_PORTS, DEFAULT_EXPLICIT_PORTS, PortRanges},
     quantity::Quantity,
+    validation::names,
 };
 
 #[derive(Debug, Args)]
@@ -86,6 +87,10 @@ pub struct MachineOptions {
     /// Longest time that a pod which is deleted waits for other machines to stop sending to it, before it is asked to stop; 0 does not wait
     #[arg(long, env = "MAINSTAY_DRAIN_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = super::duration)]
     pub drain_timeout: std::time::Duration,
+
+    /// Time that static pods which do not state their terminationGracePeriodSeconds have to stop; pods of the API have 30s then
+    #[arg(long, env = "MAINSTAY_TERMINATION_GRACE", value_name = "TIME", default_value = "30s", value_parser = super::whole_seconds)]
+    pub termination_grace: std::time::Duration,
 
     /// Delay before the second restart in a row of a container that fails; doubles with each further one. The first restart is immediate
     #[arg(long, env = "MAINSTAY_RESTART_BACKOFF", value_name = "TIME", default_value = "1s", value_parser = super::duration)]
@@ -165,6 +170,12 @@ pub struct Millis(pub u64);
 
 fn label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
+    let describe = |part: &str, violations: names::Violations| match violations.is_empty() {
+        true => Ok(()),
+        false => Err(format!("the {part} is not one of a label: {}", violations.join("; "))),
+    };
+    describe("key", names::qualified_name(key))?;
+    describe("value", names::label_value(value))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -206,5 +217,10 @@ mod tests {
         assert_eq!(ports("80,9-8").unwrap_err(), words);
         assert!(ports("").is_err() && ports("0").is_err() && ports("1-70000").is_err());
         assert!(bytes("-1").is_err() && bytes("lots").is_err() && label("x").is_err());
+        assert_eq!(label("rack=7"), Ok(("rack".to_owned(), "7".to_owned())));
+        assert!(
+            label("not a name=x").unwrap_err().starts_with("the key is not one of a label: name part must consist of")
+        );
+        assert!(label("zone=not a value!").unwrap_err().starts_with("the value is not one of a label: a valid label"));
     }
 }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
-use mainstay_api::ports::protocol_or_default;
+use mainstay_api::{
+    ports::protocol_or_default,
+    wellknown::{API_SERVICE, namespace},
+};
 
 use super::Variables;
 use crate::{
@@ -15,7 +18,7 @@ use crate::{
 pub async fn visible(objects: &Objects, pod: &Pod) -> Result<Vec<Arc<Service>>, ObjectError> {
     let whose = pod_ref(pod);
     let mut services = Vec::new();
-    match objects.service(&whose.uid, "default", "kubernetes").await {
+    match objects.service(&whose.uid, namespace::DEFAULT, API_SERVICE).await {
         Ok(api) => services.push(api),
         Err(ObjectError::Missing) => {}
         Err(lack) => return Err(lack),
