@@ -43,7 +43,7 @@ fn refused_in_a_crowd(server: &Server, ask: impl Fn(&mut Client) -> Answer + Syn
 }
 
 #[test]
-fn writes_beyond_the_limit_are_told_to_come_back() {
+fn writes_beyond_the_limit_are_asked_to_retry() {
     let server = Server::start_with(&["--max-writes", "1"]);
     let mut client = server.client();
     client.post(CONFIG_MAPS, &config_map("c")).granted();
@@ -58,7 +58,7 @@ fn writes_beyond_the_limit_are_told_to_come_back() {
 }
 
 #[test]
-fn reads_beyond_the_limit_are_told_to_come_back() {
+fn reads_beyond_the_limit_are_asked_to_retry() {
     let server = Server::start_with(&["--max-reads", "1"]);
     let mut client = server.client();
     for n in 0..300 {
@@ -100,7 +100,7 @@ fn the_debug_log_has_a_line_per_request_and_the_usual_log_none() {
     let server = Server::start_with(&["--log", "mainstay_server=debug"]);
     server.client().get(CONFIG_MAPS).granted();
     let line = eventually("the request is in the log", || {
-        let log = server.said();
+        let log = server.log();
         let path = format!("path=\"{CONFIG_MAPS}\"");
         // The controllers write into this namespace at the same time: only the administrator's line is ours.
         let is_ours = |line: &&str| {
@@ -108,16 +108,10 @@ fn the_debug_log_has_a_line_per_request_and_the_usual_log_none() {
         };
         log.lines().find(is_ours).map(str::to_owned)
     });
-    for part in [
-        "verb=LIST",
-        "resource=\"configmaps\"",
-        "namespace=\"default\"",
-        "code=200",
-        "duration=",
-    ] {
+    for part in ["verb=LIST", "resource=\"configmaps\"", "namespace=\"default\"", "code=200", "duration="] {
         assert!(line.contains(part), "no {part} in {line}");
     }
     let quiet = Server::start();
     quiet.client().get(CONFIG_MAPS).granted();
-    assert!(!quiet.said().contains("request answered"), "{}", quiet.said());
+    assert!(!quiet.log().contains("request answered"), "{}", quiet.log());
 }

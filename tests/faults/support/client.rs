@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand over TLS: says exactly what it is told to say.
+//! HTTP/1.1 by hand over TLS: sends exactly the bytes it is given.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
