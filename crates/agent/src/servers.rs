@@ -33,10 +33,10 @@ pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 
 /// Shared by all who call.
 #[derive(Clone, Debug, Default)]
-pub struct Servers(Arc<RwLock<Known>>);
+pub struct Servers(Arc<RwLock<ServerList>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct ServerList {
     named: Vec<Uri>,
     learnt: Vec<Uri>,
     current: Option<CurrentServer>,
@@ -56,7 +56,7 @@ impl Servers {
         if named.is_empty() {
             return Err(TlsError::Url { url: String::new() });
         }
-        Ok(Self(Arc::new(RwLock::new(Known { named, ..Known::default() }))))
+        Ok(Self(Arc::new(RwLock::new(ServerList { named, ..ServerList::default() }))))
     }
 
     /// The cluster's servers are these now.
@@ -102,7 +102,7 @@ impl Servers {
     }
 }
 
-impl Known {
+impl ServerList {
     fn call(&mut self, server: Uri) -> CancellationToken {
         let called = CurrentServer { server, left: CancellationToken::new() };
         let left = called.left.clone();

@@ -85,7 +85,7 @@ impl Connection {
     }
 
     /// Cancelled when the client is gone.
-    pub fn gone(&self) -> CancellationToken {
+    pub fn closed(&self) -> CancellationToken {
         self.gone.clone()
     }
 
@@ -346,7 +346,7 @@ mod tests {
         let mut stream = server.accept().await.unwrap();
         drop(client);
         assert_eq!(stream.incoming.recv().await, None);
-        server.gone().cancelled().await;
+        server.closed().cancelled().await;
         assert!(server.accept().await.is_none());
         assert_eq!(stream.writer.send("x".into()).await, Err(Closed));
     }

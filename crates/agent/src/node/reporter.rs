@@ -38,7 +38,7 @@ use super::{
     facts::Facts,
     labels::{self, LabelChange, Labels, WantedLabels},
     measure,
-    pressure::Measured,
+    pressure::NodeMeasurement,
     status::{self, MachineObservation, PodsAfterStop},
     upkeep::Upkeep,
 };
@@ -81,7 +81,7 @@ pub struct NodeReporter {
     pub(super) parts: Parts,
     pub(super) evictions: Evictions,
     pub(super) upkeep: Mutex<Upkeep>,
-    pub(super) measure: Box<dyn Fn() -> Measured + Send + Sync>,
+    pub(super) measure: Box<dyn Fn() -> NodeMeasurement + Send + Sync>,
     facts: Facts,
     node: watch::Sender<Option<Node>>,
     look: Notify,
@@ -123,7 +123,7 @@ impl NodeReporter {
         Self::measuring(parts, move || measure::measure(&directory))
     }
 
-    pub(super) fn measuring(parts: Parts, measure: impl Fn() -> Measured + Send + Sync + 'static) -> Arc<Self> {
+    pub(super) fn measuring(parts: Parts, measure: impl Fn() -> NodeMeasurement + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             evictions: Evictions::new(parts.wake.clone()),
             upkeep: Mutex::default(),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     facts::{Facts, VERSION},
-    pressure::Measured,
+    pressure::NodeMeasurement,
 };
 use crate::settings::Settings;
 
@@ -27,7 +27,7 @@ const MOST_NAMES: usize = 5;
 pub struct MachineObservation {
     /// The runtime, or why it does not answer.
     pub runtime: Result<RuntimeVersion, String>,
-    pub measured: Measured,
+    pub measured: NodeMeasurement,
     /// Conditions of pressure that hold.
     pub pressures: BTreeSet<&'static str>,
     pub images: Vec<Image>,

@@ -13,7 +13,7 @@ use mainstay_runtime::{ContainerState, PodUid, observed::ContainerStats};
 use super::{
     eviction::{self, Candidate},
     images::{Uses, to_free},
-    pressure::{Measured, Shortage, Signal},
+    pressure::{NodeMeasurement, Shortage, Signal},
     reporter::NodeReporter,
     termination_log,
 };
@@ -51,7 +51,7 @@ impl Upkeep {
     /// The conditions of pressure that hold: now, or not long enough ago.
     pub fn pressures(
         &mut self,
-        measured: &Measured,
+        measured: &NodeMeasurement,
         limits: &settings::Eviction,
         now: Timestamp,
     ) -> BTreeSet<&'static str> {

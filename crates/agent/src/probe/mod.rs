@@ -18,7 +18,7 @@ use mainstay_runtime::{ContainerId, PodUid, Runtime};
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
 
-pub use self::check::{http as http_get, join, port, shown, target_host, tcp};
+pub use self::check::{format_duration, http as http_get, join, port, target_host, tcp};
 use self::{
     probed_container::{InitialState, ProbedContainer},
     task::Task,

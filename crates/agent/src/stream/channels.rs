@@ -169,7 +169,7 @@ impl Socket {
         Writer { channel, form: self.form, out: self.out.clone(), gone: self.gone.clone() }
     }
 
-    pub fn gone(&self) -> CancellationToken {
+    pub fn closed(&self) -> CancellationToken {
         self.gone.clone()
     }
 

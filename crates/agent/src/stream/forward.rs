@@ -26,7 +26,7 @@ use super::{
     remote::Sink,
     response::{HandlerResult, RequestError},
     server::Parts,
-    upgrade::{self, Io, PendingUpgrade, Wish},
+    upgrade::{self, Io, PendingUpgrade, RequestedUpgrade},
 };
 
 const PROTOCOL: &str = "portforward.k8s.io";
@@ -66,13 +66,13 @@ pub async fn serve_port_forward(
     parts.find(namespace, pod).await?.sandbox()?;
     let target = ForwardTarget { parts: parts.clone(), namespace: namespace.into(), pod: pod.into() };
     let offered = upgrade::list(headers, header::SEC_WEBSOCKET_PROTOCOL.as_str());
-    let (response, work): (_, futures::future::BoxFuture<'static, ()>) = match upgrade::wish(headers) {
-        Some(Wish::WebSocket) if offered.contains(&TUNNELLED) => {
+    let (response, work): (_, futures::future::BoxFuture<'static, ()>) = match upgrade::requested_upgrade(headers) {
+        Some(RequestedUpgrade::WebSocket) if offered.contains(&TUNNELLED) => {
             let response = upgrade::to_websocket(headers, Some(TUNNELLED))?;
             let pending = PendingUpgrade::new(&mut request);
             (response, Box::pin(with(pending, async |io| over_spdy(channels::tunnel(io).await, target).await)))
         }
-        Some(Wish::WebSocket) => {
+        Some(RequestedUpgrade::WebSocket) => {
             let ports = ports(request.uri().query().unwrap_or_default())?;
             let protocol = match offered[..] {
                 [PROTOCOL] => channels::Protocol { name: PROTOCOL, ..channels::PROTOCOLS[0] },
@@ -83,12 +83,12 @@ pub async fn serve_port_forward(
             let pending = PendingUpgrade::new(&mut request);
             (response, Box::pin(with(pending, async move |io| over_channels(io, protocol, &ports, target).await)))
         }
-        Some(Wish::Spdy) => {
+        Some(RequestedUpgrade::Spdy) => {
             let response = upgrade::to_spdy(upgrade::spdy_protocol(headers, &[PROTOCOL])?);
             let pending = PendingUpgrade::new(&mut request);
             (response, Box::pin(with(pending, async |io| over_spdy(io, target).await)))
         }
-        Some(Wish::Tunnel) | None => return Err(upgrade::no_wish()),
+        Some(RequestedUpgrade::Tunnel) | None => return Err(upgrade::no_upgrade_requested()),
     };
     tokio::spawn(async move { stop.run_until_cancelled(work).await });
     Ok(response)
@@ -123,7 +123,7 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
 {
     let mut connection = spdy::Connection::start(io);
-    let gone = connection.gone();
+    let gone = connection.closed();
     let mut halves: HashMap<(String, bool), Half> = HashMap::new();
     let forwards = TaskTracker::new();
     while let Some(stream) = connection.accept().await {
@@ -225,7 +225,7 @@ async fn over_channels(io: Io, protocol: channels::Protocol, ports: &[u16], targ
         receivers.push(from);
     }
     let socket = Socket::start(io, protocol, incoming).await;
-    let gone = socket.gone();
+    let gone = socket.closed();
     let forwards = TaskTracker::new();
     for (index, (port, from)) in ports.iter().copied().zip(receivers).enumerate() {
         let data = Sink::Channel(socket.writer(2 * index as u8));

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     response::{HandlerResult, RequestError},
     server::Parts,
-    upgrade::{self, PendingUpgrade, Wish},
+    upgrade::{self, PendingUpgrade, RequestedUpgrade},
 };
 
 pub async fn serve_tunnel(
@@ -20,8 +20,8 @@ pub async fn serve_tunnel(
     port: u16,
     stop: CancellationToken,
 ) -> HandlerResult {
-    if upgrade::wish(request.headers()) != Some(Wish::Tunnel) {
-        return Err(upgrade::no_wish());
+    if upgrade::requested_upgrade(request.headers()) != Some(RequestedUpgrade::Tunnel) {
+        return Err(upgrade::no_upgrade_requested());
     }
     let found = parts.find(namespace, pod).await?;
     let connected = parts.runtime.connect(found.sandbox()?, port).await;

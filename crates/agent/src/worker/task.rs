@@ -123,10 +123,10 @@ struct Worker<'a> {
     volumes_outdated: bool,
     /// Of starts under way: cancelled when the pod ends.
     starts: CancellationToken,
-    tasks: JoinSet<Finished>,
+    tasks: JoinSet<FinishedOperation>,
 }
 
-struct Finished {
+struct FinishedOperation {
     what: Operation,
     action: Option<Action>,
     result: Result<(), Failure>,
@@ -380,12 +380,12 @@ impl Worker<'_> {
                 context.report_panic(on.pod.as_deref(), &failure.message);
                 Err(failure)
             });
-            Finished { what, action: Some(action), result, reported: None, took: since.elapsed() }
+            FinishedOperation { what, action: Some(action), result, reported: None, took: since.elapsed() }
         });
     }
 
-    fn done(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
-        let Ok(Finished { what, action, result, reported, took }) = finished else {
+    fn done(&mut self, finished: Result<FinishedOperation, tokio::task::JoinError>) {
+        let Ok(FinishedOperation { what, action, result, reported, took }) = finished else {
             // Nothing but writing the status is outside of what catches panics; it is written again.
             self.retry_state.in_progress.remove(&Operation::Report);
             return;
@@ -502,7 +502,7 @@ impl Worker<'_> {
                 Ok(()) => (Ok(()), Some((status, identity.uid))),
                 Err(error) => (Err(Failure { kind: FailureKind::Other, message: error_chain(&error) }), None),
             };
-            Finished { what: Operation::Report, action: None, result, reported, took: since.elapsed() }
+            FinishedOperation { what: Operation::Report, action: None, result, reported, took: since.elapsed() }
         });
         None
     }

@@ -177,11 +177,11 @@ mod tests {
             EndpointNode::from(&serde_json::from_value(node).unwrap())
         };
         let (service, pod) = (service(json!({})), pod("a", "10.1.0.1", json!({})));
-        let (unheard, lost) = (&["NoSchedule"][..], &["NoSchedule", "NoExecute"][..]);
+        let (no_schedule, lost) = (&["NoSchedule"][..], &["NoSchedule", "NoExecute"][..]);
         for (ready, effects, expected) in [
             ("True", &[][..], true),
             ("False", &[], true),
-            ("Unknown", unheard, true), // so is everybody
+            ("Unknown", no_schedule, true), // so is everybody
             ("Unknown", lost, false),
             ("True", lost, true), // it is back
         ] {

@@ -25,14 +25,14 @@ fn test_settings() -> Settings {
     }
 }
 
-fn machine(client: &Client, measured: impl Fn() -> Measured + Send + Sync + 'static) -> Machine {
+fn machine(client: &Client, measured: impl Fn() -> NodeMeasurement + Send + Sync + 'static) -> Machine {
     machine_with(client, test_settings(), measured)
 }
 
 fn machine_with(
     client: &Client,
     settings: Settings,
-    measured: impl Fn() -> Measured + Send + Sync + 'static,
+    measured: impl Fn() -> NodeMeasurement + Send + Sync + 'static,
 ) -> Machine {
     let wake = Wake::default();
     let (events, recorded) = Events::new("m1");
@@ -60,9 +60,9 @@ impl Machine {
     }
 }
 
-fn fine() -> Measured {
+fn fine() -> NodeMeasurement {
     let plenty = crate::node::pressure::Amount { capacity: 100 << 30, available: 90 << 30 };
-    Measured { memory: plenty, disk: plenty, inodes: plenty, pids: plenty }
+    NodeMeasurement { memory: plenty, disk: plenty, inodes: plenty, pids: plenty }
 }
 
 fn ready(node: &Node) -> Option<(String, String, Timestamp)> {
@@ -176,7 +176,7 @@ async fn a_shortage_of_memory_is_reported_and_costs_one_pod() {
     let nodes = Api::<Node>::all(client.clone());
     let short = || {
         let memory = crate::node::pressure::Amount { capacity: 8 << 30, available: 1 << 20 };
-        Measured { memory, ..fine() }
+        NodeMeasurement { memory, ..fine() }
     };
     let mut machine = machine(&client, short);
     let pod = |name: &str, priority: i32| -> k8s_openapi::api::core::v1::Pod {
@@ -218,7 +218,7 @@ async fn an_evicted_pod_that_is_still_on_the_machine_is_waited_for() {
     let client = crate::testing::api(&["default", LEASES]).await;
     let short = || {
         let disk = crate::node::pressure::Amount { capacity: 500 << 20, available: 0 };
-        Measured { disk, ..fine() }
+        NodeMeasurement { disk, ..fine() }
     };
     let machine = machine(&client, short);
     let pod = |name: &str, phase: &str| -> k8s_openapi::api::core::v1::Pod {

@@ -9,7 +9,7 @@ fn observed() -> MachineObservation {
     let disk = Amount { capacity: 100 << 30, available: 50 << 30 };
     MachineObservation {
         runtime: Ok(RuntimeVersion { name: "mainstay".into(), version: "0.1.0".into() }),
-        measured: Measured { disk, ..Measured::default() },
+        measured: NodeMeasurement { disk, ..NodeMeasurement::default() },
         pressures: BTreeSet::new(),
         images: vec![],
         suspect: None,

@@ -107,7 +107,7 @@ pub fn join(host: &str, port: u16) -> String {
 }
 
 /// `1s`, `1m30s`: as Go writes it.
-pub fn shown(time: Duration) -> String {
+pub fn format_duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, s) => format!("{s}s"),
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn durations_read_as_in_upstreams_messages() {
-        let shown = [1, 60, 95, 3600].map(|s| shown(Duration::from_secs(s)));
-        assert_eq!(shown, ["1s", "1m0s", "1m35s", "1h0m0s"]);
+        let texts = [1, 60, 95, 3600].map(|s| format_duration(Duration::from_secs(s)));
+        assert_eq!(texts, ["1s", "1m0s", "1m35s", "1h0m0s"]);
     }
 }
