@@ -57,6 +57,8 @@ const LOOK: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(8);
 /// So often in a row a server may refuse to renew the lease.
 const REFUSALS: u32 = 5;
+/// How soon a label that the API refused is tried again.
+const REFUSED_LABEL_RETRY: Duration = Duration::from_secs(600);
 /// Says that pods of this machine are reached at ports of its own.
 const ENDPOINTS: &str = mainstay_api::wellknown::mainstay::ENDPOINTS;
 const HOST_PORT: &str = mainstay_api::wellknown::mainstay::ENDPOINTS_HOST_PORT;
@@ -85,8 +87,8 @@ pub struct NodeReporter {
     facts: Facts,
     node: watch::Sender<Option<Node>>,
     look: Notify,
-    /// Labels from flags that the API refuses; they are tried again by the next agent.
-    refused_labels: Mutex<Labels>,
+    /// Labels from flags that the API refuses, by key, and since when.
+    refused_labels: Mutex<BTreeMap<String, Instant>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -257,7 +259,7 @@ impl NodeReporter {
         match self.label(&nodes, &node).await {
             Ok(labelled) => Ok(labelled.unwrap_or(node)),
             Err(error) if refusal(&error).is_some() => {
-                self.find_refused_labels(&nodes).await?;
+                self.find_refused_labels(&nodes, &node).await?;
                 match self.label(&nodes, &node).await {
                     Err(error) if refusal(&error).is_some() => {
                         tracing::warn!(
@@ -309,9 +311,12 @@ impl NodeReporter {
         nodes.patch(self.name(), &PatchParams::default(), &patch).await.map(Some)
     }
 
-    /// Finds out by dry runs which labels from flags the API refuses, and leaves those out from now on.
-    async fn find_refused_labels(&self, nodes: &Api<Node>) -> Result<(), ReportError> {
-        for (key, value) in self.wanted_labels().from_flags {
+    /// Finds out by dry runs which labels from flags the API refuses, and leaves those out for a while.
+    async fn find_refused_labels(&self, nodes: &Api<Node>, node: &Node) -> Result<(), ReportError> {
+        let is_set = |key: &str, value: &str| {
+            node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).is_some_and(|current| current == value)
+        };
+        for (key, value) in self.wanted_labels().from_flags.into_iter().filter(|(key, value)| !is_set(key, value)) {
             let patch = Patch::Merge(json!({ "metadata": { "labels": { key.as_str(): value } } }));
             let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
             let Err(error) = nodes.patch(self.name(), &dry_run, &patch).await else { continue };
@@ -320,7 +325,7 @@ impl NodeReporter {
                 label = %key, %value, why,
                 "the API refuses a label given by --node-label; the node goes without it"
             );
-            self.refused_labels.lock().insert(key, value);
+            self.refused_labels.lock().insert(key, Instant::now());
         }
         Ok(())
     }
@@ -336,7 +341,8 @@ impl NodeReporter {
         let hostname = Some(self.name()).filter(|name| names::label_value(name).is_empty());
         let defaults = hostname.map(|name| (HOSTNAME.to_owned(), name.to_owned())).into_iter().collect();
         let refused = self.refused_labels.lock();
-        let from_flags = self.parts.settings.labels.iter().filter(|(key, _)| !refused.contains_key(key));
+        let is_refused = |key: &str| refused.get(key).is_some_and(|since| since.elapsed() < REFUSED_LABEL_RETRY);
+        let from_flags = self.parts.settings.labels.iter().filter(|(key, _)| !is_refused(key));
         WantedLabels { machine, defaults, from_flags: from_flags.cloned().collect() }
     }
 
