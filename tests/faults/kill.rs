@@ -23,11 +23,11 @@ const WRITERS: usize = 3;
 const KEYS: usize = 4;
 
 /// What a key holds: a number and the revision that wrote it, or nothing.
-type Held = Option<(u64, u64)>;
+type StoredValue = Option<(u64, u64)>;
 
 struct Key {
     name: String,
-    acknowledged: Held,
+    acknowledged: StoredValue,
     /// The number that a request without an answer would have left, or nothing if that was a delete.
     uncertain: Option<Option<u64>>,
 }

@@ -7,13 +7,13 @@ use std::{
 };
 
 use super::support::{
-    Answer, Client, Server,
+    Client, HttpResponse, Server,
     objects::{CONFIG_MAPS, config_map},
 };
 use crate::harness::{PATIENCE, eventually};
 
 #[track_caller]
-fn assert_busy(answer: &Answer) {
+fn assert_busy(answer: &HttpResponse) {
     let status = answer.refused_saying(429, "TooManyRequests", "too many requests, please try again later");
     assert_eq!(status["details"]["retryAfterSeconds"], 1);
     assert_eq!(answer.header("retry-after"), Some("1"));
@@ -21,7 +21,7 @@ fn assert_busy(answer: &Answer) {
 
 /// Asks on eight connections at once until somebody is refused, and returns the refusal.
 #[track_caller]
-fn refused_in_a_crowd(server: &Server, ask: impl Fn(&mut Client) -> Answer + Sync) -> Answer {
+fn refused_in_a_crowd(server: &Server, ask: impl Fn(&mut Client) -> HttpResponse + Sync) -> HttpResponse {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let asker = || {
