@@ -142,7 +142,7 @@ impl Machines {
         self.start_agent_at(machine, &format!("https://{OUTSIDE}:6443"));
     }
 
-    /// An agent that is told of these servers.
+    /// An agent that is started with these servers.
     #[track_caller]
     pub fn start_agent_at(&mut self, machine: &str, server: &str) {
         let (address, token) = (self.address(machine), self.token.clone());
@@ -158,8 +158,8 @@ impl Machines {
     pub fn all_ready(&self) {
         eventually("all machines are ready", || {
             let ready = r#"jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}"#;
-            let said = self.kubectl(&["get", "nodes", "-o", ready], "").stdout;
-            (said.split_whitespace().filter(|status| *status == "True").count() == self.names.len()).then_some(())
+            let output = self.kubectl(&["get", "nodes", "-o", ready], "").stdout;
+            (output.split_whitespace().filter(|status| *status == "True").count() == self.names.len()).then_some(())
         });
     }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use mainstay_api::offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, Ports};
+use mainstay_api::ports::{DEFAULT_AUTOMATIC_PORTS, DEFAULT_EXPLICIT_PORTS, PortRanges};
 use mainstay_backoff::Backoff;
 
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub struct Settings {
     pub network: Network,
     /// Longest time that a pod which ends may wait for machines to stop sending to it.
     pub drain_timeout: Duration,
+    /// `terminationGracePeriodSeconds` of static pods that do not state it. Pods of the API always state it.
+    pub termination_grace: Duration,
     /// How long a container that failed waits for its restart.
     pub restart_backoff: RestartBackoff,
     /// How often the node's Lease is renewed.
@@ -101,15 +103,19 @@ pub struct Offering {
     /// How long an offer is good for.
     pub ttl: Duration,
     /// Host ports for pods that ask for any.
-    pub automatic: Ports,
+    pub automatic: PortRanges,
     /// Where host ports that pods ask for by number may lie.
-    pub explicit: Ports,
+    pub explicit: PortRanges,
 }
 
 impl Default for Offering {
     fn default() -> Self {
-        let stock = |range| Ports::parse([range]).unwrap_or_default();
-        Self { ttl: Duration::from_secs(5), automatic: stock(AUTOMATIC_PORTS), explicit: stock(EXPLICIT_PORTS) }
+        let stock = |range| PortRanges::parse([range]).unwrap_or_default();
+        Self {
+            ttl: Duration::from_secs(5),
+            automatic: stock(DEFAULT_AUTOMATIC_PORTS),
+            explicit: stock(DEFAULT_EXPLICIT_PORTS),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The kinds Mainstay serves, and everything that can be said of them without doing I/O:
+//! The kinds Mainstay serves, and everything about them that needs no I/O:
 //! descriptors, schema, defaulting, validation, patches, selectors and table columns.
 //!
 //! * [`descriptor`]: what one resource is; [`registry`]: all of them
@@ -10,7 +10,7 @@
 //!   languages that requests are written in; [`encode`]: YAML in responses
 //! * [`openapi`]: the documents that clients learn the API from
 //! * [`matching`]: what selectors, affinities and tolerations mean
-//! * [`pod`], [`node`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
+//! * [`pod`], [`ports`], [`node`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
 //! * [`heal`]: how pods are healed, as their annotation says
 //! * [`references`]: which objects a pod refers to
 //! * [`node_object`]: kinds in which nodes report about themselves: [`offer`], [`service_table`]
@@ -36,6 +36,7 @@ pub mod offer;
 pub mod openapi;
 pub mod patch;
 pub mod pod;
+pub mod ports;
 pub mod protobuf;
 pub mod quantity;
 pub mod references;

@@ -5,23 +5,12 @@
 //! *from when it was received*, so that clocks need not agree, and subtracts from it what was bound
 //! to the machine after [`OfferSpec::seen`].
 
-mod ports;
-
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::MicroTime};
-pub use ports::{PortRangeError, PortRanges};
 use serde::{Deserialize, Serialize};
 
 use crate::node_object::{NodeObject, NodeObjectSpec};
-
-/// The former name of [`PortRanges`], for parts that still use it.
-pub type Ports = PortRanges;
-
-/// The ports a machine gives to pods that ask for any, unless it says otherwise.
-pub const AUTOMATIC_PORTS: &str = "31000-32000";
-/// The ports a pod may ask for by number, unless the machine says otherwise.
-pub const EXPLICIT_PORTS: &str = "1-65535";
 
 pub type Offer = NodeObject<OfferSpec>;
 

@@ -69,7 +69,7 @@ impl Default for Settings {
             issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
             static_tokens: Arc::default(),
             trusted_issuers: Arc::default(),
-            node_ports: (30_000, 32_767),
+            node_ports: mainstay_api::ports::DEFAULT_NODE_PORTS,
         }
     }
 }

@@ -121,7 +121,7 @@ impl Agent {
         let static_pods = match &settings.static_pods {
             Some(path) => {
                 let (node_name, changed) = (settings.node_name.clone(), mirrors.changed.clone());
-                Some(Directory::new(path.clone(), node_name, pods.clone(), changed))
+                Some(Directory::new(path.clone(), node_name, settings.termination_grace, pods.clone(), changed))
             }
             None => {
                 pods.replace(Source::File, vec![]);

@@ -11,7 +11,8 @@ use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::MicroT
 use kube::{Api, Client, api::DeleteParams};
 use mainstay_api::{
     node::is_ready,
-    offer::{Offer, OfferSpec, Ports},
+    offer::{Offer, OfferSpec},
+    ports::PortRanges,
 };
 use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
@@ -36,8 +37,8 @@ pub struct OfferPublisher {
     pods: Arc<Pods>,
     node: watch::Receiver<Option<Node>>,
     ttl: Duration,
-    automatic: Ports,
-    explicit: Ports,
+    automatic: PortRanges,
+    explicit: PortRanges,
 }
 
 /// An offer, and the pods it takes into account.

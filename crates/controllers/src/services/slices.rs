@@ -26,7 +26,7 @@ use crate::{
 };
 
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-pub const HEADLESS: &str = "service.kubernetes.io/headless";
+pub const HEADLESS: &str = mainstay_api::wellknown::kubernetes::HEADLESS_SERVICE;
 const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 /// Each mostly waits for the store.
 pub const CONCURRENT_RECONCILES: usize = 32;
@@ -51,8 +51,9 @@ pub fn controller(client: Client, shared: &Arc<ServiceContext>) -> Runnable {
 pub fn add_on_foreign_change(shared: &ServiceContext, queue: &Arc<WorkQueue<ObjectKey>>, controller: &'static str) {
     let queue = queue.clone();
     shared.caches().slices.on_change(move |change| {
-        let kept = [change.before, change.after].into_iter().flatten().filter(|slice| is_managed(slice, controller));
-        kept.filter(|_| !change.own).filter_map(service_of).for_each(|service| queue.add(service));
+        let retained =
+            [change.before, change.after].into_iter().flatten().filter(|slice| is_managed(slice, controller));
+        retained.filter(|_| !change.own).filter_map(service_of).for_each(|service| queue.add(service));
     });
 }
 

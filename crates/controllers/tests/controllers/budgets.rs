@@ -82,7 +82,7 @@ pub async fn a_budget_lets_one_pod_go_at_a_time() {
 }
 
 #[tokio::test]
-pub async fn shares_follow_the_owners_scale_and_bare_pods_are_told_apart() {
+pub async fn shares_follow_the_owners_scale_and_bare_pods_are_distinguished() {
     let cluster = Cluster::start().await;
     cluster.stateful_set("db", 4, json!({ "podManagementPolicy": "Parallel" })).await;
     cluster.budget("db", json!({ "minAvailable": "50%" })).await;

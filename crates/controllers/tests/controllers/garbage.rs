@@ -88,7 +88,7 @@ pub async fn orphans_lose_their_owner_and_stay() {
     for i in 0..30 {
         cluster.map(&format!("orphan{i}"), &[&reference(&owner, true), &reference(&other, true)], json!({})).await;
     }
-    // At once: the last of them may not have been heard of.
+    // At once: the watch may not have delivered the last of them.
     cluster.delete_map("owner", PropagationPolicy::Orphan).await;
     cluster.map_gone("owner").await;
     cluster.settled().await;

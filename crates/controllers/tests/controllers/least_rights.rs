@@ -14,7 +14,7 @@ use crate::{
 
 const SCENARIOS: &[fn()] = &[
     budgets::a_budget_lets_one_pod_go_at_a_time,
-    budgets::shares_follow_the_owners_scale_and_bare_pods_are_told_apart,
+    budgets::shares_follow_the_owners_scale_and_bare_pods_are_distinguished,
     budgets::pods_on_machines_that_are_gone_vanish,
     cron_jobs::a_job_is_started_when_it_is_due_and_not_twice,
     cron_jobs::what_still_runs_is_waited_for_or_replaced,
@@ -26,7 +26,7 @@ const SCENARIOS: &[fn()] = &[
     jobs::too_many_failures_fail_it_and_end_the_rest,
     jobs::pods_that_match_are_adopted_and_others_leave_in_peace,
     jobs::nothing_holds_the_pods_of_a_job_that_is_gone,
-    machines::taints_follow_what_a_node_tells,
+    machines::taints_follow_what_a_node_reports,
     namespaces::a_deleted_namespace_is_emptied_and_gone,
     namespaces::a_finalizer_blocks_a_namespace_which_says_so_until_it_is_removed,
     namespaces::a_namespace_is_furnished_again_and_again,
@@ -34,7 +34,7 @@ const SCENARIOS: &[fn()] = &[
     replicas::a_replication_controller_does_the_same,
     services::slices_and_endpoints_follow_pods_from_first_to_last,
     services::endpoints_people_wrote_are_repeated_in_slices,
-    services::a_pod_that_goes_is_drained_once_every_machine_that_is_heard_of_says_so,
+    services::a_deleted_pod_is_drained_once_every_live_node_acknowledges_it,
     sets::a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back,
     sets::claims_go_with_the_pods_and_the_set_where_it_says_so,
     sets::pods_that_were_left_alone_are_taken_over_with_their_history,

@@ -166,7 +166,7 @@ pub async fn pods_are_adopted_and_released_by_their_labels_and_others_are_left_a
 }
 
 #[tokio::test]
-async fn what_is_refused_is_told_and_tried_again() {
+async fn what_is_refused_is_reported_and_tried_again() {
     let cluster = Cluster::start().await;
     let set = json!({
         "metadata": { "name": "web" },
@@ -228,7 +228,7 @@ pub async fn a_replication_controller_does_the_same() {
 }
 
 #[tokio::test]
-async fn hundreds_come_quickly_and_are_told_in_a_few_words() {
+async fn hundreds_are_created_and_reported_in_a_few_events() {
     let cluster = Cluster::start().await;
     let start = Instant::now();
     cluster.replica_set("web", 300).await;

@@ -1,4 +1,4 @@
-//! StatefulSets and DaemonSets, with machines that do at once what they are told.
+//! StatefulSets and DaemonSets, with simulated nodes that start pods at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -106,7 +106,7 @@ impl Cluster {
         all
     }
 
-    /// Whether all that is wanted of a StatefulSet is so, and told.
+    /// Whether a StatefulSet is as desired and its status says so.
     async fn is_rolled_out(&self, name: &str) -> bool {
         let set = self.stateful_sets().get(name).await.unwrap();
         let (replicas, status) = (set.spec.unwrap().replicas, set.status.unwrap_or_default());
@@ -245,9 +245,9 @@ pub async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back
     cluster.settled().await;
     assert_eq!(cluster.stateful_sets().get("db").await.unwrap().metadata.resource_version, version, "it rests");
     let events = cluster.events_about("StatefulSet", "db").await;
-    let said = |reason: &str, message: &str| events.iter().any(|(r, m)| r == reason && m.contains(message));
-    assert!(said("SuccessfulCreate", "create Pod db-0 in StatefulSet db successful"), "{events:?}");
-    assert!(said("SuccessfulCreate", "create Claim data-db-0 Pod db-0 in StatefulSet db success"), "{events:?}");
+    let output = |reason: &str, message: &str| events.iter().any(|(r, m)| r == reason && m.contains(message));
+    assert!(output("SuccessfulCreate", "create Pod db-0 in StatefulSet db successful"), "{events:?}");
+    assert!(output("SuccessfulCreate", "create Claim data-db-0 Pod db-0 in StatefulSet db success"), "{events:?}");
     drop(work);
     cluster.stop().await;
 }
@@ -337,20 +337,20 @@ pub async fn a_daemon_set_follows_its_machines_and_rolls_back() {
 
     cluster.change_daemon("log", of_image("b")).await;
     until("both changed", async || served().await == pairs(&[("m2", "b"), ("m3", "b")])).await;
-    let told = async || {
+    let reported = async || {
         let set = cluster.daemon_sets().get("log").await.unwrap();
         let status = set.status.unwrap();
         status.observed_generation == set.metadata.generation
             && (status.desired_number_scheduled, status.number_ready, status.current_number_scheduled) == (2, 2, 2)
             && (status.updated_number_scheduled, status.number_available) == (Some(2), Some(2))
     };
-    until("it is told", told).await;
+    until("it is told", reported).await;
     let mut revisions = cluster.revisions().list(&ListParams::default().labels("app=log")).await.unwrap().items;
     revisions.sort_by_key(|revision| revision.revision);
     let back = Patch::Strategic(revisions[0].data.clone().unwrap().0);
     cluster.daemon_sets().patch("log", &PatchParams::default(), &back).await.expect("roll back");
     until("it is as it was first", async || served().await == pairs(&[("m2", "a"), ("m3", "a")])).await;
-    until("it is told", told).await;
+    until("it is told", reported).await;
     let version = cluster.daemon_sets().get("log").await.unwrap().metadata.resource_version;
     cluster.settled().await;
     assert_eq!(cluster.daemon_sets().get("log").await.unwrap().metadata.resource_version, version, "it rests");

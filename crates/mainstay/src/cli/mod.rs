@@ -79,6 +79,12 @@ fn duration(text: &str) -> Result<std::time::Duration, String> {
     mainstay_api::duration::parse_duration(text).ok_or_else(|| format!("{text:?} {}", mainstay_api::duration::EXPECTED))
 }
 
+/// A duration that the API can express in seconds.
+fn whole_seconds(text: &str) -> Result<std::time::Duration, String> {
+    let time = duration(text)?;
+    if time.subsec_nanos() == 0 { Ok(time) } else { Err("must be whole seconds, such as 30s or 2m".to_owned()) }
+}
+
 /// Offers say in whole seconds how long they are good for.
 fn offer_ttl(text: &str) -> Result<std::time::Duration, String> {
     let bare = text.parse().ok().map(std::time::Duration::from_secs);

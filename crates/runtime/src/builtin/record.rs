@@ -54,7 +54,7 @@ impl SandboxRecord {
     }
 }
 
-/// A process, told from a later one of the same number by when it began.
+/// A process, distinguished from a later one with the same pid by its start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     pub pid: i32,

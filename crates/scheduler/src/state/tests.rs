@@ -32,7 +32,7 @@ impl TestScheduler {
         scheduler
     }
 
-    /// With nodes that offer this many cpus each, past the time in which nothing is said.
+    /// With nodes that offer this many cpus each, past the time before the first status is written.
     fn with_nodes(nodes: &[(&str, &str)]) -> Self {
         let mut scheduler = Self::new();
         for (name, cpu) in nodes {
@@ -83,15 +83,15 @@ impl TestScheduler {
     }
 
     fn offer(&mut self, name: &str, cpu: &str) {
-        let seen = self.version;
-        self.offer_of(name, json!({ "cpu": cpu, "memory": "8Gi", "pods": "110" }), seen);
+        let observed = self.version;
+        self.offer_of(name, json!({ "cpu": cpu, "memory": "8Gi", "pods": "110" }), observed);
     }
 
-    fn offer_of(&mut self, name: &str, free: Value, seen: u64) {
+    fn offer_of(&mut self, name: &str, free: Value, observed: u64) {
         let version = self.next();
         let offer = json!({
             "metadata": { "name": name, "resourceVersion": version.to_string() },
-            "spec": { "free": free, "automaticPorts": ["31000-32000"], "explicitPorts": ["1-65535"], "ttlSeconds": 5, "seen": seen.to_string() },
+            "spec": { "free": free, "automaticPorts": ["31000-32000"], "explicitPorts": ["1-65535"], "ttlSeconds": 5, "seen": observed.to_string() },
         });
         self.apply(SchedulerEvent::Offers(Delta::Updated(item(&offer))));
     }
@@ -255,8 +255,8 @@ fn the_watch_event_of_a_binding_does_not_count_twice() {
     scheduler.pod("r", json!({}));
     assert_eq!(scheduler.bind(), pairs(&[("q", "a")]));
     // The node has seen all of it and says what is left: nothing.
-    let seen = scheduler.version;
-    scheduler.offer_of("a", json!({ "cpu": "0", "memory": "8Gi", "pods": "108" }), seen);
+    let observed = scheduler.version;
+    scheduler.offer_of("a", json!({ "cpu": "0", "memory": "8Gi", "pods": "108" }), observed);
     assert_eq!(scheduler.placed(), []);
     assert_eq!(scheduler.state.cluster.free_resources("a")["cpu"], 0);
 }

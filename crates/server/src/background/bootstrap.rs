@@ -13,6 +13,7 @@ use std::{
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
+use mainstay_api::wellknown::{API_SERVICE, kubernetes, mainstay, namespace};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +27,7 @@ use crate::{
 };
 
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+const NAMESPACES: [&str; 4] = [namespace::DEFAULT, namespace::SYSTEM, namespace::PUBLIC, namespace::NODE_LEASES];
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up {what}: {why}")]
@@ -69,19 +70,23 @@ async fn create_missing(handler: &Arc<Handler>, advertise: SocketAddr) -> Result
     let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
     let service = json!({
         "kind": "Service", "apiVersion": "v1",
-        "metadata": { "name": "kubernetes", "namespace": "default", "labels": labels },
+        "metadata": { "name": API_SERVICE, "namespace": namespace::DEFAULT, "labels": labels },
         "spec": {
             "type": "ClusterIP", "clusterIP": address.to_string(), "clusterIPs": [address.to_string()],
             "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": advertise.port() }],
         },
     });
-    own.ensure("/api/v1/namespaces/default/services", "kubernetes", &service).await?;
+    own.ensure(&services(namespace::DEFAULT), API_SERVICE, &service).await?;
     own.ensure_service_cidr(handler.api.settings.service_range).await?;
     // Somebody may hold its address since before there was one.
-    if let Err(error) = own.ensure("/api/v1/namespaces/kube-system/services", "kube-dns", &dns(range)).await {
+    if let Err(error) = own.ensure(&services(namespace::SYSTEM), "kube-dns", &dns(range)).await {
         tracing::warn!(%error, "names of Services do not resolve");
     }
     Ok(())
+}
+
+fn services(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/services")
 }
 
 /// Every machine answers there by itself: it selects nobody.
@@ -92,7 +97,7 @@ fn dns(range: Ipv4Addr) -> Value {
     });
     json!({
         "kind": "Service", "apiVersion": "v1",
-        "metadata": { "name": "kube-dns", "namespace": "kube-system", "labels": labels },
+        "metadata": { "name": "kube-dns", "namespace": namespace::SYSTEM, "labels": labels },
         "spec": {
             "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
             "ports": [
@@ -108,9 +113,9 @@ fn local_path() -> Value {
     json!({
         "kind": "StorageClass", "apiVersion": "storage.k8s.io/v1",
         "metadata": {
-            "name": "local-path", "annotations": { (mainstay_api::wellknown::kubernetes::DEFAULT_STORAGE_CLASS): "true" },
+            "name": "local-path", "annotations": { (kubernetes::DEFAULT_STORAGE_CLASS): "true" },
         },
-        "provisioner": mainstay_api::wellknown::mainstay::LOCAL_PATH,
+        "provisioner": mainstay::LOCAL_PATH,
         "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer",
     })
 }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Fleet, FleetActivity, FleetNode,
-    register::{LEASES, NODES, micro_time},
+    register::{NODES, leases_path, micro_time},
 };
 use crate::requests::{self, CallError, JSON, MERGE};
 
@@ -138,7 +138,7 @@ async fn write_offer(node: &FleetNode) -> Result<(), CallError> {
 
 async fn write_heartbeat(node: &FleetNode) -> Result<(), CallError> {
     let body = json!({ "spec": { "renewTime": micro_time(Timestamp::now()) } });
-    let path = format!("{LEASES}/{}", node.name);
+    let path = format!("{}/{}", leases_path(), node.name);
     requests::call(&node.client, Method::PATCH, &path, MERGE, body.to_string().into()).await.map(drop)
 }
 

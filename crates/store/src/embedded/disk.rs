@@ -211,7 +211,7 @@ pub(super) struct Disk {
     marker: Marker,
     files: Arc<OpenFiles>,
     reserve: Reserve,
-    /// Pages in the write-ahead log, as SQLite told after the last commit.
+    /// Pages in the write-ahead log, as SQLite reported after the last commit.
     wal_pages: Arc<AtomicU64>,
     /// A commit failed: its frames must be cleared from the log before the next one is written.
     dirty_log: bool,
@@ -297,9 +297,9 @@ impl Disk {
         Meta::read(&db)?;
         // Leftovers of the last run count as a full log, so that they are checkpointed soon.
         let wal_pages = Arc::new(AtomicU64::new(1));
-        let seen = wal_pages.clone();
+        let observed = wal_pages.clone();
         db.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages: std::ffi::c_int| {
-            seen.store(pages.max(0) as u64, Ordering::Relaxed);
+            observed.store(pages.max(0) as u64, Ordering::Relaxed);
             Ok(())
         }))?;
         let files = Arc::new(OpenFiles::open(dir)?);

@@ -61,11 +61,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok((listener, spec, reaper)) => {
             // An agent that is gone will never know of us: then there must be nothing to know.
             let pid = reaper.as_ref().map(|reaper| reaper.pid);
-            let said = report_startup(&StartupReport::Ready {
+            let output = report_startup(&StartupReport::Ready {
                 reaper: pid.filter(|_| spec.pid == PidMode::Pod),
                 users: pid.filter(|_| spec.users.is_some()),
             });
-            if said.and_then(|()| detach_stdio()).is_err() {
+            if output.and_then(|()| detach_stdio()).is_err() {
                 let _ = std::fs::remove_file(&socket);
                 return ExitCode::FAILURE;
             }

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use mainstay_api::{
-    offer::{OfferSpec, PortRanges},
-    resources,
-};
+use mainstay_api::{offer::OfferSpec, ports::PortRanges, resources};
 use serde::Deserialize;
 
 use crate::core::view::OfferView;
