@@ -108,13 +108,7 @@ fn the_debug_log_has_a_line_per_request_and_the_usual_log_none() {
         };
         log.lines().find(is_ours).map(str::to_owned)
     });
-    for part in [
-        "verb=LIST",
-        "resource=\"configmaps\"",
-        "namespace=\"default\"",
-        "code=200",
-        "duration=",
-    ] {
+    for part in ["verb=LIST", "resource=\"configmaps\"", "namespace=\"default\"", "code=200", "duration="] {
         assert!(line.contains(part), "no {part} in {line}");
     }
     let quiet = Server::start();
