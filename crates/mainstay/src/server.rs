@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr, UdpSocket},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -23,6 +23,10 @@ use mainstay_server::{
     },
     serve::{self, Audience, BindError, Listener},
     settings::Settings,
+    storage::{
+        Writers,
+        encryption::{self, Encryption},
+    },
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -54,6 +58,7 @@ pub struct Server {
     pub local_node: Option<NodeCertificates>,
     advertised: SocketAddr,
     opened: OpenStore,
+    encryption: Arc<Encryption>,
     handler: Arc<Handler>,
     controllers: mainstay_controllers::Settings,
     controller_metrics: ControllerMetrics,
@@ -75,6 +80,7 @@ impl Server {
         create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
+        let encryption = Arc::new(open_encryption(options, &data_dir, &opened).await?);
         let settings = settings(options);
         let scheduling = options.scheduler.settings(options.common.offer_ttl)?;
         let listen = options.listen.ok_or_else(|| anyhow!("--listen is missing"))?;
@@ -89,8 +95,8 @@ impl Server {
         names.push(format!("kubernetes.default.svc.{}", cluster.cluster_domain));
         names.extend(pods_at.map(|address| address.to_string()));
         let names = serve::names(listen, &names, service_address);
-        if let OpenStore::Etcd(store) = &opened {
-            pki::share(&**store, &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
+        if let OpenStore::Etcd(_) = &opened {
+            pki::share(&*encryption.store(), &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
         }
         let pki = Arc::new(Pki::open(&data_dir.join("pki"), &names).map_err(|e| Exit::Refused(anyhow!(e)))?);
         let listener = Listener::bind(listen, &pki)
@@ -122,9 +128,10 @@ impl Server {
         }
 
         let stop_serving = CancellationToken::new();
-        let api = Api::new(Registry::builtin(), opened.store(), settings);
+        let api = Api::new(Registry::builtin(), encryption.store(), settings);
         let agents = AgentTls::new(&pki).map_err(|e| Exit::Failed(anyhow!(e).context("prepare to reach machines")))?;
         let handler = Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca);
+        let handler = handler.with_encryption(encryption.clone());
         let (scheduler, mut registry) = Scheduler::new(scheduling);
         let controller_metrics = ControllerMetrics::register(&mut registry);
         let handler = handler.with_agents(agents).with_metrics(registry).with_debug(scheduler.debug());
@@ -153,6 +160,7 @@ impl Server {
             local_node: None,
             advertised,
             opened,
+            encryption,
             handler,
             controllers,
             controller_metrics,
@@ -198,6 +206,7 @@ impl Server {
         let work = TaskTracker::new();
         let (opened, ended) = (self.opened.clone(), self.stop_working.clone());
         work.spawn(async move { opened.upkeep(ended).await });
+        work.spawn(self.encryption.run(self.stop_working.clone()));
         work.spawn(bootstrap::keep(self.handler.clone(), self.advertised, self.stop_working.clone()));
         let renewer = CertificateRenewer::new(self.pki.clone(), self.kubeconfig, self.url, self.local_node);
         work.spawn(renewer.run(self.stop_working.clone()));
@@ -234,6 +243,16 @@ impl Server {
         }
         self.opened.close().await
     }
+}
+
+async fn open_encryption(options: &ServerOptions, data_dir: &Path, opened: &OpenStore) -> Result<Encryption, Exit> {
+    let file = options.encryption_provider_config.clone().unwrap_or_else(|| data_dir.join(encryption::FILE));
+    let writers = match opened {
+        OpenStore::Embedded(_) => Writers::Ourselves,
+        OpenStore::Etcd(_) => Writers::AnyServer,
+    };
+    let encryption = Encryption::open(opened.store(), file, Registry::builtin(), writers).await;
+    encryption.map_err(|error| Exit::Refused(anyhow!(error).context("encryption of Secrets at rest")))
 }
 
 fn settings(options: &ServerOptions) -> Settings {

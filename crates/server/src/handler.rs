@@ -23,7 +23,7 @@ use crate::{
         metrics::{Metrics, Verb},
         nonresource,
         openapi::OpenApi,
-        reviews,
+        reviews, rotate_key,
     },
     http::{
         fairness::Flow,
@@ -42,6 +42,7 @@ use crate::{
     },
     objects::{guaranteed_update::Part, keys, large_work},
     relay::{self, Agents},
+    storage::encryption::Encryption,
     verbs::{self, Call},
 };
 
@@ -55,6 +56,8 @@ pub struct Handler {
     pub(crate) stop: CancellationToken,
     /// Writes a copy of the store to a file, where the store can.
     pub(crate) backup: Option<Backup>,
+    /// Encrypts the store, where it is encrypted.
+    pub(crate) encryption: Option<Arc<Encryption>>,
     /// The certificate by which clients recognise the server, as PEM.
     pub(crate) ca: Option<Arc<str>>,
     /// The agents of nodes, where there are any to pass requests on to.
@@ -98,6 +101,7 @@ impl Handler {
             limits: RequestLimits::new(&api.settings),
             stop,
             backup: None,
+            encryption: None,
             ca: None,
             agents: None,
             debug: None,
@@ -110,6 +114,10 @@ impl Handler {
 
     pub fn with_backup(self, backup: Option<Backup>) -> Self {
         Self { backup, ..self }
+    }
+
+    pub fn with_encryption(self, encryption: Arc<Encryption>) -> Self {
+        Self { encryption: Some(encryption), ..self }
     }
 
     pub fn with_ca(self, ca: &str) -> Self {
@@ -317,6 +325,7 @@ impl Handler {
             }
             Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch, seat).await,
             Route::Other if debug::serves(parts.uri.path()) => debug::respond(self, parts).await,
+            Route::Other if rotate_key::serves(parts.uri.path()) => rotate_key::respond(self, parts).await,
             Route::Other => nonresource::respond(self, parts).await,
             discovery => {
                 if parts.method != Method::GET {

@@ -44,6 +44,11 @@ pub struct ServerOptions {
     #[command(flatten)]
     pub etcd: EtcdOptions,
 
+    /// Upstream's EncryptionConfiguration with the keys that encrypt Secrets in the store, made at the first start; servers
+    /// on one etcd need the same [default: `encryption-config.yaml` in the data directory]
+    #[arg(long, env = "MAINSTAY_ENCRYPTION_PROVIDER_CONFIG", value_name = "FILE")]
+    pub encryption_provider_config: Option<PathBuf>,
+
     #[command(flatten)]
     pub scheduler: SchedulerOptions,
 
