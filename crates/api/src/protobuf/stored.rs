@@ -56,13 +56,18 @@ pub fn beta_backend(bytes: &[u8]) -> Read<Option<Value>> {
     Ok(name.map(|name| json!({ "name": name, "port": port })))
 }
 
-/// What the newer version says elsewhere, said there.
+/// What the newer version says elsewhere, said there; and what upstream adds to whatever it reads.
 pub fn complete(version: &str, kind: &str, object: &mut Value) {
-    if (version, kind) != ("discovery.k8s.io/v1beta1", "EndpointSlice") {
-        return;
-    }
-    for endpoint in object["endpoints"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
-        move_topology(endpoint);
+    match (version, kind) {
+        ("discovery.k8s.io/v1beta1", "EndpointSlice") => {
+            let endpoints = object["endpoints"].as_array_mut().into_iter().flatten();
+            endpoints.filter_map(Value::as_object_mut).for_each(move_topology);
+        }
+        // Upstream leaves it out of a new one, and adds it whenever it reads one.
+        ("v1", "PersistentVolume" | "PersistentVolumeClaim") if object["status"].get("phase").is_none() => {
+            object["status"]["phase"] = json!("Pending");
+        }
+        _ => {}
     }
 }
 
