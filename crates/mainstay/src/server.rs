@@ -15,6 +15,7 @@ use mainstay_files::create_private_dir;
 use mainstay_server::{
     agent_tls::AgentTls,
     api::Api,
+    audit::{Audit, Policy, Rotation},
     bootstrap, client,
     handler::Handler,
     pki::{
@@ -31,7 +32,7 @@ use mainstay_server::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    cli::ServerOptions,
+    cli::{AuditOptions, ServerOptions},
     cluster_settings::ClusterSettings,
     controller_ports::{ServerAuthority, StoreSweeper},
     exit::Exit,
@@ -59,6 +60,7 @@ pub struct Server {
     advertised: SocketAddr,
     opened: OpenStore,
     encryption: Arc<Encryption>,
+    audit: Option<Arc<Audit>>,
     handler: Arc<Handler>,
     controllers: mainstay_controllers::Settings,
     controller_metrics: ControllerMetrics,
@@ -133,8 +135,10 @@ impl Server {
         let handler = Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca);
         let handler = handler.with_encryption(encryption.clone());
         let (scheduler, mut registry) = Scheduler::new(scheduling);
+        let audit = open_audit(&options.audit, &data_dir)?;
         let controller_metrics = ControllerMetrics::register(&mut registry);
         let handler = handler.with_agents(agents).with_metrics(registry).with_debug(scheduler.debug());
+        let handler = handler.with_audit(audit.clone());
         let handler = Arc::new(handler);
         let advertised = match &pod_listener {
             Some(listener) => listener.address().context("ask for the address listened on")?,
@@ -161,6 +165,7 @@ impl Server {
             advertised,
             opened,
             encryption,
+            audit,
             handler,
             controllers,
             controller_metrics,
@@ -241,7 +246,36 @@ impl Server {
         if tokio::time::timeout(DRAIN, work.wait()).await.is_err() {
             tracing::warn!("background work did not end in time");
         }
+        if let Some(audit) = self.audit {
+            // A disk that hangs must not keep the store from being closed.
+            let closed = tokio::time::timeout(DRAIN, tokio::task::spawn_blocking(move || audit.close())).await;
+            if closed.is_err() {
+                tracing::warn!("the audit log could not be written to its end");
+            }
+        }
         self.opened.close().await
+    }
+}
+
+fn open_audit(options: &AuditOptions, data_dir: &Path) -> Result<Option<Arc<Audit>>, Exit> {
+    if options.no_audit {
+        return Ok(None);
+    }
+    let policy = options.audit_policy_file.as_deref().map_or_else(|| Ok(Policy::built_in()), Policy::load);
+    let policy = policy.map_err(|error| Exit::Refused(anyhow!(error).context("--audit-policy-file")))?;
+    let file = options.audit_log_path.clone().unwrap_or_else(|| data_dir.join("audit/audit.log"));
+    let rotation = Rotation {
+        max_bytes: options.audit_log_maxsize << 20,
+        max_backups: options.audit_log_maxbackup,
+        max_age_days: options.audit_log_maxage,
+    };
+    match Audit::open(policy, file.clone(), rotation) {
+        // There are pods to delete.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            tracing::warn!(file = %file.display(), "the disk is full: requests are not logged until the next start");
+            Ok(None)
+        }
+        opened => Ok(Some(opened.with_context(|| format!("open the audit log {}", file.display()))?)),
     }
 }
 

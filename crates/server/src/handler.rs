@@ -14,6 +14,7 @@ use tracing::Instrument;
 
 use crate::{
     api::{Api, Target},
+    audit::{Audit, AuditContext},
     auth::{User, bearer, impersonate},
     authorize::{self, Attributes, RequestTarget},
     documents::{
@@ -58,6 +59,8 @@ pub struct Handler {
     pub(crate) backup: Option<Backup>,
     /// Encrypts the store, where it is encrypted.
     pub(crate) encryption: Option<Arc<Encryption>>,
+    /// Where requests are logged, if they are.
+    pub(crate) audit: Option<Arc<Audit>>,
     /// The certificate by which clients recognise the server, as PEM.
     pub(crate) ca: Option<Arc<str>>,
     /// The agents of nodes, where there are any to pass requests on to.
@@ -102,6 +105,7 @@ impl Handler {
             stop,
             backup: None,
             encryption: None,
+            audit: None,
             ca: None,
             agents: None,
             debug: None,
@@ -118,6 +122,13 @@ impl Handler {
 
     pub fn with_encryption(self, encryption: Arc<Encryption>) -> Self {
         Self { encryption: Some(encryption), ..self }
+    }
+
+    pub fn with_audit(mut self, audit: Option<Arc<Audit>>) -> Self {
+        if let Some(audit) = &audit {
+            self.metrics.also(audit.metrics());
+        }
+        Self { audit, ..self }
     }
 
     pub fn with_ca(self, ca: &str) -> Self {
@@ -147,13 +158,18 @@ impl Handler {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let audit = self.audit.clone().map(|audit| Arc::new(AuditContext::new(audit, &parts)));
+        if let Some(audit) = &audit {
+            parts.extensions.insert(audit.clone());
+        }
         let mut body = RequestBody::new(&parts.headers, body.map_err(std::io::Error::other).boxed_unsync());
         let span = request_log::span(&parts);
         async move {
             let started = Instant::now();
             let mut info = RequestInfo::new(Verb::from_request(&parts.method, true, false));
             let answer = AssertUnwindSafe(self.respond(&parts, &mut body, &caller, &mut info)).catch_unwind().await;
+            let panicked = answer.is_err();
             // A fault in our own code ends the request that met it and nothing else; the panic is in the log.
             let answer = answer.unwrap_or_else(|_| Err(ApiError::internal("the server met a fault of its own")));
             self.observe_store(&info, &answer, started);
@@ -162,6 +178,9 @@ impl Handler {
                 let mut warnings = Warnings::default();
                 warnings.add(text.to_owned());
                 warnings.write(response.headers_mut());
+            }
+            if let Some(audit) = &audit {
+                response = audit.finish(&parts, &caller, response, panicked);
             }
             let duration = started.elapsed();
             self.metrics.record_request(&info, response.status(), duration.as_secs_f64());
@@ -208,6 +227,10 @@ impl Handler {
                 info.deprecation = warnings::deprecation(&r.group, &r.version, &r.plural);
             }
             info.resource = self.api.registry.find(&r.group, &r.version, &r.plural).cloned();
+        }
+        if let Some(audit) = AuditContext::of(parts) {
+            let asked = Attributes::from_request(&parts.method, path, &route, &query);
+            audit.describe(parts, caller, Some(&user), asked.verb, &route);
         }
         let kind = match parts.method {
             _ if watch || relayed => RequestKind::LongRunning,
@@ -300,7 +323,14 @@ impl Handler {
             None => Cow::Borrowed(user),
         };
         let asked = Attributes::from_request(&parts.method, parts.uri.path(), &route, &query);
-        if let Err(why) = authorize::decide(&self.api, &user, &asked).await? {
+        let verdict = authorize::decide(&self.api, &user, &asked).await?;
+        if let Some(audit) = AuditContext::of(parts) {
+            if let Cow::Owned(impersonated) = &user {
+                audit.set_impersonated(impersonated);
+            }
+            audit.set_authorization(&verdict);
+        }
+        if let Err(why) = verdict {
             return Err(self.refusal(&user, &asked, &route, &why));
         }
         match route {
@@ -353,6 +383,9 @@ impl Handler {
         let row = RowObject::parse(query.include_object.as_deref())?;
         let received = self.receive(body, seat).await?;
         let body = received.bytes.clone();
+        if let Some(audit) = AuditContext::of(parts) {
+            audit.set_body(&parts.method, &body);
+        }
         let call = Call { api: &self.api, user, target, accepted, row, query, headers: &parts.headers, body };
         let is_large = !seat.is_internal() && large_work::is_large(&call.body);
         let work = self.verb(parts, &call, &route, watch, seat);

@@ -10,12 +10,13 @@
 //! 7. [`storage`]: stored bytes, encrypted or written by upstream, to and from what the API writes
 //! 8. back in [`http`](mod@http): the reply, or a `Status` for every refusal
 //!
-//! Beside the resources: [`documents`] (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
+//! What everybody did is in the log of [`audit`]. Beside the resources: [`documents`] (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
 //! [`placement`] (pods onto nodes), [`background`] (bootstrap objects, expiry), [`pki`]
 //! (certificate authorities) and [`client`] (a `kube::Client` within the process).
 
 mod admission;
 pub mod api;
+pub mod audit;
 pub mod auth;
 mod authorize;
 mod background;

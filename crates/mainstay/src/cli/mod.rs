@@ -12,7 +12,7 @@ use mainstay_agent::leftovers::Instance;
 
 pub use self::{
     machine::{MachineOptions, NetworkChoice, RuntimeChoice},
-    server::ServerOptions,
+    server::{AuditOptions, ServerOptions},
     sim::SimOptions,
 };
 use crate::{
