@@ -16,17 +16,13 @@ fn files_with_value(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn files_with(directory: &Path, texts: &[String]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).expect("list a directory") {
-        let path = entry.expect("list a directory").path();
-        if path.is_dir() {
-            found.extend(files_with(&path, texts));
-        } else if let Ok(content) = fs::read(&path) {
-            let holds = |text: &String| content.windows(text.len()).any(|window| window == text.as_bytes());
-            found.extend(texts.iter().any(holds).then_some(path));
-        }
-    }
-    found
+    let mut grep = std::process::Command::new("grep");
+    grep.args(["--recursive", "--files-with-matches", "--text", "--fixed-strings"]);
+    texts.iter().for_each(|text| {
+        grep.args(["-e", text]);
+    });
+    let output = grep.arg(directory).output().expect("run grep");
+    String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect()
 }
 
 fn value_of(kubectl: &Kubectl, name: &str) -> String {

@@ -31,14 +31,14 @@ pub struct AuditContext {
     audit: Arc<Audit>,
     id: Arc<str>,
     received: Timestamp,
-    /// `None` until it is known what the request is about, and for one that is not logged.
     record: Mutex<Described>,
 }
 
+/// Whether it is known what a request is about, and whether that is logged.
 enum Described {
     NotYet,
     NotLogged,
-    Logged { request: Box<RequestRecord>, omit_stages: Vec<Stage> },
+    Logged { request: Arc<RequestRecord>, omit_stages: Vec<Stage> },
 }
 
 impl AuditContext {
@@ -82,7 +82,7 @@ impl AuditContext {
             received: self.received,
             authorization: None,
         };
-        let described = Described::Logged { request: Box::new(request), omit_stages: verdict.omit_stages };
+        let described = Described::Logged { request: Arc::new(request), omit_stages: verdict.omit_stages };
         *self.record.lock() = described;
         self.emit(Stage::RequestReceived, None, None);
     }
@@ -112,7 +112,7 @@ impl AuditContext {
 
     fn change(&self, change: impl FnOnce(&mut RequestRecord)) {
         if let Described::Logged { request, .. } = &mut *self.record.lock() {
-            change(request);
+            change(Arc::make_mut(request));
         }
     }
 
@@ -185,7 +185,7 @@ impl AuditContext {
             Described::Logged { .. } | Described::NotYet | Described::NotLogged => return,
         };
         let code = code.map(|code| code.as_u16());
-        self.audit.record(Event { request: Arc::new(*request), stage, at: Timestamp::now(), code, response });
+        self.audit.record(Event { request, stage, at: Timestamp::now(), code, response });
     }
 }
 

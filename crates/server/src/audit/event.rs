@@ -1,11 +1,12 @@
 //! One audit event, and its JSON.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use mainstay_api::protobuf;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::policy::{Level, Stage};
 use crate::auth::User;
@@ -61,53 +62,36 @@ impl Event {
     /// As one line.
     pub fn to_line(&self) -> Vec<u8> {
         let request = &*self.request;
-        let mut event = Map::new();
-        let mut set = |name: &str, value: Value| {
-            event.insert(name.to_owned(), value);
+        let logs_request = request.level >= Level::Request;
+        let sent = request.body.as_deref().filter(|_| logs_request).and_then(object_in);
+        let named = request.body.as_deref().and_then(metadata_in).unwrap_or_default();
+        let answered = self.response.as_deref().and_then(object_in);
+        let event = WireEvent {
+            kind: "Event",
+            api_version: "audit.k8s.io/v1",
+            level: request.level.name(),
+            audit_id: &request.audit_id,
+            stage: self.stage.name(),
+            request_uri: &request.uri,
+            verb: &request.verb,
+            user: request.user.as_deref().map_or_else(WireUser::default, WireUser::new),
+            impersonated_user: request.impersonated.as_deref().map(WireUser::new),
+            source_ips: &request.sources,
+            user_agent: request.user_agent.as_deref(),
+            object_ref: request.object.as_ref().map(|object| WireReference::new(object, &named)),
+            response_status: self.code.map(|code| status(code, answered.as_ref())),
+            request_object: sent.map(|object| request.without_managed_fields(object)),
+            response_object: answered
+                .filter(|_| request.level >= Level::RequestResponse)
+                .map(|object| request.without_managed_fields(object)),
+            request_received_timestamp: micros(request.received),
+            stage_timestamp: micros(self.at),
+            annotations: request
+                .authorization
+                .as_ref()
+                .map(|(allowed, reason)| Annotations { decision: if *allowed { "allow" } else { "forbid" }, reason }),
         };
-        set("kind", json!("Event"));
-        set("apiVersion", json!("audit.k8s.io/v1"));
-        set("level", json!(request.level.name()));
-        set("auditID", json!(&*request.audit_id));
-        set("stage", json!(self.stage.name()));
-        set("requestURI", json!(request.uri));
-        set("verb", json!(request.verb));
-        set("user", request.user.as_deref().map_or_else(|| json!({}), user_json));
-        if let Some(user) = &request.impersonated {
-            set("impersonatedUser", user_json(user));
-        }
-        if !request.sources.is_empty() {
-            set("sourceIPs", json!(request.sources));
-        }
-        if let Some(agent) = &request.user_agent {
-            set("userAgent", json!(agent));
-        }
-        let sent = request.body.as_ref().and_then(|body| object_in(body));
-        if let Some(object) = &request.object {
-            set("objectRef", object.to_json(sent.as_ref()));
-        }
-        let answered = self.response.as_ref().and_then(|body| object_in(body));
-        if let Some(code) = self.code {
-            set("responseStatus", status_json(code, answered.as_ref()));
-        }
-        if request.level >= Level::Request
-            && let Some(sent) = sent
-        {
-            set("requestObject", request.without_managed_fields(sent));
-        }
-        if request.level >= Level::RequestResponse
-            && let Some(answered) = answered
-        {
-            set("responseObject", request.without_managed_fields(answered));
-        }
-        set("requestReceivedTimestamp", json!(micros(request.received)));
-        set("stageTimestamp", json!(micros(self.at)));
-        if let Some((allowed, reason)) = &request.authorization {
-            let decision = if *allowed { "allow" } else { "forbid" };
-            let annotations = json!({"authorization.k8s.io/decision": decision, "authorization.k8s.io/reason": reason});
-            set("annotations", annotations);
-        }
-        let mut line = Value::Object(event).to_string().into_bytes();
+        let mut line = serde_json::to_vec(&event).unwrap_or_default();
         line.push(b'\n');
         line
     }
@@ -128,40 +112,104 @@ impl RequestRecord {
     }
 }
 
-impl ObjectReference {
-    /// What the path leaves open, the object says.
-    fn to_json(&self, sent: Option<&Value>) -> Value {
-        let in_object = |field: &str| sent.and_then(|o| o["metadata"][field].as_str()).unwrap_or_default().to_owned();
-        let own = |text: &String, field: &str| if text.is_empty() { in_object(field) } else { text.clone() };
-        let fields = [
-            ("resource", self.resource.clone()),
-            ("namespace", own(&self.namespace, "namespace")),
-            ("name", own(&self.name, "name")),
-            ("uid", in_object("uid")),
-            ("apiGroup", self.group.clone()),
-            ("apiVersion", self.version.clone()),
-            ("resourceVersion", in_object("resourceVersion")),
-            ("subresource", self.subresource.clone()),
-        ];
-        let fields = fields.into_iter().filter(|(_, text)| !text.is_empty());
-        fields.map(|(name, text)| (name.to_owned(), Value::String(text))).collect::<Map<_, _>>().into()
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WireEvent<'a> {
+    kind: &'a str,
+    api_version: &'a str,
+    level: &'a str,
+    #[serde(rename = "auditID")]
+    audit_id: &'a str,
+    stage: &'a str,
+    #[serde(rename = "requestURI")]
+    request_uri: &'a str,
+    verb: &'a str,
+    user: WireUser<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    impersonated_user: Option<WireUser<'a>>,
+    #[serde(rename = "sourceIPs", skip_serializing_if = "<[_]>::is_empty")]
+    source_ips: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_agent: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object_ref: Option<WireReference<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_status: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_object: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_object: Option<Value>,
+    request_received_timestamp: String,
+    stage_timestamp: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<Annotations<'a>>,
+}
+
+#[derive(Serialize)]
+struct Annotations<'a> {
+    #[serde(rename = "authorization.k8s.io/decision")]
+    decision: &'a str,
+    #[serde(rename = "authorization.k8s.io/reason")]
+    reason: &'a str,
+}
+
+/// Without fields for those who have not logged in.
+#[derive(Default, Serialize)]
+struct WireUser<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    username: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    uid: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    groups: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra: Option<&'a BTreeMap<String, Vec<String>>>,
+}
+
+impl<'a> WireUser<'a> {
+    fn new(user: &'a User) -> Self {
+        let extra = Some(&user.extra).filter(|extra| !extra.is_empty());
+        Self { username: &user.name, uid: &user.uid, groups: &user.groups, extra }
     }
 }
 
-fn user_json(user: &User) -> Value {
-    let mut fields = Map::new();
-    fields.insert("username".to_owned(), json!(user.name));
-    if !user.uid.is_empty() {
-        fields.insert("uid".to_owned(), json!(user.uid));
-    }
-    fields.insert("groups".to_owned(), json!(user.groups));
-    if !user.extra.is_empty() {
-        fields.insert("extra".to_owned(), json!(user.extra));
-    }
-    Value::Object(fields)
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WireReference<'a> {
+    resource: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    uid: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    api_group: &'a str,
+    api_version: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    resource_version: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    subresource: &'a str,
 }
 
-fn status_json(code: u16, answered: Option<&Value>) -> Value {
+impl<'a> WireReference<'a> {
+    /// What the path leaves open, the object says that was sent.
+    fn new(object: &'a ObjectReference, sent: &'a NamedMetadata) -> Self {
+        let or = |own: &'a str, sent: &'a str| if own.is_empty() { sent } else { own };
+        Self {
+            resource: &object.resource,
+            namespace: or(&object.namespace, &sent.namespace),
+            name: or(&object.name, &sent.name),
+            uid: &sent.uid,
+            api_group: &object.group,
+            api_version: &object.version,
+            resource_version: &sent.resource_version,
+            subresource: &object.subresource,
+        }
+    }
+}
+
+fn status(code: u16, answered: Option<&Value>) -> Value {
     let mut status = json!({ "metadata": {}, "code": code });
     if let Some(refusal) = answered.filter(|body| code >= 400 && body["kind"] == "Status") {
         for field in ["status", "message", "reason", "details"] {
@@ -173,8 +221,32 @@ fn status_json(code: u16, answered: Option<&Value>) -> Value {
     status
 }
 
+/// What a new object is called.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct NamedMetadata {
+    name: String,
+    namespace: String,
+    uid: String,
+    resource_version: String,
+}
+
+#[derive(Deserialize)]
+struct NamedObject {
+    metadata: NamedMetadata,
+}
+
+fn metadata_in(body: &[u8]) -> Option<NamedMetadata> {
+    let named = if body.starts_with(protobuf::MAGIC) {
+        NamedObject::deserialize(protobuf::decode(body).ok()?).ok()
+    } else {
+        serde_json::from_slice::<NamedObject>(body).ok()
+    };
+    named.map(|named| named.metadata)
+}
+
 /// The object that a body holds, if it can be told.
-fn object_in(body: &Bytes) -> Option<Value> {
+fn object_in(body: &[u8]) -> Option<Value> {
     if body.starts_with(protobuf::MAGIC) { protobuf::decode(body).ok() } else { serde_json::from_slice(body).ok() }
 }
 
