@@ -145,7 +145,8 @@ impl Policy {
             return Err(format!("must be of kind Policy and apiVersion {API_VERSION}"));
         }
         for (index, rule) in policy.rules.iter().enumerate() {
-            if !rule.non_resource_urls.is_empty() && !(rule.resources.is_empty() && rule.namespaces.is_empty()) {
+            let for_resources = !rule.resources.is_empty() || !rule.namespaces.is_empty();
+            if for_resources && !rule.non_resource_urls.is_empty() {
                 return Err(format!(
                     "rules[{index}].nonResourceURLs: rules cannot apply to both regular resources and non-resource URLs"
                 ));
