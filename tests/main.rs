@@ -10,6 +10,7 @@ mod autoscaling;
 mod cluster_settings;
 mod columns;
 mod containerd_lifecycle;
+mod encryption;
 mod examples;
 mod faults;
 mod full_disk;

@@ -11,7 +11,7 @@ use super::support::{
 use crate::harness::{Etcd, eventually, tool};
 
 fn server(etcd: &Etcd) -> Server {
-    Server::start_with(&["--store", &etcd.flag()])
+    Server::start_with(&["--store", &etcd.flag(), "--encryption-provider-config", &etcd.key_file()])
 }
 
 /// Makes a test per version of etcd.

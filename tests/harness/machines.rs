@@ -98,7 +98,8 @@ impl Machines {
     #[track_caller]
     pub fn start_etcd(&mut self) -> Etcd {
         let etcd = Etcd::start_within("bin/etcd-3.5", Some(self.namespace(SERVER)));
-        self.server_flags = vec!["--store".to_owned(), etcd.flag()];
+        let flags = ["--store".to_owned(), etcd.flag(), "--encryption-provider-config".to_owned(), etcd.key_file()];
+        self.server_flags = flags.into();
         etcd
     }
 

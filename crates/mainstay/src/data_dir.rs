@@ -11,10 +11,21 @@ use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 use mainstay_files::{RestrictedPath, create_private_dir, restrict_tree};
 
 /// What lies in a data directory. Whatever else somebody has put beside it is left alone.
-const OURS: [&str; 8] = ["mainstay.pid", "admin.kubeconfig", "pki", "store", "agent", "runtime", "logs", "volumes"];
+const OURS: [&str; 10] = [
+    "mainstay.pid",
+    "admin.kubeconfig",
+    "encryption-config.yaml",
+    "audit",
+    "pki",
+    "store",
+    "agent",
+    "runtime",
+    "logs",
+    "volumes",
+];
 
 /// Directories in it that we make and nobody else writes to.
-const OUR_DIRECTORIES: [&str; 4] = ["pki", "store", "agent", "runtime"];
+const OUR_DIRECTORIES: [&str; 5] = ["audit", "pki", "store", "agent", "runtime"];
 
 /// Makes the data directory, or closes it, before anything in it is opened. One that is another user's is left as it is.
 pub fn create(data_dir: &Path) -> io::Result<Vec<RestrictedPath>> {

@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr, UdpSocket},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -16,6 +16,7 @@ use mainstay_server::{
     CONTROLLERS_USER, SCHEDULER_USER,
     agent_tls::AgentTls,
     api::Api,
+    audit::{Audit, Policy, Rotation},
     bootstrap, client,
     handler::Handler,
     pki::{
@@ -24,12 +25,16 @@ use mainstay_server::{
     },
     serve::{self, Audience, BindError, Listener},
     settings::Settings,
+    storage::{
+        Writers,
+        encryption::{self, Encryption},
+    },
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     authentication,
-    cli::ServerOptions,
+    cli::{AuditOptions, ServerOptions},
     cluster_settings::ClusterSettings,
     controller_ports::{ServerAuthority, StoreSweeper},
     exit::Exit,
@@ -56,6 +61,8 @@ pub struct Server {
     pub local_node: Option<NodeCertificates>,
     advertised: SocketAddr,
     opened: OpenStore,
+    encryption: Arc<Encryption>,
+    audit: Option<Arc<Audit>>,
     handler: Arc<Handler>,
     controllers: mainstay_controllers::Settings,
     controller_metrics: ControllerMetrics,
@@ -77,6 +84,7 @@ impl Server {
         create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
+        let encryption = Arc::new(open_encryption(options, &data_dir, &opened).await?);
         let mut settings = settings(options);
         authentication::configure(&mut settings, options)?;
         let scheduling = options.scheduler.settings(options.common.offer_ttl)?;
@@ -92,8 +100,8 @@ impl Server {
         names.push(format!("kubernetes.default.svc.{}", cluster.cluster_domain));
         names.extend(pods_at.map(|address| address.to_string()));
         let names = serve::names(listen, &names, service_address);
-        if let OpenStore::Etcd(store) = &opened {
-            pki::share(&**store, &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
+        if let OpenStore::Etcd(_) = &opened {
+            pki::share(&*encryption.store(), &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
         }
         let pki = Arc::new(Pki::open(&data_dir.join("pki"), &names).map_err(|e| Exit::Refused(anyhow!(e)))?);
         let listener = Listener::bind(listen, &pki)
@@ -125,12 +133,15 @@ impl Server {
         }
 
         let stop_serving = CancellationToken::new();
-        let api = Api::new(Registry::builtin(), opened.store(), settings);
+        let api = Api::new(Registry::builtin(), encryption.store(), settings);
         let agents = AgentTls::new(&pki).map_err(|e| Exit::Failed(anyhow!(e).context("prepare to reach machines")))?;
         let handler = Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca);
+        let handler = handler.with_encryption(encryption.clone());
         let (scheduler, mut registry) = Scheduler::new(scheduling);
+        let audit = open_audit(&options.audit, &data_dir)?;
         let controller_metrics = ControllerMetrics::register(&mut registry);
         let handler = handler.with_agents(agents).with_metrics(registry).with_debug(scheduler.debug());
+        let handler = handler.with_audit(audit.clone());
         let handler = Arc::new(handler);
         let advertised = match &pod_listener {
             Some(listener) => listener.address().context("ask for the address listened on")?,
@@ -156,6 +167,8 @@ impl Server {
             local_node: None,
             advertised,
             opened,
+            encryption,
+            audit,
             handler,
             controllers,
             controller_metrics,
@@ -201,6 +214,7 @@ impl Server {
         let work = TaskTracker::new();
         let (opened, ended) = (self.opened.clone(), self.stop_working.clone());
         work.spawn(async move { opened.upkeep(ended).await });
+        work.spawn(self.encryption.run(self.stop_working.clone()));
         work.spawn(bootstrap::keep(self.handler.clone(), self.advertised, self.stop_working.clone()));
         let renewer = CertificateRenewer::new(self.pki.clone(), self.kubeconfig, self.url, self.local_node);
         work.spawn(renewer.run(self.stop_working.clone()));
@@ -237,8 +251,47 @@ impl Server {
         if tokio::time::timeout(DRAIN, work.wait()).await.is_err() {
             tracing::warn!("background work did not end in time");
         }
+        if let Some(audit) = self.audit {
+            // A disk that hangs must not keep the store from being closed.
+            let closed = tokio::time::timeout(DRAIN, tokio::task::spawn_blocking(move || audit.close())).await;
+            if closed.is_err() {
+                tracing::warn!("the audit log could not be written to its end");
+            }
+        }
         self.opened.close().await
     }
+}
+
+fn open_audit(options: &AuditOptions, data_dir: &Path) -> Result<Option<Arc<Audit>>, Exit> {
+    if options.no_audit {
+        return Ok(None);
+    }
+    let policy = options.audit_policy_file.as_deref().map_or_else(|| Ok(Policy::built_in()), Policy::load);
+    let policy = policy.map_err(|error| Exit::Refused(anyhow!(error).context("--audit-policy-file")))?;
+    let file = options.audit_log_path.clone().unwrap_or_else(|| data_dir.join("audit/audit.log"));
+    let rotation = Rotation {
+        max_bytes: options.audit_log_maxsize << 20,
+        max_backups: options.audit_log_maxbackup,
+        max_age_days: options.audit_log_maxage,
+    };
+    match Audit::open(policy, file.clone(), rotation) {
+        // There are pods to delete.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            tracing::warn!(file = %file.display(), "the disk is full: requests are not logged until the next start");
+            Ok(None)
+        }
+        opened => Ok(Some(opened.with_context(|| format!("open the audit log {}", file.display()))?)),
+    }
+}
+
+async fn open_encryption(options: &ServerOptions, data_dir: &Path, opened: &OpenStore) -> Result<Encryption, Exit> {
+    let file = options.encryption_provider_config.clone().unwrap_or_else(|| data_dir.join(encryption::FILE));
+    let writers = match opened {
+        OpenStore::Embedded(_) => Writers::Ourselves,
+        OpenStore::Etcd(_) => Writers::AnyServer,
+    };
+    let encryption = Encryption::open(opened.store(), file, Registry::builtin(), writers).await;
+    encryption.map_err(|error| Exit::Refused(anyhow!(error).context("encryption of Secrets at rest")))
 }
 
 fn settings(options: &ServerOptions) -> Settings {

@@ -7,14 +7,16 @@
 //! 4. [`verbs`]: one file per verb, for every kind
 //! 5. [`admission`]: one list of plugins that complete or refuse a write, and add to its transaction
 //! 6. [`objects`]: decoding, metadata, selectors, compare-and-set, stored bytes to wire bytes
-//! 7. back in [`http`](mod@http): the reply, or a `Status` for every refusal
+//! 7. [`storage`]: stored bytes, encrypted or written by upstream, to and from what the API writes
+//! 8. back in [`http`](mod@http): the reply, or a `Status` for every refusal
 //!
-//! Beside the resources: [`documents`] (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
+//! What everybody did is in the log of [`audit`]. Beside the resources: [`documents`] (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
 //! [`placement`] (pods onto nodes), [`background`] (bootstrap objects, expiry), [`pki`]
 //! (certificate authorities) and [`client`] (a `kube::Client` within the process).
 
 mod admission;
 pub mod api;
+pub mod audit;
 pub mod auth;
 mod authorize;
 mod background;
@@ -27,6 +29,7 @@ pub mod pki;
 mod placement;
 pub mod relay;
 pub mod settings;
+pub mod storage;
 mod verbs;
 
 pub use authorize::rbac::controller_policy::{CONTROLLERS_USER, SCHEDULER_USER};

@@ -12,11 +12,12 @@ use mainstay_agent::leftovers::Instance;
 
 pub use self::{
     machine::{MachineOptions, NetworkChoice, RuntimeChoice},
-    server::ServerOptions,
+    server::{AuditOptions, ServerOptions},
     sim::SimOptions,
 };
 use crate::{
-    config_file, demo::web::WebOptions, exit::Exit, image::ImageOptions, token::TokenOptions, why::WhyOptions,
+    config_file, demo::web::WebOptions, exit::Exit, image::ImageOptions, secrets::SecretsOptions, token::TokenOptions,
+    why::WhyOptions,
 };
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
@@ -45,6 +46,8 @@ pub enum Command {
     Restore(RestoreOptions),
     /// Pull, import, list, tag and remove images of this machine
     Image(ImageOptions),
+    /// Change the key that encrypts Secrets in the store
+    Secrets(SecretsOptions),
     /// Create, list and delete the tokens with which machines join
     Token(TokenOptions),
     /// Say why a pod, workload, Service, claim, node or namespace is not as it should be, and what to do next
@@ -268,6 +271,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         | Command::Backup(_)
         | Command::Restore(_)
         | Command::Image(_)
+        | Command::Secrets(_)
         | Command::Token(_)
         | Command::Why(_)
         | Command::Sim(_)

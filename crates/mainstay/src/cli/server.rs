@@ -44,8 +44,16 @@ pub struct ServerOptions {
     #[command(flatten)]
     pub etcd: EtcdOptions,
 
+    /// Upstream's EncryptionConfiguration with the keys that encrypt Secrets in the store, made at the first start; servers
+    /// on one etcd need the same [default: `encryption-config.yaml` in the data directory]
+    #[arg(long, env = "MAINSTAY_ENCRYPTION_PROVIDER_CONFIG", value_name = "FILE")]
+    pub encryption_provider_config: Option<PathBuf>,
+
     #[command(flatten)]
     pub scheduler: SchedulerOptions,
+
+    #[command(flatten)]
+    pub audit: AuditOptions,
 
     /// How long events are kept, in seconds
     #[arg(long, env = "MAINSTAY_EVENT_TTL", value_name = "SECONDS", default_value_t = 3600)]
@@ -96,6 +104,33 @@ impl ServerOptions {
     pub fn listen_by_default(&mut self, address: [u8; 4]) {
         self.listen = self.listen.or(Some((address, 6443).into()));
     }
+}
+
+#[derive(Debug, Args)]
+pub struct AuditOptions {
+    /// Log no requests
+    #[arg(long, env = "MAINSTAY_NO_AUDIT", conflicts_with_all = ["audit_policy_file", "audit_log_path"])]
+    pub no_audit: bool,
+
+    /// Upstream's audit policy, which says what of which requests is logged [default: metadata, without the cluster's own chatter]
+    #[arg(long, env = "MAINSTAY_AUDIT_POLICY_FILE", value_name = "FILE")]
+    pub audit_policy_file: Option<PathBuf>,
+
+    /// Where requests are logged [default: `audit/audit.log` in the data directory]
+    #[arg(long, env = "MAINSTAY_AUDIT_LOG_PATH", value_name = "FILE")]
+    pub audit_log_path: Option<PathBuf>,
+
+    /// Megabytes after which the audit log is set aside and a new one begun
+    #[arg(long, env = "MAINSTAY_AUDIT_LOG_MAXSIZE", value_name = "MB", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub audit_log_maxsize: u64,
+
+    /// Most older audit logs that are left; 0 for any number
+    #[arg(long, env = "MAINSTAY_AUDIT_LOG_MAXBACKUP", value_name = "N", default_value_t = 5)]
+    pub audit_log_maxbackup: usize,
+
+    /// Days after which older audit logs are removed; 0 for never
+    #[arg(long, env = "MAINSTAY_AUDIT_LOG_MAXAGE", value_name = "DAYS", default_value_t = 0)]
+    pub audit_log_maxage: u64,
 }
 
 #[derive(Debug, Args)]
