@@ -47,13 +47,18 @@ pub struct Settings {
     pub termination_grace: Duration,
     /// How long a container that failed waits for its restart.
     pub restart_backoff: RestartBackoff,
-    /// How often the node's Lease is renewed.
+    /// How often the node's Lease is renewed at least.
     pub heartbeat: Duration,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
 }
 
 impl Settings {
+    /// How often the node's Lease is renewed so that its offer, which that renews as well, does not expire.
+    pub fn heartbeat_period(&self) -> Duration {
+        self.heartbeat.min(Offering::renewal_period(self.offering.ttl))
+    }
+
     /// What does not outlive the machine's next start: sockets of shims, pods' shared memory, Secrets for a restart.
     pub fn run_directory(&self) -> PathBuf {
         Path::new("/run").join(&self.instance)
@@ -100,12 +105,19 @@ pub enum Network {
 /// How the machine offers what it has left.
 #[derive(Clone, Debug)]
 pub struct Offering {
-    /// How long an offer is good for.
+    /// How long an offer is good for after it was written or renewed.
     pub ttl: Duration,
     /// Host ports for pods that ask for any.
     pub automatic: PortRanges,
     /// Where host ports that pods ask for by number may lie.
     pub explicit: PortRanges,
+}
+
+impl Offering {
+    /// How often an offer that is good for `ttl` is renewed: often enough that one renewal may come late.
+    pub fn renewal_period(ttl: Duration) -> Duration {
+        ttl.mul_f64(0.6)
+    }
 }
 
 impl Default for Offering {

@@ -97,6 +97,8 @@ pub mod mainstay {
     pub const ENDPOINTS_HOST_PORT: &str = "host-port";
     /// On a StatefulSet, `"true"`: pods that are outdated and not ready are replaced without waiting for them.
     pub const REPLACE_UNREADY: &str = "mainstay.dev/replace-unready";
+    /// On a node's Lease: the `resourceVersion` of the node's Offer that this heartbeat renews.
+    pub const RENEWED_OFFER: &str = "mainstay.dev/renewed-offer";
     /// On a pod: nodes that gave it back.
     pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
     /// Provisioner of volumes that are directories of a node; also the finalizer that makes the node remove them.

@@ -196,8 +196,14 @@ impl ClusterParts {
         let pod_watch =
             PodWatch::new(client.clone(), node_name.clone(), pods.clone(), admission, directory, mirrors.clone())
                 .map_err(|source| AgentError::Directory { path: directory.clone(), source })?;
-        let offers =
-            OfferPublisher::new(client.clone(), node_name.clone(), pods.clone(), keeper.node(), &settings.offering);
+        let offers = OfferPublisher::new(
+            client.clone(),
+            node_name.clone(),
+            pods.clone(),
+            keeper.node(),
+            keeper.renewed_offer(),
+            &settings.offering,
+        );
         let node_watch = NodeWatch {
             node_name,
             file: directory.join("services/nodes"),

@@ -62,6 +62,7 @@ const REFUSED_LABEL_RETRY: Duration = Duration::from_secs(600);
 /// Says that pods of this machine are reached at ports of its own.
 const ENDPOINTS: &str = mainstay_api::wellknown::mainstay::ENDPOINTS;
 const HOST_PORT: &str = mainstay_api::wellknown::mainstay::ENDPOINTS_HOST_PORT;
+const RENEWED_OFFER: &str = mainstay_api::wellknown::mainstay::RENEWED_OFFER;
 const LEASES: &str = mainstay_api::wellknown::namespace::NODE_LEASES;
 /// Others believe that the machine is there for this long after a heartbeat.
 const LEASE_SECONDS: i32 = 40;
@@ -86,6 +87,8 @@ pub struct NodeReporter {
     pub(super) measure: Box<dyn Fn() -> NodeMeasurement + Send + Sync>,
     facts: Facts,
     node: watch::Sender<Option<Node>>,
+    /// The version of the node's Offer that heartbeats renew.
+    renewed_offer: watch::Sender<Option<String>>,
     look: Notify,
     /// Labels from flags that the API refuses, by key, and since when.
     refused_labels: Mutex<BTreeMap<String, Instant>>,
@@ -132,6 +135,7 @@ impl NodeReporter {
             measure: Box::new(measure),
             facts: Facts::read(),
             node: watch::Sender::default(),
+            renewed_offer: watch::Sender::default(),
             look: Notify::new(),
             refused_labels: Mutex::default(),
             parts,
@@ -146,6 +150,11 @@ impl NodeReporter {
     /// The Node as last seen in the API.
     pub fn node(&self) -> watch::Receiver<Option<Node>> {
         self.node.subscribe()
+    }
+
+    /// Where the version of the Offer is told that heartbeats are to renew.
+    pub fn renewed_offer(&self) -> watch::Sender<Option<String>> {
+        self.renewed_offer.clone()
     }
 
     /// Something that the status tells of may have changed.
@@ -412,7 +421,7 @@ impl NodeReporter {
                 Ok(()) => {
                     retries.reset();
                     refused = 0;
-                    tokio::time::sleep(self.parts.settings.heartbeat).await;
+                    tokio::time::sleep(self.parts.settings.heartbeat_period()).await;
                 }
                 Err(error) => {
                     tracing::debug!(error = error_chain(&error), "cannot renew the node's Lease; will retry");
@@ -435,7 +444,8 @@ impl NodeReporter {
             renew_time: Some(MicroTime(Timestamp::now())),
             ..LeaseSpec::default()
         };
-        let patch = Patch::Merge(json!({ "spec": spec }));
+        let annotations = json!({ RENEWED_OFFER: *self.renewed_offer.borrow() });
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations }, "spec": spec }));
         match leases.patch(self.name(), &PatchParams::default(), &patch).await {
             Ok(_) => return Ok(()),
             Err(error) if has_code(&error, 404) => {}

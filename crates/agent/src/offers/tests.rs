@@ -346,6 +346,47 @@ async fn a_critical_pod_drives_others_out() {
 }
 
 #[tokio::test]
+async fn an_unchanged_offer_is_not_written_and_one_that_was_lost_is_made_anew() {
+    let machine = machine().await;
+    let offering = Offering { ttl: Duration::from_secs(1), ..Offering::default() };
+    let stop = CancellationToken::new();
+    let publish = |name: &str| {
+        let (client, pods) = (machine.client.clone(), machine.pods.clone());
+        let renewed = watch::Sender::default();
+        let publisher =
+            OfferPublisher::new(client, name.into(), pods, machine.node.subscribe(), renewed.clone(), &offering);
+        tokio::spawn(publisher.run(stop.clone()));
+        renewed
+    };
+    let offers: Api<Offer> = Api::all(machine.client.clone());
+    let version =
+        async |name: &str| offers.get_opt(name).await.unwrap().and_then(|offer| offer.metadata.resource_version);
+    machine.pods.replace(Source::File, vec![]);
+    machine.pods.replace(Source::Api, vec![]);
+    let renewed = publish("n1");
+    until("the first offers", async || version("n1").await.is_some()).await;
+    let written = version("n1").await;
+    until("heartbeats renew what was written", async || *renewed.borrow() == written).await;
+
+    // The second one looks up its offer after the first one did: they have the same period.
+    let other = publish("n2");
+    until("the second offers", async || other.borrow().is_some()).await;
+    for _ in 0..2 {
+        let lost = version("n2").await;
+        offers.delete("n2", &Default::default()).await.unwrap();
+        until("what was lost is made anew", async || version("n2").await.is_some_and(|now| Some(now) != lost)).await;
+    }
+    until("heartbeats renew the new one", async || *other.borrow() == version("n2").await).await;
+    assert_eq!((version("n1").await, renewed.borrow().clone()), (written.clone(), written));
+
+    machine.pods.set_observed_version(17);
+    until("how far was looked is written", async || offers.get("n1").await.unwrap().spec.seen == "17").await;
+    machine.node.send_replace(None);
+    until("nothing is renewed that is not offered", async || renewed.borrow().is_none()).await;
+    stop.cancel();
+}
+
+#[tokio::test]
 async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
     let machine = machine().await;
     let offering = Offering { ttl: Duration::from_secs(600), ..Offering::default() };
@@ -354,6 +395,7 @@ async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
         "n1".into(),
         machine.pods.clone(),
         machine.node.subscribe(),
+        watch::Sender::default(),
         &offering,
     );
     let stop = CancellationToken::new();

@@ -53,7 +53,7 @@ impl Publisher {
 
     async fn publish(&self, now: TableVersion) -> kube::Result<()> {
         let spec = ServiceTableSpec { endpoints: now.endpoints.to_string(), nodes: now.nodes.to_string() };
-        publish_own(&self.tables, &ServiceTable::new(&self.node_name, spec)).await
+        publish_own(&self.tables, &ServiceTable::new(&self.node_name, spec)).await.map(drop)
     }
 
     /// Until there is something to say, or nobody will ever say anything.

@@ -104,7 +104,7 @@ pub struct MachineOptions {
     #[arg(long, env = "MAINSTAY_RESTART_BACKOFF_RESET", value_name = "TIME", default_value = "10m", value_parser = super::duration)]
     pub restart_backoff_reset: std::time::Duration,
 
-    /// How often this machine renews its Lease, by which the cluster knows that it is alive
+    /// How often this machine renews its Lease, by which the cluster knows that it is alive; at least as often as `--offer-ttl` needs
     #[arg(long, env = "MAINSTAY_HEARTBEAT", value_name = "TIME", default_value = "10s", value_parser = super::duration)]
     pub heartbeat: std::time::Duration,
 

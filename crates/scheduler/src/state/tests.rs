@@ -96,6 +96,16 @@ impl TestScheduler {
         self.apply(SchedulerEvent::Offers(Delta::Updated(item(&offer))));
     }
 
+    /// A heartbeat of a node that renews this version of its offer.
+    fn lease(&mut self, node: &str, offer: Option<u64>) {
+        let version = self.next();
+        let annotations = offer.map(|offer| json!({ "mainstay.dev/renewed-offer": offer.to_string() }));
+        let lease = json!({
+            "metadata": { "name": node, "resourceVersion": version.to_string(), "annotations": annotations },
+        });
+        self.apply(SchedulerEvent::Leases(Delta::Updated(item(&lease))));
+    }
+
     fn pod(&mut self, name: &str, spec: Value) {
         self.pod_with(name, json!({}), spec, json!({}));
     }
@@ -394,6 +404,33 @@ fn a_silent_node_gets_no_pods_and_its_offer_is_deleted() {
     assert!(update.failure.message.contains("node(s) were not offering"), "{update:?}");
     scheduler.offer("a", "4");
     assert_eq!(scheduler.bind(), pairs(&[("p", "a")]));
+}
+
+#[test]
+fn heartbeats_renew_the_offer_that_they_name_and_no_other() {
+    let mut scheduler = TestScheduler::with_nodes(&[("a", "4")]);
+    let offer = scheduler.state.offer_versions["a"];
+    scheduler.now += 3 * SECOND;
+    scheduler.lease("a", Some(offer));
+    scheduler.now += 4 * SECOND;
+    scheduler.pod("p", json!({}));
+    assert_eq!(scheduler.bind(), pairs(&[("p", "a")]), "7 s after it was written, 4 s after it was renewed");
+
+    // Neither a list that repeats the Lease renews it, nor Leases that name another version or none.
+    let lease = json!({
+        "metadata": {
+            "name": "a", "resourceVersion": scheduler.version.to_string(),
+            "annotations": { "mainstay.dev/renewed-offer": offer.to_string() },
+        },
+    });
+    scheduler.state.lease_versions.insert("a".to_owned(), scheduler.version);
+    let items = vec![item(&lease)];
+    scheduler.apply(SchedulerEvent::Leases(Delta::Replaced { items, version: 0, round: 0 }));
+    scheduler.lease("a", Some(offer - 1));
+    scheduler.lease("a", None);
+    scheduler.now += SECOND;
+    let actions = scheduler.schedule();
+    assert!(actions.contains(&Action::DeleteOffer { node: "a".to_owned(), version: offer }), "{actions:?}");
 }
 
 #[test]

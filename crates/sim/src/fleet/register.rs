@@ -53,7 +53,7 @@ impl Fleet {
                             .await?;
                     done.fetch_add(1, Relaxed);
                     let state = Mutex::new(HollowNode::new(template, behavior));
-                    Ok(FleetNode { name, client, state, range })
+                    Ok(FleetNode { name, client, state, published: Mutex::default(), range })
                 }
             })
             .buffered(CONCURRENT_REQUESTS)

@@ -171,6 +171,23 @@ async fn a_server_that_keeps_refusing_is_left_and_an_api_that_is_away_is_found_a
 }
 
 #[tokio::test]
+async fn heartbeats_name_the_offer_that_they_renew() {
+    let client = crate::testing::api(&["default", LEASES]).await;
+    let leases = Api::<Lease>::namespaced(client.clone(), LEASES);
+    let machine = machine(&client, fine);
+    let named = async || {
+        let annotations = leases.get_opt("m1").await.unwrap()?.metadata.annotations;
+        annotations.and_then(|annotations| annotations.get("mainstay.dev/renewed-offer").cloned())
+    };
+    let renewed = machine.keeper.renewed_offer();
+    renewed.send_replace(Some("42".into()));
+    crate::testing::until("the Lease names it", async || named().await.as_deref() == Some("42")).await;
+    renewed.send_replace(None);
+    crate::testing::until("the Lease names none", async || named().await.is_none()).await;
+    machine.stop().await;
+}
+
+#[tokio::test]
 async fn a_shortage_of_memory_is_reported_and_costs_one_pod() {
     let client = crate::testing::api(&["default", LEASES]).await;
     let nodes = Api::<Node>::all(client.clone());

@@ -42,6 +42,7 @@ pub const PARTS: &[(RoleSpec, SubjectSpec)] = &[
                     CORE,
                     &["pods", "nodes", "namespaces", "persistentvolumeclaims", "persistentvolumes"],
                 ),
+                rule(&["list", "watch"], &["coordination.k8s.io"], &["leases"]),
                 rule(&["list", "watch"], &["policy"], &["poddisruptionbudgets"]),
                 rule(&["list", "watch"], &["storage.k8s.io"], &["storageclasses"]),
                 rule(&["list", "watch", "delete"], &["mainstay.dev"], &["offers"]),
