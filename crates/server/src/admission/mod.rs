@@ -17,6 +17,7 @@ mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
+mod pod_security;
 mod priority;
 mod rbac_escalation;
 mod resource_quota;
@@ -35,7 +36,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 
-pub use self::{event_rate_limit::EventRates, resource_quota::QuotaLocks};
+pub use self::{
+    event_rate_limit::EventRates,
+    pod_security::{Level, PodSecuritySettings},
+    resource_quota::QuotaLocks,
+};
 use crate::{
     api::{Api, Target},
     auth::User,
@@ -44,11 +49,11 @@ use crate::{
 };
 
 /// Kinds that plugins look at on every write, by group and plural.
-pub const CACHED_KINDS: [(&str, &str); 2] = [("", "limitranges"), ("", "resourcequotas")];
+pub const CACHED_KINDS: [(&str, &str); 3] = [("", "limitranges"), ("", "namespaces"), ("", "resourcequotas")];
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 14] = [
+const PLUGINS: [&dyn Plugin; 15] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
@@ -60,6 +65,7 @@ const PLUGINS: [&dyn Plugin; 14] = [
     &priority::Priority,
     &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
+    &pod_security::PodSecurity,
     &resource_quota::ResourceQuota,
     &service_allocation::ServiceAllocation,
     &pod_ranges::PodRanges,
