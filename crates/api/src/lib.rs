@@ -12,6 +12,7 @@
 //! * [`matching`]: what selectors, affinities and tolerations mean
 //! * [`pod`], [`ports`], [`node`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
 //! * [`heal`]: how pods are healed, as their annotation says
+//! * [`quota`]: what a ResourceQuota counts
 //! * [`references`]: which objects a pod refers to
 //! * [`node_object`]: kinds in which nodes report about themselves: [`offer`], [`service_table`]
 //! * [`narrow`]: kinds of which only a few fields are read
@@ -39,6 +40,7 @@ pub mod pod;
 pub mod ports;
 pub mod protobuf;
 pub mod quantity;
+pub mod quota;
 pub mod references;
 pub mod registry;
 pub mod resources;

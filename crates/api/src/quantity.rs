@@ -4,7 +4,11 @@
 //! so that asking for something never becomes asking for nothing), together with the family of
 //! suffixes it was written in, for that decides how it is written back.
 
-use std::{cmp::Ordering, fmt, ops::Add};
+use std::{
+    cmp::Ordering,
+    fmt,
+    ops::{Add, Sub},
+};
 
 const UNIT: i128 = 1_000_000_000;
 
@@ -65,6 +69,11 @@ impl Quantity {
         }
         let nanos = amount(whole, fraction, base, exponent).filter(|nanos| *nanos <= MAX_KEPT).unwrap_or(LARGEST);
         Ok(Self { nanos: if negative { -nanos } else { nanos }, family })
+    }
+
+    /// A number of whole units.
+    pub fn from_units(units: i64) -> Self {
+        Self { nanos: i128::from(units) * UNIT, family: Family::Decimal }
     }
 
     pub fn is_negative(&self) -> bool {
@@ -196,6 +205,15 @@ impl Add for Quantity {
     }
 }
 
+/// Written like the first of the two that is not zero.
+impl Sub for Quantity {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        self + Self { nanos: -other.nanos, ..other }
+    }
+}
+
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.canonical())
@@ -278,6 +296,8 @@ mod tests {
         let parse = |text| Quantity::parse(text).unwrap();
         assert_eq!((parse("1Gi") + parse("512Mi")).to_string(), "1536Mi");
         assert_eq!((Quantity::default() + parse("1Ki")).to_string(), "1Ki");
+        assert_eq!((parse("1Gi") - parse("512Mi")).to_string(), "512Mi");
+        assert_eq!((parse("1") - parse("1500m")).to_string(), "-500m");
         assert_eq!(parse("1u").rounded_to_milli().to_string(), "1m");
         assert_eq!(parse("-1u").rounded_to_milli().to_string(), "-1m");
         assert!(parse("4Mi").is_multiple_of(&parse("2Mi")));

@@ -10,6 +10,7 @@
 //! * [`garbage_collector`]: deletes dependents whose owners are gone
 //! * [`cluster_role_aggregation`]: the rules of ClusterRoles that are the sum of others
 //! * [`node_lifecycle`]: heartbeats, conditions and taints of nodes
+//! * [`resource_quota`]: counts what namespaces use of their quotas
 //! * [`services`]: endpoints of Services, and drain acknowledgements
 //! * [`volumes`]: binds claims, and provisions and reclaims volumes
 //! * [`certificates`]: approves and signs certificate requests; [`expiry`]: deletes old Events and tokens
@@ -31,6 +32,7 @@ mod namespace;
 mod namespace_defaults;
 mod node_lifecycle;
 mod objects;
+mod resource_quota;
 pub mod runtime;
 mod services;
 mod volumes;

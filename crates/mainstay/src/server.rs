@@ -24,7 +24,7 @@ use mainstay_server::{
         renewal::{CertificateRenewer, NodeCertificates},
     },
     serve::{self, Audience, BindError, Listener},
-    settings::Settings,
+    settings::{PodSecuritySettings, Settings},
     storage::{
         Writers,
         encryption::{self, Encryption},
@@ -295,6 +295,7 @@ async fn open_encryption(options: &ServerOptions, data_dir: &Path, opened: &Open
 }
 
 fn settings(options: &ServerOptions) -> Settings {
+    let stock = PodSecuritySettings::default();
     Settings {
         max_reads: options.max_reads as usize,
         max_writes: options.max_writes as usize,
@@ -307,6 +308,11 @@ fn settings(options: &ServerOptions) -> Settings {
         event_ttl: Duration::from_secs(options.event_ttl),
         pod_range: (options.common.pod_range.base(), options.common.pod_range.bits()),
         service_range: (options.common.service_range.base(), options.common.service_range.bits()),
+        pod_security: PodSecuritySettings {
+            enforce: options.pod_security_enforce.unwrap_or(stock.enforce),
+            warn: options.pod_security_warn.unwrap_or(stock.warn),
+            ..stock
+        },
         ..Settings::default()
     }
 }

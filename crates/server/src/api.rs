@@ -9,12 +9,12 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
-    admission::EventRates,
+    admission::{self, EventRates, QuotaLocks},
     auth::{jws, service_account},
     authorize::rbac::RbacCache,
     background::store_space::StoreSpace,
     http::status::{ApiError, ApiResult},
-    objects::{keys, large_work::LargeWork, object},
+    objects::{keys, large_work::LargeWork, object, store_cache::StoreCache},
     settings::Settings,
 };
 
@@ -25,12 +25,16 @@ pub struct Api {
     pub schema: &'static Schema,
     pub settings: Settings,
     pub(crate) rbac: RbacCache,
+    /// What admission plugins look at on every write.
+    pub(crate) admission_cache: StoreCache,
     pub(crate) space: StoreSpace,
     /// Turns for requests with large bodies and, apart from them, for long lists.
     pub(crate) large_bodies: LargeWork,
     pub(crate) long_lists: LargeWork,
     /// How many Events each node has written of late.
     pub(crate) event_rates: EventRates,
+    /// Held while a namespace's quotas are charged, so that requests of one server do not collide.
+    pub(crate) quota_locks: QuotaLocks,
     token_key: OnceCell<Arc<jws::Key>>,
     /// Held while a range of pod addresses is chosen and committed, so that requests of one server do not collide.
     pub(crate) pod_range_lock: Arc<tokio::sync::Mutex<()>>,
@@ -47,6 +51,7 @@ pub struct Target {
 impl Api {
     pub fn new(registry: Registry, store: Arc<dyn Store>, settings: Settings) -> Self {
         Self {
+            admission_cache: StoreCache::new(&registry, &admission::CACHED_KINDS),
             registry,
             store,
             schema: Schema::builtin(),
@@ -56,16 +61,21 @@ impl Api {
             large_bodies: LargeWork::default(),
             long_lists: LargeWork::default(),
             event_rates: EventRates::default(),
+            quota_locks: QuotaLocks::default(),
             token_key: OnceCell::new(),
             pod_range_lock: Arc::default(),
         }
     }
 
-    /// Writes to the store, and learns from it whether the disk has room.
+    /// Writes to the store, and learns from it whether the disk has room; caches have the write before its client knows.
     pub async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
         let needs_room = StoreSpace::needs_room(&txn);
+        let cached = self.admission_cache.cached_ops(&txn.ops);
         let tried = self.store.commit(txn).await;
         self.space.observe(needs_room, &tried);
+        if let Ok(Outcome::Committed(revision)) = &tried {
+            self.admission_cache.observe_commit(&cached, *revision);
+        }
         tried
     }
 

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::{
+    admission::Notes,
     api::{Api, Target},
     audit::{Audit, AuditContext},
     auth::{User, bearer, impersonate},
@@ -390,11 +391,24 @@ impl Handler {
         if let Some(audit) = AuditContext::of(parts) {
             audit.set_body(&parts.method, &body);
         }
-        let call = Call { api: &self.api, user, target, accepted, row, query, headers: &parts.headers, body };
+        let call = Call {
+            api: &self.api,
+            user,
+            target,
+            accepted,
+            row,
+            query,
+            headers: &parts.headers,
+            notes: Notes::default(),
+            body,
+        };
         let is_large = !seat.is_internal() && large_work::is_large(&call.body);
         let work = self.verb(parts, &call, &route, watch, seat);
         // What cannot be interrupted cannot be ended from outside either: the time is watched from within.
-        if is_large { self.api.large_bodies.run(true, self.with_timeout(work)).await } else { work.await }
+        let mut response =
+            if is_large { self.api.large_bodies.run(true, self.with_timeout(work)).await? } else { work.await? };
+        call.notes.write(response.headers_mut());
+        Ok(response)
     }
 
     async fn verb(

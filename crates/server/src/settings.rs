@@ -4,6 +4,8 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use crate::auth::{oidc::TrustedIssuers, static_token::StaticTokens};
 
+pub use crate::admission::{Level as PodSecurityLevel, PodSecuritySettings};
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Longest request body taken.
@@ -42,6 +44,8 @@ pub struct Settings {
     pub static_tokens: Arc<StaticTokens>,
     /// Whose tokens of people are taken.
     pub trusted_issuers: Arc<TrustedIssuers>,
+    /// What is asked of pods in namespaces without Pod Security labels.
+    pub pod_security: PodSecuritySettings,
     /// Ports for Services of type NodePort, both ends included.
     pub node_ports: (u16, u16),
 }
@@ -69,6 +73,7 @@ impl Default for Settings {
             issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
             static_tokens: Arc::default(),
             trusted_issuers: Arc::default(),
+            pod_security: PodSecuritySettings::default(),
             node_ports: mainstay_api::ports::DEFAULT_NODE_PORTS,
         }
     }

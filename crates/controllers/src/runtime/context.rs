@@ -10,7 +10,7 @@ use k8s_openapi::api::{
     batch::v1::{CronJob, Job},
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
-    core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim},
+    core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota},
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
@@ -80,6 +80,7 @@ caches! {
     autoscalers: HorizontalPodAutoscaler;
     certificate_requests: CertificateSigningRequest;
     cluster_roles: ClusterRole;
+    resource_quotas: ResourceQuota;
 }
 
 /// Where the time comes from, so that tests can set it.

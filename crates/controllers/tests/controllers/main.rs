@@ -9,6 +9,7 @@ mod jobs;
 mod least_rights;
 mod machines;
 mod namespaces;
+mod quotas;
 mod replicas;
 mod services;
 mod sets;

@@ -4,7 +4,7 @@
 //! an answer, a day without one, sooner when a requester has many. Administrators are not limited. The count is taken
 //! from the store and not reserved, so that requests that come at the same moment may exceed it by their number.
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::descriptor::Descriptor;
 use mainstay_store::List;
 use serde_json::Value;
@@ -26,6 +26,7 @@ const MAX_BYTES: usize = 32 << 10;
 
 pub struct CertificateLimit;
 
+#[async_trait]
 impl Plugin for CertificateLimit {
     fn name(&self) -> &'static str {
         "CertificateLimit"
@@ -35,13 +36,8 @@ impl Plugin for CertificateLimit {
         d.kind == "CertificateSigningRequest"
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        _txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        check(request.api, request.user, &request.target.d, object).boxed()
+    async fn create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
+        check(request.api, request.user, &request.target.d, object).await
     }
 }
 

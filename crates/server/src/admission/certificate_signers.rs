@@ -22,8 +22,8 @@ impl Plugin for CertificateSigners {
         d.kind == "CertificateSigningRequest"
     }
 
-    fn review_update(&self, request: &Request<'_>, part: Part, submitted: &Value, old: &Value) -> ApiResult<()> {
-        let verb = match part {
+    fn review_update(&self, request: &Request<'_>, submitted: &Value, old: &Value) -> ApiResult<()> {
+        let verb = match request.part {
             Part::Approval => "approve",
             Part::Status if submitted["status"] != old["status"] => "sign",
             _ => return Ok(()),

@@ -11,16 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::descriptor::Descriptor;
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{Plugin, Request, TxnAdditions};
-use crate::{
-    http::status::{ApiError, ApiResult},
-    objects::guaranteed_update::Part,
-};
+use crate::http::status::{ApiError, ApiResult};
 
 /// The largest Event, as JSON. Messages have 1024 bytes at most; the rest is room for names, series and annotations.
 const MAX_BYTES: usize = 16 << 10;
@@ -31,6 +28,7 @@ const QPS: f64 = 10.0;
 
 pub struct EventRateLimit;
 
+#[async_trait]
 impl Plugin for EventRateLimit {
     fn name(&self) -> &'static str {
         "EventRateLimit"
@@ -40,16 +38,11 @@ impl Plugin for EventRateLimit {
         d.kind == "Event"
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        _txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        std::future::ready(check(request, object, Instant::now())).boxed()
+    async fn admit_create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
+        check(request, object, Instant::now())
     }
 
-    fn review_update(&self, request: &Request<'_>, _part: Part, submitted: &Value, _old: &Value) -> ApiResult<()> {
+    fn review_update(&self, request: &Request<'_>, submitted: &Value, _old: &Value) -> ApiResult<()> {
         check(request, submitted, Instant::now())
     }
 }
@@ -142,7 +135,9 @@ mod tests {
             assert!(EventRateLimit.handles(&d));
             let target = Target { d, namespace: Some("default".into()), name: "e".into() };
             let event = json!({"message": "x".repeat(length)});
-            check(&Request { api: &api, user, target: &target }, &event, now).map_err(|error| error.status())
+            let (query, notes) = Default::default();
+            let request = Request { user, ..Request::for_test(&api, &target, &query, &notes) };
+            check(&request, &event, now).map_err(|error| error.status())
         };
         assert_eq!(check("", &node, 1024), Ok(()));
         assert_eq!(check("", &node, MAX_BYTES).unwrap_err()["code"], 413);

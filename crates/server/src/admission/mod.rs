@@ -1,7 +1,10 @@
 //! Admission: what completes, limits or refuses a write after its user was authorized and before it is committed.
 //!
-//! [`PLUGINS`] is the whole list, in the order in which plugins run. Each verb calls this module at one place, and each
-//! call walks the list once. A plugin that depends on another object, or takes something that is given out once (an
+//! [`PLUGINS`] is the whole list, in the order in which plugins run. A create or update passes it twice, as upstream's
+//! does: first every plugin completes or changes the object ([`admit_create`], [`admit_update`]; webhooks see what the
+//! others did), then the result is validated, and then every plugin judges what will be stored ([`create`], [`update`]).
+//!
+//! A plugin that depends on another object, or takes something that is given out once (an
 //! address, a port, a range), adds compares and operations to the transaction of the write itself: what it looked at
 //! still holds at the moment of the commit, and there is no second write that could be lost.
 //!
@@ -11,35 +14,47 @@ mod certificate_limit;
 mod certificate_signers;
 mod certificate_subject;
 mod event_rate_limit;
+mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
+mod pod_security;
 mod priority;
 mod rbac_escalation;
+mod resource_quota;
 mod runtime_class;
 mod service_account;
 mod service_allocation;
 mod storage_class;
 
-use std::{future, sync::Arc};
+use std::sync::Arc;
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
+use http::HeaderMap;
 use mainstay_api::descriptor::Descriptor;
 use mainstay_store::{Compare, Expect, Op};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 
-pub use self::event_rate_limit::EventRates;
+pub use self::{
+    event_rate_limit::EventRates,
+    pod_security::{Level, PodSecuritySettings},
+    resource_quota::QuotaLocks,
+};
 use crate::{
     api::{Api, Target},
     auth::User,
-    http::status::ApiResult,
+    http::{query::Query, status::ApiResult, warnings::Warnings},
     objects::guaranteed_update::Part,
 };
 
+/// Kinds that plugins look at on every write, by group and plural.
+pub const CACHED_KINDS: [(&str, &str); 3] = [("", "limitranges"), ("", "namespaces"), ("", "resourcequotas")];
+
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 13] = [
+const PLUGINS: [&dyn Plugin; 16] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
@@ -48,9 +63,12 @@ const PLUGINS: [&dyn Plugin; 13] = [
     &certificate_limit::CertificateLimit,
     &certificate_signers::CertificateSigners,
     &service_account::ServiceAccount,
+    &limit_ranger::LimitRanger,
     &priority::Priority,
     &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
+    &pod_security::PodSecurity,
+    &resource_quota::ResourceQuota,
     &service_allocation::ServiceAllocation,
     &pod_ranges::PodRanges,
 ];
@@ -61,6 +79,43 @@ pub struct Request<'a> {
     pub api: &'a Api,
     pub user: &'a User,
     pub target: &'a Target,
+    /// Which part of the object an update may change; [`Part::Main`] for every other verb.
+    pub part: Part,
+    /// Nothing will be committed.
+    pub dry_run: bool,
+    pub query: &'a Query,
+    pub notes: &'a Notes,
+}
+
+#[cfg(test)]
+impl<'a> Request<'a> {
+    /// A create by a part of the server itself.
+    pub(crate) fn for_test(api: &'a Api, target: &'a Target, query: &'a Query, notes: &'a Notes) -> Self {
+        static USER: std::sync::LazyLock<User> = std::sync::LazyLock::new(|| User::internal("test"));
+        Self { api, user: &USER, target, part: Part::Main, dry_run: false, query, notes }
+    }
+}
+
+/// What plugins say beside their verdict.
+#[derive(Default)]
+pub struct Notes {
+    warnings: Mutex<Warnings>,
+}
+
+impl Notes {
+    /// Advice for the client, sent with the answer unless the request fails.
+    pub fn warn(&self, text: String) {
+        self.warnings.lock().add(text);
+    }
+
+    /// For the audit log.
+    pub fn annotate(&self, key: &'static str, value: String) {
+        tracing::debug!(key, value, "audit annotation");
+    }
+
+    pub fn write(&self, headers: &mut HeaderMap) {
+        std::mem::take(&mut *self.warnings.lock()).write(headers);
+    }
 }
 
 /// What plugins add to the transaction of a write.
@@ -68,8 +123,10 @@ pub struct Request<'a> {
 pub struct TxnAdditions {
     pub compares: Vec<Compare>,
     pub ops: Vec<Op>,
-    /// A lock that is held until the write is committed or given up.
-    pub lock: Option<OwnedMutexGuard<()>>,
+    /// Locks that are held until the write is committed or given up.
+    pub locks: Vec<OwnedMutexGuard<()>>,
+    /// A plugin changed the object such that defaults and validation must run anew.
+    pub revalidate: bool,
 }
 
 impl TxnAdditions {
@@ -82,6 +139,7 @@ impl TxnAdditions {
 }
 
 /// One admission plugin. Every method is optional; the one of a verb runs only for kinds that the plugin handles.
+#[async_trait]
 pub trait Plugin: Sync {
     /// For the log; upstream's name where it has this plugin.
     fn name(&self) -> &'static str;
@@ -91,34 +149,39 @@ pub trait Plugin: Sync {
     /// Create, before defaults and validation: sets fields that no client may choose.
     fn prepare_create(&self, _request: &Request<'_>, _object: &mut Value) {}
 
+    /// Create, once the object has its defaults and before it is validated: completes or changes it.
+    async fn admit_create(&self, _: &Request<'_>, _object: &mut Value, _: &mut TxnAdditions) -> ApiResult<()> {
+        Ok(())
+    }
+
     /// Create, once the object is complete and valid.
-    fn create<'a>(
-        &'a self,
-        _request: &'a Request<'a>,
-        _object: &'a mut Value,
-        _txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        future::ready(Ok(())).boxed()
+    async fn create(&self, _: &Request<'_>, _object: &mut Value, _: &mut TxnAdditions) -> ApiResult<()> {
+        Ok(())
     }
 
     /// Update, the object as it was submitted: before fields that this request may not change are restored.
-    fn review_update(&self, _request: &Request<'_>, _part: Part, _submitted: &Value, _old: &Value) -> ApiResult<()> {
+    fn review_update(&self, _request: &Request<'_>, _submitted: &Value, _old: &Value) -> ApiResult<()> {
+        Ok(())
+    }
+
+    /// Update, once the object has its defaults and before it is validated: completes or changes it.
+    async fn admit_update(
+        &self,
+        _: &Request<'_>,
+        _object: &mut Value,
+        _old: &Value,
+        _: &mut TxnAdditions,
+    ) -> ApiResult<()> {
         Ok(())
     }
 
     /// Update, once the object is complete and valid.
-    fn update<'a>(
-        &'a self,
-        _request: &'a Request<'a>,
-        _object: &'a mut Value,
-        _old: &'a Value,
-        _txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        future::ready(Ok(())).boxed()
+    async fn update(&self, _: &Request<'_>, _object: &mut Value, _old: &Value, _: &mut TxnAdditions) -> ApiResult<()> {
+        Ok(())
     }
 
     /// Delete, by the stored object that is to go.
-    fn delete(&self, _request: &Request<'_>, _old: &Value) -> ApiResult<()> {
+    async fn delete(&self, _request: &Request<'_>, _old: &Value) -> ApiResult<()> {
         Ok(())
     }
 
@@ -128,13 +191,8 @@ pub trait Plugin: Sync {
     }
 
     /// POST to a subresource (`eviction`, `token`), by its body.
-    fn create_subresource<'a>(
-        &'a self,
-        _request: &'a Request<'a>,
-        _subresource: &'a str,
-        _body: &'a Value,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        future::ready(Ok(())).boxed()
+    async fn create_subresource(&self, _: &Request<'_>, _subresource: &str, _body: &Value) -> ApiResult<()> {
+        Ok(())
     }
 }
 
@@ -156,32 +214,49 @@ pub fn prepare_create(request: &Request<'_>, object: &mut Value) {
     }
 }
 
-pub async fn create(request: &Request<'_>, object: &mut Value) -> ApiResult<TxnAdditions> {
-    let mut txn = TxnAdditions::default();
+pub async fn admit_create(request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
     for plugin in plugins_for(&request.target.d) {
-        log_refusal(plugin, request, plugin.create(request, object, &mut txn).await)?;
-    }
-    Ok(txn)
-}
-
-pub fn review_update(request: &Request<'_>, part: Part, submitted: &Value, old: &Value) -> ApiResult<()> {
-    for plugin in plugins_for(&request.target.d) {
-        log_refusal(plugin, request, plugin.review_update(request, part, submitted, old))?;
+        log_refusal(plugin, request, plugin.admit_create(request, object, txn).await)?;
     }
     Ok(())
 }
 
-pub async fn update(request: &Request<'_>, object: &mut Value, old: &Value) -> ApiResult<TxnAdditions> {
-    let mut txn = TxnAdditions::default();
+pub async fn create(request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
     for plugin in plugins_for(&request.target.d) {
-        log_refusal(plugin, request, plugin.update(request, object, old, &mut txn).await)?;
+        log_refusal(plugin, request, plugin.create(request, object, txn).await)?;
     }
-    Ok(txn)
+    Ok(())
 }
 
-pub fn delete(request: &Request<'_>, old: &Value) -> ApiResult<()> {
+pub fn review_update(request: &Request<'_>, submitted: &Value, old: &Value) -> ApiResult<()> {
     for plugin in plugins_for(&request.target.d) {
-        log_refusal(plugin, request, plugin.delete(request, old))?;
+        log_refusal(plugin, request, plugin.review_update(request, submitted, old))?;
+    }
+    Ok(())
+}
+
+pub async fn admit_update(
+    request: &Request<'_>,
+    object: &mut Value,
+    old: &Value,
+    txn: &mut TxnAdditions,
+) -> ApiResult<()> {
+    for plugin in plugins_for(&request.target.d) {
+        log_refusal(plugin, request, plugin.admit_update(request, object, old, txn).await)?;
+    }
+    Ok(())
+}
+
+pub async fn update(request: &Request<'_>, object: &mut Value, old: &Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+    for plugin in plugins_for(&request.target.d) {
+        log_refusal(plugin, request, plugin.update(request, object, old, txn).await)?;
+    }
+    Ok(())
+}
+
+pub async fn delete(request: &Request<'_>, old: &Value) -> ApiResult<()> {
+    for plugin in plugins_for(&request.target.d) {
+        log_refusal(plugin, request, plugin.delete(request, old).await)?;
     }
     Ok(())
 }

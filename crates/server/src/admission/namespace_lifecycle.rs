@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::{descriptor::Descriptor, wellknown::namespace};
 use mainstay_store::{Compare, Entry, Expect};
 use serde_json::Value;
@@ -21,6 +21,7 @@ const IMMORTAL: [&str; 3] = [namespace::DEFAULT, namespace::SYSTEM, namespace::P
 
 pub struct NamespaceLifecycle;
 
+#[async_trait]
 impl Plugin for NamespaceLifecycle {
     fn name(&self) -> &'static str {
         "NamespaceLifecycle"
@@ -30,25 +31,17 @@ impl Plugin for NamespaceLifecycle {
         d.namespaced() || d.is_core("Namespace")
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        async move {
-            let target = request.target;
-            if let Some(namespace) = target.namespace.as_deref().filter(|_| target.d.namespaced()) {
-                let name = metadata::string_field(object, "name").unwrap_or_default();
-                let entry = active_namespace(request, namespace, name).await?;
-                txn.compares.push(Compare { key: entry.key.clone(), expect: Expect::ModifiedAt(entry.modified) });
-            }
-            Ok(())
+    async fn admit_create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+        let target = request.target;
+        if let Some(namespace) = target.namespace.as_deref().filter(|_| target.d.namespaced()) {
+            let name = metadata::string_field(object, "name").unwrap_or_default();
+            let entry = active_namespace(request, namespace, name).await?;
+            txn.compares.push(Compare { key: entry.key.clone(), expect: Expect::ModifiedAt(entry.modified) });
         }
-        .boxed()
+        Ok(())
     }
 
-    fn delete(&self, request: &Request<'_>, _old: &Value) -> ApiResult<()> {
+    async fn delete(&self, request: &Request<'_>, _old: &Value) -> ApiResult<()> {
         let target = request.target;
         if target.d.is_core("Namespace") && IMMORTAL.contains(&target.name.as_str()) {
             return Err(ApiError::forbidden(&target.d, &target.name, "this namespace may not be deleted"));

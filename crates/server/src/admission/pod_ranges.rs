@@ -14,7 +14,7 @@
 
 use std::{collections::HashMap, net::Ipv4Addr, sync::Arc};
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::{
     descriptor::Descriptor,
     field::{FieldError, Path},
@@ -35,6 +35,7 @@ const BITS: u8 = 24;
 
 pub struct PodRanges;
 
+#[async_trait]
 impl Plugin for PodRanges {
     fn name(&self) -> &'static str {
         "PodRanges"
@@ -44,23 +45,18 @@ impl Plugin for PodRanges {
         d.is_core("Node")
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        assign_range(request.api, object, None, txn).boxed()
+    async fn create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+        assign_range(request.api, object, None, txn).await
     }
 
-    fn update<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        old: &'a Value,
-        txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        assign_range(request.api, object, Some(old), txn).boxed()
+    async fn update(
+        &self,
+        request: &Request<'_>,
+        object: &mut Value,
+        old: &Value,
+        txn: &mut TxnAdditions,
+    ) -> ApiResult<()> {
+        assign_range(request.api, object, Some(old), txn).await
     }
 
     /// The range becomes free, but is the last to be used again.
@@ -74,7 +70,7 @@ async fn assign_range(api: &Api, node: &mut Value, old: Option<&Value>, txn: &mu
     if old.and_then(range_of).is_some() {
         return Ok(()); // a Node's range never changes
     }
-    txn.lock = Some(api.pod_range_lock.clone().lock_owned().await);
+    txn.locks.push(api.pod_range_lock.clone().lock_owned().await);
     let taken = api.store.list(List { prefix: RANGES, ..List::default() }).await?.entries;
     let taken: RangeEntries<'_> = taken.iter().map(|entry| (&*entry.key, entry)).collect();
     let chosen = match range_of(node).map(str::to_owned) {

@@ -3,7 +3,7 @@
 //! Upstream's plugin, with its messages. Pods without a class get the global default, if there is one: of several the
 //! one with the least value.
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::descriptor::Descriptor;
 use mainstay_store::List;
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ const SYSTEM: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
 
 pub struct Priority;
 
+#[async_trait]
 impl Plugin for Priority {
     fn name(&self) -> &'static str {
         "Priority"
@@ -31,13 +32,8 @@ impl Plugin for Priority {
         d.is_core("Pod")
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        _txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        set_priority(request.api, request.target, object).boxed()
+    async fn admit_create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
+        set_priority(request.api, request.target, object).await
     }
 }
 

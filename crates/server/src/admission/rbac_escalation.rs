@@ -5,7 +5,7 @@
 //! writer has the verb `bind` on it. A ClusterRole that aggregates others may come to contain anything, so it takes all
 //! rights. Writes that change neither rules nor subjects are not looked at.
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::descriptor::Descriptor;
 use serde_json::Value;
 
@@ -29,6 +29,7 @@ const MAY_CHANGE: [&str; 4] = ["rules", "aggregationRule", "roleRef", "subjects"
 
 pub struct RbacEscalation;
 
+#[async_trait]
 impl Plugin for RbacEscalation {
     fn name(&self) -> &'static str {
         "RbacEscalation"
@@ -38,27 +39,19 @@ impl Plugin for RbacEscalation {
         d.group == GROUP
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        _txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        review(request, object).boxed()
+    async fn create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
+        review(request, object).await
     }
 
-    fn update<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        old: &'a Value,
-        _txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        async move {
-            let same = MAY_CHANGE.iter().all(|field| object[*field] == old[*field]);
-            if same { Ok(()) } else { review(request, object).await }
-        }
-        .boxed()
+    async fn update(
+        &self,
+        request: &Request<'_>,
+        object: &mut Value,
+        old: &Value,
+        _txn: &mut TxnAdditions,
+    ) -> ApiResult<()> {
+        let same = MAY_CHANGE.iter().all(|field| object[*field] == old[*field]);
+        if same { Ok(()) } else { review(request, object).await }
     }
 }
 

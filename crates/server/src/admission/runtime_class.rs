@@ -3,7 +3,7 @@
 //! Upstream's plugin, with its messages: a pod that names a class that does not exist, contradicts the class's node
 //! selector, or sets an overhead of its own is refused.
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::{descriptor::Descriptor, quantity::Quantity};
 use serde_json::{Map, Value, json};
 
@@ -16,6 +16,7 @@ use crate::{
 
 pub struct RuntimeClass;
 
+#[async_trait]
 impl Plugin for RuntimeClass {
     fn name(&self) -> &'static str {
         "RuntimeClass"
@@ -25,13 +26,8 @@ impl Plugin for RuntimeClass {
         d.is_core("Pod")
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        _txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        admit(request.api, request.target, object).boxed()
+    async fn admit_create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
+        admit(request.api, request.target, object).await
     }
 }
 

@@ -3,7 +3,7 @@
 //! Upstream's plugin, with its messages. One thing is kinder: a pod that comes so soon after
 //! its namespace that the account `default` is not there yet brings it along, in the same transaction.
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::{
     descriptor::Descriptor,
     references::{self, Referent},
@@ -30,6 +30,7 @@ const TOKEN_SECONDS: i64 = 3607;
 
 pub struct ServiceAccount;
 
+#[async_trait]
 impl Plugin for ServiceAccount {
     fn name(&self) -> &'static str {
         "ServiceAccount"
@@ -39,13 +40,8 @@ impl Plugin for ServiceAccount {
         d.is_core("Pod")
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        set_account(request, object, txn).boxed()
+    async fn admit_create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+        set_account(request, object, txn).await
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::{
     descriptor::Descriptor,
     field::{FieldError, Path},
@@ -32,6 +32,7 @@ const STATIC_BAND: u32 = 256;
 
 pub struct ServiceAllocation;
 
+#[async_trait]
 impl Plugin for ServiceAllocation {
     fn name(&self) -> &'static str {
         "ServiceAllocation"
@@ -41,29 +42,21 @@ impl Plugin for ServiceAllocation {
         d.is_core("Service")
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        allocate(request.api, object, None, txn).boxed()
+    async fn create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+        allocate(request.api, object, None, txn).await
     }
 
-    fn update<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        old: &'a Value,
-        txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        async move {
-            allocate(request.api, object, Some(old), txn).await?;
-            let (before, now) = (allocated_keys(old), allocated_keys(object));
-            txn.ops.extend(before.difference(&now).map(|key| Op::Delete { key: key.as_str().into() }));
-            Ok(())
-        }
-        .boxed()
+    async fn update(
+        &self,
+        request: &Request<'_>,
+        object: &mut Value,
+        old: &Value,
+        txn: &mut TxnAdditions,
+    ) -> ApiResult<()> {
+        allocate(request.api, object, Some(old), txn).await?;
+        let (before, now) = (allocated_keys(old), allocated_keys(object));
+        txn.ops.extend(before.difference(&now).map(|key| Op::Delete { key: key.as_str().into() }));
+        Ok(())
     }
 
     fn release(&self, old: &Value) -> Vec<Op> {

@@ -1,6 +1,6 @@
 //! DefaultStorageClass: a PersistentVolumeClaim that names no class gets the default one when it is created.
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::descriptor::Descriptor;
 use mainstay_store::List;
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ const OLD_NAME: &str = mainstay_api::wellknown::kubernetes::BETA_STORAGE_CLASS;
 
 pub struct DefaultStorageClass;
 
+#[async_trait]
 impl Plugin for DefaultStorageClass {
     fn name(&self) -> &'static str {
         "DefaultStorageClass"
@@ -27,13 +28,8 @@ impl Plugin for DefaultStorageClass {
         d.is_core("PersistentVolumeClaim")
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        _txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        set_default_class(request.api, object).boxed()
+    async fn admit_create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
+        set_default_class(request.api, object).await
     }
 }
 

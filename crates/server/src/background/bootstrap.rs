@@ -47,6 +47,9 @@ pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<
     create_missing(handler, advertise).await?;
     bootstrap_roles(handler).await?;
     let client = BootstrapClient::new(handler);
+    let api = &handler.api;
+    let loaded = api.admission_cache.load(&*api.store).await;
+    loaded.map_err(|error| BootstrapError::new("the cache of objects for admission", error.to_string()))?;
     client.ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
     servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await
 }
@@ -127,6 +130,7 @@ pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: Cancellati
         refurnish(&handler, advertise, &stop),
         servers::keep(handler.clone(), advertise, stop.clone()),
         api.rbac.follow(&api.registry, &*api.store, stop.clone()),
+        api.admission_cache.follow(&*api.store, stop.clone()),
     );
 }
 

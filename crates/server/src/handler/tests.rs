@@ -1,7 +1,10 @@
 //! Clients that misbehave, and what everybody else notices of it.
 
 mod audit;
+mod limit_ranges;
 mod log;
+mod pod_security;
+mod quotas;
 mod upstream;
 
 use std::{convert::Infallible, time::Duration};
@@ -45,7 +48,16 @@ fn half_a_body(beginning: &'static [u8]) -> StreamBody<impl futures::Stream<Item
 
 impl Server {
     async fn new(settings: Settings) -> Self {
-        let api = Api::new(Registry::builtin(), Arc::new(Memory::new()), settings);
+        Self::with_store(Arc::new(Memory::new()), settings).await
+    }
+
+    /// A server over a store that others may have too.
+    async fn over(store: Arc<dyn Store>) -> Self {
+        Self::with_store(store, Settings::default()).await
+    }
+
+    async fn with_store(store: Arc<dyn Store>, settings: Settings) -> Self {
+        let api = Api::new(Registry::builtin(), store, settings);
         let server = Self(Arc::new(Handler::new(api, CancellationToken::new())));
         bootstrap(&server.0, "192.0.2.1:6443".parse().unwrap()).await.unwrap();
         server

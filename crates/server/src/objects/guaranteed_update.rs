@@ -12,7 +12,7 @@ use mainstay_store::{Compare, Entry, Expect, Op, Outcome, Revision, Txn};
 use serde_json::Value;
 
 use crate::{
-    admission::{self, Request},
+    admission::{self, Request, TxnAdditions},
     api::Target,
     http::status::{ApiError, ApiResult},
     objects::{
@@ -55,6 +55,7 @@ pub async fn guaranteed_update(
     dry_run: bool,
     mut make: impl FnMut(&Value) -> ApiResult<Value>,
 ) -> ApiResult<UpdatedObject> {
+    let request = &Request { part, dry_run, ..*request };
     let Request { api, target, .. } = request;
     let d = &target.d;
     for _ in 0..ATTEMPTS {
@@ -62,14 +63,22 @@ pub async fn guaranteed_update(
         let mut old = object::parse(d, &entry)?;
         object::set_version(&mut old, entry.modified);
         let mut object = make(&old)?;
-        admission::review_update(request, part, &object, &old)?;
+        admission::review_update(request, &object, &old)?;
         object::clear_version(&mut old);
         check_preconditions(target, &object, &entry, &old)?;
-        complete_and_validate(d, part, &mut object, &old, &target.name)?;
+        let mut errors = complete_and_validate(d, part, &mut object, &old);
+        let mut additions = TxnAdditions::default();
+        admission::admit_update(request, &mut object, &old, &mut additions).await?;
+        if additions.revalidate {
+            errors = complete_and_validate(d, part, &mut object, &old);
+        }
+        if !errors.is_empty() {
+            return Err(ApiError::invalid(d, &target.name, &errors));
+        }
         if object == old {
             return Ok(UpdatedObject { wire: Wire::from_entry(d, &entry)?, revision: entry.modified, object });
         }
-        let additions = admission::update(request, &mut object, &old).await?;
+        admission::update(request, &mut object, &old, &mut additions).await?;
         let wire = object::to_stored(d, &object);
         if wire.json() == &entry.value {
             return Ok(UpdatedObject { wire: Wire::from_entry(d, &entry)?, revision: entry.modified, object });
@@ -123,7 +132,7 @@ fn check_preconditions(target: &Target, object: &Value, entry: &Entry, old: &Val
 }
 
 /// Completes the new object from the old one and says what is wrong with it.
-fn complete_and_validate(d: &Descriptor, part: Part, object: &mut Value, old: &Value, name: &str) -> ApiResult<()> {
+fn complete_and_validate(d: &Descriptor, part: Part, object: &mut Value, old: &Value) -> Errors {
     metadata::carry_over(object, old);
     object::clear_version(object);
     let mut errors = Errors::new();
@@ -158,7 +167,7 @@ fn complete_and_validate(d: &Descriptor, part: Part, object: &mut Value, old: &V
             replace(object, old, "status");
             metadata::count_generation(d, object, old);
         }
-        Part::Placement => return Ok(()), // not what anyone desires: no new generation
+        Part::Placement => return errors, // not what anyone desires: no new generation
         Part::Finalize => {
             let finalizers = object["spec"].get("finalizers").cloned();
             *object = old.clone();
@@ -166,7 +175,7 @@ fn complete_and_validate(d: &Descriptor, part: Part, object: &mut Value, old: &V
         }
     }
     meta::validate_update(object, old, &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(d, name, &errors)) }
+    errors
 }
 
 fn replace(object: &mut Value, from: &Value, field: &str) {

@@ -4,6 +4,7 @@
 //! * [`metadata`]: the fields all kinds share; [`filter`]: label and field selectors
 //! * [`guaranteed_update`]: read, change, compare-and-set
 //! * [`object`]: stored bytes to wire bytes; [`keys`]: where objects are stored
+//! * [`store_cache`]: objects of a few kinds in memory, current with the store
 //! * [`json_members`], [`json_prune`]: parts of a JSON document without parsing the rest
 
 pub mod filter;
@@ -15,3 +16,4 @@ pub mod large_work;
 pub mod metadata;
 pub mod object;
 pub mod request_object;
+pub mod store_cache;

@@ -26,7 +26,7 @@ use crate::{
 const DEFINITION: &str = "io.k8s.api.core.v1.Binding";
 
 pub async fn bind(call: &Call<'_>) -> ApiResult<Response> {
-    let Call { api, user, target, query, accepted, headers, body, .. } = call;
+    let Call { api, target, query, accepted, headers, body, .. } = call;
     let mut binding = request_object::decode(headers, body)?.value;
     let cannot =
         |why: String| ApiError::bad_request(format!("Binding in version \"v1\" cannot be handled as a Binding: {why}"));
@@ -43,7 +43,7 @@ pub async fn bind(call: &Call<'_>) -> ApiResult<Response> {
     }
     let pod = Target { d: target.d.clone(), namespace: target.namespace.clone(), name };
     let now = api::now().to_string();
-    guaranteed_update(&Request { api, user, target: &pod }, Part::Placement, query.dry_run, |old| {
+    guaranteed_update(&Request { target: &pod, ..call.admission() }, Part::Placement, query.dry_run, |old| {
         bind_pod(old, &binding, &now).map_err(|why| ApiError::conflict_on("pods/binding", &pod.name, &why.to_string()))
     })
     .await?;

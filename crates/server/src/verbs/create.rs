@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Call;
 use crate::{
-    admission,
+    admission::{self, TxnAdditions},
     api::{self, Target},
     http::{
         reply,
@@ -70,11 +70,16 @@ enum Attempt {
 async fn attempt(call: &Call<'_>, name: &str, mut object: Value) -> ApiResult<Attempt> {
     let Call { api, target, query, .. } = call;
     let d = &target.d;
-    let (errors, warnings) = complete(target, &mut object);
+    let (request, mut additions) = (call.admission(), TxnAdditions::default());
+    let (mut errors, mut warnings) = complete(target, &mut object);
+    admission::admit_create(&request, &mut object, &mut additions).await?;
+    if additions.revalidate {
+        (errors, warnings) = complete(target, &mut object);
+    }
     if !errors.is_empty() {
         return Err(ApiError::invalid(d, name, &errors));
     }
-    let additions = admission::create(&call.admission(), &mut object).await?;
+    admission::create(&request, &mut object, &mut additions).await?;
     let key = keys::key(d, target.namespace.as_deref(), name);
     let stored = object::to_stored(d, &object);
     let wire = if d.conversion.is_some() { Wire::encode(&object) } else { stored.clone() };

@@ -180,13 +180,14 @@ pub struct DeleteOutcome {
 }
 
 pub async fn delete_one(request: &Request<'_>, options: &Options) -> ApiResult<DeleteOutcome> {
+    let request = &Request { dry_run: options.dry_run, ..*request };
     let Request { api, target, .. } = request;
     let d = &target.d;
     for _ in 0..ATTEMPTS {
         let entry = api.existing(target).await?;
         let old = object::parse(d, &entry)?;
         check_preconditions(target, options, &old, entry.modified)?;
-        admission::delete(request, &old)?;
+        admission::delete(request, &old).await?;
         let (object, gone) = match plan_delete(d, &old, options, api::now()) {
             Verdict::Remove => (old.clone(), true),
             Verdict::Mark(object) => (object, false),

@@ -16,7 +16,7 @@ use crate::{
 const WIDTH: usize = 32;
 
 pub async fn delete_collection(call: &Call<'_>) -> ApiResult<Response> {
-    let Call { api, user, target, query, accepted, headers, body, .. } = call;
+    let Call { api, target, query, accepted, headers, body, .. } = call;
     let d = &target.d;
     let options = delete::Options::parse(query, headers, body)?;
     let filter = Filter::parse(d, query)?;
@@ -26,7 +26,7 @@ pub async fn delete_collection(call: &Call<'_>) -> ApiResult<Response> {
         Target { d: d.clone(), namespace: namespace.map(str::to_owned), name: name.to_owned() }
     });
     let targets: Vec<Target> = targets.collect();
-    let requests: Vec<Request<'_>> = targets.iter().map(|target| Request { api, user, target }).collect();
+    let requests: Vec<Request<'_>> = targets.iter().map(|target| Request { target, ..call.admission() }).collect();
     let deletes = requests.iter().map(|request| delete_if_there(request, &options).boxed()).collect::<Vec<_>>();
     let deleted: Vec<Option<Value>> = stream::iter(deletes).buffered(WIDTH).try_collect().await?;
     let list = json!({

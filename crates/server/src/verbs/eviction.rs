@@ -139,11 +139,11 @@ fn with_disruption_condition(pod: &Value, now: &str) -> Value {
 
 /// Takes one from the budget's allowance.
 async fn charge_budget(request: &Request<'_>, name: &str, dry_run: bool) -> ApiResult<()> {
-    let Request { api, user, target } = *request;
+    let Request { api, target, .. } = *request;
     let Some(d) = api.registry.find("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
     let budget = Target { d: d.clone(), namespace: target.namespace.clone(), name: name.to_owned() };
     let now = api::now().to_string();
-    let update = Request { api, user, target: &budget };
+    let update = Request { target: &budget, ..*request };
     let charge = guaranteed_update(&update, Part::Status, dry_run, |budget| {
         take_disruption(budget, &target.name, &now).map_err(|refusal| match refusal {
             Refusal::Behind => ApiError::budget_refuses(

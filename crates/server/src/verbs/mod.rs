@@ -19,10 +19,11 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::{
-    admission::Request,
+    admission::{Notes, Request},
     api::{Api, Target},
     auth::User,
     http::{negotiate::Accepted, query::Query, reply::RowObject},
+    objects::guaranteed_update::Part,
 };
 
 /// A request for a resource, understood: what the verbs work from.
@@ -35,12 +36,22 @@ pub struct Call<'a> {
     /// What rows carry, where the answer is a table.
     pub row: RowObject,
     pub headers: &'a HeaderMap,
+    /// What admission says beside its verdict.
+    pub notes: Notes,
     pub body: Bytes,
 }
 
 impl Call<'_> {
     /// The write as admission sees it.
     pub fn admission(&self) -> Request<'_> {
-        Request { api: self.api, user: self.user, target: &self.target }
+        Request {
+            api: self.api,
+            user: self.user,
+            target: &self.target,
+            part: Part::Main,
+            dry_run: self.query.dry_run,
+            query: &self.query,
+            notes: &self.notes,
+        }
     }
 }

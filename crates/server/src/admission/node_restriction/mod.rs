@@ -8,7 +8,7 @@ mod mirror_pod;
 mod own_node;
 mod token;
 
-use futures::{FutureExt, future::BoxFuture};
+use async_trait::async_trait;
 use mainstay_api::{
     descriptor::{Descriptor, Writer},
     heal,
@@ -33,6 +33,7 @@ type Verdict = Result<(), String>;
 
 pub struct NodeRestriction;
 
+#[async_trait]
 impl Plugin for NodeRestriction {
     fn name(&self) -> &'static str {
         "NodeRestriction"
@@ -42,32 +43,22 @@ impl Plugin for NodeRestriction {
         true
     }
 
-    fn create<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        object: &'a mut Value,
-        _txn: &'a mut TxnAdditions,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        create(request, object).boxed()
+    async fn admit_create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
+        create(request, object).await
     }
 
-    fn review_update(&self, request: &Request<'_>, part: Part, submitted: &Value, old: &Value) -> ApiResult<()> {
-        update(request.user, request.target, part, submitted, old)
+    fn review_update(&self, request: &Request<'_>, submitted: &Value, old: &Value) -> ApiResult<()> {
+        update(request.user, request.target, request.part, submitted, old)
     }
 
-    fn delete(&self, request: &Request<'_>, old: &Value) -> ApiResult<()> {
+    async fn delete(&self, request: &Request<'_>, old: &Value) -> ApiResult<()> {
         let Some(node) = request.user.node_name() else { return Ok(()) };
         delete(node, request.target, old)
             .map_err(|why| ApiError::forbidden(&request.target.d, &request.target.name, &why))
     }
 
-    fn create_subresource<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        subresource: &'a str,
-        body: &'a Value,
-    ) -> BoxFuture<'a, ApiResult<()>> {
-        create_subresource(request, subresource, body).boxed()
+    async fn create_subresource(&self, request: &Request<'_>, subresource: &str, body: &Value) -> ApiResult<()> {
+        create_subresource(request, subresource, body).await
     }
 }
 
@@ -85,7 +76,7 @@ fn delete(node: &str, target: &Target, old: &Value) -> Verdict {
 
 /// Judges a node's POST to a subresource.
 async fn create_subresource(request: &Request<'_>, subresource: &str, body: &Value) -> ApiResult<()> {
-    let Request { api, user, target } = request;
+    let Request { api, user, target, .. } = request;
     let Some(node) = user.node_name() else { return Ok(()) };
     match (&*target.d.group, &*target.d.plural, subresource) {
         ("", "pods", "eviction") => {
@@ -108,7 +99,7 @@ fn not_own_node(node: &str, name: &str) -> String {
 
 /// Judges what a node wants to create.
 async fn create(request: &Request<'_>, object: &Value) -> ApiResult<()> {
-    let Request { api, user, target } = request;
+    let Request { api, user, target, .. } = request;
     let Some(node) = user.node_name() else { return Ok(()) };
     let name = metadata::string_field(object, "name").unwrap_or_default();
     let verdict = match (&*target.d.group, &*target.d.plural) {

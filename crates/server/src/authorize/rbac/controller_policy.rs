@@ -108,6 +108,14 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
     ),
     controller("node-controller", &[rule(&["patch"], CORE, &["nodes", "nodes/status"])]),
     controller(
+        "resourcequota-controller",
+        &[
+            rule(&["list"], ALL, ALL),
+            rule(&["get"], CORE, &["resourcequotas"]),
+            rule(&["update"], CORE, &["resourcequotas/status"]),
+        ],
+    ),
+    controller(
         "replicaset-controller",
         &[rule(&["get"], APPS, &["replicasets"]), rule(&["patch"], APPS, &["replicasets/status"]), OWN_PODS],
     ),

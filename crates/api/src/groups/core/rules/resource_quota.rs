@@ -13,8 +13,15 @@ use crate::{
     },
 };
 
-const SCOPES: [&str; 6] =
-    ["Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "PriorityClass", "CrossNamespacePodAffinity"];
+const SCOPES: [&str; 7] = [
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+];
 
 /// The kind `ResourceQuota`.
 pub struct ResourceQuotaRules;
@@ -75,6 +82,10 @@ fn applies(scope: &str, resource: &str) -> bool {
         ["cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"].contains(&resource);
     match scope {
         "BestEffort" => resource == "pods",
+        "VolumeAttributesClass" => {
+            matches!(resource, "persistentvolumeclaims" | "requests.storage")
+                || resource.contains(".storageclass.storage.k8s.io/")
+        }
         _ if SCOPES.contains(&scope) => resource == "pods" || compute,
         _ => true,
     }
@@ -130,7 +141,7 @@ fn validate_selector(spec: &ResourceQuotaSpec, path: &Path, errors: &mut Errors)
 fn validate_requirement(requirement: &ScopedResourceSelectorRequirement, path: &Path, errors: &mut Errors) {
     let operator = requirement.operator.as_str();
     let values = list(&requirement.values);
-    if requirement.scope_name != "PriorityClass"
+    if !matches!(requirement.scope_name.as_str(), "PriorityClass" | "VolumeAttributesClass")
         && SCOPES.contains(&requirement.scope_name.as_str())
         && operator != "Exists"
     {
