@@ -2,6 +2,7 @@
 
 mod limit_ranges;
 mod log;
+mod policies;
 mod quotas;
 mod upstream;
 
