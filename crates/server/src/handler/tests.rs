@@ -4,6 +4,7 @@ mod audit;
 mod limit_ranges;
 mod log;
 mod pod_security;
+mod policies;
 mod quotas;
 mod upstream;
 
