@@ -8,6 +8,7 @@
 //! * [`table`]: what tables for `kubectl get` are built of
 //! * [`schema`]: what fields the kinds have; [`decode`], [`patch`], [`selector`], [`quantity`]: the
 //!   languages that requests are written in; [`encode`]: YAML in responses
+//! * [`apply`]: server-side apply: managed fields, merging, conflicts
 //! * [`openapi`]: the documents that clients learn the API from
 //! * [`matching`]: what selectors, affinities and tolerations mean
 //! * [`pod`], [`ports`], [`node`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
@@ -20,6 +21,7 @@
 //! * [`int_or_percent`]: a number, or a percentage of another
 //! * [`field`]: field paths and field errors in the API's own words
 
+pub mod apply;
 pub mod convert;
 pub mod decode;
 pub mod descriptor;

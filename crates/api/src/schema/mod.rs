@@ -97,6 +97,8 @@ pub struct Field {
     pub patch_strategy: Option<&'static str>,
     pub merge_key: Option<&'static str>,
     pub map_type: Option<&'static str>,
+    /// Whether upstream's types write the field even if nobody set it.
+    pub always_written: bool,
     /// As JSON text.
     pub default: Option<&'static str>,
 }

@@ -93,11 +93,13 @@ fn read_field(line: &'static str, names: &Names) -> Result<Field, String> {
         patch_strategy: None,
         merge_key: None,
         map_type: None,
+        always_written: false,
         default,
     };
     for word in words {
         match word.split_once('=') {
             None if word == "required" => field.required = true,
+            None if word == "always" => field.always_written = true,
             Some(("list", kind)) => {
                 field.list_type = Some(match kind {
                     "atomic" => ListType::Atomic,

@@ -5,6 +5,7 @@
 
 use http::{StatusCode, header};
 use mainstay_api::{
+    apply::managers::{Conflict, describe_conflicts},
     descriptor::Descriptor,
     field::{Errors, FieldError},
 };
@@ -101,6 +102,24 @@ impl ApiError {
         let mut error = Self::new(StatusCode::CONFLICT, "Conflict", message);
         error.details = Some(json!({ "name": name, "kind": what }));
         error
+    }
+
+    /// An apply would change fields that belong to others.
+    pub fn apply_conflicts(conflicts: &[Conflict]) -> Box<Self> {
+        let cause = |conflict: &Conflict| {
+            json!({ "reason": "FieldManagerConflict", "message": conflict.message(), "field": conflict.path })
+        };
+        Self::new(StatusCode::CONFLICT, "Conflict", describe_conflicts(conflicts))
+            .caused_by(conflicts.iter().map(cause).collect())
+    }
+
+    /// An applied configuration does not fit its kind. Upstream has no better code for it.
+    pub fn untyped_configuration(d: &Descriptor, config: &Value, why: &str) -> Box<Self> {
+        let text = |field: &str| config["metadata"][field].as_str().unwrap_or_default();
+        let (namespace, name, version, kind) = (text("namespace"), text("name"), d.api_version(), &d.kind);
+        let message =
+            format!("failed to create typed patch object ({namespace}/{name}; {version}, Kind={kind}): {why}");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
 
     /// The object changed since the client read it.

@@ -16,6 +16,7 @@ use crate::{
     api::Target,
     http::status::{ApiError, ApiResult},
     objects::{
+        field_tracking::{self, FieldWriter},
         metadata,
         object::{self, Wire},
     },
@@ -48,10 +49,22 @@ pub struct UpdatedObject {
     pub revision: Revision,
 }
 
+/// How a write changes who owns fields.
+#[derive(Clone, Copy)]
+pub enum Ownership<'a> {
+    /// Not at all.
+    Kept,
+    /// What it changes belongs to whoever writes.
+    Tracked(&'a FieldWriter),
+    /// The new object says: it is the result of an apply.
+    Applied,
+}
+
 /// Changes the stored object to what `make` makes of it.
 pub async fn guaranteed_update(
     request: &Request<'_>,
     part: Part,
+    ownership: Ownership<'_>,
     dry_run: bool,
     mut make: impl FnMut(&Value) -> ApiResult<Value>,
 ) -> ApiResult<UpdatedObject> {
@@ -74,6 +87,13 @@ pub async fn guaranteed_update(
         }
         if !errors.is_empty() {
             return Err(ApiError::invalid(d, &target.name, &errors));
+        }
+        match ownership {
+            Ownership::Tracked(writer) if field_tracking::is_tracked(target) => {
+                field_tracking::track_update(api, target, writer, &mut object, &old);
+            }
+            Ownership::Kept | Ownership::Tracked(_) => field_tracking::keep_managed_fields(&mut object, &old),
+            Ownership::Applied => keep_times_if_equal(&mut object, &old),
         }
         if object == old {
             return Ok(UpdatedObject { wire: Wire::from_entry(d, &entry)?, revision: entry.modified, object });
@@ -105,6 +125,27 @@ pub async fn guaranteed_update(
         }
     }
     Err(ApiError::modified(d, &target.name))
+}
+
+/// An apply that changes nothing but when it was leaves the object as it is.
+fn keep_times_if_equal(object: &mut Value, old: &Value) {
+    let without_times = |managed: &Value| {
+        let entries = managed.as_array().into_iter().flatten().cloned();
+        let mut entries: Vec<Value> = entries.collect();
+        for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
+            entry.remove("time");
+        }
+        entries.sort_by_cached_key(Value::to_string);
+        entries
+    };
+    let of = |object: &Value| object["metadata"].get("managedFields").cloned();
+    let new = of(object);
+    if without_times(new.as_ref().unwrap_or(&Value::Null)) == without_times(&old["metadata"]["managedFields"]) {
+        field_tracking::keep_managed_fields(object, old);
+        if object != old {
+            field_tracking::set_managed_fields(object, new);
+        }
+    }
 }
 
 fn check_preconditions(target: &Target, object: &Value, entry: &Entry, old: &Value) -> ApiResult<()> {

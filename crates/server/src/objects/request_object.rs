@@ -59,6 +59,31 @@ fn undecodable(error: &dyn std::error::Error) -> Box<ApiError> {
     ApiError::bad_request(format!("couldn't decode the request body: {error}"))
 }
 
+/// Decodes the configuration of a server-side apply: YAML, of which JSON is a part.
+pub fn decode_configuration(body: &Bytes, validation: FieldValidation, warnings: &mut Warnings) -> ApiResult<Value> {
+    let is_json = body.trim_ascii_start().first() == Some(&b'{');
+    let decoded = decode::json(body).ok().filter(|_| is_json).map_or_else(|| decode::yaml(body), Ok);
+    let Decoded { value, duplicates } =
+        decoded.map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}")))?;
+    let complaints: Vec<String> = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+    match validation {
+        FieldValidation::Strict if !complaints.is_empty() => {
+            return Err(ApiError::bad_request(format!("error strict decoding YAML: {}", complaints.join(", "))));
+        }
+        FieldValidation::Warn => warnings.extend(complaints),
+        FieldValidation::Strict | FieldValidation::Ignore => {}
+    }
+    if !value.is_object() {
+        return Err(ApiError::bad_request("error decoding YAML: the configuration is not an object"));
+    }
+    Ok(value)
+}
+
+/// Whether a body asks to forget who owns its fields, which it does not any more once it has its kind's shape.
+pub fn has_empty_managed_fields(value: &Value) -> bool {
+    value["metadata"]["managedFields"].as_array().is_some_and(Vec::is_empty)
+}
+
 /// Checks that a decoded body is an object of this kind and gives it the kind's shape.
 pub fn shape(
     d: &Descriptor,

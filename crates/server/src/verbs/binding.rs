@@ -17,7 +17,7 @@ use crate::{
         status::{ApiError, ApiResult},
     },
     objects::{
-        guaranteed_update::{Part, guaranteed_update},
+        guaranteed_update::{Ownership, Part, guaranteed_update},
         metadata, request_object,
     },
     placement::{self, Placement, PlacementError},
@@ -43,7 +43,7 @@ pub async fn bind(call: &Call<'_>) -> ApiResult<Response> {
     }
     let pod = Target { d: target.d.clone(), namespace: target.namespace.clone(), name };
     let now = api::now().to_string();
-    guaranteed_update(&Request { target: &pod, ..call.admission() }, Part::Placement, query.dry_run, |old| {
+    guaranteed_update(&Request { target: &pod, ..call.admission() }, Part::Placement, Ownership::Kept, query.dry_run, |old| {
         bind_pod(old, &binding, &now).map_err(|why| ApiError::conflict_on("pods/binding", &pod.name, &why.to_string()))
     })
     .await?;

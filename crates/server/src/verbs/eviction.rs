@@ -21,7 +21,7 @@ use crate::{
         status::{ApiError, ApiResult},
     },
     objects::{
-        guaranteed_update::{Part, guaranteed_update},
+        guaranteed_update::{Ownership, Part, guaranteed_update},
         keys, metadata, object, request_object,
     },
 };
@@ -111,7 +111,7 @@ async fn budgets(api: &Api, target: &Target, pod: &Value) -> ApiResult<Vec<(Stri
 /// pod is demanded here already, and of the pod as it is now from here on.
 async fn mark_disrupted(request: &Request<'_>, options: &mut Options) -> ApiResult<()> {
     let now = api::now().to_string();
-    let marked = guaranteed_update(request, Part::Status, false, |pod| {
+    let marked = guaranteed_update(request, Part::Status, Ownership::Kept, false, |pod| {
         let mut pod = with_disruption_condition(pod, &now);
         for (field, demanded) in [("uid", &options.uid), ("resourceVersion", &options.version)] {
             if let Some(demanded) = demanded {
@@ -144,7 +144,7 @@ async fn charge_budget(request: &Request<'_>, name: &str, dry_run: bool) -> ApiR
     let budget = Target { d: d.clone(), namespace: target.namespace.clone(), name: name.to_owned() };
     let now = api::now().to_string();
     let update = Request { target: &budget, ..*request };
-    let charge = guaranteed_update(&update, Part::Status, dry_run, |budget| {
+    let charge = guaranteed_update(&update, Part::Status, Ownership::Kept, dry_run, |budget| {
         take_disruption(budget, &target.name, &now).map_err(|refusal| match refusal {
             Refusal::Behind => ApiError::budget_refuses(
                 &format!("The disruption budget {name} is still being processed by the server."),

@@ -1,5 +1,6 @@
 //! The API verbs: one implementation of each, for every kind.
 
+pub mod apply;
 pub mod binding;
 pub mod create;
 pub mod delete;
@@ -23,7 +24,7 @@ use crate::{
     api::{Api, Target},
     auth::User,
     http::{negotiate::Accepted, query::Query, reply::RowObject},
-    objects::guaranteed_update::Part,
+    objects::{field_tracking::FieldWriter, guaranteed_update::Part},
 };
 
 /// A request for a resource, understood: what the verbs work from.
@@ -42,6 +43,11 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Who sets the fields that this request changes.
+    pub fn writer(&self, part: Part) -> FieldWriter {
+        FieldWriter::from_request(&self.query, self.headers, self.user, part)
+    }
+
     /// The write as admission sees it.
     pub fn admission(&self) -> Request<'_> {
         Request {

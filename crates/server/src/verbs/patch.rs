@@ -1,4 +1,4 @@
-//! PATCH in its three classic forms.
+//! PATCH in its three classic forms. The fourth is [`super::apply`].
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -6,9 +6,9 @@ use mainstay_api::{
     decode::{self, Decoded},
     patch::{self, PatchError},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::Call;
+use super::{Call, apply};
 use crate::{
     api::Api,
     http::{
@@ -16,15 +16,21 @@ use crate::{
         response_body::Response,
         status::{ApiError, ApiResult},
         warnings::Warnings,
+        write_options::{self, WriteKind},
     },
     objects::{
-        guaranteed_update::{Part, guaranteed_update},
+        field_tracking,
+        guaranteed_update::{Ownership, Part, guaranteed_update},
         metadata, request_object,
     },
 };
 
-const ACCEPTED: [&str; 3] =
-    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+const ACCEPTED: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    apply::MEDIA_TYPE,
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
@@ -86,17 +92,32 @@ impl Patch {
     }
 }
 
+/// Whether the body of a PATCH is a configuration to apply.
+pub fn is_apply(headers: &HeaderMap) -> bool {
+    request_object::media_type(headers) == apply::MEDIA_TYPE
+}
+
 pub async fn patch(call: &Call<'_>, part: Part) -> ApiResult<Response> {
     let Call { api, target, query, accepted, row, headers, body, .. } = call;
     let d = &target.d;
+    if is_apply(headers) {
+        return apply::apply(call, part).await;
+    }
     let patch = Patch::parse(headers, body)?;
+    write_options::check(query, WriteKind::Patch)?;
+    let writer = call.writer(part);
+    let ownership = Ownership::Tracked(&writer);
     let mut warnings = Warnings::default();
-    let changed = guaranteed_update(&call.admission(), part, query.dry_run, |old| {
+    let changed = guaranteed_update(&call.admission(), part, ownership, query.dry_run, |old| {
         let mut object = old.clone();
         patch.apply(api, &d.schema, &mut object)?;
+        let clears_managers = request_object::has_empty_managed_fields(&object);
         let mut object = request_object::shape(d, api.schema, object.into(), query.field_validation, &mut warnings)?;
         metadata::set_namespace(target, &mut object)?;
         metadata::check_name(target, &mut object)?;
+        if clears_managers {
+            field_tracking::set_managed_fields(&mut object, Some(json!([])));
+        }
         Ok(object)
     })
     .await?;

@@ -15,7 +15,7 @@ use crate::{
         status::{ApiError, ApiResult},
     },
     objects::{
-        guaranteed_update::{Part, guaranteed_update},
+        guaranteed_update::{Ownership, Part, guaranteed_update},
         request_object,
     },
     placement::{self, Refusal, RefusalError, event},
@@ -27,7 +27,7 @@ pub async fn refuse(call: &Call<'_>) -> ApiResult<Response> {
     let refusal = Refusal::deserialize(&submitted)
         .map_err(|error| ApiError::bad_request(format!("the body cannot be handled as a refusal: {error}")))?;
     let (now, mut node) = (api::now().to_string(), String::new());
-    guaranteed_update(&call.admission(), Part::Placement, query.dry_run, |old| {
+    guaranteed_update(&call.admission(), Part::Placement, Ownership::Kept, query.dry_run, |old| {
         node = old["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
         placement::without_node(old, &refusal, user.node_name(), &now).map_err(|why| match &why {
             RefusalError::Elsewhere { .. } if user.node_name().is_some() => {

@@ -8,15 +8,21 @@ use mainstay_api::{
 };
 use serde_json::{Value, json};
 
-use super::{Call, patch::Patch};
+use super::{
+    Call, apply,
+    patch::{Patch, is_apply},
+};
 use crate::{
+    api::Target,
     http::{
         reply,
         response_body::Response,
         status::{ApiError, ApiResult},
+        warnings::Warnings,
+        write_options::{self, WriteKind},
     },
     objects::{
-        guaranteed_update::{Part, guaranteed_update},
+        guaranteed_update::{Ownership, Part, UpdatedObject, guaranteed_update},
         metadata, object, request_object,
     },
 };
@@ -33,9 +39,19 @@ pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
         object::set_version(&mut object, entry.modified);
         return Ok(reply::encoded(StatusCode::OK, accepted.encoding, &view(d, &paths, &object)));
     }
+    let writer = call.writer(Part::Main).through_scale();
+    if *method == Method::PATCH && is_apply(headers) {
+        let config = apply::configuration(call, &mut Warnings::default())?;
+        let config = parent_configuration(target, &paths, &config)?;
+        let changed = apply::update_applied(call, Part::Main, &writer, &config, &mut Warnings::default()).await?;
+        return Ok(reply_with_scale(call, &paths, changed));
+    }
+    let kind = if *method == Method::PATCH { WriteKind::Patch } else { WriteKind::Update };
+    write_options::check(query, kind)?;
     let patch = if *method == Method::PATCH { Some(Patch::parse(headers, body)?) } else { None };
     let put = if patch.is_none() { Some(request_object::decode(headers, body)?.value) } else { None };
-    let changed = guaranteed_update(&call.admission(), Part::Main, query.dry_run, |old| {
+    let ownership = Ownership::Tracked(&writer);
+    let changed = guaranteed_update(&call.admission(), Part::Main, ownership, query.dry_run, |old| {
         let mut scale = match (&patch, &put) {
             (Some(patch), _) => {
                 let mut scale = view(d, &paths, old);
@@ -52,9 +68,34 @@ pub async fn scale(call: &Call<'_>, method: &Method) -> ApiResult<Response> {
         with_replicas(&paths, old, &scale)
     })
     .await?;
+    Ok(reply_with_scale(call, &paths, changed))
+}
+
+fn reply_with_scale(call: &Call<'_>, paths: &Scale, changed: UpdatedObject) -> Response {
     let mut object = changed.object;
     object::set_version(&mut object, changed.revision);
-    Ok(reply::encoded(StatusCode::OK, accepted.encoding, &view(d, &paths, &object)))
+    reply::encoded(StatusCode::OK, call.accepted.encoding, &view(&call.target.d, paths, &object))
+}
+
+/// What applying a Scale means for the object itself.
+fn parent_configuration(target: &Target, paths: &Scale, scale: &Value) -> ApiResult<Value> {
+    let version = scale["apiVersion"].as_str().unwrap_or_default();
+    if version != "autoscaling/v1" || scale["kind"] != "Scale" {
+        return Err(ApiError::bad_request(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {version}, expected: autoscaling/v1"
+        )));
+    }
+    let mut config = json!({ "apiVersion": target.d.api_version(), "kind": target.d.kind, "metadata": {} });
+    for field in ["name", "namespace", "uid", "resourceVersion"] {
+        if let Some(given) = metadata::string_field(scale, field).filter(|given| !given.is_empty()) {
+            config["metadata"][field] = json!(given);
+        }
+    }
+    if let Some(replicas) = scale["spec"].get("replicas") {
+        let at = paths.spec_replicas.iter().fold(&mut config, |at, step| &mut at[*step]);
+        *at = replicas.clone();
+    }
+    Ok(config)
 }
 
 /// The object with the replicas of a Scale, fenced by the versions the Scale carries.
