@@ -171,19 +171,22 @@ const SERVER_SET: [(&str, &str, &[&[&str]]); 7] = [
     ),
     ("", "PersistentVolumeClaim", &[&["spec", "dataSource"], &["spec", "dataSourceRef"]]),
     ("apps", "DaemonSet", &[&["metadata", "annotations", "deprecated.daemonset.template.generation"]]),
-    ("batch", "Job", &[
-        &["spec", "selector"],
-        &["spec", "template", "metadata", "labels", "controller-uid"],
-        &["spec", "template", "metadata", "labels", "job-name"],
-        &["spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"],
-        &["spec", "template", "metadata", "labels", "batch.kubernetes.io/job-name"],
-    ]),
-    ("certificates.k8s.io", "CertificateSigningRequest", &[
-        &["spec", "username"],
-        &["spec", "groups"],
-        &["spec", "uid"],
-        &["spec", "extra"],
-    ]),
+    (
+        "batch",
+        "Job",
+        &[
+            &["spec", "selector"],
+            &["spec", "template", "metadata", "labels", "controller-uid"],
+            &["spec", "template", "metadata", "labels", "job-name"],
+            &["spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"],
+            &["spec", "template", "metadata", "labels", "batch.kubernetes.io/job-name"],
+        ],
+    ),
+    (
+        "certificates.k8s.io",
+        "CertificateSigningRequest",
+        &[&["spec", "username"], &["spec", "groups"], &["spec", "uid"], &["spec", "extra"]],
+    ),
 ];
 
 /// Which fields of a new object the server is going to set, as its author has not.

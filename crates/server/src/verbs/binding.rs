@@ -43,9 +43,16 @@ pub async fn bind(call: &Call<'_>) -> ApiResult<Response> {
     }
     let pod = Target { d: target.d.clone(), namespace: target.namespace.clone(), name };
     let now = api::now().to_string();
-    guaranteed_update(&Request { target: &pod, ..call.admission() }, Part::Placement, Ownership::Kept, query.dry_run, |old| {
-        bind_pod(old, &binding, &now).map_err(|why| ApiError::conflict_on("pods/binding", &pod.name, &why.to_string()))
-    })
+    guaranteed_update(
+        &Request { target: &pod, ..call.admission() },
+        Part::Placement,
+        Ownership::Kept,
+        query.dry_run,
+        |old| {
+            bind_pod(old, &binding, &now)
+                .map_err(|why| ApiError::conflict_on("pods/binding", &pod.name, &why.to_string()))
+        },
+    )
     .await?;
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
     Ok(reply::encoded(StatusCode::CREATED, accepted.encoding, &status))

@@ -131,7 +131,10 @@ impl AuthenticationConfiguration {
                 "MatchAny" => {}
                 "" if issuer.audiences.len() == 1 => {}
                 "" => {
-                    return fail(field("issuer.audienceMatchPolicy"), "must be MatchAny if there are several audiences");
+                    return fail(
+                        field("issuer.audienceMatchPolicy"),
+                        "must be MatchAny if there are several audiences",
+                    );
                 }
                 _ => return fail(field("issuer.audienceMatchPolicy"), "must be MatchAny"),
             }
@@ -166,25 +169,5 @@ impl JwtConfig {
             }
         }
         Ok(())
-    }
-
-    /// Every expression, with the path of its field.
-    pub fn expressions(&self) -> Vec<(String, &str)> {
-        let mappings = &self.claim_mappings;
-        let mut all = vec![
-            ("claimMappings.username.expression".to_owned(), &*mappings.username.expression),
-            ("claimMappings.groups.expression".to_owned(), &*mappings.groups.expression),
-            ("claimMappings.uid.expression".to_owned(), &*mappings.uid.expression),
-        ];
-        let extra = mappings.extra.iter().enumerate();
-        all.extend(
-            extra.map(|(at, extra)| (format!("claimMappings.extra[{at}].valueExpression"), &*extra.value_expression)),
-        );
-        let rules = self.claim_validation_rules.iter().enumerate();
-        all.extend(rules.map(|(at, rule)| (format!("claimValidationRules[{at}].expression"), &*rule.expression)));
-        let rules = self.user_validation_rules.iter().enumerate();
-        all.extend(rules.map(|(at, rule)| (format!("userValidationRules[{at}].expression"), &*rule.expression)));
-        all.retain(|(_, expression)| !expression.is_empty());
-        all
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! * [`config`]: whom tokens are trusted from and what their claims mean
 //! * [`issuer_keys`]: the keys of an issuer
-//! * [`claims`]: the user that claims stand for
+//! * [`claims`]: the user that claims stand for; [`expressions`]: CEL in place of a claim's name
 //!
 //! A token is taken if its signature, issuer, audience and time are right and every rule of the configuration holds. What
 //! was wrong is for the log of an administrator who looks for it (debug): whoever sent the token learns nothing.
 
 mod claims;
 pub mod config;
+mod expressions;
 mod issuer_keys;
 
 use std::fmt;
@@ -21,6 +22,7 @@ use serde_json::{Map, Value};
 
 use self::{
     config::{AuthenticationConfiguration, ConfigError, JwtConfig},
+    expressions::Expressions,
     issuer_keys::IssuerKeys,
 };
 use super::User;
@@ -39,6 +41,7 @@ const ALGORITHMS: [Algorithm; 8] = [
 
 struct Issuer {
     config: JwtConfig,
+    expressions: Expressions,
     keys: IssuerKeys,
 }
 
@@ -63,11 +66,8 @@ impl TrustedIssuers {
         configuration.validate(own_issuer)?;
         let issuers = configuration.jwt.into_iter().enumerate().map(|(at, config)| {
             let named = |error: ConfigError| ConfigError { field: format!("jwt[{at}].{}", error.field), ..error };
-            if let Some((field, _)) = config.expressions().into_iter().next() {
-                let problem = "CEL expressions are not supported; name a claim".to_owned();
-                return Err(named(ConfigError { field, problem }));
-            }
-            Ok(Issuer { keys: IssuerKeys::new(&config.issuer).map_err(named)?, config })
+            let expressions = Expressions::compile(&config).map_err(named)?;
+            Ok(Issuer { keys: IssuerKeys::new(&config.issuer).map_err(named)?, expressions, config })
         });
         Ok(Self(issuers.collect::<Result<_, _>>()?))
     }
@@ -111,7 +111,8 @@ impl Issuer {
             match jsonwebtoken::decode::<Map<String, Value>>(token, key, &wanted) {
                 Ok(decoded) => {
                     check_time(&decoded.claims, now)?;
-                    return claims::user(&self.config, &decoded.claims).map_err(|error| error.to_string());
+                    return claims::user(&self.config, &self.expressions, decoded.claims)
+                        .map_err(|error| error.to_string());
                 }
                 Err(error) => why = error.to_string(),
             }

@@ -157,6 +157,42 @@ async fn a_token_of_a_trusted_issuer_names_a_user_and_anything_wrong_names_nobod
 }
 
 #[tokio::test]
+async fn expressions_map_claims_and_rules_judge_them() {
+    let provider = Provider::start().await;
+    let mut configuration = provider.configuration(json!({
+        "username": { "expression": "'p:' + claims.sub" },
+        "groups": { "expression": "claims.roles.split(',')" },
+        "uid": { "expression": "claims.sub" },
+        "extra": [{ "key": "example.com/team", "valueExpression": "claims.?team.orValue('')" }],
+    }));
+    let jwt = &mut configuration.jwt[0];
+    jwt.claim_validation_rules = serde_json::from_value(json!([
+        { "expression": "claims.exp - claims.nbf <= 3600", "message": "lives too long" },
+    ]))
+    .unwrap();
+    jwt.user_validation_rules = serde_json::from_value(json!([
+        { "expression": "user.groups.all(g, !g.startsWith('system:'))", "message": "reserved" },
+    ]))
+    .unwrap();
+    let trusted = TrustedIssuers::new(configuration, "https://own").unwrap();
+    let claims = |change: Value| {
+        let mut claims = json!({
+            "iss": provider.url(), "aud": "mainstay", "nbf": 1_799_999_900, "exp": 1_800_000_100, "sub": "42",
+            "roles": "devs,ops", "team": "blue",
+        });
+        claims.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        provider.token(&claims)
+    };
+    let user = trusted.user(&claims(json!({})), now()).await.expect("a user");
+    assert_eq!((&*user.name, &*user.uid), ("p:42", "42"));
+    assert_eq!(user.groups, ["devs", "ops", "system:authenticated"]);
+    assert_eq!(user.extra["example.com/team"], ["blue"]);
+    assert_eq!(trusted.user(&claims(json!({ "exp": 1_900_000_000 })), now()).await, None, "lives too long");
+    assert_eq!(trusted.user(&claims(json!({ "roles": "system:masters" })), now()).await, None, "reserved");
+    assert_eq!(trusted.user(&claims(json!({ "roles": 7 })), now()).await, None, "no text");
+}
+
+#[tokio::test]
 async fn an_issuer_that_does_not_answer_lets_nobody_in() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -197,5 +233,13 @@ fn a_configuration_that_is_wrong_names_the_field() {
     assert!(jwt(&|jwt| jwt["claimMappings"]["username"] = json!({ "claim": "sub" })).contains("username.prefix"));
     assert!(jwt(&|jwt| jwt["claimMappings"]["username"] = json!({})).contains("claim or expression is required"));
     assert!(jwt(&|jwt| jwt["claimMappings"]["nobody"] = json!({})).contains("unknown field `nobody`"));
+    let expression = |text: &str| {
+        let text = text.to_owned();
+        jwt(&move |jwt| jwt["claimMappings"]["username"] = json!({ "expression": text }))
+    };
+    assert_eq!(expression("claims.sub"), "");
+    assert!(expression("claims.sub +").starts_with("jwt[0].claimMappings.username.expression: ERROR: <input>:1:"));
+    assert!(expression("nobody.sub").contains("undeclared reference to 'nobody'"));
+    assert!(expression("1 == 1").contains("must evaluate to text"));
     assert!(problem(&|file| file["kind"] = json!("Pod")).starts_with("kind: want"));
 }
