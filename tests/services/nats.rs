@@ -32,8 +32,8 @@ fn all_receive(lab: &Lab, reconnects: u64) {
     });
     eventually("all dependents hear again", || {
         let now = dependents(lab);
-        let news_received = |(now, then): (&Dependent, &Dependent)| now.received > then.received;
-        (now.len() == DEPENDENTS && now.iter().zip(&again).all(news_received)).then_some(())
+        let has_progressed = |(now, then): (&Dependent, &Dependent)| now.received > then.received;
+        (now.len() == DEPENDENTS && now.iter().zip(&again).all(has_progressed)).then_some(())
     });
 }
 
