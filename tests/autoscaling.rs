@@ -119,7 +119,7 @@ fn load_adds_pods_and_its_end_removes_them() {
 }
 
 #[test]
-fn what_keeps_an_autoscaler_from_its_work_is_said() {
+fn what_keeps_an_autoscaler_from_its_work_is_reported() {
     let k = Kubectl::with_pods(Version::V1_32);
     k.create(&autoscaler("lost", "nothing", CPU));
     let missing = "False FailedGetScale: the HPA controller was unable to get the target's current scale: deployments.apps \"nothing\" not found";

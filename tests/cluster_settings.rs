@@ -19,14 +19,14 @@ fn refused_server(flags: &[&str]) -> String {
 fn a_server_with_another_service_range_is_refused() {
     let etcd = Etcd::start("bin/etcd-3.5");
     let advertised = ["--advertise", "198.51.100.7"];
-    let flags = ["--store", &etcd.flag(), "--service-range", "10.97.0.0/16"];
+    let etcd = ["--store", &etcd.flag(), "--encryption-provider-config", &etcd.key_file()];
+    let flags = [&etcd[..], &["--service-range", "10.97.0.0/16"]].concat();
     let first = Cluster::start_with(&[&flags[..], &advertised].concat());
-    let stderr = refused_server(&["--store", &etcd.flag(), "--advertise", "198.51.100.8"]);
+    let stderr = refused_server(&[&etcd[..], &["--advertise", "198.51.100.8"]].concat());
     let expected = "--service-range is 10.96.0.0/16 here, but 10.97.0.0/16 in the rest of the cluster: start it with \
                     --service-range 10.97.0.0/16";
     assert!(stderr.contains(expected), "{stderr}");
-    let stderr =
-        refused_server(&["--store", &etcd.flag(), "--service-range", "10.97.0.0/16", "--cluster-domain", "b.c"]);
+    let stderr = refused_server(&[&etcd[..], &["--service-range", "10.97.0.0/16", "--cluster-domain", "b.c"]].concat());
     assert!(stderr.contains("--cluster-domain is b.c here, but cluster.local in the rest"), "{stderr}");
     // One that was refused has not announced itself.
     let mut command = std::process::Command::new(tool("bin/kubectl-1.32"));
@@ -34,7 +34,7 @@ fn a_server_with_another_service_range_is_refused() {
     command.arg("jsonpath={.subsets[*].addresses[*].ip}").env("HOME", first.home());
     let addresses = run(command, "kubectl get endpoints", "", PATIENCE).ok();
     assert_eq!(addresses, "198.51.100.7");
-    let second = Cluster::start_with(&["--store", &etcd.flag(), "--service-range", "10.97.0.0/16"]);
+    let second = Cluster::start_with(&[&etcd[..], &["--service-range", "10.97.0.0/16"]].concat());
     assert_ne!(second.url(), first.url());
 }
 

@@ -36,7 +36,7 @@ fn a_pod_that_fills_the_disk_is_evicted_and_its_space_comes_back() {
         ("restarting", "cat /dev/zero > /var/big; exit 1", "restartPolicy: Always", ""),
     ];
     for (name, script, spec, container) in fillers {
-        // The pressure is told of for minutes after it has gone, so that pods do not come back at once.
+        // The pressure is reported for minutes after it has gone, so that pods do not come back at once.
         let tolerant = format!("tolerations: [{{operator: Exists}}]\n  {spec}");
         k.create(&pod(name, script, &tolerant, container));
         until(&k, &format!("pod {name}"), REASON, "Evicted");

@@ -132,15 +132,15 @@ fn a_pod_climbs_the_ladder_as_its_annotation_says() {
     let k = Kubectl::with_pods(Version::V1_32);
     let manifest = pod("p", "sleep 0.2; exit 1", "", "");
     k.create(&annotated(&manifest, "restarts=1/10m, recreate=1/1h, move=off"));
-    let said = |reason: &str| {
+    let output = |reason: &str| {
         eventually(&format!("an event {reason}"), || {
             let path = format!("events --field-selector involvedObject.name=p,reason={reason}");
             let message = k.value(&path, "{.items[*].message}");
             (!message.is_empty()).then_some(message)
         })
     };
-    assert_eq!(said("HealRestart"), "Restarting container c: ended with exit code 1");
-    let recreate = said("HealRecreate");
+    assert_eq!(output("HealRestart"), "Restarting container c: ended with exit code 1");
+    let recreate = output("HealRecreate");
     assert!(
         recreate.starts_with("Recreating the pod on this machine (1 of 1 in 1h): container c ended with exit code 1"),
         "{recreate}"

@@ -53,9 +53,9 @@ fn jobs_run_to_their_ends() {
 
     assert_eq!(condition(&k, "indexed", "Complete"), "CompletionsReached");
     assert_eq!(k.value("job indexed", "{.status.completedIndexes}"), "0-3");
-    let said = std::fs::read_to_string(shared.path().join("said")).expect("what the pods wrote");
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines.len(), 4, "each index once: {said}");
+    let text = std::fs::read_to_string(shared.path().join("said")).expect("what the pods wrote");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "each index once: {text}");
     let expected: BTreeSet<String> = (0..4).map(|i| format!("indexed-{i} {i}")).collect();
     assert_eq!(lines.iter().map(|line| (*line).to_owned()).collect::<BTreeSet<_>>(), expected);
 

@@ -63,7 +63,7 @@ async fn a_machine_joins_once_and_needs_the_token_no_more() {
 }
 
 #[tokio::test]
-async fn a_second_machine_with_a_name_that_is_taken_is_told_what_to_do() {
+async fn a_second_machine_with_a_name_that_is_taken_is_refused_with_advice() {
     let cluster = Cluster::start();
     let token = token(&cluster);
     let first = joined(&cluster, Some(&token), "a", "m1").await.expect("it joins");
@@ -71,8 +71,8 @@ async fn a_second_machine_with_a_name_that_is_taken_is_told_what_to_do() {
     assert!(rival.to_string().contains("another machine is just joining as node \"a\""), "{rival}");
     register(&first.client(&servers(cluster.url())).expect("a client"), "a").await.expect("it registers");
     let second = joined(&cluster, Some(&token), "a", "m2").await.expect_err("the name is taken");
-    let said = second.to_string();
-    assert!(said.contains("kubectl delete node a") && said.contains("--node-name"), "{said}");
+    let output = second.to_string();
+    assert!(output.contains("kubectl delete node a") && output.contains("--node-name"), "{output}");
     assert!(!second.may_pass());
     joined(&cluster, Some(&token), "b", "m2").await.expect("under another name it joins");
     let strangers = joined(&cluster, None, "c", "m1").await.expect_err("the certificate is another's");
@@ -103,11 +103,11 @@ async fn a_token_that_is_over_or_for_another_cluster_does_not_let_anyone_in() {
 #[tokio::test]
 async fn expired_tokens_are_cleared_away_and_tokens_can_be_listed_and_deleted() {
     let cluster = Cluster::start_with(&["--event-ttl", "1"]);
-    let (kept, over) = (token(&cluster), token(&cluster));
+    let (retained, over) = (token(&cluster), token(&cluster));
     let id = |token: &Token| token.bearer().split('.').next().expect("an id").to_owned();
     let listed = cluster.mainstay("token", "list").ok();
-    assert!(listed.contains(&id(&kept)) && listed.contains(&id(&over)), "{listed}");
-    let secret = kept.bearer().split('.').nth(1).expect("a secret").to_owned();
+    assert!(listed.contains(&id(&retained)) && listed.contains(&id(&over)), "{listed}");
+    let secret = retained.bearer().split('.').nth(1).expect("a secret").to_owned();
     assert!(!listed.contains(&secret), "secrets are not shown");
     let secrets: Api<Secret> = Api::namespaced(cluster.client().await, "kube-system");
     let past = json!({"stringData": {"expiration": "2020-01-01T00:00:00Z"}});
@@ -115,7 +115,7 @@ async fn expired_tokens_are_cleared_away_and_tokens_can_be_listed_and_deleted() 
     secrets.patch(&name, &PatchParams::default(), &Patch::Merge(&past)).await.expect("the token ends");
     eventually("the expired token is gone", || {
         let listed = cluster.mainstay("token", "list").ok();
-        (!listed.contains(&id(&over)) && listed.contains(&id(&kept))).then_some(())
+        (!listed.contains(&id(&over)) && listed.contains(&id(&retained))).then_some(())
     });
 }
 

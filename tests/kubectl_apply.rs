@@ -102,8 +102,11 @@ fn replace_swaps_the_object_and_force_makes_it_anew(k: &Kubectl) {
     assert_eq!(k.run_with("replace -f -", &blue).ok().trim(), "configmap/settings replaced");
     assert_eq!(k.value("cm settings", "{.data}"), r#"{"shade":"blue","size":"small"}"#);
     assert_eq!(k.value("cm settings", "{.metadata.uid}"), uid);
-    let said = k.run_with("replace --force -f -", SETTINGS).ok();
-    assert!(said.contains("configmap \"settings\" deleted") && said.contains("configmap/settings replaced"), "{said}");
+    let output = k.run_with("replace --force -f -", SETTINGS).ok();
+    assert!(
+        output.contains("configmap \"settings\" deleted") && output.contains("configmap/settings replaced"),
+        "{output}"
+    );
     assert_ne!(k.value("cm settings", "{.metadata.uid}"), uid);
     let missing = k.run_with("replace -f -", &SETTINGS.replace("settings", "nobody")).refused();
     assert!(missing.contains("configmaps \"nobody\" not found"), "{missing}");
@@ -121,8 +124,8 @@ fn patches_of_three_types_do_what_their_type_says(k: &Kubectl) {
     k.apply(WEB);
     let containers = |path: &str| k.value("deploy web", &format!("{{.spec.template.spec.containers{path}}}"));
     // Strategic: containers merge by name, $patch removes one.
-    let said = k.ok(r#"patch deploy web -p '{"spec":{"template":{"spec":{"containers":[{"name":"sidecar","image":"busybox:2"}]}}}}'"#);
-    assert_eq!(said, "deployment.apps/web patched");
+    let output = k.ok(r#"patch deploy web -p '{"spec":{"template":{"spec":{"containers":[{"name":"sidecar","image":"busybox:2"}]}}}}'"#);
+    assert_eq!(output, "deployment.apps/web patched");
     assert_eq!(containers("[*].image"), "nginx:1 busybox:2");
     k.ok(
         r#"patch deploy web -p '{"spec":{"template":{"spec":{"containers":[{"name":"sidecar","$patch":"delete"}]}}}}'"#,
@@ -148,8 +151,8 @@ fn manifests_come_from_directories_standard_input_and_kustomizations(k: &Kubectl
         "all/settings.json",
         r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings"},"data":{"a":"b"}}"#,
     );
-    let said = k.ok("apply -f all");
-    assert_eq!(said, "configmap/settings created\ndeployment.apps/web created");
+    let output = k.ok("apply -f all");
+    assert_eq!(output, "configmap/settings created\ndeployment.apps/web created");
     let two = format!("{SETTINGS}---{}", SETTINGS.replace("settings", "second"));
     assert_eq!(k.apply(&two), "configmap/settings configured\nconfigmap/second created");
     let list = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"third"}}]}"#;
@@ -157,10 +160,10 @@ fn manifests_come_from_directories_standard_input_and_kustomizations(k: &Kubectl
     k.cluster.file("kustom/kustomization.yaml", "resources: [web.yaml]\nnamePrefix: big-\n");
     k.cluster.file("kustom/web.yaml", WEB);
     assert_eq!(k.ok("apply -k kustom"), "deployment.apps/big-web created");
-    let said = k.ok("delete -f all");
+    let output = k.ok("delete -f all");
     assert!(
-        said.contains("configmap \"settings\" deleted") && said.contains("deployment.apps \"web\" deleted"),
-        "{said}"
+        output.contains("configmap \"settings\" deleted") && output.contains("deployment.apps \"web\" deleted"),
+        "{output}"
     );
 }
 
@@ -168,8 +171,8 @@ fn prune_removes_what_is_no_longer_in_the_manifests(k: &Kubectl) {
     let labelled = |name: &str| SETTINGS.replace("{name: settings}", &format!("{{name: {name}, labels: {{app: x}}}}"));
     k.apply(&format!("{}---{}", labelled("one"), labelled("two")));
     let flag = if k.is_recent() { "--prune-allowlist" } else { "--prune-whitelist" };
-    let said = k.run_with(&format!("apply --prune -l app=x {flag}=core/v1/ConfigMap -f -"), &labelled("one")).ok();
-    assert!(said.contains("configmap/one unchanged") && said.contains("configmap/two pruned"), "{said}");
+    let output = k.run_with(&format!("apply --prune -l app=x {flag}=core/v1/ConfigMap -f -"), &labelled("one")).ok();
+    assert!(output.contains("configmap/one unchanged") && output.contains("configmap/two pruned"), "{output}");
     assert_eq!(k.ok("get cm -l app=x -o name"), "configmap/one");
 }
 

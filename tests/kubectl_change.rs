@@ -58,8 +58,8 @@ fn every_replicated_kind_scales(k: &Kubectl) {
         ("v1", "ReplicationController", ""),
     ] {
         k.apply(&workload(version, kind, more));
-        let said = k.ok(&format!("scale {kind} w --replicas=4"));
-        assert!(said.ends_with("/w scaled"), "{said}");
+        let output = k.ok(&format!("scale {kind} w --replicas=4"));
+        assert!(output.ends_with("/w scaled"), "{output}");
         assert_eq!(k.value(&format!("{kind} w"), "{.spec.replicas}"), "4");
         let refused = k.refused(&format!("scale {kind} w --current-replicas=9 --replicas=1"));
         assert!(refused.contains("Expected replicas to be 9, was 4"), "{refused}");
@@ -105,8 +105,8 @@ fn deletion_reaches_what_was_named_selected_or_listed(k: &Kubectl) {
 
 fn a_pod_is_deleted_by_force_at_once(k: &Kubectl) {
     k.ok("run p --image=nginx");
-    let said = k.ok("delete pod p --grace-period=0 --force");
-    assert!(said.contains("pod \"p\" force deleted"), "{said}");
+    let output = k.ok("delete pod p --grace-period=0 --force");
+    assert!(output.contains("pod \"p\" force deleted"), "{output}");
     assert!(k.refused("get pod p").contains("NotFound"));
     // Nobody runs it: its grace is of no use.
     k.ok("run p --image=nginx");

@@ -58,10 +58,10 @@ spec: {minAvailable: 1, selector: {matchLabels: {app: web}}}
 /// `describe` says all of these.
 #[track_caller]
 fn says(k: &Kubectl, what: &str, parts: &[&str]) {
-    let said = k.ok(&format!("describe {what}"));
-    let spaced = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let output = k.ok(&format!("describe {what}"));
+    let spaced = output.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in parts {
-        assert!(spaced.contains(part), "{part:?} is not in what describe {what} says:\n{said}");
+        assert!(spaced.contains(part), "{part:?} is not in what describe {what} says:\n{output}");
     }
 }
 

@@ -39,8 +39,8 @@ fn a_pod_is_placed_once(k: &Kubectl) {
     k.create(&pod("p", ""));
     let refused = post(k, "pods/p/binding", &binding("p", "n1", "someone-else")).unwrap_err();
     assert!(refused.contains("Precondition failed: UID in precondition: someone-else"), "{refused}");
-    let said = post(k, "pods/p/binding", &binding("p", "n1", "")).expect("bind");
-    assert_eq!((&said["status"], &said["code"]), (&json!("Success"), &json!(201)));
+    let text = post(k, "pods/p/binding", &binding("p", "n1", "")).expect("bind");
+    assert_eq!((&text["status"], &text["code"]), (&json!("Success"), &json!(201)));
     assert_eq!(k.value("pod p", "{.spec.nodeName}"), "n1");
     assert_eq!(k.value("pod p", "{.status.conditions[?(@.type==\"PodScheduled\")].status}"), "True");
     assert_eq!(k.value("pod p", "{.metadata.generation}"), "1", "where it runs is not what was asked for");
@@ -98,8 +98,8 @@ spec: {minAvailable: 2, selector: {matchLabels: {app: p}}}
     evict(k, "a", json!({"deleteOptions": {"dryRun": ["All"]}})).expect("a dry run");
     assert_eq!(k.value("pod a", "{.metadata.deletionTimestamp}"), "");
     assert_eq!(allowed(), "1");
-    let said = evict(k, "a", json!({"deleteOptions": {"gracePeriodSeconds": 7}})).expect("evict");
-    assert_eq!(said["code"], 201);
+    let text = evict(k, "a", json!({"deleteOptions": {"gracePeriodSeconds": 7}})).expect("evict");
+    assert_eq!(text["code"], 201);
     assert_eq!(k.value("pod a", "{.metadata.deletionGracePeriodSeconds}"), "7");
     let evicted = r#"{.status.conditions[?(@.type=="DisruptionTarget")].reason}"#;
     assert_eq!(k.value("pod a", evicted), "EvictionByEvictionAPI");
@@ -131,7 +131,7 @@ fn image_and_resources_change_in_place_and_count_generations(k: &Kubectl) {
     let best_effort = r#"{"spec":{"containers":[{"name":"c","resources":{"requests":null,"limits":null}}]}}"#;
     let refused = k.refused(&format!("patch pod p --subresource=resize -p '{best_effort}'"));
     assert!(refused.contains("Pod QOS Class may not change as a result of resizing"), "{refused}");
-    // Anything else in a resize is not heard.
+    // Anything else in a resize is ignored.
     let other = r#"{"metadata":{"labels":{"n":"m"}},"spec":{"containers":[{"name":"c","image":"evil"}]}}"#;
     k.ok(&format!("patch pod p --subresource=resize -p '{other}'"));
     assert_eq!(k.value("pod p", "{.spec.containers[0].image}/{.metadata.labels.n}"), "nginx:2/");

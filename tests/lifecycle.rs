@@ -24,8 +24,8 @@ fn a_post_start_hook_runs_and_a_failing_one_kills_its_container() {
     k.create(&pod("bad", "exec sleep 1000", "", &hook("echo no database >&2; exit 3")));
     eventually("the hook has run", || k.run("logs good").stdout.contains("hooked").then_some(()));
     until_event(&k, "bad", "FailedPostStartHook");
-    let told = events(&k, "bad");
-    assert!(told.contains("exited with 3: no database"), "{told}");
+    let reported = events(&k, "bad");
+    assert!(reported.contains("exited with 3: no database"), "{reported}");
     eventually("the container is started again", || {
         (k.value("pod bad", "{.status.containerStatuses[0].restartCount}") != "0").then_some(())
     });
@@ -55,8 +55,8 @@ fn events_name_the_probe_that_failed_and_the_back_off_as_kubernetes_does() {
     until_event(&k, "starts-never", "Container c failed startup probe, will be restarted");
     until_event(&k, "crashes", "Back-off restarting failed container c in pod crashes_default(");
     until(&k, "pod fails-once", "{.status.phase}", "Failed");
-    let told = events(&k, "fails-once");
-    assert!(told.contains("Started") && !told.contains("Heal"), "{told}");
+    let reported = events(&k, "fails-once");
+    assert!(reported.contains("Started") && !reported.contains("Heal"), "{reported}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod cluster_settings;
 mod columns;
 mod containerd_lifecycle;
 mod custom_resources;
+mod encryption;
 mod examples;
 mod faults;
 mod full_disk;

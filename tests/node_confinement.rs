@@ -228,13 +228,13 @@ async fn requests_that_cannot_be_granted_are_denied_and_hold_up_no_other() {
     for (name, node) in bad {
         let status = answers.iter().find(|found| found.metadata.name.as_deref() == Some(name));
         let status = status.and_then(|found| found.status.as_ref()).expect("a status");
-        let said = &status.conditions.as_ref().expect("conditions")[0];
+        let output = &status.conditions.as_ref().expect("conditions")[0];
         if node == "adv" {
-            assert_eq!(said.type_, "Approved", "only the object's name is odd");
+            assert_eq!(output.type_, "Approved", "only the object's name is odd");
             continue;
         }
-        assert_eq!((said.type_.as_str(), said.reason.as_deref()), ("Denied", Some("AutoDenied")), "{name}");
-        let message = said.message.as_deref().unwrap_or_default();
+        assert_eq!((output.type_.as_str(), output.reason.as_deref()), ("Denied", Some("AutoDenied")), "{name}");
+        let message = output.message.as_deref().unwrap_or_default();
         assert!(message.starts_with(&format!("no node can be named {node:?}")), "{message}");
         assert!(status.certificate.is_none(), "{name}");
     }
@@ -289,8 +289,8 @@ fn a_second_machine_joins_while_bad_requests_lie_there() {
     machines.all_ready();
     let denied = eventually("the request is denied", || {
         let condition = "jsonpath={.status.conditions[0].type} {.status.conditions[0].message}";
-        let said = machines.kubectl(&["get", "csr", "a-blocker", "-o", condition], "").stdout;
-        (!said.trim().is_empty()).then_some(said)
+        let output = machines.kubectl(&["get", "csr", "a-blocker", "-o", condition], "").stdout;
+        (!output.trim().is_empty()).then_some(output)
     });
     assert!(denied.starts_with("Denied no node can be named \"adv \""), "{denied}");
 }

@@ -35,8 +35,8 @@ fn place(k: &Kubectl, name: &str, annotations: Value) -> Value {
         "message": format!("Successfully assigned default/{name} to here"),
     });
     let list = json!({"apiVersion": "mainstay.dev/v1", "kind": "PlacementList", "items": [item]});
-    let said = k.run_with("create --raw /apis/mainstay.dev/v1/placements -f -", &list.to_string()).ok();
-    serde_json::from_str::<Value>(&said).expect("results")["items"][0].clone()
+    let printed = k.run_with("create --raw /apis/mainstay.dev/v1/placements -f -", &list.to_string()).ok();
+    serde_json::from_str::<Value>(&printed).expect("results")["items"][0].clone()
 }
 
 fn offers_are_shown_and_explained(k: &Kubectl) {
@@ -98,8 +98,8 @@ fn what_does_not_fit_is_given_back_and_says_why() {
     k.create(&pod("large", "exec sleep 1000", "schedulerName: nobody", large));
     assert_eq!(place(&k, "large", json!({}))["code"], 201, "an offer that lies would let it through");
     until(&k, "pod large", &format!("{SCHEDULED}.reason}}"), "Refused");
-    let said = k.value("pod large", &format!("{SCHEDULED}.message}}"));
-    assert!(said.starts_with("node here refused: OutOfcpu: Node didn't have enough resource: cpu"), "{said}");
+    let printed = k.value("pod large", &format!("{SCHEDULED}.message}}"));
+    assert!(printed.starts_with("node here refused: OutOfcpu: Node didn't have enough resource: cpu"), "{printed}");
     assert_eq!(k.value("pod large", "{.spec.nodeName}"), "");
     assert_eq!(k.value("pod large", "{.status.phase}"), "Pending");
     assert_eq!(k.value("pod large", "{.metadata.annotations.mainstay\\.dev/refused-by}"), "here");
@@ -113,8 +113,11 @@ fn what_does_not_fit_is_given_back_and_says_why() {
     k.create(&pod("own", "exec sleep 1000", "nodeName: here", large));
     until(&k, "pod own", "{.status.phase}", "Failed");
     assert_eq!(k.value("pod own", "{.status.reason}"), "OutOfcpu");
-    let said = k.value("pod own", "{.status.message}");
-    assert!(said.starts_with("Pod was rejected: Node didn't have enough resource: cpu, requested: 5000000"), "{said}");
+    let printed = k.value("pod own", "{.status.message}");
+    assert!(
+        printed.starts_with("Pod was rejected: Node didn't have enough resource: cpu, requested: 5000000"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -170,8 +173,8 @@ fn chosen_ports_lead_into_the_pod_and_are_known_inside() {
     let same = json!({"k8s.mesosphere.io/port_TCP_8080": port.to_string()});
     assert_eq!(place(&k, "rival", same)["code"], 201);
     until(&k, "pod rival", &format!("{SCHEDULED}.reason}}"), "Refused");
-    let said = k.value("pod rival", &format!("{SCHEDULED}.message}}"));
-    assert!(said.contains("NodePorts") && said.contains(&format!("TCP {port}")), "{said}");
+    let printed = k.value("pod rival", &format!("{SCHEDULED}.message}}"));
+    assert!(printed.contains("NodePorts") && printed.contains(&format!("TCP {port}")), "{printed}");
     assert_eq!(k.value("pod rival", "{.metadata.annotations.k8s\\.mesosphere\\.io/port_TCP_8080}"), "");
 }
 
@@ -222,8 +225,9 @@ fn who_stops_offers_nothing() {
         ("--explicit-host-ports", "0", "between 1 and 65535"),
         ("--offer-ttl", "0", "must be whole seconds, at least 1s"),
     ] {
-        let said = Command::new(env!("CARGO_BIN_EXE_mainstay")).args(["agent", flag, value]).output().expect("run it");
-        let text = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(said.status.code() == Some(64) && text.contains(words) && text.contains(flag), "{text}");
+        let printed =
+            Command::new(env!("CARGO_BIN_EXE_mainstay")).args(["agent", flag, value]).output().expect("run it");
+        let text = String::from_utf8_lossy(&printed.stderr).into_owned();
+        assert!(printed.status.code() == Some(64) && text.contains(words) && text.contains(flag), "{text}");
     }
 }

@@ -308,9 +308,9 @@ fn a_machine_that_hides_its_cgroups_is_refused_with_what_to_do() {
         .args(["--mount", "sh", "-c", "umount -l /sys && mount -t sysfs none /sys && exec \"$@\"", "sh"])
         .args([env!("CARGO_BIN_EXE_mainstay"), "agent", "--static-pods", "/nowhere", "--agent-port", "0", "--data-dir"])
         .arg(dir.path().join("data"));
-    let said = command::run(command, "mainstay agent without cgroups", "", PATIENCE).refused();
-    assert!(said.contains("/sys/fs/cgroup/cgroup.procs is missing") && said.contains("nsenter --net"), "{said}");
-    assert!(!said.contains("nftables") && !said.contains("overlayfs"), "those are there: {said}");
+    let text = command::run(command, "mainstay agent without cgroups", "", PATIENCE).refused();
+    assert!(text.contains("/sys/fs/cgroup/cgroup.procs is missing") && text.contains("nsenter --net"), "{text}");
+    assert!(!text.contains("nftables") && !text.contains("overlayfs"), "those are there: {text}");
 }
 
 #[test]
@@ -319,8 +319,8 @@ fn a_second_process_is_refused_before_it_changes_anything() {
     let kubeconfig = fs::metadata(cluster.kubeconfig()).expect("it is there");
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
     command.args(["server", "--listen", "127.0.0.1:0", "--data-dir"]).arg(cluster.data_dir());
-    let said = command::run(command, "a second server", "", PATIENCE).refused();
-    assert!(said.contains("runs here already"), "{said}");
+    let text = command::run(command, "a second server", "", PATIENCE).refused();
+    assert!(text.contains("runs here already"), "{text}");
     let now = fs::metadata(cluster.kubeconfig()).expect("it is there");
     assert_eq!((now.ino(), now.mtime_nsec()), (kubeconfig.ino(), kubeconfig.mtime_nsec()));
 }

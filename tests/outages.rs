@@ -85,15 +85,15 @@ async fn after_a_restore_old_revisions_are_gone_and_clients_start_over() {
     cluster.start_again();
     assert_eq!(names(&client).await, ["kept", "old"]);
 
-    // A raw watch is told; the official Python client understands; kube's watcher starts over.
+    // A raw watch gets 410 Gone; the official Python client understands; kube's watcher starts over.
     let since = WatchParams::default().labels("ours");
     match maps(&client).watch(&since, &old).await.unwrap().boxed().try_next().await {
         Ok(Some(WatchEvent::Error(status))) => assert_eq!((status.code, status.reason.as_str()), (410, "Expired")),
         Err(Error::Api(status)) => assert_eq!((status.code, status.reason.as_str()), (410, "Expired")),
         other => panic!("{other:?}"),
     }
-    let said = python(&cluster, "expired.py", &[&old]);
-    assert_eq!(said.ok().trim(), "ok");
+    let output = python(&cluster, "expired.py", &[&old]);
+    assert_eq!(output.ok().trim(), "ok");
     let mut again = Vec::new();
     let started_over = async {
         loop {

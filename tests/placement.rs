@@ -24,8 +24,8 @@ fn asking(name: &str, spec: &str, cpu: &str) -> String {
 fn why(k: &Kubectl, name: &str, of: &str) -> String {
     let path = "{.status.conditions[?(@.type==\"PodScheduled\")].message}";
     eventually(&format!("{name} waits because of {of:?}"), || {
-        let said = k.value(&format!("pod {name}"), path);
-        said.contains(of).then_some(said)
+        let output = k.value(&format!("pod {name}"), path);
+        output.contains(of).then_some(output)
     })
 }
 
@@ -45,8 +45,8 @@ fn placed(k: &Kubectl, name: &str) {
 fn a_pod_that_does_not_fit_says_why_and_whether_it_ever_will() {
     let k = Kubectl::with_pods(Version::V1_32);
     k.create(&asking("big", "", "640"));
-    let said = why(&k, "big", "0/1 nodes are available: 1 Insufficient cpu.");
-    assert!(said.contains("no node has 640 cpu"), "{said}");
+    let output = why(&k, "big", "0/1 nodes are available: 1 Insufficient cpu.");
+    assert!(output.contains("no node has 640 cpu"), "{output}");
     k.create(&asking("picky", "nodeSelector: {disk: ssd}", "10m"));
     why(&k, "picky", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
     let described = eventually("describe tells", || {
@@ -57,22 +57,22 @@ fn a_pod_that_does_not_fit_says_why_and_whether_it_ever_will() {
     assert!(described.contains("Unschedulable") || described.contains("PodScheduled"), "{described}");
 
     // Told the same by mainstay itself, reason by reason.
-    let told = k.cluster.mainstay("why", "pod/big").ok();
-    assert!(told.starts_with("pod default/big fits on no node: Insufficient cpu\n"), "{told}");
+    let reported = k.cluster.mainstay("why", "pod/big").ok();
+    assert!(reported.starts_with("pod default/big fits on no node: Insufficient cpu\n"), "{reported}");
     for part in ["no node has 640 cpu", "FailedScheduling", "next: kubectl get offers"] {
-        assert!(told.contains(part), "{part:?} in\n{told}");
+        assert!(reported.contains(part), "{part:?} in\n{reported}");
     }
 
     k.ok("label node here disk=ssd");
     placed(&k, "picky");
     runs(&k, "picky");
-    let told = k.cluster.mainstay("why", "picky").ok();
-    assert!(told.starts_with("pod default/picky runs on here at "), "{told}");
-    let history: Vec<&str> = told.lines().filter(|line| line.contains(" ago  ")).collect();
+    let reported = k.cluster.mainstay("why", "picky").ok();
+    assert!(reported.starts_with("pod default/picky runs on here at "), "{reported}");
+    let history: Vec<&str> = reported.lines().filter(|line| line.contains(" ago  ")).collect();
     let at = |reason: &str| {
-        history.iter().position(|line| line.contains(reason)).unwrap_or_else(|| panic!("{reason} in {told}"))
+        history.iter().position(|line| line.contains(reason)).unwrap_or_else(|| panic!("{reason} in {reported}"))
     };
-    assert!(at("FailedScheduling") < at("Scheduled: Successfully assigned"), "{told}");
+    assert!(at("FailedScheduling") < at("Scheduled: Successfully assigned"), "{reported}");
 
     let nobody = k.cluster.mainstay("why", "pod/nobody");
     assert_eq!(nobody.code, 1, "{nobody}");
@@ -101,8 +101,8 @@ fn taints_cordons_and_host_ports_keep_pods_away_until_they_are_gone() {
     k.ok("uncordon here");
     runs(&k, "first");
     k.create(&pod("second", "", port));
-    let said = why(&k, "second", "1 node(s) didn't have free ports for the requested pod ports");
-    assert!(said.contains("host port 28080 on here is taken by default/first"), "{said}");
+    let output = why(&k, "second", "1 node(s) didn't have free ports for the requested pod ports");
+    assert!(output.contains("host port 28080 on here is taken by default/first"), "{output}");
     k.ok("delete pod first --wait=true");
     runs(&k, "second");
 }
@@ -186,7 +186,7 @@ scheduling: {nodeSelector: {disk: ssd}, tolerations: [{key: team, operator: Exis
 }
 
 #[test]
-fn the_scheduler_can_be_asked_and_told() {
+fn the_scheduler_can_be_queried_and_configured() {
     let k = Kubectl::with_pods(Version::V1_32);
     k.create(&asking("p", "", "10m"));
     runs(&k, "p");

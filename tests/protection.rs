@@ -97,7 +97,7 @@ fn a_container_sees_no_cgroup_but_its_own_and_changes_none() {
     let k = Kubectl::with_pods(Version::V1_32);
     k.create(&pod("limited", "", "resources: {limits: {memory: 64Mi}}"));
     runs(&k, "limited");
-    let said = inside(
+    let output = inside(
         &k,
         "limited",
         "cd /sys/fs/cgroup
@@ -106,9 +106,9 @@ fn a_container_sees_no_cgroup_but_its_own_and_changes_none() {
         for dir in $(find . -type d); do mount -o remount,rw /sys/fs/cgroup/$dir && echo MOUNTED $dir; done
         ls; echo end",
     );
-    assert!(said.starts_with("67108864\n") && said.trim_end().ends_with("end"), "{said}");
+    assert!(output.starts_with("67108864\n") && output.trim_end().ends_with("end"), "{output}");
     for wrong in ["WROTE", "MADE", "MOUNTED", "systemd", "unified"] {
-        assert!(!said.contains(wrong), "{wrong}: {said}");
+        assert!(!output.contains(wrong), "{wrong}: {output}");
     }
 }
 
@@ -141,7 +141,7 @@ fn pods_have_users_of_their_own() {
         fields[1]
     };
     assert_ne!(map("one"), map("two"));
-    let said = inside(
+    let output = inside(
         &k,
         "one",
         "cat /settings/key /hidden/key /etc/hostname /var/run/secrets/kubernetes.io/serviceaccount/namespace
@@ -152,7 +152,7 @@ fn pods_have_users_of_their_own() {
         mount -t tmpfs t /mnt && echo mounted; ip link set lo down && echo network; hostname; id -u",
     );
     assert_eq!(
-        said.lines().collect::<Vec<_>>(),
+        output.lines().collect::<Vec<_>>(),
         ["valuesecretone", "default", "0:2000", "0:2000", "0:2000", "0:2000", "mounted", "network", "one", "0"],
         "root inside, over what is its own"
     );

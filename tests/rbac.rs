@@ -1,5 +1,7 @@
 //! Roles and bindings as `kubectl` uses them.
 
+use base64::{Engine, prelude::BASE64_STANDARD};
+
 use crate::{
     harness::{Kubectl, Version, eventually},
     tokens::as_bearer,
@@ -48,6 +50,7 @@ fn nobody_makes_himself_stronger() {
     // Ann administers a namespace.
     k.ok("create rolebinding ann -n shop --clusterrole=admin --user=ann");
     until_may(&k, "create roles -n shop --as=ann", "yes");
+    until_may(&k, "create deployments.apps -n shop --as=ann", "yes");
     k.ok("create role deployer -n shop --verb=create --resource=deployments.apps --as=ann");
     let nodes = k.refused("create role nodes -n shop --verb=delete --resource=nodes --as=ann");
     assert!(nodes.contains("is attempting to grant RBAC permissions not currently held"), "{nodes}");
@@ -57,6 +60,15 @@ fn nobody_makes_himself_stronger() {
     k.ok("create rolebinding bob -n shop --clusterrole=edit --user=bob --as=ann");
     let cluster = k.refused("create clusterrolebinding x --clusterrole=view --user=ann --as=ann");
     assert!(cluster.contains("cannot create resource \"clusterrolebindings\""), "{cluster}");
+    // Comparing each of very many rights with her own is not worth the server's time.
+    let words: Vec<String> = (0..400).map(|i| format!("\"w{i}\"")).collect();
+    let words = words.join(",");
+    let absurd = format!(
+        r#"{{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {{"name": "absurd", "namespace": "shop"}},
+        "rules": [{{"apiGroups": [""], "resources": [{words}], "verbs": [{words}]}}]}}"#
+    );
+    let absurd = k.run_with("create --as=ann -f -", &absurd).refused();
+    assert!(absurd.contains("combine to 160000 single rights"), "{absurd}");
     // Nor by being somebody else.
     k.ok("create clusterrole act-as-bob --verb=impersonate --resource=users --resource-name=bob");
     k.ok("create clusterrolebinding act-as-bob --clusterrole=act-as-bob --user=carl");
@@ -68,4 +80,30 @@ fn nobody_makes_himself_stronger() {
         "rules": [{"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["create", "get"]}]}"#;
     assert!(k.run_with("auth reconcile -f -", roles).ok().contains("reconciled"));
     assert_eq!(k.value("role deployer -n shop", "{.rules[*].verbs[*]}"), "create get");
+}
+
+#[test]
+fn approving_a_certificate_takes_the_right_to_approve_for_its_signer() {
+    let k = Kubectl::start(Version::V1_32);
+    k.ok("create clusterrole approver --verb=get,update --resource=certificatesigningrequests,certificatesigningrequests/approval");
+    k.ok("create clusterrolebinding approver --clusterrole=approver --user=ann");
+    let request = rcgen::CertificateParams::default().serialize_request(&rcgen::KeyPair::generate().expect("a key"));
+    let pem = request.expect("a request").pem().expect("as text");
+    let body = serde_json::json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": "mine" },
+        "spec": { "request": BASE64_STANDARD.encode(pem), "signerName": "example.com/own", "usages": ["client auth"] },
+    });
+    k.run_with("create -f -", &body.to_string()).ok();
+    until_may(&k, "update certificatesigningrequests/approval --as=ann", "yes");
+    let refused = k.refused("certificate approve mine --as=ann");
+    assert!(
+        refused.contains("user not permitted to approve requests with signerName \"example.com/own\""),
+        "{refused}"
+    );
+    let role = r#"{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "own-signer"},
+        "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "resourceNames": ["example.com/*"],
+        "verbs": ["approve"]}]}"#;
+    k.run_with("create -f -", role).ok();
+    k.ok("create clusterrolebinding own-signer --clusterrole=own-signer --user=ann");
+    eventually("the approval", || (k.run("certificate approve mine --as=ann").code == 0).then_some(()));
 }

@@ -40,8 +40,8 @@ fn words(text: &str) -> BTreeSet<String> {
 
 /// Waits as people do, and expects the pods of one template and no others, except those that still end.
 fn rolled_out(k: &Kubectl, replicas: usize, colour: &str) {
-    let said = k.ok("rollout status deploy/web --timeout=50s");
-    assert!(said.ends_with("deployment \"web\" successfully rolled out"), "{said}");
+    let output = k.ok("rollout status deploy/web --timeout=50s");
+    assert!(output.ends_with("deployment \"web\" successfully rolled out"), "{output}");
     eventually("the old pods are gone", || {
         let colours = k.value("pods -l app=web", COLOURS);
         (colours.split_whitespace().collect::<Vec<_>>() == vec![colour; replicas]).then_some(())

@@ -39,11 +39,11 @@ fn pod(k: &Kubectl, name: &str, address: &str, ready: bool) {
 fn status(k: &Kubectl, name: &str, address: &str, ready: bool) {
     let path = format!("/api/v1/namespaces/default/pods/{name}");
     let mut pod: Value = serde_json::from_str(&k.ok(&format!("get --raw {path}"))).unwrap();
-    let told = json!({
+    let reported = json!({
         "phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "hostIP": "192.168.0.1",
         "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
     });
-    pod["status"].as_object_mut().unwrap().extend(told.as_object().unwrap().clone());
+    pod["status"].as_object_mut().unwrap().extend(reported.as_object().unwrap().clone());
     k.run_with(&format!("replace --raw {path}/status -f -"), &pod.to_string()).ok();
 }
 
@@ -69,9 +69,9 @@ fn an_exposed_deployment_gets_endpoints(k: &Kubectl) {
     pod(k, "a", "10.1.0.1", true);
     pod(k, "b", "10.1.0.2", true);
     shown(k, "web", "10.1.0.1:8080,10.1.0.2:8080");
-    let said = k.ok("describe service web").split_whitespace().collect::<Vec<_>>().join(" ");
+    let output = k.ok("describe service web").split_whitespace().collect::<Vec<_>>().join(" ");
     for part in ["Selector: app=web", "TargetPort: 8080/TCP", "Endpoints: 10.1.0.1:8080,10.1.0.2:8080"] {
-        assert!(said.contains(part), "{part:?} is not in {said}");
+        assert!(output.contains(part), "{part:?} is not in {output}");
     }
     let slices = slices(k, "web");
     let endpoint = &slices[0]["endpoints"][0];

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Kubectl, Machines, PATIENCE, Version, eventually};
 
-/// A set whose pods note every start in their volume, and what they were told by then. One that ends at once is never ready,
+/// A set whose pods note every start in their volume, and what they knew by then. One that ends at once is never ready,
 /// not even for the moment that it runs.
 const DB: &str = r#"
 apiVersion: apps/v1
@@ -37,12 +37,12 @@ fn a_stateful_set_keeps_names_and_data_through_scaling_updates_and_undoing() {
     let k = Kubectl::with_pods(Version::V1_32);
     k.create(DB);
     let rolled_out = || {
-        let said = k.ok("rollout status statefulset db --timeout=55s");
-        assert!(said.ends_with("pods at revision") || said.contains("complete"), "{said}");
+        let output = k.ok("rollout status statefulset db --timeout=55s");
+        assert!(output.ends_with("pods at revision") || output.contains("complete"), "{output}");
     };
     let starts = |pod: &str| k.ok(&format!("exec {pod} -- cat /data/starts")).lines().map(str::to_owned).collect();
     let expect = |pod: &str, expected: &[&str]| {
-        let expected: Vec<String> = expected.iter().map(|said| format!("{pod} {said}")).collect();
+        let expected: Vec<String> = expected.iter().map(|output| format!("{pod} {output}")).collect();
         let found: Vec<String> = starts(pod);
         assert_eq!(found, expected, "{pod}");
     };
@@ -109,8 +109,8 @@ fn set(kind: &str, name: &str, spec: Value, pod: Value) -> String {
 /// The machines on which pods of an app are ready, as often as there are pods.
 fn serving(machines: &Machines, app: &str) -> Vec<String> {
     let path = r#"jsonpath={range .items[*]}{.spec.nodeName}/{.status.conditions[?(@.type=="Ready")].status}/{.metadata.deletionTimestamp} {end}"#;
-    let said = machines.kubectl(&["get", "pods", "-l", &format!("app={app}"), "-o", path], "").ok();
-    let ready = said.split_whitespace().filter_map(|pod| pod.strip_suffix("/True/"));
+    let output = machines.kubectl(&["get", "pods", "-l", &format!("app={app}"), "-o", path], "").ok();
+    let ready = output.split_whitespace().filter_map(|pod| pod.strip_suffix("/True/"));
     let mut ready: Vec<String> = ready.map(str::to_owned).collect();
     ready.sort();
     ready
@@ -135,14 +135,14 @@ fn a_daemon_set_follows_the_labels_of_machines_and_is_undone() {
     kubectl("label node a role=edge");
     serves(&machines, "log", &["a", "b"]);
 
-    let told = || kubectl("get pods -l app=log -o jsonpath={.items[*].spec.containers[0].env[0].value}");
+    let reported = || kubectl("get pods -l app=log -o jsonpath={.items[*].spec.containers[0].env[0].value}");
     kubectl("set env daemonset/log SAID=two");
     machines.kubectl_within(&["rollout", "status", "daemonset", "log", "--timeout=60s"], "", PATIENCE * 3).ok();
-    assert_eq!(told(), "two two");
+    assert_eq!(reported(), "two two");
     assert!(kubectl("rollout history daemonset log").lines().any(|line| line.starts_with("2 ")));
     kubectl("rollout undo daemonset log");
     machines.kubectl_within(&["rollout", "status", "daemonset", "log", "--timeout=60s"], "", PATIENCE * 3).ok();
-    assert_eq!(told(), "");
+    assert_eq!(reported(), "");
     kubectl("delete daemonset log");
     eventually("its pods are gone", || kubectl("get pods -o name").trim().is_empty().then_some(()));
 }
@@ -167,8 +167,8 @@ fn a_machine_is_drained_as_fast_as_the_budget_allows_and_comes_back() {
             let there = serving(&machines, "web");
             assert!(there.len() >= 2, "never more than one is missing: {there:?}");
         }
-        let said = drained.join().expect("no panic").ok();
-        assert!(said.contains("node/a drained"), "{said}");
+        let output = drained.join().expect("no panic").ok();
+        assert!(output.contains("node/a drained"), "{output}");
     });
     serves(&machines, "web", &["b", "b", "b"]);
     let on: BTreeSet<String> = serving(&machines, "log").into_iter().collect();

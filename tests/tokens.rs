@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Kubectl, Version, eventually};
+use crate::harness::{Cluster, Kubectl, Version, eventually};
 
 fn start() -> Kubectl {
     Kubectl::start(Version::V1_32)
@@ -26,8 +26,8 @@ fn review(k: &Kubectl, token: &str, audiences: &[&str]) -> Value {
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
         "spec": {"token": token, "audiences": audiences},
     });
-    let said = k.run_with("create -o json --validate=false -f -", &review.to_string()).ok();
-    serde_json::from_str::<Value>(&said).expect("a review")["status"].take()
+    let output = k.run_with("create -o json --validate=false -f -", &review.to_string()).ok();
+    serde_json::from_str::<Value>(&output).expect("a review")["status"].take()
 }
 
 /// kubectl with a token and nothing else.
@@ -116,8 +116,8 @@ fn what_cannot_be_had_as_a_token_is_refused() {
             "the UID in the bound object reference (other) does not match the UID in record",
         ),
     ] {
-        let said = k.refused(line);
-        assert!(said.contains(words), "{line}: {said}");
+        let output = k.refused(line);
+        assert!(output.contains(words), "{line}: {output}");
     }
 }
 
@@ -183,14 +183,14 @@ fn a_machine_is_confined_to_itself_and_its_pods() {
         ("create token default", "node requested token not bound to a pod"),
         ("create clusterrolebinding x --clusterrole=y --user=z", "cannot create resource \"clusterrolebindings\""),
     ] {
-        let said = k.refused(&format!("{line} {node}"));
-        assert!(said.contains(words), "{line}: {said}");
+        let output = k.refused(&format!("{line} {node}"));
+        assert!(output.contains(words), "{line}: {output}");
     }
-    // Who insists on a pod that is gone is told so, even if another has its name by now.
+    // A request for a pod that is gone is refused, even if another has its name by now.
     let gone = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "gone"}});
     let raw = format!("delete --raw /api/v1/namespaces/default/pods/theirs {node} -f -");
-    let said = k.run_with(&raw, &gone.to_string()).refused();
-    assert!(said.contains("Precondition failed"), "{said}");
+    let output = k.run_with(&raw, &gone.to_string()).refused();
+    assert!(output.contains("Precondition failed"), "{output}");
     k.ok("get pod theirs");
     let uid = k.value("pod mine", "{.metadata.uid}");
     let bound = format!("--bound-object-kind=Pod --bound-object-name=mine --bound-object-uid={uid}");
@@ -198,4 +198,19 @@ fn a_machine_is_confined_to_itself_and_its_pods() {
     assert_eq!(review(&k, &token, &[])["user"]["extra"]["authentication.kubernetes.io/node-name"], json!(["a"]));
     k.ok(&format!("label node a x=y {node}"));
     k.ok(&format!("delete pod mine --wait=false {node}"));
+}
+
+#[test]
+fn users_of_a_token_file_are_who_it_says() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("tokens.csv");
+    std::fs::write(&file, "s3cret,ann,u1,\"devs,ops\"\n").expect("write the file");
+    let flag = file.display().to_string();
+    let k = Kubectl::of(Version::V1_32, Cluster::start_with(&["--token-auth-file", &flag]));
+    let who = k.json(&format!("{} auth whoami -o json", as_bearer(&k, "s3cret")));
+    let info = &who["status"]["userInfo"];
+    assert_eq!((&info["username"], &info["uid"]), (&json!("ann"), &json!("u1")), "{who}");
+    assert_eq!(info["groups"], json!(["devs", "ops", "system:authenticated"]));
+    let refused = k.refused(&format!("{} get pods", as_bearer(&k, "s3cre")));
+    assert!(refused.contains("Unauthorized") || refused.contains("logged in"), "{refused}");
 }

@@ -58,7 +58,7 @@ async fn a_resumed_watch_misses_nothing_and_repeats_nothing() {
         .collect();
 
     let total = WRITERS * OBJECTS * (CHANGES + 2);
-    let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut observed: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let (mut count, mut newest, mut connections) = (0, 0, 0);
     let selection = WatchParams::default().fields("metadata.name!=kube-root-ca.crt").disable_bookmarks();
     let following = async {
@@ -75,7 +75,7 @@ async fn a_resumed_watch_misses_nothing_and_repeats_nothing() {
                 assert!(revision > newest, "{name} {what}: {revision} after {newest}");
                 newest = revision;
                 last = revision.to_string();
-                seen.entry(name).or_default().push(what);
+                observed.entry(name).or_default().push(what);
                 count += 1;
             }
         }
@@ -85,10 +85,10 @@ async fn a_resumed_watch_misses_nothing_and_repeats_nothing() {
         writer.await.unwrap();
     }
     assert!(connections > 20, "{connections}");
-    assert_eq!(seen.len(), WRITERS * OBJECTS);
+    assert_eq!(observed.len(), WRITERS * OBJECTS);
     let life: Vec<String> =
         ["+".to_owned()].into_iter().chain((1..=CHANGES).map(|n| n.to_string())).chain(["-".to_owned()]).collect();
-    for (name, steps) in seen {
+    for (name, steps) in observed {
         assert_eq!(steps, life, "{name}");
     }
 }

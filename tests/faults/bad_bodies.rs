@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::support::{
-    Answer, Server,
+    HttpResponse, Server,
     objects::{CONFIG_MAPS, DEPLOYMENTS, config_map, deployment},
 };
 
 #[track_caller]
-fn posted(server: &Server, path: &str, kind: &str, body: &str) -> Answer {
+fn posted(server: &Server, path: &str, kind: &str, body: &str) -> HttpResponse {
     server.client().send("POST", path, kind, body.as_bytes())
 }
 

@@ -119,9 +119,9 @@ fn plain_http_on_the_tls_port_disturbs_nobody() {
     let mut plain = TcpStream::connect(server.address()).expect("connect");
     plain.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     plain.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").expect("send");
-    let mut said = Vec::new();
-    let _ = plain.read_to_end(&mut said);
-    assert!(!String::from_utf8_lossy(&said).contains("200 OK"));
+    let mut output = Vec::new();
+    let _ = plain.read_to_end(&mut output);
+    assert!(!String::from_utf8_lossy(&output).contains("200 OK"));
     server.assert_well();
 }
 
@@ -133,8 +133,8 @@ fn garbage_instead_of_tls_disturbs_nobody() {
         let mut raw = TcpStream::connect(server.address()).expect("connect");
         raw.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
         let _ = raw.write_all(start).and_then(|()| raw.write_all(&noise));
-        let mut said = Vec::new();
-        let _ = raw.read_to_end(&mut said);
+        let mut output = Vec::new();
+        let _ = raw.read_to_end(&mut output);
     }
     server.assert_well();
 }

@@ -19,7 +19,7 @@ fn is_nobody(server: &Server, who: Option<&Identity>, token: Option<&str>) {
 }
 
 #[test]
-fn without_credentials_nothing_but_health_and_version_is_told() {
+fn without_credentials_nothing_but_health_and_version_is_served() {
     let mut server = Server::start();
     is_nobody(&server, None, None);
     assert_eq!(server.stranger().get("/version").granted()["major"], "1");

@@ -91,8 +91,8 @@ fn a_damaged_store_is_brought_back_from_its_backup() {
     let refused = mainstay(&["restore", text(&backup), "--data-dir", text(&data)]);
     assert_eq!(refused.code, 1, "{refused}");
     assert!(refused.stderr.contains("--force"), "{refused}");
-    let said = mainstay(&["restore", text(&backup), "--data-dir", text(&data), "--force"]).ok();
-    assert!(said.starts_with("Restored "), "{said}");
+    let printed = mainstay(&["restore", text(&backup), "--data-dir", text(&data), "--force"]).ok();
+    assert!(printed.starts_with("Restored "), "{printed}");
     let server = Server::start_in(&data, &[]);
     let there = server.client().get(CONFIG_MAPS).granted();
     let names = |items: &Value| -> Vec<Value> {
@@ -109,8 +109,8 @@ fn a_backup_of_a_running_server_is_complete_and_restores_elsewhere() {
     client.post(CONFIG_MAPS, &config_map("kept")).granted();
     let then = version(&client.get(CONFIG_MAPS).granted());
     let file = dir.path().join("backup");
-    let said = mainstay(&["backup", text(&file), "--data-dir", text(server.data())]).ok();
-    assert!(said.starts_with("Backed up ") && said.contains(text(&file)), "{said}");
+    let printed = mainstay(&["backup", text(&file), "--data-dir", text(server.data())]).ok();
+    assert!(printed.starts_with("Backed up ") && printed.contains(text(&file)), "{printed}");
     client.post(CONFIG_MAPS, &config_map("later")).granted();
 
     let elsewhere = dir.path().join("elsewhere");

@@ -90,9 +90,9 @@ fn a_full_disk_refuses_growth_serves_the_rest_and_recovers() {
         client.patch(&format!("{CONFIG_MAPS}/after"), "merge-patch+json", &written).granted();
         (client.get("/readyz").code == 200).then_some(())
     });
-    let said = server.said();
-    assert_eq!(said.matches("the store's disk is full").count(), 1, "{said}");
-    assert_eq!(said.matches("the store's disk has space again").count(), 1, "{said}");
+    let printed = server.log();
+    assert_eq!(printed.matches("the store's disk is full").count(), 1, "{printed}");
+    assert_eq!(printed.matches("the store's disk has space again").count(), 1, "{printed}");
     server.kill();
     server.start_again();
     for n in 0..taken {
@@ -156,8 +156,8 @@ fn a_store_on_a_disk_of_its_own_does_not_mind_a_full_one_and_is_found_by_all_com
     server.kill();
     let closed = format!("{backup}-closed");
     mainstay(&["backup", &closed, "--data-dir", data]).ok();
-    let said = mainstay(&["restore", backup, "--data-dir", data, "--force"]).ok();
-    assert!(said.starts_with("Restored "), "{said}");
+    let printed = mainstay(&["restore", backup, "--data-dir", data, "--force"]).ok();
+    assert!(printed.starts_with("Restored "), "{printed}");
     let mut again = Server::start_in(data.as_ref(), &[]);
     again.client().get(&format!("{CONFIG_MAPS}/c19")).granted();
     again.kill();

@@ -11,7 +11,7 @@ use super::support::{
 use crate::harness::{Etcd, eventually, tool};
 
 fn server(etcd: &Etcd) -> Server {
-    Server::start_with(&["--store", &etcd.flag()])
+    Server::start_with(&["--store", &etcd.flag(), "--encryption-provider-config", &etcd.key_file()])
 }
 
 /// Makes a test per version of etcd.
@@ -50,13 +50,13 @@ fn objects_are_served_from_etcd(program: &'static str) {
     future.refused(504, "Timeout");
 
     client.post(PODS, &pod("web")).granted();
-    let said = Command::new(tool("bin/kubectl-1.32"))
+    let printed = Command::new(tool("bin/kubectl-1.32"))
         .args(["get", "pods", "-o", "name", "--kubeconfig"])
         .arg(server.data().join("admin.kubeconfig"))
         .env("HOME", server.data())
         .output()
         .expect("run kubectl");
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "pod/web\n", "{}", String::from_utf8_lossy(&said.stderr));
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), "pod/web\n", "{}", String::from_utf8_lossy(&printed.stderr));
     client.get("/backup").refused(501, "NotImplemented");
     server.kill();
     server.start_again();

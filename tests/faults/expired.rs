@@ -63,7 +63,7 @@ fn a_list_at_a_forgotten_revision_is_gone() {
 }
 
 #[test]
-fn a_watch_from_a_forgotten_revision_is_told_so_in_the_stream() {
+fn a_watch_from_a_compacted_revision_ends_with_an_error_event() {
     let (_server, mut client) = forgetful();
     let then = version(&client.get(CONFIG_MAPS).granted());
     forget(&mut client);

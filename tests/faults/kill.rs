@@ -23,11 +23,11 @@ const WRITERS: usize = 3;
 const KEYS: usize = 4;
 
 /// What a key holds: a number and the revision that wrote it, or nothing.
-type Held = Option<(u64, u64)>;
+type StoredValue = Option<(u64, u64)>;
 
 struct Key {
     name: String,
-    acknowledged: Held,
+    acknowledged: StoredValue,
     /// The number that a request without an answer would have left, or nothing if that was a delete.
     uncertain: Option<Option<u64>>,
 }
@@ -111,7 +111,7 @@ impl Writer {
 /// Resumes a watch at `since` and returns the revisions it tells of, up to `until`. `None` if that history is gone.
 fn resumed(client: &Client, since: u64, until: u64) -> Option<BTreeSet<u64>> {
     let mut events = client.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={since}"));
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     loop {
         let event = events.next().expect("the watch is in order").expect("the watch goes on");
         if event["type"] == "ERROR" {
@@ -119,10 +119,10 @@ fn resumed(client: &Client, since: u64, until: u64) -> Option<BTreeSet<u64>> {
             return None;
         }
         let revision = version(&event["object"]);
-        assert!(told.last().is_none_or(|last| *last <= revision), "out of order: {revision} after {told:?}");
-        told.insert(revision);
+        assert!(reported.last().is_none_or(|last| *last <= revision), "out of order: {revision} after {reported:?}");
+        reported.insert(revision);
         if revision >= until {
-            return Some(told);
+            return Some(reported);
         }
     }
 }
@@ -160,8 +160,8 @@ fn two_hundred_kills_under_load_lose_nothing_that_was_acknowledged() {
         let promised: BTreeSet<u64> = writers.iter_mut().flat_map(|w| w.written.drain(..)).collect();
         acknowledged += promised.len();
         let now = version(&list);
-        let seen = promised.last().copied().unwrap_or_default().max(newest);
-        assert!(now >= seen, "kill {kill}: revisions went back from {seen} to {now}");
+        let observed = promised.last().copied().unwrap_or_default().max(newest);
+        assert!(now >= observed, "kill {kill}: revisions went back from {observed} to {now}");
         // A mark to read up to, which also shows that revisions go on.
         let mark =
             client.patch(&format!("{CONFIG_MAPS}/mark"), "merge-patch+json", &json!({"data": {"n": kill.to_string()}}));
@@ -171,9 +171,9 @@ fn two_hundred_kills_under_load_lose_nothing_that_was_acknowledged() {
                 .granted(),
             _ => mark.granted(),
         };
-        assert!(version(&mark) > seen);
-        if let Some(told) = resumed(&client, newest, version(&mark)) {
-            let missed: Vec<_> = promised.difference(&told).collect();
+        assert!(version(&mark) > observed);
+        if let Some(reported) = resumed(&client, newest, version(&mark)) {
+            let missed: Vec<_> = promised.difference(&reported).collect();
             assert!(missed.is_empty(), "kill {kill}: the watch missed {missed:?}");
             continued += 1;
         }

@@ -7,13 +7,13 @@ use std::{
 };
 
 use super::support::{
-    Answer, Client, Server,
+    Client, HttpResponse, Server,
     objects::{CONFIG_MAPS, config_map},
 };
 use crate::harness::{PATIENCE, eventually};
 
 #[track_caller]
-fn assert_busy(answer: &Answer) {
+fn assert_busy(answer: &HttpResponse) {
     let status = answer.refused_saying(429, "TooManyRequests", "too many requests, please try again later");
     assert_eq!(status["details"]["retryAfterSeconds"], 1);
     assert_eq!(answer.header("retry-after"), Some("1"));
@@ -21,7 +21,7 @@ fn assert_busy(answer: &Answer) {
 
 /// Asks on eight connections at once until somebody is refused, and returns the refusal.
 #[track_caller]
-fn refused_in_a_crowd(server: &Server, ask: impl Fn(&mut Client) -> Answer + Sync) -> Answer {
+fn refused_in_a_crowd(server: &Server, ask: impl Fn(&mut Client) -> HttpResponse + Sync) -> HttpResponse {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let asker = || {
@@ -43,7 +43,7 @@ fn refused_in_a_crowd(server: &Server, ask: impl Fn(&mut Client) -> Answer + Syn
 }
 
 #[test]
-fn writes_beyond_the_limit_are_told_to_come_back() {
+fn writes_beyond_the_limit_are_asked_to_retry() {
     let server = Server::start_with(&["--max-writes", "1"]);
     let mut client = server.client();
     client.post(CONFIG_MAPS, &config_map("c")).granted();
@@ -58,7 +58,7 @@ fn writes_beyond_the_limit_are_told_to_come_back() {
 }
 
 #[test]
-fn reads_beyond_the_limit_are_told_to_come_back() {
+fn reads_beyond_the_limit_are_asked_to_retry() {
     let server = Server::start_with(&["--max-reads", "1"]);
     let mut client = server.client();
     for n in 0..300 {
@@ -100,7 +100,7 @@ fn the_debug_log_has_a_line_per_request_and_the_usual_log_none() {
     let server = Server::start_with(&["--log", "mainstay_server=debug"]);
     server.client().get(CONFIG_MAPS).granted();
     let line = eventually("the request is in the log", || {
-        let log = server.said();
+        let log = server.log();
         let path = format!("path=\"{CONFIG_MAPS}\"");
         // The controllers write into this namespace at the same time: only the administrator's line is ours.
         let is_ours = |line: &&str| {
@@ -113,5 +113,5 @@ fn the_debug_log_has_a_line_per_request_and_the_usual_log_none() {
     }
     let quiet = Server::start();
     quiet.client().get(CONFIG_MAPS).granted();
-    assert!(!quiet.said().contains("request answered"), "{}", quiet.said());
+    assert!(!quiet.log().contains("request answered"), "{}", quiet.log());
 }

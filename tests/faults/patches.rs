@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::support::{
-    Answer, Client, Server,
+    Client, HttpResponse, Server,
     objects::{CONFIG_MAPS, config_map},
 };
 
@@ -15,7 +15,7 @@ fn prepared() -> (Server, Client) {
 }
 
 #[track_caller]
-fn patched(client: &mut Client, kind: &str, patch: &str) -> Answer {
+fn patched(client: &mut Client, kind: &str, patch: &str) -> HttpResponse {
     client.send("PATCH", &format!("{CONFIG_MAPS}/c"), &format!("application/{kind}"), patch.as_bytes())
 }
 

@@ -10,7 +10,7 @@ use super::support::{
 /// Nothing had to be cut at the end of a grace period.
 #[track_caller]
 fn assert_not_held_up(server: &Server) {
-    let log = server.said();
+    let log = server.log();
     assert!(!log.contains("at the end of the grace period") && !log.contains("did not end in time"), "{log}");
 }
 
@@ -30,7 +30,7 @@ fn stops_with_everyone_connected(signal: &str) {
     halfway.send(b"GET /livez HTTP/1.1\r\n").expect("send");
     server.signal(signal);
     let status = server.wait();
-    assert_eq!(status.code(), Some(0), "{}", server.said());
+    assert_eq!(status.code(), Some(0), "{}", server.log());
     assert_not_held_up(&server);
     for watch in &mut watches {
         while watch.next().expect("a watch ends in order").is_some() {}

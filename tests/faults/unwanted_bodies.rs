@@ -1,4 +1,4 @@
-//! Refusals that come before the body has been read: the client sees each, and its connection goes on or ends as told.
+//! Refusals that come before the body has been read: the client sees each, and its connection goes on or ends as announced.
 
 use std::process::Command;
 

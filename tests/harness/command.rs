@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a program said and how it ended.
+/// The output of a program and how it ended.
 #[derive(Debug)]
 pub struct Output {
     command: String,
@@ -62,8 +62,8 @@ pub fn run(mut command: Command, name: &str, input: &str, patience: Duration) ->
         if Instant::now() > deadline {
             let _ = child.kill();
             let _ = child.wait();
-            let (said, complained) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
-            panic!("{name}\ndid not end within {patience:?}\nstdout:\n{said}\nstderr:\n{complained}");
+            let (output, complained) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
+            panic!("{name}\ndid not end within {patience:?}\nstdout:\n{output}\nstderr:\n{complained}");
         }
         std::thread::sleep(Duration::from_millis(5));
     };

@@ -41,6 +41,16 @@ impl Etcd {
         format!("etcd://127.0.0.1:{}", self.client)
     }
 
+    /// A file for the keys that all servers on it need; the first server makes it.
+    pub fn key_file(&self) -> String {
+        self.dir.path().join("encryption-config.yaml").display().to_string()
+    }
+
+    /// Where its files are.
+    pub fn data_dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
     fn answers(&self) -> bool {
         self.ctl(&["endpoint", "health"]).is_some()
     }

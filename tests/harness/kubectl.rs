@@ -104,8 +104,8 @@ impl Kubectl {
     /// What a command printed as JSON.
     #[track_caller]
     pub fn json(&self, line: &str) -> Value {
-        let said = self.ok(line);
-        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{line}: {error}:\n{said}"))
+        let output = self.ok(line);
+        serde_json::from_str(&output).unwrap_or_else(|error| panic!("{line}: {error}:\n{output}"))
     }
 
     /// One value of one object or list, by JSONPath.

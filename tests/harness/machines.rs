@@ -98,7 +98,8 @@ impl Machines {
     #[track_caller]
     pub fn start_etcd(&mut self) -> Etcd {
         let etcd = Etcd::start_within("bin/etcd-3.5", Some(self.namespace(SERVER)));
-        self.server_flags = vec!["--store".to_owned(), etcd.flag()];
+        let flags = ["--store".to_owned(), etcd.flag(), "--encryption-provider-config".to_owned(), etcd.key_file()];
+        self.server_flags = flags.into();
         etcd
     }
 
@@ -142,7 +143,7 @@ impl Machines {
         self.start_agent_at(machine, &format!("https://{OUTSIDE}:6443"));
     }
 
-    /// An agent that is told of these servers.
+    /// An agent that is started with these servers.
     #[track_caller]
     pub fn start_agent_at(&mut self, machine: &str, server: &str) {
         let (address, token) = (self.address(machine), self.token.clone());
@@ -158,8 +159,8 @@ impl Machines {
     pub fn all_ready(&self) {
         eventually("all machines are ready", || {
             let ready = r#"jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}"#;
-            let said = self.kubectl(&["get", "nodes", "-o", ready], "").stdout;
-            (said.split_whitespace().filter(|status| *status == "True").count() == self.names.len()).then_some(())
+            let output = self.kubectl(&["get", "nodes", "-o", ready], "").stdout;
+            (output.split_whitespace().filter(|status| *status == "True").count() == self.names.len()).then_some(())
         });
     }
 

@@ -143,12 +143,12 @@ fn pretender(instance: &str, directory: &Path) -> Pretender {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn down_ends_what_runs_after_its_data_directory_was_removed() {
     let mut vanished = Vanished::new().await;
-    let said = mainstay(&["down", "--data-dir", vanished.data_dir()]).ok();
-    assert!(said.contains("Stopped.") && said.contains("Ended 2 pods with 2 running containers"), "{said}");
+    let text = mainstay(&["down", "--data-dir", vanished.data_dir()]).ok();
+    assert!(text.contains("Stopped.") && text.contains("Ended 2 pods with 2 running containers"), "{text}");
     vanished.assert_nothing_left();
     assert!(vanished.shared.path().join("part/asked").exists(), "it got its stop signal");
-    let said = mainstay(&["down", "--data-dir", vanished.data_dir()]).ok();
-    assert!(said.contains("No pods have run"), "{said}");
+    let text = mainstay(&["down", "--data-dir", vanished.data_dir()]).ok();
+    assert!(text.contains("No pods have run"), "{text}");
     vanished.cluster.kill();
 }
 
@@ -171,8 +171,8 @@ async fn leftovers_are_listed_and_removed_and_nobody_elses() {
     let advice = format!("use `mainstay down --data-dir {}`", vanished.data_dir());
     assert!(refused.stderr.contains("runs as process") && refused.stderr.contains(&advice), "{refused}");
 
-    let said = mainstay(&["stop", "--data-dir", vanished.data_dir()]).ok();
-    assert!(said.contains("Stopped."), "{said}");
+    let text = mainstay(&["stop", "--data-dir", vanished.data_dir()]).ok();
+    assert!(text.contains("Stopped."), "{text}");
     vanished.cluster.kill(); // gone already; the harness has to know
     assert_eq!(host::pids(&vanished.marks.of(0)).len(), 1, "containers run on");
 
@@ -227,10 +227,10 @@ async fn a_start_after_its_data_directory_was_removed_leaves_nothing_of_before()
     create(&vanished.cluster, &new).await;
     running(&vanished.cluster, &["new"]).await;
     eventually("it runs", || (host::pids(&marks.of(0)).len() == 1).then_some(()));
-    let said = mainstay(&["down", "--data-dir", vanished.data_dir()]).ok();
-    assert!(said.contains("Ended 1 pods with 1 running containers"), "{said}");
+    let text = mainstay(&["down", "--data-dir", vanished.data_dir()]).ok();
+    assert!(text.contains("Ended 1 pods with 1 running containers"), "{text}");
     let logs = format!("Log files stay in {}.", vanished.data_dir.join("logs").display());
-    assert!(said.contains(&logs), "{said}");
+    assert!(text.contains(&logs), "{text}");
     assert!(!vanished.data_dir.join("mainstay.pid").exists());
     vanished.assert_nothing_left();
     vanished.cluster.kill();

@@ -43,16 +43,16 @@ fn a_volume_that_cannot_work_is_refused_at_once_and_says_what_can() {
     );
     let message = |name: &str| {
         let events = format!("events --field-selector involvedObject.name={name},reason=FailedMount");
-        let said = k.value(&events, "{.items[*].message}");
-        (!said.is_empty()).then_some(said)
+        let output = k.value(&events, "{.items[*].message}");
+        (!output.is_empty()).then_some(output)
     };
-    let said = eventually("the refusal", || message("iscsi"));
-    assert!(said.contains("volumes of type iscsi are not supported; supported are configMap, "), "{said}");
+    let output = eventually("the refusal", || message("iscsi"));
+    assert!(output.contains("volumes of type iscsi are not supported; supported are configMap, "), "{output}");
     let can_mount_nfs = std::path::Path::new("/sbin/mount.nfs").exists()
         || std::fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("nfs4"));
     if !can_mount_nfs {
         pod("nfs", json!({"name": "v", "nfs": {"server": "192.0.2.1", "path": "/export"}}));
-        let said = eventually("the refusal", || message("nfs"));
-        assert!(said.contains("it has neither mount.nfs"), "{said}");
+        let output = eventually("the refusal", || message("nfs"));
+        assert!(output.contains("it has neither mount.nfs"), "{output}");
     }
 }

@@ -46,8 +46,8 @@ fn config_maps_and_secrets_are_files_with_the_content_names_and_modes_asked_for(
     let missing = json!({"volumes": [{"name": "v", "configMap": {"name": "c", "items": [{"key": "z", "path": "z"}]}}]});
     k.create(&once("no-key", "true", json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}), missing));
     eventually("the missing key is named", || {
-        let said = k.ok("get events --field-selector involvedObject.name=no-key,reason=FailedMount");
-        said.contains("references non-existent config key: z").then_some(())
+        let output = k.ok("get events --field-selector involvedObject.name=no-key,reason=FailedMount");
+        output.contains("references non-existent config key: z").then_some(())
     });
 }
 
@@ -114,8 +114,8 @@ fn a_change_reaches_the_running_pod_whole_and_a_missing_config_map_is_waited_for
     until(&k, "pod variables", "{.status.containerStatuses[0].state.waiting.reason}", "CreateContainerConfigError");
     until(&k, "pod files", "{.status.containerStatuses[0].state.waiting.reason}", "ContainerCreating");
     eventually("its volume is said to be missing", || {
-        let said = k.ok("get events --field-selector involvedObject.name=files,reason=FailedMount");
-        said.contains(r#"configmap "late" not found"#).then_some(())
+        let output = k.ok("get events --field-selector involvedObject.name=files,reason=FailedMount");
+        output.contains(r#"configmap "late" not found"#).then_some(())
     });
     k.create(&map("late", "found"));
     for name in ["files", "variables"] {

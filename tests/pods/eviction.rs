@@ -30,8 +30,8 @@ fn a_machine_short_of_memory_takes_no_new_pods_and_evicts_all_but_its_own() {
     until(&k, "pod guest", "{.status.phase} {.status.reason}", "Failed Evicted");
     let message = k.value("pod guest", "{.status.message}");
     assert!(message.starts_with("The node was low on resource: memory."), "{message}");
-    let said = k.ok("get events --field-selector involvedObject.name=guest");
-    assert!(said.contains("Evicted"), "{said}");
+    let output = k.ok("get events --field-selector involvedObject.name=guest");
+    assert!(output.contains("Evicted"), "{output}");
     assert_eq!(
         k.value("pod guest", r#"{.status.conditions[?(@.type=="DisruptionTarget")].reason}"#),
         "TerminationByKubelet"

@@ -1,4 +1,4 @@
-//! What a pod is told of itself in files: the downward API and service account tokens.
+//! What a pod can read about itself in files: the downward API and service account tokens.
 
 use serde_json::json;
 

@@ -36,11 +36,11 @@ fn an_image_volume_that_is_missing_says_so() {
     let volumes = json!([{"name": "v", "image": {"reference": "example.test/none:1", "pullPolicy": "Never"}}]);
     let mounts = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
     k.create(&once("p", "exit 0", mounts, json!({"volumes": volumes})));
-    let said = eventually("an event", || {
-        let said =
+    let output = eventually("an event", || {
+        let output =
             k.value("events --field-selector involvedObject.name=p,reason=ErrImageNeverPull", "{.items[*].message}");
-        (!said.is_empty()).then_some(said)
+        (!output.is_empty()).then_some(output)
     });
-    assert_eq!(said, "Image \"example.test/none:1\" is not present with pull policy of Never");
+    assert_eq!(output, "Image \"example.test/none:1\" is not present with pull policy of Never");
     k.ok("delete pod p --timeout=20s");
 }

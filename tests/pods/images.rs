@@ -39,8 +39,8 @@ fn archives_of_every_kind_are_imported_and_the_settings_of_images_honoured() {
     configured("docker").write_docker(&file("docker.tar"), "example.test/docker:1");
     configured("oci").write_oci(&file("oci.tar"), "example.test/oci:1");
     TestImage::new("rootfs", json!({})).write_rootfs(&file("rootfs.tar"));
-    let said = image(&["import", &path("docker.tar")]).ok();
-    assert!(said.starts_with("example.test/docker:1  sha256:"), "{said}");
+    let output = image(&["import", &path("docker.tar")]).ok();
+    assert!(output.starts_with("example.test/docker:1  sha256:"), "{output}");
     image(&["import", &path("oci.tar")]).ok();
     let refused = image(&["import", &path("rootfs.tar")]).refused();
     assert!(refused.contains("give a name"), "{refused}");
@@ -107,6 +107,6 @@ fn an_image_changed_in_place_restarts_its_container_alone() {
     assert_eq!((id("b"), k.value("pod p", "{.status.podIP}")), (before.1, before.2));
     assert_eq!(k.value("pod p", "{.status.containerStatuses[*].restartCount}"), "1 0");
     assert_eq!(k.ok("logs p -c b"), "1");
-    let said = k.ok("get events --field-selector involvedObject.name=p,reason=Killing");
-    assert!(said.contains("Container a definition changed, will be restarted"), "{said}");
+    let output = k.ok("get events --field-selector involvedObject.name=p,reason=Killing");
+    assert!(output.contains("Container a definition changed, will be restarted"), "{output}");
 }

@@ -54,8 +54,8 @@ fn a_pod_shares_exactly_the_namespaces_it_asks_for() {
     for (name, expected) in [("together", "2"), ("apart", "1")] {
         until_running(&k, name);
         let found = eventually("its processes", || {
-            let said = shell(&k, name, &sleepers);
-            said.starts_with(expected).then_some(said)
+            let output = shell(&k, name, &sleepers);
+            output.starts_with(expected).then_some(output)
         });
         let first = found.lines().nth(1).expect("the first process");
         assert_eq!(first == "sleep", name == "apart", "the first process of {name} is {first}");

@@ -98,7 +98,7 @@ fn the_agents_port_serves_what_a_kubelets_does() {
 }
 
 #[test]
-fn what_a_container_printed_or_not_is_told_as_it_was() {
+fn what_a_container_printed_or_not_is_reported_as_it_was() {
     let k = Kubectl::with_pods(Version::V1_32);
     let ends = |name: &str, script: &str, fields: serde_json::Value| {
         let c = merged(container("c", script, json!({})), fields);
@@ -120,8 +120,8 @@ fn a_failed_startup_probe_is_called_startup() {
     let probe = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1});
     k.create(&sleeper("p", json!({"startupProbe": probe})));
     let killing = || k.value("events --field-selector involvedObject.name=p,reason=Killing", "{.items[*].message}");
-    let said = eventually("it is killed", || Some(killing()).filter(|said| !said.is_empty()));
-    assert_eq!(said, "Container c failed startup probe, will be restarted");
+    let text = eventually("it is killed", || Some(killing()).filter(|text| !text.is_empty()));
+    assert_eq!(text, "Container c failed startup probe, will be restarted");
 }
 
 #[test]

@@ -37,8 +37,8 @@ fn pods_pull_from_registries_with_the_secret_that_they_or_their_account_name() {
     pod(&k, "cached", &image, json!({}));
     assert_eq!(printed(&k, "cached"), "open");
     assert_eq!(open.served(&layer), 1, "what is here is not fetched again");
-    let said = k.ok("get events --field-selector involvedObject.name=cached");
-    assert!(said.contains("already present on machine"), "{said}");
+    let output = k.ok("get events --field-selector involvedObject.name=cached");
+    assert!(output.contains("already present on machine"), "{output}");
     pod(&k, "insecure", &format!("{plain}/some/web:1"), json!({}));
     assert_eq!(printed(&k, "insecure"), "open");
     let by_digest = format!("{}/some/web@{}", open.address(), digest(&speaks("open").manifest));

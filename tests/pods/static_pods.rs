@@ -15,7 +15,7 @@ use crate::{
     restarts::until,
 };
 
-/// What `sleep` is told, that no other test tells it.
+/// The argument of `sleep` that no other test uses.
 fn mark(number: u32) -> String {
     format!("{}.{}", 500_000 + number, std::process::id())
 }

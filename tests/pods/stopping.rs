@@ -49,8 +49,8 @@ fn a_pre_stop_hook_ends_before_the_signal_and_the_grace_bounds_both() {
     until(&k, "pod deaf", EXIT_CODE, "137");
     until(&k, "pod patient", EXIT_CODE, "8");
     assert_eq!(read("patient"), "TERM\n");
-    let said = k.ok("get events --field-selector involvedObject.name=patient");
-    assert!(said.contains("FailedPreStopHook"), "{said}");
+    let output = k.ok("get events --field-selector involvedObject.name=patient");
+    assert!(output.contains("FailedPreStopHook"), "{output}");
 
     assert_eq!(read("polite"), "hook begins\n", "no signal before the hook has ended");
     assert_ne!(k.value("pod polite", "{.status.containerStatuses[0].state.running.startedAt}"), "");

@@ -8,8 +8,9 @@ use super::lab::{Lab, curl, program, set};
 use crate::harness::{eventually, machines::OUTSIDE};
 
 /// The pods that answered, and the clients that they saw.
-fn answers(said: &str) -> (BTreeSet<String>, BTreeSet<String>) {
-    said.lines()
+fn answers(output: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    output
+        .lines()
         .filter_map(|line| line.split_once(' '))
         .map(|(pod, client)| (pod.to_owned(), client.to_owned()))
         .unzip()
@@ -27,16 +28,16 @@ fn a_service_is_reached_from_pods_and_machines_by_address_and_by_name() {
     lab.start_client("a");
     let (pods, own) = (lab.pods("web").into_iter().collect(), lab.value("pod client", "{.status.podIP}"));
     eventually("all pods are called", || {
-        let said = lab.by_client(&again_and_again(30, &format!("http://{address}/"))).stdout;
-        (answers(&said) == (BTreeSet::clone(&pods), BTreeSet::from([own.clone()]))).then_some(())
+        let output = lab.by_client(&again_and_again(30, &format!("http://{address}/"))).stdout;
+        (answers(&output) == (BTreeSet::clone(&pods), BTreeSet::from([own.clone()]))).then_some(())
     });
     for name in ["web", "web.default", "web.default.svc", "web.default.svc.cluster.local", "web.service.consul"] {
-        let said = lab.by_client(&format!("{} http://{name}/", curl())).ok();
-        assert!(pods.contains(said.split(' ').next().unwrap()), "{name}: {said}");
+        let output = lab.by_client(&format!("{} http://{name}/", curl())).ok();
+        assert!(pods.contains(output.split(' ').next().unwrap()), "{name}: {output}");
     }
     for machine in lab.machines.names() {
-        let said = lab.on(machine, &again_and_again(30, &format!("http://{address}/"))).ok();
-        assert_eq!(answers(&said).0, pods, "from machine {machine}");
+        let output = lab.on(machine, &again_and_again(30, &format!("http://{address}/"))).ok();
+        assert_eq!(answers(&output).0, pods, "from machine {machine}");
     }
 
     // A pod that calls the Service of which it is the only backend reaches itself.
@@ -45,15 +46,15 @@ fn a_service_is_reached_from_pods_and_machines_by_address_and_by_name() {
     let pod = lab.pods("alone").remove(0);
     for url in [format!("http://{address}/"), "http://alone/".into()] {
         eventually("it reaches itself", || {
-            let said = lab.machines.kubectl(&["exec", &pod, "--", "sh", "-c", &format!("{} {url}", curl())], "");
-            said.stdout.starts_with(&pod).then_some(())
+            let output = lab.machines.kubectl(&["exec", &pod, "--", "sh", "-c", &format!("{} {url}", curl())], "");
+            output.stdout.starts_with(&pod).then_some(())
         });
     }
 
     // What an administrator looks with works, whatever the rules.
     for machine in lab.machines.names() {
-        let said = lab.on(machine, &format!("{} list ruleset", program("nftables", "usr/sbin/nft"))).ok();
-        assert!(said.contains("services"), "{said}");
+        let output = lab.on(machine, &format!("{} list ruleset", program("nftables", "usr/sbin/nft"))).ok();
+        assert!(output.contains("services"), "{output}");
     }
 
     // A Service that is deleted is nobody's.
@@ -80,11 +81,11 @@ fn node_ports_lead_in_at_every_machine_and_local_ones_keep_the_clients_address()
         eventually(&format!("{machine} leads to it"), || outside(machine, "").stdout.starts_with(&pod).then_some(()));
         for from in [&here, &away] {
             let url = format!("http://{}:{port}/", lab.machines.address(machine));
-            let said = lab.on(from, &format!("{} {url}", curl())).ok();
-            assert!(said.starts_with(&pod), "from {from} to {machine}: {said}");
+            let output = lab.on(from, &format!("{} {url}", curl())).ok();
+            assert!(output.starts_with(&pod), "from {from} to {machine}: {output}");
         }
-        let said = lab.on(machine, &format!("{} http://127.0.0.1:{port}/", curl())).ok();
-        assert!(said.starts_with(&pod), "on {machine} itself: {said}");
+        let output = lab.on(machine, &format!("{} http://127.0.0.1:{port}/", curl())).ok();
+        assert!(output.starts_with(&pod), "on {machine} itself: {output}");
     }
     lab.kubectl(r#"patch service web -p {"spec":{"externalTrafficPolicy":"Local"}}"#);
     eventually("only the machine with a pod answers", || (outside(&away, "--max-time 1").code == 28).then_some(()));

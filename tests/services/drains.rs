@@ -59,8 +59,8 @@ fn a_pod_is_asked_to_stop_only_once_no_machine_sends_to_it() {
     follow.arg("--kubeconfig").arg(lab.machines.data("server").join("admin.kubeconfig"));
     let drained = r#"{.metadata.name}={.status.conditions[?(@.type=="mainstay.dev/Drained")].status}{"\n"}"#;
     follow.args(["get", "pods", "-l", "app=web", "--watch", "-o", &format!("jsonpath={drained}")]);
-    let mut seen = Following::start(follow, "kubectl get pods --watch");
-    seen.until("the pod", |line| line.starts_with(&pod));
+    let mut observed = Following::start(follow, "kubectl get pods --watch");
+    observed.until("the pod", |line| line.starts_with(&pod));
 
     signal("STOP", &[lab.machines.pid(&away)]);
     lab.kubectl(&format!("delete pod {pod} --wait=false"));
@@ -69,7 +69,7 @@ fn a_pod_is_asked_to_stop_only_once_no_machine_sends_to_it() {
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(lab.stopped_at(&pod), None, "it is not asked to stop while a machine may send to it");
     signal("CONT", &[lab.machines.pid(&away)]);
-    seen.until("that the pod is drained", |line| *line == format!("{pod}=True"));
+    observed.until("that the pod is drained", |line| *line == format!("{pod}=True"));
     let stopped = eventually("it is asked to stop", || lab.stopped_at(&pod));
     assert!(stopped - deleted >= 3.0, "{} s after it was deleted", stopped - deleted);
 }

@@ -35,8 +35,8 @@ fn nothing_failed(lab: &Lab, since: f64, during: &str) {
 /// The pods that machines send to.
 fn sent_to(lab: &Lab) -> BTreeSet<String> {
     let ready = "jsonpath={.items[*].endpoints[?(@.conditions.ready==true)].targetRef.name}";
-    let said = lab.kubectl(&format!("get endpointslices -l kubernetes.io/service-name=web -o {ready}"));
-    said.split_whitespace().map(str::to_owned).collect()
+    let output = lab.kubectl(&format!("get endpointslices -l kubernetes.io/service-name=web -o {ready}"));
+    output.split_whitespace().map(str::to_owned).collect()
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn kills_of_agents_and_of_the_server_fail_no_request() {
     lab.kubectl(&format!("delete pod {} --wait=false", known[0]));
     let new = eventually("a new pod", || lab.ready_pods("web").into_iter().find(|pod| !known.contains(pod)));
     eventually("it is called", || {
-        let called = |request: &Request| request.answer.as_ref().is_ok_and(|said| said.starts_with(&new));
+        let called = |request: &Request| request.answer.as_ref().is_ok_and(|output| output.starts_with(&new));
         lab.requests("load").iter().any(called).then_some(())
     });
     nothing_failed(&lab, began, "all of it");
@@ -139,10 +139,10 @@ fn without_a_server_names_and_addresses_work_on_even_if_the_agent_starts_anew() 
     lab.machines.kill_server();
     let works = |lab: &Lab, when: &str| {
         for machine in ["a", "b"] {
-            let said = lab.on(machine, &format!("{} +short +time=2 @10.96.0.10 {NAME}", dig())).stdout;
-            assert_eq!(said.trim(), address, "{when}, on {machine}");
-            let said = lab.on(machine, &format!("{} http://{address}/", curl())).ok();
-            assert!(said.starts_with("web-"), "{when}, on {machine}: {said}");
+            let output = lab.on(machine, &format!("{} +short +time=2 @10.96.0.10 {NAME}", dig())).stdout;
+            assert_eq!(output.trim(), address, "{when}, on {machine}");
+            let output = lab.on(machine, &format!("{} http://{address}/", curl())).ok();
+            assert!(output.starts_with("web-"), "{when}, on {machine}: {output}");
         }
     };
     works(&lab, "without a server");

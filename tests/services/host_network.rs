@@ -21,9 +21,9 @@ fn where_pods_have_no_addresses_services_end_at_ports_of_their_machines() {
     for machine in lab.machines.names() {
         let line = format!("for n in $(seq 40); do {} http://{address}/ || exit; done", curl());
         eventually(&format!("all are reached from {machine}"), || {
-            let said = lab.on(machine, &line).stdout;
+            let output = lab.on(machine, &line).stdout;
             let called: BTreeSet<String> =
-                said.lines().filter_map(|line| line.split_once(' ')).map(|(pod, _)| pod.to_owned()).collect();
+                output.lines().filter_map(|line| line.split_once(' ')).map(|(pod, _)| pod.to_owned()).collect();
             (called == pods).then_some(())
         });
     }
@@ -33,8 +33,8 @@ fn where_pods_have_no_addresses_services_end_at_ports_of_their_machines() {
     let hosts: BTreeSet<&str> = endpoints.split(' ').collect();
     assert!(hosts.iter().all(|host| host.starts_with("198.51.100.")), "{endpoints}");
     lab.start_client("b");
-    let said = lab.by_client(&format!("{} http://web.default.svc.cluster.local/", curl())).ok();
-    assert!(said.starts_with("web-"), "by name, from a pod: {said}");
+    let output = lab.by_client(&format!("{} http://web.default.svc.cluster.local/", curl())).ok();
+    assert!(output.starts_with("web-"), "by name, from a pod: {output}");
 
     pod["containers"][0]["command"] = json!(["sh", "-c", "test -z $HOST_PORT_TCP_80 && exec sleep 100000"]);
     let mut fixed = set("Deployment", "fixed", 1, pod);

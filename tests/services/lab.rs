@@ -164,15 +164,15 @@ impl Lab {
     }
 
     pub fn pods(&self, app: &str) -> Vec<String> {
-        let said = self.kubectl(&format!("get pods -l app={app} -o jsonpath={{.items[*].metadata.name}}"));
-        said.split_whitespace().map(str::to_owned).collect()
+        let output = self.kubectl(&format!("get pods -l app={app} -o jsonpath={{.items[*].metadata.name}}"));
+        output.split_whitespace().map(str::to_owned).collect()
     }
 
     pub fn ready_pods(&self, app: &str) -> Vec<String> {
         let each = r#"{.metadata.name}/{.status.conditions[?(@.type=="Ready")].status}/{.metadata.deletionTimestamp} "#;
         let path = format!("jsonpath={{range .items[*]}}{each}{{end}}");
-        let said = self.machines.kubectl(&["get", "pods", "-l", &format!("app={app}"), "-o", &path], "").ok();
-        said.split_whitespace().filter_map(|pod| pod.strip_suffix("/True/")).map(str::to_owned).collect()
+        let output = self.machines.kubectl(&["get", "pods", "-l", &format!("app={app}"), "-o", &path], "").ok();
+        output.split_whitespace().filter_map(|pod| pod.strip_suffix("/True/")).map(str::to_owned).collect()
     }
 
     /// A Service of an app, and its address.
@@ -235,8 +235,8 @@ impl Lab {
 fn request(line: &str) -> Option<Request> {
     let mut parts = line.splitn(5, ' ');
     let (began, took) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    let (_, outcome, said) = (parts.next()?, parts.next()?, parts.next()?.to_owned());
-    Some(Request { began, took, answer: if outcome == "ok" { Ok(said) } else { Err(said) } })
+    let (_, outcome, output) = (parts.next()?, parts.next()?, parts.next()?.to_owned());
+    Some(Request { began, took, answer: if outcome == "ok" { Ok(output) } else { Err(output) } })
 }
 
 /// A set of pods that are all alike.

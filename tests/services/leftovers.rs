@@ -16,13 +16,13 @@ const REBOOT: usize = 5;
 fn network(machines: &Machines, machine: &str) -> Vec<(String, String)> {
     let nft = format!("{} -s list ruleset", program("nftables", "usr/sbin/nft"));
     let questions = ["ip -o link show", "ip -o addr show", "ip route show table all", "ip rule show", &nft];
-    let said = |question: &str| {
-        let said = machines.shell(machine, question).ok();
+    let output = |question: &str| {
+        let output = machines.shell(machine, question).ok();
         // Lifetimes pass, and the kernel's own IPv6 neighbours come and go.
-        let kept = said.lines().filter(|line| !line.contains("fe80::") && !line.contains("ff00::"));
-        kept.map(str::trim_end).collect::<Vec<_>>().join("\n")
+        let retained = output.lines().filter(|line| !line.contains("fe80::") && !line.contains("ff00::"));
+        retained.map(str::trim_end).collect::<Vec<_>>().join("\n")
     };
-    questions.map(|question| (question.to_owned(), said(question))).to_vec()
+    questions.map(|question| (question.to_owned(), output(question))).to_vec()
 }
 
 fn conntrack(machines: &Machines, machine: &str) -> String {

@@ -11,8 +11,8 @@ const DNS: &str = "10.96.0.10";
 
 /// What a machine's own DNS says to this.
 fn ask(lab: &Lab, machine: &str, question: &str) -> BTreeSet<String> {
-    let said = lab.on(machine, &format!("{} +short +time=2 @{DNS} {question}", dig())).ok();
-    said.lines().map(str::to_owned).collect()
+    let output = lab.on(machine, &format!("{} +short +time=2 @{DNS} {question}", dig())).ok();
+    output.lines().map(str::to_owned).collect()
 }
 
 fn only(answer: &str) -> BTreeSet<String> {
@@ -60,8 +60,8 @@ fn services_pods_and_machines_have_names_forward_and_back_on_every_machine() {
         let names: BTreeSet<_> = pods.iter().flat_map(|pod| answers(&format!("-x {pod}"))).collect();
         assert_eq!(names.len(), pods.len(), "{names:?}");
         let status = |question: &str| {
-            let said = lab.on(machine, &format!("{} +time=2 @{DNS} {question}", dig())).ok();
-            let (_, rest) = said.split_once("status: ").expect("a status");
+            let output = lab.on(machine, &format!("{} +time=2 @{DNS} {question}", dig())).ok();
+            let (_, rest) = output.split_once("status: ").expect("a status");
             rest.split(',').next().unwrap_or_default().to_owned()
         };
         assert_eq!(status(&format!("web_1.{svc}")), "NXDOMAIN");

@@ -25,15 +25,15 @@ fn dependents(lab: &Lab) -> Vec<Dependent> {
 
 /// Waits until all have reconnected so often and hear something after that.
 #[track_caller]
-fn all_hear(lab: &Lab, reconnects: u64) {
+fn all_receive(lab: &Lab, reconnects: u64) {
     let again = eventually("all dependents have reconnected", || {
         let now = dependents(lab);
         (now.len() == DEPENDENTS && now.iter().all(|one| one.reconnects >= reconnects)).then_some(now)
     });
     eventually("all dependents hear again", || {
         let now = dependents(lab);
-        let heard = |(now, then): (&Dependent, &Dependent)| now.received > then.received;
-        (now.len() == DEPENDENTS && now.iter().zip(&again).all(heard)).then_some(())
+        let has_progressed = |(now, then): (&Dependent, &Dependent)| now.received > then.received;
+        (now.len() == DEPENDENTS && now.iter().zip(&again).all(has_progressed)).then_some(())
     });
 }
 
@@ -53,12 +53,12 @@ fn fifty_dependents_of_one_nats_outlive_its_only_pod_and_find_the_next_at_the_sa
         let machine = if n % 2 == 0 { "a" } else { "b" };
         lab.start_pod(&format!("dependents-{n}"), machine, spec);
     }
-    all_hear(&lab, 0);
+    all_receive(&lab, 0);
 
     // The pod is deleted: another takes its place, at the same address.
     lab.kubectl(&format!("delete pod {nats} --wait=false"));
     let next = eventually("another takes its place", || lab.ready_pods("nats").into_iter().find(|pod| *pod != nats));
-    all_hear(&lab, 1);
+    all_receive(&lab, 1);
 
     // Its process is killed: the same pod comes back.
     let node = lab.value(&format!("pod {next}"), "{.spec.nodeName}");
@@ -66,11 +66,11 @@ fn fifty_dependents_of_one_nats_outlive_its_only_pod_and_find_the_next_at_the_sa
     let is_nats =
         |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("nats"));
     signal("KILL", &pids.into_iter().filter(is_nats).collect::<Vec<_>>());
-    all_hear(&lab, 2);
+    all_receive(&lab, 2);
 
     let all = dependents(&lab);
     assert!(all.iter().all(|one| one.addresses == [address.as_str()]), "never another address");
     let restarts = "jsonpath={.items[*].status.containerStatuses[0].restartCount}";
-    let said = lab.kubectl(&format!("get pods -l app!=nats -o {restarts}"));
-    assert_eq!(said.split(' ').collect::<Vec<_>>(), ["0"; PODS], "no dependent was restarted");
+    let output = lab.kubectl(&format!("get pods -l app!=nats -o {restarts}"));
+    assert_eq!(output.split(' ').collect::<Vec<_>>(), ["0"; PODS], "no dependent was restarted");
 }

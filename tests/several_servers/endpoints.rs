@@ -13,9 +13,9 @@ use crate::harness::{
 /// The addresses of the API, as a server tells them in both ways.
 fn listed(machines: &Machines, server: &str) -> (Vec<String>, Vec<String>) {
     let read = |line: &str| {
-        let mut said: Vec<_> = at(machines, server, line).ok().split_whitespace().map(str::to_owned).collect();
-        said.sort();
-        said
+        let mut output: Vec<_> = at(machines, server, line).ok().split_whitespace().map(str::to_owned).collect();
+        output.sort();
+        output
     };
     (
         read("get endpoints kubernetes -o jsonpath={.subsets[*].addresses[*].ip}"),
@@ -62,9 +62,9 @@ fn a_killed_server_leaves_the_endpoints_of_the_api_in_time_and_returns() {
 fn trust_each_other(machines: &Machines) {
     for (own, other) in [(SERVER, SECOND), (SECOND, SERVER)] {
         let url = format!("https://{}:6443", machines.address(other));
-        let said = machines
+        let output = machines
             .kubectl_command(own, &["--server", &url, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
-        assert_eq!(run(said, "kubectl auth whoami", "", PATIENCE).ok(), "mainstay-admin", "of {own} at {other}");
+        assert_eq!(run(output, "kubectl auth whoami", "", PATIENCE).ok(), "mainstay-admin", "of {own} at {other}");
     }
     // What pods trust is what all servers show.
     let ca = |server| at(machines, server, r"get configmap kube-root-ca.crt -o jsonpath={.data.ca\.crt}").stdout;

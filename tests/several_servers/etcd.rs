@@ -48,8 +48,8 @@ fn works_meanwhile(pair: &Pair, address: &str, time: Duration) {
         for machine in ["a", "b"] {
             let asked = format!("{} +short +time=2 @10.96.0.10 web.default.svc.cluster.local", dig());
             assert_eq!(pair.lab.on(machine, &asked).stdout.trim(), address, "on {machine}");
-            let said = pair.lab.on(machine, &format!("{} http://{address}/", curl())).ok();
-            assert!(said.starts_with("web-"), "on {machine}: {said}");
+            let output = pair.lab.on(machine, &format!("{} http://{address}/", curl())).ok();
+            assert!(output.starts_with("web-"), "on {machine}: {output}");
         }
         pair.lab.answered("load", 5);
     }
@@ -69,15 +69,15 @@ fn works_again(pair: &Pair, replicas: usize) {
     let ready = "jsonpath={.items[*].endpoints[?(@.conditions.ready==true)].targetRef.name}";
     for server in BOTH {
         eventually(&format!("{server} lists {pods:?}"), || {
-            let said = pair.at(server, &format!("get endpointslices -l kubernetes.io/service-name=web -o {ready}"));
-            let names: Vec<&str> = said.split_whitespace().collect();
+            let output = pair.at(server, &format!("get endpointslices -l kubernetes.io/service-name=web -o {ready}"));
+            let names: Vec<&str> = output.split_whitespace().collect();
             (names.len() == pods.len() && pods.iter().all(|pod| names.contains(&pod.as_str()))).then_some(())
         });
     }
     eventually("all of them are called", || {
         let requests = pair.lab.requests("load");
         let recent = requests.iter().rev().take(60).filter_map(|request| request.answer.as_ref().ok());
-        let called: Vec<&str> = recent.filter_map(|said| said.split_whitespace().next()).collect();
+        let called: Vec<&str> = recent.filter_map(|output| output.split_whitespace().next()).collect();
         pods.iter().all(|pod| called.contains(&pod.as_str())).then_some(())
     });
 }

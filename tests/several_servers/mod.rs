@@ -32,7 +32,7 @@ impl Pair {
         let mut machines = Machines::wired(&["a", "b"]);
         let etcd = machines.start_etcd();
         machines.start_server();
-        // One is told of one server and learns of the other, one is told of somebody who is not there.
+        // One is started with one server and learns of the other, one is started with a server that does not exist.
         machines.start_agent("a");
         machines.start_agent_at("b", &format!("https://{OUTSIDE}:7,https://{OUTSIDE}:6443"));
         let pair = Self { lab: Lab::of(machines), etcd };

@@ -59,7 +59,7 @@ fn a_rollout_whose_server_is_killed_is_finished_by_the_other_without_a_request_l
     let (requests, failures) = (pair.lab.requests("load"), pair.lab.failures("load", began));
     assert!(failures.is_empty(), "{} of {} failed: {failures:#?}", failures.len(), requests.len());
 
-    // A mark in the stream of events: all before it has been told.
+    // A mark in the stream of events: all before it has been delivered.
     pair.lab.kubectl(&format!("label pod {} mark=here", serving[0]));
     let mut there = BTreeMap::new();
     let mut made = BTreeSet::new();

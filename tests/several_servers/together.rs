@@ -1,4 +1,4 @@
-//! What is written at one server is done, told and shown by the other.
+//! What is written at one server is carried out, watched and read at the other.
 
 use serde_json::json;
 
@@ -15,10 +15,10 @@ use crate::{
 fn a_deployment_and_its_service_work_whichever_server_is_asked() {
     let mut pair = Pair::start();
     let follow = ["get", "deployments", "--watch", "-o", r#"jsonpath={.metadata.name}={.status.readyReplicas}{"\n"}"#];
-    let mut seen = Following::start(pair.lab.machines.kubectl_command(SECOND, &follow), "kubectl get --watch");
+    let mut observed = Following::start(pair.lab.machines.kubectl_command(SECOND, &follow), "kubectl get --watch");
     let address = pair.lab.start_service("web", json!({}));
     pair.lab.start_web("web", 3);
-    seen.until("that three pods are ready", |line| line == "web=3");
+    observed.until("that three pods are ready", |line| line == "web=3");
     let pods = pair.lab.ready_pods("web");
     let on: Vec<String> =
         pods.iter().map(|pod| pair.at(SECOND, &format!("get pod {pod} -o jsonpath={{.spec.nodeName}}"))).collect();
@@ -27,17 +27,17 @@ fn a_deployment_and_its_service_work_whichever_server_is_asked() {
 
     // The other way round: written at the second, done by the first, which leads.
     pair.lab.machines.ask(SECOND);
-    let mut seen = Following::start(pair.lab.machines.kubectl_command(SERVER, &follow), "kubectl get --watch");
+    let mut observed = Following::start(pair.lab.machines.kubectl_command(SERVER, &follow), "kubectl get --watch");
     pair.lab.kubectl("scale deployment web --replicas=2");
-    seen.until("that two pods are ready", |line| line == "web=2");
+    observed.until("that two pods are ready", |line| line == "web=2");
     let pods = pair.lab.serves("web", 2);
     answers(&pair, &address, &pods);
 
     // Both servers reach both machines.
     for server in BOTH {
         for pod in &pods {
-            let said = pair.at(server, &format!("exec {pod} -- printenv NAME"));
-            assert_eq!(said, *pod, "through {server}");
+            let output = pair.at(server, &format!("exec {pod} -- printenv NAME"));
+            assert_eq!(output, *pod, "through {server}");
         }
     }
     assert!(pair.leads(SERVER, "mainstay-controllers"));
@@ -55,8 +55,8 @@ fn answers(pair: &Pair, address: &str, pods: &[String]) {
             ("endpoints web", "jsonpath={.subsets[*].addresses[*].targetRef.name}"),
         ] {
             eventually(&format!("{what} at {server} are those of {expected:?}"), || {
-                let said = pair.at(server, &format!("get {what} -o {path}"));
-                let mut names: Vec<&str> = said.split_whitespace().collect();
+                let output = pair.at(server, &format!("get {what} -o {path}"));
+                let mut names: Vec<&str> = output.split_whitespace().collect();
                 names.sort_unstable();
                 (names == expected).then_some(())
             });
@@ -67,8 +67,8 @@ fn answers(pair: &Pair, address: &str, pods: &[String]) {
         eventually("the name is known", || (pair.lab.on(machine, &asked).stdout.trim() == address).then_some(()));
         let call = format!("for n in 1 2 3 4 5 6 7 8; do {} http://{address}/; done", curl());
         eventually(&format!("only {expected:?} answer on {machine}"), || {
-            let said = pair.lab.on(machine, &call).ok();
-            let mut names = said.lines().filter_map(|line| line.split_whitespace().next());
+            let output = pair.lab.on(machine, &call).ok();
+            let mut names = output.lines().filter_map(|line| line.split_whitespace().next());
             names.all(|name| expected.iter().any(|pod| pod == name)).then_some(())
         });
     }

@@ -99,7 +99,7 @@ impl Cluster {
             } });
             let pod = api.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
             self.run(&pod).await;
-            self.pods.put(Source::Api, pod);
+            self.pods.upsert(Source::Api, pod);
         });
     }
 

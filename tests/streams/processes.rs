@@ -46,10 +46,10 @@ impl Processes {
             .spawn()
             .map_err(|error| RuntimeError::Start { why: format!("exec: {:?}: {error}", program[0]) })?;
         let (resize, mut sizes) = mpsc::channel(4);
-        let seen = self.sizes.clone();
+        let found = self.sizes.clone();
         tokio::spawn(async move {
             while let Some(size) = sizes.recv().await {
-                seen.lock().push(size);
+                found.lock().push(size);
             }
         });
         Ok(Session {
@@ -130,7 +130,7 @@ impl Runtime for Processes {
         self.run(&exec.command, exec.tty, [exec.stdin, exec.stdout, exec.stderr])
     }
 
-    /// To something that says what it hears, until it hears no more.
+    /// To a program that echoes its input until the input ends.
     async fn attach(&self, _: &ContainerId, attach: &Attach) -> Result<Session> {
         let command = ["sed", "-u", "s/^/heard /"].map(str::to_owned);
         self.run(&command, attach.tty, [attach.stdin, attach.stdout, attach.stderr])

@@ -254,14 +254,14 @@ fn dnsperf(options: &Options, server: SocketAddr, questions: &Path) -> anyhow::R
         .arg(questions)
         .stderr(Stdio::inherit())
         .output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let figure = |label: &str| {
-        let line = said.lines().map(str::trim).find_map(|line| line.strip_prefix(label));
+        let line = printed.lines().map(str::trim).find_map(|line| line.strip_prefix(label));
         let word = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
-        word.with_context(|| format!("dnsperf said no {label:?}:\n{said}"))
+        word.with_context(|| format!("dnsperf said no {label:?}:\n{printed}"))
     };
     let lost = figure("Queries lost:")?;
-    ensure!(lost <= 100.0, "{lost} questions were lost at {server}:\n{said}");
+    ensure!(lost <= 100.0, "{lost} questions were lost at {server}:\n{printed}");
     figure("Queries per second:")
 }
 

@@ -51,8 +51,8 @@ impl Cluster {
     /// Adds an agent in a process of its own.
     pub fn join(&mut self) -> anyhow::Result<()> {
         let mut token = Command::new(&self.binary);
-        let said = token.args(["token", "create", "--data-dir"]).arg(self.dir.path().join("server")).output()?;
-        let token = String::from_utf8(said.stdout)?;
+        let text = token.args(["token", "create", "--data-dir"]).arg(self.dir.path().join("server")).output()?;
+        let token = String::from_utf8(text.stdout)?;
         let flags = ["--server", &self.url, "--token", token.trim()];
         let child = spawn(&self.binary, "agent", &self.dir.path().join("agent"), &[&flags[..], &MACHINE].concat())?;
         self.agent = Some(child.id());

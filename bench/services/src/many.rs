@@ -100,8 +100,8 @@ async fn in_force(tables: &Api<ServiceTable>, version: u64) -> anyhow::Result<()
     let began = Instant::now();
     loop {
         let table = tables.get_opt("bench").await?;
-        let said = table.and_then(|table| table.spec.endpoints.parse::<u64>().ok());
-        if said.is_some_and(|said| said >= version) {
+        let output = table.and_then(|table| table.spec.endpoints.parse::<u64>().ok());
+        if output.is_some_and(|output| output >= version) {
             return Ok(());
         }
         if began.elapsed() > PATIENCE {

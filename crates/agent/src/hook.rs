@@ -57,7 +57,7 @@ impl Hooks {
             let what = format!("HTTP lifecycle hook ({})", get.path.as_deref().unwrap_or_default());
             let request = http_get::Request::new(get, &container(&at), at.address, USER_AGENT);
             let done = match request {
-                // As upstream: whatever the server answers, it has been told.
+                // As upstream: any response counts, whatever its status.
                 Ok(request) => request.send(limit.unwrap_or(ONE_REQUEST)).await.map(drop),
                 Err(why) => Err(why),
             };

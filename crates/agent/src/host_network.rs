@@ -8,7 +8,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use mainstay_api::pod::{AssignedHostPort, assigned_host_ports};
+use mainstay_api::ports::{AssignedHostPort, TCP, assigned_host_ports};
 
 use crate::probe::port;
 
@@ -30,7 +30,7 @@ fn redirect(container: &mut Container, given: &[AssignedHostPort]) {
     let names = Container { ports: container.ports.clone(), ..Container::default() };
     let meant = |asked: &mut IntOrString| {
         let number = port(asked, &names).ok();
-        let found = given.iter().find(|chosen| chosen.protocol == "TCP" && Some(chosen.container_port) == number);
+        let found = given.iter().find(|chosen| chosen.protocol == TCP && Some(chosen.container_port) == number);
         if let Some(chosen) = found {
             *asked = IntOrString::Int(i32::from(chosen.host_port));
         }

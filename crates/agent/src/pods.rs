@@ -34,7 +34,7 @@ pub struct DesiredPod {
     pub source: Source,
 }
 
-/// Which sources have told everything they know at least once. Until all have, nothing is an orphan.
+/// Which sources have delivered a complete list at least once. Until all have, nothing is an orphan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncedSources {
     pub api: bool,
@@ -88,7 +88,7 @@ impl Pods {
         self.wanted.read().values().cloned().collect()
     }
 
-    pub fn put(&self, source: Source, mut pod: Pod) {
+    pub fn upsert(&self, source: Source, mut pod: Pod) {
         let Some(uid) = pod.metadata.uid.clone().map(PodUid) else { return };
         (self.adapt)(&mut pod);
         let pod = Arc::new(pod);
@@ -118,7 +118,7 @@ impl Pods {
             self.remove(source, &uid);
         }
         for pod in pods {
-            self.put(source, pod);
+            self.upsert(source, pod);
         }
         self.synced.send_modify(|synced| match source {
             Source::Api => synced.api = true,
@@ -149,7 +149,7 @@ impl Pods {
         }
     }
 
-    /// Everything that the API has said up to this version is taken into account.
+    /// All events of the API up to this version are taken into account.
     pub fn set_observed_version(&self, version: u64) {
         self.seen.store(version, Ordering::Release);
         self.changed.send_replace(());

@@ -4,15 +4,15 @@ use kube::{Api, api::PostParams};
 use mainstay_api::node_object::{NodeObject, NodeObjectSpec};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Replaces the object, or creates it: the server may have lost what it does not store.
-pub async fn publish_own<S>(api: &Api<NodeObject<S>>, object: &NodeObject<S>) -> kube::Result<()>
+/// Replaces the object, or creates it: the server may have lost what it does not store. Returns it as it is stored.
+pub async fn publish_own<S>(api: &Api<NodeObject<S>>, object: &NodeObject<S>) -> kube::Result<NodeObject<S>>
 where
     S: NodeObjectSpec + Clone + std::fmt::Debug + Default + Serialize + DeserializeOwned,
 {
     let params = PostParams::default();
     let name = object.metadata.name.as_deref().unwrap_or_default();
     match api.replace(name, &params, object).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => api.create(&params, object).await.map(drop),
-        answer => answer.map(drop),
+        Err(kube::Error::Api(status)) if status.code == 404 => api.create(&params, object).await,
+        answer => answer,
     }
 }

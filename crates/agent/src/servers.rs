@@ -1,6 +1,6 @@
 //! The API servers of the cluster, and which of them this node calls.
 //!
-//! Those it was told of are known for good; others are learnt from the endpoints of `default/kubernetes`, as they come and go. A
+//! Those that it was configured with are known for good; others are learnt from the endpoints of `default/kubernetes`, as they come and go. A
 //! connection is made to the server that last took one; when that one does not, or takes requests and does not do what they ask for,
 //! to the next that does. All connections to the one before end then, and requests and watches go on there: servers of one cluster share
 //! a store, so versions mean the same at all of them.
@@ -33,10 +33,10 @@ pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 
 /// Shared by all who call.
 #[derive(Clone, Debug, Default)]
-pub struct Servers(Arc<RwLock<Known>>);
+pub struct Servers(Arc<RwLock<ServerList>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct ServerList {
     named: Vec<Uri>,
     learnt: Vec<Uri>,
     current: Option<CurrentServer>,
@@ -56,7 +56,7 @@ impl Servers {
         if named.is_empty() {
             return Err(TlsError::Url { url: String::new() });
         }
-        Ok(Self(Arc::new(RwLock::new(Known { named, ..Known::default() }))))
+        Ok(Self(Arc::new(RwLock::new(ServerList { named, ..ServerList::default() }))))
     }
 
     /// The cluster's servers are these now.
@@ -102,7 +102,7 @@ impl Servers {
     }
 }
 
-impl Known {
+impl ServerList {
     fn call(&mut self, server: Uri) -> CancellationToken {
         let called = CurrentServer { server, left: CancellationToken::new() };
         let left = called.left.clone();
@@ -115,7 +115,7 @@ impl Known {
     }
 }
 
-/// Those it was told of.
+/// Those that it was configured with.
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, server) in self.0.read().named.iter().enumerate() {
@@ -236,7 +236,7 @@ mod tests {
         assert!(silent.iter().all(|listener| listener.accept().is_ok()), "both were asked");
     }
 
-    /// Takes connections, of which nobody hears.
+    /// Accepts connections and never answers.
     fn listen() -> std::net::TcpListener {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();

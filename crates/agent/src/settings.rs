@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use mainstay_api::offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, Ports};
+use mainstay_api::ports::{DEFAULT_AUTOMATIC_PORTS, DEFAULT_EXPLICIT_PORTS, PortRanges};
 use mainstay_backoff::Backoff;
 
 #[derive(Clone, Debug)]
@@ -43,15 +43,22 @@ pub struct Settings {
     pub network: Network,
     /// Longest time that a pod which ends may wait for machines to stop sending to it.
     pub drain_timeout: Duration,
+    /// `terminationGracePeriodSeconds` of static pods that do not state it. Pods of the API always state it.
+    pub termination_grace: Duration,
     /// How long a container that failed waits for its restart.
     pub restart_backoff: RestartBackoff,
-    /// How often the node's Lease is renewed.
+    /// How often the node's Lease is renewed at least.
     pub heartbeat: Duration,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
 }
 
 impl Settings {
+    /// How often the node's Lease is renewed so that its offer, which that renews as well, does not expire.
+    pub fn heartbeat_period(&self) -> Duration {
+        self.heartbeat.min(Offering::renewal_period(self.offering.ttl))
+    }
+
     /// What does not outlive the machine's next start: sockets of shims, pods' shared memory, Secrets for a restart.
     pub fn run_directory(&self) -> PathBuf {
         Path::new("/run").join(&self.instance)
@@ -98,18 +105,29 @@ pub enum Network {
 /// How the machine offers what it has left.
 #[derive(Clone, Debug)]
 pub struct Offering {
-    /// How long an offer is good for.
+    /// How long an offer is good for after it was written or renewed.
     pub ttl: Duration,
     /// Host ports for pods that ask for any.
-    pub automatic: Ports,
+    pub automatic: PortRanges,
     /// Where host ports that pods ask for by number may lie.
-    pub explicit: Ports,
+    pub explicit: PortRanges,
+}
+
+impl Offering {
+    /// How often an offer that is good for `ttl` is renewed: often enough that one renewal may come late.
+    pub fn renewal_period(ttl: Duration) -> Duration {
+        ttl.mul_f64(0.6)
+    }
 }
 
 impl Default for Offering {
     fn default() -> Self {
-        let stock = |range| Ports::parse([range]).unwrap_or_default();
-        Self { ttl: Duration::from_secs(5), automatic: stock(AUTOMATIC_PORTS), explicit: stock(EXPLICIT_PORTS) }
+        let stock = |range| PortRanges::parse([range]).unwrap_or_default();
+        Self {
+            ttl: Duration::from_secs(5),
+            automatic: stock(DEFAULT_AUTOMATIC_PORTS),
+            explicit: stock(DEFAULT_EXPLICIT_PORTS),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ pub fn client() -> Client {
     let nobody = tower::service_fn(|_: http::Request<kube::client::Body>| async {
         Err::<http::Response<kube::client::Body>, _>(NoServer)
     });
-    Client::new(nobody, "default")
+    Client::new(nobody, mainstay_api::wellknown::namespace::DEFAULT)
 }
 
 /// Signed by an authority that nobody else has.

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// For containers that do not say how long they may take.
-const GRACE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(mainstay_api::pod::DEFAULT_TERMINATION_GRACE_SECONDS as u64);
 
 #[derive(Debug, thiserror::Error)]
 pub enum TeardownError {
@@ -38,7 +38,7 @@ pub enum TeardownError {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct TeardownCounts {
     pub pods: usize,
     pub containers: usize,
 }
@@ -49,7 +49,7 @@ pub async fn teardown(
     bridge: Option<&Bridge>,
     settings: &Settings,
     longest_grace: Option<Duration>,
-) -> Result<Ended, TeardownError> {
+) -> Result<TeardownCounts, TeardownError> {
     let observed = runtime.observe(None).await?;
     let alive: Vec<&ContainerStatus> = observed.containers.iter().filter(|c| c.state.is_running()).collect();
     let stop = |container: &ContainerStatus| {
@@ -87,7 +87,7 @@ pub async fn teardown(
     if let Some(bridge) = bridge {
         bridge.down().await.map_err(|error| TeardownError::Network(error.chain()))?;
     }
-    Ok(Ended { pods: observed.sandboxes.len(), containers: alive.len() })
+    Ok(TeardownCounts { pods: observed.sandboxes.len(), containers: alive.len() })
 }
 
 /// How long a container may take to stop, as it remembers itself.

@@ -56,6 +56,7 @@ pub fn settings() -> Settings {
         cluster_domain: "cluster.local".into(),
         network: Network::Bridge,
         drain_timeout: Duration::ZERO,
+        termination_grace: Duration::from_secs(30),
         restart_backoff: Default::default(),
         heartbeat: Duration::from_secs(10),
         status_interval: Duration::from_secs(300),

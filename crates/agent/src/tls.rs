@@ -10,13 +10,14 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use kube::client::{Body, ConfigExt};
+use mainstay_api::wellknown;
 use mainstay_tls::{ClientVerifier, RotatingCertificate};
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::servers::{CONNECT, Dial, Servers};
 
 /// Whoever has one of these groups in a certificate of our CA may call an agent: servers, and administrators.
-const CALLERS: [&str; 2] = ["mainstay:servers", mainstay_api::wellknown::user::MASTERS_GROUP];
+const CALLERS: [&str; 2] = ["mainstay:servers", wellknown::user::MASTERS_GROUP];
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ALIVES: u32 = 3;
@@ -101,7 +102,9 @@ pub(crate) fn client_builder(ca: &str) -> Result<Builder, TlsError> {
 
 /// A client of the API that connects like this.
 pub(crate) fn client(servers: &Servers, tls: ClientConfig) -> kube::Client {
-    kube::client::ClientBuilder::new(transport(servers, tls), "default").with_layer(&base(servers)).build()
+    kube::client::ClientBuilder::new(transport(servers, tls), wellknown::namespace::DEFAULT)
+        .with_layer(&base(servers))
+        .build()
 }
 
 /// The same, with a token in every request.
@@ -114,7 +117,7 @@ pub(crate) fn client_with_bearer(servers: &Servers, tls: ClientConfig, token: &s
             request
         })
         .service(transport(servers, tls));
-    Ok(kube::client::ClientBuilder::new(transport, "default").with_layer(&base(servers)).build())
+    Ok(kube::client::ClientBuilder::new(transport, wellknown::namespace::DEFAULT).with_layer(&base(servers)).build())
 }
 
 fn transport(servers: &Servers, tls: ClientConfig) -> HttpClient<Dial, Body> {

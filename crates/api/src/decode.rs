@@ -45,7 +45,7 @@ pub enum DecodeError {
 pub fn json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let mut notes = Notes::default();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = Node { place: &Place::Root, depth: 0, notes: &mut notes }
+    let value = Node { position: &FieldPosition::Root, depth: 0, notes: &mut notes }
         .deserialize(&mut reader)
         .and_then(|value| reader.end().map(|()| value))
         .map_err(|error| DecodeError::Json(in_api_words(bytes, &error)))?;
@@ -69,7 +69,7 @@ pub fn yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     };
     let mut notes = Notes::default();
     let value = serde_saphyr::with_deserializer_from_slice_with_options(bytes, options, |reader| {
-        Node { place: &Place::Root, depth: 0, notes: &mut notes }.deserialize(reader)
+        Node { position: &FieldPosition::Root, depth: 0, notes: &mut notes }.deserialize(reader)
     })
     .map_err(|error| DecodeError::Yaml(error.to_string()))?;
     Ok(Decoded { value, duplicates: notes.duplicates })
@@ -81,13 +81,13 @@ pub fn json_field_order(bytes: &[u8], wanted: &BTreeSet<&str>) -> Vec<String> {
     let mut found = Vec::new();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     // A document that cannot be read was refused before.
-    let _ = FieldOrder { place: &Place::Root, wanted, found: &mut found }.deserialize(&mut reader);
+    let _ = FieldOrder { position: &FieldPosition::Root, wanted, found: &mut found }.deserialize(&mut reader);
     found
 }
 
 /// A value whose fields are looked at.
 struct FieldOrder<'a> {
-    place: &'a Place<'a>,
+    position: &'a FieldPosition<'a>,
     wanted: &'a BTreeSet<&'a str>,
     found: &'a mut Vec<String>,
 }
@@ -133,8 +133,10 @@ impl<'de> Visitor<'de> for FieldOrder<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         for index in 0.. {
-            let place = Place::Index(self.place, index);
-            if items.next_element_seed(FieldOrder { place: &place, wanted: self.wanted, found: self.found })?.is_none()
+            let position = FieldPosition::Index(self.position, index);
+            if items
+                .next_element_seed(FieldOrder { position: &position, wanted: self.wanted, found: self.found })?
+                .is_none()
             {
                 break;
             }
@@ -144,25 +146,25 @@ impl<'de> Visitor<'de> for FieldOrder<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
         while let Some(key) = entries.next_key::<String>()? {
-            let place = Place::Field(self.place, &key);
-            let path = place.to_string();
+            let position = FieldPosition::Field(self.position, &key);
+            let path = position.to_string();
             if self.wanted.contains(path.as_str()) {
                 self.found.push(path);
             }
-            entries.next_value_seed(FieldOrder { place: &place, wanted: self.wanted, found: self.found })?;
+            entries.next_value_seed(FieldOrder { position: &position, wanted: self.wanted, found: self.found })?;
         }
         Ok(())
     }
 }
 
 /// Where the visitor is: a list on the stack, from the innermost step outwards.
-enum Place<'a> {
+enum FieldPosition<'a> {
     Root,
-    Field(&'a Place<'a>, &'a str),
-    Index(&'a Place<'a>, usize),
+    Field(&'a FieldPosition<'a>, &'a str),
+    Index(&'a FieldPosition<'a>, usize),
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for FieldPosition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => Ok(()),
@@ -173,9 +175,9 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// One value to be read, at its place.
+/// One value to be read, at its position.
 struct Node<'a> {
-    place: &'a Place<'a>,
+    position: &'a FieldPosition<'a>,
     depth: usize,
     notes: &'a mut Notes,
 }
@@ -249,8 +251,8 @@ impl<'de> Visitor<'de> for Node<'_> {
         let depth = self.deeper()?;
         let mut array = Vec::new();
         loop {
-            let place = Place::Index(self.place, array.len());
-            match items.next_element_seed(Node { place: &place, depth, notes: self.notes })? {
+            let position = FieldPosition::Index(self.position, array.len());
+            match items.next_element_seed(Node { position: &position, depth, notes: self.notes })? {
                 Some(item) => array.push(item),
                 None => return Ok(Value::Array(array)),
             }
@@ -261,8 +263,8 @@ impl<'de> Visitor<'de> for Node<'_> {
         let depth = self.deeper()?;
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
-            let place = Place::Field(self.place, &key);
-            let value = entries.next_value_seed(Node { place: &place, depth, notes: self.notes })?;
+            let position = FieldPosition::Field(self.position, &key);
+            let value = entries.next_value_seed(Node { position: &position, depth, notes: self.notes })?;
             if object.is_empty() {
                 self.notes.objects += 1;
                 if self.notes.objects > MAX_OBJECTS {
@@ -271,7 +273,7 @@ impl<'de> Visitor<'de> for Node<'_> {
                     )));
                 }
             } else if self.notes.duplicates.len() < MAX_REPORTED && object.contains_key(&key) {
-                self.notes.duplicates.push(place.to_string());
+                self.notes.duplicates.push(position.to_string());
             }
             object.insert(key, value);
         }

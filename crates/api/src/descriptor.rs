@@ -174,6 +174,8 @@ pub struct Descriptor {
     /// Those besides `status` and `scale`, which have fields of their own here.
     pub subresources: &'static [Subresource],
     pub volatile: Volatile,
+    /// Whether objects are encrypted in the store unless the encryption configuration says otherwise.
+    pub encrypted_at_rest: bool,
     pub writer: Writer,
     /// Whether a whole collection can be deleted with one request.
     pub delete_collection: bool,

@@ -25,6 +25,15 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     Duration::try_from(duration).ok()
 }
 
+/// [`parse_duration`] for times that people also count in days of 24 hours: `7d`, `1d12h`.
+pub fn parse_duration_with_days(text: &str) -> Option<Duration> {
+    const DAY: u64 = 24 * 3600;
+    let Some((days, rest)) = text.split_once('d') else { return parse_duration(text) };
+    let days: u64 = days.parse().ok().filter(|_| days.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let rest = if rest.is_empty() { Duration::ZERO } else { parse_duration(rest)? };
+    Duration::from_secs(days.checked_mul(DAY)?).checked_add(rest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,6 +51,15 @@ mod tests {
             ("1500us", 1),
         ] {
             assert_eq!(parse_duration(text).map(|duration| duration.as_millis()), Some(millis), "{text}");
+        }
+    }
+
+    #[test]
+    fn days_are_read_where_they_are_allowed() {
+        let hours = |text| parse_duration_with_days(text).map(|duration| duration.as_secs() / 3600);
+        assert_eq!([hours("7d"), hours("1d12h"), hours("24h"), hours("0")], [Some(168), Some(36), Some(24), Some(0)]);
+        for text in ["", "d", "+1d", "-1d", "1.5d", "1d2d", "1h1d", "1dx", "99999999999999999d"] {
+            assert_eq!(parse_duration_with_days(text), None, "{text:?}");
         }
     }
 

@@ -98,7 +98,7 @@ pub struct FieldError {
 /// An object can be wrong in more places than anyone would read; its errors must not take more memory than itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Errors {
-    kept: Vec<FieldError>,
+    errors: Vec<FieldError>,
     omitted: usize,
 }
 
@@ -106,12 +106,12 @@ impl Errors {
     pub const MAX_KEPT: usize = 500;
 
     pub const fn new() -> Self {
-        Self { kept: Vec::new(), omitted: 0 }
+        Self { errors: Vec::new(), omitted: 0 }
     }
 
     pub fn push(&mut self, error: FieldError) {
-        if self.kept.len() < Self::MAX_KEPT {
-            self.kept.push(error);
+        if self.errors.len() < Self::MAX_KEPT {
+            self.errors.push(error);
         } else {
             self.omitted += 1;
         }
@@ -119,16 +119,16 @@ impl Errors {
 
     pub fn append(&mut self, other: Self) {
         self.omitted += other.omitted;
-        self.extend(other.kept);
+        self.extend(other.errors);
     }
 
     /// How many there were, omitted ones included.
     pub fn len(&self) -> usize {
-        self.kept.len() + self.omitted
+        self.errors.len() + self.omitted
     }
 
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.errors.is_empty()
     }
 
     pub fn omitted(&self) -> usize {
@@ -136,7 +136,7 @@ impl Errors {
     }
 
     pub fn iter(&self) -> std::slice::Iter<'_, FieldError> {
-        self.kept.iter()
+        self.errors.iter()
     }
 }
 
@@ -156,7 +156,7 @@ impl FromIterator<FieldError> for Errors {
 
 impl From<FieldError> for Errors {
     fn from(error: FieldError) -> Self {
-        Self { kept: vec![error], omitted: 0 }
+        Self { errors: vec![error], omitted: 0 }
     }
 }
 
@@ -165,7 +165,7 @@ impl IntoIterator for Errors {
     type IntoIter = std::vec::IntoIter<FieldError>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.kept.into_iter()
+        self.errors.into_iter()
     }
 }
 

@@ -1,14 +1,14 @@
 //! How a pod is healed, as its annotation `mainstay.dev/heal` says.
 //!
 //! The value is a list of settings, each at most once: `restarts=5/10m, recreate=2/1h, move=on, budget=25%,
-//! hold=15s, settle=2m, reset=10m`. What is not said is as in [`Policy::default`].
+//! hold=15s, settle=2m, reset=10m`. What is left out is as in [`Policy::default`].
 //!
 //! | key | value | meaning |
 //! |---|---|---|
 //! | `restarts` | `<number>/<time>` or `unlimited` | so many restarts of a container in place within that time; the next failure goes up the ladder |
 //! | `recreate` | `<number>/<time>`, `unlimited` or `off` | so many times within that time the pod is made anew on its machine |
 //! | `move` | `on` or `off` | after that, the pod is deleted so that its owner makes another one elsewhere |
-//! | `budget` | `<number>`, `<number>%` or `off` | how many pods of the set may be restarted for failed liveness at the same time; at least one. Not said: a PodDisruptionBudget's allowance where there is one, else 25% |
+//! | `budget` | `<number>`, `<number>%` or `off` | how many pods of the set may be restarted for failed liveness at the same time; at least one. Left out: a PodDisruptionBudget's allowance where there is one, else 25% |
 //! | `hold` | `<time>` | liveness has to fail for at least this long, however few attempts its threshold asks for |
 //! | `settle` | `<time>` | how long a restarted pod may take to be ready before its place in the budget goes to another |
 //! | `reset` | `<time>` | after so long in good health the ladder begins anew |
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_name_tells_its_set() {
+    fn the_set_is_parsed_from_a_lease_name() {
         assert_eq!(lease_set(&lease_name("0a-1b", 12)), Some("0a-1b"));
         for other in ["heal-", "heal-0", "heal--0", "heal-x-", "heal-x-01", "heal-x-+1", "leader-x-0"] {
             assert_eq!(lease_set(other), None, "{other}");

@@ -1,4 +1,4 @@
-//! The kinds Mainstay serves, and everything that can be said of them without doing I/O:
+//! The kinds Mainstay serves, and everything about them that needs no I/O:
 //! descriptors, schema, defaulting, validation, patches, selectors and table columns.
 //!
 //! * [`descriptor`]: what one resource is; [`registry`]: all of them
@@ -12,7 +12,7 @@
 //! * [`apply`]: server-side apply: managed fields, merging, conflicts
 //! * [`openapi`]: the documents that clients learn the API from
 //! * [`matching`]: what selectors, affinities and tolerations mean
-//! * [`pod`], [`node`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
+//! * [`pod`], [`ports`], [`node`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
 //! * [`heal`]: how pods are healed, as their annotation says
 //! * [`quota`]: what a ResourceQuota counts
 //! * [`references`]: which objects a pod refers to
@@ -41,6 +41,7 @@ pub mod offer;
 pub mod openapi;
 pub mod patch;
 pub mod pod;
+pub mod ports;
 pub mod protobuf;
 pub mod quantity;
 pub mod quota;

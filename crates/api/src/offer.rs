@@ -1,27 +1,17 @@
 //! The kind Offer: what a node can still take.
 //!
-//! An agent publishes one per machine, named like its Node, and renews it before its time is over and
-//! whenever it changes. Who places pods believes an offer for its time to live
-//! *from when it was received*, so that clocks need not agree, and subtracts from it what was bound
-//! to the machine after [`OfferSpec::seen`].
-
-mod ports;
+//! An agent publishes one per machine, named like its Node, and writes it anew when it changes. While it stays the same
+//! the heartbeats of the Node renew it: its Lease names the version of the offer that it renews
+//! ([`RENEWED_OFFER`](crate::wellknown::mainstay::RENEWED_OFFER)). Who places pods believes an offer for its time to live
+//! *from when it or its last renewal was received*, so that clocks need not agree, and subtracts from it what was bound to
+//! the machine after [`OfferSpec::seen`].
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::MicroTime};
-pub use ports::{PortRangeError, PortRanges};
 use serde::{Deserialize, Serialize};
 
 use crate::node_object::{NodeObject, NodeObjectSpec};
-
-/// The former name of [`PortRanges`], for parts that still use it.
-pub type Ports = PortRanges;
-
-/// The ports a machine gives to pods that ask for any, unless it says otherwise.
-pub const AUTOMATIC_PORTS: &str = "31000-32000";
-/// The ports a pod may ask for by number, unless the machine says otherwise.
-pub const EXPLICIT_PORTS: &str = "1-65535";
 
 pub type Offer = NodeObject<OfferSpec>;
 
@@ -34,7 +24,7 @@ pub struct OfferSpec {
     pub automatic_ports: Vec<String>,
     /// Where ports that pods ask for by number may lie, taken or not: `["1-65535"]`.
     pub explicit_ports: Vec<String>,
-    /// How long the offer is good for.
+    /// How long the offer is good for after it was received or renewed.
     pub ttl_seconds: i32,
     /// When the machine made it, by the machine's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,7 +39,7 @@ impl NodeObjectSpec for OfferSpec {
     const PLURAL: &'static str = "offers";
     const WORDS: [&'static str; 3] = [
         "Offer is what a machine can take right now, in its own words. The agent of the machine publishes it under the \
-         name of the Node and renews it before its time is over and whenever it changes.",
+         name of the Node and writes it anew whenever it changes; heartbeats of the Node renew it meanwhile.",
         "What is offered, and for how long.",
         "OfferSpec says what is free on a machine.",
     ];
@@ -72,8 +62,8 @@ impl NodeObjectSpec for OfferSpec {
         (
             "ttlSeconds",
             "integer",
-            "How long the offer is good for, counted from when it is received. A machine without a good offer gets no \
-             new pods.",
+            "How long the offer is good for, counted from when it or its last renewal is received. A machine without \
+             a good offer gets no new pods.",
         ),
     ];
 }

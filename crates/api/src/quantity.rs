@@ -153,9 +153,9 @@ fn read_suffix(suffix: &str) -> Option<(Family, i128, i32)> {
 fn amount(whole: &str, fraction: &str, base: i128, exponent: i32) -> Option<i128> {
     // Digits beyond these cannot change the amount but by rounding it up.
     let fraction = fraction.trim_end_matches('0');
-    let (kept, cut) = fraction.split_at(fraction.len().min(18));
+    let (retained, cut) = fraction.split_at(fraction.len().min(18));
     let mut mantissa: i128 = 0;
-    for digit in whole.trim_start_matches('0').bytes().chain(kept.bytes()) {
+    for digit in whole.trim_start_matches('0').bytes().chain(retained.bytes()) {
         mantissa = mantissa.checked_mul(10)?.checked_add(i128::from(digit - b'0'))?;
     }
     if mantissa == 0 && cut.is_empty() {
@@ -164,7 +164,7 @@ fn amount(whole: &str, fraction: &str, base: i128, exponent: i32) -> Option<i128
     if !cut.is_empty() {
         mantissa += 1;
     }
-    let mut scale = 9 - kept.len() as i32;
+    let mut scale = 9 - retained.len() as i32;
     if base == 10 {
         scale = scale.saturating_add(exponent);
     } else {

@@ -49,6 +49,11 @@ pub trait Strategy: Send + Sync {
         Errors::new()
     }
 
+    /// Completes an object that another server stored, as far as defaults do; one that cannot be decoded is left as it is.
+    fn default_stored(&self, object: &mut Value) {
+        let _ = object;
+    }
+
     /// Advice for the client that wrote the object, sent as `Warning` headers.
     fn warnings(&self, object: &Value) -> Vec<String> {
         let _ = object;
@@ -204,6 +209,13 @@ impl<R: Rules> Strategy for Typed<R> {
 
     fn update_part(&self, part: SpecPart, object: &mut Value, old: &Value) -> Errors {
         Self::try_update_part(part, object, old).unwrap_or_else(|errors| errors)
+    }
+
+    fn default_stored(&self, object: &mut Value) {
+        if let Ok(mut typed) = decode::<R::Object>(object) {
+            R::default(&mut typed);
+            let _ = encode(&typed, object);
+        }
     }
 
     fn warnings(&self, object: &Value) -> Vec<String> {

@@ -22,6 +22,8 @@ pub mod kubernetes {
     pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
     pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+    /// On a Service, EndpointSlice or Endpoints: the Service has no address of its own.
+    pub const HEADLESS_SERVICE: &str = "service.kubernetes.io/headless";
     pub const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 }
 
@@ -54,6 +56,9 @@ pub mod namespace {
     /// Leases in it are the heartbeats of nodes.
     pub const NODE_LEASES: &str = "kube-node-lease";
     pub const SYSTEM: &str = "kube-system";
+    pub const DEFAULT: &str = "default";
+    /// Everybody may read it.
+    pub const PUBLIC: &str = "kube-public";
 }
 
 /// The ConfigMap in which servers record the settings that all of a cluster must share, as kubeadm's `kubeadm-config`.
@@ -65,6 +70,12 @@ pub mod cluster_config {
 
 /// The ConfigMap of every namespace with the authority that the server's certificate is signed by.
 pub const ROOT_CA_CONFIG_MAP: &str = "kube-root-ca.crt";
+
+/// The Service of the API itself, in the namespace [`namespace::DEFAULT`].
+pub const API_SERVICE: &str = "kubernetes";
+
+/// The ServiceAccount of pods that name none; every namespace has it.
+pub const DEFAULT_SERVICE_ACCOUNT: &str = "default";
 
 /// The type of Secrets that machines join with.
 pub const BOOTSTRAP_TOKEN_SECRET: &str = "bootstrap.kubernetes.io/token";
@@ -80,10 +91,14 @@ pub mod mainstay {
     pub const API_VERSION: &str = "mainstay.dev/v1";
     /// Condition of a pod that is being deleted: no node sends connections to it any more.
     pub const DRAINED_CONDITION: &str = "mainstay.dev/Drained";
-    /// On a Node: what endpoints of its pods are, `host-port` or pod addresses.
+    /// On a Node: how its pods are reached, where that is not by addresses of their own.
     pub const ENDPOINTS: &str = "mainstay.dev/endpoints";
+    /// The value of [`ENDPOINTS`] for nodes whose pods are reached at ports of the node.
+    pub const ENDPOINTS_HOST_PORT: &str = "host-port";
     /// On a StatefulSet, `"true"`: pods that are outdated and not ready are replaced without waiting for them.
     pub const REPLACE_UNREADY: &str = "mainstay.dev/replace-unready";
+    /// On a node's Lease: the `resourceVersion` of the node's Offer that this heartbeat renews.
+    pub const RENEWED_OFFER: &str = "mainstay.dev/renewed-offer";
     /// On a pod: nodes that gave it back.
     pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
     /// Provisioner of volumes that are directories of a node; also the finalizer that makes the node remove them.
@@ -91,4 +106,6 @@ pub mod mainstay {
     pub const VOLUMES: &str = "mainstay.dev/volumes";
     /// Prefix of annotations that say which host port was given to a container port: `…port_TCP_80: "31000"`.
     pub const ASSIGNED_HOST_PORT: &str = "k8s.mesosphere.io/port_";
+    /// The same by the name of the container port: `…portName_TCP_http: "31000"`.
+    pub const ASSIGNED_HOST_PORT_BY_NAME: &str = "k8s.mesosphere.io/portName_";
 }

@@ -7,6 +7,7 @@
 //! and nesting, and evaluating it ends within its [`Budget`]: every step, comparison and copy is charged to it in
 //! upstream's units of cost. The evaluator is our own because that of the `cel` crate meters nothing and knows no types.
 
+mod admission;
 mod budget;
 mod compile;
 mod convert;
@@ -26,6 +27,7 @@ mod types;
 mod value;
 mod variables;
 
+pub use admission::{policy_environment, webhook_environment};
 pub use budget::{Budget, PER_CALL_LIMIT, RUNTIME_BUDGET};
 pub use environment::Environment;
 pub use error::{CompileError, EvalError, Issue};

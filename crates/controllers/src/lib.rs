@@ -41,4 +41,4 @@ mod workloads;
 pub use certificates::{CertificateAuthority, CertificateRequest, Signer};
 pub use expiry::{ExpiringKind, ExpirySweeper, SweepError};
 pub use manager::{Settings, run, run_with_metrics};
-pub use runtime::{ControllerMetrics, metrics::Registry};
+pub use runtime::{Clients, ControllerMetrics, metrics::Registry};

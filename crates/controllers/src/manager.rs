@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use kube::Client;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -13,7 +12,7 @@ use crate::{
     garbage_collector, namespace, namespace_defaults, node_lifecycle,
     objects::replica_set::{ReplicaSet, ReplicationController},
     resource_quota,
-    runtime::{Context, ControllerMetrics, EventRecorder, Runnable},
+    runtime::{Clients, Context, ControllerMetrics, EventRecorder, Runnable},
     services::{self, ServiceContext},
     volumes,
     workloads::{
@@ -31,58 +30,67 @@ pub struct Settings {
     pub expiry_sweeper: Option<Arc<dyn ExpirySweeper>>,
 }
 
-/// Every controller there is. Each receives changes of the caches from here on, before any cache is filled.
-fn controllers(context: &Arc<Context>, settings: &Settings) -> Vec<Runnable> {
+/// Every controller there is, each with the service account of `kube-system` that its requests are made as; what these
+/// may do is in the server's bootstrap policy. Each receives changes of the caches from here on, before any cache is filled.
+fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -> Vec<Runnable> {
+    let client = |account: &str| clients.for_account(account);
+    let context_for = |account: &str| context.with_client(client(account));
     let services = ServiceContext::new(context);
     let authority = settings.certificate_authority.clone();
     let sweeper = settings.expiry_sweeper.clone();
     let of_server = [
-        authority.map(|authority| certificates::controller(context, authority)),
+        authority.map(|authority| certificates::controller(&context_for("certificate-controller"), authority)),
         sweeper.map(|sweeper| expiry::controller(context, sweeper)),
     ];
     let mut controllers = vec![
-        namespace::controller(context),
-        namespace_defaults::controller(context, settings.root_ca.as_str().into()),
-        garbage_collector::controller(context),
-        cluster_role_aggregation::controller(context),
-        node_lifecycle::controller(context),
-        resource_quota::controller(context),
-        replica_set::controller::<ReplicaSet>(context),
-        replica_set::controller::<ReplicationController>(context),
-        deployment::controller(context),
-        stateful_set::controller(context),
-        daemon_set::controller(context),
-        job::controller(context),
-        job::orphan_pods::controller(context),
-        cron_job::controller(context),
-        ttl_after_finished::controller(context),
-        disruption::controller(context),
-        disruption::stale_condition::controller(context),
-        pod_gc::controller(context),
-        autoscaling::controller(context),
-        services::slices::controller(&services),
-        services::endpoints::controller(&services),
-        services::mirror::controller(&services),
-        services::drain_acknowledgement::controller(&services),
-        volumes::claims::controller(context),
-        volumes::volume_lifecycle::controller(context),
-        volumes::ephemeral::controller(context),
+        namespace::controller(&context_for("namespace-controller")),
+        namespace_defaults::controller(&context_for("namespace-defaults-controller"), settings.root_ca.as_str().into()),
+        garbage_collector::controller(&context_for("generic-garbage-collector")),
+        cluster_role_aggregation::controller(&context_for("clusterrole-aggregation-controller")),
+        node_lifecycle::controller(&context_for("node-controller")),
+        resource_quota::controller(&context_for("resourcequota-controller")),
+        replica_set::controller::<ReplicaSet>(&context_for("replicaset-controller")),
+        replica_set::controller::<ReplicationController>(&context_for("replication-controller")),
+        deployment::controller(&context_for("deployment-controller")),
+        stateful_set::controller(&context_for("statefulset-controller")),
+        daemon_set::controller(&context_for("daemon-set-controller")),
+        job::controller(&context_for("job-controller")),
+        job::orphan_pods::controller(&context_for("job-controller")),
+        cron_job::controller(&context_for("cronjob-controller")),
+        ttl_after_finished::controller(&context_for("ttl-after-finished-controller")),
+        disruption::controller(&context_for("disruption-controller")),
+        disruption::stale_condition::controller(&context_for("disruption-controller")),
+        pod_gc::controller(&context_for("pod-garbage-collector")),
+        autoscaling::controller(&context_for("horizontal-pod-autoscaler")),
+        services::slices::controller(client("endpointslice-controller"), &services),
+        services::endpoints::controller(client("endpoint-controller"), &services),
+        services::mirror::controller(client("endpointslicemirroring-controller"), &services),
+        services::drain_acknowledgement::controller(client("drain-acknowledgement-controller"), &services),
+        volumes::claims::controller(&context_for("persistent-volume-binder")),
+        volumes::volume_lifecycle::controller(&context_for("persistent-volume-binder")),
+        volumes::ephemeral::controller(&context_for("ephemeral-volume-controller")),
     ];
     controllers.extend(of_server.into_iter().flatten());
     controllers
 }
 
 /// Runs all controllers until asked to stop, and returns when they have; nobody sees their metrics.
-pub async fn run(client: Client, settings: Settings, stop: CancellationToken) {
-    run_with_metrics(client, settings, ControllerMetrics::default(), stop).await;
+pub async fn run(clients: impl Into<Clients>, settings: Settings, stop: CancellationToken) {
+    run_with_metrics(clients.into(), settings, ControllerMetrics::default(), stop).await;
 }
 
 /// Runs all controllers until asked to stop, and returns when they have. None of them reconciles before all caches are
 /// filled, so that nothing is decided on half of the objects.
-pub async fn run_with_metrics(client: Client, settings: Settings, metrics: ControllerMetrics, stop: CancellationToken) {
+pub async fn run_with_metrics(
+    clients: Clients,
+    settings: Settings,
+    metrics: ControllerMetrics,
+    stop: CancellationToken,
+) {
     let (events, writer) = EventRecorder::new();
+    let client = clients.shared.clone();
     let context = Context::new(client.clone(), events, metrics);
-    let controllers = controllers(&context, &settings);
+    let controllers = controllers(&context, &clients, &settings);
     let tasks = TaskTracker::new();
     context.caches.run(&client, &tasks, &stop);
     tasks.spawn(context.service_tables.clone().run(client.clone(), stop.clone()));

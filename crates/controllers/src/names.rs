@@ -243,12 +243,12 @@ mod tests {
         ) {
             let used = UsedNumbers::default();
             let first: Vec<String> = fresh("web", "u", &used, |_| false).take(gap).collect();
-            let (mut seen, mut there) = (used.clone(), Vec::new());
+            let (mut observed, mut there) = (used.clone(), Vec::new());
             for (name, _) in first.iter().zip(&landed).filter(|(_, landed)| **landed) {
-                seen.insert(number_of("web", "u", name).unwrap());
+                observed.insert(number_of("web", "u", name).unwrap());
                 there.push(name.clone());
             }
-            let rest = fresh("web", "u", &seen, |name| there.iter().any(|other| other == name));
+            let rest = fresh("web", "u", &observed, |name| there.iter().any(|other| other == name));
             let rest: Vec<String> = rest.take(gap - there.len()).collect();
             prop_assert!(rest.iter().all(|name| first.contains(name)));
         }

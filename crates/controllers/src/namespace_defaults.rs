@@ -16,7 +16,7 @@ use crate::runtime::{
     ApiError, Context, Controller, Limits, Plan, Runnable, context::resync_every, error, metadata_watch::MetadataEvent,
 };
 
-pub const SERVICE_ACCOUNT: &str = "default";
+pub const SERVICE_ACCOUNT: &str = mainstay_api::wellknown::DEFAULT_SERVICE_ACCOUNT;
 pub const ROOT_CA: &str = mainstay_api::wellknown::ROOT_CA_CONFIG_MAP;
 const CA_KEY: &str = "ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_an_object_are_told_apart_and_long_messages_shortened() {
+    fn parts_of_an_object_are_distinguished_and_long_messages_shortened() {
         let mut correlator = Correlator::default();
         let mut part = occurrence("u", "a");
         part.involved.field_path = Some("spec.containers{main}".into());

@@ -7,7 +7,7 @@ mod private;
 mod write;
 
 pub use private::{
-    PRIVATE_FILE, Restricted, append_private, create_private, create_private_dir, open_private, restrict_file,
+    PRIVATE_FILE, RestrictedPath, append_private, create_private, create_private_dir, open_private, restrict_file,
     restrict_tree,
 };
 pub use write::{AtomicFile, Durability, write_atomic};

@@ -18,12 +18,12 @@ const OTHERS: u32 = 0o077;
 
 /// A path that other users could use until now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restricted {
+pub struct RestrictedPath {
     pub path: PathBuf,
     pub previous_mode: u32,
 }
 
-impl fmt::Display for Restricted {
+impl fmt::Display for RestrictedPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (mode {:04o})", self.path.display(), self.previous_mode)
     }
@@ -33,7 +33,7 @@ impl fmt::Display for Restricted {
 /// parents are created just as private.
 ///
 /// A symbolic link to a directory is followed: an administrator may have put the directory on another disk.
-pub fn create_private_dir(path: &Path) -> io::Result<Option<Restricted>> {
+pub fn create_private_dir(path: &Path) -> io::Result<Option<RestrictedPath>> {
     DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(path).map_err(|error| {
         // `mkdir` says that something exists; what matters is that it is no directory.
         match error.kind() {
@@ -69,7 +69,7 @@ fn private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 }
 
 /// Takes everybody's access to an existing file or socket but its owner's, and setuid. A missing one is nothing to do.
-pub fn restrict_file(path: &Path) -> io::Result<Option<Restricted>> {
+pub fn restrict_file(path: &Path) -> io::Result<Option<RestrictedPath>> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_symlink() => Ok(None),
         Ok(metadata) => {
@@ -87,7 +87,7 @@ pub fn restrict_file(path: &Path) -> io::Result<Option<Restricted>> {
 /// Links are not followed, and what `is_shared` (with its path below `root`) is neither changed nor entered: its modes
 /// belong to somebody else. A directory is closed before its entries are read, so that others cannot exchange an entry
 /// between the look at it and the change.
-pub fn restrict_tree(root: &Path, is_shared: &dyn Fn(&Path) -> bool) -> io::Result<Vec<Restricted>> {
+pub fn restrict_tree(root: &Path, is_shared: &dyn Fn(&Path) -> bool) -> io::Result<Vec<RestrictedPath>> {
     let mut restricted = Vec::new();
     let mut directories = vec![PathBuf::new()];
     while let Some(below) = directories.pop() {
@@ -110,12 +110,12 @@ pub fn restrict_tree(root: &Path, is_shared: &dyn Fn(&Path) -> bool) -> io::Resu
     Ok(restricted)
 }
 
-fn close_directory(directory: &Path, restricted: &mut Vec<Restricted>) -> io::Result<fs::ReadDir> {
+fn close_directory(directory: &Path, restricted: &mut Vec<RestrictedPath>) -> io::Result<fs::ReadDir> {
     restricted.extend(restrict(directory, &fs::metadata(directory)?, PRIVATE_DIRECTORY)?);
     fs::read_dir(directory)
 }
 
-fn restrict(path: &Path, metadata: &Metadata, wanted: u32) -> io::Result<Option<Restricted>> {
+fn restrict(path: &Path, metadata: &Metadata, wanted: u32) -> io::Result<Option<RestrictedPath>> {
     let mode = metadata.mode() & 0o7777;
     // Its owner may have to get in, too: created under a strange umask.
     if mode & OTHERS != 0 || mode & wanted != wanted {
@@ -123,7 +123,7 @@ fn restrict(path: &Path, metadata: &Metadata, wanted: u32) -> io::Result<Option<
     }
     // Those in root's own group are no others: container runtimes write logs that they can read.
     let open = mode & 0o007 != 0 || (mode & 0o070 != 0 && metadata.gid() != 0);
-    Ok(open.then(|| Restricted { path: path.to_owned(), previous_mode: mode }))
+    Ok(open.then(|| RestrictedPath { path: path.to_owned(), previous_mode: mode }))
 }
 
 #[cfg(test)]
@@ -221,7 +221,7 @@ mod tests {
             set_mode(open, 0o777);
         }
         let closed = restrict_tree(&root, &|path| path == Path::new("volumes/web")).unwrap();
-        assert_eq!(closed[0], Restricted { path: root.clone(), previous_mode: 0o777 });
+        assert_eq!(closed[0], RestrictedPath { path: root.clone(), previous_mode: 0o777 });
         let mut paths: Vec<_> = closed.iter().map(|closed| closed.path.strip_prefix(&root).unwrap()).collect();
         paths.sort();
         assert_eq!(paths, ["", "socket", "store", "store/db", "volumes"].map(Path::new));

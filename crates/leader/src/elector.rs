@@ -34,7 +34,7 @@ pub struct LeaderElectionConfig {
 impl LeaderElectionConfig {
     /// A Lease in `kube-system` with the default duration.
     pub fn new(name: &str, identity: impl Into<String>) -> Self {
-        let namespace = "kube-system".to_owned();
+        let namespace = mainstay_api::wellknown::namespace::SYSTEM.to_owned();
         Self { namespace, name: name.to_owned(), identity: identity.into(), lease_duration: Duration::from_secs(6) }
     }
 

@@ -8,16 +8,27 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
-use mainstay_files::{Restricted, create_private_dir, restrict_tree};
+use mainstay_files::{RestrictedPath, create_private_dir, restrict_tree};
 
 /// What lies in a data directory. Whatever else somebody has put beside it is left alone.
-const OURS: [&str; 8] = ["mainstay.pid", "admin.kubeconfig", "pki", "store", "agent", "runtime", "logs", "volumes"];
+const OURS: [&str; 10] = [
+    "mainstay.pid",
+    "admin.kubeconfig",
+    "encryption-config.yaml",
+    "audit",
+    "pki",
+    "store",
+    "agent",
+    "runtime",
+    "logs",
+    "volumes",
+];
 
 /// Directories in it that we make and nobody else writes to.
-const OUR_DIRECTORIES: [&str; 4] = ["pki", "store", "agent", "runtime"];
+const OUR_DIRECTORIES: [&str; 5] = ["audit", "pki", "store", "agent", "runtime"];
 
 /// Makes the data directory, or closes it, before anything in it is opened. One that is another user's is left as it is.
-pub fn create(data_dir: &Path) -> io::Result<Vec<Restricted>> {
+pub fn create(data_dir: &Path) -> io::Result<Vec<RestrictedPath>> {
     check_owner(data_dir)?;
     let restricted = create_private_dir(data_dir)?;
     check_owner(data_dir)?; // it may have been made by somebody else just now
@@ -45,7 +56,7 @@ fn check_owner(directory: &Path) -> io::Result<()> {
 }
 
 /// Closes what an earlier version left open below the data directory.
-pub fn restrict_data(data_dir: &Path) -> io::Result<Vec<Restricted>> {
+pub fn restrict_data(data_dir: &Path) -> io::Result<Vec<RestrictedPath>> {
     restrict_tree(data_dir, &|path| has_modes_of_its_own(&parts(path)))
 }
 
@@ -61,7 +72,7 @@ pub fn restrict_run(run_dir: &Path) {
 }
 
 /// One line for all of them.
-pub fn warn(restricted: &[Restricted]) {
+pub fn warn(restricted: &[RestrictedPath]) {
     if let Some(first) = restricted.first() {
         let (path, mode, more) = (first.path.display(), format!("{:04o}", first.previous_mode), restricted.len() - 1);
         tracing::warn!(%path, mode, more, "was open to other users of this machine, and is closed to them now");
@@ -127,7 +138,7 @@ mod tests {
         }
         fs::set_permissions(&data, Permissions::from_mode(0o755)).unwrap();
         let found = create(&data).unwrap();
-        assert_eq!(found, [Restricted { path: data.clone(), previous_mode: 0o755 }]);
+        assert_eq!(found, [RestrictedPath { path: data.clone(), previous_mode: 0o755 }]);
         assert!(restrict_data(&data).unwrap().len() > ours.len());
         let mode = |path: &str| data.join(path).metadata().unwrap().permissions().mode() & 0o7777;
         assert_eq!(shared.map(mode), [0o644; 8]);

@@ -10,7 +10,7 @@ use mainstay_agent::{
     agent::{Engine, start_engine},
     leftovers::{Instance, InstanceRecord, Role, Traces, observe, observe::runtime_file, plan, remove},
     node::ended::DownNotice,
-    teardown::{Ended, teardown},
+    teardown::{TeardownCounts, teardown},
 };
 use mainstay_errors::error_chain;
 
@@ -59,7 +59,7 @@ pub fn down(options: &DownOptions) -> Result<(), Exit> {
     if let Some(lock) = lock {
         lock.release();
     }
-    let Some(Ended { pods, containers }) = ended else {
+    let Some(TeardownCounts { pods, containers }) = ended else {
         println!("No pods have run with --data-dir {}.", data_dir.display());
         return Ok(());
     };
@@ -100,14 +100,14 @@ fn recorded_engine(data_dir: &Path, instance: &Instance) -> Result<Option<Engine
     }
 }
 
-async fn end_pods(data_dir: &Path, engine: &Engine, grace: Option<Duration>) -> anyhow::Result<Ended> {
+async fn end_pods(data_dir: &Path, engine: &Engine, grace: Option<Duration>) -> anyhow::Result<TeardownCounts> {
     let settings = machine::directory_settings(data_dir);
     let (runtime, bridge) = start_engine(&settings, engine, machine::any_range()?).await?;
     Ok(teardown(&*runtime, bridge.as_deref(), &settings, grace).await?)
 }
 
 /// Removes what there still is of an instance, without its data directory. None if there was nothing.
-async fn sweep(instance: &Instance, grace: Duration) -> anyhow::Result<Option<Ended>> {
+async fn sweep(instance: &Instance, grace: Duration) -> anyhow::Result<Option<TeardownCounts>> {
     if !is_root() {
         return match instance.run_dir().exists() {
             true => Err(anyhow!("{} is there: ending pods takes root", instance.run_dir().display())),
@@ -129,12 +129,12 @@ async fn sweep(instance: &Instance, grace: Duration) -> anyhow::Result<Option<En
     }
 }
 
-fn count(traces: &Traces) -> Ended {
+fn count(traces: &Traces) -> TeardownCounts {
     let sandboxes: BTreeSet<&str> = traces.processes.iter().map(|process| process.sandbox.as_str()).collect();
     let containers = traces.processes.iter().filter(|process| process.role == Role::ContainerInit).count();
-    Ended { pods: sandboxes.len(), containers }
+    TeardownCounts { pods: sandboxes.len(), containers }
 }
 
-fn add(a: Ended, b: Ended) -> Ended {
-    Ended { pods: a.pods + b.pods, containers: a.containers + b.containers }
+fn add(a: TeardownCounts, b: TeardownCounts) -> TeardownCounts {
+    TeardownCounts { pods: a.pods + b.pods, containers: a.containers + b.containers }
 }

@@ -17,6 +17,7 @@ use mainstay_agent::{
     settings::{Eviction, Network, Offering, Reserved, RestartBackoff, Settings},
     tls::Identity,
 };
+use mainstay_api::pod::DEFAULT_TERMINATION_GRACE_SECONDS;
 use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use mainstay_network::{Range, conntrack};
 use mainstay_runtime::{cgroup, images::what_overlay_lacks};
@@ -32,6 +33,8 @@ use crate::{
 };
 
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Of static pods that do not state theirs, as upstream.
+const TERMINATION_GRACE: Duration = Duration::from_secs(DEFAULT_TERMINATION_GRACE_SECONDS as u64);
 /// More often than this, a node would load the server with nothing but heartbeats.
 const MIN_HEARTBEAT: Duration = Duration::from_secs(1);
 const STATUS_INTERVAL: Duration = Duration::from_secs(300);
@@ -252,6 +255,7 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             NetworkChoice::Host => Network::Host,
         },
         drain_timeout: options.drain_timeout,
+        termination_grace: options.termination_grace,
         restart_backoff: RestartBackoff {
             first: options.restart_backoff,
             longest: options.restart_backoff_max,
@@ -284,6 +288,7 @@ pub fn directory_settings(data_dir: &Path) -> Settings {
         cluster_domain: String::new(),
         network: Network::Bridge,
         drain_timeout: Duration::ZERO,
+        termination_grace: TERMINATION_GRACE,
         restart_backoff: RestartBackoff::default(),
         heartbeat: HEARTBEAT,
         status_interval: STATUS_INTERVAL,

@@ -1,6 +1,7 @@
 //! Mainstay: pods on your own machines, kept up, behind the Kubernetes API.
 
 mod agent;
+mod authentication;
 mod backup;
 mod cli;
 mod cluster_settings;
@@ -20,6 +21,7 @@ mod process;
 mod restore;
 mod run;
 mod scheduler;
+mod secrets;
 mod server;
 mod sim;
 mod store_dir;
@@ -58,6 +60,7 @@ fn main() -> std::process::ExitCode {
         Command::Backup(options) => backup::run(options),
         Command::Restore(options) => restore::run(&options),
         Command::Image(options) => image::run(options),
+        Command::Secrets(options) => secrets::run(&options),
         Command::Token(options) => token::run(&options),
         Command::Why(options) => why::run(&options),
         Command::Sim(options) => sim::run(&options),

@@ -122,7 +122,7 @@ impl DataDirLock {
         Ok(Self { _lock: lock, path })
     }
 
-    /// Gives the directory back and removes the file that said who has it.
+    /// Gives the directory back and removes the file that names its holder.
     pub fn release(self) {
         // While it is still locked: whoever waits for it sees that it is gone.
         if let Err(error) = fs::remove_file(&self.path) {

@@ -3,18 +3,20 @@
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr, UdpSocket},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context, anyhow};
 use mainstay_api::registry::Registry;
-use mainstay_controllers::{ControllerMetrics, run_with_metrics};
+use mainstay_controllers::{Clients, ControllerMetrics, run_with_metrics};
 use mainstay_files::create_private_dir;
 use mainstay_server::{
+    CONTROLLERS_USER, SCHEDULER_USER,
     agent_tls::AgentTls,
     api::Api,
+    audit::{Audit, Policy, Rotation},
     bootstrap, client,
     handler::Handler,
     pki::{
@@ -22,12 +24,17 @@ use mainstay_server::{
         renewal::{CertificateRenewer, NodeCertificates},
     },
     serve::{self, Audience, BindError, Listener},
-    settings::Settings,
+    settings::{PodSecuritySettings, Settings},
+    storage::{
+        Writers,
+        encryption::{self, Encryption},
+    },
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    cli::ServerOptions,
+    authentication,
+    cli::{AuditOptions, ServerOptions},
     cluster_settings::ClusterSettings,
     controller_ports::{ServerAuthority, StoreSweeper},
     exit::Exit,
@@ -54,6 +61,8 @@ pub struct Server {
     pub local_node: Option<NodeCertificates>,
     advertised: SocketAddr,
     opened: OpenStore,
+    encryption: Arc<Encryption>,
+    audit: Option<Arc<Audit>>,
     handler: Arc<Handler>,
     controllers: mainstay_controllers::Settings,
     controller_metrics: ControllerMetrics,
@@ -75,7 +84,9 @@ impl Server {
         create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
-        let settings = settings(options);
+        let encryption = Arc::new(open_encryption(options, &data_dir, &opened).await?);
+        let mut settings = settings(options);
+        authentication::configure(&mut settings, options)?;
         let scheduling = options.scheduler.settings(options.common.offer_ttl)?;
         let listen = options.listen.ok_or_else(|| anyhow!("--listen is missing"))?;
         let advertised = options.advertise.unwrap_or_else(|| reachable(listen.ip()));
@@ -89,8 +100,8 @@ impl Server {
         names.push(format!("kubernetes.default.svc.{}", cluster.cluster_domain));
         names.extend(pods_at.map(|address| address.to_string()));
         let names = serve::names(listen, &names, service_address);
-        if let OpenStore::Etcd(store) = &opened {
-            pki::share(&**store, &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
+        if let OpenStore::Etcd(_) = &opened {
+            pki::share(&*encryption.store(), &data_dir.join("pki")).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
         }
         let pki = Arc::new(Pki::open(&data_dir.join("pki"), &names).map_err(|e| Exit::Refused(anyhow!(e)))?);
         let listener = Listener::bind(listen, &pki)
@@ -122,12 +133,15 @@ impl Server {
         }
 
         let stop_serving = CancellationToken::new();
-        let api = Api::new(Registry::builtin(), opened.store(), settings);
+        let api = Api::new(Registry::builtin(), encryption.store(), settings);
         let agents = AgentTls::new(&pki).map_err(|e| Exit::Failed(anyhow!(e).context("prepare to reach machines")))?;
         let handler = Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca);
+        let handler = handler.with_encryption(encryption.clone());
         let (scheduler, mut registry) = Scheduler::new(scheduling);
+        let audit = open_audit(&options.audit, &data_dir)?;
         let controller_metrics = ControllerMetrics::register(&mut registry);
         let handler = handler.with_agents(agents).with_metrics(registry).with_debug(scheduler.debug());
+        let handler = handler.with_audit(audit.clone());
         let handler = Arc::new(handler);
         let advertised = match &pod_listener {
             Some(listener) => listener.address().context("ask for the address listened on")?,
@@ -153,6 +167,8 @@ impl Server {
             local_node: None,
             advertised,
             opened,
+            encryption,
+            audit,
             handler,
             controllers,
             controller_metrics,
@@ -198,14 +214,17 @@ impl Server {
         let work = TaskTracker::new();
         let (opened, ended) = (self.opened.clone(), self.stop_working.clone());
         work.spawn(async move { opened.upkeep(ended).await });
+        work.spawn(self.encryption.run(self.stop_working.clone()));
         work.spawn(bootstrap::keep(self.handler.clone(), self.advertised, self.stop_working.clone()));
         let renewer = CertificateRenewer::new(self.pki.clone(), self.kubeconfig, self.url, self.local_node);
         work.spawn(renewer.run(self.stop_working.clone()));
         let identity = matches!(self.opened, OpenStore::Etcd(_)).then(|| self.advertised.to_string());
-        let client = client::internal(self.handler.clone(), "controllers");
+        let client = client::user(self.handler.clone(), CONTROLLERS_USER);
         let control = {
-            let (client, settings, metrics) = (client.clone(), self.controllers, self.controller_metrics);
-            move |stop| run_with_metrics(client.clone(), settings.clone(), metrics.clone(), stop)
+            let handler = self.handler.clone();
+            let clients = Clients::new(client.clone(), move |account| client::controller(handler.clone(), account));
+            let (settings, metrics) = (self.controllers, self.controller_metrics);
+            move |stop| run_with_metrics(clients.clone(), settings.clone(), metrics.clone(), stop)
         };
         let stop_working = self.stop_working.clone();
         work.spawn(leader_gated::run_leader_gated(
@@ -215,7 +234,7 @@ impl Server {
             stop_working.clone(),
             control,
         ));
-        let client = client::internal(self.handler.clone(), "scheduler");
+        let client = client::user(self.handler.clone(), SCHEDULER_USER);
         work.spawn(self.scheduler.run(client, identity, stop_working));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
         let for_pods = self
@@ -232,11 +251,51 @@ impl Server {
         if tokio::time::timeout(DRAIN, work.wait()).await.is_err() {
             tracing::warn!("background work did not end in time");
         }
+        if let Some(audit) = self.audit {
+            // A disk that hangs must not keep the store from being closed.
+            let closed = tokio::time::timeout(DRAIN, tokio::task::spawn_blocking(move || audit.close())).await;
+            if closed.is_err() {
+                tracing::warn!("the audit log could not be written to its end");
+            }
+        }
         self.opened.close().await
     }
 }
 
+fn open_audit(options: &AuditOptions, data_dir: &Path) -> Result<Option<Arc<Audit>>, Exit> {
+    if options.no_audit {
+        return Ok(None);
+    }
+    let policy = options.audit_policy_file.as_deref().map_or_else(|| Ok(Policy::built_in()), Policy::load);
+    let policy = policy.map_err(|error| Exit::Refused(anyhow!(error).context("--audit-policy-file")))?;
+    let file = options.audit_log_path.clone().unwrap_or_else(|| data_dir.join("audit/audit.log"));
+    let rotation = Rotation {
+        max_bytes: options.audit_log_maxsize << 20,
+        max_backups: options.audit_log_maxbackup,
+        max_age_days: options.audit_log_maxage,
+    };
+    match Audit::open(policy, file.clone(), rotation) {
+        // There are pods to delete.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            tracing::warn!(file = %file.display(), "the disk is full: requests are not logged until the next start");
+            Ok(None)
+        }
+        opened => Ok(Some(opened.with_context(|| format!("open the audit log {}", file.display()))?)),
+    }
+}
+
+async fn open_encryption(options: &ServerOptions, data_dir: &Path, opened: &OpenStore) -> Result<Encryption, Exit> {
+    let file = options.encryption_provider_config.clone().unwrap_or_else(|| data_dir.join(encryption::FILE));
+    let writers = match opened {
+        OpenStore::Embedded(_) => Writers::Ourselves,
+        OpenStore::Etcd(_) => Writers::AnyServer,
+    };
+    let encryption = Encryption::open(opened.store(), file, Registry::builtin(), writers).await;
+    encryption.map_err(|error| Exit::Refused(anyhow!(error).context("encryption of Secrets at rest")))
+}
+
 fn settings(options: &ServerOptions) -> Settings {
+    let stock = PodSecuritySettings::default();
     Settings {
         max_reads: options.max_reads as usize,
         max_writes: options.max_writes as usize,
@@ -249,6 +308,11 @@ fn settings(options: &ServerOptions) -> Settings {
         event_ttl: Duration::from_secs(options.event_ttl),
         pod_range: (options.common.pod_range.base(), options.common.pod_range.bits()),
         service_range: (options.common.service_range.base(), options.common.service_range.bits()),
+        pod_security: PodSecuritySettings {
+            enforce: options.pod_security_enforce.unwrap_or(stock.enforce),
+            warn: options.pod_security_warn.unwrap_or(stock.warn),
+            ..stock
+        },
         ..Settings::default()
     }
 }

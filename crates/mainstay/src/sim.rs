@@ -105,7 +105,7 @@ async fn cluster(server: &Server, options: &SimOptions) -> Result<ClusterUnderTe
     let clients = (0..options.clients).map(|_| Client::try_from(config.clone()));
     let clients = clients.collect::<Result<Vec<_>, _>>().context("make clients")?;
     let access = Access { admin: server.client("sim"), node_client: Arc::new(server.node_clients()) };
-    Ok(ClusterUnderTest { access, clients, server: Some(Process::own()) })
+    Ok(ClusterUnderTest { access, clients, server: Some(Process::current()) })
 }
 
 /// A server as `mainstay server` would start it, on a free port, with room for the addresses of all nodes' pods.

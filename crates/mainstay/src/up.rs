@@ -50,7 +50,7 @@ pub fn run(options: &UpOptions) -> Result<(), Exit> {
 async fn run_demo(wanted: bool, pods_can_run: bool, client: kube::Client, kubeconfig: &Path, stop: CancellationToken) {
     if wanted && pods_can_run {
         tokio::select! {
-            told = demo::run(client, kubeconfig) => if let Err(error) = told {
+            reported = demo::run(client, kubeconfig) => if let Err(error) = reported {
                 println!("The demo ends here: {error:#}");
             },
             () = stop.cancelled() => {}

@@ -57,24 +57,24 @@ fn from_outside_a_frontend_masquerades_or_keeps_the_client_address() {
     let world = TestCluster::new(1);
     let external = Ipv4Addr::new(203, 0, 113, 7);
     command(&world.neighbour, "ip route add 203.0.113.0/24 via 192.168.77.1");
-    let kept = || pool(world.backends([0]));
-    let masqueraded = || BackendPool { masquerade: true, ..kept() };
+    let retained = || pool(world.backends([0]));
+    let masqueraded = || BackendPool { masquerade: true, ..retained() };
     let frontends = [
         (tcp(None, 30001), masqueraded()),
         (udp(None, 30001), masqueraded()),
-        (tcp(None, 30002), kept()),
-        (udp(None, 30002), kept()),
+        (tcp(None, 30002), retained()),
+        (udp(None, 30002), retained()),
         (tcp(external, 80), masqueraded()),
-        (tcp(external, 81), kept()),
+        (tcp(external, 81), retained()),
         (tcp(MACHINE, 82), masqueraded()),
     ];
     world.rules.replace(&world.machine, frontends);
-    let seen = |port, address| world.neighbour.ask_tcp(address, port).unwrap().to;
+    let observed = |port, address| world.neighbour.ask_tcp(address, port).unwrap().to;
     let seen_udp = |port| world.neighbour.ask_udp(MACHINE, port).unwrap().to;
-    assert_eq!((seen(30001, MACHINE), seen_udp(30001)), (GATEWAY, GATEWAY));
-    assert_eq!((seen(30002, MACHINE), seen_udp(30002)), (NEIGHBOUR, NEIGHBOUR));
-    assert_eq!((seen(80, external), seen(81, external)), (GATEWAY, NEIGHBOUR));
-    assert_eq!(seen(82, MACHINE), GATEWAY, "an address of the machine itself");
+    assert_eq!((observed(30001, MACHINE), seen_udp(30001)), (GATEWAY, GATEWAY));
+    assert_eq!((observed(30002, MACHINE), seen_udp(30002)), (NEIGHBOUR, NEIGHBOUR));
+    assert_eq!((observed(80, external), observed(81, external)), (GATEWAY, NEIGHBOUR));
+    assert_eq!(observed(82, MACHINE), GATEWAY, "an address of the machine itself");
     assert!(world.machine.ask_tcp(external, 80).is_ok(), "from the machine");
     assert!(world.pods[0].ask_tcp(external, 81).is_ok(), "from a pod, that is itself the backend");
 }
@@ -308,7 +308,7 @@ fn a_udp_flow_older_than_its_frontend_is_balanced() {
     let socket = sender(&world.neighbour, MACHINE, 30080);
     assert!(exchange(&socket).is_err());
     world.rules.apply(&world.machine, [(udp(None, 30080), Some(pool(world.backends([0]))))]);
-    // What came back of the first attempt is told with the next call.
+    // An error of the first attempt is returned by the next call.
     let answer = exchange(&socket).or_else(|_| exchange(&socket)).unwrap();
     assert_eq!(answer.by, world.addresses[0]);
 }

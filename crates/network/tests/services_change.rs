@@ -34,7 +34,7 @@ fn routes(place: &Netns) -> String {
     command(place, "ip -4 route show table all")
 }
 
-/// Connects again and again in a namespace until told to end. What failed, and how many did not.
+/// Connects again and again in a namespace until asked to end. What failed, and how many did not.
 struct Client {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! Who is refused by a backend that crashed, or hears nothing from one that is gone, gets another with the next try.
+//! Who is refused by a backend that crashed, or gets no answer from one that is gone, gets another with the next try.
 //! Real packets; needs root and `nft`.
 
 mod netns;
@@ -130,7 +130,7 @@ fn udp_clients_receive_icmp_unreachable() {
     let world = TestCluster::new(1);
     let gone = SocketAddrV4::new([10, 244, 3, 200].into(), 80);
     world.rules.replace(&world.machine, [(udp(SERVICE, 80), pool([gone]))]);
-    let heard = world.pods[0].run(|| {
+    let received = world.pods[0].run(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         setsockopt(&socket, sockopt::Ipv4RecvErr, &true).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -138,7 +138,7 @@ fn udp_clients_receive_icmp_unreachable() {
         socket.send(b"who are you?").unwrap();
         socket.recv(&mut [0; 100]).unwrap_err().kind()
     });
-    assert_eq!(heard, ErrorKind::HostUnreachable);
+    assert_eq!(received, ErrorKind::HostUnreachable);
 }
 
 #[test]

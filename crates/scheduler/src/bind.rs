@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_told_apart() {
+    fn results_are_distinguished() {
         let result = |value: Value| BindResult::from(serde_json::from_value::<PlacementResult>(value).unwrap());
         assert_eq!(result(json!({ "code": 201, "resourceVersion": "12" })), BindResult::Bound { version: 12 });
         let gone = json!({ "code": 404, "reason": "NotFound", "message": "no" });

@@ -69,7 +69,7 @@ const KEYS: [(&str, KeyKind); 14] = [
 /// Reads the text of `file` over the default settings.
 pub fn parse(file: &str, text: &str) -> Result<ConfigFile, ConfigFileError> {
     let mut read = ConfigFile { settings: Settings::default(), ignored: Vec::new() };
-    let mut seen: Vec<(&str, usize)> = Vec::new();
+    let mut observed: Vec<(&str, usize)> = Vec::new();
     let mut in_section = false;
     for (number, raw) in text.lines().enumerate() {
         let number = number + 1;
@@ -98,10 +98,10 @@ pub fn parse(file: &str, text: &str) -> Result<ConfigFile, ConfigFileError> {
             let names: Vec<&str> = KEYS.iter().map(|(name, _)| *name).collect();
             return Err(error_at(format!("unknown key {key:?}; there are {}", names.join(", "))));
         };
-        if let Some((_, before)) = seen.iter().find(|(seen, _)| seen == name) {
+        if let Some((_, before)) = observed.iter().find(|(observed, _)| observed == name) {
             return Err(error_at(format!("{name} is already set in line {before}")));
         }
-        seen.push((name, number));
+        observed.push((name, number));
         let duration = || parse_duration(value).ok_or_else(|| error_at(format!("{name}: {value:?} {EXPECTED}")));
         match kind {
             KeyKind::Duration(least, set) => {
@@ -123,7 +123,7 @@ pub fn parse(file: &str, text: &str) -> Result<ConfigFile, ConfigFileError> {
     }
     let backoff = read.settings.backoff;
     if backoff.first > backoff.longest {
-        let line_of = |key: &str| seen.iter().find(|(name, _)| *name == key).map(|(_, line)| *line);
+        let line_of = |key: &str| observed.iter().find(|(name, _)| *name == key).map(|(_, line)| *line);
         let line = line_of("initial-pod-backoff").into_iter().chain(line_of("max-pod-backoff")).max().unwrap_or(1);
         let what = format!(
             "initial-pod-backoff ({:?}) is longer than max-pod-backoff ({:?}); it may be at most as long",

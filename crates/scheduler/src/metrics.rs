@@ -116,6 +116,7 @@ struct BindLabels {
 #[derive(Clone)]
 pub struct Metrics {
     pub offers_received: Counter,
+    pub offers_renewed: Counter,
     pub offers_used: Counter,
     pub offers_expired: Counter,
     pub offers_viable: Gauge,
@@ -141,6 +142,7 @@ impl Metrics {
         let seconds = || Histogram::new(exponential_buckets(0.000_1, 4.0, 12));
         let metrics = Self {
             offers_received: Counter::default(),
+            offers_renewed: Counter::default(),
             offers_used: Counter::default(),
             offers_expired: Counter::default(),
             offers_viable: Gauge::default(),
@@ -160,7 +162,8 @@ impl Metrics {
             reconcile_cancelled: Family::default(),
         };
         let own = registry.sub_registry_with_prefix("mainstay_scheduler");
-        own.register("offers_received", "Offers received, renewals included", metrics.offers_received.clone());
+        own.register("offers_received", "Offers received that were written anew", metrics.offers_received.clone());
+        own.register("offers_renewed", "Offers renewed by a heartbeat of their node", metrics.offers_renewed.clone());
         own.register("offers_used", "Offers used, once per pod", metrics.offers_used.clone());
         own.register(
             "offers_declined",

@@ -1,7 +1,7 @@
 //! The offers of nodes that are valid at the moment, and refusals of pods. Pure: time is an argument.
 //!
-//! An offer is valid for its time to live from when it was *received*, so that nobody's clock has to agree with ours. A
-//! node whose offer has expired gets no pods until it offers again. Expired offers are remembered for a while, so that a
+//! An offer is valid for its time to live from when it, or a renewal of it, was *received*, so that nobody's clock has to
+//! agree with ours. A node whose offer has expired gets no pods until it offers again. Expired offers are remembered for a while, so that a
 //! binding that was under way and came too late is recognised.
 //!
 //! A refusal keeps a pod from a node that gave it back, for a while.
@@ -24,6 +24,7 @@ pub struct OfferTimes {
 #[derive(Clone, Debug)]
 struct PostedOffer<T> {
     offer: T,
+    ttl: Duration,
     received: Instant,
     expires: Instant,
     used: u64,
@@ -74,7 +75,8 @@ impl<T: PartialEq> OfferBoard<T> {
     }
 
     pub fn receive(&mut self, node: &str, offer: T, ttl: Option<Duration>, now: Instant) -> OfferChange {
-        let expires = now + ttl.unwrap_or(self.times.ttl);
+        let ttl = ttl.unwrap_or(self.times.ttl);
+        let expires = now + ttl;
         self.expired.remove(node);
         let before = self.offers.get_mut(node);
         let change = match &before {
@@ -85,14 +87,23 @@ impl<T: PartialEq> OfferBoard<T> {
         match before {
             Some(before) => {
                 self.by_expiry.remove(&(before.expires, node.to_owned()));
-                (before.offer, before.received, before.expires) = (offer, now, expires);
+                (before.offer, before.ttl, before.received, before.expires) = (offer, ttl, now, expires);
             }
             None => {
-                self.offers.insert(node.to_owned(), PostedOffer { offer, received: now, expires, used: 0 });
+                self.offers.insert(node.to_owned(), PostedOffer { offer, ttl, received: now, expires, used: 0 });
             }
         }
         self.by_expiry.insert((expires, node.to_owned()));
         change
+    }
+
+    /// The node stands by its offer: it is valid for its time to live from now. One that has expired stays expired.
+    pub fn renew(&mut self, node: &str, now: Instant) {
+        if let Some(offer) = self.offers.get_mut(node).filter(|offer| offer.expires > now) {
+            self.by_expiry.remove(&(offer.expires, node.to_owned()));
+            (offer.received, offer.expires) = (now, now + offer.ttl);
+            self.by_expiry.insert((offer.expires, node.to_owned()));
+        }
     }
 
     /// Removes an offer that its node withdrew or that was deleted.

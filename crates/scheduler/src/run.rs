@@ -47,6 +47,7 @@ pub async fn run(client: Client, settings: Settings, metrics: Metrics, handle: H
     reflectors.start("/api/v1/pods", SchedulerEvent::Pods);
     reflectors.start("/api/v1/nodes", SchedulerEvent::Nodes);
     reflectors.start("/apis/mainstay.dev/v1/offers", SchedulerEvent::Offers);
+    reflectors.start("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", SchedulerEvent::Leases);
     reflectors.start("/apis/policy/v1/poddisruptionbudgets", SchedulerEvent::Budgets);
     reflectors.start("/api/v1/namespaces", SchedulerEvent::Namespaces);
     reflectors.start("/api/v1/persistentvolumeclaims", SchedulerEvent::Claims);

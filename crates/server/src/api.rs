@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
-    admission::{self, EventRates, QuotaLocks},
+    admission::{self, EventRates, PolicyCache, QuotaLocks},
     auth::{jws, service_account},
     authorize::rbac::RbacCache,
     background::store_space::StoreSpace,
@@ -31,6 +31,8 @@ pub struct Api {
     pub(crate) rbac: RbacCache,
     /// What admission plugins look at on every write.
     pub(crate) admission_cache: StoreCache,
+    /// Admission policies, compiled.
+    pub(crate) policies: PolicyCache,
     pub(crate) space: StoreSpace,
     /// Turns for requests with large bodies and, apart from them, for long lists.
     pub(crate) large_bodies: LargeWork,
@@ -67,6 +69,7 @@ impl Api {
             long_lists: LargeWork::default(),
             event_rates: EventRates::default(),
             quota_locks: QuotaLocks::default(),
+            policies: PolicyCache::default(),
             token_key: OnceCell::new(),
             pod_range_lock: Arc::default(),
         }

@@ -4,6 +4,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use http::Request;
 use kube::client::Body as ClientBody;
+use mainstay_api::wellknown::namespace::SYSTEM;
 use tower::service_fn;
 
 use crate::{
@@ -14,6 +15,16 @@ use crate::{
 /// A client for a part of this process, named for the logs.
 pub fn internal(handler: Arc<Handler>, part: &str) -> kube::Client {
     client_for(handler, User::internal(part))
+}
+
+/// A client with no rights but those that roles give to the user.
+pub fn user(handler: Arc<Handler>, name: &str) -> kube::Client {
+    client_for(handler, User::authenticated(name.to_owned(), Vec::new()))
+}
+
+/// A client with no rights but those that roles give to the service account of `kube-system`.
+pub fn controller(handler: Arc<Handler>, account: &str) -> kube::Client {
+    client_for(handler, User::service_account(SYSTEM, account))
 }
 
 /// A client for the agent in this process, which may do no more than that of another node.

@@ -16,8 +16,9 @@ use tracing::Instrument;
 use crate::{
     admission::Notes,
     api::{Api, Target},
+    audit::{Audit, AuditContext},
     auth::{User, bearer, impersonate},
-    authorize::{self, Attributes, RequestTarget},
+    authorize::{self, Attributes, RequestTarget, rbac::controller_policy},
     documents::{
         component_status,
         debug::{self, Debug},
@@ -25,7 +26,7 @@ use crate::{
         metrics::{Metrics, Verb},
         nonresource,
         openapi::OpenApi,
-        reviews,
+        reviews, rotate_key,
     },
     http::{
         fairness::Flow,
@@ -44,6 +45,7 @@ use crate::{
     },
     objects::{guaranteed_update::Part, keys, large_work},
     relay::{self, Agents},
+    storage::encryption::Encryption,
     verbs::{self, Call},
 };
 
@@ -57,6 +59,10 @@ pub struct Handler {
     pub(crate) stop: CancellationToken,
     /// Writes a copy of the store to a file, where the store can.
     pub(crate) backup: Option<Backup>,
+    /// Encrypts the store, where it is encrypted.
+    pub(crate) encryption: Option<Arc<Encryption>>,
+    /// Where requests are logged, if they are.
+    pub(crate) audit: Option<Arc<Audit>>,
     /// The certificate by which clients recognise the server, as PEM.
     pub(crate) ca: Option<Arc<str>>,
     /// The agents of nodes, where there are any to pass requests on to.
@@ -101,6 +107,8 @@ impl Handler {
             limits: RequestLimits::new(&api.settings),
             stop,
             backup: None,
+            encryption: None,
+            audit: None,
             ca: None,
             agents: None,
             debug: None,
@@ -113,6 +121,17 @@ impl Handler {
 
     pub fn with_backup(self, backup: Option<Backup>) -> Self {
         Self { backup, ..self }
+    }
+
+    pub fn with_encryption(self, encryption: Arc<Encryption>) -> Self {
+        Self { encryption: Some(encryption), ..self }
+    }
+
+    pub fn with_audit(mut self, audit: Option<Arc<Audit>>) -> Self {
+        if let Some(audit) = &audit {
+            self.metrics.also(audit.metrics());
+        }
+        Self { audit, ..self }
     }
 
     pub fn with_ca(self, ca: &str) -> Self {
@@ -152,13 +171,18 @@ impl Handler {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let audit = self.audit.clone().map(|audit| Arc::new(AuditContext::new(audit, &parts)));
+        if let Some(audit) = &audit {
+            parts.extensions.insert(audit.clone());
+        }
         let mut body = RequestBody::new(&parts.headers, body.map_err(std::io::Error::other).boxed_unsync());
         let span = request_log::span(&parts);
         async move {
             let started = Instant::now();
             let mut info = RequestInfo::new(Verb::from_request(&parts.method, true, false));
             let answer = AssertUnwindSafe(self.respond(&parts, &mut body, &caller, &mut info)).catch_unwind().await;
+            let panicked = answer.is_err();
             // A fault in our own code ends the request that met it and nothing else; the panic is in the log.
             let answer = answer.unwrap_or_else(|_| Err(ApiError::internal("the server met a fault of its own")));
             self.observe_store(&info, &answer, started);
@@ -167,6 +191,9 @@ impl Handler {
                 let mut warnings = Warnings::default();
                 warnings.add(text.to_string());
                 warnings.write(response.headers_mut());
+            }
+            if let Some(audit) = &audit {
+                response = audit.finish(&parts, &caller, response, panicked);
             }
             let duration = started.elapsed();
             self.metrics.record_request(&info, response.status(), duration.as_secs_f64());
@@ -216,6 +243,10 @@ impl Handler {
             if let (Some(d), Caller::Network { .. }) = (&info.resource, caller) {
                 info.deprecation = warnings::deprecation(d).or(info.deprecation.take());
             }
+        }
+        if let Some(audit) = AuditContext::of(parts) {
+            let asked = Attributes::from_request(&parts.method, path, &route, &query);
+            audit.describe(parts, caller, Some(&user), asked.verb, &route);
         }
         let kind = match parts.method {
             _ if watch || relayed => RequestKind::LongRunning,
@@ -308,7 +339,18 @@ impl Handler {
             None => Cow::Borrowed(user),
         };
         let asked = Attributes::from_request(&parts.method, parts.uri.path(), &route, &query);
-        if let Err(why) = authorize::decide(&self.api, &user, &asked).await? {
+        let verdict = authorize::decide(&self.api, &user, &asked).await?;
+        if let Some(audit) = AuditContext::of(parts) {
+            if let Cow::Owned(impersonated) = &user {
+                audit.set_impersonated(impersonated);
+            }
+            audit.set_authorization(&verdict);
+        }
+        if let Err(why) = verdict {
+            if controller_policy::is_own_part(&user) {
+                let (user, verb, path) = (&user.name, asked.verb, parts.uri.path());
+                tracing::warn!(user, verb, path, "a part of this server lacks a right: its ClusterRole was changed");
+            }
             return Err(self.refusal(&user, &asked, &route, &why));
         }
         match route {
@@ -330,6 +372,7 @@ impl Handler {
             }
             Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch, seat).await,
             Route::Other if debug::serves(parts.uri.path()) => debug::respond(self, parts).await,
+            Route::Other if rotate_key::serves(parts.uri.path()) => rotate_key::respond(self, parts).await,
             Route::Other => nonresource::respond(self, parts).await,
             discovery => {
                 if parts.method != Method::GET {
@@ -357,6 +400,9 @@ impl Handler {
         let row = RowObject::parse(query.include_object.as_deref())?;
         let received = self.receive(body, seat).await?;
         let body = received.bytes.clone();
+        if let Some(audit) = AuditContext::of(parts) {
+            audit.set_body(&parts.method, &body);
+        }
         let call = Call {
             api: &self.api,
             user,

@@ -7,14 +7,17 @@
 //! 4. [`verbs`]: one file per verb, for every kind
 //! 5. [`admission`]: one list of plugins that complete or refuse a write, and add to its transaction
 //! 6. [`objects`]: decoding, metadata, selectors, compare-and-set, stored bytes to wire bytes
-//! 7. back in [`http`](mod@http): the reply, or a `Status` for every refusal
+//! 7. [`storage`]: stored bytes, encrypted or written by upstream, to and from what the API writes
+//! 8. back in [`http`](mod@http): the reply, or a `Status` for every refusal
 //!
-//! Beside the resources: [`custom_resources`] (kinds that CustomResourceDefinitions define), [`documents`] (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
+//! What everybody did is in the log of [`audit`]. Beside the resources: [`custom_resources`] (kinds that CustomResourceDefinitions define), [`documents`]
+//! (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
 //! [`placement`] (pods onto nodes), [`background`] (bootstrap objects, expiry), [`pki`]
 //! (certificate authorities) and [`client`] (a `kube::Client` within the process).
 
 mod admission;
 pub mod api;
+pub mod audit;
 pub mod auth;
 mod authorize;
 mod background;
@@ -28,9 +31,10 @@ pub mod pki;
 mod placement;
 pub mod relay;
 pub mod settings;
+pub mod storage;
 mod verbs;
-mod webhook;
 
+pub use authorize::rbac::controller_policy::{CONTROLLERS_USER, SCHEDULER_USER};
 pub use background::{bootstrap, event_expiry};
 pub use documents::debug;
 pub use objects::keys::volatile_prefixes;

@@ -1,6 +1,10 @@
 //! Settings of the server, with their defaults.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+use crate::auth::{oidc::TrustedIssuers, static_token::StaticTokens};
+
+pub use crate::admission::{Level as PodSecurityLevel, PodSecuritySettings};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -37,6 +41,11 @@ pub struct Settings {
     pub pod_range: (Ipv4Addr, u8),
     /// Who issues tokens of service accounts, and whom they are for unless they say otherwise.
     pub issuer: String,
+    pub static_tokens: Arc<StaticTokens>,
+    /// Whose tokens of people are taken.
+    pub trusted_issuers: Arc<TrustedIssuers>,
+    /// What is asked of pods in namespaces without Pod Security labels.
+    pub pod_security: PodSecuritySettings,
     /// Ports for Services of type NodePort, both ends included.
     pub node_ports: (u16, u16),
 }
@@ -62,7 +71,10 @@ impl Default for Settings {
             service_range: (Ipv4Addr::new(10, 96, 0, 0), 16),
             pod_range: (Ipv4Addr::new(10, 244, 0, 0), 16),
             issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
-            node_ports: (30_000, 32_767),
+            static_tokens: Arc::default(),
+            trusted_issuers: Arc::default(),
+            pod_security: PodSecuritySettings::default(),
+            node_ports: mainstay_api::ports::DEFAULT_NODE_PORTS,
         }
     }
 }

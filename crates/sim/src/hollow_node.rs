@@ -9,7 +9,8 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::MicroTime};
 use mainstay_api::{
-    offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, OfferSpec},
+    offer::OfferSpec,
+    ports::{DEFAULT_AUTOMATIC_PORTS, DEFAULT_EXPLICIT_PORTS},
     resources::{CPU, MEMORY, PODS, ResourceList},
     wellknown::kubernetes::{ARCH, HOSTNAME, INSTANCE_TYPE, OS, ZONE},
 };
@@ -231,8 +232,8 @@ impl HollowNode {
         let used = if self.behavior == NodeBehavior::Lying { NodeResources::default() } else { self.used };
         OfferSpec {
             free: self.template.resources().minus(used).quantities(),
-            automatic_ports: vec![AUTOMATIC_PORTS.to_owned()],
-            explicit_ports: vec![EXPLICIT_PORTS.to_owned()],
+            automatic_ports: vec![DEFAULT_AUTOMATIC_PORTS.to_owned()],
+            explicit_ports: vec![DEFAULT_EXPLICIT_PORTS.to_owned()],
             ttl_seconds: i32::try_from(self.template.ttl.as_secs()).unwrap_or(i32::MAX).max(1),
             renew_time: Some(MicroTime(now)),
             seen: self.newest_version.to_string(),

@@ -163,8 +163,8 @@ mod tests {
     fn each_step_counts_once() {
         let pod_times = PodTimes::default();
         pod_times.record_created("a");
-        for seen in [pod("a", "", false), pod("a", "m", false), pod("a", "m", true), pod("a", "m", true)] {
-            pod_times.record_observed(&seen);
+        for found in [pod("a", "", false), pod("a", "m", false), pod("a", "m", true), pod("a", "m", true)] {
+            pod_times.record_observed(&found);
         }
         assert_eq!(pod_times.counts(), Counts { created: 1, bound: 1, ready: 1, gone: 0, moved: 0 });
         assert!(pod_times.create_to_bound().percentile(50.0) <= pod_times.create_to_ready().percentile(99.0));

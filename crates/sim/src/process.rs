@@ -13,7 +13,7 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn own() -> Self {
+    pub fn current() -> Self {
         Self { id: std::process::id() }
     }
 
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn the_own_process_has_memory_and_uses_cpu() {
-        let own = Process::own();
+        let own = Process::current();
         let (now, highest) = own.memory().unwrap();
         assert!(now > 0.5 && highest >= now * 0.9, "{now} {highest}");
         let before = own.cpu().unwrap();

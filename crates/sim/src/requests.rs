@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub const JSON: &str = "application/json";
 pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -60,18 +60,34 @@ pub async fn call(
     Err(CallError::Refused { method, path: path.to_owned(), code: code.as_u16(), message: message(code, &bytes) })
 }
 
-/// Replaces an object, and creates it if there is none.
+/// Replaces an object, and creates it if there is none. Returns its version.
 pub async fn create_or_replace(
     client: &Client,
     all: &str,
     name: &str,
     object: &impl Serialize,
-) -> Result<(), CallError> {
+) -> Result<u64, CallError> {
     let body = serde_json::to_vec(object).unwrap_or_default();
-    match call(client, Method::PUT, &format!("{all}/{name}"), JSON, body.clone()).await {
-        Err(error) if error.code() == Some(404) => call(client, Method::POST, all, JSON, body).await.map(drop),
-        other => other.map(drop),
+    let stored = match call(client, Method::PUT, &format!("{all}/{name}"), JSON, body.clone()).await {
+        Err(error) if error.code() == Some(404) => call(client, Method::POST, all, JSON, body).await?,
+        other => other?,
+    };
+    Ok(version(&stored))
+}
+
+/// The `resourceVersion` of an object; 0 if it cannot be read.
+pub fn version(object: &[u8]) -> u64 {
+    #[derive(Deserialize)]
+    struct Head {
+        metadata: Metadata,
     }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        resource_version: String,
+    }
+    let head: Option<Head> = serde_json::from_slice(object).ok();
+    head.and_then(|head| head.metadata.resource_version.parse().ok()).unwrap_or(0)
 }
 
 fn message(code: StatusCode, bytes: &[u8]) -> String {

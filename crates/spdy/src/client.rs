@@ -193,6 +193,6 @@ mod tests {
         client.run();
         assert!(server.accept().await.is_some());
         closed.cancel();
-        server.gone().cancelled().await;
+        server.closed().cancelled().await;
     }
 }

@@ -291,15 +291,15 @@ mod tests {
             for frame in &frames {
                 encoder.encode(frame, &mut wire).unwrap();
             }
-            let (mut input, mut seen, mut whole) = (BytesMut::new(), Vec::new(), true);
+            let (mut input, mut observed, mut whole) = (BytesMut::new(), Vec::new(), true);
             for bytes in wire.chunks(piece) {
                 input.extend_from_slice(bytes);
                 while let Some(frame) = decoder.decode(&mut input).unwrap() {
-                    join(&mut seen, frame, &mut whole);
+                    join(&mut observed, frame, &mut whole);
                     whole = decoder.data.is_none();
                 }
             }
-            prop_assert_eq!(seen, frames);
+            prop_assert_eq!(observed, frames);
         }
 
         #[test]

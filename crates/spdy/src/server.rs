@@ -22,7 +22,7 @@ const QUEUE: usize = 32;
 const WINDOW_STEP: u32 = 32 * 1024;
 /// Streams open at once.
 const MOST_STREAMS: usize = 4096;
-/// How long a client may take to hang up once it was told that we are done.
+/// How long a client may take to hang up after we sent GOAWAY.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The connection ended, or the stream was reset.
@@ -85,7 +85,7 @@ impl Connection {
     }
 
     /// Cancelled when the client is gone.
-    pub fn gone(&self) -> CancellationToken {
+    pub fn closed(&self) -> CancellationToken {
         self.gone.clone()
     }
 
@@ -346,13 +346,13 @@ mod tests {
         let mut stream = server.accept().await.unwrap();
         drop(client);
         assert_eq!(stream.incoming.recv().await, None);
-        server.gone().cancelled().await;
+        server.closed().cancelled().await;
         assert!(server.accept().await.is_none());
         assert_eq!(stream.writer.send("x".into()).await, Err(Closed));
     }
 
     #[tokio::test]
-    async fn closing_delivers_what_was_written_and_says_goodbye() {
+    async fn closing_delivers_what_was_written_and_sends_goaway() {
         let (mut client, mut server) = Client::connect();
         client.open(1, "data").await;
         let stream = server.accept().await.unwrap();

@@ -39,8 +39,8 @@ pub(crate) fn txn(txn: &Txn, limit: usize) -> Result<(), StoreError> {
     if txn.ops.iter().any(|op| op.key().is_empty()) {
         return Err(StoreError::Failed { why: "key is not provided".into() });
     }
-    let mut seen = HashSet::with_capacity(txn.ops.len());
-    if txn.ops.len() > 1 && !txn.ops.iter().all(|op| seen.insert(op.key())) {
+    let mut observed = HashSet::with_capacity(txn.ops.len());
+    if txn.ops.len() > 1 && !txn.ops.iter().all(|op| observed.insert(op.key())) {
         return Err(StoreError::Failed { why: "duplicate key given in transaction".into() });
     }
     Ok(())

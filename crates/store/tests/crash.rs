@@ -132,11 +132,11 @@ fn start(dir: &Path) -> Child {
         .expect("the victim")
 }
 
-/// Runs a victim for a while, kills it, and hears all it said.
+/// Runs a victim for a while, kills it, and reads all its output.
 fn round(dir: &Path, life: Duration, acknowledged: &mut Acknowledged) {
     let mut victim = start(dir);
     let stdout = BufReader::new(victim.stdout.take().expect("stdout"));
-    let (lines, heard) = mpsc::channel();
+    let (lines, received) = mpsc::channel();
     let reader = std::thread::spawn(move || {
         for line in stdout.lines() {
             let _ = lines.send(line.expect("text"));
@@ -144,14 +144,14 @@ fn round(dir: &Path, life: Duration, acknowledged: &mut Acknowledged) {
     });
     // Life begins when it has opened the store.
     let begun = loop {
-        let line = heard.recv_timeout(Duration::from_secs(20)).expect("the victim opens the store");
+        let line = received.recv_timeout(Duration::from_secs(20)).expect("the victim opens the store");
         acknowledged.hear(&line);
         if line.starts_with("found") {
             break Instant::now();
         }
     };
     while let Some(left) = life.checked_sub(begun.elapsed())
-        && let Ok(line) = heard.recv_timeout(left)
+        && let Ok(line) = received.recv_timeout(left)
     {
         acknowledged.hear(&line);
     }
@@ -159,7 +159,7 @@ fn round(dir: &Path, life: Duration, acknowledged: &mut Acknowledged) {
     let status = victim.wait().expect("the victim's end");
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "it ran until it was killed");
     reader.join().expect("reader");
-    heard.try_iter().for_each(|line| acknowledged.hear(&line));
+    received.try_iter().for_each(|line| acknowledged.hear(&line));
 }
 
 /// Opens what the victim left and holds it against what it had acknowledged.
@@ -182,9 +182,10 @@ async fn examine(dir: &Path, acknowledged: &mut Acknowledged) {
     // A watch resumes where a client that saw some writer's recent transaction would.
     for writer in 0..WRITERS {
         let last = acknowledged.last[&writer];
-        let mut heard = (last.saturating_sub(10)..=last).filter_map(|n| Some((n, *acknowledged.at.get(&(writer, n))?)));
+        let mut received =
+            (last.saturating_sub(10)..=last).filter_map(|n| Some((n, *acknowledged.at.get(&(writer, n))?)));
         // One that hardly got a turn may have nothing as recent.
-        let Some((from, after)) = heard.find(|(_, at)| at + RETAINED >= now.0) else { continue };
+        let Some((from, after)) = received.find(|(_, at)| at + RETAINED >= now.0) else { continue };
         let prefix = format!("/w/{writer}/a");
         let mut watch = store.watch(&prefix, Revision(after)).await.expect("a retained revision");
         watch.request_progress();

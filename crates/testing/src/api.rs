@@ -8,7 +8,11 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use mainstay_api::registry::Registry;
-use mainstay_server::{api, client, handler::Handler, settings::Settings};
+use mainstay_server::{
+    api, bootstrap, client,
+    handler::Handler,
+    settings::{PodSecurityLevel, PodSecuritySettings, Settings},
+};
 use mainstay_store::{Memory, Store};
 use tokio_util::sync::CancellationToken;
 
@@ -34,8 +38,28 @@ impl TestApi {
     /// Over a store of the test's own, which may already hold objects.
     pub fn over(store: Arc<dyn Store>) -> Self {
         let stop = CancellationToken::new();
-        let api = api::Api::new(Registry::builtin(), store, Settings::default());
+        let any_pod = PodSecurityLevel::Privileged;
+        let pod_security = PodSecuritySettings { enforce: any_pod, warn: any_pod, audit: any_pod };
+        let settings = Settings { pod_security, ..Settings::default() };
+        let api = api::Api::new(Registry::builtin(), store, settings);
         Self { handler: Arc::new(Handler::new(api, stop.clone())), stop }
+    }
+
+    /// With the roles and bindings that every cluster has; later changes of them have no effect.
+    pub async fn with_roles(self) -> Self {
+        bootstrap::bootstrap_roles(&self.handler).await.expect("make the roles");
+        self
+    }
+
+    /// A client with no rights but those that roles give to the user.
+    pub fn user_client(&self, name: &str) -> Client {
+        client::user(self.handler.clone(), name)
+    }
+
+    /// Makes clients with no rights but those that roles give to a service account of `kube-system`.
+    pub fn controller_clients(&self) -> impl Fn(&str) -> Client + Send + Sync + use<> {
+        let handler = self.handler.clone();
+        move |account| client::controller(handler.clone(), account)
     }
 
     /// A client whose requests carry this user agent.

@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand over TLS: says exactly what it is told to say.
+//! HTTP/1.1 by hand over TLS: sends exactly the bytes it is given.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -13,7 +13,7 @@ use rustls::{
 };
 use serde_json::Value;
 
-use super::{Answer, Identity};
+use super::{HttpResponse, Identity};
 use crate::harness::PATIENCE;
 
 /// A client that keeps one connection, and makes another when that is gone.
@@ -68,7 +68,7 @@ impl Client {
 
     /// One request and its answer, once, over the open connection if there is one. After an error it is
     /// not known whether the request was carried out.
-    pub fn attempt(&mut self, method: &str, path: &str, kind: &str, body: &[u8]) -> io::Result<Answer> {
+    pub fn attempt(&mut self, method: &str, path: &str, kind: &str, body: &[u8]) -> io::Result<HttpResponse> {
         let mut wire = match self.open.take() {
             Some(wire) => wire,
             None => self.connect()?,
@@ -90,7 +90,7 @@ impl Client {
     }
 
     #[track_caller]
-    pub fn send(&mut self, method: &str, path: &str, kind: &str, body: &[u8]) -> Answer {
+    pub fn send(&mut self, method: &str, path: &str, kind: &str, body: &[u8]) -> HttpResponse {
         let reused = self.open.is_some();
         match self.attempt(method, path, kind, body) {
             Ok(answer) => answer,
@@ -103,27 +103,27 @@ impl Client {
     }
 
     #[track_caller]
-    pub fn get(&mut self, path: &str) -> Answer {
+    pub fn get(&mut self, path: &str) -> HttpResponse {
         self.send("GET", path, "", b"")
     }
 
     #[track_caller]
-    pub fn delete(&mut self, path: &str) -> Answer {
+    pub fn delete(&mut self, path: &str) -> HttpResponse {
         self.send("DELETE", path, "", b"")
     }
 
     #[track_caller]
-    pub fn post(&mut self, path: &str, body: &Value) -> Answer {
+    pub fn post(&mut self, path: &str, body: &Value) -> HttpResponse {
         self.send("POST", path, "application/json", body.to_string().as_bytes())
     }
 
     #[track_caller]
-    pub fn put(&mut self, path: &str, body: &Value) -> Answer {
+    pub fn put(&mut self, path: &str, body: &Value) -> HttpResponse {
         self.send("PUT", path, "application/json", body.to_string().as_bytes())
     }
 
     #[track_caller]
-    pub fn patch(&mut self, path: &str, kind: &str, body: &Value) -> Answer {
+    pub fn patch(&mut self, path: &str, kind: &str, body: &Value) -> HttpResponse {
         self.send("PATCH", path, &format!("application/{kind}"), body.to_string().as_bytes())
     }
 
@@ -158,11 +158,11 @@ impl Wire {
         self.0.read_exact(bytes)
     }
 
-    pub fn answer(&mut self, headless: bool) -> io::Result<Answer> {
+    pub fn answer(&mut self, headless: bool) -> io::Result<HttpResponse> {
         let (code, headers) = self.head()?;
         let bodyless = headless || code == 204 || code == 304;
         let body = if bodyless { Vec::new() } else { self.body(&headers)? };
-        Ok(Answer { code, headers, body })
+        Ok(HttpResponse { code, headers, body })
     }
 
     fn head(&mut self) -> io::Result<(u16, Vec<(String, String)>)> {

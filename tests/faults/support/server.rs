@@ -112,7 +112,7 @@ impl Server {
     }
 
     /// Everything it printed and logged since its last start.
-    pub fn said(&self) -> String {
+    pub fn log(&self) -> String {
         self.daemon.log()
     }
 
@@ -162,11 +162,11 @@ impl Server {
     /// It runs, and answers a stranger and the administrator.
     #[track_caller]
     pub fn assert_well(&mut self) {
-        assert!(self.is_running(), "the server ended:\n{}", self.said());
+        assert!(self.is_running(), "the server ended:\n{}", self.log());
         assert_eq!(self.stranger().get("/livez").code, 200);
         self.client().get("/api/v1/namespaces/default").granted();
-        let said = self.said();
-        assert!(!said.contains("panicked"), "{said}");
+        let output = self.log();
+        assert!(!output.contains("panicked"), "{output}");
     }
 }
 

@@ -121,7 +121,7 @@ impl Agent {
         let static_pods = match &settings.static_pods {
             Some(path) => {
                 let (node_name, changed) = (settings.node_name.clone(), mirrors.changed.clone());
-                Some(Directory::new(path.clone(), node_name, pods.clone(), changed))
+                Some(Directory::new(path.clone(), node_name, settings.termination_grace, pods.clone(), changed))
             }
             None => {
                 pods.replace(Source::File, vec![]);
@@ -196,8 +196,14 @@ impl ClusterParts {
         let pod_watch =
             PodWatch::new(client.clone(), node_name.clone(), pods.clone(), admission, directory, mirrors.clone())
                 .map_err(|source| AgentError::Directory { path: directory.clone(), source })?;
-        let offers =
-            OfferPublisher::new(client.clone(), node_name.clone(), pods.clone(), keeper.node(), &settings.offering);
+        let offers = OfferPublisher::new(
+            client.clone(),
+            node_name.clone(),
+            pods.clone(),
+            keeper.node(),
+            keeper.renewed_offer(),
+            &settings.offering,
+        );
         let node_watch = NodeWatch {
             node_name,
             file: directory.join("services/nodes"),

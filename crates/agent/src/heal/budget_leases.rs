@@ -27,6 +27,7 @@ use kube::{
 use mainstay_api::{
     heal::{self, Budget, Policy},
     validation::labels,
+    wellknown,
 };
 use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
@@ -215,7 +216,7 @@ async fn acquire_lease(
     request: &RestartRequest<'_>,
     now: Timestamp,
 ) -> Result<LeaseAnswer, kube::Error> {
-    let namespace = request.pod.metadata.namespace.as_deref().unwrap_or("default");
+    let namespace = request.pod.metadata.namespace.as_deref().unwrap_or(wellknown::namespace::DEFAULT);
     let disruption = match request.policy.budget {
         Budget::Stock => disruption_budget(client, namespace, request.pod).await?,
         Budget::Count(_) | Budget::Percent(_) | Budget::Off => None,

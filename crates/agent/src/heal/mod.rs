@@ -217,7 +217,7 @@ impl Healer {
                     moved.insert(owner::template(pod), (why.clone(), now));
                 }
                 if step.rung != Rung::Restart {
-                    self.suspicion.lock().record_failure(owner::set(pod), owner::shown(pod), now);
+                    self.suspicion.lock().record_failure(owner::set(pod), owner::describe_owner(pod), now);
                 }
             }
         }
@@ -296,13 +296,16 @@ impl Healer {
         }
         let moved = self.moved.lock().get(&owner::template(pod)).filter(|(_, at)| is_recent(*at, now)).cloned();
         match moved {
-            Some((why, _)) => Some(format!("a pod of {} was moved away from this node: {why}", owner::shown(pod))),
+            Some((why, _)) => {
+                Some(format!("a pod of {} was moved away from this node: {why}", owner::describe_owner(pod)))
+            }
             None => self.suspect().map(|why| format!("this node is suspect: {why}")),
         }
     }
 
     fn count_liveness_restart(&self, pod: &Pod) {
-        let owner = Owner { namespace: pod.metadata.namespace.clone().unwrap_or_default(), owner: owner::shown(pod) };
+        let owner =
+            Owner { namespace: pod.metadata.namespace.clone().unwrap_or_default(), owner: owner::describe_owner(pod) };
         let total = self.metrics.liveness_restarts.get_or_create(&owner).inc() + 1;
         let Owner { namespace, owner } = owner;
         tracing::info!(namespace, owner, total, "restart a container whose liveness probe failed");

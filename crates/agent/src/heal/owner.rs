@@ -14,7 +14,7 @@ pub fn may_move(pod: &Pod) -> bool {
 }
 
 /// `ReplicaSet web-1`, or the pod itself.
-pub fn shown(pod: &Pod) -> String {
+pub fn describe_owner(pod: &Pod) -> String {
     match controller(pod) {
         Some(owner) => format!("{} {}", owner.kind, owner.name),
         None => format!("Pod {}", pod.metadata.name.as_deref().unwrap_or_default()),

@@ -11,7 +11,10 @@ use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind},
 };
-use mainstay_api::heal::{ANNOTATION, Policy};
+use mainstay_api::{
+    heal::{ANNOTATION, Policy},
+    wellknown,
+};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
@@ -120,7 +123,7 @@ impl OwnerPolicies {
     /// The read that is due, if one is: one at a time per owner.
     fn begin_read(&self, pod: &Pod) -> Option<impl Future<Output = ()> + Send + 'static> {
         let (client, controller) = (self.client.clone()?, owner::controller(pod)?.clone());
-        let namespace = pod.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let namespace = pod.metadata.namespace.clone().unwrap_or_else(|| wellknown::namespace::DEFAULT.to_owned());
         let now = Instant::now();
         {
             let mut cache = self.cache.lock();

@@ -198,7 +198,7 @@ async fn without_the_api_each_machine_keeps_to_its_share() {
     let machine = machine(None);
     let pods: Vec<_> = (0..8).map(|n| pod(n, Some(&owner))).collect();
     for pod in &pods {
-        machine.pods.put(Source::Api, pod.clone());
+        machine.pods.upsert(Source::Api, pod.clone());
     }
     assert_eq!(granted(std::slice::from_ref(&machine), &pods).await, 2);
     machine.healer.forget(&PodUid("pod-0".into()));

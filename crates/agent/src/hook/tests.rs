@@ -125,7 +125,7 @@ async fn http_and_tcp_reach_the_pods_own_port_by_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_without_a_limit_may_take_its_time_and_its_failure_is_told() {
+async fn a_command_without_a_limit_may_take_its_time_and_its_failure_is_reported() {
     assert_eq!(run(exec(), 1, None, 0, 100_000).await, Ok(()));
     assert!(run(exec(), 1, None, 3, 100_000).await.unwrap_err().contains("exited with 3"));
     assert_eq!(run(exec(), 1, Duration::MAX, 0, 3).await, Ok(()));

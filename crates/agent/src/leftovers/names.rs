@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_of_pods_are_told_from_disks_of_the_administrator() {
+    fn mounts_of_pods_are_distinguished_from_disks_of_the_administrator() {
         let of = |path: &str| data_dir_of_mount(Path::new(path));
         let data_dir = Some(PathBuf::from("/srv/a b"));
         assert_eq!(of(&format!("/srv/a b/runtime/images/rootfs/{ID}/merged")), data_dir);

@@ -42,7 +42,7 @@ impl<'a> Line<'a> {
         Some(Self { time, stream, partial, text: parts.next().unwrap_or_default() })
     }
 
-    pub fn at(&self) -> Option<Timestamp> {
+    pub fn timestamp(&self) -> Option<Timestamp> {
         self.time.parse().ok()
     }
 }
@@ -55,7 +55,7 @@ mod tests {
     fn a_line_has_a_time_a_stream_a_tag_and_a_text() {
         let line = Line::parse(b"2016-10-06T00:17:09.669794202Z stderr P hello  world").unwrap();
         assert_eq!((line.stream, line.partial, line.text), (Stream::Stderr, true, &b"hello  world"[..]));
-        assert_eq!(line.at().unwrap().subsec_nanosecond(), 669_794_202);
+        assert_eq!(line.timestamp().unwrap().subsec_nanosecond(), 669_794_202);
         let empty = Line::parse(b"2016-10-06T00:17:09+02:00 stdout F ").unwrap();
         assert_eq!((empty.text, empty.partial), (&b""[..], false));
         assert!(Line::parse(b"hello world").is_none());

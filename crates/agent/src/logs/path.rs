@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_tells_whose_log_it_is() {
+    fn the_pod_is_parsed_from_the_path_of_its_log() {
         let directory = pod_directory(Path::new("/logs"), "default", "web-0", "1234-5678");
         assert_eq!(directory, Path::new("/logs/default_web-0_1234-5678"));
         assert_eq!(pod_of(&directory), Some(("default", "web-0", "1234-5678")));

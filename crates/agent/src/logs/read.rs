@@ -217,7 +217,7 @@ impl Printer {
         if self.options.stream.is_some_and(|wanted| wanted != line.stream) {
             return Ok(());
         }
-        if let (Some(since), Some(at)) = (self.options.since, line.at())
+        if let (Some(since), Some(at)) = (self.options.since, line.timestamp())
             && at < since
         {
             return Ok(());

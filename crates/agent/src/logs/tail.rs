@@ -19,14 +19,14 @@ pub fn start(files: &[PathBuf], wanted: u64) -> io::Result<(usize, u64)> {
         return Ok((newest, length(&files[newest])?));
     }
     // Lines that end behind the place looked at.
-    let mut seen = 0;
+    let mut observed = 0;
     for (index, path) in files.iter().enumerate().rev() {
         let file = match File::open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        if let Some(offset) = last_lines(&file, &mut seen, wanted)? {
+        if let Some(offset) = last_lines(&file, &mut observed, wanted)? {
             return Ok((index, offset));
         }
     }
@@ -41,7 +41,7 @@ fn length(path: &Path) -> io::Result<u64> {
     }
 }
 
-fn last_lines(file: &File, seen: &mut u64, wanted: u64) -> io::Result<Option<u64>> {
+fn last_lines(file: &File, observed: &mut u64, wanted: u64) -> io::Result<Option<u64>> {
     let mut block = vec![0; BLOCK];
     let mut end = file.metadata()?.len();
     // Behind the last line: what comes after the last newline is not written to its end.
@@ -53,7 +53,7 @@ fn last_lines(file: &File, seen: &mut u64, wanted: u64) -> io::Result<Option<u64
         for at in (0..piece.len()).rev().filter(|at| piece[*at] == b'\n') {
             let place = begin + at as u64 + 1;
             if let Some(next) = behind.replace(place)
-                && reached(file, place, next, seen, wanted)?
+                && reached(file, place, next, observed, wanted)?
             {
                 return Ok(Some(next));
             }
@@ -61,22 +61,22 @@ fn last_lines(file: &File, seen: &mut u64, wanted: u64) -> io::Result<Option<u64
         end = begin;
     }
     match behind {
-        Some(next) if reached(file, 0, next, seen, wanted)? => Ok(Some(next)),
+        Some(next) if reached(file, 0, next, observed, wanted)? => Ok(Some(next)),
         _ => Ok(None),
     }
 }
 
 /// Counts the line from `place` up to `next`; whether it is one more than wanted.
-fn reached(file: &File, place: u64, next: u64, seen: &mut u64, wanted: u64) -> io::Result<bool> {
+fn reached(file: &File, place: u64, next: u64, observed: &mut u64, wanted: u64) -> io::Result<bool> {
     let mut head = [0; HEAD];
     let length = HEAD.min((next - place) as usize);
     file.read_exact_at(&mut head[..length], place)?;
     let partial = Line::parse(&head[..length]).is_some_and(|line| line.partial);
     // A line whose last piece is still to come counts by its newest piece.
-    if !partial || *seen == 0 {
-        *seen += 1;
+    if !partial || *observed == 0 {
+        *observed += 1;
     }
-    Ok(!partial && *seen > wanted)
+    Ok(!partial && *observed > wanted)
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ async fn mark(client: &Client, pod: &Pod) -> Result<(), kube::Error> {
     }
 }
 
-/// Pure. None for a pod that has finished, or of which nothing was said yet.
+/// Pure. None for a pod that has finished, or has no status yet.
 fn ended_status(pod: &Pod, now: Timestamp) -> Option<Value> {
     let status = pod.status.as_ref()?;
     if mainstay_api::pod::is_finished(pod) {

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_tells_what_was_short_and_who_used_it() {
+    fn the_message_names_what_was_short_and_who_used_it() {
         let short = Shortage { signal: Signal::Memory, threshold: 100 << 20, available: 30 << 20 };
         assert_eq!(
             message(&short, &pod("p", 0, 2 << 30, 0)),

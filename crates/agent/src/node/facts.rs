@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machines_files_tell_what_it_is() {
+    fn facts_are_read_from_files_of_the_machine() {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_tells_nothing_is_still_a_machine() {
+    fn a_machine_without_readable_files_is_still_a_node() {
         let facts = Facts::below(Path::new("/nonexistent"));
         assert_eq!(facts.os_image, "Linux");
         assert!(facts.cpus > 0);

@@ -36,7 +36,7 @@ impl Uses {
         let idle = |image: &&Image| image.id != HOST_IMAGE && !is_used(image, used);
         let mut old: Vec<(&Use, &Image)> =
             images.iter().filter(idle).filter_map(|image| Some((self.0.get(&image.id)?, image))).collect();
-        old.retain(|(seen, _)| now.duration_since(seen.since) >= YOUNG);
+        old.retain(|(observed, _)| now.duration_since(observed.since) >= YOUNG);
         old.sort_by(|(a, x), (b, y)| (a.last, a.since, &x.id).cmp(&(b.last, b.since, &y.id)));
         let mut freed = 0;
         let enough = old.into_iter().take_while(|(_, image)| {

@@ -6,15 +6,15 @@ use nix::sys::statvfs::statvfs;
 
 use super::{
     facts::meminfo,
-    pressure::{Amount, Measured},
+    pressure::{Amount, NodeMeasurement},
 };
 
 /// Quick: a few files of the kernel and one system call.
-pub fn measure(directory: &Path) -> Measured {
+pub fn measure(directory: &Path) -> NodeMeasurement {
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let memory = text("/proc/meminfo");
     let (disk, inodes) = disk(directory);
-    Measured {
+    NodeMeasurement {
         memory: Amount { capacity: meminfo(&memory, "MemTotal"), available: meminfo(&memory, "MemAvailable") },
         disk,
         inodes,

@@ -4,7 +4,7 @@ use crate::settings::Eviction;
 
 /// What is left of what, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Measured {
+pub struct NodeMeasurement {
     pub memory: Amount,
     /// Of the filesystem that pods write to.
     pub disk: Amount,
@@ -57,7 +57,7 @@ impl Signal {
     }
 }
 
-impl Measured {
+impl NodeMeasurement {
     /// What is short, the most urgent first.
     pub fn shortages(&self, limits: &Eviction) -> Vec<Shortage> {
         let part = |amount: Amount, percent: u8| amount.capacity / 100 * u64::from(percent.min(100));
@@ -80,8 +80,8 @@ mod tests {
 
     const PLENTY: Amount = Amount { capacity: 1000, available: 900 };
 
-    fn measured() -> Measured {
-        Measured {
+    fn measured() -> NodeMeasurement {
+        NodeMeasurement {
             memory: Amount { capacity: 8 << 30, available: 4 << 30 },
             disk: PLENTY,
             inodes: PLENTY,
@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    fn signals(measured: Measured) -> Vec<Signal> {
+    fn signals(measured: NodeMeasurement) -> Vec<Signal> {
         measured.shortages(&Eviction::default()).iter().map(|shortage| shortage.signal).collect()
     }
 
@@ -102,18 +102,21 @@ mod tests {
     fn each_resource_has_its_threshold() {
         let short = |available| Amount { capacity: 1000, available };
         let memory = Amount { available: (100 << 20) - 1, ..measured().memory };
-        assert_eq!(signals(Measured { memory, ..measured() }), [Signal::Memory]);
-        assert_eq!(signals(Measured { disk: short(99), ..measured() }), [Signal::Disk]);
-        assert_eq!(signals(Measured { disk: short(100), ..measured() }), []);
-        assert_eq!(signals(Measured { inodes: short(49), ..measured() }), [Signal::Inodes]);
-        assert_eq!(signals(Measured { pids: short(49), disk: short(0), ..measured() }), [Signal::Disk, Signal::Pids]);
+        assert_eq!(signals(NodeMeasurement { memory, ..measured() }), [Signal::Memory]);
+        assert_eq!(signals(NodeMeasurement { disk: short(99), ..measured() }), [Signal::Disk]);
+        assert_eq!(signals(NodeMeasurement { disk: short(100), ..measured() }), []);
+        assert_eq!(signals(NodeMeasurement { inodes: short(49), ..measured() }), [Signal::Inodes]);
+        assert_eq!(
+            signals(NodeMeasurement { pids: short(49), disk: short(0), ..measured() }),
+            [Signal::Disk, Signal::Pids]
+        );
     }
 
     #[test]
     fn what_is_unknown_or_unlimited_is_not_short() {
         let inodes = Amount { capacity: 0, available: 0 }; // btrfs counts none
-        assert_eq!(signals(Measured { inodes, ..measured() }), []);
+        assert_eq!(signals(NodeMeasurement { inodes, ..measured() }), []);
         let tiny = Amount { capacity: 64 << 20, available: 60 << 20 };
-        assert_eq!(signals(Measured { memory: tiny, ..measured() }), [], "a machine smaller than the threshold");
+        assert_eq!(signals(NodeMeasurement { memory: tiny, ..measured() }), [], "a machine smaller than the threshold");
     }
 }

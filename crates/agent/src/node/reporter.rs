@@ -22,6 +22,10 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
+use mainstay_api::{
+    validation::names,
+    wellknown::kubernetes::{ARCH, HOSTNAME, OS},
+};
 use mainstay_errors::error_chain;
 use mainstay_runtime::Runtime;
 use parking_lot::Mutex;
@@ -32,9 +36,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     eviction::Evictions,
     facts::Facts,
-    labels::{self, LabelChange, Labels},
+    labels::{self, LabelChange, Labels, WantedLabels},
     measure,
-    pressure::Measured,
+    pressure::NodeMeasurement,
     status::{self, MachineObservation, PodsAfterStop},
     upkeep::Upkeep,
 };
@@ -53,9 +57,12 @@ const LOOK: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(8);
 /// So often in a row a server may refuse to renew the lease.
 const REFUSALS: u32 = 5;
+/// How soon a label that the API refused is tried again.
+const REFUSED_LABEL_RETRY: Duration = Duration::from_secs(600);
 /// Says that pods of this machine are reached at ports of its own.
 const ENDPOINTS: &str = mainstay_api::wellknown::mainstay::ENDPOINTS;
-const HOST_PORT: &str = "host-port";
+const HOST_PORT: &str = mainstay_api::wellknown::mainstay::ENDPOINTS_HOST_PORT;
+const RENEWED_OFFER: &str = mainstay_api::wellknown::mainstay::RENEWED_OFFER;
 const LEASES: &str = mainstay_api::wellknown::namespace::NODE_LEASES;
 /// Others believe that the machine is there for this long after a heartbeat.
 const LEASE_SECONDS: i32 = 40;
@@ -77,10 +84,14 @@ pub struct NodeReporter {
     pub(super) parts: Parts,
     pub(super) evictions: Evictions,
     pub(super) upkeep: Mutex<Upkeep>,
-    pub(super) measure: Box<dyn Fn() -> Measured + Send + Sync>,
+    pub(super) measure: Box<dyn Fn() -> NodeMeasurement + Send + Sync>,
     facts: Facts,
     node: watch::Sender<Option<Node>>,
+    /// The version of the node's Offer that heartbeats renew.
+    renewed_offer: watch::Sender<Option<String>>,
     look: Notify,
+    /// Labels from flags that the API refuses, by key, and since when.
+    refused_labels: Mutex<BTreeMap<String, Instant>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +110,14 @@ fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> ReportError {
     move |source| ReportError::Api { doing, source: Box::new(source) }
 }
 
+/// The message of an API that will not have what was written, now or later.
+fn refusal(error: &kube::Error) -> Option<&str> {
+    match error {
+        kube::Error::Api(status) if matches!(status.code, 403 | 422) => Some(&status.message),
+        _ => None,
+    }
+}
+
 fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
@@ -109,14 +128,16 @@ impl NodeReporter {
         Self::measuring(parts, move || measure::measure(&directory))
     }
 
-    pub(super) fn measuring(parts: Parts, measure: impl Fn() -> Measured + Send + Sync + 'static) -> Arc<Self> {
+    pub(super) fn measuring(parts: Parts, measure: impl Fn() -> NodeMeasurement + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             evictions: Evictions::new(parts.wake.clone()),
             upkeep: Mutex::default(),
             measure: Box::new(measure),
             facts: Facts::read(),
             node: watch::Sender::default(),
+            renewed_offer: watch::Sender::default(),
             look: Notify::new(),
+            refused_labels: Mutex::default(),
             parts,
         })
     }
@@ -129,6 +150,11 @@ impl NodeReporter {
     /// The Node as last seen in the API.
     pub fn node(&self) -> watch::Receiver<Option<Node>> {
         self.node.subscribe()
+    }
+
+    /// Where the version of the Offer is told that heartbeats are to renew.
+    pub fn renewed_offer(&self) -> watch::Sender<Option<String>> {
+        self.renewed_offer.clone()
     }
 
     /// Something that the status tells of may have changed.
@@ -199,12 +225,12 @@ impl NodeReporter {
 
     /// `true` if the status was written.
     async fn report_once(&self, written: Option<Instant>) -> Result<bool, ReportError> {
-        let seen = self.observe().await;
+        let observed = self.observe().await;
         let node = self.registered().await?;
         let none = NodeStatus::default();
         let before = node.status.as_ref().unwrap_or(&none);
         let settings = &self.parts.settings;
-        let after = status::status(settings, &self.facts, &seen, Some(before), Timestamp::now());
+        let after = status::status(settings, &self.facts, &observed, Some(before), Timestamp::now());
         let due = written.is_none_or(|at| at.elapsed() >= settings.status_interval);
         if !due && !status::differs(before, &after) {
             self.node.send_replace(Some(node));
@@ -232,26 +258,58 @@ impl NodeReporter {
         MachineObservation { runtime, measured, pressures, images, suspect: (self.parts.suspect)() }
     }
 
-    /// The Node in the API with our labels and how its pods are reached, made if it is not there.
+    /// The Node in the API with our labels and how its pods are reached, created if it does not exist.
     async fn registered(&self) -> Result<Node, ReportError> {
-        let (nodes, wanted) = (self.nodes(), self.node_wanted());
-        let Some(node) = nodes.get_opt(self.name()).await.map_err(api("read the node"))? else {
-            return match nodes.create(&PostParams::default(), &wanted).await {
-                Ok(node) => {
-                    tracing::info!(node = self.name(), "registered the node");
-                    self.parts.events.node(&node, EventType::Normal, "Starting", "Starting mainstay agent.");
-                    Ok(node)
-                }
-                Err(error) => Err(api("register the node")(error)),
-            };
+        let nodes = self.nodes();
+        let node = match nodes.get_opt(self.name()).await.map_err(api("read the node"))? {
+            Some(node) => node,
+            None => self.register(&nodes).await?,
         };
+        match self.label(&nodes, &node).await {
+            Ok(labelled) => Ok(labelled.unwrap_or(node)),
+            Err(error) if refusal(&error).is_some() => {
+                self.find_refused_labels(&nodes, &node).await?;
+                match self.label(&nodes, &node).await {
+                    Err(error) if refusal(&error).is_some() => {
+                        tracing::warn!(
+                            why = refusal(&error),
+                            "the API refuses labels of the node; it goes on without them"
+                        );
+                        Ok(node)
+                    }
+                    labelled => labelled.map(|labelled| labelled.unwrap_or(node)).map_err(api("label the node")),
+                }
+            }
+            Err(error) => Err(api("label the node")(error)),
+        }
+    }
+
+    /// Without the labels from flags if the API refuses the Node with them: one wrong label must not keep a node away.
+    async fn register(&self, nodes: &Api<Node>) -> Result<Node, ReportError> {
+        let wanted = self.node_wanted(&self.wanted_labels());
+        let created = match nodes.create(&PostParams::default(), &wanted).await {
+            Err(error) if refusal(&error).is_some() => {
+                let labels = WantedLabels { from_flags: Labels::new(), ..self.wanted_labels() };
+                nodes.create(&PostParams::default(), &self.node_wanted(&labels)).await
+            }
+            created => created,
+        };
+        let node = created.map_err(api("register the node"))?;
+        tracing::info!(node = self.name(), "registered the node");
+        self.parts.events.node(&node, EventType::Normal, "Starting", "Starting mainstay agent.");
+        Ok(node)
+    }
+
+    /// Writes the labels and annotations that differ from what is wanted; nothing if none does.
+    async fn label(&self, nodes: &Api<Node>, node: &Node) -> Result<Option<Node>, kube::Error> {
         let annotation =
             |node: &Node, key: &str| node.metadata.annotations.as_ref().and_then(|all| all.get(key).cloned());
-        let (current, applied) = (node.metadata.labels.clone().unwrap_or_default(), annotation(&node, labels::APPLIED));
-        let change = labels::change(&current, applied.as_deref(), &self.own_labels(), &self.labels_from_flags());
-        let endpoints = annotation(&wanted, ENDPOINTS);
-        if change.is_none() && annotation(&node, ENDPOINTS) == endpoints {
-            return Ok(node);
+        let (current, applied) = (node.metadata.labels.clone().unwrap_or_default(), annotation(node, labels::APPLIED));
+        let wanted = self.wanted_labels();
+        let change = labels::change(&current, applied.as_deref(), &wanted);
+        let endpoints = annotation(&self.node_wanted(&wanted), ENDPOINTS);
+        if change.is_none() && annotation(node, ENDPOINTS) == endpoints {
+            return Ok(None);
         }
         let mut metadata = json!({ "annotations": { ENDPOINTS: endpoints } });
         if let Some(LabelChange { labels, applied }) = change {
@@ -259,47 +317,57 @@ impl NodeReporter {
             metadata["annotations"][labels::APPLIED] = json!(applied);
         }
         let patch = Patch::Merge(json!({ "metadata": metadata }));
-        match nodes.patch(self.name(), &PatchParams::default(), &patch).await {
-            Err(kube::Error::Api(status)) if status.code == 403 || status.code == 422 => {
-                tracing::warn!(why = status.message, "the API refuses labels of the node; it goes on without them");
-                Ok(node)
-            }
-            labelled => labelled.map_err(api("label the node")),
+        nodes.patch(self.name(), &PatchParams::default(), &patch).await.map(Some)
+    }
+
+    /// Finds out by dry runs which labels from flags the API refuses, and leaves those out for a while.
+    async fn find_refused_labels(&self, nodes: &Api<Node>, node: &Node) -> Result<(), ReportError> {
+        let is_set = |key: &str, value: &str| {
+            node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).is_some_and(|current| current == value)
+        };
+        for (key, value) in self.wanted_labels().from_flags.into_iter().filter(|(key, value)| !is_set(key, value)) {
+            let patch = Patch::Merge(json!({ "metadata": { "labels": { key.as_str(): value } } }));
+            let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+            let Err(error) = nodes.patch(self.name(), &dry_run, &patch).await else { continue };
+            let Some(why) = refusal(&error) else { return Err(api("label the node")(error)) };
+            tracing::warn!(
+                label = %key, %value, why,
+                "the API refuses a label given by --node-label; the node goes without it"
+            );
+            self.refused_labels.lock().insert(key, Instant::now());
         }
+        Ok(())
     }
 
-    fn labels_from_flags(&self) -> Labels {
-        self.parts.settings.labels.iter().cloned().collect()
-    }
-
-    /// What the machine says of itself.
-    fn own_labels(&self) -> Labels {
-        let facts = &self.facts;
-        let hostname = if facts.hostname.is_empty() { self.name() } else { &facts.hostname };
-        let mut labels = BTreeMap::new();
-        for prefix in ["kubernetes.io", "beta.kubernetes.io"] {
-            labels.insert(format!("{prefix}/os"), "linux".to_owned());
-            labels.insert(format!("{prefix}/arch"), facts.architecture.clone());
+    fn wanted_labels(&self) -> WantedLabels {
+        let architecture = &self.facts.architecture;
+        let mut machine = Labels::new();
+        for (key, value) in [(OS, "linux"), (ARCH, architecture.as_str())] {
+            machine.insert(key.to_owned(), value.to_owned());
+            machine.insert(format!("beta.{key}"), value.to_owned());
         }
-        labels.insert(mainstay_api::wellknown::kubernetes::HOSTNAME.to_owned(), hostname.to_lowercase());
-        labels
+        // A node's name may be longer than a label's value.
+        let hostname = Some(self.name()).filter(|name| names::label_value(name).is_empty());
+        let defaults = hostname.map(|name| (HOSTNAME.to_owned(), name.to_owned())).into_iter().collect();
+        let refused = self.refused_labels.lock();
+        let is_refused = |key: &str| refused.get(key).is_some_and(|since| since.elapsed() < REFUSED_LABEL_RETRY);
+        let from_flags = self.parts.settings.labels.iter().filter(|(key, _)| !is_refused(key));
+        WantedLabels { machine, defaults, from_flags: from_flags.cloned().collect() }
     }
 
-    fn node_wanted(&self) -> Node {
+    fn node_wanted(&self, labels: &WantedLabels) -> Node {
         let settings = &self.parts.settings;
-        let mut labels = self.own_labels();
-        labels.extend(self.labels_from_flags());
         let endpoints = match settings.network {
             Network::Bridge => None,
             Network::Host => Some((ENDPOINTS.to_owned(), HOST_PORT.to_owned())),
         };
-        let applied = labels::encode(&self.labels_from_flags()).map(|applied| (labels::APPLIED.to_owned(), applied));
+        let applied = labels::encode(&labels.from_flags).map(|applied| (labels::APPLIED.to_owned(), applied));
         let annotations: BTreeMap<String, String> = endpoints.into_iter().chain(applied).collect();
         let taints: Vec<Taint> = settings.taints.iter().filter_map(|text| taint(text)).collect();
         Node {
             metadata: ObjectMeta {
                 name: Some(self.name().to_owned()),
-                labels: Some(labels),
+                labels: Some(labels.initial()),
                 annotations: (!annotations.is_empty()).then_some(annotations),
                 ..ObjectMeta::default()
             },
@@ -353,7 +421,7 @@ impl NodeReporter {
                 Ok(()) => {
                     retries.reset();
                     refused = 0;
-                    tokio::time::sleep(self.parts.settings.heartbeat).await;
+                    tokio::time::sleep(self.parts.settings.heartbeat_period()).await;
                 }
                 Err(error) => {
                     tracing::debug!(error = error_chain(&error), "cannot renew the node's Lease; will retry");
@@ -376,7 +444,8 @@ impl NodeReporter {
             renew_time: Some(MicroTime(Timestamp::now())),
             ..LeaseSpec::default()
         };
-        let patch = Patch::Merge(json!({ "spec": spec }));
+        let annotations = json!({ RENEWED_OFFER: *self.renewed_offer.borrow() });
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations }, "spec": spec }));
         match leases.patch(self.name(), &PatchParams::default(), &patch).await {
             Ok(_) => return Ok(()),
             Err(error) if has_code(&error, 404) => {}

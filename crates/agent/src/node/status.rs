@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 
 use super::{
     facts::{Facts, VERSION},
-    pressure::Measured,
+    pressure::NodeMeasurement,
 };
 use crate::settings::Settings;
 
-/// No more images than these are told of, the largest first.
+/// No more images than these are reported, the largest first.
 const MOST_IMAGES: usize = 50;
 const MOST_NAMES: usize = 5;
 
@@ -27,7 +27,7 @@ const MOST_NAMES: usize = 5;
 pub struct MachineObservation {
     /// The runtime, or why it does not answer.
     pub runtime: Result<RuntimeVersion, String>,
-    pub measured: Measured,
+    pub measured: NodeMeasurement,
     /// Conditions of pressure that hold.
     pub pressures: BTreeSet<&'static str>,
     pub images: Vec<Image>,
@@ -38,22 +38,22 @@ pub struct MachineObservation {
 pub fn status(
     settings: &Settings,
     facts: &Facts,
-    seen: &MachineObservation,
+    observed: &MachineObservation,
     before: Option<&NodeStatus>,
     now: Timestamp,
 ) -> NodeStatus {
-    let mut capacity = capacity(settings, facts, seen);
+    let mut capacity = capacity(settings, facts, observed);
     capacity.extend(others_resources(before));
     NodeStatus {
-        allocatable: Some(allocatable(settings, facts, seen, &capacity)),
+        allocatable: Some(allocatable(settings, facts, observed, &capacity)),
         capacity: Some(capacity),
         addresses: Some(addresses(settings, facts)),
-        conditions: Some(conditions(seen, before, now)),
+        conditions: Some(conditions(observed, before, now)),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(settings.port) }),
         }),
-        images: Some(images(&seen.images)),
-        node_info: Some(node_info(facts, seen, before)),
+        images: Some(images(&observed.images)),
+        node_info: Some(node_info(facts, observed, before)),
         ..NodeStatus::default()
     }
 }
@@ -62,11 +62,11 @@ fn kib(bytes: u64) -> Quantity {
     Quantity(format!("{}Ki", bytes / 1024))
 }
 
-fn capacity(settings: &Settings, facts: &Facts, seen: &MachineObservation) -> BTreeMap<String, Quantity> {
+fn capacity(settings: &Settings, facts: &Facts, observed: &MachineObservation) -> BTreeMap<String, Quantity> {
     let mut capacity = BTreeMap::from([
         ("cpu".to_owned(), Quantity(facts.cpus.to_string())),
         ("memory".to_owned(), kib(facts.memory)),
-        ("ephemeral-storage".to_owned(), kib(seen.measured.disk.capacity)),
+        ("ephemeral-storage".to_owned(), kib(observed.measured.disk.capacity)),
         ("pods".to_owned(), Quantity(settings.max_pods.to_string())),
     ]);
     capacity.extend(facts.hugepages.iter().map(|(size, bytes)| (format!("hugepages-{size}"), huge(*bytes))));
@@ -92,19 +92,19 @@ fn huge(bytes: u64) -> Quantity {
 fn allocatable(
     settings: &Settings,
     facts: &Facts,
-    seen: &MachineObservation,
+    observed: &MachineObservation,
     capacity: &BTreeMap<String, Quantity>,
 ) -> BTreeMap<String, Quantity> {
     let (reserved, limits) = (&settings.reserved, &settings.eviction);
     let millis = (facts.cpus * 1000).saturating_sub(reserved.cpu_millis);
     let cpu = if millis.is_multiple_of(1000) { (millis / 1000).to_string() } else { format!("{millis}m") };
-    let kept = reserved.memory + facts.hugepages.values().sum::<u64>() + limits.memory_available;
-    let disk = seen.measured.disk.capacity;
+    let retained = reserved.memory + facts.hugepages.values().sum::<u64>() + limits.memory_available;
+    let disk = observed.measured.disk.capacity;
     let disk_kept = disk / 100 * u64::from(limits.disk_available) + reserved.ephemeral_storage;
     let mut allocatable = capacity.clone();
     allocatable.extend([
         ("cpu".to_owned(), Quantity(cpu)),
-        ("memory".to_owned(), kib(facts.memory.saturating_sub(kept))),
+        ("memory".to_owned(), kib(facts.memory.saturating_sub(retained))),
         ("ephemeral-storage".to_owned(), Quantity(disk.saturating_sub(disk_kept).to_string())),
     ]);
     allocatable
@@ -128,9 +128,9 @@ fn images(images: &[Image]) -> Vec<ContainerImage> {
     named.collect()
 }
 
-fn node_info(facts: &Facts, seen: &MachineObservation, before: Option<&NodeStatus>) -> NodeSystemInfo {
+fn node_info(facts: &Facts, observed: &MachineObservation, before: Option<&NodeStatus>) -> NodeSystemInfo {
     let known = || before.and_then(|status| Some(status.node_info.as_ref()?.container_runtime_version.clone()));
-    let runtime = match &seen.runtime {
+    let runtime = match &observed.runtime {
         Ok(about) => format!("{}://{}", about.name, about.version),
         Err(_) => known().unwrap_or_default(),
     };
@@ -152,13 +152,13 @@ fn node_info(facts: &Facts, seen: &MachineObservation, before: Option<&NodeStatu
 /// What a condition says: status, reason and message.
 type ConditionContent = (bool, &'static str, String);
 
-fn conditions(seen: &MachineObservation, before: Option<&NodeStatus>, now: Timestamp) -> Vec<NodeCondition> {
+fn conditions(observed: &MachineObservation, before: Option<&NodeStatus>, now: Timestamp) -> Vec<NodeCondition> {
     let pressure = |kind: &'static str, yes: (&'static str, &str), no: (&'static str, &str)| {
-        let held = seen.pressures.contains(kind);
+        let held = observed.pressures.contains(kind);
         let (reason, message) = if held { yes } else { no };
         (kind, (held, reason, message.to_owned()))
     };
-    let ready = match &seen.runtime {
+    let ready = match &observed.runtime {
         Ok(_) => (true, "KubeletReady", "kubelet is posting ready status".to_owned()),
         Err(why) => (false, "KubeletNotReady", format!("container runtime is down: {why}")),
     };
@@ -180,7 +180,7 @@ fn conditions(seen: &MachineObservation, before: Option<&NodeStatus>, now: Times
         ),
     ];
     let was_suspect = before.is_some_and(|status| condition(status, "Suspect").is_some());
-    match &seen.suspect {
+    match &observed.suspect {
         Some(why) => all.push(("Suspect", (true, "HealingFailed", why.clone()))),
         None if was_suspect => all.push(("Suspect", (false, "Healthy", "pods run as they should".to_owned()))),
         None => {}

@@ -13,7 +13,7 @@ use mainstay_runtime::{ContainerState, PodUid, observed::ContainerStats};
 use super::{
     eviction::{self, Candidate},
     images::{Uses, to_free},
-    pressure::{Measured, Shortage, Signal},
+    pressure::{NodeMeasurement, Shortage, Signal},
     reporter::NodeReporter,
     termination_log,
 };
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(10);
 const MEASURE: Duration = Duration::from_secs(1);
 /// What was done about a shortage takes this long to show.
 const EFFECT: Duration = Duration::from_secs(3);
-/// A pressure is told of until it has been gone for this long, so that pods do not come back at once.
+/// A pressure is reported until it has been gone for this long, so that pods do not come back at once.
 const CALM: SignedDuration = SignedDuration::from_mins(5);
 /// Longest wait for an evicted pod to be removed before another one goes.
 const CLEANED_UP: SignedDuration = SignedDuration::from_secs(30);
@@ -51,7 +51,7 @@ impl Upkeep {
     /// The conditions of pressure that hold: now, or not long enough ago.
     pub fn pressures(
         &mut self,
-        measured: &Measured,
+        measured: &NodeMeasurement,
         limits: &settings::Eviction,
         now: Timestamp,
     ) -> BTreeSet<&'static str> {

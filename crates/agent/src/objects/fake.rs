@@ -35,7 +35,7 @@ struct Watcher {
     events: mpsc::UnboundedSender<Bytes>,
 }
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type FakeResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 impl FakeApi {
     pub(crate) fn client(&self) -> Client {
@@ -52,20 +52,20 @@ impl FakeApi {
     }
 
     /// Creates or replaces an object.
-    pub(crate) fn put(&self, collection: &str, name: &str, mut object: Value) {
+    pub(crate) fn set_object(&self, collection: &str, name: &str, mut object: Value) {
         let mut inner = self.inner.lock();
         inner.revision += 1;
         object["metadata"]["name"] = name.into();
         object["metadata"]["resourceVersion"] = inner.revision.to_string().into();
         let before = inner.objects.insert((collection.to_owned(), name.to_owned()), object.clone());
-        inner.tell(collection, name, if before.is_some() { "MODIFIED" } else { "ADDED" }, &object);
+        inner.send_event(collection, name, if before.is_some() { "MODIFIED" } else { "ADDED" }, &object);
     }
 
     pub(crate) fn delete(&self, collection: &str, name: &str) {
         let mut inner = self.inner.lock();
         inner.revision += 1;
         if let Some(object) = inner.objects.remove(&(collection.to_owned(), name.to_owned())) {
-            inner.tell(collection, name, "DELETED", &object);
+            inner.send_event(collection, name, "DELETED", &object);
         }
     }
 
@@ -94,14 +94,14 @@ impl FakeApi {
         self.inner.lock().objects.get(&(collection.to_owned(), name.to_owned())).cloned()
     }
 
-    fn answer(&self, request: &Parts, body: &[u8]) -> Option<Answer> {
+    fn answer(&self, request: &Parts, body: &[u8]) -> Option<FakeResponse> {
         let (collection, name) = request.uri.path().rsplit_once('/').unwrap_or_default();
         if !self.inner.lock().down
             && let Some(mut object) = self.get(collection, name)
         {
             if request.method == Method::PATCH {
                 merge(&mut object, &serde_json::from_slice(body).unwrap());
-                self.put(collection, name, object.clone());
+                self.set_object(collection, name, object.clone());
             }
             return Some(whole(&object));
         }
@@ -148,7 +148,7 @@ impl FakeApi {
 }
 
 impl Inner {
-    fn tell(&self, collection: &str, name: &str, event: &str, object: &Value) {
+    fn send_event(&self, collection: &str, name: &str, event: &str, object: &Value) {
         let line = line(event, object);
         for watcher in &self.watchers {
             if watcher.collection == collection && watcher.name.as_ref().is_none_or(|own| own == name) {
@@ -173,6 +173,6 @@ fn merge(to: &mut Value, from: &Value) {
     }
 }
 
-fn whole(value: &Value) -> Answer {
+fn whole(value: &Value) -> FakeResponse {
     Response::new(Full::new(Bytes::from(value.to_string())).boxed_unsync())
 }

@@ -42,7 +42,7 @@ pub enum ObjectError {
 
 pub type ObjectResult<K> = Result<Arc<K>, ObjectError>;
 
-/// Where an agent keeps what it was told, until the machine is started again.
+/// Where an agent keeps objects that it received, until the machine is started again.
 pub fn checkpoint_directory(settings: &Settings) -> PathBuf {
     settings.run_directory().join("objects")
 }
@@ -74,7 +74,7 @@ impl Objects {
         }
     }
 
-    /// Keeps what is told in a directory that nothing outlives a boot in, so that an agent that is started while
+    /// Keeps received objects in a directory that is emptied at boot, so that an agent that is started while
     /// the API is away knows it.
     pub fn with_checkpoints(mut self, directory: &Path) -> Self {
         let within = |kind: &str| ObjectCheckpoint::within(directory.join(kind));

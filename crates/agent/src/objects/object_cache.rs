@@ -85,7 +85,7 @@ where
         Self { client, api, changes, saved: ObjectCheckpoint::nowhere(), entries: Mutex::default() }
     }
 
-    /// What is told is saved there as well, for an agent that starts while the API is away.
+    /// What is received is saved there as well, for an agent that starts while the API is away.
     pub(super) fn checkpoint_in(&mut self, saved: ObjectCheckpoint) {
         self.saved = saved;
     }
@@ -194,7 +194,7 @@ where
         }
     }
 
-    /// Without an answer: what an earlier agent was told, or nothing.
+    /// Without an answer: what an earlier agent received, or nothing.
     fn fall_back(&self, known: &mut Found<K>, why: &str) {
         let (saved, file) = &self.saved;
         match saved.read::<K>(file) {
@@ -206,7 +206,7 @@ where
         }
     }
 
-    /// Whoever waits for the first answer hears it by waiting; everybody else is woken.
+    /// Whoever waits for the first answer gets it by waiting; everybody else is woken.
     fn publish(&self, known: &Found<K>) {
         let before = self.state.send_replace(State::Synced(known.clone()));
         let news = match &before {

@@ -22,15 +22,15 @@ async fn who_asked_for_a_missing_object_is_woken_when_it_appears_changes_and_goe
     let objects = Objects::new(api.client(), wake.clone());
     assert_eq!(objects.config_map(&pod("a"), "ns", "web").await.unwrap_err(), ObjectError::Missing);
     until("the watch is open", async || api.watches() == 1).await;
-    api.put(MAPS, "other", json!({}));
-    api.put(MAPS, "web", json!({"data": {"k": "1"}}));
+    api.set_object(MAPS, "other", json!({}));
+    api.set_object(MAPS, "web", json!({"data": {"k": "1"}}));
     assert_eq!(woken(&wake).await, [pod("a")].into());
     let value = |map: ObjectResult<ConfigMap>| map.unwrap().data.clone().unwrap()["k"].clone();
     assert_eq!(value(objects.config_map(&pod("a"), "ns", "web").await), "1");
-    // A second pod shares the watch, and hears of the next change as well.
+    // A second pod shares the watch, and is woken by the next change as well.
     assert_eq!(value(objects.config_map(&pod("b"), "ns", "web").await), "1");
     assert_eq!(api.watches(), 1);
-    api.put(MAPS, "web", json!({"data": {"k": "2"}}));
+    api.set_object(MAPS, "web", json!({"data": {"k": "2"}}));
     assert_eq!(woken(&wake).await, [pod("a"), pod("b")].into());
     assert_eq!(value(objects.config_map(&pod("a"), "ns", "web").await), "2");
     api.delete(MAPS, "web");
@@ -55,14 +55,14 @@ async fn what_nobody_refers_to_is_not_followed() {
 #[tokio::test]
 async fn unreachable_is_not_missing_and_what_was_known_stays_known() {
     let (api, wake) = (FakeApi::default(), Wake::default());
-    api.put(MAPS, "web", json!({"data": {"k": "1"}}));
+    api.set_object(MAPS, "web", json!({"data": {"k": "1"}}));
     let objects = Objects::new(api.client(), wake.clone());
     objects.config_map(&pod("a"), "ns", "web").await.unwrap();
     api.set_down(true);
     let unknown = objects.config_map(&pod("a"), "ns", "other").await.unwrap_err();
     assert!(matches!(unknown, ObjectError::Unreachable(_)), "{unknown}");
     assert_eq!(objects.config_map(&pod("a"), "ns", "web").await.unwrap().data.as_ref().unwrap()["k"], "1");
-    api.put(MAPS, "web", json!({"data": {"k": "2"}}));
+    api.set_object(MAPS, "web", json!({"data": {"k": "2"}}));
     api.set_down(false);
     until("the change is heard after all", async || {
         let now = objects.config_map(&pod("a"), "ns", "web").await;
@@ -98,7 +98,7 @@ async fn a_token_is_kept_until_it_is_due_and_then_renewed() {
 async fn an_agent_that_starts_while_the_api_is_away_knows_what_the_last_one_knew() {
     let (api, wake) = (FakeApi::default(), Wake::default());
     let directory = tempfile::tempdir().unwrap();
-    api.put(MAPS, "web", json!({"data": {"k": "1"}}));
+    api.set_object(MAPS, "web", json!({"data": {"k": "1"}}));
     let first = Objects::new(api.client(), wake.clone()).with_checkpoints(directory.path());
     first.config_map(&pod("a"), "ns", "web").await.unwrap();
     assert_eq!(first.config_map(&pod("a"), "ns", "none").await.unwrap_err(), ObjectError::Missing);
@@ -110,7 +110,7 @@ async fn an_agent_that_starts_while_the_api_is_away_knows_what_the_last_one_knew
     let unknown = second.config_map(&pod("a"), "ns", "other").await.unwrap_err();
     assert!(matches!(unknown, ObjectError::Unreachable(_)));
     // The API returns with something newer.
-    api.put(MAPS, "web", json!({"data": {"k": "2"}}));
+    api.set_object(MAPS, "web", json!({"data": {"k": "2"}}));
     api.set_down(false);
     until("the change is heard", async || {
         second.config_map(&pod("a"), "ns", "web").await.unwrap().data.as_ref().unwrap()["k"] == "2"

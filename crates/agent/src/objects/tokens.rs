@@ -97,7 +97,11 @@ impl Tokens {
 
     async fn ask(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<(Arc<str>, Timestamp), ObjectError> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
+        let account = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.service_account_name.as_deref())
+            .unwrap_or(mainstay_api::wellknown::DEFAULT_SERVICE_ACCOUNT);
         let request = TokenRequest {
             spec: TokenRequestSpec {
                 audiences: if audience.is_empty() { Vec::new() } else { vec![audience.to_owned()] },

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Client, core::Request};
-use mainstay_api::{offer::Ports, wellknown::mainstay::REFUSED_BY};
+use mainstay_api::{ports::PortRanges, wellknown::mainstay::REFUSED_BY};
 use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
@@ -45,15 +45,15 @@ pub struct OfferAdmission {
     node: watch::Receiver<Option<Node>>,
     evictions: Evictions,
     events: Events,
-    automatic: Ports,
-    explicit: Ports,
+    automatic: PortRanges,
+    explicit: PortRanges,
     avoids: Avoids,
     /// Pods that are being given back.
     refused: Mutex<BTreeSet<PodUid>>,
     tasks: TaskTracker,
 }
 
-/// What becomes of a pod that was heard of.
+/// What becomes of a pod that the watch delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Admitted,
@@ -77,7 +77,7 @@ impl OfferAdmission {
         node: watch::Receiver<Option<Node>>,
         evictions: Evictions,
         events: Events,
-        (automatic, explicit): (Ports, Ports),
+        (automatic, explicit): (PortRanges, PortRanges),
         avoids: Avoids,
     ) -> Arc<Self> {
         let (refused, tasks) = Default::default();
@@ -212,7 +212,7 @@ impl OfferAdmission {
                     if rejection.reason != FAILED_HERE {
                         self.fail(&pod, &uid, rejection);
                     }
-                    return self.pods.put(Source::Api, pod);
+                    return self.pods.upsert(Source::Api, pod);
                 }
                 Some(GiveBack::Retry) => {}
             }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
 use mainstay_api::{
-    offer::{OfferSpec, Ports},
+    offer::OfferSpec,
+    ports::PortRanges,
     resources::{self, ResourceList},
 };
 
@@ -15,13 +16,13 @@ pub struct NodeCapacity {
     /// What pods may ask for, all of them together.
     pub allocatable: ResourceList,
     /// For pods that ask for any port.
-    pub automatic: Ports,
+    pub automatic: PortRanges,
     /// Where ports that pods ask for by number may lie.
-    pub explicit: Ports,
+    pub explicit: PortRanges,
 }
 
 impl NodeCapacity {
-    pub fn new(node: &Node, automatic: Ports, explicit: Ports) -> Self {
+    pub fn new(node: &Node, automatic: PortRanges, explicit: PortRanges) -> Self {
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
         let quantities = allocatable.into_iter().flatten().map(|(name, quantity)| (name.as_str(), quantity.0.as_str()));
         Self { allocatable: resources::parse_list(quantities), automatic, explicit }

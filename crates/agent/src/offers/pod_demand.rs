@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
 use mainstay_api::{
-    pod::{self, HostPort},
+    pod,
+    ports::{self, HostPort},
     resources::{self, ResourceList},
 };
 
@@ -24,11 +25,11 @@ pub struct DemandedPort {
 impl PodDemand {
     pub fn from_pod(pod: &Pod) -> Self {
         let Some(spec) = &pod.spec else { return Self::default() };
-        let assigned = pod::assigned_host_ports(pod);
+        let assigned = ports::assigned_host_ports(pod);
         // On a node whose pods share its network, an assigned port replaces the one that the container names.
         let is_replaced =
             |port: &HostPort| assigned.iter().any(|a| (&a.protocol, a.container_port) == (&port.protocol, port.port));
-        let requested = pod::host_ports(spec).into_iter().filter(|port| !is_replaced(port));
+        let requested = ports::host_ports(spec).into_iter().filter(|port| !is_replaced(port));
         let requested = requested.map(|host_port| DemandedPort { host_port, assigned: false });
         let assigned = assigned
             .iter()

@@ -1,8 +1,12 @@
-//! Publishes this node's Offer and renews it.
+//! Publishes this node's Offer and lets heartbeats renew it.
 //!
-//! An offer is renewed well before its time is over and soon after it changes; a burst of changes is one. A machine that
-//! is not ready, or whose agent does not yet know what it holds, offers nothing, and one that stops takes its offer back:
-//! it gets nothing new. If the agent dies the offer runs out by itself.
+//! An offer is written soon after it changes; a burst of changes is one. While it stays the same nothing is written: the
+//! node's Lease names the version of the offer that the heartbeat renews. Heartbeats name no offer that is not what would be
+//! offered now, so that one which cannot be written anew runs out. Once per renewal period the offer is looked up, since the
+//! server keeps it in memory and the scheduler deletes those that have expired.
+//!
+//! A machine that is not ready, or whose agent does not yet know what it holds, offers nothing, and one that stops takes
+//! its offer back: it gets nothing new. If the agent dies the offer runs out by itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +15,8 @@ use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::MicroT
 use kube::{Api, Client, api::DeleteParams};
 use mainstay_api::{
     node::is_ready,
-    offer::{Offer, OfferSpec, Ports},
+    offer::{Offer, OfferSpec},
+    ports::PortRanges,
 };
 use mainstay_errors::error_chain;
 use mainstay_runtime::PodUid;
@@ -35,15 +40,25 @@ pub struct OfferPublisher {
     node_name: String,
     pods: Arc<Pods>,
     node: watch::Receiver<Option<Node>>,
+    /// The version of the offer that heartbeats renew.
+    renewed: watch::Sender<Option<String>>,
     ttl: Duration,
-    automatic: Ports,
-    explicit: Ports,
+    automatic: PortRanges,
+    explicit: PortRanges,
 }
 
 /// An offer, and the pods it takes into account.
+#[derive(PartialEq)]
 struct PreparedOffer {
     spec: OfferSpec,
     pods: Vec<PodUid>,
+}
+
+/// An offer as it was last found in the API.
+struct PublishedOffer {
+    offer: PreparedOffer,
+    version: Option<String>,
+    confirmed: Instant,
 }
 
 enum PublishError {
@@ -58,14 +73,16 @@ impl OfferPublisher {
         node_name: String,
         pods: Arc<Pods>,
         node: watch::Receiver<Option<Node>>,
+        renewed: watch::Sender<Option<String>>,
         offering: &Offering,
     ) -> Self {
         let Offering { ttl, automatic, explicit } = offering.clone();
-        Self { offers: Api::all(client), node_name, pods, node, ttl, automatic, explicit }
+        Self { offers: Api::all(client), node_name, pods, node, renewed, ttl, automatic, explicit }
     }
 
     pub async fn run(self, stop: CancellationToken) {
         stop.run_until_cancelled(self.offer()).await;
+        self.renewed.send_replace(None);
         let taken_back = tokio::time::timeout(DEADLINE, self.withdraw()).await;
         if !matches!(taken_back, Ok(Ok(()))) {
             tracing::warn!("cannot withdraw this node's offer; it expires by itself");
@@ -74,27 +91,37 @@ impl OfferPublisher {
 
     async fn offer(&self) {
         let (mut node, mut changed, mut synced) = (self.node.clone(), self.pods.changed(), self.pods.synced_sources());
-        let renewal = self.ttl.mul_f64(0.6);
-        let mut published: Option<(PreparedOffer, Instant)> = None;
+        let renewal = Offering::renewal_period(self.ttl);
+        let mut published: Option<PublishedOffer> = None;
         let mut retries = api_retries();
         loop {
             node.mark_unchanged();
             changed.mark_unchanged();
             synced.mark_unchanged();
-            let due = published.as_ref().map_or(Duration::ZERO, |(_, at)| renewal.saturating_sub(at.elapsed()));
+            let due =
+                published.as_ref().map_or(Duration::ZERO, |last| renewal.saturating_sub(last.confirmed.elapsed()));
             let mut wait = due;
-            match (self.prepare_offer(), &published) {
+            match (self.prepare_offer(), &mut published) {
                 (None, None) => wait = IDLE,
-                (None, Some(_)) => match self.withdraw().await {
-                    Ok(()) => published = None,
-                    Err(_) => wait = retries.record_failure(),
-                },
-                (Some(known), Some((last, _))) if !due.is_zero() && known.offers_the_same_as(last) => {}
-                (Some(known), _) => match self.publish(&known.spec).await {
-                    Ok(()) => {
+                (None, Some(_)) => {
+                    self.renewed.send_replace(None);
+                    match self.withdraw().await {
+                        Ok(()) => published = None,
+                        Err(_) => wait = retries.record_failure(),
+                    }
+                }
+                (Some(known), Some(last)) if !due.is_zero() && known.offers_the_same_as(&last.offer) => {}
+                (Some(known), Some(last)) if known == last.offer && self.is_unchanged(last).await => {
+                    wait = renewal;
+                    last.confirmed = Instant::now();
+                    self.renewed.send_replace(last.version.clone());
+                }
+                (Some(known), _) => match self.publish(&known).await {
+                    Ok(version) => {
                         retries.reset();
                         wait = renewal;
-                        published = Some((known, Instant::now()));
+                        self.renewed.send_replace(version.clone());
+                        published = Some(PublishedOffer { offer: known, version, confirmed: Instant::now() });
                     }
                     Err(PublishError::NotServed) => {
                         tracing::debug!("the server has no offers; its scheduler has to look at nodes");
@@ -133,11 +160,21 @@ impl OfferPublisher {
         Some(PreparedOffer { spec, pods: held.into_iter().map(|(uid, _)| uid).collect() })
     }
 
-    async fn publish(&self, spec: &OfferSpec) -> Result<(), PublishError> {
-        let spec = OfferSpec { renew_time: Some(MicroTime(Timestamp::now())), ..spec.clone() };
+    /// Whether the API still has the offer as it was published. A server that does not answer has not lost it.
+    async fn is_unchanged(&self, last: &PublishedOffer) -> bool {
+        match tokio::time::timeout(DEADLINE, self.offers.get_opt(&self.node_name)).await {
+            Ok(Ok(found)) => found.is_some_and(|found| found.metadata.resource_version == last.version),
+            Ok(Err(_)) | Err(_) => true,
+        }
+    }
+
+    /// Returns the version of the offer. Until then no heartbeat renews the last one.
+    async fn publish(&self, offer: &PreparedOffer) -> Result<Option<String>, PublishError> {
+        self.renewed.send_replace(None);
+        let spec = OfferSpec { renew_time: Some(MicroTime(Timestamp::now())), ..offer.spec.clone() };
         let offer = Offer::new(&self.node_name, spec);
         match tokio::time::timeout(DEADLINE, publish_own(&self.offers, &offer)).await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(offer)) => Ok(offer.metadata.resource_version),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(PublishError::NotServed),
             Ok(Err(error)) => Err(PublishError::Other(error_chain(&error))),
             Err(_) => Err(PublishError::Other("the API does not answer".to_owned())),
@@ -153,7 +190,7 @@ impl OfferPublisher {
 }
 
 impl PreparedOffer {
-    /// How far was looked alone is no news while the pods are the same: it can wait for the renewal.
+    /// Only how far was looked differs: that can wait until the next renewal.
     fn offers_the_same_as(&self, other: &Self) -> bool {
         let rest = |spec: &OfferSpec| OfferSpec { seen: String::new(), ..spec.clone() };
         self.pods == other.pods && rest(&self.spec) == rest(&other.spec)

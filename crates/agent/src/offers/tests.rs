@@ -5,7 +5,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
-use mainstay_api::offer::{Offer, Ports};
+use mainstay_api::{offer::Offer, ports::PortRanges};
 use mainstay_runtime::PodUid;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -52,7 +52,7 @@ fn node() -> Node {
 }
 
 fn room() -> NodeCapacity {
-    NodeCapacity::new(&node(), Ports::parse(["31000-31004"]).unwrap(), Ports::parse(["1-40000"]).unwrap())
+    NodeCapacity::new(&node(), PortRanges::parse(["31000-31004"]).unwrap(), PortRanges::parse(["1-40000"]).unwrap())
 }
 
 fn refused(pod: &Pod, held: &[Pod]) -> Rejection {
@@ -228,7 +228,7 @@ async fn machine_avoiding(avoids: Avoids) -> Machine {
     let (pods, evictions) = (Arc::new(Pods::new(wake.clone())), Evictions::new(wake));
     let node = watch::Sender::new(Some(node()));
     let (events, _) = Events::new("m1");
-    let ports = (Ports::parse(["31000-31004"]).unwrap(), Ports::parse(["1-40000"]).unwrap());
+    let ports = (PortRanges::parse(["31000-31004"]).unwrap(), PortRanges::parse(["1-40000"]).unwrap());
     let admission =
         OfferAdmission::new(client.clone(), pods.clone(), node.subscribe(), evictions.clone(), events, ports, avoids);
     Machine { client, pods, evictions, admission, node }
@@ -262,7 +262,7 @@ async fn what_fits_is_taken_and_what_does_not_is_given_back() {
     let stop = CancellationToken::new();
     let small = machine.placed(asking("small", "1500m", "1Gi"), true).await;
     assert_eq!(machine.admission.admit(&small, &stop).await, Verdict::Admitted);
-    machine.pods.put(Source::Api, small.clone());
+    machine.pods.upsert(Source::Api, small.clone());
     let large = machine.placed(asking("large", "1", "1Gi"), true).await;
     assert_eq!(machine.admission.admit(&large, &stop).await, Verdict::NotOurs);
     machine.admission.close().await;
@@ -277,7 +277,7 @@ async fn what_fits_is_taken_and_what_does_not_is_given_back() {
     let uid = PodUid(large.metadata.uid.clone().unwrap());
     assert!(machine.evictions.evicted(&uid).is_none());
 
-    // Whatever else is heard of it before it is known to be gone, it stays given back; then it may come again.
+    // Whatever the watch delivers before it is known to be gone, it stays given back; then it may come again.
     assert_eq!(machine.admission.admit(&large, &stop).await, Verdict::NotOurs);
     machine.admission.retain(&[]);
     machine.pods.remove(Source::Api, &PodUid(small.metadata.uid.unwrap()));
@@ -317,14 +317,14 @@ async fn what_has_begun_is_never_refused_and_who_named_the_machine_fails_there()
     begun.status.as_mut().unwrap().start_time = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
     assert_eq!(machine.admission.admit(&begun, &stop).await, Verdict::Admitted, "an agent that starts again");
     let known = machine.placed(asking("known", "64", "1Gi"), true).await;
-    machine.pods.put(Source::Api, known.clone());
+    machine.pods.upsert(Source::Api, known.clone());
     assert_eq!(machine.admission.admit(&known, &stop).await, Verdict::Admitted);
     let own = machine.placed(asking("own", "64", "1Gi"), false).await;
     assert_eq!(machine.admission.admit(&own, &stop).await, Verdict::Admitted);
     let why = machine.evictions.evicted(&PodUid(own.metadata.uid.unwrap())).unwrap();
     assert_eq!(why.reason, "OutOfcpu");
     let before = machine.pods.active_pods().len();
-    machine.pods.put(Source::Api, machine.now("own").await);
+    machine.pods.upsert(Source::Api, machine.now("own").await);
     assert_eq!(machine.pods.active_pods().len(), before, "it takes nothing");
     assert!(why.message.starts_with("Pod was rejected: Node didn't have enough resource: cpu"), "{why:?}");
     let mut shown = asking("shown", "64", "0");
@@ -337,12 +337,53 @@ async fn a_critical_pod_drives_others_out() {
     let machine = machine().await;
     let stop = CancellationToken::new();
     let plain = machine.placed(asking("plain", "2", "0"), true).await;
-    machine.pods.put(Source::Api, plain.clone());
+    machine.pods.upsert(Source::Api, plain.clone());
     let mut critical = machine.placed(asking("critical", "1", "0"), true).await;
     critical.spec.as_mut().unwrap().priority = Some(preempt::CRITICAL);
     assert_eq!(machine.admission.admit(&critical, &stop).await, Verdict::Admitted);
     let why = machine.evictions.evicted(&PodUid(plain.metadata.uid.unwrap())).unwrap();
     assert_eq!((why.reason.as_ref(), why.message.as_str()), ("Preempting", "Preempted in order to admit critical pod"));
+}
+
+#[tokio::test]
+async fn an_unchanged_offer_is_not_written_and_one_that_was_lost_is_made_anew() {
+    let machine = machine().await;
+    let offering = Offering { ttl: Duration::from_secs(1), ..Offering::default() };
+    let stop = CancellationToken::new();
+    let publish = |name: &str| {
+        let (client, pods) = (machine.client.clone(), machine.pods.clone());
+        let renewed = watch::Sender::default();
+        let publisher =
+            OfferPublisher::new(client, name.into(), pods, machine.node.subscribe(), renewed.clone(), &offering);
+        tokio::spawn(publisher.run(stop.clone()));
+        renewed
+    };
+    let offers: Api<Offer> = Api::all(machine.client.clone());
+    let version =
+        async |name: &str| offers.get_opt(name).await.unwrap().and_then(|offer| offer.metadata.resource_version);
+    machine.pods.replace(Source::File, vec![]);
+    machine.pods.replace(Source::Api, vec![]);
+    let renewed = publish("n1");
+    until("the first offers", async || version("n1").await.is_some()).await;
+    let written = version("n1").await;
+    until("heartbeats renew what was written", async || *renewed.borrow() == written).await;
+
+    // The second one looks up its offer after the first one did: they have the same period.
+    let other = publish("n2");
+    until("the second offers", async || other.borrow().is_some()).await;
+    for _ in 0..2 {
+        let lost = version("n2").await;
+        offers.delete("n2", &Default::default()).await.unwrap();
+        until("what was lost is made anew", async || version("n2").await.is_some_and(|now| Some(now) != lost)).await;
+    }
+    until("heartbeats renew the new one", async || *other.borrow() == version("n2").await).await;
+    assert_eq!((version("n1").await, renewed.borrow().clone()), (written.clone(), written));
+
+    machine.pods.set_observed_version(17);
+    until("how far was looked is written", async || offers.get("n1").await.unwrap().spec.seen == "17").await;
+    machine.node.send_replace(None);
+    until("nothing is renewed that is not offered", async || renewed.borrow().is_none()).await;
+    stop.cancel();
 }
 
 #[tokio::test]
@@ -354,6 +395,7 @@ async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
         "n1".into(),
         machine.pods.clone(),
         machine.node.subscribe(),
+        watch::Sender::default(),
         &offering,
     );
     let stop = CancellationToken::new();
@@ -371,7 +413,7 @@ async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
     assert!(free().await.is_none(), "nothing before all sources have spoken");
     machine.pods.replace(Source::Api, vec![]);
     offered("2", "3", "0").await;
-    machine.pods.put(Source::Api, asking("p", "500m", "1Gi"));
+    machine.pods.upsert(Source::Api, asking("p", "500m", "1Gi"));
     machine.pods.set_observed_version(17);
     offered("1500m", "2", "17").await;
 
@@ -380,7 +422,7 @@ async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
     offers.patch("n1", &PatchParams::default(), &Patch::Merge(lie)).await.unwrap();
     let uid = PodUid("p-uid".into());
     machine.pods.remove(Source::Api, &uid);
-    machine.pods.put(Source::File, asking("static", "250m", "0"));
+    machine.pods.upsert(Source::File, asking("static", "250m", "0"));
     offered("1250m", "1", "17").await;
     machine.pods.release(&uid);
     offered("1750m", "2", "17").await;

@@ -18,9 +18,9 @@ use mainstay_runtime::{ContainerId, PodUid, Runtime};
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
 
-pub use self::check::{http as http_get, join, port, shown, target_host, tcp};
+pub use self::check::{format_duration, http as http_get, join, port, target_host, tcp};
 use self::{
-    probed_container::{Begins, ProbedContainer},
+    probed_container::{InitialState, ProbedContainer},
     task::Task,
 };
 use crate::{events::Events, heal::OwnerPolicies, wake::Wake};
@@ -143,7 +143,7 @@ impl Probes {
         });
         let probes: Vec<_> = probes.collect();
         let has = |wanted| probes.iter().any(|(kind, ..)| *kind == wanted);
-        let begins = Begins::of(pod, &running.id, has(ProbeKind::Startup), has(ProbeKind::Readiness));
+        let begins = InitialState::from_status(pod, &running.id, has(ProbeKind::Startup), has(ProbeKind::Readiness));
         let followed = Arc::new(ProbedContainer::new(uid, running.id.clone(), pod.clone(), address, begins));
         let age = Duration::try_from(Timestamp::now().duration_since(running.started_at)).unwrap_or_default();
         let mut tasks = JoinSet::new();

@@ -30,7 +30,7 @@ struct ProbeOutcome {
 }
 
 impl ProbedContainer {
-    pub fn new(uid: PodUid, id: ContainerId, pod: Arc<Pod>, address: Option<IpAddr>, begins: Begins) -> Self {
+    pub fn new(uid: PodUid, id: ContainerId, pod: Arc<Pod>, address: Option<IpAddr>, begins: InitialState) -> Self {
         Self {
             uid,
             id,
@@ -102,15 +102,15 @@ impl ProbedContainer {
 
 /// What is believed before the first attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Begins {
+pub(super) struct InitialState {
     pub started: bool,
     pub ready: bool,
 }
 
-impl Begins {
+impl InitialState {
     /// Nothing, where there is a probe to find out; unless the API remembers what was found about this very
     /// container, before this agent began.
-    pub fn of(pod: &Pod, id: &ContainerId, has_startup: bool, has_readiness: bool) -> Self {
+    pub fn from_status(pod: &Pod, id: &ContainerId, has_startup: bool, has_readiness: bool) -> Self {
         let is_it = |status: &&ContainerStatus| {
             status
                 .container_id

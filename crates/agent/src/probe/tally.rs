@@ -75,17 +75,17 @@ mod tests {
     #[test]
     fn one_failure_between_successes_counts_for_nothing() {
         use ProbeResult::*;
-        let seen =
+        let observed =
             count(STOCK, &[(0, Success), (10, Failure), (20, Success), (30, Failure), (40, Failure), (50, Success)]);
-        assert_eq!(seen, [Some(Success), None, Some(Success), None, None, Some(Success)]);
+        assert_eq!(observed, [Some(Success), None, Some(Success), None, None, Some(Success)]);
     }
 
     #[test]
     fn enough_failures_still_wait_for_the_time() {
         use ProbeResult::*;
         let hasty = Thresholds { failure: 2, hold: Duration::from_secs(15), ..STOCK };
-        let seen = count(hasty, &[(0, Failure), (5, Failure), (10, Failure), (15, Failure)]);
-        assert_eq!(seen, [None, None, None, Some(Failure)]);
+        let observed = count(hasty, &[(0, Failure), (5, Failure), (10, Failure), (15, Failure)]);
+        assert_eq!(observed, [None, None, None, Some(Failure)]);
         assert_eq!(
             count(hasty, &[(0, Failure), (14, Failure), (16, Success), (18, Failure), (30, Failure)]),
             [None, None, Some(Success), None, None]

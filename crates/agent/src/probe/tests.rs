@@ -81,7 +81,7 @@ impl World {
     }
 
     fn execs(&self, of: &str) -> usize {
-        self.runtime.made().iter().filter(|made| made.call == Call::Exec && made.command == [of]).count()
+        self.runtime.recorded_calls().iter().filter(|call| call.call == Call::Exec && call.command == [of]).count()
     }
 
     fn events(&mut self) -> Vec<String> {

@@ -45,10 +45,10 @@ pub struct WatchCheckpoint<K> {
 
 impl<K: WatchedKind> WatchCheckpoint<K> {
     /// Files are written by a thread of their own, which ends with this.
-    pub fn at(path: PathBuf) -> Self {
+    pub fn open(path: PathBuf) -> Self {
         let (orders, received) = mpsc::channel();
         let mut journal = Journal::new(path.clone());
-        let spawned = thread::Builder::new().name("kept".into()).spawn(move || journal.write(&received));
+        let spawned = thread::Builder::new().name("checkpoint".into()).spawn(move || journal.write(&received));
         if let Err(error) = spawned {
             tracing::warn!(%error, "cannot open a checkpoint; a start without the API will not know these objects");
         }
@@ -60,12 +60,12 @@ impl<K: WatchedKind> WatchCheckpoint<K> {
         let _ = self.orders.send(Order::Begin);
     }
 
-    /// Everything put since `begin` is all there is.
+    /// Everything inserted since `begin` is all there is.
     pub fn complete(&mut self) {
         let _ = self.orders.send(Order::Complete);
     }
 
-    pub fn put(&mut self, object: &K) {
+    pub fn insert(&mut self, object: &K) {
         self.line(&key(object), Some(object));
     }
 
@@ -219,16 +219,16 @@ mod tests {
     /// Everything ordered is written when this returns.
     fn obeyed(path: &Path, orders: impl FnOnce(&mut WatchCheckpoint<Node>)) {
         let (sender, received) = mpsc::channel();
-        let mut kept = WatchCheckpoint { path: path.to_owned(), orders: sender, kind: PhantomData };
-        orders(&mut kept);
-        drop(kept);
+        let mut retained = WatchCheckpoint { path: path.to_owned(), orders: sender, kind: PhantomData };
+        orders(&mut retained);
+        drop(retained);
         Journal::new(path.to_owned()).write(&received);
     }
 
     fn read(path: &Path) -> Vec<(String, String)> {
         let (orders, _) = mpsc::channel();
-        let kept = WatchCheckpoint::<Node> { path: path.to_owned(), orders, kind: PhantomData };
-        let objects = kept.read().unwrap_or_default();
+        let retained = WatchCheckpoint::<Node> { path: path.to_owned(), orders, kind: PhantomData };
+        let objects = retained.read().unwrap_or_default();
         objects.iter().map(|n| (n.metadata.name.clone().unwrap(), n.address().unwrap().to_string())).collect()
     }
 
@@ -236,13 +236,13 @@ mod tests {
     fn what_came_and_did_not_go_is_read_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("deep/nodes");
-        obeyed(&path, |kept| {
-            kept.begin();
-            kept.put(&node("a", "10.0.0.1"));
-            kept.put(&node("b", "10.0.0.2"));
-            kept.complete();
-            kept.put(&node("a", "10.0.0.3"));
-            kept.remove(&Key::new("", "b"));
+        obeyed(&path, |retained| {
+            retained.begin();
+            retained.insert(&node("a", "10.0.0.1"));
+            retained.insert(&node("b", "10.0.0.2"));
+            retained.complete();
+            retained.insert(&node("a", "10.0.0.3"));
+            retained.remove(&Key::new("", "b"));
         });
         assert_eq!(read(&path), [("a".to_owned(), "10.0.0.3".to_owned())]);
     }
@@ -251,12 +251,12 @@ mod tests {
     fn an_account_that_was_never_completed_does_not_count() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nodes");
-        obeyed(&path, |kept| {
-            kept.begin();
-            kept.put(&node("a", "10.0.0.1"));
-            kept.complete();
-            kept.begin();
-            kept.put(&node("b", "10.0.0.2"));
+        obeyed(&path, |retained| {
+            retained.begin();
+            retained.insert(&node("a", "10.0.0.1"));
+            retained.complete();
+            retained.begin();
+            retained.insert(&node("b", "10.0.0.2"));
         });
         assert_eq!(read(&path), [("a".to_owned(), "10.0.0.1".to_owned())]);
     }
@@ -265,10 +265,10 @@ mod tests {
     fn a_line_cut_short_is_not_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nodes");
-        obeyed(&path, |kept| {
-            kept.begin();
-            kept.put(&node("a", "10.0.0.1"));
-            kept.complete();
+        obeyed(&path, |retained| {
+            retained.begin();
+            retained.insert(&node("a", "10.0.0.1"));
+            retained.complete();
         });
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(br#"{"namespace":"","name":"a","obj"#).unwrap();
@@ -279,14 +279,14 @@ mod tests {
     fn a_journal_of_old_lines_is_shortened() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nodes");
-        obeyed(&path, |kept| {
-            kept.begin();
-            kept.put(&node("a", "10.0.0.1"));
-            kept.complete();
+        obeyed(&path, |retained| {
+            retained.begin();
+            retained.insert(&node("a", "10.0.0.1"));
+            retained.complete();
             for number in 0..=2 * SLACK {
-                kept.put(&node("b", &format!("10.1.{}.{}", number / 256, number % 256)));
+                retained.insert(&node("b", &format!("10.1.{}.{}", number / 256, number % 256)));
             }
-            kept.remove(&Key::new("", "a"));
+            retained.remove(&Key::new("", "a"));
         });
         assert_eq!(read(&path), [("b".to_owned(), "10.1.7.208".to_owned())]);
         let lines = std::fs::read_to_string(&path).unwrap().lines().count();

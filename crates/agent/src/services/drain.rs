@@ -20,7 +20,7 @@ type Selectors = BTreeMap<Arc<str>, BTreeMap<String, String>>;
 #[derive(Default)]
 pub struct Traffic {
     selectors: RwLock<HashMap<Arc<str>, Selectors>>,
-    /// Who stands behind Services, as far as this machine has heard.
+    /// Who stands behind Services, as far as this machine knows.
     catalogue: Arc<Catalogue>,
 }
 
@@ -47,7 +47,7 @@ impl Traffic {
         }
     }
 
-    /// Whether machines may be sending to a pod: some Service selects it, and it was last said to be ready.
+    /// Whether machines may be sending to a pod: some Service selects it, and its last known condition is ready.
     pub fn may_reach(&self, pod: &Pod) -> bool {
         let all = self.selectors.read();
         let mut selectors = all.get(namespace(pod)).into_iter().flat_map(BTreeMap::values);

@@ -51,9 +51,9 @@ pub fn version<K: Resource>(object: &K) -> u64 {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-/// Tells until nobody listens. What the API says is kept; if it says nothing at first, what was kept is told.
+/// Sends changes until nobody receives them. What the API sends is saved; while it does not answer at first, what was saved is sent.
 pub async fn follow<K: WatchedKind>(api: Api<K>, file: PathBuf, updates: mpsc::Sender<WatchUpdate<K>>) {
-    let mut saved = WatchCheckpoint::<K>::at(file);
+    let mut saved = WatchCheckpoint::<K>::open(file);
     let config = watcher::Config::default().page_size(PAGE);
     let mut events = pin!(watcher(api, config).backoff(WatchBackoff::default()));
     let patience = Instant::now() + PATIENCE;
@@ -82,7 +82,7 @@ pub async fn follow<K: WatchedKind>(api: Api<K>, file: PathBuf, updates: mpsc::S
             }
             Some(Ok(Event::InitApply(object))) => {
                 listed.insert(key(&object));
-                saved.put(&object);
+                saved.insert(&object);
                 updates.send(WatchUpdate::Applied(object)).await.ok()
             }
             Some(Ok(Event::InitDone)) => {
@@ -91,7 +91,7 @@ pub async fn follow<K: WatchedKind>(api: Api<K>, file: PathBuf, updates: mpsc::S
                 updates.send(WatchUpdate::Synced(std::mem::take(&mut listed))).await.ok()
             }
             Some(Ok(Event::Apply(object))) => {
-                saved.put(&object);
+                saved.insert(&object);
                 updates.send(WatchUpdate::Applied(object)).await.ok()
             }
             Some(Ok(Event::Delete(object))) => {
@@ -109,7 +109,7 @@ pub async fn follow<K: WatchedKind>(api: Api<K>, file: PathBuf, updates: mpsc::S
     }
 }
 
-/// Tells what an earlier process was told, if anything.
+/// Sends what an earlier process saved, if anything.
 async fn recall<K: WatchedKind>(saved: &WatchCheckpoint<K>, updates: &mpsc::Sender<WatchUpdate<K>>) -> Option<()> {
     let Some(objects) = saved.read() else { return Some(()) };
     tracing::info!(kind = %K::kind(&()), count = objects.len(), "the API does not answer; using the checkpoint");

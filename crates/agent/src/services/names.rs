@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_changes_is_told_once() {
+    async fn what_changes_is_reported_once() {
         let (file, applied) = (Mutex::new("a"), Mutex::new(Vec::new()));
         let follow = whenever_it_changes(|| *file.lock(), |now| applied.lock().push(now));
         let change = async {

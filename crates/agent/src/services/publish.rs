@@ -1,7 +1,7 @@
 //! Publishes this node's ServiceTable: up to which version EndpointSlices are in force here.
 //!
-//! Only news that somebody may wait for is told: a backend or a machine that went. What is told lives in the server's memory, so it is
-//! told again when that may have been lost.
+//! Only changes that somebody may wait for are published: a backend or a node that went. The object lives in the server's memory, so it is
+//! published again when that may have been lost.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Publisher {
 
     pub async fn run(mut self) {
         let mut retries = ApiRetries::new(Duration::from_millis(100), Duration::from_secs(5));
-        // Nothing is said before the first table is in force.
+        // Nothing is published before the first table is in force.
         if self.in_force.wait_for(|now| now.owed > 0).await.is_err() {
             return;
         }
@@ -53,7 +53,7 @@ impl Publisher {
 
     async fn publish(&self, now: TableVersion) -> kube::Result<()> {
         let spec = ServiceTableSpec { endpoints: now.endpoints.to_string(), nodes: now.nodes.to_string() };
-        publish_own(&self.tables, &ServiceTable::new(&self.node_name, spec)).await
+        publish_own(&self.tables, &ServiceTable::new(&self.node_name, spec)).await.map(drop)
     }
 
     /// Until there is something to say, or nobody will ever say anything.

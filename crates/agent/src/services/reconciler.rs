@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use mainstay_api::wellknown;
 use mainstay_network::{
     catalogue::{self, Catalogue, Key, ServiceKind},
     services::{
@@ -229,7 +230,7 @@ impl ServiceReconciler {
 
 /// Whether this is what servers write of themselves.
 fn is_api(slice: &Key) -> bool {
-    (&*slice.namespace, &*slice.name) == ("default", "kubernetes")
+    (&*slice.namespace, &*slice.name) == (wellknown::namespace::DEFAULT, wellknown::API_SERVICE)
 }
 
 fn addresses(slice: &catalogue::Slice) -> impl Iterator<Item = SocketAddr> {

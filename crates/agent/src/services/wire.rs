@@ -9,7 +9,9 @@ use k8s_openapi::{
 use mainstay_api::{
     narrow,
     narrow::or_default,
+    ports::{SCTP, UDP},
     service::{self, DataPath},
+    wellknown::kubernetes::HEADLESS_SERVICE,
 };
 use mainstay_network::{
     Protocol, Range,
@@ -73,7 +75,7 @@ struct ClientIp {
 }
 
 /// Labels, whatever their value, of Services that kube-proxy leaves alone.
-const OTHER_PROXY: [&str; 2] = ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"];
+const OTHER_PROXY: [&str; 2] = ["service.kubernetes.io/service-proxy-name", HEADLESS_SERVICE];
 /// Upstream's three hours.
 const AFFINITY: u64 = 10_800;
 
@@ -119,8 +121,8 @@ impl From<&ServicePort> for catalogue::ServicePort {
 
 fn protocol(name: &str) -> Protocol {
     match name {
-        "UDP" => Protocol::Udp,
-        "SCTP" => Protocol::Sctp,
+        UDP => Protocol::Udp,
+        SCTP => Protocol::Sctp,
         _ => Protocol::Tcp,
     }
 }
@@ -207,7 +209,7 @@ impl SlicePort {
 }
 
 impl Endpoint {
-    /// What is not said of a condition is as upstream reads it: ready, serving if ready, not terminating.
+    /// A condition that is not set is as upstream reads it: ready, serving if ready, not terminating.
     fn to_catalogue(&self, names: &mut Names) -> Option<catalogue::Endpoint> {
         let ready = self.conditions.ready.unwrap_or(true);
         Some(catalogue::Endpoint {
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_that_are_not_said_are_upstreams() {
+    fn conditions_that_are_not_set_have_upstreams_defaults() {
         let slice: EndpointSlice = serde_json::from_value(json!({
             "metadata": { "labels": { SERVICE_NAME: "a" } }, "addressType": "IPv4",
             "endpoints": [
@@ -345,8 +347,8 @@ mod tests {
         }))
         .unwrap();
         let slice = slice.to_catalogue(&mut Names::default()).unwrap();
-        let seen: Vec<_> = slice.endpoints.iter().map(|e| (e.ready, e.serving, e.terminating)).collect();
-        assert_eq!(seen, [(true, true, false), (false, false, false), (false, true, true)]);
+        let observed: Vec<_> = slice.endpoints.iter().map(|e| (e.ready, e.serving, e.terminating)).collect();
+        assert_eq!(observed, [(true, true, false), (false, false, false), (false, true, true)]);
         assert_eq!((&*slice.ports[0].name, slice.ports[0].protocol), ("", Protocol::Tcp));
         let zones: Vec<_> =
             slice.endpoints.iter().map(|e| e.for_zones.iter().map(|z| &**z).collect::<Vec<_>>()).collect();

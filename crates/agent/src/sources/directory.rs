@@ -1,7 +1,7 @@
 //! Static pods from a watched directory of manifests.
 //!
 //! The kernel tells when something changes; the directory is then read as a whole, and slowly in any case. A file
-//! with a mistake keeps what it said before the mistake, so that saving half a file stops nothing, and
+//! with a mistake keeps the pods it had before the mistake, so that saving half a file stops nothing, and
 //! no other file is concerned.
 
 use std::{
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::manifest::{self, ManifestError, Origin};
 use crate::pods::{Pods, Source};
 
-/// How often the directory is read if nothing is heard.
+/// How often the directory is read if inotify reports nothing.
 const SLOWLY: Duration = Duration::from_secs(20);
 /// How often it is looked for while it is not there.
 const MISSING: Duration = Duration::from_secs(1);
@@ -33,10 +33,13 @@ const LARGEST: u64 = 10 << 20;
 pub struct Directory {
     path: PathBuf,
     node: String,
+    termination_grace: Duration,
+    /// How often the directory is read if nothing changes in it.
+    interval: Duration,
     pods: Arc<Pods>,
-    /// Told when the set of static pods has changed.
+    /// Notified when the set of static pods has changed.
     changed: Arc<Notify>,
-    /// By file name: what it last said that was of use, and the complaint about it.
+    /// By file name: its last valid pods, and the complaint about it.
     files: BTreeMap<String, File>,
 }
 
@@ -50,8 +53,14 @@ struct File {
 type ManifestScan = BTreeMap<String, Result<manifest::ParsedManifest, ManifestError>>;
 
 impl Directory {
-    pub fn new(path: PathBuf, node: String, pods: Arc<Pods>, changed: Arc<Notify>) -> Self {
-        Self { path, node, pods, changed, files: BTreeMap::new() }
+    pub fn new(
+        path: PathBuf,
+        node: String,
+        termination_grace: Duration,
+        pods: Arc<Pods>,
+        changed: Arc<Notify>,
+    ) -> Self {
+        Self { path, node, termination_grace, interval: SLOWLY, pods, changed, files: BTreeMap::new() }
     }
 
     pub async fn run(mut self, stop: CancellationToken) {
@@ -63,7 +72,7 @@ impl Directory {
         loop {
             // Watched before it is read: nothing falls between.
             let changes = watch(&self.path);
-            match scan(&self.path, &self.node) {
+            match scan(&self.path, &self.node, self.termination_grace) {
                 Ok(found) => {
                     let news = self.apply_scan(found);
                     if news || !published {
@@ -75,7 +84,7 @@ impl Directory {
             }
             match changes {
                 Some(mut changes) => {
-                    let _ = tokio::time::timeout(SLOWLY, changes.next()).await;
+                    let _ = tokio::time::timeout(self.interval, changes.next()).await;
                     tokio::time::sleep(SETTLE).await;
                 }
                 None => tokio::time::sleep(MISSING).await,
@@ -146,7 +155,7 @@ fn watch(path: &Path) -> Option<inotify::EventStream<Vec<u8>>> {
 }
 
 /// Every file of the directory. One that does not exist holds none; one that cannot be read is not known.
-fn scan(directory: &Path, node: &str) -> std::io::Result<ManifestScan> {
+fn scan(directory: &Path, node: &str, termination_grace: Duration) -> std::io::Result<ManifestScan> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ManifestScan::new()),
@@ -158,7 +167,7 @@ fn scan(directory: &Path, node: &str) -> std::io::Result<ManifestScan> {
         if name.starts_with('.') || name.ends_with('~') {
             continue; // editors' own
         }
-        if let Some(read) = read(&directory.join(&name), &name, node) {
+        if let Some(read) = read(&directory.join(&name), &name, node, termination_grace) {
             found.insert(name, read);
         }
     }
@@ -166,7 +175,12 @@ fn scan(directory: &Path, node: &str) -> std::io::Result<ManifestScan> {
 }
 
 /// Nothing if it is no file, or not any more.
-fn read(path: &Path, name: &str, node: &str) -> Option<Result<manifest::ParsedManifest, ManifestError>> {
+fn read(
+    path: &Path,
+    name: &str,
+    node: &str,
+    termination_grace: Duration,
+) -> Option<Result<manifest::ParsedManifest, ManifestError>> {
     let unusable = |error: std::io::Error| ManifestError(error.to_string());
     let about = match std::fs::metadata(path) {
         Ok(about) if about.is_file() => about,
@@ -183,7 +197,7 @@ fn read(path: &Path, name: &str, node: &str) -> Option<Result<manifest::ParsedMa
         return Some(Err(unusable(error)));
     }
     let changed = about.modified().ok().and_then(|time| Timestamp::try_from(time).ok()).unwrap_or_default();
-    Some(manifest::read(&text, &Origin { node, file: name, changed }))
+    Some(manifest::read(&text, &Origin { node, file: name, changed, termination_grace }))
 }
 
 #[cfg(test)]

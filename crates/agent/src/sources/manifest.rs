@@ -1,6 +1,6 @@
 //! Parses manifests of static pods and validates them by the API's rules. Pure.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -28,6 +28,8 @@ pub struct Origin<'a> {
     /// Its file's name: two files with the same content are two pods.
     pub file: &'a str,
     pub changed: Timestamp,
+    /// `terminationGracePeriodSeconds` of pods that do not state it.
+    pub termination_grace: Duration,
 }
 
 /// What a manifest says.
@@ -107,7 +109,7 @@ fn parse_document(mut value: Value, origin: &Origin<'_>, read: &mut ParsedManife
     let name = name.ok_or_else(|| ManifestError("metadata.name: Required value: name is required".into()))?;
     metadata["name"] = json!(format!("{name}-{}", origin.node.to_lowercase()));
     if metadata["namespace"].as_str().is_none_or(str::is_empty) {
-        metadata["namespace"] = json!("default");
+        metadata["namespace"] = json!(mainstay_api::wellknown::namespace::DEFAULT);
     }
     if let Some(fields) = value.as_object_mut() {
         fields.remove("status");
@@ -115,6 +117,11 @@ fn parse_document(mut value: Value, origin: &Origin<'_>, read: &mut ParsedManife
     // It has to run without a server, and the API would not take its mirror pod.
     if let Some(resource) = references::api_reference(&value) {
         return Err(ManifestError(format!("static pods may not reference {resource}")));
+    }
+    if let Some(spec) = value["spec"].as_object_mut()
+        && spec.get("terminationGracePeriodSeconds").is_none_or(Value::is_null)
+    {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), json!(origin.termination_grace.as_secs()));
     }
     let mut errors = Errors::new();
     meta::validate(&value, true, d.name_rule, &mut errors);
@@ -161,7 +168,12 @@ fn uid(value: &Value, origin: &Origin<'_>) -> String {
 mod tests {
     use super::*;
 
-    const ORIGIN: Origin<'static> = Origin { node: "M1", file: "web.yaml", changed: Timestamp::UNIX_EPOCH };
+    const ORIGIN: Origin<'static> = Origin {
+        node: "M1",
+        file: "web.yaml",
+        changed: Timestamp::UNIX_EPOCH,
+        termination_grace: Duration::from_secs(45),
+    };
 
     const WEB: &str = "
 apiVersion: v1
@@ -192,6 +204,14 @@ spec:
         assert_eq!(spec.service_account_name, None);
         assert_eq!(pod.status.as_ref().unwrap().phase.as_deref(), Some("Pending"));
         assert_eq!(spec.tolerations.as_ref().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_grace_is_that_of_the_manifest_or_the_one_that_the_agent_was_started_with() {
+        let grace = |text: &str| pods(text)[0].spec.as_ref().unwrap().termination_grace_period_seconds;
+        assert_eq!(grace(WEB), Some(45));
+        assert_eq!(grace(&format!("{WEB}  terminationGracePeriodSeconds: 5\n")), Some(5));
+        assert_eq!(grace(&format!("{WEB}  terminationGracePeriodSeconds: 0\n")), Some(0));
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl Mirrors {
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }
-            // Nothing is deleted before both sides have told everything they know.
+            // Nothing is deleted before both sides have delivered a complete list.
             if self.listed.load(Ordering::Acquire) && self.pods.synced_sources().borrow().file {
                 pause = if self.settle().await { SLOWLY } else { AGAIN };
             }

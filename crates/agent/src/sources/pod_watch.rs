@@ -47,7 +47,7 @@ impl PodWatch {
     /// Takes up the pods of an earlier life, then follows the API until asked to stop.
     pub async fn run(self, stop: CancellationToken) {
         for pod in self.checkpoints.load() {
-            self.pods.put(Source::Api, pod);
+            self.pods.upsert(Source::Api, pod);
         }
         let api: Api<Pod> = Api::all(self.client.clone());
         let only_ours = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node_name));
@@ -63,21 +63,21 @@ impl PodWatch {
                 }
                 Ok(watcher::Event::Apply(pod)) => {
                     self.mirrors.observe(&pod);
-                    let seen = version(&pod);
+                    let observed = version(&pod);
                     if self.admission.admit(&pod, &stop).await == Verdict::Admitted {
                         self.checkpoints.write(&pod);
-                        self.pods.put(Source::Api, pod);
+                        self.pods.upsert(Source::Api, pod);
                     }
-                    self.pods.set_observed_version(seen);
+                    self.pods.set_observed_version(observed);
                 }
                 Ok(watcher::Event::Delete(pod)) => {
                     self.mirrors.observe_deleted(&pod);
-                    let seen = version(&pod);
+                    let observed = version(&pod);
                     let uid = PodUid(pod.metadata.uid.unwrap_or_default());
                     self.admission.forget(&uid);
                     self.checkpoints.remove(&uid);
                     self.pods.remove(Source::Api, &uid);
-                    self.pods.set_observed_version(seen);
+                    self.pods.set_observed_version(observed);
                 }
                 // Logged once, however long it lasts.
                 Err(error) if !std::mem::replace(&mut warned, true) => {
@@ -97,17 +97,17 @@ impl PodWatch {
         self.mirrors.observe_all(&all);
         self.admission.retain(&all);
         all.sort_by_key(|pod| (is_fresh(pod), version(pod)));
-        let seen = all.iter().map(version).max().unwrap_or(0);
+        let observed = all.iter().map(version).max().unwrap_or(0);
         let mut taken = Vec::new();
         for pod in all {
             if self.admission.admit(&pod, stop).await == Verdict::Admitted {
-                self.pods.put(Source::Api, pod.clone());
+                self.pods.upsert(Source::Api, pod.clone());
                 taken.push(pod);
             }
         }
         self.checkpoints.replace(&taken);
         self.pods.replace(Source::Api, taken);
-        self.pods.set_observed_version(seen);
+        self.pods.set_observed_version(observed);
     }
 }
 

@@ -52,7 +52,7 @@ pub fn pod(pod: &Pod) -> Resources {
     let whole = spec.resources.as_ref();
     let mut requests = total(spec, |container| container.resources.as_ref()?.requests.as_ref());
     let mut limits = total(spec, |container| container.resources.as_ref()?.limits.as_ref());
-    // What is said of the whole pod stands before what its containers add up to.
+    // Resources of the whole pod stand before the sum of its containers.
     requests.extend(amounts(whole.and_then(|whole| whole.requests.as_ref())));
     limits.extend(amounts(whole.and_then(|whole| whole.limits.as_ref())));
     let overhead = amounts(spec.overhead.as_ref());

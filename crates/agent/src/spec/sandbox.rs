@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
-use mainstay_api::pod::{assigned_host_ports, lasting_containers};
+use mainstay_api::{
+    pod::lasting_containers,
+    ports::{SCTP, UDP, assigned_host_ports},
+};
 use mainstay_runtime::{
     SandboxSpec,
     spec::{Dns, HostPort, PidMode, Protocol},
@@ -64,8 +67,8 @@ fn ports(pod: &Pod, spec: &PodSpec) -> Vec<HostPort> {
         return Vec::new();
     }
     let protocol = |name: Option<&str>| match name {
-        Some("UDP") => Protocol::Udp,
-        Some("SCTP") => Protocol::Sctp,
+        Some(UDP) => Protocol::Udp,
+        Some(SCTP) => Protocol::Sctp,
         _ => Protocol::Tcp,
     };
     let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);

@@ -107,7 +107,7 @@ mod limits {
     }
 
     #[test]
-    fn huge_pages_and_critical_pods_are_told_to_the_kernel() {
+    fn huge_pages_and_critical_pods_are_set_in_the_kernel() {
         let (mut pod, container) = one(json!({"name": "c", "resources": {"limits": {"hugepages-2Mi": "4Mi"}}}));
         assert_eq!(resources::container(&pod, &container, &machine()).hugepages["2Mi"], 4 << 20);
         pod.spec.as_mut().unwrap().priority = Some(2_000_001_000);
@@ -293,20 +293,20 @@ async fn a_sandbox_is_what_the_pod_says() {
 async fn a_container_gets_its_variables_arguments_and_files() {
     let bench = Bench::new();
     let services = "/api/v1/namespaces/default/services";
-    bench.api.put(
+    bench.api.set_object(
         services,
         "kubernetes",
         json!({"spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443}]}}),
     );
     let service = json!({"spec": {"clusterIP": "10.96.0.9", "ports": [{"port": 80, "protocol": "TCP"}]}});
-    bench.api.put("/api/v1/namespaces/ns/services", "my-shop", service);
-    bench.api.put(
+    bench.api.set_object("/api/v1/namespaces/ns/services", "my-shop", service);
+    bench.api.set_object(
         "/api/v1/namespaces/ns/services",
         "headless",
         json!({"spec": {"clusterIP": "None", "ports": [{"port": 1}]}}),
     );
-    bench.api.put(MAPS, "conf", json!({"data": {"A": "from map", "B": "map"}}));
-    bench.api.put(SECRETS, "key", json!({"data": {"B": k8s_openapi::ByteString(b"secret".to_vec())}}));
+    bench.api.set_object(MAPS, "conf", json!({"data": {"A": "from map", "B": "map"}}));
+    bench.api.set_object(SECRETS, "key", json!({"data": {"B": k8s_openapi::ByteString(b"secret".to_vec())}}));
     let (events, _writer) = Events::new("m1");
     let specs = Specs::new(bench.settings.clone(), bench.objects.clone(), bench.volumes.clone(), events);
     let asked = pod(json!({
@@ -387,7 +387,7 @@ async fn a_container_gets_its_variables_arguments_and_files() {
 #[tokio::test]
 async fn what_a_container_lacks_is_named() {
     let bench = Bench::new();
-    bench.api.put(MAPS, "conf", json!({"data": {}}));
+    bench.api.set_object(MAPS, "conf", json!({"data": {}}));
     let (events, _writer) = Events::new("m1");
     let specs = Specs::new(bench.settings.clone(), bench.objects.clone(), bench.volumes.clone(), events);
     for (container, expected) in [

@@ -33,7 +33,7 @@ pub const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
 const QUEUE: usize = 32;
-/// How long a client may take to hang up once it was told that we are done.
+/// How long a client may take to hang up after we sent our close.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum Form {
 pub struct Protocol {
     pub name: &'static str,
     pub form: Form,
-    /// Whether errors are told as a `Status`.
+    /// Whether errors are sent as a `Status`.
     pub statuses: bool,
     /// Whether clients say that a channel has ended.
     pub closes: bool,
@@ -169,7 +169,7 @@ impl Socket {
         Writer { channel, form: self.form, out: self.out.clone(), gone: self.gone.clone() }
     }
 
-    pub fn gone(&self) -> CancellationToken {
+    pub fn closed(&self) -> CancellationToken {
         self.gone.clone()
     }
 

@@ -19,7 +19,7 @@ pub fn configuration(settings: &Settings) -> Value {
         "podPidsLimit": crate::spec::PIDS,
         "registerWithTaints": settings.taints,
         "nodeStatusReportFrequency": seconds(settings.status_interval),
-        "nodeLeaseRenewInterval": seconds(settings.heartbeat),
+        "nodeLeaseRenewInterval": seconds(settings.heartbeat_period()),
         "imageGCHighThresholdPercent": eviction.image_gc_high,
         "imageGCLowThresholdPercent": eviction.image_gc_low,
         "evictionHard": {
@@ -47,6 +47,6 @@ mod tests {
         let config = &config["kubeletconfig"];
         assert_eq!((&config["maxPods"], &config["clusterDomain"]), (&json!(110), &json!("cluster.local")));
         assert_eq!(config["evictionHard"]["nodefs.available"], json!("10%"));
-        assert_eq!(config["nodeLeaseRenewInterval"], json!("10s"));
+        assert_eq!(config["nodeLeaseRenewInterval"], json!("3s"));
     }
 }

@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     channels::{self, ERROR, RESIZE, STDERR, STDIN, STDOUT, Socket},
-    remote::{self, Ended, Remote, Sink},
+    remote::{self, ExecOutcome, Remote, Sink},
     response::{HandlerResult, RequestError, Response},
     server::Parts,
-    upgrade::{self, Io, Pending, Wish},
+    upgrade::{self, Io, PendingUpgrade, RequestedUpgrade},
 };
 
 /// How long a client may take to open its streams.
@@ -114,36 +114,38 @@ impl Work {
         }
     }
 
-    fn ended(&self, exit: Result<i32, RuntimeError>) -> Ended {
+    fn ended(&self, exit: Result<i32, RuntimeError>) -> ExecOutcome {
         match (self, exit) {
             // Who attached saw the output; how the container ended is the pod's status.
-            (Self::Attach(_), Ok(_)) | (Self::Exec(_), Ok(0)) => Ended::Well,
-            (Self::Exec(_), Ok(code)) => Ended::Exited(code),
-            (Self::Exec(_), Err(error)) => Ended::Failed(format!("error executing command in container: {error}")),
-            (Self::Attach(_), Err(error)) => Ended::Failed(format!("error attaching to container: {error}")),
+            (Self::Attach(_), Ok(_)) | (Self::Exec(_), Ok(0)) => ExecOutcome::Succeeded,
+            (Self::Exec(_), Ok(code)) => ExecOutcome::Exited(code),
+            (Self::Exec(_), Err(error)) => {
+                ExecOutcome::Failed(format!("error executing command in container: {error}"))
+            }
+            (Self::Attach(_), Err(error)) => ExecOutcome::Failed(format!("error attaching to container: {error}")),
         }
     }
 }
 
-/// What was agreed on.
+/// What was protocol_choice on.
 #[derive(Clone, Copy)]
-enum Agreed {
+enum NegotiatedProtocol {
     Channels(channels::Protocol),
     Spdy(&'static str),
 }
 
-fn agree(headers: &HeaderMap) -> Result<(Agreed, Response), RequestError> {
-    match upgrade::wish(headers) {
-        Some(Wish::WebSocket) => {
+fn agree(headers: &HeaderMap) -> Result<(NegotiatedProtocol, Response), RequestError> {
+    match upgrade::requested_upgrade(headers) {
+        Some(RequestedUpgrade::WebSocket) => {
             let protocol = channels::choose(headers)?;
             let name = Some(protocol.name).filter(|name| !name.is_empty());
-            Ok((Agreed::Channels(protocol), upgrade::to_websocket(headers, name)?))
+            Ok((NegotiatedProtocol::Channels(protocol), upgrade::to_websocket(headers, name)?))
         }
-        Some(Wish::Spdy) => {
+        Some(RequestedUpgrade::Spdy) => {
             let protocol = upgrade::spdy_protocol(headers, &SPDY)?;
-            Ok((Agreed::Spdy(protocol), upgrade::to_spdy(protocol)))
+            Ok((NegotiatedProtocol::Spdy(protocol), upgrade::to_spdy(protocol)))
         }
-        Some(Wish::Tunnel) | None => Err(upgrade::no_wish()),
+        Some(RequestedUpgrade::Tunnel) | None => Err(upgrade::no_upgrade_requested()),
     }
 }
 
@@ -155,11 +157,11 @@ fn start(
     work: Work,
     stop: CancellationToken,
 ) -> HandlerResult {
-    let (agreed, response) = agree(request.headers())?;
-    let pending = Pending::of(&mut request);
+    let (protocol_choice, response) = agree(request.headers())?;
+    let pending = PendingUpgrade::new(&mut request);
     let session = async move {
         let Some(io) = pending.io().await else { return };
-        let Some((mut remote, line)) = connect(io, agreed, &streams).await else { return };
+        let Some((mut remote, line)) = connect(io, protocol_choice, &streams).await else { return };
         let exit = match work.open(&*runtime, &id).await {
             Ok(session) => remote.connect(session).await,
             Err(error) => Some(Err(error)),
@@ -174,12 +176,12 @@ fn start(
 }
 
 /// What must be closed in the end.
-enum Connected {
+enum ExecConnection {
     Spdy(spdy::Connection),
     Channels(Socket),
 }
 
-impl Connected {
+impl ExecConnection {
     async fn close(self) {
         match self {
             Self::Spdy(connection) => connection.close().await,
@@ -188,16 +190,16 @@ impl Connected {
     }
 }
 
-async fn connect(io: Io, agreed: Agreed, streams: &Streams) -> Option<(Remote, Connected)> {
-    match agreed {
-        Agreed::Channels(protocol) => {
+async fn connect(io: Io, protocol_choice: NegotiatedProtocol, streams: &Streams) -> Option<(Remote, ExecConnection)> {
+    match protocol_choice {
+        NegotiatedProtocol::Channels(protocol) => {
             let (remote, socket) = over_channels(io, protocol, streams).await;
-            Some((remote, Connected::Channels(socket)))
+            Some((remote, ExecConnection::Channels(socket)))
         }
-        Agreed::Spdy(protocol) => {
+        NegotiatedProtocol::Spdy(protocol) => {
             let mut connection = spdy::Connection::start(io);
             match tokio::time::timeout(STREAMS, over_spdy(&mut connection, protocol, streams)).await {
-                Ok(Some(remote)) => Some((remote, Connected::Spdy(connection))),
+                Ok(Some(remote)) => Some((remote, ExecConnection::Spdy(connection))),
                 Ok(None) | Err(_) => {
                     tracing::debug!("a client did not open the streams it asked for");
                     None
@@ -224,7 +226,7 @@ async fn over_channels(io: Io, protocol: channels::Protocol, streams: &Streams) 
         error: Sink::Channel(socket.writer(ERROR)),
         statuses: protocol.statuses,
         sizes: resize.map(remote::sizes),
-        gone: socket.gone(),
+        gone: socket.closed(),
     };
     // An empty message tells clients that wait for one that they are connected.
     let lowest = remote.stdout.as_ref().or(remote.stderr.as_ref()).unwrap_or(&remote.error);
@@ -263,7 +265,7 @@ async fn over_spdy(connection: &mut spdy::Connection, protocol: &str, streams: &
         error,
         statuses: protocol == "v4.channel.k8s.io",
         sizes: take("resize").map(|stream| remote::sizes(stream.incoming)),
-        gone: connection.gone(),
+        gone: connection.closed(),
     })
 }
 

@@ -84,7 +84,7 @@ impl PodOnNode {
         plain || ephemeral.any(|c| c.name == container && c.tty == Some(true))
     }
 
-    /// What the API was last told of a container.
+    /// The last reported status of a container.
     fn status(&self, container: &str) -> Option<&ApiStatus> {
         let status = self.pod.status.as_ref()?;
         let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];

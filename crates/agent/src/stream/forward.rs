@@ -26,7 +26,7 @@ use super::{
     remote::Sink,
     response::{HandlerResult, RequestError},
     server::Parts,
-    upgrade::{self, Io, Pending, Wish},
+    upgrade::{self, Io, PendingUpgrade, RequestedUpgrade},
 };
 
 const PROTOCOL: &str = "portforward.k8s.io";
@@ -38,13 +38,13 @@ const PIECE: usize = 32 * 1024;
 
 /// The pod whose ports are meant.
 #[derive(Clone)]
-struct Place {
+struct ForwardTarget {
     parts: Arc<Parts>,
     namespace: String,
     pod: String,
 }
 
-impl Place {
+impl ForwardTarget {
     async fn connect(&self, port: u16) -> Result<Tunnel, String> {
         let found = self.parts.find(&self.namespace, &self.pod).await.map_err(|e| e.text)?;
         let sandbox = found.sandbox().map_err(|e| e.text)?;
@@ -64,15 +64,15 @@ pub async fn serve_port_forward(
 ) -> HandlerResult {
     let headers = request.headers();
     parts.find(namespace, pod).await?.sandbox()?;
-    let place = Place { parts: parts.clone(), namespace: namespace.into(), pod: pod.into() };
+    let target = ForwardTarget { parts: parts.clone(), namespace: namespace.into(), pod: pod.into() };
     let offered = upgrade::list(headers, header::SEC_WEBSOCKET_PROTOCOL.as_str());
-    let (response, work): (_, futures::future::BoxFuture<'static, ()>) = match upgrade::wish(headers) {
-        Some(Wish::WebSocket) if offered.contains(&TUNNELLED) => {
+    let (response, work): (_, futures::future::BoxFuture<'static, ()>) = match upgrade::requested_upgrade(headers) {
+        Some(RequestedUpgrade::WebSocket) if offered.contains(&TUNNELLED) => {
             let response = upgrade::to_websocket(headers, Some(TUNNELLED))?;
-            let pending = Pending::of(&mut request);
-            (response, Box::pin(with(pending, async |io| over_spdy(channels::tunnel(io).await, place).await)))
+            let pending = PendingUpgrade::new(&mut request);
+            (response, Box::pin(with(pending, async |io| over_spdy(channels::tunnel(io).await, target).await)))
         }
-        Some(Wish::WebSocket) => {
+        Some(RequestedUpgrade::WebSocket) => {
             let ports = ports(request.uri().query().unwrap_or_default())?;
             let protocol = match offered[..] {
                 [PROTOCOL] => channels::Protocol { name: PROTOCOL, ..channels::PROTOCOLS[0] },
@@ -80,21 +80,21 @@ pub async fn serve_port_forward(
             };
             let name = Some(protocol.name).filter(|name| !name.is_empty());
             let response = upgrade::to_websocket(headers, name)?;
-            let pending = Pending::of(&mut request);
-            (response, Box::pin(with(pending, async move |io| over_channels(io, protocol, &ports, place).await)))
+            let pending = PendingUpgrade::new(&mut request);
+            (response, Box::pin(with(pending, async move |io| over_channels(io, protocol, &ports, target).await)))
         }
-        Some(Wish::Spdy) => {
+        Some(RequestedUpgrade::Spdy) => {
             let response = upgrade::to_spdy(upgrade::spdy_protocol(headers, &[PROTOCOL])?);
-            let pending = Pending::of(&mut request);
-            (response, Box::pin(with(pending, async |io| over_spdy(io, place).await)))
+            let pending = PendingUpgrade::new(&mut request);
+            (response, Box::pin(with(pending, async |io| over_spdy(io, target).await)))
         }
-        Some(Wish::Tunnel) | None => return Err(upgrade::no_wish()),
+        Some(RequestedUpgrade::Tunnel) | None => return Err(upgrade::no_upgrade_requested()),
     };
     tokio::spawn(async move { stop.run_until_cancelled(work).await });
     Ok(response)
 }
 
-async fn with<F: Future<Output = ()>>(pending: Pending, work: impl FnOnce(Io) -> F) {
+async fn with<F: Future<Output = ()>>(pending: PendingUpgrade, work: impl FnOnce(Io) -> F) {
     if let Some(io) = pending.io().await {
         work(io).await;
     }
@@ -118,12 +118,12 @@ struct Half {
     since: Instant,
 }
 
-async fn over_spdy<S>(io: S, place: Place)
+async fn over_spdy<S>(io: S, target: ForwardTarget)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
 {
     let mut connection = spdy::Connection::start(io);
-    let gone = connection.gone();
+    let gone = connection.closed();
     let mut halves: HashMap<(String, bool), Half> = HashMap::new();
     let forwards = TaskTracker::new();
     while let Some(stream) = connection.accept().await {
@@ -141,9 +141,9 @@ where
             continue;
         };
         let (data, error) = if is_data { (stream, other.stream) } else { (other.stream, stream) };
-        let (place, gone) = (place.clone(), gone.clone());
+        let (target, gone) = (target.clone(), gone.clone());
         forwards.spawn(async move {
-            gone.run_until_cancelled(forward_streams(place, port, data, error)).await;
+            gone.run_until_cancelled(forward_streams(target, port, data, error)).await;
         });
     }
     forwards.close();
@@ -164,10 +164,10 @@ fn described(stream: &spdy::Stream) -> Option<(String, bool, u16)> {
     Some((number, is_data, port))
 }
 
-async fn forward_streams(place: Place, port: u16, data: spdy::Stream, error: spdy::Stream) {
+async fn forward_streams(target: ForwardTarget, port: u16, data: spdy::Stream, error: spdy::Stream) {
     let over = data.writer.over();
     let sink = Sink::Spdy(data.writer);
-    match place.connect(port).await {
+    match target.connect(port).await {
         Ok(tunnel) => {
             tokio::select! {
                 () = copy(tunnel, data.incoming, &sink) => {}
@@ -216,7 +216,7 @@ async fn copy(tunnel: Tunnel, mut incoming: mpsc::Receiver<Bytes>, to: &Sink) {
     }
 }
 
-async fn over_channels(io: Io, protocol: channels::Protocol, ports: &[u16], place: Place) {
+async fn over_channels(io: Io, protocol: channels::Protocol, ports: &[u16], target: ForwardTarget) {
     let mut incoming = HashMap::new();
     let mut receivers = Vec::new();
     for index in 0..ports.len().min(120) {
@@ -225,18 +225,18 @@ async fn over_channels(io: Io, protocol: channels::Protocol, ports: &[u16], plac
         receivers.push(from);
     }
     let socket = Socket::start(io, protocol, incoming).await;
-    let gone = socket.gone();
+    let gone = socket.closed();
     let forwards = TaskTracker::new();
     for (index, (port, from)) in ports.iter().copied().zip(receivers).enumerate() {
         let data = Sink::Channel(socket.writer(2 * index as u8));
         let error = Sink::Channel(socket.writer(2 * index as u8 + 1));
-        let (place, gone) = (place.clone(), gone.clone());
+        let (target, gone) = (target.clone(), gone.clone());
         let forward = async move {
             // Each channel says first which port it is for.
             for sink in [&data, &error] {
                 let _ = sink.send(Bytes::copy_from_slice(&port.to_le_bytes())).await;
             }
-            match place.connect(port).await {
+            match target.connect(port).await {
                 Ok(tunnel) => copy(tunnel, from, &data).await,
                 Err(why) => {
                     let _ = error.send(why.into()).await;

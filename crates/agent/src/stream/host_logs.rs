@@ -23,7 +23,7 @@ use super::response::{self, HandlerResult, RequestError};
 const DIRECTORY: &str = "/var/log";
 const CHUNK: usize = 64 << 10;
 
-enum Opened {
+enum OpenedLog {
     File(std::fs::File),
     /// Names of what is in it; those of directories end in a slash.
     Directory(Vec<String>),
@@ -33,8 +33,10 @@ pub async fn serve_host_logs(path: &str) -> HandlerResult {
     let relative = path.to_owned();
     let opened = tokio::task::spawn_blocking(move || open(Path::new(DIRECTORY), Path::new(&relative))).await;
     match opened.map_err(|error| RequestError::internal(error.to_string()))? {
-        Ok(Opened::Directory(names)) => Ok(response::typed(StatusCode::OK, "text/html; charset=utf-8", index(&names))),
-        Ok(Opened::File(file)) => {
+        Ok(OpenedLog::Directory(names)) => {
+            Ok(response::typed(StatusCode::OK, "text/html; charset=utf-8", index(&names)))
+        }
+        Ok(OpenedLog::File(file)) => {
             let (to, from) = mpsc::channel(4);
             tokio::task::spawn_blocking(move || copy(file, &to));
             Ok(response::stream("text/plain; charset=utf-8", ReceiverStream::new(from)))
@@ -46,7 +48,7 @@ pub async fn serve_host_logs(path: &str) -> HandlerResult {
     }
 }
 
-fn open(directory: &Path, relative: &Path) -> io::Result<Opened> {
+fn open(directory: &Path, relative: &Path) -> io::Result<OpenedLog> {
     let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
     if !relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
         return Err(io::ErrorKind::NotFound.into());
@@ -62,7 +64,7 @@ fn open(directory: &Path, relative: &Path) -> io::Result<Opened> {
     let file = std::fs::File::from(opened);
     let metadata = file.metadata()?;
     if metadata.is_file() {
-        return Ok(Opened::File(file));
+        return Ok(OpenedLog::File(file));
     }
     if !metadata.is_dir() {
         return Err(io::ErrorKind::NotFound.into());
@@ -75,7 +77,7 @@ fn open(directory: &Path, relative: &Path) -> io::Result<Opened> {
         })
         .collect();
     names.sort();
-    Ok(Opened::Directory(names))
+    Ok(OpenedLog::Directory(names))
 }
 
 /// As Go's file server lists a directory.
@@ -122,12 +124,12 @@ mod tests {
         std::os::unix::fs::symlink(outside.path().join("secret"), logs.path().join("out")).unwrap();
         nix::unistd::mkfifo(&logs.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let read = |path: &str| match open(logs.path(), Path::new(path)) {
-            Ok(Opened::File(mut file)) => {
+            Ok(OpenedLog::File(mut file)) => {
                 let mut text = String::new();
                 file.read_to_string(&mut text).unwrap();
                 text
             }
-            Ok(Opened::Directory(names)) => index(&names),
+            Ok(OpenedLog::Directory(names)) => index(&names),
             Err(error) => error.kind().to_string(),
         };
         assert_eq!((read("pods/a.log"), read("inside")), ("hello".to_owned(), "hello".to_owned()));

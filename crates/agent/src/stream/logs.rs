@@ -70,7 +70,7 @@ impl Writing for Run {
 }
 
 impl Run {
-    /// Whether the runtime said something about the pod since it was last asked.
+    /// Whether the runtime reported a change of the pod since it was last asked.
     fn woken(&mut self) -> bool {
         let mut woken = false;
         loop {

@@ -53,27 +53,27 @@ pub struct Remote {
 
 /// How a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    Well,
+pub enum ExecOutcome {
+    Succeeded,
     Exited(i32),
     Failed(String),
 }
 
-impl Ended {
+impl ExecOutcome {
     /// What is written to the error stream.
     pub fn status_text(&self, statuses: bool) -> Option<String> {
         if statuses {
             return Some(self.status().to_string());
         }
         match self {
-            Self::Well => None,
+            Self::Succeeded => None,
             Self::Exited(_) | Self::Failed(_) => self.status()["message"].as_str().map(str::to_owned),
         }
     }
 
     fn status(&self) -> Value {
         match self {
-            Self::Well => json!({ "metadata": {}, "status": "Success" }),
+            Self::Succeeded => json!({ "metadata": {}, "status": "Success" }),
             Self::Exited(code) => json!({
                 "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
                 "message": format!("command terminated with non-zero exit code: exit status {code}"),
@@ -123,7 +123,7 @@ impl Remote {
     }
 
     /// Says how it ended, and that nothing more comes.
-    pub async fn finish(self, ended: &Ended) {
+    pub async fn finish(self, ended: &ExecOutcome) {
         for sink in [&self.stdout, &self.stderr].into_iter().flatten() {
             let _ = sink.finish().await;
         }
@@ -226,12 +226,12 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_is_told_as_clients_look_for_it() {
-        let status: Value = serde_json::from_str(&Ended::Exited(3).status_text(true).unwrap()).unwrap();
+    fn an_exit_code_is_reported_as_clients_look_for_it() {
+        let status: Value = serde_json::from_str(&ExecOutcome::Exited(3).status_text(true).unwrap()).unwrap();
         assert_eq!((&status["status"], &status["reason"]), (&json!("Failure"), &json!("NonZeroExitCode")));
         assert_eq!(status["details"]["causes"], json!([{ "reason": "ExitCode", "message": "3" }]));
-        assert_eq!(Ended::Well.status_text(false), None);
-        assert_eq!(Ended::Well.status_text(true).unwrap(), r#"{"metadata":{},"status":"Success"}"#);
-        assert_eq!(Ended::Failed("oh".into()).status_text(false).unwrap(), "Internal error occurred: oh");
+        assert_eq!(ExecOutcome::Succeeded.status_text(false), None);
+        assert_eq!(ExecOutcome::Succeeded.status_text(true).unwrap(), r#"{"metadata":{},"status":"Success"}"#);
+        assert_eq!(ExecOutcome::Failed("oh".into()).status_text(false).unwrap(), "Internal error occurred: oh");
     }
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     response::{HandlerResult, RequestError},
     server::Parts,
-    upgrade::{self, Pending, Wish},
+    upgrade::{self, PendingUpgrade, RequestedUpgrade},
 };
 
 pub async fn serve_tunnel(
@@ -20,15 +20,15 @@ pub async fn serve_tunnel(
     port: u16,
     stop: CancellationToken,
 ) -> HandlerResult {
-    if upgrade::wish(request.headers()) != Some(Wish::Tunnel) {
-        return Err(upgrade::no_wish());
+    if upgrade::requested_upgrade(request.headers()) != Some(RequestedUpgrade::Tunnel) {
+        return Err(upgrade::no_upgrade_requested());
     }
     let found = parts.find(namespace, pod).await?;
     let connected = parts.runtime.connect(found.sandbox()?, port).await;
     let mut tunnel = connected.map_err(|error| {
         RequestError::new(StatusCode::BAD_GATEWAY, format!("cannot connect to port {port} of pod {pod:?}: {error}"))
     })?;
-    let pending = Pending::of(&mut request);
+    let pending = PendingUpgrade::new(&mut request);
     let work = async move {
         if let Some(mut io) = pending.io().await {
             let _ = tokio::io::copy_bidirectional(&mut io, &mut tunnel).await;

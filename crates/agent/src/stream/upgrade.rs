@@ -12,14 +12,14 @@ const ACCEPTED_PROTOCOLS: &str = "x-accepted-stream-protocol-versions";
 
 /// What a client asks to change to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum RequestedUpgrade {
     WebSocket,
     Spdy,
     /// Bare bytes, between our own parts.
     Tunnel,
 }
 
-pub fn wish(headers: &HeaderMap) -> Option<Wish> {
+pub fn requested_upgrade(headers: &HeaderMap) -> Option<RequestedUpgrade> {
     let listed = |name: header::HeaderName, wanted: &str| {
         let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
         values.flat_map(|v| v.split(',')).any(|v| v.trim().eq_ignore_ascii_case(wanted))
@@ -28,17 +28,17 @@ pub fn wish(headers: &HeaderMap) -> Option<Wish> {
         return None;
     }
     if listed(header::UPGRADE, "websocket") {
-        Some(Wish::WebSocket)
+        Some(RequestedUpgrade::WebSocket)
     } else if listed(header::UPGRADE, "SPDY/3.1") {
-        Some(Wish::Spdy)
+        Some(RequestedUpgrade::Spdy)
     } else if listed(header::UPGRADE, "tcp") {
-        Some(Wish::Tunnel)
+        Some(RequestedUpgrade::Tunnel)
     } else {
         None
     }
 }
 
-pub fn no_wish() -> RequestError {
+pub fn no_upgrade_requested() -> RequestError {
     RequestError::bad_request("unable to upgrade: missing upgrade headers in request")
 }
 
@@ -48,12 +48,12 @@ pub fn list<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
     values.flat_map(|v| v.split(',')).map(str::trim).filter(|v| !v.is_empty()).collect()
 }
 
-/// The protocol of ours that a client which upgrades to SPDY prefers. Without any wish of its own it
+/// The protocol of ours that a client which upgrades to SPDY prefers. If it names none, it
 /// means the oldest, the last of ours.
 pub fn spdy_protocol(headers: &HeaderMap, ours: &[&'static str]) -> Result<&'static str, RequestError> {
     let wanted = list(headers, STREAM_PROTOCOL);
     if wanted.is_empty() {
-        return ours.last().copied().ok_or_else(no_wish);
+        return ours.last().copied().ok_or_else(no_upgrade_requested);
     }
     let agreed = wanted.iter().find_map(|w| ours.iter().find(|o| *o == w));
     agreed.copied().ok_or_else(|| {
@@ -95,12 +95,12 @@ pub fn switching(protocol: &'static str) -> Response {
 }
 
 /// The connection as it will be once the answer is sent.
-pub struct Pending(OnUpgrade);
+pub struct PendingUpgrade(OnUpgrade);
 
 pub type Io = TokioIo<hyper::upgrade::Upgraded>;
 
-impl Pending {
-    pub fn of(request: &mut Request<Incoming>) -> Self {
+impl PendingUpgrade {
+    pub fn new(request: &mut Request<Incoming>) -> Self {
         Self(hyper::upgrade::on(request))
     }
 
@@ -128,14 +128,17 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_heard_only_with_both_headers() {
+    fn an_upgrade_is_requested_only_with_both_headers() {
         assert_eq!(
-            wish(&headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")])),
-            Some(Wish::WebSocket)
+            requested_upgrade(&headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")])),
+            Some(RequestedUpgrade::WebSocket)
         );
-        assert_eq!(wish(&headers(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")])), Some(Wish::Spdy));
-        assert_eq!(wish(&headers(&[("upgrade", "SPDY/3.1")])), None);
-        assert_eq!(wish(&headers(&[("connection", "Upgrade"), ("upgrade", "h2c")])), None);
+        assert_eq!(
+            requested_upgrade(&headers(&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")])),
+            Some(RequestedUpgrade::Spdy)
+        );
+        assert_eq!(requested_upgrade(&headers(&[("upgrade", "SPDY/3.1")])), None);
+        assert_eq!(requested_upgrade(&headers(&[("connection", "Upgrade"), ("upgrade", "h2c")])), None);
     }
 
     #[test]

@@ -27,7 +27,7 @@ const DATA_TMP: &str = "..data_tmp";
 pub struct File {
     pub data: Vec<u8>,
     pub mode: u32,
-    /// Root unless said otherwise.
+    /// Root by default.
     pub owner: Option<u32>,
 }
 
@@ -38,7 +38,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    pub fn put(&mut self, path: &str, data: impl Into<Vec<u8>>, mode: u32) {
+    pub fn add_file(&mut self, path: &str, data: impl Into<Vec<u8>>, mode: u32) {
         self.files.insert(path.to_owned(), File { data: data.into(), mode, owner: None });
     }
 
@@ -140,8 +140,8 @@ fn show(directory: &Path, payload: &Payload) -> io::Result<()> {
     }
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
-        let kept = name.to_str().is_some_and(|name| name.starts_with("..") || roots.contains(name));
-        if !kept {
+        let retained = name.to_str().is_some_and(|name| name.starts_with("..") || roots.contains(name));
+        if !retained {
             remove::tree(&directory.join(name)).map_err(io::Error::other)?;
         }
     }

@@ -67,13 +67,13 @@ impl Keys<'_> {
     fn pick(&self, all: Vec<(&str, &[u8])>, kind: &str, payload: &mut Payload) -> Result<(), PlanFailure> {
         let Some(items) = self.items.filter(|items| !items.is_empty()) else {
             for (key, data) in all {
-                payload.put(key, data, bits(self.mode));
+                payload.add_file(key, data, bits(self.mode));
             }
             return Ok(());
         };
         for item in items {
             match all.iter().find(|(key, _)| *key == item.key) {
-                Some((_, data)) => payload.put(&item.path, *data, bits(item.mode.unwrap_or(self.mode))),
+                Some((_, data)) => payload.add_file(&item.path, *data, bits(item.mode.unwrap_or(self.mode))),
                 None if self.optional() => {}
                 None => return Err(PlanFailure::Refused(format!("references non-existent {kind} key: {}", item.key))),
             }
@@ -128,12 +128,12 @@ impl Reader<'_> {
                 continue;
             };
             let value = value.map_err(PlanFailure::Refused)?;
-            payload.put(&file.path, value, bits(file.mode.unwrap_or(mode)));
+            payload.add_file(&file.path, value, bits(file.mode.unwrap_or(mode)));
         }
         Ok(())
     }
 
-    /// All troubles are told, not only the first.
+    /// All errors are reported, not only the first.
     async fn projected(
         &self,
         source: &ProjectedVolumeSource,
@@ -177,7 +177,12 @@ impl Reader<'_> {
     ) -> Result<(), PlanFailure> {
         let audience = token.audience.as_deref().unwrap_or_default();
         let seconds = token.expiration_seconds.unwrap_or(TOKEN_LIFE);
-        let account = self.pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
+        let account = self
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.service_account_name.as_deref())
+            .unwrap_or(mainstay_api::wellknown::DEFAULT_SERVICE_ACCOUNT);
         let text = self.objects.token(self.pod, audience, seconds).await;
         let text = text.map_err(|lack| {
             PlanFailure::from_object_error(lack, || format!("failed to fetch token: serviceaccounts {account:?}"))

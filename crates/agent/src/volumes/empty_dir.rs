@@ -20,7 +20,7 @@ pub enum Medium {
     Memory {
         bytes: u64,
     },
-    /// Of this size each, if it is said.
+    /// Of this size each, if the medium names one.
     HugePages {
         page: Option<String>,
     },

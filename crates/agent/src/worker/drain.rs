@@ -1,13 +1,13 @@
 //! How long a pod that ends keeps running for connections that may still be sent to it. Pure.
 //!
-//! Other machines get some time to say that they have stopped. It begins when this machine has heard that it is to stop itself: that may be
+//! Other machines get some time to say that they have stopped. It begins when this machine's own table no longer has the pod: that may be
 //! late, while another server takes over from the one that would have said so. In any case no more than half of the pod's grace is waited.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// How often it is looked whether this machine has heard.
+/// How often this machine's own table is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

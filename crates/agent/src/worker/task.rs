@@ -69,9 +69,9 @@ pub async fn run(context: &Arc<WorkerContext>, uid: &PodUid, notify: &Notify, st
         tasks: JoinSet::new(),
     };
     loop {
-        let wake_at = match worker.turn(Timestamp::now()).await {
-            Turn::Over => break,
-            Turn::Again(at) => at,
+        let wake_at = match worker.reconcile(Timestamp::now()).await {
+            WorkerStep::Finished => break,
+            WorkerStep::WakeAt(at) => at,
         };
         let pause = async {
             match wake_at {
@@ -97,9 +97,9 @@ pub async fn run(context: &Arc<WorkerContext>, uid: &PodUid, notify: &Notify, st
     unwanted
 }
 
-enum Turn {
-    Over,
-    Again(Option<Timestamp>),
+enum WorkerStep {
+    Finished,
+    WakeAt(Option<Timestamp>),
 }
 
 struct Worker<'a> {
@@ -115,7 +115,7 @@ struct Worker<'a> {
     known: Option<PodStatus>,
     /// The uid of whom the API showed it by: a static pod's mirror may be replaced by one without any status.
     reported_to: Option<String>,
-    /// What containers said when they ended.
+    /// Termination messages of containers.
     messages: BTreeMap<ContainerId, String>,
     /// When volumes were last brought up to date, and whether they are to be looked at again.
     refreshed: Option<(Instant, bool)>,
@@ -123,10 +123,10 @@ struct Worker<'a> {
     volumes_outdated: bool,
     /// Of starts under way: cancelled when the pod ends.
     starts: CancellationToken,
-    tasks: JoinSet<Finished>,
+    tasks: JoinSet<FinishedOperation>,
 }
 
-struct Finished {
+struct FinishedOperation {
     what: Operation,
     action: Option<Action>,
     result: Result<(), Failure>,
@@ -136,7 +136,7 @@ struct Finished {
 }
 
 impl Worker<'_> {
-    async fn turn(&mut self, now: Timestamp) -> Turn {
+    async fn reconcile(&mut self, now: Timestamp) -> WorkerStep {
         let mut wanted = self.context.pods.get(self.uid);
         let mut pending_resize = None;
         if let Some(wanted) = &mut wanted {
@@ -190,7 +190,7 @@ impl Worker<'_> {
         for action in plan.actions {
             self.begin(action, &world, now);
         }
-        if over { Turn::Over } else { Turn::Again(wake_at) }
+        if over { WorkerStep::Finished } else { WorkerStep::WakeAt(wake_at) }
     }
 
     /// The pod as it is allocated: with the resources that its spec asks for, unless they are a resize that does not fit.
@@ -245,7 +245,7 @@ impl Worker<'_> {
     }
 
     /// A pod that Services send to is not asked to stop before they no longer do. Whether they do is judged when it begins to
-    /// end: from then on it is no longer said to be ready.
+    /// end: from then on it is no longer reported as ready.
     fn drains_until(&mut self, world: &World, now: Timestamp) -> Option<Timestamp> {
         let ending = world.pod.ending.as_ref().filter(|ending| ending.why == EndingWhy::Deleted)?;
         let (pod, _) = self.last.as_ref()?;
@@ -278,9 +278,9 @@ impl Worker<'_> {
         }
     }
 
-    fn retry_after_runtime_error(&self, error: &RuntimeError, now: Timestamp) -> Turn {
+    fn retry_after_runtime_error(&self, error: &RuntimeError, now: Timestamp) -> WorkerStep {
         tracing::warn!(%error, "cannot observe the containers of the pod; will retry");
-        Turn::Again(Some(now + AFTER_AN_ERROR))
+        WorkerStep::WakeAt(Some(now + AFTER_AN_ERROR))
     }
 
     /// Exactly the running containers are probed; none of a pod that ends.
@@ -313,8 +313,8 @@ impl Worker<'_> {
         for name in troubled {
             let Some(retry_state) = self.retry_state.containers.get_mut(&name) else { continue };
             let Some(trouble) = &retry_state.failure else {
-                if changed && let Some(seen) = world.newest(&name).filter(|seen| seen.state.has_ended()) {
-                    retry_state.forgiven = seen.attempt;
+                if changed && let Some(found) = world.newest(&name).filter(|found| found.state.has_ended()) {
+                    retry_state.forgiven = found.attempt;
                 }
                 continue;
             };
@@ -380,12 +380,12 @@ impl Worker<'_> {
                 context.report_panic(on.pod.as_deref(), &failure.message);
                 Err(failure)
             });
-            Finished { what, action: Some(action), result, reported: None, took: since.elapsed() }
+            FinishedOperation { what, action: Some(action), result, reported: None, took: since.elapsed() }
         });
     }
 
-    fn done(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
-        let Ok(Finished { what, action, result, reported, took }) = finished else {
+    fn done(&mut self, finished: Result<FinishedOperation, tokio::task::JoinError>) {
+        let Ok(FinishedOperation { what, action, result, reported, took }) = finished else {
             // Nothing but writing the status is outside of what catches panics; it is written again.
             self.retry_state.in_progress.remove(&Operation::Report);
             return;
@@ -502,7 +502,7 @@ impl Worker<'_> {
                 Ok(()) => (Ok(()), Some((status, identity.uid))),
                 Err(error) => (Err(Failure { kind: FailureKind::Other, message: error_chain(&error) }), None),
             };
-            Finished { what: Operation::Report, action: None, result, reported, took: since.elapsed() }
+            FinishedOperation { what: Operation::Report, action: None, result, reported, took: since.elapsed() }
         });
         None
     }
@@ -510,14 +510,14 @@ impl Worker<'_> {
     fn remember_messages(&mut self, world: &World) {
         let Some((pod, _)) = &self.last else { return };
         let mut messages = BTreeMap::new();
-        for seen in world.all().filter(|c| c.state.has_ended()) {
-            let message_text = match self.messages.remove(&seen.id) {
+        for found in world.all().filter(|c| c.state.has_ended()) {
+            let message_text = match self.messages.remove(&found.id) {
                 Some(message_text) => message_text,
-                None => find_container(pod, &seen.name)
-                    .map(|container| termination_message::read(&self.context.specs, &container, seen))
+                None => find_container(pod, &found.name)
+                    .map(|container| termination_message::read(&self.context.specs, &container, found))
                     .unwrap_or_default(),
             };
-            messages.insert(seen.id.clone(), message_text);
+            messages.insert(found.id.clone(), message_text);
         }
         self.messages = messages;
     }
@@ -546,10 +546,10 @@ fn operation(action: &Action) -> Operation {
 }
 
 fn world(pod: PodView, observed: Observed, retry_state: PodRetryState, restart_backoff: RestartBackoff) -> World {
-    let Observed { mut sandboxes, containers: seen } = observed;
+    let Observed { mut sandboxes, containers: found } = observed;
     sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
     let mut containers: BTreeMap<String, Vec<_>> = BTreeMap::new();
-    for container in seen {
+    for container in found {
         containers.entry(container.name.clone()).or_default().push(container);
     }
     for list in containers.values_mut() {

@@ -16,17 +16,17 @@ const LONGEST: u64 = 4096;
 const LONGEST_LOG: u64 = 2048;
 const MOST_LINES: usize = 80;
 
-/// Empty if it said nothing.
-pub fn read(specs: &Specs, container: &Container, seen: &ContainerStatus) -> String {
-    let ContainerState::Exited { exit_code, .. } = seen.state else { return String::new() };
-    let file = specs.termination_log(&seen.pod.uid, &seen.name, seen.attempt);
+/// Empty if it wrote none.
+pub fn read(specs: &Specs, container: &Container, observed: &ContainerStatus) -> String {
+    let ContainerState::Exited { exit_code, .. } = observed.state else { return String::new() };
+    let file = specs.termination_log(&observed.pod.uid, &observed.name, observed.attempt);
     let message = read_end(&file, LONGEST).unwrap_or_default();
     if !message.is_empty() || exit_code == 0 {
         return message;
     }
     match container.termination_message_policy.as_deref() {
         Some("FallbackToLogsOnError") => {
-            let log = read_end(&seen.log_path, 4 * LONGEST_LOG).unwrap_or_default();
+            let log = read_end(&observed.log_path, 4 * LONGEST_LOG).unwrap_or_default();
             log_text(&log)
         }
         Some(_) | None => message,

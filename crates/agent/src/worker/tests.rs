@@ -156,7 +156,7 @@ fn pod_of_a_set() -> Pod {
 #[tokio::test(start_paused = true)]
 async fn a_crashed_container_is_restarted_although_the_api_never_answers() {
     let node = Node::new().await;
-    node.pods.put(Source::Api, pod_of_a_set());
+    node.pods.upsert(Source::Api, pod_of_a_set());
     node.wait_running("web", 0).await;
     node.severed.store(true, Ordering::SeqCst);
     node.runtime.exit("web", 1);
@@ -176,10 +176,10 @@ async fn a_crashed_container_is_restarted_although_its_owner_could_never_be_read
     // The first pod has what every container needs of the API read, and then the API is gone.
     other.metadata.owner_references = None;
     other.spec.as_mut().unwrap().containers[0].name = "other".to_owned();
-    node.pods.put(Source::Api, other);
+    node.pods.upsert(Source::Api, other);
     node.wait_running("other", 0).await;
     node.severed.store(true, Ordering::SeqCst);
-    node.pods.put(Source::Api, pod);
+    node.pods.upsert(Source::Api, pod);
     node.wait_running("web", 0).await;
     node.runtime.exit("web", 1);
     let restarted = tokio::time::timeout(Duration::from_millis(500), node.wait_running("web", 1)).await;
@@ -202,7 +202,7 @@ async fn a_pod_starts_as_soon_as_its_claim_is_bound_and_nobody_is_warned() {
     let spec = pod.spec.as_mut().unwrap();
     let volume = json!({ "name": "data", "persistentVolumeClaim": { "claimName": "data" } });
     spec.volumes = Some(vec![serde_json::from_value(volume).unwrap()]);
-    node.pods.put(Source::Api, pod);
+    node.pods.upsert(Source::Api, pod);
     // Much longer than any back-off, and shorter than what upstream calls long.
     tokio::time::sleep(Duration::from_secs(100)).await;
     assert_eq!(node.warnings(), Vec::<String>::new());
@@ -237,14 +237,14 @@ async fn a_pod_whose_phase_somebody_set_to_failed_is_stopped_and_stays_failed() 
     (pod.metadata.uid, pod.metadata.owner_references) = (None, None);
     pod.spec.as_mut().unwrap().termination_grace_period_seconds = Some(1);
     let pod = api.create(&Default::default(), &pod).await.unwrap();
-    node.pods.put(Source::Api, pod);
+    node.pods.upsert(Source::Api, pod);
     node.wait_running("web", 0).await;
     let phase = async || api.get("web-1").await.unwrap().status.and_then(|status| status.phase);
     testing::until("it is reported as running", async || phase().await.as_deref() == Some("Running")).await;
 
     let failed = Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "ByHand" } }));
     let pod = api.patch_status("web-1", &PatchParams::default(), &failed).await.unwrap();
-    node.pods.put(Source::Api, pod);
+    node.pods.upsert(Source::Api, pod);
     let ended = async || {
         let status = api.get("web-1").await.unwrap().status.unwrap();
         let mut containers = status.container_statuses.into_iter().flatten();

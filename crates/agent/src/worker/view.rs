@@ -9,7 +9,7 @@ use mainstay_runtime::spec::Resources;
 use crate::{container_lists::as_container, node::Eviction, spec};
 
 /// Upstream's stock time between asking a container to stop and killing it.
-const GRACE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(mainstay_api::pod::DEFAULT_TERMINATION_GRACE_SECONDS as u64);
 
 #[derive(Clone, Debug)]
 pub struct PodView {

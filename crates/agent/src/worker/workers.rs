@@ -16,7 +16,7 @@ use tracing::Instrument;
 
 use super::{WorkerContext, act::Failure, task};
 
-/// How often everything is looked at even if nothing is heard.
+/// How often all pods are reconciled even if nothing changes.
 const SLOWLY: Duration = Duration::from_secs(60);
 /// How often pods that nobody wants are looked for.
 const ORPHANS: Duration = Duration::from_secs(10);

@@ -57,12 +57,12 @@ impl World {
 
     /// A running container, the limits that it has, if they are not those it should have.
     pub fn outdated_resources(&self, wanted: &ContainerView) -> Option<(&ContainerStatus, Resources)> {
-        let seen = self.newest(&wanted.name).filter(|seen| seen.state.is_running())?;
+        let observed = self.newest(&wanted.name).filter(|observed| observed.state.is_running())?;
         let applied = match self.retry_state.containers.get(&wanted.name).and_then(|state| state.applied.as_ref()) {
-            Some((id, resources)) if *id == seen.id => resources.clone(),
-            Some(_) | None => seen.annotations.get(RESOURCES).and_then(|text| serde_json::from_str(text).ok())?,
+            Some((id, resources)) if *id == observed.id => resources.clone(),
+            Some(_) | None => observed.annotations.get(RESOURCES).and_then(|text| serde_json::from_str(text).ok())?,
         };
-        (applied != wanted.resources).then_some((seen, applied))
+        (applied != wanted.resources).then_some((observed, applied))
     }
 
     pub fn results(&self, id: &ContainerId) -> probe::Results {

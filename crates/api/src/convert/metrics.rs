@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 /// How one source spells its parts in the flat form.
-struct Words {
+struct MetricFields {
     source: &'static str,
     /// Whether v2 groups name and selector as `metric`, and the flat names of the two.
     metric: Option<(&'static str, &'static str)>,
@@ -21,36 +21,36 @@ struct Words {
 type Numbers = [Option<&'static str>; 3];
 const NUMBERS: [&str; 3] = ["value", "averageValue", "averageUtilization"];
 
-const SOURCES: [Words; 5] = [
-    Words {
+const SOURCES: [MetricFields; 5] = [
+    MetricFields {
         source: "object",
         metric: Some(("metricName", "selector")),
         described: Some("target"),
         wanted: [Some("targetValue"), Some("averageValue"), None],
         seen: [Some("currentValue"), Some("averageValue"), None],
     },
-    Words {
+    MetricFields {
         source: "pods",
         metric: Some(("metricName", "selector")),
         described: None,
         wanted: [None, Some("targetAverageValue"), None],
         seen: [None, Some("currentAverageValue"), None],
     },
-    Words {
+    MetricFields {
         source: "resource",
         metric: None,
         described: None,
         wanted: [None, Some("targetAverageValue"), Some("targetAverageUtilization")],
         seen: [None, Some("currentAverageValue"), Some("currentAverageUtilization")],
     },
-    Words {
+    MetricFields {
         source: "containerResource",
         metric: None,
         described: None,
         wanted: [None, Some("targetAverageValue"), Some("targetAverageUtilization")],
         seen: [None, Some("currentAverageValue"), Some("currentAverageUtilization")],
     },
-    Words {
+    MetricFields {
         source: "external",
         metric: Some(("metricName", "metricSelector")),
         described: None,
@@ -105,7 +105,7 @@ pub fn recase(value: &Value, case: fn(&str) -> String) -> Value {
     }
 }
 
-fn flatten(metric: &Value, numbers: &str, names: fn(&Words) -> Numbers) -> Option<Value> {
+fn flatten(metric: &Value, numbers: &str, names: fn(&MetricFields) -> Numbers) -> Option<Value> {
     let mut out = metric.as_object()?.clone();
     for words in &SOURCES {
         let Some(source) = out.get_mut(words.source).and_then(Value::as_object_mut) else { continue };
@@ -131,7 +131,7 @@ fn flatten(metric: &Value, numbers: &str, names: fn(&Words) -> Numbers) -> Optio
     Some(Value::Object(out))
 }
 
-fn group(metric: &Value, numbers: &str, names: fn(&Words) -> Numbers) -> Option<Value> {
+fn group(metric: &Value, numbers: &str, names: fn(&MetricFields) -> Numbers) -> Option<Value> {
     let mut out = metric.as_object()?.clone();
     for words in &SOURCES {
         let Some(source) = out.get_mut(words.source).and_then(Value::as_object_mut) else { continue };

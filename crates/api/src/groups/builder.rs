@@ -98,6 +98,7 @@ where
         scale: None,
         subresources: &[],
         volatile: Volatile::None,
+        encrypted_at_rest: false,
         writer: Writer::Authorized,
         delete_collection: true,
         graceful_deletion: false,
@@ -123,6 +124,11 @@ impl Descriptor {
 
     pub(super) fn category(mut self, name: &'static str) -> Self {
         self.categories.push(name.into());
+        self
+    }
+
+    pub(super) fn encrypted_at_rest(mut self) -> Self {
+        self.encrypted_at_rest = true;
         self
     }
 

@@ -27,6 +27,7 @@ fn the_kinds_are_those_of_the_golden_list() {
             facts.extend(d.scale.as_ref().map(|_| "scale"));
             facts.extend(d.subresources.iter().map(|own| own.name()));
             facts.extend((d.volatile != Volatile::None).then_some("volatile"));
+            facts.extend(d.encrypted_at_rest.then_some("encrypted"));
             facts.extend(d.generation.then_some("generation"));
             facts.extend(d.is_review.then_some("question"));
             facts.extend(d.categories.iter().map(|name| name.as_ref()));

@@ -23,29 +23,21 @@ pub const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 pub struct Definitions<'a> {
     schema: &'a Schema,
     named: HashSet<&'static str>,
-    /// The groups whose types describe them; `None` for all there are.
-    groups: Option<HashSet<&'a str>>,
     /// Kinds that the table does not know: custom ones.
     custom: Vec<&'a Descriptor>,
 }
 
 impl<'a> Definitions<'a> {
     pub fn of_all_groups(registry: &'a Registry, schema: &'a Schema) -> Self {
-        Self::reachable(registry, schema, None, |_, _| true)
+        Self::reachable(registry, schema, |_, _| true)
     }
 
     pub fn of_group_version(registry: &'a Registry, schema: &'a Schema, group: &'a str, version: &str) -> Self {
-        let groups = Some(HashSet::from([describe::META, group]));
-        Self::reachable(registry, schema, groups, |g, v| g == group && v == version)
+        Self::reachable(registry, schema, |g, v| g == group && v == version)
     }
 
-    fn reachable(
-        registry: &'a Registry,
-        schema: &'a Schema,
-        groups: Option<HashSet<&'a str>>,
-        within: impl Fn(&str, &str) -> bool,
-    ) -> Self {
-        let mut found = Self { schema, named: HashSet::new(), groups, custom: Vec::new() };
+    fn reachable(registry: &'a Registry, schema: &'a Schema, within: impl Fn(&str, &str) -> bool) -> Self {
+        let mut found = Self { schema, named: HashSet::new(), custom: Vec::new() };
         for name in [DELETE_OPTIONS, STATUS, SCALE, OBJECT_META] {
             found.add(schema.definition(name));
         }
@@ -88,15 +80,11 @@ impl<'a> Definitions<'a> {
 
     /// Writes each definition once.
     pub fn visit(mut self, dialect: Dialect, mut visitor: impl FnMut(&str, Value)) {
-        let groups = self.groups.take();
-        describe::visit(
-            |group| groups.as_ref().is_none_or(|groups| groups.contains(group)),
-            |name, described| {
-                if let Some(definition) = self.schema.definition(name).filter(|d| self.named.remove(d.name)) {
-                    visitor(name, written(self.schema, definition, Some(described), dialect));
-                }
-            },
-        );
+        describe::visit(|name, described| {
+            if let Some(definition) = self.schema.definition(name).filter(|d| self.named.remove(d.name)) {
+                visitor(name, written(self.schema, definition, Some(described), dialect));
+            }
+        });
         // What remains has no description: lists, and kinds of groups we do not serve yet.
         for definition in self.schema.definitions().filter(|d| self.named.contains(d.name)) {
             visitor(definition.name, written(self.schema, definition, None, dialect));

@@ -10,6 +10,7 @@
 //! client may know more than we do, and protobuf means it so.
 
 mod numbers;
+mod stored;
 mod wire;
 
 use std::cell::Cell;
@@ -54,33 +55,63 @@ type Read<T> = Result<T, ProtobufError>;
 
 /// Decodes a body into the object it means.
 pub fn decode(body: &[u8]) -> Read<Value> {
-    let envelope = body.strip_prefix(MAGIC).ok_or(ProtobufError::NoMagic)?;
-    let (mut version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
-    for field in Wire::new(envelope) {
-        match field? {
-            (1, Payload::Bytes(meta)) => {
-                for field in Wire::new(meta) {
-                    match field? {
-                        (1, payload) => version = text(payload)?.to_owned(),
-                        (2, payload) => kind = text(payload)?.to_owned(),
-                        _ => {}
+    let unknown = Unknown::parse(body)?;
+    let version = unknown.version;
+    unknown.read_as(version)
+}
+
+/// Decodes what upstream's API server stored, which may be of a version that is served no longer.
+pub fn decode_stored(value: &[u8]) -> Read<Value> {
+    let unknown = Unknown::parse(value)?;
+    let (version, kind) = (unknown.version, unknown.kind);
+    let mut object = unknown.read_as(stored::readable_version(version, kind))?;
+    stored::complete(version, kind, &mut object);
+    Ok(object)
+}
+
+/// The envelope, upstream's `runtime.Unknown`.
+struct Unknown<'a> {
+    version: &'a str,
+    kind: &'a str,
+    raw: &'a [u8],
+}
+
+impl<'a> Unknown<'a> {
+    fn parse(body: &'a [u8]) -> Read<Self> {
+        let envelope = body.strip_prefix(MAGIC).ok_or(ProtobufError::NoMagic)?;
+        let (mut version, mut kind, mut raw) = ("", "", &[][..]);
+        for field in Wire::new(envelope) {
+            match field? {
+                (1, Payload::Bytes(meta)) => {
+                    for field in Wire::new(meta) {
+                        match field? {
+                            (1, payload) => version = text(payload)?,
+                            (2, payload) => kind = text(payload)?,
+                            _ => {}
+                        }
                     }
                 }
+                (2, Payload::Bytes(bytes)) => raw = bytes,
+                _ => {}
             }
-            (2, Payload::Bytes(bytes)) => raw = bytes,
-            _ => {}
         }
+        Ok(Self { version, kind, raw })
     }
-    let schema = Schema::builtin();
-    let (group, short) = version.split_once('/').unwrap_or(("", &version));
-    let definition = schema.of_kind(group, short, &kind).ok_or(ProtobufError::UnknownKind)?;
-    let reader = Reader { schema, numbers: Numbers::builtin(), items: Cell::new(0) };
-    let mut object = Map::new();
-    object.insert("apiVersion".to_owned(), Value::String(version));
-    object.insert("kind".to_owned(), Value::String(kind));
-    let message = reader.numbers.message(definition.name).ok_or(ProtobufError::UnknownKind)?;
-    reader.message(definition, message, raw, &mut object, 0)?;
-    Ok(Value::Object(object))
+
+    /// The object, of a version whose fields have the same numbers.
+    fn read_as(&self, version: &str) -> Read<Value> {
+        let (kind, raw) = (self.kind, self.raw);
+        let schema = Schema::builtin();
+        let (group, short) = version.split_once('/').unwrap_or(("", version));
+        let definition = schema.of_kind(group, short, kind).ok_or(ProtobufError::UnknownKind)?;
+        let reader = Reader { schema, numbers: Numbers::builtin(), items: Cell::new(0) };
+        let mut object = Map::new();
+        object.insert("apiVersion".to_owned(), version.into());
+        object.insert("kind".to_owned(), kind.into());
+        let message = reader.numbers.message(definition.name).ok_or(ProtobufError::UnknownKind)?;
+        reader.message(definition, message, raw, &mut object, 0)?;
+        Ok(Value::Object(object))
+    }
 }
 
 struct Reader<'a> {
@@ -225,6 +256,12 @@ impl Reader<'_> {
                 let mut object = Map::new();
                 if let Some(message) = self.numbers.message(definition.name) {
                     self.message(definition, message, bytes, &mut object, depth)?;
+                }
+                // Numbers that the newer version does not use, so that nothing is lost by looking.
+                if definition.name == stored::INGRESS_BACKEND
+                    && let Some(service) = stored::beta_backend(bytes)?
+                {
+                    object.insert("service".to_owned(), service);
                 }
                 Value::Object(object)
             }

@@ -38,19 +38,19 @@ pub enum ConformError {
 
 pub fn conform(schema: &Schema, definition: Id, object: &mut Value) -> Result<Vec<String>, ConformError> {
     let mut walk = Walk { schema, unknown: Vec::new(), items: 0 };
-    walk.value(&Type::Definition(definition), object, &Place::Root)?;
+    walk.value(&Type::Definition(definition), object, &FieldPosition::Root)?;
     Ok(walk.unknown)
 }
 
 /// Where the walk is: a list on the stack, from the innermost step outwards.
-enum Place<'a> {
+enum FieldPosition<'a> {
     Root,
-    Field { parent: &'a Place<'a>, owner: &'a Definition, name: &'a str },
-    Key { parent: &'a Place<'a>, key: &'a str },
-    Index { parent: &'a Place<'a>, index: usize },
+    Field { parent: &'a FieldPosition<'a>, owner: &'a Definition, name: &'a str },
+    Key { parent: &'a FieldPosition<'a>, key: &'a str },
+    Index { parent: &'a FieldPosition<'a>, index: usize },
 }
 
-impl Place<'_> {
+impl FieldPosition<'_> {
     /// `spec.containers[0].name`.
     fn write(&self, path: &mut String) {
         match self {
@@ -92,7 +92,7 @@ struct Walk<'s> {
 }
 
 impl Walk<'_> {
-    fn value(&mut self, ty: &Type, value: &mut Value, at: &Place) -> Result<(), ConformError> {
+    fn value(&mut self, ty: &Type, value: &mut Value, at: &FieldPosition) -> Result<(), ConformError> {
         match (ty, &mut *value) {
             (Type::String, Value::String(_))
             | (Type::Boolean, Value::Bool(_))
@@ -104,7 +104,7 @@ impl Walk<'_> {
             (Type::List(item), Value::Array(items)) => {
                 self.count_items(item, items.len(), at)?;
                 for (index, value) in items.iter_mut().enumerate() {
-                    self.element(item, value, &Place::Index { parent: at, index })?;
+                    self.element(item, value, &FieldPosition::Index { parent: at, index })?;
                 }
                 Ok(())
             }
@@ -112,7 +112,7 @@ impl Walk<'_> {
                 // The maps that objects carry most, labels and the like, need no look at their keys.
                 for (key, value) in entries.iter_mut() {
                     if !(**item == Type::String && value.is_string()) {
-                        self.element(item, value, &Place::Key { parent: at, key })?;
+                        self.element(item, value, &FieldPosition::Key { parent: at, key })?;
                     }
                 }
                 Ok(())
@@ -122,7 +122,7 @@ impl Walk<'_> {
         }
     }
 
-    fn count_items(&mut self, item: &Type, count: usize, at: &Place) -> Result<(), ConformError> {
+    fn count_items(&mut self, item: &Type, count: usize, at: &FieldPosition) -> Result<(), ConformError> {
         if !matches!(item, Type::Definition(_)) {
             return Ok(());
         }
@@ -136,7 +136,7 @@ impl Walk<'_> {
     }
 
     /// An item of a list or a map: null stands for the type's zero value there.
-    fn element(&mut self, ty: &Type, value: &mut Value, at: &Place) -> Result<(), ConformError> {
+    fn element(&mut self, ty: &Type, value: &mut Value, at: &FieldPosition) -> Result<(), ConformError> {
         if value.is_null() {
             *value = self.zero(ty);
         }
@@ -160,7 +160,7 @@ impl Walk<'_> {
         }
     }
 
-    fn definition(&mut self, id: Id, ty: &Type, value: &mut Value, at: &Place) -> Result<(), ConformError> {
+    fn definition(&mut self, id: Id, ty: &Type, value: &mut Value, at: &FieldPosition) -> Result<(), ConformError> {
         let schema = self.schema;
         let definition = schema.get(id);
         match (&definition.shape, &mut *value) {
@@ -210,23 +210,28 @@ impl Walk<'_> {
         }
     }
 
-    fn object(&mut self, owner: &Definition, fields: &mut Map<String, Value>, at: &Place) -> Result<(), ConformError> {
+    fn object(
+        &mut self,
+        owner: &Definition,
+        fields: &mut Map<String, Value>,
+        at: &FieldPosition,
+    ) -> Result<(), ConformError> {
         let mut outcome = Ok(());
         let mut superfluous = false;
         for (name, value) in fields.iter_mut() {
-            let place = Place::Field { parent: at, owner, name };
+            let position = FieldPosition::Field { parent: at, owner, name };
             match owner.field(name) {
                 None => {
                     if self.unknown.len() < MAX_REPORTED {
                         let mut path = String::new();
-                        place.write(&mut path);
+                        position.write(&mut path);
                         self.unknown.push(path);
                     }
                     superfluous = true;
                 }
                 Some(_) if value.is_null() => superfluous = true,
                 Some(field) => {
-                    outcome = self.value(&field.ty, value, &place);
+                    outcome = self.value(&field.ty, value, &position);
                     if outcome.is_err() {
                         break;
                     }
@@ -245,7 +250,7 @@ impl Walk<'_> {
         outcome
     }
 
-    fn mismatch(&self, ty: &Type, value: &Value, at: &Place) -> ConformError {
+    fn mismatch(&self, ty: &Type, value: &Value, at: &FieldPosition) -> ConformError {
         let (found, expected) = (described(value, ty), self.schema.type_name(ty));
         ConformError::TypeMismatch(match at.struct_field() {
             Some((owner, path)) => {

@@ -13,8 +13,6 @@ pub const NEGATIVE: &str = "must be greater than or equal to 0";
 pub const NOT_POSITIVE: &str = "must be greater than zero";
 pub const IMMUTABLE: &str = "field is immutable";
 
-pub const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
-
 /// An optional text, absent being the same as empty.
 pub fn text(value: &Option<String>) -> &str {
     value.as_deref().unwrap_or_default()

@@ -43,7 +43,7 @@ pub fn assert_refused<R: Rules>(mut manifest: Value, expected: &[&str]) {
     assert_eq!(texts(errors), expected, "{manifest:#}");
 }
 
-/// Asserts what is said of `change` on top of the completed `base`.
+/// Asserts the errors of `change` on top of the completed `base`.
 #[track_caller]
 pub fn assert_update<R: Rules>(base: &Value, change: Value, expected: &[&str]) {
     let old = completed::<R>(base.clone());

@@ -18,7 +18,7 @@ const TOLERANCE: f64 = 0.1;
 
 /// A replica count, and why it is that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limited {
+pub struct LimitedScale {
     pub replicas: i32,
     pub reason: &'static str,
     pub message: &'static str,
@@ -40,8 +40,8 @@ const SCALE_DOWN_STABILIZED: (&str, &str) = (
     "recent recommendations were higher than current one, applying the highest recent recommendation",
 );
 
-fn limited(replicas: i32, (reason, message): (&'static str, &'static str)) -> Limited {
-    Limited { replicas, reason, message }
+fn limited(replicas: i32, (reason, message): (&'static str, &'static str)) -> LimitedScale {
+    LimitedScale { replicas, reason, message }
 }
 
 /// The bounds and the speed of one autoscaler.
@@ -87,7 +87,7 @@ impl ScalingRules<'_> {
     }
 
     /// The replicas that the recommendations of both windows allow. `recommended` itself if nothing held it up.
-    pub fn stabilize(&self, history: &ScaleHistory, current: i32, recommended: i32, now: Timestamp) -> Limited {
+    pub fn stabilize(&self, history: &ScaleHistory, current: i32, recommended: i32, now: Timestamp) -> LimitedScale {
         let lowest = history.lowest_since(now - self.up_window()).map_or(recommended, |low| low.min(recommended));
         let highest = history.highest_since(now - self.down_window()).map_or(recommended, |high| high.max(recommended));
         if self.behavior.is_none() {
@@ -98,7 +98,7 @@ impl ScalingRules<'_> {
     }
 
     /// The replicas that the bounds and the policies allow.
-    pub fn limit(&self, history: &ScaleHistory, current: i32, desired: i32, now: Timestamp) -> Limited {
+    pub fn limit(&self, history: &ScaleHistory, current: i32, desired: i32, now: Timestamp) -> LimitedScale {
         if self.behavior.is_none() {
             let scale_up_limit = current.saturating_mul(SCALE_UP_FACTOR).max(SCALE_UP_MINIMUM);
             return self.clamp(desired, self.min, TOO_FEW, scale_up_limit);
@@ -116,7 +116,13 @@ impl ScalingRules<'_> {
         limited(desired, WITHIN_RANGE)
     }
 
-    fn clamp(&self, desired: i32, lowest: i32, too_few: (&'static str, &'static str), scale_up_limit: i32) -> Limited {
+    fn clamp(
+        &self,
+        desired: i32,
+        lowest: i32,
+        too_few: (&'static str, &'static str),
+        scale_up_limit: i32,
+    ) -> LimitedScale {
         let (highest, too_many) = match self.max > scale_up_limit {
             true => (scale_up_limit, SCALE_UP_LIMIT),
             false => (self.max, TOO_MANY),

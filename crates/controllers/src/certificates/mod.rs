@@ -82,7 +82,7 @@ pub struct World {
     /// A Node of the name exists.
     member: bool,
     /// Other requests that may be for the same name.
-    rivals: Vec<SigningRequest>,
+    competing_requests: Vec<SigningRequest>,
 }
 
 /// Fenced by uid and version of the request that was judged.
@@ -143,14 +143,14 @@ impl Controller for CertificateSigner {
             Some(request) => self.is_member(request).await?,
             None => false,
         };
-        let may_be_rival = |other: &&Arc<CertificateSigningRequest>| {
+        let may_compete = |other: &&Arc<CertificateSigningRequest>| {
             state == State::Pending
                 && other.metadata.uid != object.metadata.uid
                 && other.spec.signer_name == object.spec.signer_name
                 && plan::is_at_once(created, self::created(other))
         };
-        let rivals = all.iter().filter(may_be_rival).filter_map(|other| self.view(other)).collect();
-        Ok(Some(World { object, state, created, superfluous, request, member, rivals }))
+        let competing_requests = all.iter().filter(may_compete).filter_map(|other| self.view(other)).collect();
+        Ok(Some(World { object, state, created, superfluous, request, member, competing_requests }))
     }
 
     fn plan(world: &World, now: Timestamp) -> Plan<Action, ()> {
@@ -159,7 +159,7 @@ impl Controller for CertificateSigner {
             return Plan::act([Action::Delete { uid: meta.uid.clone(), version: meta.resource_version.clone() }]);
         }
         let answer = world.request.as_ref().and_then(|request| {
-            let verdict = plan::plan(request, world.member, &world.rivals)?;
+            let verdict = plan::plan(request, world.member, &world.competing_requests)?;
             Some(Action::Answer { object: world.object.clone(), signer: request.signer, verdict, at: now })
         });
         let kept_until = world.created.saturating_add(plan::retention(world.state)).unwrap_or(Timestamp::MAX);

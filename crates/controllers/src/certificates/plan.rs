@@ -126,7 +126,7 @@ fn approve<'a>(
              for good, remove it with `kubectl delete node {name}` and join again"
         )));
     }
-    if others.into_iter().any(|other| is_rival(asked, other)) {
+    if others.into_iter().any(|other| is_competing(asked, other)) {
         return Some(Action::Deny(format!(
             "another machine is just joining as node {name:?}: choose another name with --node-name"
         )));
@@ -135,7 +135,7 @@ fn approve<'a>(
 }
 
 /// Whether another machine got a certificate of the same name a moment ago.
-fn is_rival(asked: &SigningRequest, other: &SigningRequest) -> bool {
+fn is_competing(asked: &SigningRequest, other: &SigningRequest) -> bool {
     let key = |asked: &SigningRequest| asked.request.as_ref().ok().map(|request| request.public_key.clone());
     other.signer == Signer::NodeClient
         && other.is_from(BOOTSTRAPPERS)

@@ -1,4 +1,4 @@
-//! The owner graph: which objects name which owners, as far as the metadata watch has told.
+//! The owner graph: which objects name which owners, as far as the metadata watch has delivered.
 //!
 //! CachedObject small: an object is remembered only if it names owners or is being deleted in a way that
 //! waits for dependents, and of an owner only whether it was seen. Most objects of a cluster are

@@ -199,9 +199,9 @@ impl Model {
     }
 
     fn deliver(&mut self, kind: bool) -> bool {
-        let Some(seen) = self.events[usize::from(kind)].pop_front() else { return false };
+        let Some(observed) = self.events[usize::from(kind)].pop_front() else { return false };
         let resource = &self.kinds[usize::from(kind)];
-        let affected = match seen {
+        let affected = match observed {
             MetadataEvent::ListBegan => {
                 self.graph.begin_list(resource);
                 Vec::new()

@@ -169,8 +169,8 @@ fn wanted_taints(before: &[Taint], wanted: &[(&str, &str)], now: Timestamp) -> V
         follows || taint.key == NOT_READY || taint.key == UNREACHABLE
     };
     let equals = |taint: &Taint, (key, effect): &(&str, &str)| taint.key == *key && taint.effect == *effect;
-    let kept = before.iter().filter(|taint| !ours(taint) || wanted.iter().any(|want| equals(taint, want)));
-    let mut taints: Vec<Taint> = kept.cloned().collect();
+    let retained = before.iter().filter(|taint| !ours(taint) || wanted.iter().any(|want| equals(taint, want)));
+    let mut taints: Vec<Taint> = retained.cloned().collect();
     for want in wanted {
         if !before.iter().any(|taint| equals(taint, want)) {
             taints.push(Taint {

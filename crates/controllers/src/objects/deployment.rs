@@ -107,8 +107,8 @@ impl Deployment {
         let replicas = self.spec.replicas.unwrap_or(1).max(0);
         let update = self.spec.strategy.rolling_update.clone().unwrap_or_default();
         let quarter = IntOrString::String("25%".to_owned());
-        let count = |said: Option<IntOrString>, round| {
-            let count = int_or_percent::resolve(said.as_ref().unwrap_or(&quarter), replicas.into(), round);
+        let count = |output: Option<IntOrString>, round| {
+            let count = int_or_percent::resolve(output.as_ref().unwrap_or(&quarter), replicas.into(), round);
             i32::try_from(count.max(0)).unwrap_or(i32::MAX)
         };
         let (surge, unavailable) =

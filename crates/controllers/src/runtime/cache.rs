@@ -203,20 +203,20 @@ impl<K: CachedObject> Cache<K> {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => {
                     listed.insert(ObjectKey::from_meta(object.meta()));
-                    self.put(object);
+                    self.upsert(object);
                 }
                 Ok(Event::InitDone) => {
                     self.retain_listed(&std::mem::take(&mut listed));
                     self.synced.send_replace(true);
                 }
-                Ok(Event::Apply(object)) => self.put(object),
+                Ok(Event::Apply(object)) => self.upsert(object),
                 Ok(Event::Delete(object)) => self.delete(&object),
                 Err(_) => {}
             }
         }
     }
 
-    fn put(&self, object: K) {
+    fn upsert(&self, object: K) {
         self.take_in(object, false);
     }
 
@@ -343,20 +343,20 @@ mod tests {
     #[test]
     fn events_older_than_our_own_write_are_dropped() {
         let cache = Cache::new();
-        cache.put(object("a", "1", 5, None));
+        cache.upsert(object("a", "1", 5, None));
         cache.wrote(object("a", "1", 9, None));
-        cache.put(object("a", "1", 7, None));
+        cache.upsert(object("a", "1", 7, None));
         assert_eq!(versions(&cache), [9]);
     }
 
     #[test]
     fn what_we_removed_does_not_come_back_by_an_old_event() {
         let cache = Cache::new();
-        cache.put(object("a", "1", 5, None));
+        cache.upsert(object("a", "1", 5, None));
         cache.removed(&ObjectKey::new("ns", "a"), "1");
-        cache.put(object("a", "1", 6, None));
+        cache.upsert(object("a", "1", 6, None));
         assert!(versions(&cache).is_empty());
-        cache.put(object("a", "2", 8, None));
+        cache.upsert(object("a", "2", 8, None));
         cache.delete(&object("a", "1", 7, None));
         assert_eq!(versions(&cache), [8], "another object of that name");
     }
@@ -364,9 +364,9 @@ mod tests {
     #[test]
     fn what_is_controlled_is_found_until_it_is_released() {
         let cache = Cache::new();
-        cache.put(object("a", "1", 5, Some("boss")));
-        cache.put(object("b", "2", 6, Some("boss")));
-        cache.put(object("a", "1", 7, None));
+        cache.upsert(object("a", "1", 5, Some("boss")));
+        cache.upsert(object("b", "2", 6, Some("boss")));
+        cache.upsert(object("a", "1", 7, None));
         let names =
             |objects: Vec<Arc<ConfigMap>>| objects.iter().map(|o| o.metadata.name.clone().unwrap()).collect::<Vec<_>>();
         assert_eq!(names(cache.controlled_by("boss")), ["b"]);
@@ -378,10 +378,10 @@ mod tests {
     fn a_new_list_drops_what_it_does_not_contain() {
         let cache = Cache::new();
         let changes = Arc::new(Mutex::new(Vec::new()));
-        let seen = changes.clone();
-        cache.on_change(move |change| seen.lock().push((change.key.name.clone(), change.after.is_some())));
-        cache.put(object("a", "1", 5, None));
-        cache.put(object("b", "2", 6, None));
+        let observed = changes.clone();
+        cache.on_change(move |change| observed.lock().push((change.key.name.clone(), change.after.is_some())));
+        cache.upsert(object("a", "1", 5, None));
+        cache.upsert(object("b", "2", 6, None));
         cache.retain_listed(&[ObjectKey::new("ns", "b")].into());
         assert_eq!(versions(&cache), [6]);
         let expected = [("a", true), ("b", true), ("a", false)].map(|(name, there)| (name.to_owned(), there));

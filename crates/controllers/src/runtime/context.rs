@@ -34,6 +34,7 @@ use crate::objects::{
 macro_rules! caches {
     ($($name:ident: $kind:ty $(, in $namespace:expr)?;)*) => {
         /// The kinds that controllers look at, each listed and watched once.
+        #[derive(Clone)]
         pub struct Caches { $(pub $name: Arc<Cache<$kind>>,)* }
 
         impl Default for Caches {
@@ -102,6 +103,34 @@ impl Default for Clock {
     }
 }
 
+/// The clients of the controllers: one for the caches, events and leader election that all share, and one for each
+/// controller's own requests, so that each has the rights it needs and no others.
+#[derive(Clone)]
+pub struct Clients {
+    pub shared: Client,
+    for_account: Arc<dyn Fn(&str) -> Client + Send + Sync>,
+}
+
+impl Clients {
+    /// `for_account` makes the client of a service account of `kube-system`.
+    pub fn new(shared: Client, for_account: impl Fn(&str) -> Client + Send + Sync + 'static) -> Self {
+        Self { shared, for_account: Arc::new(for_account) }
+    }
+
+    pub fn for_account(&self, account: &str) -> Client {
+        (self.for_account)(account)
+    }
+}
+
+/// One client for everything: whoever it is has to have the rights of all controllers.
+impl From<Client> for Clients {
+    fn from(client: Client) -> Self {
+        let shared = client.clone();
+        Self::new(shared, move |_| client.clone())
+    }
+}
+
+#[derive(Clone)]
 pub struct Context {
     pub client: Client,
     pub caches: Caches,
@@ -122,6 +151,11 @@ impl Context {
         let metadata = MetadataWatch::new(client.clone(), discovery.clone());
         let (caches, clock, service_tables) = (Caches::default(), Clock::default(), Arc::new(Cache::new()));
         Arc::new(Self { client, caches, events, metrics, clock, service_tables, discovery, metadata })
+    }
+
+    /// The same for one controller: its requests are made with this client.
+    pub fn with_client(&self, client: Client) -> Arc<Self> {
+        Arc::new(Self { client, ..self.clone() })
     }
 
     /// The work queue of a controller, shown in metrics under the controller's name.

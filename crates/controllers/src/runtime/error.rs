@@ -1,6 +1,6 @@
 //! API calls that failed: what was being done, what the API answered, and what that means for a controller.
 
-/// What was being done, and what the API said.
+/// What was being done, and how the API answered.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}")]
 pub struct ApiError {

@@ -25,7 +25,7 @@ impl GroupIndex {
 
     /// Takes in the group an object is in by now. It is asked for under the lock, so that of two changes the later one
     /// decides.
-    pub fn put(&self, key: &ObjectKey, now: impl Fn() -> Option<ObjectKey>) {
+    pub fn set_group(&self, key: &ObjectKey, now: impl Fn() -> Option<ObjectKey>) {
         let mut state = self.state.lock();
         let now = now();
         if state.group_of.get(key) == now.as_ref() {
@@ -54,11 +54,11 @@ mod tests {
     fn an_object_is_in_the_group_it_was_last_put_in() {
         let groups = GroupIndex::default();
         let key = |name: &str| ObjectKey::new("ns", name);
-        groups.put(&key("a"), || Some(key("web")));
-        groups.put(&key("b"), || Some(key("web")));
-        groups.put(&key("a"), || Some(key("db")));
+        groups.set_group(&key("a"), || Some(key("web")));
+        groups.set_group(&key("b"), || Some(key("web")));
+        groups.set_group(&key("a"), || Some(key("db")));
         assert_eq!((groups.members(&key("web")), groups.members(&key("db"))), (vec![key("b")], vec![key("a")]));
-        groups.put(&key("b"), || None);
+        groups.set_group(&key("b"), || None);
         assert_eq!(groups.members(&key("web")), []);
         assert_eq!(groups.state.lock().members.len(), 1, "empty groups are forgotten");
     }

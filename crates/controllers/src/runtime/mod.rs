@@ -32,7 +32,7 @@ pub mod runner;
 pub mod scale_client;
 
 pub use cache::{Cache, CachedObject, Change, ObjectKey, controller_of, version_of};
-pub use context::{Caches, Clock, Context, Runnable};
+pub use context::{Caches, Clients, Clock, Context, Runnable};
 pub use error::ApiError;
 pub use metrics::ControllerMetrics;
 pub use queue::WorkQueue;

@@ -30,15 +30,14 @@ pub fn reached<'a>(service: &Service, pod: &'a Pod, node: Option<&EndpointNode>)
     if pod.is_finished() {
         return None;
     }
-    let targets = service.spec.ports.iter().filter_map(|port| Some((port, ports::target(pod, port)?)));
     let mut found = PodBackend { address: &pod.status.pod_ip, ports: Vec::new(), behind: Vec::new() };
     if node.is_some_and(|node| node.by_host_port) {
         if !answers(pod, node) || pod.is_being_deleted() {
             return None;
         }
         found.address = &pod.status.host_ip;
-        for (port, own) in targets {
-            if let Some(number) = ports::host_port(pod, ports::protocol(port), own) {
+        for port in &service.spec.ports {
+            if let Some((number, own)) = ports::host_port(pod, port) {
                 found.ports.push(Port::new(port, number));
                 found.behind.push((Port::new(port, number), own));
             }
@@ -47,7 +46,8 @@ pub fn reached<'a>(service: &Service, pod: &'a Pod, node: Option<&EndpointNode>)
             return None;
         }
     } else {
-        found.ports.extend(targets.map(|(port, own)| Port::new(port, own)));
+        let ports = service.spec.ports.iter();
+        found.ports.extend(ports.filter_map(|port| Some(Port::new(port, ports::target(pod, port)?))));
     }
     found.ports.sort();
     Some(found).filter(|found| !found.address.is_empty())
@@ -95,7 +95,7 @@ pub fn in_subset(
     Some((found, always || answers(pod, node)))
 }
 
-/// Whether it was last said to be ready, by a node that is not lost since.
+/// Whether its last reported condition is ready, by a node that is not lost since.
 fn answers(pod: &Pod, node: Option<&EndpointNode>) -> bool {
     pod.is_ready() && !node.is_some_and(|node| node.lost)
 }
@@ -177,11 +177,11 @@ mod tests {
             EndpointNode::from(&serde_json::from_value(node).unwrap())
         };
         let (service, pod) = (service(json!({})), pod("a", "10.1.0.1", json!({})));
-        let (unheard, lost) = (&["NoSchedule"][..], &["NoSchedule", "NoExecute"][..]);
+        let (no_schedule, lost) = (&["NoSchedule"][..], &["NoSchedule", "NoExecute"][..]);
         for (ready, effects, expected) in [
             ("True", &[][..], true),
             ("False", &[], true),
-            ("Unknown", unheard, true), // so is everybody
+            ("Unknown", no_schedule, true), // so is everybody
             ("Unknown", lost, false),
             ("True", lost, true), // it is back
         ] {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_name_is_told_below_the_service_that_the_pod_names() {
+    fn a_host_name_is_reported_below_the_service_that_the_pod_names() {
         let named = |subdomain: &str| pod("a", "1.1.1.1", json!({"spec": {"hostname": "h", "subdomain": subdomain}}));
         let service = service(json!({}));
         assert_eq!(in_slice(&service, &named("web"), None, "").hostname.as_deref(), Some("h"));

@@ -7,14 +7,14 @@ use crate::node_lifecycle;
 const ZONE: &str = mainstay_api::wellknown::kubernetes::ZONE;
 /// Says how pods of a node are reached, where that is not by addresses of their own.
 const ENDPOINTS: &str = mainstay_api::wellknown::mainstay::ENDPOINTS;
-const HOST_PORT: &str = "host-port";
+const HOST_PORT: &str = mainstay_api::wellknown::mainstay::ENDPOINTS_HOST_PORT;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointNode {
     pub zone: Option<String>,
     /// Its pods' addresses lead nowhere; they are reached at the node's address and host ports.
     pub by_host_port: bool,
-    /// It has not been seen of for so long, while others were, that its pods may be gone, whatever was last said of
+    /// It has had no heartbeat for so long, while others had, that its pods may be gone, whatever was last reported of
     /// them.
     pub lost: bool,
 }

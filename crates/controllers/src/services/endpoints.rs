@@ -12,7 +12,7 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Endpoints as Object;
-use kube::{Api, api::PostParams};
+use kube::{Api, Client, api::PostParams};
 use parking_lot::Mutex;
 
 use super::{
@@ -32,12 +32,13 @@ const BATCH_PERIOD: Duration = Duration::from_millis(500);
 pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
 pub struct EndpointsController {
+    client: Client,
     shared: Arc<ServiceContext>,
     /// Services that were there and are gone, until what they leave is.
     deleted_services: Arc<Mutex<HashSet<ObjectKey>>>,
 }
 
-pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
+pub fn controller(client: Client, shared: &Arc<ServiceContext>) -> Runnable {
     let queue = shared.context.queue::<EndpointsController>();
     let deleted_services: Arc<Mutex<HashSet<ObjectKey>>> = Arc::default();
     shared.caches().services.on_change({
@@ -60,7 +61,7 @@ pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
         move |service, pods| queue.add_after(service, if pods > LARGE { BATCH_PERIOD } else { Duration::ZERO })
     });
     let limits = Limits { concurrent_reconciles: CONCURRENT_RECONCILES, ..Limits::default() };
-    let endpoints = EndpointsController { shared: shared.clone(), deleted_services };
+    let endpoints = EndpointsController { client, shared: shared.clone(), deleted_services };
     shared.context.runnable(Arc::new(endpoints), queue, limits)
 }
 
@@ -135,8 +136,8 @@ impl Controller for EndpointsController {
     }
 
     async fn apply(&self, key: &ObjectKey, action: Action) -> Result<(), ApiError> {
-        let (context, caches) = (&self.shared.context, self.shared.caches());
-        let api: Api<Object> = Api::namespaced(context.client.clone(), &key.namespace);
+        let caches = self.shared.caches();
+        let api: Api<Object> = Api::namespaced(self.client.clone(), &key.namespace);
         let params = PostParams::default();
         let written = match action {
             Action::Create(object) => api.create(&params, &object).await,

@@ -10,6 +10,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
+use kube::Client;
 
 use super::{
     ServiceContext,
@@ -31,10 +32,11 @@ const LAST_APPLIED: &str = mainstay_api::wellknown::kubernetes::LAST_APPLIED;
 const MOST: usize = 1000;
 
 pub struct MirrorController {
+    client: Client,
     shared: Arc<ServiceContext>,
 }
 
-pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
+pub fn controller(client: Client, shared: &Arc<ServiceContext>) -> Runnable {
     let (queue, caches) = (shared.context.queue::<MirrorController>(), shared.caches());
     caches.endpoints.on_change({
         let queue = queue.clone();
@@ -54,7 +56,8 @@ pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
         }
     });
     slices::add_on_foreign_change(shared, &queue, CONTROLLER);
-    shared.context.runnable(Arc::new(MirrorController { shared: shared.clone() }), queue, Limits::default())
+    let mirror = MirrorController { client, shared: shared.clone() };
+    shared.context.runnable(Arc::new(mirror), queue, Limits::default())
 }
 
 pub struct World {
@@ -163,7 +166,7 @@ impl Controller for MirrorController {
     }
 
     async fn apply(&self, key: &ObjectKey, write: Write) -> Result<(), ApiError> {
-        slices::apply(&self.shared.context, &key.namespace, write).await
+        slices::apply(&self.client, &self.shared.caches().slices, &key.namespace, write).await
     }
 }
 

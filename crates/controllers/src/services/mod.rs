@@ -44,7 +44,7 @@ pub struct ServiceContext {
 }
 
 impl ServiceContext {
-    /// Must be made before the controllers: what they are told of later finds the indexes up to date.
+    /// Must be made before the controllers: changes that reach them later find the indexes up to date.
     pub fn new(context: &Arc<Context>) -> Arc<Self> {
         let (selected_pods, slices) = Default::default();
         let shared = Arc::new(Self { context: context.clone(), selected_pods, slices });

@@ -21,7 +21,7 @@ use super::ports::Port;
 
 /// As many endpoints as one slice holds.
 pub const MOST: usize = 100;
-/// When what is said in a slice came about, as far as is known.
+/// When the changes in a slice came about, as far as is known.
 pub const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// Endpoints that are reached at the same ports and addresses of the same kind.
@@ -39,7 +39,7 @@ pub struct SliceTemplate {
     pub namespace: String,
     pub owner: OwnerReference,
     pub labels: BTreeMap<String, String>,
-    /// All annotations a slice has; if nothing is said, only when it changed is noted.
+    /// All annotations a slice has; by default only the time of the change.
     pub annotations: Option<BTreeMap<String, String>>,
     /// Free names for new slices, in order.
     pub names: Vec<String>,
@@ -105,7 +105,7 @@ pub fn pack(existing: &[Arc<EndpointSlice>], mut wanted: DesiredEndpoints, frame
             writes.push(delete(slice)); // of one that had this name before
         }
     }
-    let (mut kept, mut empty, mut fresh) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut retained, mut empty, mut fresh) = (Vec::new(), Vec::new(), Vec::new());
     for ((kind, ports), slices) in groups {
         let group = wanted.keys().find(|(other, theirs)| *other == kind && *theirs == ports).cloned();
         let Some((group, placed)) = group.and_then(|group| wanted.remove_entry(&group)) else {
@@ -116,7 +116,7 @@ pub fn pack(existing: &[Arc<EndpointSlice>], mut wanted: DesiredEndpoints, frame
         for draft in drafts {
             match draft.endpoints.is_empty() {
                 true => empty.push(draft.from.clone()),
-                false => kept.push((group.clone(), draft)),
+                false => retained.push((group.clone(), draft)),
             }
         }
         fresh.extend(in_slices(rest).map(|endpoints| (group.clone(), endpoints)));
@@ -124,11 +124,11 @@ pub fn pack(existing: &[Arc<EndpointSlice>], mut wanted: DesiredEndpoints, frame
     for (group, placed) in wanted {
         fresh.extend(in_slices(placed).map(|endpoints| (group.clone(), endpoints)));
     }
-    if kept.is_empty() && fresh.is_empty() && frame.placeholder {
+    if retained.is_empty() && fresh.is_empty() && frame.placeholder {
         fresh.push((("IPv4", Vec::new()), Vec::new()));
         empty.sort_by_key(|slice| !is_placeholder(slice));
     }
-    for ((_, ports), draft) in kept.into_iter().filter(|(_, draft)| draft.changed) {
+    for ((_, ports), draft) in retained.into_iter().filter(|(_, draft)| draft.changed) {
         writes.push(Write::Replace(Box::new(slice(frame, Some(draft.from), ports, draft.endpoints, draft.since))));
     }
     let (mut names, mut complete) = (frame.names.iter(), true);

@@ -1,14 +1,14 @@
 //! The port at which a pod is reached for a port of a Service.
 
-use k8s_openapi::{
-    api::{core::v1 as core, core::v1::ServicePort, discovery::v1 as discovery},
-    apimachinery::pkg::util::intstr::IntOrString,
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{core::v1 as core, core::v1::ServicePort, discovery::v1 as discovery};
+use mainstay_api::{
+    pod::lasting,
+    ports::{DeclaredPort, is_host_port_annotation, mapped_host_port, protocol_or_default, resolve_target_port},
 };
 
 use crate::objects::pod::{self, Pod};
-
-/// On a pod: the host port that leads to a container's port, where the node chose it.
-const HOST_PORT: &str = mainstay_api::wellknown::mainstay::ASSIGNED_HOST_PORT;
 
 /// A port of an endpoint. In this order they stand in slices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,7 +23,7 @@ impl Port {
     pub fn new(service: &ServicePort, port: i32) -> Self {
         Self {
             name: service.name.clone().unwrap_or_default(),
-            protocol: protocol(service).to_owned(),
+            protocol: protocol_or_default(service.protocol.as_deref()).to_owned(),
             port,
             app_protocol: service.app_protocol.clone(),
         }
@@ -52,7 +52,7 @@ impl From<&discovery::EndpointPort> for Port {
     fn from(port: &discovery::EndpointPort) -> Self {
         Self {
             name: port.name.clone().unwrap_or_default(),
-            protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+            protocol: protocol_or_default(port.protocol.as_deref()).to_owned(),
             port: port.port.unwrap_or_default(),
             app_protocol: port.app_protocol.clone(),
         }
@@ -63,54 +63,42 @@ impl From<&core::EndpointPort> for Port {
     fn from(port: &core::EndpointPort) -> Self {
         Self {
             name: port.name.clone().unwrap_or_default(),
-            protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+            protocol: protocol_or_default(port.protocol.as_deref()).to_owned(),
             port: port.port,
             app_protocol: port.app_protocol.clone(),
         }
     }
 }
 
-pub fn protocol(port: &ServicePort) -> &str {
-    port.protocol.as_deref().unwrap_or("TCP")
-}
-
-/// The pod's own port that a Service's port leads to. A number is taken as it is, declared or not; a name has to
-/// be that of a port of a container that runs beside the others.
+/// The pod's own port that a Service's port leads to.
 pub fn target(pod: &Pod, port: &ServicePort) -> Option<i32> {
-    match &port.target_port {
-        None => Some(port.port),
-        Some(IntOrString::Int(number)) => Some(*number),
-        Some(IntOrString::String(name)) => {
-            let mut all = declared(pod);
-            all.find(|own| own.name == *name && protocol_of(own) == protocol(port)).map(|own| own.container_port)
-        }
-    }
+    resolve_target_port(port, declared_ports(pod))
 }
 
-/// The node's port that leads to a pod's own: the one the node chose, the one the pod asked for, or, on the
-/// node's network, the same.
-pub fn host_port(pod: &Pod, protocol: &str, port: i32) -> Option<i32> {
-    let annotations = pod.metadata.annotations.as_ref();
-    let chosen = annotations.and_then(|all| all.get(&format!("{HOST_PORT}{protocol}_{port}")));
-    let chosen = chosen.and_then(|number| number.parse().ok()).filter(|number| (1..=65_535).contains(number));
-    let mut same = declared(pod).filter(|own| own.container_port == port && protocol_of(own) == protocol);
-    let asked = || same.find_map(|own| Some(own.host_port).filter(|number| *number > 0));
-    chosen.or_else(asked).or_else(|| pod.spec.host_network.then_some(port))
+/// The node's port that leads to what a Service's port means in the pod, and that port of the pod.
+pub fn host_port(pod: &Pod, port: &ServicePort) -> Option<(i32, i32)> {
+    let none = BTreeMap::new();
+    let annotations = pod.metadata.annotations.as_ref().unwrap_or(&none);
+    let (protocol, target) = (protocol_or_default(port.protocol.as_deref()), target(pod, port)?);
+    let number = mapped_host_port(declared_ports(pod), annotations, pod.spec.host_network, protocol, target)?;
+    Some((i32::from(number), target))
 }
 
-/// What nodes said of the pod's host ports.
-pub fn annotated(pod: &Pod) -> impl Iterator<Item = (String, String)> {
-    let all = pod.metadata.annotations.iter().flatten().filter(|(key, _)| key.starts_with(HOST_PORT));
+/// The annotations that assign host ports to the pod's ports.
+pub fn host_port_annotations(pod: &Pod) -> impl Iterator<Item = (String, String)> {
+    let all = pod.metadata.annotations.iter().flatten().filter(|(key, _)| is_host_port_annotation(key));
     all.map(|(key, value)| (key.clone(), value.clone()))
 }
 
-fn declared(pod: &Pod) -> impl Iterator<Item = &pod::Port> {
-    let beside = pod.spec.init_containers.iter().filter(|container| container.restart_policy == "Always");
-    pod.spec.containers.iter().chain(beside).flat_map(|container| &container.ports)
-}
-
-fn protocol_of(port: &pod::Port) -> &str {
-    if port.protocol.is_empty() { "TCP" } else { &port.protocol }
+fn declared_ports(pod: &Pod) -> impl Iterator<Item = DeclaredPort<'_>> {
+    let is_sidecar = |container: &pod::Container| container.restart_policy == "Always";
+    let containers = lasting(&pod.spec.containers, &pod.spec.init_containers, is_sidecar);
+    containers.flat_map(|container| &container.ports).map(|port| DeclaredPort {
+        name: &port.name,
+        protocol: &port.protocol,
+        container_port: port.container_port,
+        host_port: port.host_port,
+    })
 }
 
 #[cfg(test)]
@@ -141,34 +129,38 @@ mod tests {
     }
 
     #[test]
-    fn names_are_looked_up_and_numbers_are_not() {
+    fn names_of_ports_are_those_of_containers_that_last() {
         for (wanted, protocol, found) in [
             (json!("web"), "TCP", Some(80)),
-            (json!("web"), "UDP", None),
             (json!("dns"), "UDP", Some(53)),
             (json!("side"), "TCP", Some(90)),
             (json!("init"), "TCP", None),
             (json!(12_345), "TCP", Some(12_345)),
-            (json!(null), "TCP", Some(7)),
         ] {
             assert_eq!(target(&pod(), &port(wanted.clone(), protocol)), found, "{wanted} {protocol}");
         }
     }
 
     #[test]
-    fn host_ports_are_the_machines_then_the_pods_then_the_same() {
-        for (protocol, number, found) in [
-            ("UDP", 53, Some(31_053)),
-            ("TCP", 53, None),
-            ("TCP", 80, Some(8080)),
-            ("TCP", 81, None),
-            ("TCP", 99, None),
+    fn a_service_reaches_a_pod_at_the_host_port_that_the_node_opens_for_it() {
+        for (wanted, protocol, found) in [
+            (json!("dns"), "UDP", Some((31_053, 53))),
+            (json!(53), "TCP", None),
+            (json!("web"), "TCP", Some((8080, 80))),
+            (json!(81), "TCP", None),
+            (json!(99), "TCP", None),
         ] {
-            assert_eq!(host_port(&pod(), protocol, number), found, "{protocol} {number}");
+            assert_eq!(host_port(&pod(), &port(wanted.clone(), protocol)), found, "{wanted} {protocol}");
         }
-        let mut open = pod();
-        open.spec.host_network = true;
-        assert_eq!(host_port(&open, "TCP", 99), Some(99));
-        assert_eq!(host_port(&open, "TCP", 80), Some(8080));
+    }
+
+    #[test]
+    fn an_annotation_does_not_replace_a_host_port_that_the_pod_asks_for() {
+        let mut pod = pod();
+        let annotations = pod.metadata.annotations.as_mut().unwrap();
+        annotations.insert("k8s.mesosphere.io/port_TCP_80".to_owned(), "31080".to_owned());
+        annotations.insert("k8s.mesosphere.io/port_TCP_99".to_owned(), "31099".to_owned());
+        let reached = [json!("web"), json!(99)].map(|wanted| host_port(&pod, &port(wanted, "TCP")));
+        assert_eq!(reached, [Some((8080, 80)), None], "the node opens 8080, and nothing for a port nobody declares");
     }
 }

@@ -210,7 +210,7 @@ fn matters(change: &Change<'_, Pod>) -> bool {
     let view = |pod: &Pod| {
         let names = (pod.spec.node_name.clone(), pod.spec.hostname.clone(), pod.spec.subdomain.clone());
         let addresses = (pod.status.pod_ip.clone(), pod.status.host_ip.clone());
-        let ports: Vec<(String, String)> = super::ports::annotated(pod).collect();
+        let ports: Vec<(String, String)> = super::ports::host_port_annotations(pod).collect();
         (pod.uid().to_owned(), pod.is_finished(), pod.is_being_deleted(), pod.is_ready(), names, addresses, ports)
     };
     change.before.map(view) != change.after.map(view)

@@ -20,6 +20,6 @@ pub fn keep(shared: &Arc<ServiceContext>) {
     let own = Arc::downgrade(shared);
     shared.caches().slices.on_change(move |change| {
         let Some(own) = own.upgrade() else { return };
-        own.slices.put(change.key, || service_of(own.caches().slices.get(change.key).as_deref()?));
+        own.slices.set_group(change.key, || service_of(own.caches().slices.get(change.key).as_deref()?));
     });
 }

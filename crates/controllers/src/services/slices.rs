@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::{api::discovery::v1::EndpointSlice, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
-    Api,
+    Api, Client,
     api::{DeleteParams, PostParams, Preconditions},
 };
 
@@ -22,20 +22,21 @@ use super::{
 use crate::{
     names,
     objects::{pod::Pod, service::Service},
-    runtime::{ApiError, Context, Controller, Limits, ObjectKey, Plan, Runnable, WorkQueue, error},
+    runtime::{ApiError, Cache, Controller, Limits, ObjectKey, Plan, Runnable, WorkQueue, error},
 };
 
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-pub const HEADLESS: &str = "service.kubernetes.io/headless";
+pub const HEADLESS: &str = mainstay_api::wellknown::kubernetes::HEADLESS_SERVICE;
 const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 /// Each mostly waits for the store.
 pub const CONCURRENT_RECONCILES: usize = 32;
 
 pub struct SliceController {
+    client: Client,
     shared: Arc<ServiceContext>,
 }
 
-pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
+pub fn controller(client: Client, shared: &Arc<ServiceContext>) -> Runnable {
     let queue = shared.context.queue::<SliceController>();
     add_on_foreign_change(shared, &queue, CONTROLLER);
     shared.selected_pods.on_change({
@@ -43,15 +44,16 @@ pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
         move |service, _| queue.add(service)
     });
     let limits = Limits { concurrent_reconciles: CONCURRENT_RECONCILES, ..Limits::default() };
-    shared.context.runnable(Arc::new(SliceController { shared: shared.clone() }), queue, limits)
+    shared.context.runnable(Arc::new(SliceController { client, shared: shared.clone() }), queue, limits)
 }
 
 /// Adds a Service when others change slices of it that a controller manages. What we wrote ourselves is as it should be.
 pub fn add_on_foreign_change(shared: &ServiceContext, queue: &Arc<WorkQueue<ObjectKey>>, controller: &'static str) {
     let queue = queue.clone();
     shared.caches().slices.on_change(move |change| {
-        let kept = [change.before, change.after].into_iter().flatten().filter(|slice| is_managed(slice, controller));
-        kept.filter(|_| !change.own).filter_map(service_of).for_each(|service| queue.add(service));
+        let retained =
+            [change.before, change.after].into_iter().flatten().filter(|slice| is_managed(slice, controller));
+        retained.filter(|_| !change.own).filter_map(service_of).for_each(|service| queue.add(service));
     });
 }
 
@@ -154,7 +156,7 @@ impl Controller for SliceController {
     }
 
     async fn apply(&self, key: &ObjectKey, write: Write) -> Result<(), ApiError> {
-        apply(&self.shared.context, &key.namespace, write).await
+        apply(&self.client, &self.shared.caches().slices, &key.namespace, write).await
     }
 }
 
@@ -163,9 +165,13 @@ pub fn into_plan(packed: SlicePlan, now: Timestamp) -> Plan<Write, ()> {
     Plan { requeue_at: (!packed.complete).then_some(now), ..Plan::act(packed.writes) }
 }
 
-pub async fn apply(context: &Context, namespace: &str, write: Write) -> Result<(), ApiError> {
-    let slices: Api<EndpointSlice> = Api::namespaced(context.client.clone(), namespace);
-    let cache = &context.caches.slices;
+pub async fn apply(
+    client: &Client,
+    cache: &Cache<EndpointSlice>,
+    namespace: &str,
+    write: Write,
+) -> Result<(), ApiError> {
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
     let params = PostParams::default();
     let name = |slice: &EndpointSlice| slice.metadata.name.clone().unwrap_or_default();
     match write {

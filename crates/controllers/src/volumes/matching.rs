@@ -16,7 +16,7 @@ use mainstay_api::{
 pub struct NodeInfo {
     pub name: String,
     pub labels: BTreeMap<String, String>,
-    /// Where its agent keeps volumes, once it has said so.
+    /// Where its agent keeps volumes, once it has reported that.
     pub directory: Option<String>,
 }
 

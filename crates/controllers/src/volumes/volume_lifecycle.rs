@@ -25,7 +25,7 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
     caches.volumes.on_change({
         let (queue, by_claim, volumes) = (queue.clone(), by_claim.clone(), Arc::downgrade(&caches.volumes));
         move |change| {
-            by_claim.put(change.key, || claim_of(&*volumes.upgrade()?.get(change.key)?));
+            by_claim.set_group(change.key, || claim_of(&*volumes.upgrade()?.get(change.key)?));
             queue.add(change.key.name.clone());
         }
     });
@@ -77,7 +77,7 @@ fn plan(world: &World) -> Plan<Action, Phase> {
     };
     let now = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     let status = (now != Some(phase)).then(|| Phase { version: version.clone(), phase });
-    let kept: Vec<String> = if meta.deletion_timestamp.is_some() {
+    let retained: Vec<String> = if meta.deletion_timestamp.is_some() {
         let goes = |own: &String| {
             // Without its node, nobody will ever take the directory away.
             (own == VOLUME_PROTECTION && !bound) || (own == ON_DISK && !bound && !node)
@@ -88,8 +88,8 @@ fn plan(world: &World) -> Plan<Action, Phase> {
     } else {
         finalizers.iter().cloned().chain([VOLUME_PROTECTION.to_owned()]).collect()
     };
-    if kept != finalizers {
-        return Plan::act([Action::Finalizers { version, finalizers: kept }]);
+    if retained != finalizers {
+        return Plan::act([Action::Finalizers { version, finalizers: retained }]);
     }
     let ours = meta.annotations.as_ref().and_then(|all| all.get(PROVISIONED_BY)).is_some_and(|by| by == PROVISIONER);
     let delete =
@@ -210,9 +210,9 @@ mod tests {
         assert_eq!(plan(&world(volume(Some("u"), "Bound", guarded, false), Some("later"), true)), phase("Released"));
         let delete = Plan::act([Action::Delete { uid: "v".to_owned() }]);
         assert_eq!(plan(&world(volume(Some("u"), "Released", guarded, false), None, true)), delete);
-        let mut kept = volume(Some("u"), "Released", guarded, false);
-        kept["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
-        assert_eq!(plan(&world(kept, None, true)), nothing);
+        let mut retained = volume(Some("u"), "Released", guarded, false);
+        retained["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+        assert_eq!(plan(&world(retained, None, true)), nothing);
     }
 
     #[test]

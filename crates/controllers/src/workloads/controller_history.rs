@@ -128,12 +128,12 @@ pub fn mark(revision: &ControllerRevision) -> &str {
 
 /// The template that a revision keeps.
 pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
-    let kept = revision.data.as_ref()?.0.get("spec")?.get("template")?;
-    PodTemplateSpec::deserialize(kept).ok()
+    let retained = revision.data.as_ref()?.0.get("spec")?.get("template")?;
+    PodTemplateSpec::deserialize(retained).ok()
 }
 
 fn holds(revision: &ControllerRevision, template: &PodTemplateSpec) -> bool {
-    template_of(revision).is_some_and(|kept| kept == *template)
+    template_of(revision).is_some_and(|retained| retained == *template)
 }
 
 fn rank(revision: &ControllerRevision) -> (i64, Option<Time>, String) {

@@ -139,7 +139,7 @@ pub fn claim_candidates<K: CachedObject>(
     let mut claimed = ClaimedObjects { held: Vec::new(), claims: Vec::new() };
     for object in candidates {
         let meta = object.meta();
-        let seen = || {
+        let observed = || {
             let text = |field: &Option<String>| field.clone().unwrap_or_default();
             (text(&meta.name), text(&meta.uid), text(&meta.resource_version))
         };
@@ -148,7 +148,7 @@ pub fn claim_candidates<K: CachedObject>(
                 if fits(&object) {
                     claimed.held.push(object);
                 } else if !owner.leaving {
-                    let (name, uid, version) = seen();
+                    let (name, uid, version) = observed();
                     claimed.claims.push(OwnershipChange::Release { name, uid, version });
                 }
             }
@@ -156,7 +156,7 @@ pub fn claim_candidates<K: CachedObject>(
             None => {
                 let same_place = meta.namespace.as_deref().unwrap_or_default() == owner.key.namespace;
                 if !owner.leaving && same_place && meta.deletion_timestamp.is_none() && fits(&object) {
-                    let (name, uid, version) = seen();
+                    let (name, uid, version) = observed();
                     claimed.claims.push(OwnershipChange::Adopt { name, uid, version });
                 }
             }

@@ -24,8 +24,8 @@ pub fn add_owner<K: CachedObject, O: CachedObject>(
 ) -> impl Fn(Change<'_, K>) + Send + Sync + 'static {
     let (queue, owners) = (queue.clone(), owners.clone());
     move |change| {
-        let seen = [change.before, change.after];
-        for meta in seen.into_iter().flatten().map(|object| object.meta()) {
+        let observed = [change.before, change.after];
+        for meta in observed.into_iter().flatten().map(|object| object.meta()) {
             if let Some(owner) = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true)) {
                 if owner.kind == kind {
                     queue.add_after(ObjectKey::new(&change.key.namespace, &owner.name), within);

@@ -49,7 +49,7 @@ impl Cluster {
 }
 
 #[tokio::test]
-async fn a_budget_lets_one_pod_go_at_a_time() {
+pub async fn a_budget_lets_one_pod_go_at_a_time() {
     let cluster = Cluster::start().await;
     cluster.stateful_set("db", 3, json!({ "podManagementPolicy": "Parallel" })).await;
     cluster.budget("db", json!({ "maxUnavailable": 1 })).await;
@@ -82,7 +82,7 @@ async fn a_budget_lets_one_pod_go_at_a_time() {
 }
 
 #[tokio::test]
-async fn shares_follow_the_owners_scale_and_bare_pods_are_told_apart() {
+pub async fn shares_follow_the_owners_scale_and_bare_pods_are_distinguished() {
     let cluster = Cluster::start().await;
     cluster.stateful_set("db", 4, json!({ "podManagementPolicy": "Parallel" })).await;
     cluster.budget("db", json!({ "minAvailable": "50%" })).await;
@@ -103,7 +103,7 @@ async fn shares_follow_the_owners_scale_and_bare_pods_are_told_apart() {
 }
 
 #[tokio::test]
-async fn pods_on_machines_that_are_gone_vanish() {
+pub async fn pods_on_machines_that_are_gone_vanish() {
     let cluster = Cluster::start().await;
     let start = Instant::now();
     cluster.machine("gone", json!({})).await;

@@ -1,18 +1,28 @@
 //! A whole API with its controllers within the test's process: no sockets, no files.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api, Client,
     api::{DeleteParams, PostParams, PropagationPolicy},
 };
-use mainstay_controllers::Settings;
+use mainstay_controllers::{Clients, Settings};
+use mainstay_server::CONTROLLERS_USER;
 use mainstay_testing::TestApi;
 pub use mainstay_testing::until;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
 pub const ROOT_CA: &str = "-----BEGIN CERTIFICATE-----\nnot really\n-----END CERTIFICATE-----\n";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,11 +38,12 @@ impl Cluster {
     pub async fn start() -> Self {
         let log = tracing_subscriber::EnvFilter::try_from_default_env()
             .unwrap_or_else(|_| "warn,mainstay_controllers=debug".into());
-        let _ = tracing_subscriber::fmt().with_env_filter(log).with_test_writer().try_init();
-        let api = TestApi::start(&[]).await;
+        let shown = tracing_subscriber::fmt::layer().with_test_writer().with_filter(log);
+        let _ = tracing_subscriber::registry().with(shown).with(RightsRecorder).try_init();
+        let api = TestApi::start(&["kube-system"]).await.with_roles().await;
         let settings = Settings { root_ca: ROOT_CA.to_owned(), ..Default::default() };
-        let controllers =
-            tokio::spawn(mainstay_controllers::run(api.client("controllers"), settings, api.stop.clone()));
+        let clients = Clients::new(api.user_client(CONTROLLERS_USER), api.controller_clients());
+        let controllers = tokio::spawn(mainstay_controllers::run(clients, settings, api.stop.clone()));
         let cluster = Self { client: api.client("test"), stop: api.stop, controllers };
         cluster.namespace("default").await;
         cluster
@@ -42,6 +53,8 @@ impl Cluster {
     pub async fn stop(self) {
         self.stop.cancel();
         tokio::time::timeout(PATIENCE, self.controllers).await.expect("the controllers stop").expect("without panic");
+        let lacking = LACKING.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        assert!(lacking.is_empty(), "rights that a controller lacks: {lacking:?}");
     }
 
     pub fn namespaces(&self) -> Api<Namespace> {
@@ -99,4 +112,68 @@ pub fn reference(owner: &ConfigMap, block: bool) -> Value {
         "apiVersion": "v1", "kind": "ConfigMap", "name": owner.metadata.name, "uid": owner.metadata.uid,
         "blockOwnerDeletion": block,
     })
+}
+
+/// A verb and a resource, with its subresource: `patch`, `pods/status`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UsedRight {
+    pub verb: String,
+    pub resource: String,
+}
+
+static USED: Mutex<BTreeMap<String, BTreeSet<UsedRight>>> = Mutex::new(BTreeMap::new());
+static LACKING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// What each user did in this process.
+pub fn used_rights() -> BTreeMap<String, BTreeSet<UsedRight>> {
+    USED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Reads from the server's log what each user does, and what our own parts are refused.
+struct RightsRecorder;
+
+#[derive(Default)]
+struct Fields(BTreeMap<&'static str, String>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+}
+
+impl<S: Subscriber> Layer<S> for RightsRecorder {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target() != "mainstay_server::http::request_log"
+            && event.metadata().target() != "mainstay_server::handler"
+        {
+            return;
+        }
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let field = |name: &str| fields.0.get(name).cloned().unwrap_or_default();
+        match field("message").as_str() {
+            "request answered" => {
+                let verb = match field("verb").as_str() {
+                    "POST" => "create".to_owned(),
+                    "PUT" => "update".to_owned(),
+                    other => other.to_lowercase(),
+                };
+                let resource = match field("subresource").as_str() {
+                    "" => field("resource"),
+                    subresource => format!("{}/{subresource}", field("resource")),
+                };
+                let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+                used.entry(field("user")).or_default().insert(UsedRight { verb, resource });
+            }
+            message if message.starts_with("a part of this server lacks a right") => {
+                let lacking = format!("{} {} {}", field("user"), field("verb"), field("path"));
+                LACKING.lock().unwrap_or_else(PoisonError::into_inner).insert(lacking);
+            }
+            _ => {}
+        }
+    }
 }

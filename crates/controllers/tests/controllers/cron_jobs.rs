@@ -87,7 +87,7 @@ impl Cluster {
 }
 
 #[tokio::test]
-async fn a_job_is_started_when_it_is_due_and_not_twice() {
+pub async fn a_job_is_started_when_it_is_due_and_not_twice() {
     let cluster = Cluster::start().await;
     cluster.cron_job("c", json!({ "timeZone": "Asia/Kolkata", "schedule": "30 * * * *" })).await;
     let job = cluster.has_jobs("c", 1).await.remove(0);
@@ -121,7 +121,7 @@ async fn a_job_is_started_when_it_is_due_and_not_twice() {
 }
 
 #[tokio::test]
-async fn what_still_runs_is_waited_for_or_replaced() {
+pub async fn what_still_runs_is_waited_for_or_replaced() {
     let cluster = Cluster::start().await;
     for policy in ["Forbid", "Replace"] {
         let name = policy.to_lowercase();
@@ -164,7 +164,7 @@ async fn the_history_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_finished_job_is_deleted_with_its_pods_after_its_time() {
+pub async fn a_finished_job_is_deleted_with_its_pods_after_its_time() {
     let cluster = Cluster::start().await;
     cluster.job("gone", json!({ "ttlSecondsAfterFinished": 1, "completions": 0 })).await;
     cluster.job("kept", json!({ "ttlSecondsAfterFinished": 1000, "completions": 0 })).await;

@@ -113,7 +113,7 @@ fn pairs(all: &[(&str, &str, i32)]) -> BTreeMap<String, (String, i32)> {
 }
 
 #[tokio::test]
-async fn a_deployment_rolls_out_and_back_and_remembers() {
+pub async fn a_deployment_rolls_out_and_back_and_remembers() {
     let cluster = Cluster::start().await;
     let machines = cluster.machines();
     cluster.deployment(3, json!({ "revisionHistoryLimit": 1 })).await;
@@ -191,7 +191,7 @@ async fn a_bad_update_stops_and_leaves_the_old_pods_serving() {
 }
 
 #[tokio::test]
-async fn sets_left_behind_are_adopted_by_the_next_deployment_and_go_with_it() {
+pub async fn sets_left_behind_are_adopted_by_the_next_deployment_and_go_with_it() {
     let cluster = Cluster::start().await;
     let machines = cluster.machines();
     cluster.deployment(2, json!({ "strategy": { "type": "Recreate" } })).await;

@@ -44,7 +44,7 @@ async fn an_object_of_two_owners_outlives_one_and_not_both() {
 }
 
 #[tokio::test]
-async fn a_foreground_deletion_waits_for_dependents_that_block() {
+pub async fn a_foreground_deletion_waits_for_dependents_that_block() {
     let cluster = Cluster::start().await;
     let owner = cluster.map("owner", &[], json!({})).await;
     let held = json!({ "finalizers": ["x.example.com/y"] });
@@ -81,14 +81,14 @@ async fn a_foreground_deletion_goes_down_the_generations() {
 }
 
 #[tokio::test]
-async fn orphans_lose_their_owner_and_stay() {
+pub async fn orphans_lose_their_owner_and_stay() {
     let cluster = Cluster::start().await;
     let owner = cluster.map("owner", &[], json!({})).await;
     let other = cluster.map("other", &[], json!({})).await;
     for i in 0..30 {
         cluster.map(&format!("orphan{i}"), &[&reference(&owner, true), &reference(&other, true)], json!({})).await;
     }
-    // At once: the last of them may not have been heard of.
+    // At once: the watch may not have delivered the last of them.
     cluster.delete_map("owner", PropagationPolicy::Orphan).await;
     cluster.map_gone("owner").await;
     cluster.settled().await;

@@ -173,7 +173,7 @@ async fn a_pod_deleted_behind_its_back_is_counted_all_the_same() {
 }
 
 #[tokio::test]
-async fn too_many_failures_fail_it_and_end_the_rest() {
+pub async fn too_many_failures_fail_it_and_end_the_rest() {
     let cluster = Cluster::start().await;
     cluster.job("j", json!({ "parallelism": 2, "completions": 2, "backoffLimit": 0 })).await;
     let pods = cluster.has_active("j", 2).await;
@@ -271,7 +271,7 @@ async fn a_deadline_ends_it() {
 }
 
 #[tokio::test]
-async fn nothing_holds_the_pods_of_a_job_that_is_gone() {
+pub async fn nothing_holds_the_pods_of_a_job_that_is_gone() {
     let cluster = Cluster::start().await;
     cluster.job("j", json!({ "parallelism": 2, "completions": 2 })).await;
     cluster.has_active("j", 2).await;
@@ -292,7 +292,7 @@ async fn nothing_holds_the_pods_of_a_job_that_is_gone() {
 }
 
 #[tokio::test]
-async fn pods_that_match_are_adopted_and_others_leave_in_peace() {
+pub async fn pods_that_match_are_adopted_and_others_leave_in_peace() {
     let cluster = Cluster::start().await;
     let pod = json!({ "metadata": { "name": "mine", "labels": { "work": "w" } }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
     cluster

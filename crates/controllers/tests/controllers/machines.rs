@@ -71,7 +71,7 @@ async fn every_node_gets_a_range_of_its_own_and_a_freed_one_is_used_last() {
 }
 
 #[tokio::test]
-async fn taints_follow_what_a_node_tells() {
+pub async fn taints_follow_what_a_node_reports() {
     let cluster = Cluster::start().await;
     cluster.node("a", "1").await;
     let taints = || async {

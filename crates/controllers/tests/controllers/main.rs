@@ -6,6 +6,7 @@ mod cron_jobs;
 mod deployments;
 mod garbage;
 mod jobs;
+mod least_rights;
 mod machines;
 mod namespaces;
 mod quotas;

@@ -30,7 +30,7 @@ fn map(name: &str, finalizers: &[&str]) -> ConfigMap {
 }
 
 #[tokio::test]
-async fn a_deleted_namespace_is_emptied_and_gone() {
+pub async fn a_deleted_namespace_is_emptied_and_gone() {
     let cluster = Cluster::start().await;
     cluster.namespace("shop").await;
     for i in 0..20 {
@@ -47,7 +47,7 @@ async fn a_deleted_namespace_is_emptied_and_gone() {
 }
 
 #[tokio::test]
-async fn a_finalizer_blocks_a_namespace_which_says_so_until_it_is_removed() {
+pub async fn a_finalizer_blocks_a_namespace_which_says_so_until_it_is_removed() {
     let cluster = Cluster::start().await;
     cluster.namespace("shop").await;
     cluster.maps("shop").create(&PostParams::default(), &map("held", &["x.example.com/y"])).await.unwrap();
@@ -108,7 +108,7 @@ async fn a_running_pod_gets_its_grace_before_its_namespace_goes() {
 }
 
 #[tokio::test]
-async fn a_namespace_is_furnished_again_and_again() {
+pub async fn a_namespace_is_furnished_again_and_again() {
     let cluster = Cluster::start().await;
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client.clone(), "default");
     let maps = cluster.maps("default");

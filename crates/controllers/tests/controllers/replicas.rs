@@ -125,7 +125,7 @@ async fn a_replica_set_makes_its_pods_replaces_them_and_keeps_the_best() {
 }
 
 #[tokio::test]
-async fn pods_are_adopted_and_released_by_their_labels_and_others_are_left_alone() {
+pub async fn pods_are_adopted_and_released_by_their_labels_and_others_are_left_alone() {
     let cluster = Cluster::start().await;
     let bare = |name: &str, owners: Value| {
         let pod = json!({
@@ -166,7 +166,7 @@ async fn pods_are_adopted_and_released_by_their_labels_and_others_are_left_alone
 }
 
 #[tokio::test]
-async fn what_is_refused_is_told_and_tried_again() {
+async fn what_is_refused_is_reported_and_tried_again() {
     let cluster = Cluster::start().await;
     let set = json!({
         "metadata": { "name": "web" },
@@ -202,7 +202,7 @@ async fn what_is_refused_is_told_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_replication_controller_does_the_same() {
+pub async fn a_replication_controller_does_the_same() {
     let cluster = Cluster::start().await;
     let controllers = Api::<ReplicationController>::namespaced(cluster.client.clone(), "default");
     let controller = json!({
@@ -228,7 +228,7 @@ async fn a_replication_controller_does_the_same() {
 }
 
 #[tokio::test]
-async fn hundreds_come_quickly_and_are_told_in_a_few_words() {
+async fn hundreds_are_created_and_reported_in_a_few_events() {
     let cluster = Cluster::start().await;
     let start = Instant::now();
     cluster.replica_set("web", 300).await;

@@ -61,7 +61,7 @@ impl Cluster {
     }
 
     /// Addresses with ready, serving and terminating, in order.
-    async fn told(&self, service: &str) -> Vec<(String, [bool; 3])> {
+    async fn endpoint_conditions(&self, service: &str) -> Vec<(String, [bool; 3])> {
         let slices = self.slices_of(service).await;
         let endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
         let mut all: Vec<_> = endpoints
@@ -106,7 +106,7 @@ impl Cluster {
 const READY: [bool; 3] = [true, true, false];
 const GOING: [bool; 3] = [false, true, true];
 
-fn told(all: &[(&str, [bool; 3])]) -> Vec<(String, [bool; 3])> {
+fn expected_conditions(all: &[(&str, [bool; 3])]) -> Vec<(String, [bool; 3])> {
     all.iter().map(|(address, flags)| ((*address).to_owned(), *flags)).collect()
 }
 
@@ -119,7 +119,7 @@ fn texts(all: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn slices_and_endpoints_follow_pods_from_first_to_last() {
+pub async fn slices_and_endpoints_follow_pods_from_first_to_last() {
     let cluster = Cluster::start().await;
     cluster.node("n1", "1").await;
     cluster.service("web", ports()).await;
@@ -127,8 +127,8 @@ async fn slices_and_endpoints_follow_pods_from_first_to_last() {
     until("and an empty object", async || cluster.subsets("web").await == Some((vec![], vec![]))).await;
     let first = cluster.backend("a", "n1", "10.1.0.1", true).await;
     cluster.backend("b", "n1", "10.1.0.2", false).await;
-    let both = told(&[("10.1.0.1", READY), ("10.1.0.2", [false; 3])]);
-    until("both are there", async || cluster.told("web").await == both).await;
+    let both = expected_conditions(&[("10.1.0.1", READY), ("10.1.0.2", [false; 3])]);
+    until("both are there", async || cluster.endpoint_conditions("web").await == both).await;
     until("as endpoints too", async || {
         cluster.subsets("web").await == Some((texts(&["10.1.0.1"]), texts(&["10.1.0.2"])))
     })
@@ -138,13 +138,13 @@ async fn slices_and_endpoints_follow_pods_from_first_to_last() {
     assert_eq!(slices[0].metadata.owner_references.as_ref().unwrap()[0].kind, "Service");
     assert_eq!(slices[0].ports.as_ref().unwrap()[0].port, Some(8080));
     cluster.all_pods().delete("a", &DeleteParams::default().grace_period(30)).await.unwrap();
-    let going = told(&[("10.1.0.1", GOING), ("10.1.0.2", [false; 3])]);
-    until("it is going", async || cluster.told("web").await == going).await;
+    let going = expected_conditions(&[("10.1.0.1", GOING), ("10.1.0.2", [false; 3])]);
+    until("it is going", async || cluster.endpoint_conditions("web").await == going).await;
     until("and in no endpoints", async || cluster.subsets("web").await == Some((vec![], texts(&["10.1.0.2"])))).await;
     let now = DeleteParams { preconditions: None, ..DeleteParams::default().grace_period(0) };
     cluster.all_pods().delete("a", &now).await.unwrap();
-    let rest = told(&[("10.1.0.2", [false; 3])]);
-    until("it is gone", async || cluster.told("web").await == rest).await;
+    let rest = expected_conditions(&[("10.1.0.2", [false; 3])]);
+    until("it is gone", async || cluster.endpoint_conditions("web").await == rest).await;
     let _ = first;
     cluster.services().delete("web", &DeleteParams::default()).await.unwrap();
     until("slices go with the Service", async || cluster.slices_of("web").await.is_empty()).await;
@@ -153,17 +153,22 @@ async fn slices_and_endpoints_follow_pods_from_first_to_last() {
 }
 
 #[tokio::test]
-async fn a_pods_readiness_is_told_at_once() {
+async fn a_pods_readiness_is_reported_at_once() {
     let cluster = Cluster::start().await;
     cluster.node("n1", "1").await;
     cluster.service("web", ports()).await;
     let pod = cluster.backend("a", "n1", "10.1.0.1", false).await;
-    until("it is there", async || cluster.told("web").await == told(&[("10.1.0.1", [false; 3])])).await;
+    until("it is there", async || {
+        cluster.endpoint_conditions("web").await == expected_conditions(&[("10.1.0.1", [false; 3])])
+    })
+    .await;
     for ready in [true, false, true, false] {
         cluster.is_ready(&pod, ready).await;
         let expected = if ready { READY } else { [false; 3] };
-        until("the endpoint follows its pod", async || cluster.told("web").await == told(&[("10.1.0.1", expected)]))
-            .await;
+        until("the endpoint follows its pod", async || {
+            cluster.endpoint_conditions("web").await == expected_conditions(&[("10.1.0.1", expected)])
+        })
+        .await;
     }
     cluster.stop().await;
 }
@@ -174,15 +179,15 @@ async fn what_is_changed_by_hand_is_put_right_and_what_is_right_is_left_alone() 
     cluster.node("n1", "1").await;
     cluster.service("web", ports()).await;
     cluster.backend("a", "n1", "10.1.0.1", true).await;
-    let right = told(&[("10.1.0.1", READY)]);
-    until("it is there", async || cluster.told("web").await == right).await;
+    let right = expected_conditions(&[("10.1.0.1", READY)]);
+    until("it is there", async || cluster.endpoint_conditions("web").await == right).await;
     let slice = cluster.slices_of("web").await.remove(0);
     let name = slice.metadata.name.clone().unwrap();
     let wrong = Patch::Merge(json!({ "endpoints": [{ "addresses": ["6.6.6.6"], "conditions": { "ready": true } }] }));
     cluster.slices().patch(&name, &PatchParams::default(), &wrong).await.unwrap();
-    until("the lie is gone", async || cluster.told("web").await == right).await;
+    until("the lie is gone", async || cluster.endpoint_conditions("web").await == right).await;
     cluster.slices().delete(&name, &DeleteParams::default()).await.unwrap();
-    until("it is made again", async || cluster.told("web").await == right).await;
+    until("it is made again", async || cluster.endpoint_conditions("web").await == right).await;
     cluster.endpoints().delete("web", &DeleteParams::default()).await.unwrap();
     until("as is the object", async || cluster.subsets("web").await == Some((texts(&["10.1.0.1"]), vec![]))).await;
     let versions = async || {
@@ -208,7 +213,7 @@ async fn two_hundred_pods_are_in_two_slices_and_one_of_them_changes_one() {
         cluster.backend(&format!("p{number}"), "n1", &format!("10.1.1.{number}"), true).await;
     }
     until("all are there", async || {
-        cluster.told("web").await.iter().filter(|(_, flags)| *flags == READY).count() == 150
+        cluster.endpoint_conditions("web").await.iter().filter(|(_, flags)| *flags == READY).count() == 150
     })
     .await;
     let sizes = async || -> Vec<usize> {
@@ -222,13 +227,14 @@ async fn two_hundred_pods_are_in_two_slices_and_one_of_them_changes_one() {
     };
     let before = versions().await;
     cluster.all_pods().delete("p3", &DeleteParams::default().grace_period(30)).await.unwrap();
-    until("it is going", async || cluster.told("web").await.contains(&("10.1.1.3".to_owned(), GOING))).await;
+    until("it is going", async || cluster.endpoint_conditions("web").await.contains(&("10.1.1.3".to_owned(), GOING)))
+        .await;
     assert_eq!(before.difference(&versions().await).count(), 1);
     cluster.stop().await;
 }
 
 #[tokio::test]
-async fn endpoints_people_wrote_are_repeated_in_slices() {
+pub async fn endpoints_people_wrote_are_repeated_in_slices() {
     let cluster = Cluster::start().await;
     cluster.service("db", json!({ "ports": [{ "port": 5432 }] })).await;
     let object = |address: &str, labels: Value| -> Endpoints {
@@ -240,10 +246,10 @@ async fn endpoints_people_wrote_are_repeated_in_slices() {
     };
     let params = PostParams::default();
     cluster.endpoints().create(&params, &object("10.9.0.1", json!({}))).await.unwrap();
-    let ready = |address: &str| told(&[(address, [true, false, false])]);
-    until("they are repeated", async || cluster.told("db").await == ready("10.9.0.1")).await;
+    let ready = |address: &str| expected_conditions(&[(address, [true, false, false])]);
+    until("they are repeated", async || cluster.endpoint_conditions("db").await == ready("10.9.0.1")).await;
     cluster.endpoints().replace("db", &params, &object("10.9.0.2", json!({}))).await.unwrap();
-    until("so is a change", async || cluster.told("db").await == ready("10.9.0.2")).await;
+    until("so is a change", async || cluster.endpoint_conditions("db").await == ready("10.9.0.2")).await;
     let skip = json!({ "endpointslice.kubernetes.io/skip-mirror": "true" });
     cluster.endpoints().replace("db", &params, &object("10.9.0.2", skip)).await.unwrap();
     until("unless they are not to be", async || cluster.slices_of("db").await.is_empty()).await;
@@ -268,7 +274,7 @@ async fn endpoints_of_a_service_that_went_unseen_are_removed_if_they_were_ours()
 }
 
 #[tokio::test]
-async fn a_pod_that_goes_is_drained_once_every_machine_that_is_heard_of_says_so() {
+pub async fn a_deleted_pod_is_drained_once_every_live_node_acknowledges_it() {
     let cluster = Cluster::start().await;
     for node in ["n1", "n2", "n3"] {
         cluster.node(node, "1").await;
@@ -277,11 +283,11 @@ async fn a_pod_that_goes_is_drained_once_every_machine_that_is_heard_of_says_so(
     cluster.service("web", ports()).await;
     cluster.backend("a", "n1", "10.1.0.1", true).await;
     cluster.backend("b", "n1", "10.1.0.2", true).await;
-    let both = told(&[("10.1.0.1", READY), ("10.1.0.2", READY)]);
-    until("both are there", async || cluster.told("web").await == both).await;
+    let both = expected_conditions(&[("10.1.0.1", READY), ("10.1.0.2", READY)]);
+    until("both are there", async || cluster.endpoint_conditions("web").await == both).await;
     cluster.all_pods().delete("a", &DeleteParams::default().grace_period(30)).await.unwrap();
-    let one = told(&[("10.1.0.1", GOING), ("10.1.0.2", READY)]);
-    until("it is going", async || cluster.told("web").await == one).await;
+    let one = expected_conditions(&[("10.1.0.1", GOING), ("10.1.0.2", READY)]);
+    until("it is going", async || cluster.endpoint_conditions("web").await == one).await;
     let version = async || -> u64 {
         let slices = cluster.slices_of("web").await;
         slices.iter().map(|own| own.metadata.resource_version.clone().unwrap().parse().unwrap()).max().unwrap()
@@ -298,8 +304,8 @@ async fn a_pod_that_goes_is_drained_once_every_machine_that_is_heard_of_says_so(
     until("the silent one is not waited for", async || cluster.is_drained("a").await).await;
     assert!(!cluster.is_drained("b").await, "who stays is not drained");
     cluster.all_pods().delete("b", &DeleteParams::default().grace_period(30)).await.unwrap();
-    let none = told(&[("10.1.0.1", GOING), ("10.1.0.2", GOING)]);
-    until("it is going", async || cluster.told("web").await == none).await;
+    let none = expected_conditions(&[("10.1.0.1", GOING), ("10.1.0.2", GOING)]);
+    until("it is going", async || cluster.endpoint_conditions("web").await == none).await;
     let out = version().await;
     cluster.acknowledge("n2", out).await;
     cluster.settled().await;

@@ -1,4 +1,4 @@
-//! StatefulSets and DaemonSets, with machines that do at once what they are told.
+//! StatefulSets and DaemonSets, with simulated nodes that start pods at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -106,7 +106,7 @@ impl Cluster {
         all
     }
 
-    /// Whether all that is wanted of a StatefulSet is so, and told.
+    /// Whether a StatefulSet is as desired and its status says so.
     async fn is_rolled_out(&self, name: &str) -> bool {
         let set = self.stateful_sets().get(name).await.unwrap();
         let (replicas, status) = (set.spec.unwrap().replicas, set.status.unwrap_or_default());
@@ -181,7 +181,7 @@ async fn with_the_annotation_a_stuck_rollout_goes_on_once_the_template_is_mended
 }
 
 #[tokio::test]
-async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back() {
+pub async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back() {
     let cluster = Cluster::start().await;
     let set = cluster.stateful_set("db", 3, json!({ "volumeClaimTemplates": claims() })).await;
     until("the first pod is there", async || cluster.pods_of("db").await.len() == 1).await;
@@ -245,15 +245,15 @@ async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back() {
     cluster.settled().await;
     assert_eq!(cluster.stateful_sets().get("db").await.unwrap().metadata.resource_version, version, "it rests");
     let events = cluster.events_about("StatefulSet", "db").await;
-    let said = |reason: &str, message: &str| events.iter().any(|(r, m)| r == reason && m.contains(message));
-    assert!(said("SuccessfulCreate", "create Pod db-0 in StatefulSet db successful"), "{events:?}");
-    assert!(said("SuccessfulCreate", "create Claim data-db-0 Pod db-0 in StatefulSet db success"), "{events:?}");
+    let output = |reason: &str, message: &str| events.iter().any(|(r, m)| r == reason && m.contains(message));
+    assert!(output("SuccessfulCreate", "create Pod db-0 in StatefulSet db successful"), "{events:?}");
+    assert!(output("SuccessfulCreate", "create Claim data-db-0 Pod db-0 in StatefulSet db success"), "{events:?}");
     drop(work);
     cluster.stop().await;
 }
 
 #[tokio::test]
-async fn claims_go_with_the_pods_and_the_set_where_it_says_so() {
+pub async fn claims_go_with_the_pods_and_the_set_where_it_says_so() {
     let cluster = Cluster::start().await;
     let policy = json!({ "whenDeleted": "Delete", "whenScaled": "Delete" });
     let more = json!({
@@ -282,7 +282,7 @@ async fn claims_go_with_the_pods_and_the_set_where_it_says_so() {
 }
 
 #[tokio::test]
-async fn pods_that_were_left_alone_are_taken_over_with_their_history() {
+pub async fn pods_that_were_left_alone_are_taken_over_with_their_history() {
     let cluster = Cluster::start().await;
     cluster.stateful_set("db", 2, json!({})).await;
     let work = cluster.machines_work();
@@ -306,7 +306,7 @@ async fn pods_that_were_left_alone_are_taken_over_with_their_history() {
 }
 
 #[tokio::test]
-async fn a_daemon_set_follows_its_machines_and_rolls_back() {
+pub async fn a_daemon_set_follows_its_machines_and_rolls_back() {
     let cluster = Cluster::start().await;
     cluster.machine("m1", json!({ "disk": "ssd" })).await;
     cluster.machine("m2", json!({})).await;
@@ -337,20 +337,20 @@ async fn a_daemon_set_follows_its_machines_and_rolls_back() {
 
     cluster.change_daemon("log", of_image("b")).await;
     until("both changed", async || served().await == pairs(&[("m2", "b"), ("m3", "b")])).await;
-    let told = async || {
+    let reported = async || {
         let set = cluster.daemon_sets().get("log").await.unwrap();
         let status = set.status.unwrap();
         status.observed_generation == set.metadata.generation
             && (status.desired_number_scheduled, status.number_ready, status.current_number_scheduled) == (2, 2, 2)
             && (status.updated_number_scheduled, status.number_available) == (Some(2), Some(2))
     };
-    until("it is told", told).await;
+    until("it is told", reported).await;
     let mut revisions = cluster.revisions().list(&ListParams::default().labels("app=log")).await.unwrap().items;
     revisions.sort_by_key(|revision| revision.revision);
     let back = Patch::Strategic(revisions[0].data.clone().unwrap().0);
     cluster.daemon_sets().patch("log", &PatchParams::default(), &back).await.expect("roll back");
     until("it is as it was first", async || served().await == pairs(&[("m2", "a"), ("m3", "a")])).await;
-    until("it is told", told).await;
+    until("it is told", reported).await;
     let version = cluster.daemon_sets().get("log").await.unwrap().metadata.resource_version;
     cluster.settled().await;
     assert_eq!(cluster.daemon_sets().get("log").await.unwrap().metadata.resource_version, version, "it rests");

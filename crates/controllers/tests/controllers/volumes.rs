@@ -68,7 +68,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn a_claim_gets_a_volume_with_its_first_pod_and_takes_it_along() {
+pub async fn a_claim_gets_a_volume_with_its_first_pod_and_takes_it_along() {
     let stage = Stage::set().await;
     let claim = stage.claim("data").await;
     let name = format!("pvc-{}", claim.metadata.uid.unwrap());
@@ -111,7 +111,7 @@ async fn a_claim_gets_a_volume_with_its_first_pod_and_takes_it_along() {
 }
 
 #[tokio::test]
-async fn a_volume_that_someone_made_is_bound_and_kept() {
+pub async fn a_volume_that_someone_made_is_bound_and_kept() {
     let stage = Stage::set().await;
     let spec = json!({
         "capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "manual",
@@ -134,7 +134,7 @@ async fn a_volume_that_someone_made_is_bound_and_kept() {
 }
 
 #[tokio::test]
-async fn a_claim_within_a_pod_is_made_with_it_and_goes_with_it() {
+pub async fn a_claim_within_a_pod_is_made_with_it_and_goes_with_it() {
     let stage = Stage::set().await;
     let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     stage.pod("web", json!({"name": "tmp", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}})).await;

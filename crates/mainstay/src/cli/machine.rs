@@ -8,8 +8,9 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use mainstay_api::{
-    offer::{AUTOMATIC_PORTS, EXPLICIT_PORTS, Ports},
+    ports::{DEFAULT_AUTOMATIC_PORTS, DEFAULT_EXPLICIT_PORTS, PortRanges},
     quantity::Quantity,
+    validation::names,
 };
 
 #[derive(Debug, Args)]
@@ -72,12 +73,12 @@ pub struct MachineOptions {
     pub image_gc: u8,
 
     /// Host ports for pods that ask for any; `none` for none
-    #[arg(long, env = "MAINSTAY_HOST_PORTS", value_name = "RANGES", default_value = AUTOMATIC_PORTS, value_parser = ports)]
-    pub host_ports: Ports,
+    #[arg(long, env = "MAINSTAY_HOST_PORTS", value_name = "RANGES", default_value = DEFAULT_AUTOMATIC_PORTS, value_parser = ports)]
+    pub host_ports: PortRanges,
 
     /// Host ports that pods may ask for by number; `none` for none
-    #[arg(long, env = "MAINSTAY_EXPLICIT_HOST_PORTS", value_name = "RANGES", default_value = EXPLICIT_PORTS, value_parser = ports)]
-    pub explicit_host_ports: Ports,
+    #[arg(long, env = "MAINSTAY_EXPLICIT_HOST_PORTS", value_name = "RANGES", default_value = DEFAULT_EXPLICIT_PORTS, value_parser = ports)]
+    pub explicit_host_ports: PortRanges,
 
     /// Where pods have their addresses: `bridge`, or `host` where those would not be routed
     #[arg(long, env = "MAINSTAY_NETWORK", value_enum, default_value_t = NetworkChoice::Bridge)]
@@ -86,6 +87,10 @@ pub struct MachineOptions {
     /// Longest time that a pod which is deleted waits for other machines to stop sending to it, before it is asked to stop; 0 does not wait
     #[arg(long, env = "MAINSTAY_DRAIN_TIMEOUT", value_name = "TIME", default_value = "5s", value_parser = super::duration)]
     pub drain_timeout: std::time::Duration,
+
+    /// Time that static pods which do not state their terminationGracePeriodSeconds have to stop; pods of the API have 30s then
+    #[arg(long, env = "MAINSTAY_TERMINATION_GRACE", value_name = "TIME", default_value = "30s", value_parser = super::whole_seconds)]
+    pub termination_grace: std::time::Duration,
 
     /// Delay before the second restart in a row of a container that fails; doubles with each further one. The first restart is immediate
     #[arg(long, env = "MAINSTAY_RESTART_BACKOFF", value_name = "TIME", default_value = "1s", value_parser = super::duration)]
@@ -99,7 +104,7 @@ pub struct MachineOptions {
     #[arg(long, env = "MAINSTAY_RESTART_BACKOFF_RESET", value_name = "TIME", default_value = "10m", value_parser = super::duration)]
     pub restart_backoff_reset: std::time::Duration,
 
-    /// How often this machine renews its Lease, by which the cluster knows that it is alive
+    /// How often this machine renews its Lease, by which the cluster knows that it is alive; at least as often as `--offer-ttl` needs
     #[arg(long, env = "MAINSTAY_HEARTBEAT", value_name = "TIME", default_value = "10s", value_parser = super::duration)]
     pub heartbeat: std::time::Duration,
 
@@ -165,18 +170,24 @@ pub struct Millis(pub u64);
 
 fn label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
+    let describe = |part: &str, violations: names::Violations| match violations.is_empty() {
+        true => Ok(()),
+        false => Err(format!("the {part} is not one of a label: {}", violations.join("; "))),
+    };
+    describe("key", names::qualified_name(key))?;
+    describe("value", names::label_value(value))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
 /// `31000-31999,33000`.
-fn ports(text: &str) -> Result<Ports, String> {
+fn ports(text: &str) -> Result<PortRanges, String> {
     if text == "none" {
-        return Ok(Ports::NONE);
+        return Ok(PortRanges::NONE);
     }
     let ranges = text.split(',').map(str::trim);
-    let read = |range: &str| Ports::parse([range]).map_err(|error| format!("{range:?} {error}"));
+    let read = |range: &str| PortRanges::parse([range]).map_err(|error| format!("{range:?} {error}"));
     ranges.clone().try_for_each(|range| read(range).map(drop))?;
-    Ports::parse(ranges).map_err(|error| error.to_string())
+    PortRanges::parse(ranges).map_err(|error| error.to_string())
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
@@ -201,10 +212,15 @@ mod tests {
         assert_eq!(bytes("256Mi"), Ok(256 << 20));
         assert_eq!(millis("1.5"), Ok(Millis(1500)));
         assert_eq!(ports("31000-31009, 80").unwrap().to_string(), "80,31000-31009");
-        assert_eq!(ports("none"), Ok(Ports::NONE));
+        assert_eq!(ports("none"), Ok(PortRanges::NONE));
         let words = "\"9-8\" must be a port or a range of ports, such as 31000-32000, between 1 and 65535";
         assert_eq!(ports("80,9-8").unwrap_err(), words);
         assert!(ports("").is_err() && ports("0").is_err() && ports("1-70000").is_err());
         assert!(bytes("-1").is_err() && bytes("lots").is_err() && label("x").is_err());
+        assert_eq!(label("rack=7"), Ok(("rack".to_owned(), "7".to_owned())));
+        assert!(
+            label("not a name=x").unwrap_err().starts_with("the key is not one of a label: name part must consist of")
+        );
+        assert!(label("zone=not a value!").unwrap_err().starts_with("the value is not one of a label: a valid label"));
     }
 }

@@ -12,11 +12,12 @@ use mainstay_agent::leftovers::Instance;
 
 pub use self::{
     machine::{MachineOptions, NetworkChoice, RuntimeChoice},
-    server::ServerOptions,
+    server::{AuditOptions, ServerOptions},
     sim::SimOptions,
 };
 use crate::{
-    config_file, demo::web::WebOptions, exit::Exit, image::ImageOptions, token::TokenOptions, why::WhyOptions,
+    config_file, demo::web::WebOptions, exit::Exit, image::ImageOptions, secrets::SecretsOptions, token::TokenOptions,
+    why::WhyOptions,
 };
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
@@ -45,6 +46,8 @@ pub enum Command {
     Restore(RestoreOptions),
     /// Pull, import, list, tag and remove images of this machine
     Image(ImageOptions),
+    /// Change the key that encrypts Secrets in the store
+    Secrets(SecretsOptions),
     /// Create, list and delete the tokens with which machines join
     Token(TokenOptions),
     /// Say why a pod, workload, Service, claim, node or namespace is not as it should be, and what to do next
@@ -77,6 +80,12 @@ fn service_range(text: &str) -> Result<mainstay_network::Range, String> {
 /// A duration such as `5s` or `1m30s`.
 fn duration(text: &str) -> Result<std::time::Duration, String> {
     mainstay_api::duration::parse_duration(text).ok_or_else(|| format!("{text:?} {}", mainstay_api::duration::EXPECTED))
+}
+
+/// A duration that the API can express in seconds.
+fn whole_seconds(text: &str) -> Result<std::time::Duration, String> {
+    let time = duration(text)?;
+    if time.subsec_nanos() == 0 { Ok(time) } else { Err("must be whole seconds, such as 30s or 2m".to_owned()) }
 }
 
 /// Offers say in whole seconds how long they are good for.
@@ -254,7 +263,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     let matches = command.try_get_matches_from(args).map_err(Exit::Usage)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(Exit::Usage)?;
     match &mut cli.command {
-        Command::Up(options) => options.server.listen_by_default([127, 0, 0, 1]),
+        Command::Up(options) => {
+            options.server.listen_by_default([127, 0, 0, 1]);
+            if options.demo {
+                options.server.allow_pods_of_demo();
+            }
+        }
         Command::Server(options) => options.listen_by_default([0, 0, 0, 0]),
         Command::Agent(_)
         | Command::Stop(_)
@@ -262,6 +276,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         | Command::Backup(_)
         | Command::Restore(_)
         | Command::Image(_)
+        | Command::Secrets(_)
         | Command::Token(_)
         | Command::Why(_)
         | Command::Sim(_)

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
+use mainstay_server::settings::PodSecurityLevel;
 
 use super::{CommonOptions, DataDir, StoreDir, scheduler::SchedulerOptions, seconds};
 
@@ -44,12 +45,38 @@ pub struct ServerOptions {
     #[command(flatten)]
     pub etcd: EtcdOptions,
 
+    /// Upstream's EncryptionConfiguration with the keys that encrypt Secrets in the store, made at the first start; servers
+    /// on one etcd need the same [default: `encryption-config.yaml` in the data directory]
+    #[arg(long, env = "MAINSTAY_ENCRYPTION_PROVIDER_CONFIG", value_name = "FILE")]
+    pub encryption_provider_config: Option<PathBuf>,
+
     #[command(flatten)]
     pub scheduler: SchedulerOptions,
+
+    #[command(flatten)]
+    pub audit: AuditOptions,
+
+    /// Pod Security Standard that pods must meet in namespaces without a label: privileged, baseline or restricted
+    /// [default: baseline; privileged with --demo]
+    #[arg(long, env = "MAINSTAY_POD_SECURITY_ENFORCE", value_name = "LEVEL")]
+    pub pod_security_enforce: Option<PodSecurityLevel>,
+
+    /// Pod Security Standard that clients are warned of in namespaces without a label
+    /// [default: restricted; privileged with --demo]
+    #[arg(long, env = "MAINSTAY_POD_SECURITY_WARN", value_name = "LEVEL")]
+    pub pod_security_warn: Option<PodSecurityLevel>,
 
     /// How long events are kept, in seconds
     #[arg(long, env = "MAINSTAY_EVENT_TTL", value_name = "SECONDS", default_value_t = 3600)]
     pub event_ttl: u64,
+
+    /// File with tokens of users, a line each: `token,user,uid,"group1,group2"`
+    #[arg(long, env = "MAINSTAY_TOKEN_AUTH_FILE", value_name = "FILE")]
+    pub token_auth_file: Option<PathBuf>,
+
+    /// AuthenticationConfiguration (apiserver.config.k8s.io/v1): OpenID Connect providers whose tokens are accepted
+    #[arg(long, env = "MAINSTAY_AUTHENTICATION_CONFIG", value_name = "FILE")]
+    pub authentication_config: Option<PathBuf>,
 
     /// Requests that only read, at work at the same time; one user has at most a quarter of them
     #[arg(long, env = "MAINSTAY_MAX_READS", value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
@@ -88,6 +115,39 @@ impl ServerOptions {
     pub fn listen_by_default(&mut self, address: [u8; 4]) {
         self.listen = self.listen.or(Some((address, 6443).into()));
     }
+
+    /// The pods of the demo run this very program, which they mount from the machine.
+    pub fn allow_pods_of_demo(&mut self) {
+        self.pod_security_enforce.get_or_insert(PodSecurityLevel::Privileged);
+        self.pod_security_warn.get_or_insert(PodSecurityLevel::Privileged);
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct AuditOptions {
+    /// Log no requests
+    #[arg(long, env = "MAINSTAY_NO_AUDIT", conflicts_with_all = ["audit_policy_file", "audit_log_path"])]
+    pub no_audit: bool,
+
+    /// Upstream's audit policy, which says what of which requests is logged [default: metadata, without the cluster's own chatter]
+    #[arg(long, env = "MAINSTAY_AUDIT_POLICY_FILE", value_name = "FILE")]
+    pub audit_policy_file: Option<PathBuf>,
+
+    /// Where requests are logged [default: `audit/audit.log` in the data directory]
+    #[arg(long, env = "MAINSTAY_AUDIT_LOG_PATH", value_name = "FILE")]
+    pub audit_log_path: Option<PathBuf>,
+
+    /// Megabytes after which the audit log is set aside and a new one begun
+    #[arg(long, env = "MAINSTAY_AUDIT_LOG_MAXSIZE", value_name = "MB", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub audit_log_maxsize: u64,
+
+    /// Most older audit logs that are left; 0 for any number
+    #[arg(long, env = "MAINSTAY_AUDIT_LOG_MAXBACKUP", value_name = "N", default_value_t = 5)]
+    pub audit_log_maxbackup: usize,
+
+    /// Days after which older audit logs are removed; 0 for never
+    #[arg(long, env = "MAINSTAY_AUDIT_LOG_MAXAGE", value_name = "DAYS", default_value_t = 0)]
+    pub audit_log_maxage: u64,
 }
 
 #[derive(Debug, Args)]

@@ -20,6 +20,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, PostParams},
 };
+use mainstay_api::wellknown::namespace;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -80,9 +81,9 @@ impl Demo {
         let program = program.to_str().ok_or_else(|| anyhow!("this program lies at a path that is not text"))?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Ok(Self {
-            pods: Api::namespaced(client.clone(), "default"),
-            services: Api::namespaced(client.clone(), "default"),
-            events: Api::namespaced(client, "default"),
+            pods: Api::namespaced(client.clone(), namespace::DEFAULT),
+            services: Api::namespaced(client.clone(), namespace::DEFAULT),
+            events: Api::namespaced(client, namespace::DEFAULT),
             program: program.to_owned(),
             token: format!("{}-{}", std::process::id(), now.as_nanos()),
         })

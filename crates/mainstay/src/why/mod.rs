@@ -32,7 +32,7 @@ pub struct WhyOptions {
     target: Target,
 
     /// Its namespace
-    #[arg(short, long, value_name = "NAME", default_value = "default")]
+    #[arg(short, long, value_name = "NAME", default_value = mainstay_api::wellknown::namespace::DEFAULT)]
     namespace: String,
 
     /// How to reach the API [default: admin.kubeconfig in the data directory]

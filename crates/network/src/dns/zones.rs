@@ -93,9 +93,9 @@ impl Lookup {
     pub fn srv(mut targets: Vec<SrvTarget>, rng: &mut ShuffleRng) -> Self {
         rng.shuffle(&mut targets);
         let weight = (100 / targets.len().max(1)).max(1) as u16;
-        let (mut answers, mut additional, mut seen) = (Vec::new(), Vec::new(), std::collections::HashSet::new());
+        let (mut answers, mut additional, mut observed) = (Vec::new(), Vec::new(), std::collections::HashSet::new());
         for (index, SrvTarget { name, address, port }) in targets.into_iter().enumerate() {
-            if seen.insert((name.clone(), address)) {
+            if observed.insert((name.clone(), address)) {
                 additional.push(Record::new(Owner::SrvTarget(index), RecordData::A(address)));
             }
             answers.push(Record::at_question(RecordData::Srv { weight, port, target: name }));

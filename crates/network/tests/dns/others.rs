@@ -22,8 +22,8 @@ async fn with(mode: Mode) -> (Upstream, Running) {
 async fn ask(dns: &Running, name: &str) -> (ResponseCode, Vec<String>, u32) {
     let answer = dns.send(&question(9, name), PATIENCE).await.expect("an answer");
     let ttl = answer.answers.iter().chain(&answer.authorities).map(|record: &Record| record.ttl).min();
-    let said = answer.answers.iter().map(|record| record.data.to_string()).collect();
-    (answer.metadata.response_code, said, ttl.unwrap_or(0))
+    let output = answer.answers.iter().map(|record| record.data.to_string()).collect();
+    (answer.metadata.response_code, output, ttl.unwrap_or(0))
 }
 
 /// Asks until the answer is as wanted.
@@ -115,7 +115,7 @@ async fn a_stale_answer_is_served_when_the_upstream_is_slow() {
 async fn identical_queries_in_flight_are_sent_once() {
     let (upstream, dns) = with(Mode::Late(Duration::from_millis(300))).await;
     let answers = futures::future::join_all((0..50).map(|_| ask(&dns, "www.example"))).await;
-    assert!(answers.iter().all(|(_, said, _)| *said == ["192.0.2.1"]));
+    assert!(answers.iter().all(|(_, output, _)| *output == ["192.0.2.1"]));
     assert_eq!(upstream.query_counts(), (1, 0));
     dns.stop().await;
 }
@@ -179,8 +179,8 @@ async fn our_cnames_to_other_zones_are_followed() {
     let (_upstream, dns) = with(Mode::Well(60)).await;
     dns.add("out", ServiceKind::ExternalName("alias.example".into()), []);
     for _ in 0..2 {
-        let said = dns.short("out.default.svc.cluster.local").await;
-        assert_eq!(said, ["192.0.2.9", "alias.example.", "target.example."]);
+        let output = dns.short("out.default.svc.cluster.local").await;
+        assert_eq!(output, ["192.0.2.9", "alias.example.", "target.example."]);
     }
     assert_eq!(dns.short("-t txt text.example").await, ["\"Some Text\""]);
     dns.stop().await;

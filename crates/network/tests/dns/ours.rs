@@ -67,8 +67,8 @@ async fn nxdomain_and_nodata_come_with_the_soa() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_letter_case_of_the_question_comes_back() {
     let dns = cluster().await;
-    let said = dns.dig("WeB.dEfault.SVC.cluster.LOCAL").await;
-    assert!(said.contains("WeB.dEfault.SVC.cluster.LOCAL. 5 IN A 10.96.0.1"), "{said}");
+    let output = dns.dig("WeB.dEfault.SVC.cluster.LOCAL").await;
+    assert!(output.contains("WeB.dEfault.SVC.cluster.LOCAL. 5 IN A 10.96.0.1"), "{output}");
     dns.stop().await;
 }
 

@@ -104,15 +104,15 @@ impl Running {
             .args(["+tries=1", "+time=8", "+nocookie"])
             .args(arguments.split_whitespace())
             .output();
-        let said = String::from_utf8(output.await.expect("run dig").stdout).expect("text");
-        let lines = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let text = String::from_utf8(output.await.expect("run dig").stdout).expect("text");
+        let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         lines.collect::<Vec<_>>().join("\n")
     }
 
     /// The lines of `dig +short`, sorted.
     pub async fn short(&self, arguments: &str) -> Vec<String> {
-        let said = self.dig(&format!("+short {arguments}")).await;
-        let mut lines: Vec<_> = said.lines().map(str::to_owned).collect();
+        let text = self.dig(&format!("+short {arguments}")).await;
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
         lines.sort();
         lines
     }

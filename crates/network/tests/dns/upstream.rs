@@ -1,4 +1,4 @@
-//! A resolver of the world outside that can be told to misbehave.
+//! A resolver of the world outside that can be made to misbehave.
 
 use std::{
     net::SocketAddr,

@@ -333,7 +333,7 @@ impl Inner {
     }
 }
 
-/// What is not said stays.
+/// Fields that are absent stay as they are.
 fn merge_resources(have: &mut Resources, new: &Resources) {
     have.cpu_shares = new.cpu_shares.or(have.cpu_shares);
     have.cpu_quota = new.cpu_quota.or(have.cpu_quota);

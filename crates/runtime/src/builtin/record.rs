@@ -15,6 +15,7 @@ use mainstay_files::{Durability, PRIVATE_FILE, write_atomic};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
+    cgroup::Layout,
     idmap::UserNamespace,
     observed::{ContainerId, ContainerState, PodRef, SandboxId},
     spec::{ContainerSpec, LogLimit, Resources, SandboxSpec, Seccomp},
@@ -46,6 +47,11 @@ impl SandboxRecord {
         self.pod_cgroup.join(&self.id.0)
     }
 
+    /// Where the shim lives.
+    pub fn shim_cgroup(&self, layout: &Layout) -> PathBuf {
+        shim_cgroup(self.cgroup(), layout)
+    }
+
     /// The process that holds the pod's user namespace, and the ids in it, if the pod has one.
     pub fn users(&self, boot: &str) -> Result<Option<(ProcessIdentity, UserNamespace)>, String> {
         let Some(ids) = self.spec.users else { return Ok(None) };
@@ -54,7 +60,7 @@ impl SandboxRecord {
     }
 }
 
-/// A process, told from a later one of the same number by when it began.
+/// A process, distinguished from a later one with the same pid by its start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     pub pid: i32,
@@ -225,6 +231,15 @@ pub fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
+/// Version 2 has no processes in a group with groups below it. On version 1, where each group is a directory in every hierarchy
+/// and lingers in the kernel for as long as its pages do, a group of the shim's own is spared.
+fn shim_cgroup(sandbox: PathBuf, layout: &Layout) -> PathBuf {
+    match layout {
+        Layout::V1(_) => sandbox,
+        Layout::V2(_) => sandbox.join("shim"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,6 +253,12 @@ mod tests {
         let me = ProcessIdentity::read(std::process::id() as i32).unwrap();
         assert!(me.is_alive());
         assert!(!ProcessIdentity { begun: me.begun - 1, ..me }.is_alive());
+    }
+
+    #[test]
+    fn a_shim_has_a_cgroup_of_its_own_only_where_the_kernel_wants_it() {
+        assert_eq!(shim_cgroup("p/s".into(), &Layout::V1(vec![])), Path::new("p/s"));
+        assert_eq!(shim_cgroup("p/s".into(), &Layout::V2("/sys/fs/cgroup".into())), Path::new("p/s/shim"));
     }
 
     #[test]

@@ -355,7 +355,7 @@ impl Inner {
                 let container = ContainerId(entry.file_name().to_string_lossy().into_owned());
                 let paths = dir.container(&container);
                 let Ok(record) = record::read::<ContainerRecord>(&paths.record()) else {
-                    // Never finished: nobody was told of it.
+                    // Never finished: it was not reported to anybody.
                     mountinfo::remove_tree(paths.path())?;
                     continue;
                 };

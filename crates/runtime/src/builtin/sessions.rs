@@ -225,13 +225,13 @@ impl Inner {
         let Some(shim) = shim.filter(|_| ready) else {
             return Err(RuntimeError::Invalid { why: format!("sandbox {id} is not ready") });
         };
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (tell, reported) = tokio::sync::oneshot::channel();
         // A thread of its own: entering a namespace is for good.
         std::thread::spawn(move || {
             let _ = tell.send(connect_in(shim.pid, port));
         });
         let failed = |error: io::Error| RuntimeError::failed(format!("connect to port {port} of sandbox {id}"), error);
-        let stream = match timeout(shim_client::RESPONSE_TIMEOUT, told).await {
+        let stream = match timeout(shim_client::RESPONSE_TIMEOUT, reported).await {
             Ok(Ok(stream)) => stream.map_err(failed)?,
             Ok(Err(_)) => return Err(failed(io::ErrorKind::BrokenPipe.into())),
             Err(_) => {
@@ -246,7 +246,7 @@ impl Inner {
     }
 }
 
-/// The end of a pipe is told by closing it.
+/// The end of a pipe is signalled by closing it.
 struct StdinPipe(Option<pipe::Sender>);
 
 impl AsyncWrite for StdinPipe {

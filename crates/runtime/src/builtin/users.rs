@@ -77,10 +77,10 @@ pub fn resolve(security: &Security, image: &str, accounts: &Accounts) -> Result<
     for gid in &security.supplemental_groups {
         groups.push(id(*gid)?);
     }
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     groups.retain(|gid| {
-        !seen.contains(gid) && {
-            seen.push(*gid);
+        !observed.contains(gid) && {
+            observed.push(*gid);
             true
         }
     });

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_apart_by_their_words() {
+    fn refusals_are_distinguished_by_their_words() {
         let of = |why: &str| refusal("r", RuntimeError::failed("pull", why));
         assert!(matches!(of("failed to resolve reference \"x\": y: not found"), PullError::NotFound { .. }));
         assert!(matches!(of("pull access denied, repository does not exist"), PullError::Refused { .. }));

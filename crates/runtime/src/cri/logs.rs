@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_tells_the_time() {
+    fn the_time_is_parsed_from_the_file_name() {
         let now = "2024-05-06T07:08:09.5Z".parse().expect("a time");
         assert_eq!(rotated_path(Path::new("/l/0.log"), now), Path::new("/l/0.log.20240506-070809-500000000"));
     }

@@ -37,11 +37,11 @@ impl Inner {
 
 /// Runs something on a thread that ends with it.
 async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (tell, reported) = tokio::sync::oneshot::channel();
     std::thread::Builder::new().name("netns".to_owned()).spawn(move || {
         let _ = tell.send(work());
     })?;
-    told.await.map_err(|_| io::Error::other("the thread ended"))?
+    reported.await.map_err(|_| io::Error::other("the thread ended"))?
 }
 
 fn enter_and_connect(netns: Option<PathBuf>, port: u16) -> io::Result<TcpStream> {

@@ -172,7 +172,7 @@ fn state(status: &proto::ContainerStatus) -> ContainerState {
 }
 
 fn time(nanoseconds: i64) -> Timestamp {
-    // What never happened is told as a time long before computers.
+    // What never happened is reported as a time long before computers.
     Timestamp::from_nanosecond(nanoseconds.max(0).into()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 

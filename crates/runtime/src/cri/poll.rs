@@ -92,14 +92,15 @@ impl Inner {
             futures::try_join!(self.client.sandboxes(labels.clone()), self.client.containers(labels))?;
         let sandboxes = sandboxes.iter().map(|s| (&s.id, &s.labels, s.state));
         let all = sandboxes.chain(containers.iter().map(|c| (&c.id, &c.labels, c.state)));
-        let seen = all.filter_map(|(id, labels, state)| Some((id.clone(), (label::pod(labels)?.uid, state)))).collect();
-        Ok((seen, containers))
+        let found =
+            all.filter_map(|(id, labels, state)| Some((id.clone(), (label::pod(labels)?.uid, state)))).collect();
+        Ok((found, containers))
     }
 }
 
 /// The pods of which something came, went, or changed its state.
 fn changed_pods(before: &ObjectStates, now: &ObjectStates) -> BTreeSet<PodUid> {
-    let came = now.iter().filter(|(id, seen)| before.get(*id) != Some(seen));
+    let came = now.iter().filter(|(id, found)| before.get(*id) != Some(found));
     let went = before.iter().filter(|(id, _)| !now.contains_key(*id));
     came.chain(went).map(|(_, (pod, _))| pod.clone()).collect()
 }
@@ -108,15 +109,15 @@ fn changed_pods(before: &ObjectStates, now: &ObjectStates) -> BTreeSet<PodUid> {
 mod tests {
     use super::*;
 
-    fn seen(all: &[(&str, &str, i32)]) -> ObjectStates {
+    fn found(all: &[(&str, &str, i32)]) -> ObjectStates {
         let one = |&(id, pod, state): &(&str, &str, i32)| (id.to_owned(), (PodUid(pod.to_owned()), state));
         all.iter().map(one).collect()
     }
 
     #[test]
     fn only_pods_with_a_difference_are_woken() {
-        let before = seen(&[("a", "same", 1), ("b", "ended", 1), ("c", "gone", 1)]);
-        let now = seen(&[("a", "same", 1), ("b", "ended", 2), ("d", "new", 0)]);
+        let before = found(&[("a", "same", 1), ("b", "ended", 1), ("c", "gone", 1)]);
+        let now = found(&[("a", "same", 1), ("b", "ended", 2), ("d", "new", 0)]);
         let woken: Vec<_> = changed_pods(&before, &now).into_iter().map(|pod| pod.0).collect();
         assert_eq!(woken, ["ended", "gone", "new"]);
         assert!(changed_pods(&now, &now).is_empty());

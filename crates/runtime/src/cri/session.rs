@@ -166,8 +166,8 @@ async fn read_exit(mut error_stream: DuplexStream) -> std::result::Result<i32, R
 fn parse_exit_status(text: &[u8]) -> std::result::Result<i32, RuntimeError> {
     let doing = "run a command";
     let Ok(status) = serde_json::from_slice::<serde_json::Value>(text) else {
-        let said = String::from_utf8_lossy(text);
-        let why = if said.is_empty() { "the runtime ended the connection".into() } else { said };
+        let output = String::from_utf8_lossy(text);
+        let why = if output.is_empty() { "the runtime ended the connection".into() } else { output };
         return Err(RuntimeError::failed(doing, why));
     };
     if status["status"] == "Success" {

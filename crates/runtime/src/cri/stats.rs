@@ -27,8 +27,8 @@ impl Inner {
             Some(Cgroup::new(format!("{}/{id}", config::cgroup(&self.settings.instance, spec))))
         };
         let running = containers.into_iter().filter(|c| c.state() == proto::ContainerState::ContainerRunning);
-        let said = |id: &str| stats.iter().find(|s| s.attributes.as_ref().is_some_and(|a| a.id == id));
-        Ok(running.map(|c| read(&c, said(&c.id).cloned().unwrap_or_default(), cgroup)).collect())
+        let output = |id: &str| stats.iter().find(|s| s.attributes.as_ref().is_some_and(|a| a.id == id));
+        Ok(running.map(|c| read(&c, output(&c.id).cloned().unwrap_or_default(), cgroup)).collect())
     }
 }
 
@@ -41,7 +41,7 @@ fn read(
     let counted =
         pod.as_ref().and_then(|pod| cgroup(pod, &container.id)).map(|group| group.usage()).unwrap_or_default();
     let memory = stats.memory.unwrap_or_default();
-    let or = |said: Option<proto::UInt64Value>, counted: u64| said.map_or(0, |v| v.value).max(counted);
+    let or = |output: Option<proto::UInt64Value>, counted: u64| output.map_or(0, |v| v.value).max(counted);
     let disk = stats.writable_layer.and_then(|layer| layer.used_bytes).map_or(0, |v| v.value);
     ContainerStats {
         pod,

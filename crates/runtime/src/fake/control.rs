@@ -127,7 +127,7 @@ impl Fake {
     }
 
     /// Everything asked so far, but for observing.
-    pub fn made(&self) -> Vec<RecordedCall> {
+    pub fn recorded_calls(&self) -> Vec<RecordedCall> {
         self.state.lock().made.iter().filter(|made| made.call != Call::Observe).cloned().collect()
     }
 

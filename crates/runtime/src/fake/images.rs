@@ -49,11 +49,11 @@ impl FakeImages {
 
     pub fn add(&self, reference: &str) -> Image {
         let image = made_up(reference);
-        self.put(reference, image.clone());
+        self.insert(reference, image.clone());
         image
     }
 
-    pub fn put(&self, reference: &str, image: Image) {
+    pub fn insert(&self, reference: &str, image: Image) {
         self.state.lock().present.insert(reference.to_owned(), image);
     }
 

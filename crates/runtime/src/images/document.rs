@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn other_artifacts_are_told_from_images() {
+    fn other_artifacts_are_distinguished_from_images() {
         assert!(matches!(parse_manifest(br#"{"blobs":[]}"#), Err(DocumentError::NotAnImage)));
         assert!(matches!(parse_manifest(b"<html>"), Err(DocumentError::Unreadable { .. })));
     }

@@ -14,7 +14,7 @@ pub use super::Usage;
 pub fn usage(directory: &Path) -> io::Result<Usage> {
     let start = fs::symlink_metadata(directory)?;
     let mut usage = Usage { bytes: start.blocks() * 512, inodes: 1 };
-    let mut seen = HashSet::new();
+    let mut observed = HashSet::new();
     let mut pending: Vec<PathBuf> = vec![directory.into()];
     while let Some(next) = pending.pop() {
         let entries = match fs::read_dir(&next) {
@@ -29,7 +29,7 @@ pub fn usage(directory: &Path) -> io::Result<Usage> {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(e),
             };
-            if found.dev() != start.dev() || (found.nlink() > 1 && !found.is_dir() && !seen.insert(found.ino())) {
+            if found.dev() != start.dev() || (found.nlink() > 1 && !found.is_dir() && !observed.insert(found.ino())) {
                 continue;
             }
             usage.bytes += found.blocks() * 512;

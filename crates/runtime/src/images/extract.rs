@@ -110,7 +110,7 @@ impl Layer<'_> {
                     Err(e) => return Err(failed("create", &path)(e)),
                 }
                 let made = open_directory(&directory, name).map_err(failed("open", &path))?;
-                if replaced == Replaced::Whiteout {
+                if replaced == ReplacedEntry::Whiteout {
                     opaque(&made, &path)?;
                 }
                 self.times.insert(path.clone(), attributes.time);
@@ -156,23 +156,23 @@ impl Layer<'_> {
     }
 
     /// What an earlier entry of this layer put there goes, unless a directory meets a directory.
-    fn make_room(&mut self, directory: &OwnedFd, name: &OsStr, kind: EntryType, path: &Path) -> Result<Replaced> {
+    fn make_room(&mut self, directory: &OwnedFd, name: &OsStr, kind: EntryType, path: &Path) -> Result<ReplacedEntry> {
         let found = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
-            Err(Errno::NOENT) => return Ok(Replaced::Nothing),
+            Err(Errno::NOENT) => return Ok(ReplacedEntry::Nothing),
             Err(e) => return Err(failed("look at", path)(e)),
         };
         if !is_directory(&found) {
             rustix::fs::unlinkat(directory, name, AtFlags::empty()).map_err(failed("replace", path))?;
-            return Ok(if is_whiteout(&found) { Replaced::Whiteout } else { Replaced::Other });
+            return Ok(if is_whiteout(&found) { ReplacedEntry::Whiteout } else { ReplacedEntry::Other });
         }
         if kind == EntryType::Directory {
-            return Ok(Replaced::Nothing);
+            return Ok(ReplacedEntry::Nothing);
         }
         self.last = None;
         let inside = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
         std::fs::remove_dir_all(inside).map_err(|source| write("replace", path, source))?;
-        Ok(Replaced::Other)
+        Ok(ReplacedEntry::Other)
     }
 
     /// The directory `path` of the layer, made if it is missing.
@@ -187,8 +187,8 @@ impl Layer<'_> {
             Err(Errno::NOENT) => self.make_directory(path)?,
             Err(e) => return Err(failed("open", path)(e)),
         };
-        let kept = fd.try_clone().map_err(|source| write("open", path, source))?;
-        self.last = Some((path.into(), kept));
+        let retained = fd.try_clone().map_err(|source| write("open", path, source))?;
+        self.last = Some((path.into(), retained));
         Ok(fd)
     }
 
@@ -229,7 +229,7 @@ impl Layer<'_> {
 }
 
 #[derive(PartialEq, Eq)]
-enum Replaced {
+enum ReplacedEntry {
     Nothing,
     Whiteout,
     Other,

@@ -96,7 +96,7 @@ impl ImageStore {
             Some(_) => read(e),
             None => ImportError::NotAnArchive(source.into()),
         };
-        let (kind, seen) = layers::unpack(&file, detect_kind).map_err(unpacked)?;
+        let (kind, observed) = layers::unpack(&file, detect_kind).map_err(unpacked)?;
         match (kind.map_err(unpacked)?, &name) {
             (ArchiveKind::Images, _) => {
                 let scratch = self.inner.files.scratch().map_err(read)?;
@@ -105,7 +105,7 @@ impl ImageStore {
                 self.import_from(scratch.path(), source, name.as_ref())
             }
             (ArchiveKind::RootFilesystem, Some(name)) => {
-                let (json, parsed) = plain_config(&seen.plain)?;
+                let (json, parsed) = plain_config(&observed.plain)?;
                 let open = |_: usize| File::open(source).map(|file| (file, None));
                 self.add_image(&layers::digest(&json), &parsed, name.tags(), &[], open).map(|imported| vec![imported])
             }

@@ -44,7 +44,7 @@ impl Index {
     }
 
     /// Adds an image or more names for one. A tag belongs to one image: others lose it.
-    pub fn put(&mut self, id: &str, mut record: Record) {
+    pub fn insert(&mut self, id: &str, mut record: Record) {
         for other in self.images.values_mut() {
             other.tags.retain(|tag| !record.tags.contains(tag));
         }
@@ -98,8 +98,8 @@ mod tests {
     #[test]
     fn a_tag_moves_to_the_newest_image() {
         let mut index = Index::default();
-        index.put(&id("a"), record(&["docker.io/library/x:latest", "docker.io/library/x:1"], &["l1"]));
-        index.put(&id("b"), record(&["docker.io/library/x:latest"], &["l1", "l2"]));
+        index.insert(&id("a"), record(&["docker.io/library/x:latest", "docker.io/library/x:1"], &["l1"]));
+        index.insert(&id("b"), record(&["docker.io/library/x:latest"], &["l1", "l2"]));
         assert_eq!(index.find("x").unwrap().0, &id("b"));
         assert_eq!(index.find("x:1").unwrap().0, &id("a"));
         assert_eq!(index.find(&id("a")).unwrap().0, &id("a"));
@@ -109,15 +109,15 @@ mod tests {
     #[test]
     fn putting_an_image_again_adds_names() {
         let mut index = Index::default();
-        index.put(&id("a"), record(&["docker.io/library/x:1"], &[]));
-        index.put(&id("a"), record(&["docker.io/library/x:2"], &[]));
+        index.insert(&id("a"), record(&["docker.io/library/x:1"], &[]));
+        index.insert(&id("a"), record(&["docker.io/library/x:2"], &[]));
         assert_eq!(index.images[&id("a")].tags.len(), 2);
     }
 
     #[test]
     fn layers_of_other_images_are_not_unused() {
         let mut index = Index::default();
-        index.put(&id("b"), record(&[], &["l1"]));
+        index.insert(&id("b"), record(&[], &["l1"]));
         assert_eq!(index.unused(&["l1".to_owned(), "l2".to_owned()]), ["l2"]);
     }
 }

@@ -101,13 +101,13 @@ pub fn add(files: &Files, wanted: &ExpectedLayer<'_>, blob: impl Read) -> Result
     create_private_dir(&made).map_err(failed)?;
     create_image_root(&made.join("fs")).map_err(failed)?;
     let unpacked = unpack(blob, |archive| extract::extract(archive, &made.join("fs"), &lower));
-    let (extracted, seen) = unpacked.map_err(failed)?;
+    let (extracted, observed) = unpacked.map_err(failed)?;
     // What is wrong with the content matters more than how it failed to unpack.
     if let Some(expected) = wanted.digest {
-        compare("archive of a layer", expected, &seen.compressed)?;
+        compare("archive of a layer", expected, &observed.compressed)?;
     }
     let usage = extracted.map_err(|source| LayerError::Extract { diff_id: wanted.diff_id.to_owned(), source })?;
-    compare("content of a layer", wanted.diff_id, &seen.plain)?;
+    compare("content of a layer", wanted.diff_id, &observed.plain)?;
     let usage_file = LayerUsage { bytes: usage.bytes, inodes: usage.inodes };
     let usage_file = serde_json::to_vec(&usage_file).map_err(|e| failed(e.into()))?;
     // Synced below, with all the rest.

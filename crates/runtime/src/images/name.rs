@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_told_from_names() {
+    fn ids_are_distinguished_from_names() {
         let id = format!("sha256:{}", "0".repeat(64));
         assert_eq!(as_id(&id), Some(id.clone()));
         assert_eq!(as_id(&"0".repeat(64)), Some(id));

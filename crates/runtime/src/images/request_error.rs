@@ -95,7 +95,7 @@ mod tests {
     const CONNECT: &str = "client error (Connect)";
 
     #[test]
-    fn a_name_that_does_not_resolve_is_said_once_and_without_the_url() {
+    fn a_name_that_does_not_resolve_is_reported_once_and_without_the_url() {
         let lookup = io::Error::other("failed to lookup address information: Name or service not known");
         assert_eq!(
             explained(&[SENDING, CONNECT, "dns error"], lookup),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untrusted_certificate_and_a_registry_without_tls_are_told_apart() {
+    fn an_untrusted_certificate_and_a_registry_without_tls_are_distinguished() {
         let untrusted = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         assert_eq!(
             explained(&[SENDING, CONNECT], io::Error::other(untrusted)),

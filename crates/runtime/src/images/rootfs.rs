@@ -36,6 +36,8 @@ use crate::{
 
 /// Where layers are attached while they are idmapped.
 const LOWER: &str = "lower";
+/// Directories in which is tried whether overlayfs works.
+const PROBE_PREFIX: &str = ".overlay-";
 /// What the kernel takes as mount options.
 const MAX_OPTIONS: usize = 4095;
 
@@ -154,7 +156,9 @@ pub fn what_overlay_lacks(directory: &Path) -> Option<String> {
     let attempt = || -> std::result::Result<(), String> {
         let failed = |error: io::Error| format!("{}: {error}", directory.display());
         create_private_dir(directory).map_err(failed)?;
-        let scratch = tempfile::Builder::new().prefix(".overlay-").tempdir_in(directory).map_err(failed)?;
+        remove_leftover_probes(directory).map_err(failed)?;
+        let prefix = format!("{PROBE_PREFIX}{}-", std::process::id());
+        let scratch = tempfile::Builder::new().prefix(&prefix).tempdir_in(directory).map_err(failed)?;
         for part in ["lower", "upper", "work", "merged"] {
             fs::create_dir(scratch.path().join(part)).map_err(failed)?;
         }
@@ -165,6 +169,25 @@ pub fn what_overlay_lacks(directory: &Path) -> Option<String> {
     // A full disk says nothing of what the machine can do.
     let is_full = || rustix::fs::statvfs(directory).is_ok_and(|found| found.f_bavail == 0 || found.f_favail == 0);
     attempt().err().filter(|_| !is_full())
+}
+
+/// Unmounts and deletes what processes left that were killed while they probed. A probe is named after its process: one that
+/// is still alive may be probing.
+fn remove_leftover_probes(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(probe) = name.to_str().and_then(|name| name.strip_prefix(PROBE_PREFIX)) else { continue };
+        let pid = probe.split_once('-').and_then(|(pid, _)| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()) {
+            continue;
+        }
+        for mounted in mountinfo::at_or_below(&entry.path())? {
+            rustix::mount::unmount(&mounted, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+        }
+        ignore_not_found(fs::remove_dir_all(entry.path()))?;
+    }
+    Ok(())
 }
 
 /// What the container itself wrote.
@@ -286,5 +309,34 @@ fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_of_killed_processes_are_unmounted_and_removed_and_those_of_living_ones_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let path = directory.path().join(name);
+            fs::create_dir_all(path.join("merged")).unwrap();
+            path
+        };
+        // No process has a number above the kernel's largest, 2^22.
+        let killed = make(&format!("{PROBE_PREFIX}4194305-abc"));
+        let unnamed = make(&format!("{PROBE_PREFIX}Xy12ab"));
+        let alive = make(&format!("{PROBE_PREFIX}1-abc"));
+        let other = make("layers");
+        if rustix::process::geteuid().is_root() {
+            let point = killed.join("merged");
+            rustix::mount::mount("none", &point, "tmpfs", MountFlags::empty(), c"").unwrap();
+            fs::write(point.join("file"), "").unwrap();
+        }
+        remove_leftover_probes(directory.path()).unwrap();
+        assert!(!killed.exists() && !unnamed.exists(), "leftovers are removed");
+        assert!(alive.exists() && other.exists(), "nothing else is");
+        assert_eq!(mountinfo::at_or_below(directory.path()).unwrap(), Vec::<PathBuf>::new());
     }
 }

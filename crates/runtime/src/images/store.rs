@@ -153,8 +153,8 @@ impl ImageStore {
         let failed = |e| RuntimeError::failed(format!("read {}", files.index().display()), e);
         let now = files.signature();
         let mut cached = self.inner.cached.lock();
-        if let Some((seen, index)) = &*cached
-            && *seen == now
+        if let Some((observed, index)) = &*cached
+            && *observed == now
         {
             return Ok(index.clone());
         }
@@ -192,7 +192,7 @@ impl ImageStore {
             added_at: Timestamp::now(),
             config: parsed.config.clone(),
         };
-        index.put(id, record);
+        index.insert(id, record);
         files.touch(id).map_err(failed)?;
         files.write_index(&index).map_err(failed)?;
         Ok(true)
@@ -213,7 +213,7 @@ impl ImageStore {
         let mut index = files.read_index().map_err(failed)?;
         let found = index.find(reference).map(|(id, record)| (id.clone(), record.clone()));
         let (id, record) = found.ok_or_else(|| RuntimeError::ImageMissing { image: reference.to_owned() })?;
-        index.put(&id, Record { tags: BTreeSet::from([tag.clone()]), ..record.clone() });
+        index.insert(&id, Record { tags: BTreeSet::from([tag.clone()]), ..record.clone() });
         if let Some(named) = index.images.get_mut(&id) {
             named.tags.extend(record.tags);
         }

@@ -14,9 +14,9 @@ const POLL: Duration = Duration::from_secs(2);
 /// Counts changes for as long as someone listens. Needs a tokio runtime.
 pub fn follow(files: Files) -> watch::Receiver<u64> {
     let (sender, receiver) = watch::channel(0);
-    let told = events(files.root());
+    let reported = events(files.root());
     tokio::spawn(async move {
-        match told {
+        match reported {
             Ok(mut events) => loop {
                 tokio::select! {
                     event = events.next() => match event {
@@ -31,15 +31,15 @@ pub fn follow(files: Files) -> watch::Receiver<u64> {
             },
             Err(error) => tracing::warn!(%error, "cannot watch the image store; looking every 2 s instead"),
         }
-        let mut seen = files.signature();
+        let mut observed = files.signature();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(POLL) => {}
                 () = sender.closed() => return,
             }
             let now = files.signature();
-            if now != seen {
-                seen = now;
+            if now != observed {
+                observed = now;
                 sender.send_modify(|count| *count += 1);
             }
         }

@@ -12,14 +12,14 @@ pub async fn a_created_container_does_not_run(b: Arc<Bench>) {
     let pod = b.pod().await;
     let spec = pod.sleeper("c");
     let id = pod.create(spec.clone()).await;
-    let seen = pod.status(&id).await.expect("is observed");
-    assert_eq!(seen.state, ContainerState::Created);
-    assert_eq!((seen.name.as_str(), seen.attempt, &seen.sandbox), ("c", 0, &pod.id));
-    assert_eq!(seen.pod, pod.spec.pod);
-    assert_eq!(seen.image, spec.image);
-    assert_eq!(seen.log_path, spec.log_path);
-    assert_eq!(seen.annotations.get("suite/name").map(String::as_str), Some("c"));
-    assert!(!seen.image_id.is_empty());
+    let found = pod.status(&id).await.expect("is observed");
+    assert_eq!(found.state, ContainerState::Created);
+    assert_eq!((found.name.as_str(), found.attempt, &found.sandbox), ("c", 0, &pod.id));
+    assert_eq!(found.pod, pod.spec.pod);
+    assert_eq!(found.image, spec.image);
+    assert_eq!(found.log_path, spec.log_path);
+    assert_eq!(found.annotations.get("suite/name").map(String::as_str), Some("c"));
+    assert!(!found.image_id.is_empty());
 }
 
 pub async fn creating_it_again_answers_the_same(b: Arc<Bench>) {
@@ -46,8 +46,8 @@ pub async fn stopping_and_removing_may_be_repeated(b: Arc<Bench>) {
     for _ in 0..2 {
         b.runtime.stop_container(&id, Duration::ZERO).await.expect("stop");
     }
-    let seen = pod.status(&id).await.expect("is observed");
-    assert!(seen.state.has_ended(), "stop returns when it has ended: {seen:?}");
+    let found = pod.status(&id).await.expect("is observed");
+    assert!(found.state.has_ended(), "stop returns when it has ended: {found:?}");
     for _ in 0..2 {
         b.runtime.remove_container(&id).await.expect("remove");
     }
@@ -82,9 +82,9 @@ pub async fn an_attempt_is_a_fresh_container(b: Arc<Bench>) {
     spec.log_path = pod.log_path("c", 1);
     let second = pod.start(spec).await;
     assert_ne!(first, second);
-    let mut seen: Vec<_> = pod.containers().await.iter().map(|c| (c.attempt, c.state.is_running())).collect();
-    seen.sort();
-    assert_eq!(seen, [(0, false), (1, true)]);
+    let mut found: Vec<_> = pod.containers().await.iter().map(|c| (c.attempt, c.state.is_running())).collect();
+    found.sort();
+    assert_eq!(found, [(0, false), (1, true)]);
 }
 
 pub async fn what_is_not_there_is_not_found(b: Arc<Bench>) {

@@ -131,7 +131,7 @@ pub async fn limits_are_updated_in_place(b: Arc<Bench>) {
     assert_eq!(pod.status(&id).await.expect("is observed").pid, pid, "without a restart");
 }
 
-pub async fn want_of_memory_is_told_from_other_kills(b: Arc<Bench>) {
+pub async fn want_of_memory_is_distinguished_from_other_kills(b: Arc<Bench>) {
     let pod = b.pod().await;
     let mut spec = pod.program("greedy", &[BOX, "dd", "if=/dev/zero", "of=/dev/null", "bs=256M", "count=1"]);
     spec.resources = limits(32, 100_000);
@@ -154,30 +154,30 @@ pub async fn forks_stop_at_the_pids_limit(b: Arc<Bench>) {
     let forks = "i=0; while [ $i -lt 50 ]; do i=$((i+1)); sleep 1000 & done; echo all of them";
     let status = pod.run(pod.shell("c", forks)).await;
     assert_ne!(code(&status), 0);
-    let said = pod.says("c", "fork").await;
-    assert!(!said.contains("all of them"), "{said}");
+    let output = pod.says("c", "fork").await;
+    assert!(!output.contains("all of them"), "{output}");
     let other = b.pod().await;
     assert_eq!(code(&other.run(other.shell("c", forks)).await), 0, "others are undisturbed");
 }
 
-pub async fn stats_tell_what_is_used(b: Arc<Bench>) {
+pub async fn stats_report_what_is_used(b: Arc<Bench>) {
     let pod = b.pod().await;
     let script = "x=$(head -c 8000000 /dev/zero | tr '\\0' x); echo ready; while :; do :; done";
     let mut spec = pod.shell("busy", script);
     spec.resources = limits(256, 20_000);
     pod.start(spec).await;
     pod.says("busy", "ready").await;
-    let seen = eventually("it has used some", async || {
+    let found = eventually("it has used some", async || {
         let all = b.runtime.stats().await.expect("stats");
         all.into_iter().find(|s| s.pod.as_ref() == Some(&pod.spec.pod) && s.name == "busy" && s.cpu_nanos > 50_000_000)
     })
     .await;
-    assert!(seen.working_set > 8_000_000 && seen.working_set < 256 << 20, "{seen:?}");
-    assert!(seen.memory_usage >= seen.working_set, "{seen:?}");
-    assert!(seen.pids >= 1, "{seen:?}");
+    assert!(found.working_set > 8_000_000 && found.working_set < 256 << 20, "{found:?}");
+    assert!(found.memory_usage >= found.working_set, "{found:?}");
+    assert!(found.pids >= 1, "{found:?}");
     let later = eventually("it uses more", async || {
         let all = b.runtime.stats().await.expect("stats");
-        all.into_iter().find(|s| s.pod.as_ref() == Some(&pod.spec.pod) && s.cpu_nanos > seen.cpu_nanos)
+        all.into_iter().find(|s| s.pod.as_ref() == Some(&pod.spec.pod) && s.cpu_nanos > found.cpu_nanos)
     })
     .await;
     assert_eq!(later.name, "busy");

@@ -18,15 +18,15 @@ pub async fn lines_have_the_usual_format(b: Arc<Bench>) {
     let lines =
         eventually("four lines are there", async || Some(log(&pod.log_path("c", 0))).filter(|lines| lines.len() == 4))
             .await;
-    let mut seen: Vec<_> = lines.iter().map(|l| (l.stream.as_str(), l.full, l.text.as_str())).collect();
-    seen.sort();
+    let mut observed: Vec<_> = lines.iter().map(|l| (l.stream.as_str(), l.full, l.text.as_str())).collect();
+    observed.sort();
     let expected = [
         ("stderr", true, "to err"),
         ("stdout", true, ""),
         ("stdout", true, "  spaces  kept "),
         ("stdout", true, "to out"),
     ];
-    assert_eq!(seen, expected);
+    assert_eq!(observed, expected);
     assert!(lines.iter().all(|line| before <= line.time && line.time <= after), "{before} {lines:?} {after}");
     let raw = fs::read_to_string(pod.log_path("c", 0)).expect("read the log");
     let stamp = raw.split(' ').next().expect("a time comes first");

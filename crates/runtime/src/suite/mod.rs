@@ -138,9 +138,9 @@ macro_rules! runtime_claims {
             limits memory_and_cpu_limits_are_in_the_cgroup,
             limits the_pods_limits_are_in_its_cgroup,
             limits limits_are_updated_in_place,
-            limits want_of_memory_is_told_from_other_kills,
+            limits want_of_memory_is_distinguished_from_other_kills,
             limits forks_stop_at_the_pids_limit,
-            limits stats_tell_what_is_used,
+            limits stats_report_what_is_used,
             limits no_cgroup_is_left_behind,
             limits the_oom_score_is_as_asked,
         }

@@ -54,9 +54,9 @@ pub async fn containers_share_ipc_but_not_the_machines(b: Arc<Bench>) {
 pub async fn containers_see_their_own_processes_only(b: Arc<Bench>) {
     let pod = b.pod().await;
     pod.start(pod.program("other", &[super::bench::BOX, "sleep", "271828"])).await;
-    let seen = pod.print(pod.shell("c", "echo $$; cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).await;
-    assert!(seen.starts_with("1\n"), "{seen}");
-    assert!(!seen.contains("271828"), "{seen}");
+    let observed = pod.print(pod.shell("c", "echo $$; cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).await;
+    assert!(observed.starts_with("1\n"), "{observed}");
+    assert!(!observed.contains("271828"), "{observed}");
 }
 
 pub async fn a_shared_pid_namespace_shows_all(b: Arc<Bench>) {
@@ -64,9 +64,10 @@ pub async fn a_shared_pid_namespace_shows_all(b: Arc<Bench>) {
     spec.pid = PidMode::Pod;
     let pod = b.pod_of(spec).await;
     let id = pod.start(pod.program("other", &[super::bench::BOX, "sleep", "271828"])).await;
-    let seen = pod.print(pod.shell("c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; readlink /proc/self/ns/pid")).await;
-    assert!(seen.contains("271828"), "{seen}");
-    assert!(!seen.contains(&own("pid")), "{seen}");
+    let observed =
+        pod.print(pod.shell("c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; readlink /proc/self/ns/pid")).await;
+    assert!(observed.contains("271828"), "{observed}");
+    assert!(!observed.contains(&own("pid")), "{observed}");
     // The exit code is the container's own, whoever else lives in the namespace.
     b.runtime.stop_container(&id, std::time::Duration::ZERO).await.expect("stop");
     assert_eq!(super::bench::code(&pod.ended(&id).await), 137);

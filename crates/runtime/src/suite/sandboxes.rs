@@ -7,14 +7,14 @@ use crate::{observed::SandboxId, suite::Bench};
 pub async fn a_sandbox_is_observed_as_it_was_asked_for(b: Arc<Bench>) {
     let pod = b.pod().await;
     let all = pod.sandboxes().await;
-    let [seen] = all.as_slice() else { panic!("one sandbox: {all:?}") };
-    assert_eq!(seen.id, pod.id);
-    assert_eq!(seen.pod, pod.spec.pod);
-    assert_eq!(seen.attempt, 0);
-    assert!(seen.ready, "{seen:?}");
-    assert!(!seen.host_network);
-    assert_eq!(seen.annotations.get("suite/claim"), pod.spec.annotations.get("suite/claim"));
-    let age = jiff::Timestamp::now().duration_since(seen.created_at);
+    let [found] = all.as_slice() else { panic!("one sandbox: {all:?}") };
+    assert_eq!(found.id, pod.id);
+    assert_eq!(found.pod, pod.spec.pod);
+    assert_eq!(found.attempt, 0);
+    assert!(found.ready, "{found:?}");
+    assert!(!found.host_network);
+    assert_eq!(found.annotations.get("suite/claim"), pod.spec.annotations.get("suite/claim"));
+    let age = jiff::Timestamp::now().duration_since(found.created_at);
     assert!(age.as_secs().abs() < 60, "made just now: {age:?}");
     assert!(pod.containers().await.is_empty(), "nothing runs in it yet");
 }
@@ -48,9 +48,9 @@ pub async fn host_network_has_no_address(b: Arc<Bench>) {
     let mut spec = b.pod_spec();
     spec.host_network = true;
     let pod = b.pod_of(spec).await;
-    let seen = &pod.sandboxes().await[0];
-    assert!(seen.host_network && seen.ready, "{seen:?}");
-    assert!(seen.addresses.is_empty(), "{seen:?}");
+    let found = &pod.sandboxes().await[0];
+    assert!(found.host_network && found.ready, "{found:?}");
+    assert!(found.addresses.is_empty(), "{found:?}");
 }
 
 pub async fn removing_it_leaves_nothing_and_may_be_repeated(b: Arc<Bench>) {
@@ -100,6 +100,6 @@ pub async fn a_reopened_runtime_finds_everything(b: Arc<Bench>) {
     // And it can go on with them.
     second.start_container(&created).await.expect("start through another");
     second.stop_container(&running, std::time::Duration::ZERO).await.expect("stop through another");
-    // The first hears of it a little later.
+    // The first notices it a little later.
     assert!(pod.ended(&running).await.state.has_ended());
 }

@@ -1,9 +1,6 @@
 //! Commands in containers, and streams into them.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
@@ -62,14 +59,12 @@ pub async fn exec_keeps_no_more_than_its_limit(b: Arc<Bench>) {
 
 pub async fn exec_is_killed_after_its_timeout(b: Arc<Bench>) {
     let (pod, id) = sleeping(&b).await;
-    let asked = Instant::now();
     let command = [BOX, "sh", "-c", "trap '' TERM; echo begun; sleep 161803; echo over"].map(str::to_owned);
     let late = b.runtime.exec(&id, &command, Some(Duration::from_secs(1)), 1 << 20).await.expect_err("too long");
     assert!(matches!(late, RuntimeError::Timeout { .. }), "{late:?}");
-    assert!(asked.elapsed() < Duration::from_secs(30), "{:?}", asked.elapsed());
     eventually("it is killed", async || {
-        let seen = pod.exec(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await;
-        (!String::from_utf8_lossy(&seen.stdout).contains("echo begun")).then_some(())
+        let found = pod.exec(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await;
+        (!String::from_utf8_lossy(&found.stdout).contains("echo begun")).then_some(())
     })
     .await;
 }

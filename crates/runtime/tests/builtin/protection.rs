@@ -131,8 +131,8 @@ async fn root_in_a_user_namespace_is_nobody_on_the_machine() {
     // Others of the pod, and what joins them.
     let exec = async |id, script: &str| {
         let command = ["/bin/sh", "-c", script].map(str::to_owned);
-        let said = subject.runtime.exec(id, &command, Some(Duration::from_secs(20)), 10_000).await.unwrap();
-        String::from_utf8_lossy(&said.stdout).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        let output = subject.runtime.exec(id, &command, Some(Duration::from_secs(20)), 10_000).await.unwrap();
+        String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     let look = "cat /proc/self/uid_map; id -u; touch /volume/joined /joined && stat -c %u:%g /volume/joined /joined; \
         grep -c CapEff:.*425fb /proc/self/status; mknod /disk b 254 0 2>/dev/null && echo disk; chroot / true && echo chroot";
@@ -223,7 +223,7 @@ async fn a_mount_that_fails_names_both_paths_and_the_error_once() {
         error.contains(&format!("mount {} to /etc/passwd: Not a directory (os error 20)", volume.display())),
         "{error}"
     );
-    // What only libcontainer finds out is told too, with where and why.
+    // What only libcontainer finds out is reported too, with where and why.
     let mut container = shell(&subject.runtime, &spec, "d", "true").await;
     container.mounts.push(bind(&volume, "/proc/self/fd/x"));
     let created = subject.runtime.create_container(&id, &container).await.unwrap();

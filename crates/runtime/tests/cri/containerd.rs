@@ -57,7 +57,7 @@ impl Containerd {
         self.until_ready().await;
     }
 
-    /// The CRI part of containerd answers, and hears of images, a little later than the rest.
+    /// The CRI part of containerd answers, and knows images, a little later than the rest.
     async fn until_ready(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
         for name in [image::PLAIN, image::CONFIGURED, image::PAUSE] {

@@ -39,14 +39,14 @@ async fn a_daemon_that_comes_back_finds_its_containers_and_their_ends() {
     fs::write(&go, "").expect("let it go");
     d.resume().await;
     let ended = until("its end is known", async || {
-        let seen = d.runtime.observe(Some(&pod.pod.uid)).await.ok()?;
-        seen.containers.into_iter().find(|c| c.id == short && c.state.has_ended())
+        let found = d.runtime.observe(Some(&pod.pod.uid)).await.ok()?;
+        found.containers.into_iter().find(|c| c.id == short && c.state.has_ended())
     })
     .await;
     assert!(matches!(ended.state, ContainerState::Exited { exit_code: 21, .. }), "{ended:?}");
-    let seen = d.runtime.observe(Some(&pod.pod.uid)).await.expect("observe");
-    assert!(seen.sandboxes[0].ready);
-    assert!(seen.containers.iter().any(|c| c.id == long && c.state.is_running()));
+    let found = d.runtime.observe(Some(&pod.pod.uid)).await.expect("observe");
+    assert!(found.sandboxes[0].ready);
+    assert!(found.containers.iter().any(|c| c.id == long && c.state.is_running()));
     let woken = tokio::time::timeout(Duration::from_secs(30), wakeups.recv()).await.expect("a wake-up comes");
     assert_eq!(woken.expect("open"), pod.pod.uid);
 }
@@ -63,12 +63,12 @@ async fn a_sandbox_without_network_fails_is_never_ready_and_made_later() {
     let pod = pods::sandbox(&d, "p");
     until("containerd has noticed", async || d.runtime.create_sandbox(&pod).await.err()).await;
     // What containerd cannot tear down without its network either stays, for all to see that it is of no use.
-    let seen = d.runtime.observe(Some(&pod.pod.uid)).await.expect("observe");
-    assert!(seen.sandboxes.iter().all(|s| !s.ready), "{seen:?}");
+    let found = d.runtime.observe(Some(&pod.pod.uid)).await.expect("observe");
+    assert!(found.sandboxes.iter().all(|s| !s.ready), "{found:?}");
     fs::write(&network, good).expect("mend the network");
     let id = until("it can be made again", async || d.runtime.create_sandbox(&pod).await.ok()).await;
-    let seen = d.runtime.observe(Some(&pod.pod.uid)).await.expect("observe");
-    assert_eq!(seen.sandboxes.iter().map(|s| (&s.id, s.ready)).collect::<Vec<_>>(), [(&id, true)]);
+    let found = d.runtime.observe(Some(&pod.pod.uid)).await.expect("observe");
+    assert_eq!(found.sandboxes.iter().map(|s| (&s.id, s.ready)).collect::<Vec<_>>(), [(&id, true)]);
     d.runtime.remove_sandbox(&id).await.expect("remove");
     assert!(!Cgroup::new(format!("{}/{}", d.instance, pod.cgroup)).exists());
 }

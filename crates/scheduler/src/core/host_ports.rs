@@ -1,6 +1,6 @@
 //! Automatic host ports: container ports that leave the host port open and get one from the node's offer.
 
-pub use mainstay_api::pod::AssignedHostPort;
+pub use mainstay_api::ports::AssignedHostPort;
 
 /// A container port that leaves its host port open.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

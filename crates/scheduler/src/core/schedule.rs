@@ -110,7 +110,7 @@ fn preempt_or_diagnose(
     Verdict::Preempt { node, victims: named, diagnosis }
 }
 
-/// Whether pods of lower priority are still terminating on the nominated node, or ended and the node has not said so.
+/// Whether pods of lower priority are still terminating on the nominated node, or ended and the node has not reported it.
 fn waits_for_victims(cluster: &Cluster, class: ClassId, node: NodeId) -> bool {
     let (rules, info) = (&cluster.classes[class], &cluster.nodes[node]);
     let gives_way = |pod: &PodInfo| pod.is_leaving() && pod.view.spec.priority < rules.spec.priority;

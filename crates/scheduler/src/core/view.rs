@@ -14,8 +14,7 @@ use std::{
 
 pub use mainstay_api::{
     matching::{Effect, Taint, Toleration},
-    offer::PortRanges,
-    pod::{AssignedHostPort, HostPort},
+    ports::{AssignedHostPort, HostPort, PortRanges},
     resources::ResourceList,
 };
 

@@ -34,6 +34,21 @@ fn the_same_for_longer_is_no_news() {
 }
 
 #[test]
+fn a_renewed_offer_is_good_for_its_own_time_from_then_and_an_expired_one_stays_expired() {
+    let (mut offers, now) = (offers(), Instant::now());
+    offers.receive("m", 1, Some(3 * SECOND), now);
+    offers.renew("m", now + 2 * SECOND);
+    offers.renew("unknown", now);
+    assert_eq!(offers.viable("m", now + 4 * SECOND), Some(&1));
+    assert_eq!(offers.next_expiry(), Some(now + 5 * SECOND));
+    assert_eq!(offers.summaries(now + 3 * SECOND)[0].age, SECOND);
+    offers.renew("m", now + 5 * SECOND);
+    assert_eq!(offers.viable("m", now + 5 * SECOND), None);
+    assert_eq!(offers.expire(now + 5 * SECOND), ["m"]);
+    assert_eq!(offers.by_expiry.len(), 0);
+}
+
+#[test]
 fn what_expired_is_remembered_for_a_while_and_no_longer() {
     let (mut offers, now) = (offers(), Instant::now());
     offers.receive("m", 1, None, now);

@@ -145,7 +145,7 @@ fn whoever_leaves_leaves_no_trace() {
 }
 
 #[test]
-fn people_are_told_deadlines_and_delays() {
+fn deadlines_and_delays_are_reported_to_people() {
     let (mut queue, now) = (queue(), Instant::now());
     queue.add("asleep", 0, created(1), 0, now);
     take(&mut queue, now);

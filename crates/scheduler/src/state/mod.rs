@@ -30,7 +30,7 @@ use crate::{
     bind::{BindRequest, BindResult},
     core::{
         Cluster,
-        decode::{NamespaceObject, OfferObject},
+        decode::{NamespaceObject, NodeLease, OfferObject},
         view::{BudgetView, Labels, NodeView, OfferView, PodKey, PodView},
     },
     event_recorder::PodEvent,
@@ -81,6 +81,8 @@ pub enum SchedulerEvent {
     Pods(Delta<PodView>),
     Nodes(Delta<NodeView>),
     Offers(Delta<OfferObject>),
+    /// Of nodes.
+    Leases(Delta<NodeLease>),
     Budgets(Delta<BudgetView>),
     Namespaces(Delta<NamespaceObject>),
     Claims(Delta<ClaimView>),
@@ -157,6 +159,8 @@ pub struct SchedulerState {
     offers: OfferBoard<OfferView>,
     /// The version of each offer.
     offer_versions: HashMap<String, u64>,
+    /// The version of each node's Lease.
+    lease_versions: HashMap<String, u64>,
     status_queue: StatusQueue,
     volumes: VolumeCache,
     pods: HashMap<PodKey, CachedPod>,
@@ -196,6 +200,7 @@ impl SchedulerState {
             class_samples: HashMap::new(),
             offers: OfferBoard::new(settings.offer_times()),
             offer_versions: HashMap::new(),
+            lease_versions: HashMap::new(),
             status_queue: StatusQueue::default(),
             volumes: VolumeCache::default(),
             pods: HashMap::new(),
@@ -222,6 +227,7 @@ impl SchedulerState {
             SchedulerEvent::Pods(delta) => self.apply_pods(delta, now),
             SchedulerEvent::Nodes(delta) => self.apply_nodes(delta),
             SchedulerEvent::Offers(delta) => self.apply_offers(delta, now),
+            SchedulerEvent::Leases(delta) => self.apply_leases(delta, now),
             SchedulerEvent::Budgets(delta) => self.apply_budgets(delta),
             SchedulerEvent::Namespaces(delta) => self.apply_namespaces(delta),
             SchedulerEvent::Claims(delta) => {

@@ -1,11 +1,11 @@
-//! Applies events about nodes, offers, PodDisruptionBudgets and namespaces.
+//! Applies events about nodes, their Leases and offers, PodDisruptionBudgets and namespaces.
 
 use std::{collections::BTreeSet, time::Instant};
 
 use super::{Action, SchedulerState, WatchedKind, missing_names};
 use crate::{
     core::{
-        decode::{NamespaceObject, OfferObject},
+        decode::{NamespaceObject, NodeLease, OfferObject},
         view::{BudgetView, NodeView},
     },
     offers::OfferChange,
@@ -67,6 +67,29 @@ impl SchedulerState {
         let change = self.offers.receive(&name, offer.clone(), ttl, now);
         if change != OfferChange::Renewed && self.cluster.update_offer(&name, offer) {
             self.changes.add_node(&name, change == OfferChange::New);
+        }
+    }
+
+    pub(super) fn apply_leases(&mut self, delta: Delta<NodeLease>, now: Instant) {
+        match delta {
+            Delta::Replaced { items, .. } => {
+                let listed: BTreeSet<&str> = items.iter().map(|item| item.object.name.as_str()).collect();
+                self.lease_versions.retain(|name, _| listed.contains(name.as_str()));
+                items.into_iter().for_each(|item| self.update_lease(item, now));
+            }
+            Delta::Updated(item) => self.update_lease(item, now),
+            Delta::Deleted(object) => drop(self.lease_versions.remove(&object.name)),
+        }
+    }
+
+    /// A list repeats Leases that are known; only one with another version was renewed since.
+    fn update_lease(&mut self, item: Item<NodeLease>, now: Instant) {
+        let Item { object, view } = item;
+        let renewed = view.offer_version.filter(|version| self.offer_versions.get(&object.name) == Some(version));
+        let before = self.lease_versions.insert(object.name.clone(), object.version);
+        if before != Some(object.version) && renewed.is_some() {
+            self.metrics.offers_renewed.inc();
+            self.offers.renew(&object.name, now);
         }
     }
 

@@ -26,7 +26,7 @@ enum Step {
     Delete(u8),
     Label(u8),
     Offer(usize),
-    /// The next of what is on its way from the API is heard.
+    /// The next event on its way from the API is delivered.
     Hear(usize),
     /// The oldest placement under way is answered: well, or not at all.
     BindResult(bool),
@@ -111,9 +111,9 @@ impl Model {
     fn offer(&mut self, node: &str) {
         let here = self.pods.values().filter(|(_, pod)| pod.node.as_deref() == Some(node));
         let taken: i64 = here.map(|(_, pod)| pod.cpu).sum();
-        let (seen, version) = (self.version, self.next());
+        let (observed, version) = (self.version, self.next());
         let spec = json!({ "spec": {
-            "free": { "cpu": (CAPACITY - taken).to_string(), "pods": "100" }, "ttlSeconds": 3600, "seen": seen.to_string(),
+            "free": { "cpu": (CAPACITY - taken).to_string(), "pods": "100" }, "ttlSeconds": 3600, "seen": observed.to_string(),
         } });
         let object = ObjectRef { name: node.to_owned(), version, ..ObjectRef::default() };
         let view = serde_json::from_value(spec).unwrap();
@@ -233,7 +233,7 @@ impl Model {
         Ok(())
     }
 
-    /// Everything is heard and answered, until nothing more happens.
+    /// All events and results are delivered, until nothing more happens.
     fn settle(&mut self) -> Result<(), TestCaseError> {
         for _ in 0..50 {
             NODES.iter().for_each(|node| self.offer(node));

@@ -1,12 +1,11 @@
 //! Turns verdicts into actions, and applies the results of actions.
 
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use mainstay_api::{pod::AssignedHostPort, wellknown::mainstay::ASSIGNED_HOST_PORT};
+use mainstay_api::ports::{AssignedHostPort, host_port_annotations};
 use mainstay_events::EventNote;
 
 use super::{Action, AssumedBinding, BATCH, SchedulerState};
@@ -77,7 +76,7 @@ impl SchedulerState {
         if let Some(cached) = self.pods.get_mut(&pod.key) {
             cached.assumed = Some(AssumedBinding { node: node.to_owned(), version: None });
         }
-        let annotations = port_annotations(ports);
+        let annotations = host_port_annotations(ports);
         let offer_uid = self.offers.get(node).map(|offer| offer.uid.clone()).unwrap_or_default();
         BindRequest { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.to_owned(), offer_uid, annotations }
     }
@@ -188,18 +187,6 @@ impl SchedulerState {
             self.queue.retry_after_backoff(&preemption.pod);
         }
     }
-}
-
-/// Annotations that say which host ports lead to the pod.
-fn port_annotations(ports: &[AssignedHostPort]) -> BTreeMap<String, String> {
-    let mut annotations = BTreeMap::new();
-    for AssignedHostPort { protocol, container_port, name, host_port } in ports {
-        annotations.insert(format!("{ASSIGNED_HOST_PORT}{protocol}_{container_port}"), host_port.to_string());
-        if !name.is_empty() {
-            annotations.insert(format!("k8s.mesosphere.io/portName_{protocol}_{name}"), host_port.to_string());
-        }
-    }
-    annotations
 }
 
 /// Why an offer was of no use, as the label of a metric; `None` if there was no offer.

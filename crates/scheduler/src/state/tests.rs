@@ -32,7 +32,7 @@ impl TestScheduler {
         scheduler
     }
 
-    /// With nodes that offer this many cpus each, past the time in which nothing is said.
+    /// With nodes that offer this many cpus each, past the time before the first status is written.
     fn with_nodes(nodes: &[(&str, &str)]) -> Self {
         let mut scheduler = Self::new();
         for (name, cpu) in nodes {
@@ -83,17 +83,27 @@ impl TestScheduler {
     }
 
     fn offer(&mut self, name: &str, cpu: &str) {
-        let seen = self.version;
-        self.offer_of(name, json!({ "cpu": cpu, "memory": "8Gi", "pods": "110" }), seen);
+        let observed = self.version;
+        self.offer_of(name, json!({ "cpu": cpu, "memory": "8Gi", "pods": "110" }), observed);
     }
 
-    fn offer_of(&mut self, name: &str, free: Value, seen: u64) {
+    fn offer_of(&mut self, name: &str, free: Value, observed: u64) {
         let version = self.next();
         let offer = json!({
             "metadata": { "name": name, "resourceVersion": version.to_string() },
-            "spec": { "free": free, "automaticPorts": ["31000-32000"], "explicitPorts": ["1-65535"], "ttlSeconds": 5, "seen": seen.to_string() },
+            "spec": { "free": free, "automaticPorts": ["31000-32000"], "explicitPorts": ["1-65535"], "ttlSeconds": 5, "seen": observed.to_string() },
         });
         self.apply(SchedulerEvent::Offers(Delta::Updated(item(&offer))));
+    }
+
+    /// A heartbeat of a node that renews this version of its offer.
+    fn lease(&mut self, node: &str, offer: Option<u64>) {
+        let version = self.next();
+        let annotations = offer.map(|offer| json!({ "mainstay.dev/renewed-offer": offer.to_string() }));
+        let lease = json!({
+            "metadata": { "name": node, "resourceVersion": version.to_string(), "annotations": annotations },
+        });
+        self.apply(SchedulerEvent::Leases(Delta::Updated(item(&lease))));
     }
 
     fn pod(&mut self, name: &str, spec: Value) {
@@ -255,8 +265,8 @@ fn the_watch_event_of_a_binding_does_not_count_twice() {
     scheduler.pod("r", json!({}));
     assert_eq!(scheduler.bind(), pairs(&[("q", "a")]));
     // The node has seen all of it and says what is left: nothing.
-    let seen = scheduler.version;
-    scheduler.offer_of("a", json!({ "cpu": "0", "memory": "8Gi", "pods": "108" }), seen);
+    let observed = scheduler.version;
+    scheduler.offer_of("a", json!({ "cpu": "0", "memory": "8Gi", "pods": "108" }), observed);
     assert_eq!(scheduler.placed(), []);
     assert_eq!(scheduler.state.cluster.free_resources("a")["cpu"], 0);
 }
@@ -394,6 +404,33 @@ fn a_silent_node_gets_no_pods_and_its_offer_is_deleted() {
     assert!(update.failure.message.contains("node(s) were not offering"), "{update:?}");
     scheduler.offer("a", "4");
     assert_eq!(scheduler.bind(), pairs(&[("p", "a")]));
+}
+
+#[test]
+fn heartbeats_renew_the_offer_that_they_name_and_no_other() {
+    let mut scheduler = TestScheduler::with_nodes(&[("a", "4")]);
+    let offer = scheduler.state.offer_versions["a"];
+    scheduler.now += 3 * SECOND;
+    scheduler.lease("a", Some(offer));
+    scheduler.now += 4 * SECOND;
+    scheduler.pod("p", json!({}));
+    assert_eq!(scheduler.bind(), pairs(&[("p", "a")]), "7 s after it was written, 4 s after it was renewed");
+
+    // Neither a list that repeats the Lease renews it, nor Leases that name another version or none.
+    let lease = json!({
+        "metadata": {
+            "name": "a", "resourceVersion": scheduler.version.to_string(),
+            "annotations": { "mainstay.dev/renewed-offer": offer.to_string() },
+        },
+    });
+    scheduler.state.lease_versions.insert("a".to_owned(), scheduler.version);
+    let items = vec![item(&lease)];
+    scheduler.apply(SchedulerEvent::Leases(Delta::Replaced { items, version: 0, round: 0 }));
+    scheduler.lease("a", Some(offer - 1));
+    scheduler.lease("a", None);
+    scheduler.now += SECOND;
+    let actions = scheduler.schedule();
+    assert!(actions.contains(&Action::DeleteOffer { node: "a".to_owned(), version: offer }), "{actions:?}");
 }
 
 #[test]

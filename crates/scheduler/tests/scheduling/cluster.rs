@@ -2,12 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Event, Node, Pod},
+    },
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use mainstay_api::offer::Offer;
+use mainstay_api::{
+    offer::Offer,
+    wellknown::{mainstay::RENEWED_OFFER, namespace::NODE_LEASES},
+};
 use mainstay_scheduler::{DebugReply, Handle, Metrics, Settings, metrics::Registry};
 use mainstay_testing::TestApi;
 pub use mainstay_testing::until;
@@ -31,7 +41,7 @@ impl Cluster {
     }
 
     pub async fn with(settings: Settings) -> Self {
-        let api = TestApi::start(&["default"]).await;
+        let api = TestApi::start(&["default", NODE_LEASES]).await;
         let mut registry = Registry::default();
         let (metrics, handle) = (Metrics::register(&mut registry), Handle::default());
         let (own, stop) = (api.client("scheduler"), api.stop.clone());
@@ -92,6 +102,24 @@ impl Cluster {
                 self.offers().replace(name, &PostParams::default(), &current).await.expect("replace an offer");
             }
             Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The node renews this version of its offer.
+    pub async fn heartbeat(&self, node: &str, offer: &str) {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), NODE_LEASES);
+        let renew_time = MicroTime(Timestamp::now());
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": node, "annotations": { RENEWED_OFFER: offer } },
+            "spec": { "holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": renew_time },
+        });
+        match leases.patch(node, &PatchParams::default(), &Patch::Merge(&lease)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                let lease = serde_json::from_value(lease).unwrap();
+                leases.create(&PostParams::default(), &lease).await.expect("create a Lease");
+            }
+            renewed => drop(renewed.expect("renew a Lease")),
         }
     }
 

@@ -22,6 +22,22 @@ async fn a_silent_node_gets_no_pods_and_its_offer_is_deleted() {
 }
 
 #[tokio::test]
+async fn heartbeats_keep_an_offer_that_is_not_written_again() {
+    let cluster = Cluster::start().await;
+    cluster.node("a", "4").await;
+    cluster.offer("a", "4", 2).await;
+    let offer = cluster.offers().get("a").await.unwrap().metadata.resource_version.unwrap();
+    for _ in 0..4 {
+        cluster.heartbeat("a", &offer).await;
+        tokio::time::sleep(Duration::from_secs(1)).await; // the period of heartbeats
+    }
+    assert_eq!(cluster.offers().get("a").await.unwrap().metadata.resource_version, Some(offer));
+    assert!(cluster.metric("mainstay_scheduler_offers_expired_total 0"));
+    until("without heartbeats it expires", async || cluster.offers().get_opt("a").await.unwrap().is_none()).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn two_hundred_unschedulable_pods_delay_no_other() {
     let cluster = Cluster::start().await;
     cluster.node("a", "4").await;

@@ -30,9 +30,9 @@ async fn pods_are_spread_over_nodes_with_events() {
     }
     assert!(spread.values().all(|count| (40..=61).contains(count)), "{spread:?}");
     until("it is told", async || {
-        let told = cluster.events("Scheduled").await;
-        let told = told.iter().filter_map(|event| event.message.as_deref());
-        told.filter(|message| message.starts_with("Successfully assigned default/")).count() == 101
+        let reported = cluster.events("Scheduled").await;
+        let reported = reported.iter().filter_map(|event| event.message.as_deref());
+        reported.filter(|message| message.starts_with("Successfully assigned default/")).count() == 101
     })
     .await;
     until("all is counted", async || cluster.metric("mainstay_scheduler_offers_used_total 101")).await;
@@ -59,11 +59,11 @@ async fn an_unschedulable_pod_says_why_and_is_bound_as_soon_as_resources_are_fre
     cluster.node("a", "1").await;
     assert_eq!(cluster.placed("early").await, "a");
     cluster.pod("late", cpu("900m")).await;
-    let said = cluster.wait_until_unschedulable("late", "0/1 nodes are available: 1 Insufficient cpu.").await;
-    assert!(said.contains("a lacks 800m cpu") && said.contains("when pods leave"), "{said}");
+    let output = cluster.wait_until_unschedulable("late", "0/1 nodes are available: 1 Insufficient cpu.").await;
+    assert!(output.contains("a lacks 800m cpu") && output.contains("when pods leave"), "{output}");
     cluster.pod("huge", cpu("64")).await;
-    let said = cluster.wait_until_unschedulable("huge", "Insufficient cpu").await;
-    assert!(said.contains("no node has 64 cpu"), "{said}");
+    let output = cluster.wait_until_unschedulable("huge", "Insufficient cpu").await;
+    assert!(output.contains("no node has 64 cpu"), "{output}");
     until("it is told", async || cluster.events("FailedScheduling").await.len() >= 3).await;
     cluster.delete("early").await;
     assert_eq!(cluster.placed("late").await, "a");

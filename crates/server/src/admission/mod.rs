@@ -11,12 +11,16 @@
 //! A plugin's error ends the request; later plugins do not run and nothing is written.
 
 mod certificate_limit;
+mod certificate_signers;
 mod certificate_subject;
 mod event_rate_limit;
 mod limit_ranger;
+pub mod matching;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
+mod pod_security;
+mod policy;
 mod priority;
 mod rbac_escalation;
 mod resource_quota;
@@ -24,6 +28,7 @@ mod runtime_class;
 mod service_account;
 mod service_allocation;
 mod storage_class;
+mod validating_policy;
 
 use std::sync::Arc;
 
@@ -35,7 +40,12 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 
-pub use self::{event_rate_limit::EventRates, resource_quota::QuotaLocks};
+pub use self::{
+    event_rate_limit::EventRates,
+    pod_security::{Level, PodSecuritySettings},
+    policy::PolicyCache,
+    resource_quota::QuotaLocks,
+};
 use crate::{
     api::{Api, Target},
     auth::User,
@@ -44,22 +54,31 @@ use crate::{
 };
 
 /// Kinds that plugins look at on every write, by group and plural.
-pub const CACHED_KINDS: [(&str, &str); 2] = [("", "limitranges"), ("", "resourcequotas")];
+pub const CACHED_KINDS: [(&str, &str); 5] = [
+    ("", "limitranges"),
+    ("", "namespaces"),
+    ("", "resourcequotas"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+];
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 14] = [
+const PLUGINS: [&dyn Plugin; 17] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
     &rbac_escalation::RbacEscalation,
     &certificate_subject::CertificateSubject,
     &certificate_limit::CertificateLimit,
+    &certificate_signers::CertificateSigners,
     &service_account::ServiceAccount,
     &limit_ranger::LimitRanger,
     &priority::Priority,
     &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
+    &pod_security::PodSecurity,
+    &validating_policy::ValidatingAdmissionPolicy,
     &resource_quota::ResourceQuota,
     &service_allocation::ServiceAllocation,
     &pod_ranges::PodRanges,
@@ -101,7 +120,7 @@ impl Notes {
     }
 
     /// For the audit log.
-    pub fn annotate(&self, key: &'static str, value: String) {
+    pub fn annotate(&self, key: &str, value: String) {
         tracing::debug!(key, value, "audit annotation");
     }
 

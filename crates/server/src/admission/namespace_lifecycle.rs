@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainstay_api::descriptor::Descriptor;
+use mainstay_api::{descriptor::Descriptor, wellknown::namespace};
 use mainstay_store::{Compare, Entry, Expect};
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use crate::{
     objects::{keys, metadata, object},
 };
 
-const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+const IMMORTAL: [&str; 3] = [namespace::DEFAULT, namespace::SYSTEM, namespace::PUBLIC];
 
 pub struct NamespaceLifecycle;
 

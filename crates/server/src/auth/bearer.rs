@@ -1,4 +1,4 @@
-//! Bearer tokens: of a service account, or of a node about to join.
+//! Bearer tokens: of a service account, of a node about to join, from a file, or from an OpenID Connect provider.
 
 use http::{HeaderMap, header};
 use jiff::Timestamp;
@@ -33,13 +33,19 @@ pub async fn authenticate(
     audiences: &[String],
     now: Timestamp,
 ) -> ApiResult<Result<TokenUser, &'static str>> {
+    let for_this_api = |user: User| TokenUser { user, audiences: vec![api.settings.issuer.clone()] };
+    if let Some(user) = api.settings.static_tokens.user(token) {
+        return Ok(Ok(for_this_api(user.clone())));
+    }
     if let Some((id, secret)) = bootstrap_token::parse(token) {
         let user = bootstrap_token::authenticate(api, id, secret, now).await?;
-        let audiences = vec![api.settings.issuer.clone()];
-        return Ok(user.map(|user| TokenUser { user, audiences }).ok_or("invalid bearer token"));
+        return Ok(user.map(for_this_api).ok_or("invalid bearer token"));
     }
     if !jws::is_compact(token) {
         return Ok(Err("invalid bearer token"));
+    }
+    if let Some(user) = api.settings.trusted_issuers.user(token, now).await {
+        return Ok(Ok(for_this_api(user)));
     }
     Ok(match service_account::authenticate(api, token, now).await? {
         Ok(mut found) => {

@@ -1,12 +1,14 @@
-//! Authentication: the user of a request, by client certificate or by the token of a service account or of a node about
-//! to join.
+//! Authentication: the user of a request, by client certificate or by a token: of a service account, of a node about to
+//! join, from a file, or from an OpenID Connect provider.
 
 pub mod bearer;
 pub mod bootstrap_token;
 mod certificate;
 pub mod impersonate;
 pub mod jws;
+pub mod oidc;
 pub mod service_account;
+pub mod static_token;
 
 use std::collections::BTreeMap;
 
@@ -39,6 +41,12 @@ impl User {
     /// The server's own parts, which call the API in the same process.
     pub fn internal(part: &str) -> Self {
         Self::authenticated(format!("system:mainstay:{part}"), vec![MASTERS.to_owned()])
+    }
+
+    /// A service account of a namespace, by its name alone.
+    pub fn service_account(namespace: &str, name: &str) -> Self {
+        let groups = vec![SERVICE_ACCOUNTS.to_owned(), format!("{SERVICE_ACCOUNTS}:{namespace}")];
+        Self::authenticated(service_account::user_name(namespace, name), groups)
     }
 
     /// The agent of a node.

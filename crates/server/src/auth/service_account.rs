@@ -15,10 +15,11 @@ use super::{SERVICE_ACCOUNTS, User, bearer::TokenUser, jws::Key};
 use crate::{
     api::Api,
     http::status::{ApiError, ApiResult},
-    objects::metadata,
+    objects::{keys, metadata},
+    storage,
 };
 
-const KEY: &str = "/mainstay/service-account-key";
+const KEY: &str = keys::TOKEN_KEY;
 const USER_PREFIX: &str = "system:serviceaccount:";
 /// Clocks of servers differ a little.
 const LEEWAY: i64 = 60;
@@ -170,7 +171,10 @@ pub async fn load_key(api: &Api) -> ApiResult<Arc<Key>> {
     let unusable = |error| ApiError::internal(format!("the key of service account tokens: {error}"));
     let (found, _) = api.store.get(KEY).await?;
     let bytes = match found {
-        Some(entry) => entry.value.to_vec(),
+        Some(entry) => match storage::unreadable_reason(&entry.value) {
+            Some(why) => return Err(ApiError::internal(format!("the key of service account tokens ({KEY}): {why}"))),
+            None => entry.value.to_vec(),
+        },
         None => {
             let made = Key::generate().map_err(unusable)?;
             let txn = Txn {

@@ -60,6 +60,13 @@ pub async fn decide(api: &Api, user: &User, asked: &Attributes<'_>) -> ApiResult
     }))
 }
 
+/// Whether roles, or membership in `system:masters`, allow it; what nodes may do by themselves does not count.
+pub fn is_granted_by_role(api: &Api, user: &User, asked: &Attributes<'_>) -> bool {
+    let by_role =
+        || api.rbac.read(|policy| policy.find_grant(user, asked.namespace(), |rule| rule.allows(asked)).is_ok());
+    user.is_master() || by_role()
+}
+
 async fn node_verdict(api: &Api, user: &User, asked: &Attributes<'_>) -> ApiResult<Verdict> {
     Ok(match authorize_node(&api.registry, user, asked) {
         Decision::Allow => Ok(String::new()),

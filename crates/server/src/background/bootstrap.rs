@@ -13,6 +13,7 @@ use std::{
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
+use mainstay_api::wellknown::{API_SERVICE, kubernetes, mainstay, namespace};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +28,7 @@ use crate::{
 };
 
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+const NAMESPACES: [&str; 4] = [namespace::DEFAULT, namespace::SYSTEM, namespace::PUBLIC, namespace::NODE_LEASES];
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up {what}: {why}")]
@@ -45,11 +46,9 @@ impl BootstrapError {
 /// Makes what is missing, and says where this server is.
 pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
     create_missing(handler, advertise).await?;
+    bootstrap_roles(handler).await?;
     let client = BootstrapClient::new(handler);
-    bootstrap_rbac::reconcile(&client).await?;
     let api = &handler.api;
-    let loaded = api.rbac.load(&api.registry, &*api.store).await;
-    loaded.map_err(|error| BootstrapError::new("the cache of roles and bindings", error.to_string()))?;
     api.served.attach(handler);
     let loaded = follow::load(api).await;
     loaded.map_err(|error| BootstrapError::new("the custom kinds", error.to_string()))?;
@@ -57,6 +56,14 @@ pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<
     loaded.map_err(|error| BootstrapError::new("the cache of objects for admission", error.to_string()))?;
     client.ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
     servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await
+}
+
+/// Makes the roles and bindings that every cluster has, and loads the cache of all of them.
+pub async fn bootstrap_roles(handler: &Arc<Handler>) -> Result<(), BootstrapError> {
+    bootstrap_rbac::reconcile(&BootstrapClient::new(handler)).await?;
+    let api = &handler.api;
+    let loaded = api.rbac.load(&api.registry, &*api.store).await;
+    loaded.map(drop).map_err(|error| BootstrapError::new("the cache of roles and bindings", error.to_string()))
 }
 
 async fn create_missing(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
@@ -70,19 +77,23 @@ async fn create_missing(handler: &Arc<Handler>, advertise: SocketAddr) -> Result
     let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
     let service = json!({
         "kind": "Service", "apiVersion": "v1",
-        "metadata": { "name": "kubernetes", "namespace": "default", "labels": labels },
+        "metadata": { "name": API_SERVICE, "namespace": namespace::DEFAULT, "labels": labels },
         "spec": {
             "type": "ClusterIP", "clusterIP": address.to_string(), "clusterIPs": [address.to_string()],
             "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": advertise.port() }],
         },
     });
-    own.ensure("/api/v1/namespaces/default/services", "kubernetes", &service).await?;
+    own.ensure(&services(namespace::DEFAULT), API_SERVICE, &service).await?;
     own.ensure_service_cidr(handler.api.settings.service_range).await?;
     // Somebody may hold its address since before there was one.
-    if let Err(error) = own.ensure("/api/v1/namespaces/kube-system/services", "kube-dns", &dns(range)).await {
+    if let Err(error) = own.ensure(&services(namespace::SYSTEM), "kube-dns", &dns(range)).await {
         tracing::warn!(%error, "names of Services do not resolve");
     }
     Ok(())
+}
+
+fn services(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/services")
 }
 
 /// Every machine answers there by itself: it selects nobody.
@@ -93,7 +104,7 @@ fn dns(range: Ipv4Addr) -> Value {
     });
     json!({
         "kind": "Service", "apiVersion": "v1",
-        "metadata": { "name": "kube-dns", "namespace": "kube-system", "labels": labels },
+        "metadata": { "name": "kube-dns", "namespace": namespace::SYSTEM, "labels": labels },
         "spec": {
             "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
             "ports": [
@@ -109,9 +120,9 @@ fn local_path() -> Value {
     json!({
         "kind": "StorageClass", "apiVersion": "storage.k8s.io/v1",
         "metadata": {
-            "name": "local-path", "annotations": { (mainstay_api::wellknown::kubernetes::DEFAULT_STORAGE_CLASS): "true" },
+            "name": "local-path", "annotations": { (kubernetes::DEFAULT_STORAGE_CLASS): "true" },
         },
-        "provisioner": mainstay_api::wellknown::mainstay::LOCAL_PATH,
+        "provisioner": mainstay::LOCAL_PATH,
         "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer",
     })
 }

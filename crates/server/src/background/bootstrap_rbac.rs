@@ -4,6 +4,7 @@
 
 use futures::{StreamExt, stream};
 use http::{Method, StatusCode};
+use mainstay_api::wellknown::namespace::SYSTEM;
 use serde_json::{Map, Value, json};
 
 use super::bootstrap::{BootstrapClient, BootstrapError, failed};
@@ -12,6 +13,7 @@ use crate::authorize::rbac::{
     bootstrap_policy::{
         AGGREGATED_ROLES, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACED_ROLES, RuleSpec, SubjectSpec,
     },
+    controller_policy::{CONTROLLERS, PARTS},
     missing,
 };
 
@@ -34,7 +36,7 @@ impl Wanted {
 }
 
 pub async fn reconcile(client: &BootstrapClient<'_>) -> Result<(), BootstrapError> {
-    let wanted = cluster_roles().into_iter().chain(bindings()).chain(namespaced());
+    let wanted = cluster_roles().into_iter().chain(bindings()).chain(namespaced()).chain(own_parts());
     let mut results = stream::iter(wanted).map(|wanted| ensure(client, wanted)).buffer_unordered(AT_ONCE);
     while let Some(result) = results.next().await {
         result?;
@@ -139,13 +141,36 @@ fn cluster_roles() -> Vec<Wanted> {
 fn bindings() -> Vec<Wanted> {
     let wanted = CLUSTER_ROLE_BINDINGS.iter().map(|binding| Wanted {
         collection: format!("{ROOT}/clusterrolebindings"),
-        object: json!({
-            "metadata": metadata(binding.name),
-            "roleRef": { "apiGroup": GROUP, "kind": "ClusterRole", "name": binding.role },
-            "subjects": subjects(binding.subjects),
-        }),
+        object: cluster_binding(binding.name, binding.role, binding.subjects),
     });
     wanted.collect()
+}
+
+/// A role and a binding of the same name for each of our own parts.
+fn own_parts() -> impl Iterator<Item = Wanted> {
+    let parts = PARTS.iter().map(|(role, subject)| (role.name.to_owned(), role.rules, *subject));
+    let controllers = CONTROLLERS.iter().map(|controller| {
+        let subject = SubjectSpec::SystemAccount(controller.account);
+        (format!("system:controller:{}", controller.account), controller.rules, subject)
+    });
+    parts.chain(controllers).flat_map(|(name, role_rules, subject)| {
+        let role = json!({ "metadata": metadata(&name), "rules": rules(role_rules) });
+        [
+            Wanted { collection: format!("{ROOT}/clusterroles"), object: role },
+            Wanted {
+                collection: format!("{ROOT}/clusterrolebindings"),
+                object: cluster_binding(&name, &name, &[subject]),
+            },
+        ]
+    })
+}
+
+fn cluster_binding(name: &str, role: &str, to: &[SubjectSpec]) -> Value {
+    json!({
+        "metadata": metadata(name),
+        "roleRef": { "apiGroup": GROUP, "kind": "ClusterRole", "name": role },
+        "subjects": subjects(to),
+    })
 }
 
 fn namespaced() -> Vec<Wanted> {
@@ -185,6 +210,7 @@ fn subjects(specs: &[SubjectSpec]) -> Value {
     let subjects = specs.iter().map(|subject| match subject {
         SubjectSpec::User(name) => json!({ "apiGroup": GROUP, "kind": "User", "name": name }),
         SubjectSpec::Group(name) => json!({ "apiGroup": GROUP, "kind": "Group", "name": name }),
+        SubjectSpec::SystemAccount(name) => json!({ "kind": "ServiceAccount", "namespace": SYSTEM, "name": name }),
     });
     subjects.collect()
 }

@@ -81,6 +81,10 @@ impl ServedKinds {
         self.state.read().current.find(group, version, plural).cloned()
     }
 
+    pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<Arc<Descriptor>> {
+        self.state.read().current.find_kind(group, version, kind).cloned()
+    }
+
     /// Takes in a definition as of a revision; `None` if it is gone.
     pub fn observe(&self, name: &str, revision: Revision, definition: Option<&Bytes>) {
         let mut state = self.state.write();

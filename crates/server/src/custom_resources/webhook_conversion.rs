@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use uuid::Uuid;
 
+use super::webhook_client;
 use crate::{
     api::Api,
     handler::Handler,
     http::status::{ApiError, ApiResult},
     objects::object::{self, Wire},
-    webhook::client,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -91,7 +91,7 @@ impl WebhookConversion {
             "kind": "ConversionReview", "apiVersion": api_version,
             "request": { "uid": uid, "desiredAPIVersion": version, "objects": objects },
         });
-        let answer = client::post(&handler, &self.webhook["clientConfig"], &review, TIMEOUT).await;
+        let answer = webhook_client::post(&handler, &self.webhook["clientConfig"], &review, TIMEOUT).await;
         let answer = answer.map_err(|error| failed(error.to_string()))?;
         check_answer(objects, answer, &uid, version).map_err(failed)
     }

@@ -9,3 +9,4 @@ pub mod metrics;
 pub mod nonresource;
 pub mod openapi;
 pub mod reviews;
+pub mod rotate_key;

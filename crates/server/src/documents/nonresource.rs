@@ -29,7 +29,7 @@ pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     if parts.method != Method::GET {
         return Err(ApiError::method_not_allowed());
     }
-    let registry = &handler.api.registry;
+    let registry = &handler.api.served.current();
     let path = parts.uri.path().trim_end_matches('/');
     match path {
         "" => Ok(reply::json(StatusCode::OK, &json!({ "paths": paths(registry) }))),

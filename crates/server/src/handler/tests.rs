@@ -1,8 +1,11 @@
 //! Clients that misbehave, and what everybody else notices of it.
 
+mod audit;
 mod custom_resources;
 mod limit_ranges;
 mod log;
+mod pod_security;
+mod policies;
 mod quotas;
 mod upstream;
 

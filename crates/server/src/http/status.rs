@@ -135,6 +135,18 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(d, name)
     }
 
+    /// A validation of an admission policy failed. The message is that of a forbidden request whatever the reason is.
+    pub fn denied_by_policy(d: &Descriptor, name: &str, why: &str, reason: &str) -> Box<Self> {
+        let mut error = Self::forbidden(d, name, why).caused_by(json!([{ "message": why }]));
+        (error.code, error.reason) = match reason {
+            "Forbidden" => (StatusCode::FORBIDDEN, "Forbidden"),
+            "Unauthorized" => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            "RequestEntityTooLarge" => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
+            _ => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
+        };
+        error
+    }
+
     /// As [`ApiError::forbidden`], of a kind that has no descriptor.
     pub fn forbidden_kind(group: &str, resource: &str, name: &str, why: &str) -> Box<Self> {
         let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };

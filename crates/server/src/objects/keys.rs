@@ -25,6 +25,18 @@ pub fn key(d: &Descriptor, namespace: Option<&str>, name: &str) -> Arc<str> {
 /// The keys that servers renew to say that they run, as addresses of the `kubernetes` Service.
 pub const SERVERS: &str = "/mainstay/servers/";
 
+/// The authorities that all servers on one store share.
+pub const AUTHORITIES: &str = "/mainstay/authorities";
+
+/// The key that signs tokens of service accounts.
+pub const TOKEN_KEY: &str = "/mainstay/service-account-key";
+
+/// Tells a server whether it has the key by which the cluster encrypts.
+pub const ENCRYPTION_CHECK: &str = "/mainstay/encryption-check";
+
+/// Keys of our own that are encrypted as Secrets are.
+pub const SENSITIVE: [&str; 3] = [AUTHORITIES, TOKEN_KEY, ENCRYPTION_CHECK];
+
 /// Prefixes of all that a store may keep in memory alone: what kinds declare, and that servers run.
 pub fn volatile_prefixes(registry: &Registry) -> Vec<Arc<str>> {
     let prefixes = registry.stored().filter_map(|d| match d.volatile {

@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use crate::{
     http::status::{ApiError, ApiResult},
     objects::json_prune::{self, FieldPath},
+    storage,
 };
 
 const METADATA: &[u8] = b"\"metadata\":{";
@@ -193,6 +194,8 @@ fn convert(d: &Descriptor, entry: &Entry) -> ApiResult<Value> {
 
 /// Logs that stored bytes are no object, and tells the client no more than which they are.
 pub fn unreadable(entry: &Entry, why: &str) -> Box<ApiError> {
+    let reason = storage::unreadable_reason(&entry.value);
+    let why = reason.as_deref().unwrap_or(why);
     tracing::error!(key = &*entry.key, revision = entry.modified.0, error = why, "stored object cannot be parsed");
     ApiError::internal(format!("stored object {:?} cannot be parsed: {why}", entry.key))
 }

@@ -9,8 +9,9 @@ use mainstay_store::{Compare, Expect, Op, Outcome, Store, StoreError, Txn};
 use serde::{Deserialize, Serialize};
 
 use super::{CA, Identity, NODE_CA, PkiError, authority, files};
+use crate::{objects::keys, storage};
 
-const KEY: &str = "/mainstay/authorities";
+const KEY: &str = keys::AUTHORITIES;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
@@ -20,6 +21,12 @@ pub enum ShareError {
     Store(#[from] StoreError),
     #[error("{KEY} in the store holds no authorities")]
     Unreadable(#[source] serde_json::Error),
+    #[error(
+        "{KEY} in the store cannot be read: {why}. Copy {} from the data directory of a server of the cluster to that of this one, \
+         or name it with --encryption-provider-config",
+        storage::encryption::FILE
+    )]
+    Encrypted { why: String },
     #[error(
         "{} is another authority than that of the cluster in the store. Move {} away to join that cluster as a server",
         file.display(), dir.display()
@@ -38,7 +45,14 @@ pub async fn share(store: &dyn Store, dir: &Path) -> Result<(), ShareError> {
     files::prepare(dir)?;
     let (ca, node_ca) = (files::load(dir, CA)?, files::load(dir, NODE_CA)?);
     let shared = match store.get(KEY).await?.0 {
-        Some(entry) => read(&entry.value)?,
+        Some(entry) => match (read(&entry.value), &ca, &node_ca) {
+            // Without the key it cannot compare, but it has been a server of some cluster before.
+            (Err(ShareError::Encrypted { why }), Some(ca), Some(node_ca)) => {
+                tracing::error!(why, "cannot compare the authorities of this server with those of the cluster");
+                Authorities { ca: ca.clone(), node_ca: node_ca.clone() }
+            }
+            (shared, ..) => shared?,
+        },
         None => {
             let own = Authorities {
                 ca: ca.clone().map_or_else(|| authority::make(CA), Ok)?,
@@ -73,7 +87,10 @@ async fn offer(store: &dyn Store, own: Authorities) -> Result<Authorities, Share
 }
 
 fn read(bytes: &[u8]) -> Result<Authorities, ShareError> {
-    serde_json::from_slice(bytes).map_err(ShareError::Unreadable)
+    match storage::unreadable_reason(bytes) {
+        Some(why) => Err(ShareError::Encrypted { why }),
+        None => serde_json::from_slice(bytes).map_err(ShareError::Unreadable),
+    }
 }
 
 #[cfg(test)]

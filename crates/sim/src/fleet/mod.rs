@@ -24,6 +24,7 @@ use std::{
 
 use futures::StreamExt;
 use kube::Client;
+use mainstay_api::offer::OfferSpec;
 use mainstay_backoff::Backoff;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
@@ -129,6 +130,8 @@ struct FleetNode {
     name: String,
     client: Client,
     state: Mutex<HollowNode>,
+    /// The offer as it was last written, and its version.
+    published: Mutex<Option<(OfferSpec, u64)>>,
     /// The first three numbers of its pods' addresses, if it has a podCIDR.
     range: Option<String>,
 }

@@ -31,11 +31,11 @@ pub(super) async fn watch_all_pods(fleet: Arc<Fleet>, stop: CancellationToken) {
                 observe_pod(&fleet, &mut nodes_of_pods, &pod);
             }
             Ok(Event::InitDone) => nodes_of_pods.retain(|uid, number| {
-                let kept = listed.contains(uid);
-                if !kept {
+                let retained = listed.contains(uid);
+                if !retained {
                     fleet.pod_removed(*number, &pod_with_uid(uid));
                 }
-                kept
+                retained
             }),
             Ok(Event::Apply(pod)) => observe_pod(&fleet, &mut nodes_of_pods, &pod),
             Ok(Event::Delete(pod)) => {
@@ -89,11 +89,11 @@ pub(super) async fn watch_pods_of_node(fleet: Arc<Fleet>, number: usize, stop: C
                 fleet.pod_observed(number, &pod);
             }
             Ok(Event::InitDone) => held.retain(|uid| {
-                let kept = listed.contains(uid);
-                if !kept {
+                let retained = listed.contains(uid);
+                if !retained {
                     fleet.pod_removed(number, &pod_with_uid(uid));
                 }
-                kept
+                retained
             }),
             Ok(Event::Apply(pod)) => {
                 held.insert(pod.uid().to_owned());

@@ -12,6 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
 use jiff::Timestamp;
 use kube::Client;
+use mainstay_api::wellknown::namespace::NODE_LEASES;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
@@ -24,8 +25,11 @@ use crate::{
 };
 
 const CONCURRENT_REQUESTS: usize = 32;
-pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 pub(super) const NODES: &str = "/api/v1/nodes";
+
+pub(super) fn leases_path() -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASES}/leases")
+}
 
 impl Fleet {
     /// Registers all nodes. They begin to offer, and to take pods, with [`Fleet::run`].
@@ -49,7 +53,7 @@ impl Fleet {
                             .await?;
                     done.fetch_add(1, Relaxed);
                     let state = Mutex::new(HollowNode::new(template, behavior));
-                    Ok(FleetNode { name, client, state, range })
+                    Ok(FleetNode { name, client, state, published: Mutex::default(), range })
                 }
             })
             .buffered(CONCURRENT_REQUESTS)
@@ -98,10 +102,10 @@ async fn create_node_and_lease(client: &Client, node: Value, name: &str) -> Resu
     };
     let lease = json!({
         "kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
-        "metadata": { "name": name, "namespace": mainstay_api::wellknown::namespace::NODE_LEASES },
+        "metadata": { "name": name, "namespace": NODE_LEASES },
         "spec": { "holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": micro_time(Timestamp::now()) },
     });
-    match requests::call(client, Method::POST, LEASES, JSON, lease.to_string().into()).await {
+    match requests::call(client, Method::POST, &leases_path(), JSON, lease.to_string().into()).await {
         Err(error) if error.code() != Some(409) => return Err(error),
         Ok(_) | Err(_) => {}
     }

@@ -1,7 +1,8 @@
-//! Renews the offers and heartbeats of all nodes, by one timer.
+//! Writes the offers and heartbeats of all nodes, by one timer.
 //!
-//! Renewals are spread over their period. Changes are collected for a moment, so that a node that loses many pods makes
-//! one new offer.
+//! As agents do: an offer is written when it changed, and else looked up and renewed by the node's Lease, which names its
+//! version. Renewals are spread over their period. Changes are collected for a moment, so that a node that loses many pods
+//! makes one new offer.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -11,13 +12,16 @@ use std::{
 use futures::{StreamExt, stream};
 use http::Method;
 use jiff::Timestamp;
-use mainstay_api::offer::Offer;
+use mainstay_api::{
+    offer::{Offer, OfferSpec},
+    wellknown::mainstay::RENEWED_OFFER,
+};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Fleet, FleetActivity, FleetNode,
-    register::{LEASES, NODES, micro_time},
+    register::{NODES, leases_path, micro_time},
 };
 use crate::requests::{self, CallError, JSON, MERGE};
 
@@ -38,7 +42,8 @@ struct Deadlines {
 pub(super) async fn run(fleet: Arc<Fleet>, stop: CancellationToken) {
     let mut activity = fleet.activity.subscribe();
     let offer_period = fleet.settings.template.ttl.mul_f64(0.6);
-    let mut deadlines = spread_deadlines(&fleet);
+    let heartbeat_period = HEARTBEAT_PERIOD.min(offer_period);
+    let mut deadlines = spread_deadlines(&fleet, heartbeat_period);
     loop {
         let now = *activity.borrow_and_update();
         let next = match now {
@@ -62,20 +67,26 @@ pub(super) async fn run(fleet: Arc<Fleet>, stop: CancellationToken) {
                     return;
                 }
                 if *activity.borrow() == FleetActivity::Offering {
-                    deadlines = spread_deadlines(&fleet);
+                    deadlines = spread_deadlines(&fleet, heartbeat_period);
                 }
             }
         }
-        let due = take_due(&fleet, &mut deadlines, *activity.borrow(), offer_period);
+        let periods = Periods { offer: offer_period, heartbeat: heartbeat_period };
+        let due = take_due(&fleet, &mut deadlines, *activity.borrow(), &periods);
         stream::iter(due).for_each_concurrent(CONCURRENT_REQUESTS, |renewal| renew(&fleet, renewal)).await;
     }
 }
 
-fn spread_deadlines(fleet: &Fleet) -> Vec<Deadlines> {
+fn spread_deadlines(fleet: &Fleet, heartbeat_period: Duration) -> Vec<Deadlines> {
     let now = Instant::now();
     let count = fleet.nodes.len().max(1);
-    let heartbeat = |number: usize| now + HEARTBEAT_PERIOD.mul_f64(number as f64 / count as f64);
+    let heartbeat = |number: usize| now + heartbeat_period.mul_f64(number as f64 / count as f64);
     (0..count).map(|number| Deadlines { offer: now, heartbeat: heartbeat(number), first_round: true }).collect()
+}
+
+struct Periods {
+    offer: Duration,
+    heartbeat: Duration,
 }
 
 enum Renewal {
@@ -83,12 +94,7 @@ enum Renewal {
     Heartbeat(usize),
 }
 
-fn take_due(
-    fleet: &Fleet,
-    deadlines: &mut [Deadlines],
-    activity: FleetActivity,
-    offer_period: Duration,
-) -> Vec<Renewal> {
+fn take_due(fleet: &Fleet, deadlines: &mut [Deadlines], activity: FleetActivity, periods: &Periods) -> Vec<Renewal> {
     let now = Instant::now();
     let mut renewals = Vec::new();
     let count = fleet.nodes.len().max(1) as f64;
@@ -96,7 +102,7 @@ fn take_due(
         let mut node = node.state.lock();
         let silent = fleet.is_silent(&node);
         if due.heartbeat <= now && activity != FleetActivity::Silent {
-            due.heartbeat = now + HEARTBEAT_PERIOD;
+            due.heartbeat = now + periods.heartbeat;
             if !silent {
                 renewals.push(Renewal::Heartbeat(number));
             }
@@ -104,7 +110,8 @@ fn take_due(
         let offering = activity == FleetActivity::Offering && fleet.offers;
         if offering && (due.offer <= now || (!silent && node.take_offer_change())) {
             let spread = std::mem::take(&mut due.first_round);
-            due.offer = now + if spread { offer_period.mul_f64((number + 1) as f64 / count) } else { offer_period };
+            let spread = if spread { (number + 1) as f64 / count } else { 1.0 };
+            due.offer = now + periods.offer.mul_f64(spread);
             if !silent {
                 renewals.push(Renewal::Offer(number));
             }
@@ -131,14 +138,40 @@ async fn renew(fleet: &Fleet, renewal: Renewal) {
     }
 }
 
+/// Writes the offer unless the API has it as it is.
 async fn write_offer(node: &FleetNode) -> Result<(), CallError> {
-    let offer = Offer::new(&node.name, node.state.lock().offer(Timestamp::now()));
-    requests::create_or_replace(&node.client, OFFERS, &node.name, &offer).await
+    let spec = node.state.lock().offer(Timestamp::now());
+    let content = |spec: &OfferSpec| OfferSpec { renew_time: None, ..spec.clone() };
+    let published = node.published.lock().take();
+    if let Some((last, version)) = published
+        && content(&last) == content(&spec)
+        && stored_version(node).await? == Some(version)
+    {
+        *node.published.lock() = Some((last, version));
+        return Ok(());
+    }
+    let offer = Offer::new(&node.name, spec.clone());
+    let version = requests::create_or_replace(&node.client, OFFERS, &node.name, &offer).await?;
+    *node.published.lock() = Some((spec, version));
+    Ok(())
+}
+
+async fn stored_version(node: &FleetNode) -> Result<Option<u64>, CallError> {
+    let path = format!("{OFFERS}/{}", node.name);
+    match requests::call(&node.client, Method::GET, &path, JSON, Vec::new()).await {
+        Ok(offer) => Ok(Some(requests::version(&offer))),
+        Err(error) if error.code() == Some(404) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 async fn write_heartbeat(node: &FleetNode) -> Result<(), CallError> {
-    let body = json!({ "spec": { "renewTime": micro_time(Timestamp::now()) } });
-    let path = format!("{LEASES}/{}", node.name);
+    let renewed = node.published.lock().as_ref().map(|(_, version)| version.to_string());
+    let body = json!({
+        "metadata": { "annotations": { RENEWED_OFFER: renewed } },
+        "spec": { "renewTime": micro_time(Timestamp::now()) },
+    });
+    let path = format!("{}/{}", leases_path(), node.name);
     requests::call(&node.client, Method::PATCH, &path, MERGE, body.to_string().into()).await.map(drop)
 }
 
@@ -149,6 +182,7 @@ pub(super) async fn withdraw_offers(fleet: &Fleet) {
     }
     stream::iter(&fleet.nodes)
         .for_each_concurrent(CONCURRENT_REQUESTS, |node| async move {
+            *node.published.lock() = None;
             let path = format!("{OFFERS}/{}", node.name);
             match requests::call(&fleet.access.admin, Method::DELETE, &path, JSON, Vec::new()).await {
                 Err(error) if error.code() != Some(404) => tracing::warn!(%error, "cannot withdraw an offer"),

@@ -203,7 +203,7 @@ async fn acknowledge(fleet: &Fleet, node: usize, mut acknowledge_version: watch:
 
 async fn write_table(node: &FleetNode, version: u64) -> Result<(), CallError> {
     let spec = ServiceTableSpec { endpoints: version.to_string(), nodes: version.to_string() };
-    requests::create_or_replace(&node.client, TABLES, &node.name, &ServiceTable::new(&node.name, spec)).await
+    requests::create_or_replace(&node.client, TABLES, &node.name, &ServiceTable::new(&node.name, spec)).await.map(drop)
 }
 
 #[cfg(test)]

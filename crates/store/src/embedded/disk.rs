@@ -24,12 +24,16 @@ use super::{
     error::FileFault,
     marker::Marker,
     open_files::OpenFiles,
-    reserve::{Reserve, Space},
+    reserve::{DatabaseSize, PAGE, Reserve, Space},
 };
 use crate::{Change, Revision, mvcc::Garbage};
 
 pub(super) const FORMAT: i64 = 1;
 const APPLICATION: i64 = 0x6d73_7479;
+/// What a page holds of a large value.
+const OVERFLOW_PAYLOAD: u64 = PAGE - 4;
+/// More than a table with one large value needs beside the pages of that value.
+const OVERHEAD_PAGES: u64 = 8;
 /// Bits of a row number below the revision.
 pub(super) const PLACE_BITS: u32 = 16;
 
@@ -211,7 +215,7 @@ pub(super) struct Disk {
     marker: Marker,
     files: Arc<OpenFiles>,
     reserve: Reserve,
-    /// Pages in the write-ahead log, as SQLite told after the last commit.
+    /// Pages in the write-ahead log, as SQLite reported after the last commit.
     wal_pages: Arc<AtomicU64>,
     /// A commit failed: its frames must be cleared from the log before the next one is written.
     dirty_log: bool,
@@ -297,9 +301,9 @@ impl Disk {
         Meta::read(&db)?;
         // Leftovers of the last run count as a full log, so that they are checkpointed soon.
         let wal_pages = Arc::new(AtomicU64::new(1));
-        let seen = wal_pages.clone();
+        let observed = wal_pages.clone();
         db.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages: std::ffi::c_int| {
-            seen.store(pages.max(0) as u64, Ordering::Relaxed);
+            observed.store(pages.max(0) as u64, Ordering::Relaxed);
             Ok(())
         }))?;
         let files = Arc::new(OpenFiles::open(dir)?);
@@ -329,10 +333,36 @@ impl Disk {
     }
 
     fn refill(&mut self) {
-        let count = self.db.prepare_cached("PRAGMA page_count");
-        match count.and_then(|mut count| count.query_row([], |row| row.get::<_, i64>(0))) {
-            Ok(pages) => self.reserve.refill(&self.files, pages as u64),
+        match self.database_size() {
+            Ok(size) => self.reserve.refill(&self.files, size),
             Err(error) => tracing::debug!(%error, "cannot ask for the size of the database"),
+        }
+    }
+
+    fn database_size(&self) -> rusqlite::Result<DatabaseSize> {
+        let count = |pragma: &str| -> rusqlite::Result<u64> {
+            Ok(self.db.prepare_cached(pragma)?.query_row([], |row| row.get::<_, i64>(0))? as u64)
+        };
+        Ok(DatabaseSize { pages: count("PRAGMA page_count")?, free_pages: count("PRAGMA freelist_count")? })
+    }
+
+    /// Turns what is allocated behind the database into free pages of it. Nothing is lost if that fails but the reserve.
+    fn secure_reserve(&mut self) {
+        let pages = self.database_size().map_or(0, |size| self.reserve.pages_to_secure(&self.files, size));
+        if pages <= OVERHEAD_PAGES || self.dirty_log || self.broken.is_some() {
+            return;
+        }
+        let bytes = (pages - OVERHEAD_PAGES) * OVERFLOW_PAYLOAD;
+        let grown = self.db.execute_batch(&format!(
+            "BEGIN IMMEDIATE; CREATE TABLE filler (bytes BLOB); INSERT INTO filler VALUES (zeroblob({bytes})); \
+             DROP TABLE filler; COMMIT"
+        ));
+        if let Err(error) = grown {
+            tracing::debug!(%error, "cannot turn reserved disk space into pages of the database");
+            if !self.db.is_autocommit() {
+                let _ = self.db.execute_batch("ROLLBACK");
+            }
+            self.dirty_log = true;
         }
     }
 
@@ -424,6 +454,7 @@ impl Disk {
 
     /// Moves the write-ahead log into the database, so that the log starts over.
     pub(super) fn checkpoint(&mut self) -> Result<(), CommitError> {
+        self.secure_reserve();
         self.run_checkpoint("PRAGMA wal_checkpoint(PASSIVE)")
     }
 

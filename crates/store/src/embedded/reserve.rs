@@ -6,6 +6,10 @@
 //! space or leave it as it was are written, out of the reserve: deletions, and updates of what is there already. As
 //! history is cut short meanwhile, their pages are used again and the store does not grow.
 //!
+//! A checkpoint makes SQLite cut the database to its pages, and with it what is allocated behind them: whoever fills the disk at
+//! that moment would have it. So before a checkpoint on a disk that is nearly full, the room behind the database becomes free
+//! pages of the database, which no checkpoint gives up.
+//!
 //! Refused: a ballast file that is deleted when the disk is full. What it frees is anybody's, and whoever filled the disk is
 //! usually still writing.
 //!
@@ -24,9 +28,11 @@ use crate::Change;
 
 /// A page of the database with its header in the write-ahead log.
 const FRAME: u64 = PAGE + 24;
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// The reserve is at most this part of the file system.
 const PART_OF_FILE_SYSTEM: u64 = 16;
+/// With less free space than this many times the reserve, others might fill the disk within one checkpoint.
+const NEARLY_FULL: u64 = 8;
 /// An update may make an object this much larger and still use the reserve: conditions, a deletion timestamp.
 const SMALL_GROWTH: usize = 4096;
 
@@ -81,6 +87,14 @@ impl Space {
     }
 }
 
+/// Pages of the database, those in the log included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DatabaseSize {
+    pub(super) pages: u64,
+    /// Those of them that hold nothing.
+    pub(super) free_pages: u64,
+}
+
 /// The space set aside in the files of one store.
 #[derive(Debug)]
 pub(super) struct Reserve {
@@ -118,6 +132,21 @@ impl Reserve {
         }
     }
 
+    /// How many free pages are to be added to the database before a checkpoint, so that what is allocated behind it is not given up.
+    pub(super) fn pages_to_secure(&self, files: &OpenFiles, size: DatabaseSize) -> u64 {
+        if self.bytes == 0 || self.covers_growth(size) {
+            return 0;
+        }
+        let is_nearly_full = fstatvfs(&*files.db)
+            .is_ok_and(|found| found.blocks_available() * found.fragment_size() < NEARLY_FULL * self.bytes);
+        if is_nearly_full { (self.db_allocated / PAGE).saturating_sub(size.pages) } else { 0 }
+    }
+
+    /// Whether free pages of the database are reserve enough.
+    fn covers_growth(&self, size: DatabaseSize) -> bool {
+        size.free_pages * PAGE >= self.bytes / 8
+    }
+
     /// SQLite shortened the database to its pages, as it does at each checkpoint, and with it what was allocated behind them.
     pub(super) fn database_was_cut(&mut self) {
         self.db_allocated = 0;
@@ -127,18 +156,18 @@ impl Reserve {
         self.log_allocated = 0;
     }
 
-    /// Allocates what is missing for a database of `db_pages`.
-    pub(super) fn refill(&mut self, files: &OpenFiles, db_pages: u64) {
+    /// Allocates what is missing for a database of this size.
+    pub(super) fn refill(&mut self, files: &OpenFiles, size: DatabaseSize) {
         if self.bytes == 0 {
             return;
         }
-        let (used, ahead) = (db_pages * PAGE, self.bytes / 4);
+        let (used, ahead) = (size.pages * PAGE, self.bytes / 4);
         let mut whole = true;
         if self.log_allocated < self.bytes {
             whole &= allocate(&files.log, self.bytes);
             self.log_allocated = if whole { self.bytes } else { 0 };
         }
-        if self.db_allocated < used + ahead / 2 {
+        if self.db_allocated < used + ahead / 2 && !self.covers_growth(size) {
             let allocated = allocate(&files.db, used + ahead);
             self.db_allocated = if allocated { used + ahead } else { 0 };
             whole &= allocated;
@@ -220,6 +249,13 @@ mod tests {
         assert_eq!(short.space(10), Space::Short);
         assert_eq!(short.space(3000), Space::Spent);
         assert_eq!(Reserve { whole: true, ..short }.space(3000), Space::Ample);
+    }
+
+    #[test]
+    fn free_pages_of_the_database_are_reserve_enough() {
+        let short = Reserve { bytes: 16 << 20, log_allocated: 0, db_allocated: 0, whole: false };
+        let size = |free_pages| DatabaseSize { pages: 2000, free_pages };
+        assert!(short.covers_growth(size(512)) && !short.covers_growth(size(511)));
     }
 
     #[test]

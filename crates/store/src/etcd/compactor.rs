@@ -37,33 +37,33 @@ pub struct CompactorState {
     revision: Revision,
 }
 
-/// Compacts once per interval until told to stop. An etcd out of reach is tried again at the
+/// Compacts once per interval until asked to stop. An etcd out of reach is tried again at the
 /// next interval.
 pub async fn run(etcd: Etcd, interval: Duration, stop: CancellationToken) {
-    let mut seen = CompactorState::default();
+    let mut observed = CompactorState::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(interval) => {}
         }
-        match compact_once(&etcd, seen).await {
-            Ok(next) => seen = next,
+        match compact_once(&etcd, observed).await {
+            Ok(next) => observed = next,
             Err(error) => tracing::warn!(%error, "cannot compact etcd; will retry at the next interval"),
         }
     }
 }
 
 /// One interval's work: claims the turn and compacts to what was `seen` last time.
-pub async fn compact_once(etcd: &Etcd, seen: CompactorState) -> Result<CompactorState, StoreError> {
+pub async fn compact_once(etcd: &Etcd, observed: CompactorState) -> Result<CompactorState, StoreError> {
     let request = TxnRequest {
         compare: vec![Compare {
             result: Holds::Equal.into(),
             target: Target::Version.into(),
             key: KEY.into(),
-            operand: Some(Operand::Version(seen.version)),
+            operand: Some(Operand::Version(observed.version)),
         }],
         success: vec![RequestOp {
-            request: Some(Request::Put(PutRequest { key: KEY.into(), value: seen.revision.to_string().into() })),
+            request: Some(Request::Put(PutRequest { key: KEY.into(), value: observed.revision.to_string().into() })),
         }],
         failure: vec![RequestOp {
             request: Some(Request::Range(RangeRequest { key: KEY.into(), ..Default::default() })),
@@ -78,13 +78,13 @@ pub async fn compact_once(etcd: &Etcd, seen: CompactorState) -> Result<Compactor
         });
         return Ok(CompactorState { version: found.map_or(0, |kv| kv.version), revision: newest });
     }
-    if seen.revision > Revision(0) {
-        match etcd.compact(seen.revision).await {
+    if observed.revision > Revision(0) {
+        match etcd.compact(observed.revision).await {
             // Somebody outside this agreement was faster; gone is gone.
             Ok(()) | Err(StoreError::Compacted { .. }) => {}
             Err(error) => return Err(error),
         }
-        tracing::debug!(revision = seen.revision.0, "compacted etcd");
+        tracing::debug!(revision = observed.revision.0, "compacted etcd");
     }
-    Ok(CompactorState { version: seen.version + 1, revision: newest })
+    Ok(CompactorState { version: observed.version + 1, revision: newest })
 }

@@ -21,7 +21,7 @@ pub(super) enum EtcdError {
     Unknown {
         why: String,
     },
-    /// Possibly carried out; nothing was heard in time.
+    /// Possibly carried out; no response came in time.
     Late {
         why: String,
     },
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_apart_by_their_text() {
+    fn refusals_are_distinguished_by_their_text() {
         let of = |code, text: &str| EtcdError::from_status(&Status::new(code, text));
         assert_eq!(
             of(Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted"),

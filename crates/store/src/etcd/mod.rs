@@ -87,8 +87,8 @@ impl Etcd {
     /// The oldest revision that can still be read or watched from, as far as etcd tells: zero if
     /// nothing was ever compacted.
     async fn oldest(&self, near: &str, requested: Revision) -> Revision {
-        let told = watch::compacted_at(&self.pool, near).await;
-        told.unwrap_or_else(|| self.pool.known_compaction().max(Revision(requested.0.saturating_add(1))))
+        let reported = watch::compacted_at(&self.pool, near).await;
+        reported.unwrap_or_else(|| self.pool.known_compaction().max(Revision(requested.0.saturating_add(1))))
     }
 
     /// The port's error for a request that named a revision.

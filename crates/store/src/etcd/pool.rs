@@ -62,7 +62,7 @@ pub(super) struct Pool {
     login: Option<Login>,
     probe_key: Vec<u8>,
     pub call_deadline: Duration,
-    /// The highest compaction heard of.
+    /// The highest compaction known.
     compacted: AtomicU64,
 }
 

@@ -68,22 +68,22 @@ pub(super) async fn list(etcd: &Etcd, query: List<'_>) -> Result<Listing, StoreE
     loop {
         match (pages(&etcd.pool, &query).await, query.at) {
             (Ok(listing), _) => return Ok(listing),
-            (Err(Trouble::Store(error)), _) => return Err(error),
-            (Err(Trouble::EtcdError(EtcdError::Compacted, _)), None) if restarts < RESTARTS => restarts += 1,
-            (Err(Trouble::EtcdError(fault, reached)), at) => {
+            (Err(RangeFault::Store(error)), _) => return Err(error),
+            (Err(RangeFault::EtcdError(EtcdError::Compacted, _)), None) if restarts < RESTARTS => restarts += 1,
+            (Err(RangeFault::EtcdError(fault, reached)), at) => {
                 return Err(etcd.error_at(fault, query.prefix, at.unwrap_or(reached)).await);
             }
         }
     }
 }
 
-enum Trouble {
+enum RangeFault {
     /// With the revision that was being read.
     EtcdError(EtcdError, Revision),
     Store(StoreError),
 }
 
-async fn pages(pool: &Pool, query: &List<'_>) -> Result<Listing, Trouble> {
+async fn pages(pool: &Pool, query: &List<'_>) -> Result<Listing, RangeFault> {
     let Keys { first, end } = Keys::below(query.prefix);
     let mut next = match query.start {
         Some(start) => first.max(start.as_bytes().to_vec()),
@@ -105,7 +105,8 @@ async fn pages(pool: &Pool, query: &List<'_>) -> Result<Listing, Trouble> {
             ..Default::default()
         };
         let asked = request.limit as usize;
-        let answer = range(pool, request).await.map_err(|fault| Trouble::EtcdError(fault, at.unwrap_or_default()))?;
+        let answer =
+            range(pool, request).await.map_err(|fault| RangeFault::EtcdError(fault, at.unwrap_or_default()))?;
         let pinned = *at.get_or_insert(revision(answer.header.map(|header| header.revision)));
         let size = answer.encoded_len();
         let got = answer.kvs.len();
@@ -115,7 +116,7 @@ async fn pages(pool: &Pool, query: &List<'_>) -> Result<Listing, Trouble> {
             next.push(0);
         }
         for kv in answer.kvs {
-            entries.push(entry(kv).map_err(Trouble::Store)?);
+            entries.push(entry(kv).map_err(RangeFault::Store)?);
         }
         let full = query.limit.is_some_and(|limit| entries.len() >= limit);
         if full || got < asked || remaining == 0 {

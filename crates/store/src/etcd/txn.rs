@@ -22,10 +22,10 @@ const STOCK_LIMIT: usize = 3 << 19;
 
 pub(super) async fn commit(pool: &Pool, txn: Txn) -> Result<Outcome, StoreError> {
     // etcd refuses a key put twice, but not one deleted twice.
-    let mut seen = HashSet::new();
+    let mut observed = HashSet::new();
     for op in &txn.ops {
         let (Op::Put { key, .. } | Op::Delete { key }) = op;
-        if !seen.insert(key) {
+        if !observed.insert(key) {
             return Err(StoreError::Failed { why: format!("key {key:?} appears twice in a transaction").into() });
         }
     }

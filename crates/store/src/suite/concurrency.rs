@@ -74,13 +74,13 @@ pub async fn a_watcher_sees_each_write_of_concurrent_writers_once_in_order(store
             })
         })
         .collect();
-    let seen = changes(&mut watch, WRITERS * WRITES).await;
-    assert!(seen.is_sorted_by(|a, b| a.revision < b.revision), "in order, each once");
+    let observed = changes(&mut watch, WRITERS * WRITES).await;
+    assert!(observed.is_sorted_by(|a, b| a.revision < b.revision), "in order, each once");
     let mut acknowledged = HashSet::new();
     for writer in writers {
         acknowledged.extend(writer.await.expect("writer"));
     }
-    assert_eq!(seen.iter().map(describe_change).collect::<HashSet<_>>(), acknowledged);
+    assert_eq!(observed.iter().map(describe_change).collect::<HashSet<_>>(), acknowledged);
     let rest = drain_to(&mut watch, store.revision().await.expect("revision")).await;
     assert!(rest.is_empty(), "nothing came twice");
 }

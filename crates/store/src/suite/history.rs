@@ -100,7 +100,7 @@ pub async fn a_watch_from_the_compacted_revision_works(store: Any) {
     let third = put(&store, "/p/a", "3").await;
     store.compact(second).await.expect("compact");
     let mut watch = watch(&store, "/p/", second).await;
-    let seen = changes(&mut watch, 1).await;
-    assert_eq!(describe_change(&seen[0]), at(third, "/p/a=3"));
-    assert_eq!(text(seen[0].previous.as_ref().expect("a previous value")), "/p/a=2");
+    let observed = changes(&mut watch, 1).await;
+    assert_eq!(describe_change(&observed[0]), at(third, "/p/a=3"));
+    assert_eq!(text(observed[0].previous.as_ref().expect("a previous value")), "/p/a=2");
 }

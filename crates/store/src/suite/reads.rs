@@ -53,18 +53,18 @@ pub async fn start_continues_where_the_last_page_ended(store: Any) {
     }
     put(&store, "/q/0", "v").await;
     let mut start: Option<String> = None;
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     loop {
         let query = List { prefix: "/p/", start: start.as_deref(), limit: Some(3), at: None };
         let listing = store.list(query).await.expect("list");
-        seen.extend(listing.entries.iter().map(|e| e.key.to_string()));
-        assert_eq!(listing.remaining as usize, 7 - seen.len());
+        observed.extend(listing.entries.iter().map(|e| e.key.to_string()));
+        assert_eq!(listing.remaining as usize, 7 - observed.len());
         if listing.remaining == 0 {
             break;
         }
-        start = seen.last().map(|last| format!("{last}\0"));
+        start = observed.last().map(|last| format!("{last}\0"));
     }
-    assert_eq!(seen, (0..7).map(|n| format!("/p/{n}")).collect::<Vec<_>>());
+    assert_eq!(observed, (0..7).map(|n| format!("/p/{n}")).collect::<Vec<_>>());
     let inclusive = List { prefix: "/p/", start: Some("/p/5"), ..List::default() };
     assert_eq!(list(&store, inclusive).await, ["/p/5=v", "/p/6=v"]);
 }

@@ -68,17 +68,17 @@ pub(super) async fn next_event(watch: &mut Box<dyn Watch>) -> Result<WatchEvent,
 
 /// The next `count` changes.
 pub(super) async fn changes(watch: &mut Box<dyn Watch>, count: usize) -> Vec<Change> {
-    let mut seen = Vec::new();
-    while seen.len() < count {
+    let mut observed = Vec::new();
+    while observed.len() < count {
         match next_event(watch).await.expect("watch") {
             WatchEvent::Changes(changes) => {
                 assert!(!changes.is_empty(), "an event of changes has some");
-                seen.extend(changes);
+                observed.extend(changes);
             }
             WatchEvent::Progress(_) => {}
         }
     }
-    seen
+    observed
 }
 
 pub(super) async fn events(watch: &mut Box<dyn Watch>, count: usize) -> Vec<String> {
@@ -87,12 +87,12 @@ pub(super) async fn events(watch: &mut Box<dyn Watch>, count: usize) -> Vec<Stri
 
 /// Asks for progress until it covers `revision`, answering the changes that came before.
 pub(super) async fn drain_to(watch: &mut Box<dyn Watch>, revision: Revision) -> Vec<Change> {
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     watch.request_progress();
     loop {
         match next_event(watch).await.expect("watch") {
-            WatchEvent::Changes(changes) => seen.extend(changes),
-            WatchEvent::Progress(at) if at >= revision => return seen,
+            WatchEvent::Changes(changes) => observed.extend(changes),
+            WatchEvent::Progress(at) if at >= revision => return observed,
             WatchEvent::Progress(_) => watch.request_progress(),
         }
     }

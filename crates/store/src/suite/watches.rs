@@ -21,8 +21,8 @@ pub async fn a_watch_sees_nothing_outside_its_prefix(store: Any) {
     }
     let inside = put(&store, "/p/b/c/d", "2").await;
     let outside = put(&store, "/q/b", "3").await;
-    let seen: Vec<_> = drain_to(&mut watch, outside).await.iter().map(describe_change).collect();
-    assert_eq!(seen, [at(inside, "/p/b/c/d=2")]);
+    let observed: Vec<_> = drain_to(&mut watch, outside).await.iter().map(describe_change).collect();
+    assert_eq!(observed, [at(inside, "/p/b/c/d=2")]);
 }
 
 pub async fn a_watch_with_an_odd_prefix_sees_what_starts_with_it(store: Any) {
@@ -33,8 +33,8 @@ pub async fn a_watch_with_an_odd_prefix_sees_what_starts_with_it(store: Any) {
     let second = put(&store, "/p/n", "2").await;
     let third = put(&store, "/p/na", "3").await;
     let last = put(&store, "/p/nb", "4").await;
-    let seen: Vec<_> = drain_to(&mut one, last).await.iter().map(describe_change).collect();
-    assert_eq!(seen, [at(first, "/p/name=1"), at(third, "/p/na=3")]);
+    let observed: Vec<_> = drain_to(&mut one, last).await.iter().map(describe_change).collect();
+    assert_eq!(observed, [at(first, "/p/name=1"), at(third, "/p/na=3")]);
     let expected = [at(first, "/p/name=1"), at(second, "/p/n=2"), at(third, "/p/na=3"), at(last, "/p/nb=4")];
     assert_eq!(events(&mut all, 4).await, expected);
 }
@@ -46,12 +46,12 @@ pub async fn changes_carry_previous_values(store: Any) {
     put(&store, "/p/a", "2").await;
     let third = delete(&store, "/p/a").await;
     put(&store, "/p/a", "4").await;
-    let seen = changes(&mut watch, 4).await;
-    let previous: Vec<_> = seen.iter().map(|c| c.previous.as_ref().map(|p| text(p))).collect();
+    let observed = changes(&mut watch, 4).await;
+    let previous: Vec<_> = observed.iter().map(|c| c.previous.as_ref().map(|p| text(p))).collect();
     assert_eq!(previous, [None, Some("/p/a=1".to_owned()), Some("/p/a=2".to_owned()), None]);
-    assert_eq!(seen[1].previous.as_ref().expect("a previous value").modified, first);
-    assert_eq!(seen[1].current.as_ref().expect("a value").created, first);
-    assert_eq!((seen[2].revision, &*seen[2].key), (third, "/p/a"));
+    assert_eq!(observed[1].previous.as_ref().expect("a previous value").modified, first);
+    assert_eq!(observed[1].current.as_ref().expect("a value").created, first);
+    assert_eq!((observed[2].revision, &*observed[2].key), (third, "/p/a"));
 }
 
 pub async fn a_watch_resumes_at_every_revision(store: Any) {
@@ -95,9 +95,9 @@ pub async fn a_transaction_is_cut_to_the_prefix(store: Any) {
     let written = write(&store, vec![put_op("/p/a", "1"), put_op("/q/a", "1"), put_op("/p/b", "1")]).await;
     let mut late = watch(&store, "/p/", before).await;
     for watch in [&mut live, &mut late] {
-        let mut seen: Vec<_> = drain_to(watch, written).await.iter().map(describe_change).collect();
-        seen.sort();
-        assert_eq!(seen, [at(written, "/p/a=1"), at(written, "/p/b=1")]);
+        let mut observed: Vec<_> = drain_to(watch, written).await.iter().map(describe_change).collect();
+        observed.sort();
+        assert_eq!(observed, [at(written, "/p/a=1"), at(written, "/p/b=1")]);
     }
 }
 
@@ -156,19 +156,19 @@ pub async fn a_dropped_next_loses_nothing(store: Any) {
     let before = put(&store, "/p/a", "0").await;
     let mut watch = watch(&store, "/p/", before).await;
     let mut expected = Vec::new();
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     for n in 0..40 {
         // Given up at once, with nothing to see or with something on its way.
         if let Ok(event) = tokio::time::timeout(Duration::ZERO, watch.next()).await
             && let WatchEvent::Changes(changes) = event.expect("watch")
         {
-            seen.extend(changes.iter().map(describe_change));
+            observed.extend(changes.iter().map(describe_change));
         }
         expected.push(at(put(&store, "/p/a", &n.to_string()).await, &format!("/p/a={n}")));
     }
-    let missing = expected.len() - seen.len();
-    seen.extend(events(&mut watch, missing).await);
-    assert_eq!(seen, expected);
+    let missing = expected.len() - observed.len();
+    observed.extend(events(&mut watch, missing).await);
+    assert_eq!(observed, expected);
 }
 
 pub async fn a_slow_watch_misses_nothing(store: Any) {
@@ -179,7 +179,8 @@ pub async fn a_slow_watch_misses_nothing(store: Any) {
         let ops = (0..50).map(|k| put_op(&format!("/p/{k}"), &n.to_string())).collect();
         expected.push(write(&store, ops).await);
     }
-    let seen = changes(&mut watch, 60 * 50).await;
-    let revisions: Vec<_> = seen.chunk_by(|a, b| a.revision == b.revision).map(|c| (c[0].revision, c.len())).collect();
+    let observed = changes(&mut watch, 60 * 50).await;
+    let revisions: Vec<_> =
+        observed.chunk_by(|a, b| a.revision == b.revision).map(|c| (c[0].revision, c.len())).collect();
     assert_eq!(revisions, expected.into_iter().map(|at| (at, 50)).collect::<Vec<_>>());
 }

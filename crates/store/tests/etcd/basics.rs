@@ -13,7 +13,7 @@ claims! {
     a_list_of_many_pages_is_one_listing,
     a_list_resumes_where_the_last_one_ended,
     a_list_at_a_revision_sees_what_was_then,
-    a_conflict_tells_what_the_compared_keys_hold,
+    a_conflict_reports_what_the_compared_keys_hold,
     a_transaction_that_changes_nothing_reports_the_revision_it_looked_at,
     what_is_too_large_is_refused_as_such,
     a_full_store_says_so,
@@ -86,14 +86,14 @@ async fn a_list_at_a_revision_sees_what_was_then(version: Version) {
     assert_eq!(at(Revision(0)).await.expect("before everything").entries.len(), 0);
     let newest = store.revision().await.expect("revision");
     match at(Revision(newest.0 + 1)).await {
-        Err(StoreError::Future { requested, newest: told }) => {
-            assert_eq!((requested, told), (Revision(newest.0 + 1), newest));
+        Err(StoreError::Future { requested, newest: reported }) => {
+            assert_eq!((requested, reported), (Revision(newest.0 + 1), newest));
         }
         other => panic!("{other:?}"),
     }
 }
 
-async fn a_conflict_tells_what_the_compared_keys_hold(version: Version) {
+async fn a_conflict_reports_what_the_compared_keys_hold(version: Version) {
     let server = Server::start(version);
     let store = client(&server).await;
     let at = write(&store, vec![put("/r/a", "1")]).await;
@@ -126,7 +126,9 @@ async fn what_is_too_large_is_refused_as_such(version: Version) {
     for size in [(3 << 19) + 1, 8 << 20] {
         let txn = Txn { compares: vec![], ops: vec![put("/r/big", &"x".repeat(size))] };
         match store.commit(txn).await {
-            Err(StoreError::TooLarge { size: told, limit }) => assert!(told > size && limit < told, "{told} {limit}"),
+            Err(StoreError::TooLarge { size: reported, limit }) => {
+                assert!(reported > size && limit < reported, "{reported} {limit}")
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -16,7 +16,7 @@ claims! {
     a_deletion_at_the_compacted_revision_is_never_silently_missed,
     a_running_watch_does_not_notice_compaction,
     compactors_take_turns_and_keep_the_last_interval,
-    the_compactor_stops_when_told_to,
+    the_compactor_stops_when_asked_to,
 }
 
 async fn what_was_compacted_is_refused_by_name_and_the_rest_is_kept(version: Version) {
@@ -29,7 +29,7 @@ async fn what_was_compacted_is_refused_by_name_and_the_rest_is_kept(version: Ver
     store.compact(oldest).await.expect("compact");
 
     let gone = |error: Option<StoreError>, at| match error {
-        Some(StoreError::Compacted { requested, oldest: told }) => assert_eq!((requested, told), (at, oldest)),
+        Some(StoreError::Compacted { requested, oldest: reported }) => assert_eq!((requested, reported), (at, oldest)),
         other => panic!("{other:?}"),
     };
     for at in [Revision(0), Revision(7), oldest] {
@@ -95,7 +95,7 @@ async fn compactors_take_turns_and_keep_the_last_interval(version: Version) {
     assert!(String::from_utf8_lossy(&key.expect("there").value).parse::<u64>().expect("a number") > old.0);
 }
 
-async fn the_compactor_stops_when_told_to(version: Version) {
+async fn the_compactor_stops_when_asked_to(version: Version) {
     let server = Server::start(version);
     let store = client(&server).await;
     let stop = CancellationToken::new();

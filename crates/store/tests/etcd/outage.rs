@@ -114,12 +114,12 @@ async fn a_killed_etcd_fails_calls_in_time_and_everything_resumes_on_the_same_da
         server.launch();
         let at = write_again(&store, "/r/a", &round.to_string()).await;
         assert_eq!(at, Revision(round + 1), "nothing was lost or applied twice");
-        let mut told = Revision(0);
+        let mut reported = Revision(0);
         let mut lines = Vec::new();
-        while lines.is_empty() || told == Revision(0) {
+        while lines.is_empty() || reported == Revision(0) {
             match within("the watch", watch.next()).await.expect("watch goes on") {
                 WatchEvent::Changes(changes) => lines.extend(changes.iter().map(crate::line)),
-                WatchEvent::Progress(at) => told = at,
+                WatchEvent::Progress(at) => reported = at,
             }
         }
         assert_eq!(lines, [format!("{at} /r/a {}>{round}", round - 1)]);
@@ -165,7 +165,9 @@ async fn a_watch_that_missed_compacted_history_says_so_after_the_outage(version:
     server.listen_at(Some(port));
     server.launch();
     match within("the watch", watch.next()).await {
-        Err(StoreError::Compacted { requested, oldest: told }) => assert_eq!((requested, told), (start, oldest)),
+        Err(StoreError::Compacted { requested, oldest: reported }) => {
+            assert_eq!((requested, reported), (start, oldest))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -255,8 +257,8 @@ async fn a_watch_leaves_a_deaf_member_for_another(version: Version) {
     // The first that was asked, so the one that the watch is at.
     servers[0].signal("STOP");
     write_again(&store, "/r/b", "2").await;
-    let told = changes(&mut *watch, 1).await;
-    assert!(told[0].ends_with("/r/b ->2"), "{told:?}");
+    let reported = changes(&mut *watch, 1).await;
+    assert!(reported[0].ends_with("/r/b ->2"), "{reported:?}");
 }
 
 async fn an_election_is_waited_out(version: Version) {

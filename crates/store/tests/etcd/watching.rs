@@ -9,7 +9,7 @@ use crate::{
 };
 
 claims! {
-    a_watch_tells_what_came_and_what_was_there_before,
+    a_watch_reports_what_came_and_what_was_there_before,
     a_watch_begins_in_the_past_and_goes_on_in_the_present,
     a_transaction_too_big_for_one_message_is_one_notice,
     a_watch_from_the_future_is_refused,
@@ -20,7 +20,7 @@ claims! {
     hundreds_of_watches_share_a_connection,
 }
 
-async fn a_watch_tells_what_came_and_what_was_there_before(version: Version) {
+async fn a_watch_reports_what_came_and_what_was_there_before(version: Version) {
     let server = Server::start(version);
     let store = client(&server).await;
     let start = store.revision().await.expect("revision");
@@ -76,8 +76,8 @@ async fn a_watch_from_the_future_is_refused(version: Version) {
     let store = client(&server).await;
     let newest = write(&store, vec![put("/r/a", "1")]).await;
     match store.watch("/r/", Revision(newest.0 + 1)).await.err() {
-        Some(StoreError::Future { requested, newest: told }) => {
-            assert_eq!((requested, told), (Revision(newest.0 + 1), newest));
+        Some(StoreError::Future { requested, newest: reported }) => {
+            assert_eq!((requested, reported), (Revision(newest.0 + 1), newest));
         }
         other => panic!("{other:?}"),
     }
@@ -122,8 +122,8 @@ async fn progress_does_not_overtake_a_key_that_came_and_went(version: Version) {
         let deleted = write(&store, vec![delete("/r/a")]).await;
         let mut watch = store.watch("/r/", start).await.expect("watch");
         watch.request_progress();
-        let told = changes(&mut *watch, 2).await;
-        assert_eq!(told, [format!("{created} /r/a ->1"), format!("{deleted} /r/a 1>-")]);
+        let reported = changes(&mut *watch, 2).await;
+        assert_eq!(reported, [format!("{created} /r/a ->1"), format!("{deleted} /r/a 1>-")]);
         match within("progress", watch.next()).await.expect("watch goes on") {
             WatchEvent::Progress(at) => assert!(at >= deleted, "{at} < {deleted}"),
             WatchEvent::Changes(changes) => panic!("{changes:?}"),
@@ -151,17 +151,17 @@ async fn progress_of_many_watches_under_load_is_never_ahead_of_their_changes(ver
         // From the past, so that it is behind while it is asked.
         let mut watch = store.watch("/r/", Revision(first.0 - 1)).await.expect("watch");
         readers.push(tokio::spawn(async move {
-            let (mut told, mut lines, mut done) = (Revision(0), Vec::new(), false);
+            let (mut reported, mut lines, mut done) = (Revision(0), Vec::new(), false);
             watch.request_progress();
             while !done {
                 match within("an event", watch.next()).await.expect("watch goes on") {
                     WatchEvent::Progress(at) => {
-                        told = at;
+                        reported = at;
                         watch.request_progress();
                     }
                     WatchEvent::Changes(changes) => {
                         for change in changes {
-                            assert!(change.revision > told, "{} after progress {told}", change.revision);
+                            assert!(change.revision > reported, "{} after progress {reported}", change.revision);
                             done |= &*change.key == "/r/last";
                             lines.push(crate::line(&change));
                         }

@@ -63,8 +63,8 @@ impl Model {
         self.slots.values().cloned().collect()
     }
 
-    fn write(&mut self, number: u32, seen: Option<&str>, holder: &str, until: Timestamp) -> bool {
-        if self.slots.get(&number).map(|slot| slot.version.as_str()) != seen {
+    fn write(&mut self, number: u32, observed: Option<&str>, holder: &str, until: Timestamp) -> bool {
+        if self.slots.get(&number).map(|slot| slot.version.as_str()) != observed {
             return false;
         }
         self.clock += 1;

@@ -9,7 +9,7 @@ use std::{
 
 use super::*;
 
-/// A container that writes until told otherwise.
+/// A container that writes until it is stopped.
 #[derive(Clone, Default)]
 struct Container {
     ended: Arc<AtomicBool>,
@@ -110,11 +110,11 @@ async fn following_survives_rotation_and_ends_with_the_container() {
     log.write(4, "stdout", "F", "three");
     log.rotate(11);
     log.write(5, "stdout", "F", "four");
-    let mut seen = String::new();
-    while !seen.ends_with("four\n") {
-        seen += std::str::from_utf8(&from.recv().await.unwrap()).unwrap();
+    let mut observed = String::new();
+    while !observed.ends_with("four\n") {
+        observed += std::str::from_utf8(&from.recv().await.unwrap()).unwrap();
     }
-    assert_eq!(seen, "two\nthree\nfour\n");
+    assert_eq!(observed, "two\nthree\nfour\n");
     log.write(6, "stdout", "F", "last words");
     container.ended.store(true, Ordering::SeqCst);
     assert_eq!(from.recv().await.unwrap(), "last words\n");

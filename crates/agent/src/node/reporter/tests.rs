@@ -16,16 +16,27 @@ struct Machine {
     pods: Arc<Pods>,
 }
 
-fn machine(client: &Client, measured: impl Fn() -> Measured + Send + Sync + 'static) -> Machine {
-    let wake = Wake::default();
-    let (events, recorded) = Events::new("m1");
-    let pods = Arc::new(Pods::new(wake.clone()));
-    let settings = Settings {
+fn test_settings() -> Settings {
+    Settings {
         heartbeat: Duration::from_millis(50),
         labels: vec![("rack".into(), "7".into())],
         taints: vec!["dedicated=db:PreferNoSchedule".into()],
         ..crate::testing::settings()
-    };
+    }
+}
+
+fn machine(client: &Client, measured: impl Fn() -> NodeMeasurement + Send + Sync + 'static) -> Machine {
+    machine_with(client, test_settings(), measured)
+}
+
+fn machine_with(
+    client: &Client,
+    settings: Settings,
+    measured: impl Fn() -> NodeMeasurement + Send + Sync + 'static,
+) -> Machine {
+    let wake = Wake::default();
+    let (events, recorded) = Events::new("m1");
+    let pods = Arc::new(Pods::new(wake.clone()));
     let parts = Parts {
         client: client.clone(),
         servers: Servers::named(&["https://first", "https://second"]).unwrap(),
@@ -49,9 +60,9 @@ impl Machine {
     }
 }
 
-fn fine() -> Measured {
+fn fine() -> NodeMeasurement {
     let plenty = crate::node::pressure::Amount { capacity: 100 << 30, available: 90 << 30 };
-    Measured { memory: plenty, disk: plenty, inodes: plenty, pids: plenty }
+    NodeMeasurement { memory: plenty, disk: plenty, inodes: plenty, pids: plenty }
 }
 
 fn ready(node: &Node) -> Option<(String, String, Timestamp)> {
@@ -91,6 +102,39 @@ async fn a_machine_registers_beats_and_comes_back_when_it_is_deleted() {
 }
 
 #[tokio::test]
+async fn a_label_that_the_api_refuses_keeps_neither_the_node_nor_the_other_labels_away() {
+    let client = crate::testing::api(&["default", LEASES]).await;
+    let nodes = Api::<Node>::all(client.clone());
+    let flags = [("rack", "7"), ("not a name", "x"), ("zone", "not a value!")];
+    let labels = flags.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    let machine = machine_with(&client, Settings { labels, ..test_settings() }, fine);
+    let labels = || async { nodes.get_opt("m1").await.unwrap()?.metadata.labels };
+    let has_rack = async || labels().await.is_some_and(|labels| labels.contains_key("rack"));
+    crate::testing::until("the label that is valid is set", has_rack).await;
+    let set = labels().await.unwrap();
+    assert_eq!((set["rack"].as_str(), set.get("not a name"), set.get("zone")), ("7", None, None));
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn the_host_name_label_is_the_name_of_the_node_until_somebody_corrects_it() {
+    let client = crate::testing::api(&["default", LEASES]).await;
+    let nodes = Api::<Node>::all(client.clone());
+    let first = machine(&client, fine);
+    let labels = || async { nodes.get_opt("m1").await.unwrap()?.metadata.labels };
+    crate::testing::until("the node is there", async || labels().await.is_some()).await;
+    assert_eq!(labels().await.unwrap()[HOSTNAME], "m1");
+    first.stop().await;
+    let correction = Patch::Merge(json!({ "metadata": { "labels": { HOSTNAME: "former", OS: "plan9" } } }));
+    nodes.patch("m1", &PatchParams::default(), &correction).await.unwrap();
+    let second = machine(&client, fine);
+    let is_restored = async || labels().await.is_some_and(|labels| labels[OS] == "linux");
+    crate::testing::until("the machine's own label is restored", is_restored).await;
+    assert_eq!(labels().await.unwrap()[HOSTNAME], "former");
+    second.stop().await;
+}
+
+#[tokio::test]
 async fn ready_outlives_a_restart_and_ends_with_an_orderly_stop() {
     let client = crate::testing::api(&["default", LEASES]).await;
     let nodes = Api::<Node>::all(client.clone());
@@ -101,8 +145,8 @@ async fn ready_outlives_a_restart_and_ends_with_an_orderly_stop() {
     first.stop().await;
     assert_eq!(current().await.unwrap(), before);
     let second = machine(&client, fine);
-    let mut seen = second.keeper.node();
-    tokio::time::timeout(Duration::from_secs(20), seen.wait_for(Option::is_some)).await.unwrap().unwrap();
+    let mut found = second.keeper.node();
+    tokio::time::timeout(Duration::from_secs(20), found.wait_for(Option::is_some)).await.unwrap().unwrap();
     assert_eq!(current().await.unwrap(), before, "no transition");
     let keeper = second.keeper.clone();
     second.stop().await;
@@ -127,12 +171,29 @@ async fn a_server_that_keeps_refusing_is_left_and_an_api_that_is_away_is_found_a
 }
 
 #[tokio::test]
-async fn a_shortage_of_memory_is_told_and_costs_one_pod() {
+async fn heartbeats_name_the_offer_that_they_renew() {
+    let client = crate::testing::api(&["default", LEASES]).await;
+    let leases = Api::<Lease>::namespaced(client.clone(), LEASES);
+    let machine = machine(&client, fine);
+    let named = async || {
+        let annotations = leases.get_opt("m1").await.unwrap()?.metadata.annotations;
+        annotations.and_then(|annotations| annotations.get("mainstay.dev/renewed-offer").cloned())
+    };
+    let renewed = machine.keeper.renewed_offer();
+    renewed.send_replace(Some("42".into()));
+    crate::testing::until("the Lease names it", async || named().await.as_deref() == Some("42")).await;
+    renewed.send_replace(None);
+    crate::testing::until("the Lease names none", async || named().await.is_none()).await;
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn a_shortage_of_memory_is_reported_and_costs_one_pod() {
     let client = crate::testing::api(&["default", LEASES]).await;
     let nodes = Api::<Node>::all(client.clone());
     let short = || {
         let memory = crate::node::pressure::Amount { capacity: 8 << 30, available: 1 << 20 };
-        Measured { memory, ..fine() }
+        NodeMeasurement { memory, ..fine() }
     };
     let mut machine = machine(&client, short);
     let pod = |name: &str, priority: i32| -> k8s_openapi::api::core::v1::Pod {
@@ -142,9 +203,9 @@ async fn a_shortage_of_memory_is_told_and_costs_one_pod() {
         }))
         .unwrap()
     };
-    machine.pods.put(crate::pods::Source::Api, pod("high", 100));
-    machine.pods.put(crate::pods::Source::Api, pod("low", 0));
-    machine.pods.put(crate::pods::Source::File, pod("static", -10));
+    machine.pods.upsert(crate::pods::Source::Api, pod("high", 100));
+    machine.pods.upsert(crate::pods::Source::Api, pod("low", 0));
+    machine.pods.upsert(crate::pods::Source::File, pod("static", -10));
     machine.keeper.keep_up_once(false).await;
     machine.keeper.keep_up_once(false).await;
     let evicted = |name: &str| machine.keeper.evictions().evicted(&mainstay_runtime::PodUid(name.into()));
@@ -174,7 +235,7 @@ async fn an_evicted_pod_that_is_still_on_the_machine_is_waited_for() {
     let client = crate::testing::api(&["default", LEASES]).await;
     let short = || {
         let disk = crate::node::pressure::Amount { capacity: 500 << 20, available: 0 };
-        Measured { disk, ..fine() }
+        NodeMeasurement { disk, ..fine() }
     };
     let machine = machine(&client, short);
     let pod = |name: &str, phase: &str| -> k8s_openapi::api::core::v1::Pod {
@@ -186,13 +247,13 @@ async fn an_evicted_pod_that_is_still_on_the_machine_is_waited_for() {
     };
     let runtime = &machine.keeper.parts.runtime;
     let held = runtime.create_sandbox(&sandbox("filler")).await.unwrap();
-    machine.pods.put(crate::pods::Source::Api, pod("filler", "Running"));
+    machine.pods.upsert(crate::pods::Source::Api, pod("filler", "Running"));
     machine.keeper.keep_up_once(false).await;
     let evicted = |name: &str| machine.keeper.evictions().evicted(&mainstay_runtime::PodUid(name.into())).is_some();
     assert!(evicted("filler"));
     // It has ended and the API knows, but what it wrote is still there.
-    machine.pods.put(crate::pods::Source::Api, pod("filler", "Failed"));
-    machine.pods.put(crate::pods::Source::Api, pod("modest", "Running"));
+    machine.pods.upsert(crate::pods::Source::Api, pod("filler", "Failed"));
+    machine.pods.upsert(crate::pods::Source::Api, pod("modest", "Running"));
     machine.keeper.keep_up_once(false).await;
     assert!(!evicted("modest"), "the first one's space is not free yet");
     runtime.remove_sandbox(&held).await.unwrap();

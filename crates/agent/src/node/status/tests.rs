@@ -5,11 +5,11 @@ fn facts() -> Facts {
     Facts { cpus: 4, memory: 8 << 30, hostname: "host".into(), boot_id: "b".into(), ..Facts::default() }
 }
 
-fn seen() -> MachineObservation {
+fn observed() -> MachineObservation {
     let disk = Amount { capacity: 100 << 30, available: 50 << 30 };
     MachineObservation {
         runtime: Ok(RuntimeVersion { name: "mainstay".into(), version: "0.1.0".into() }),
-        measured: Measured { disk, ..Measured::default() },
+        measured: NodeMeasurement { disk, ..NodeMeasurement::default() },
         pressures: BTreeSet::new(),
         images: vec![],
         suspect: None,
@@ -20,13 +20,13 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn made(seen: &MachineObservation, before: Option<&NodeStatus>, now: i64) -> NodeStatus {
-    status(&settings(), &facts(), seen, before, at(now))
+fn made(observed: &MachineObservation, before: Option<&NodeStatus>, now: i64) -> NodeStatus {
+    status(&settings(), &facts(), observed, before, at(now))
 }
 
 #[test]
 fn what_is_reserved_or_has_to_stay_free_is_not_allocatable() {
-    let status = made(&seen(), None, 0);
+    let status = made(&observed(), None, 0);
     let text = |list: &Option<BTreeMap<String, Quantity>>, name: &str| list.as_ref().unwrap()[name].0.clone();
     assert_eq!(text(&status.capacity, "cpu"), "4");
     assert_eq!(text(&status.allocatable, "cpu"), "3900m");
@@ -39,14 +39,14 @@ fn what_is_reserved_or_has_to_stay_free_is_not_allocatable() {
 
 #[test]
 fn a_condition_remembers_since_when() {
-    let first = made(&seen(), None, 10);
-    let second = made(&seen(), Some(&first), 20);
+    let first = made(&observed(), None, 10);
+    let second = made(&observed(), Some(&first), 20);
     let ready = condition(&second, "Ready").unwrap();
     assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("True", Some("KubeletReady")));
     assert_eq!(ready.last_transition_time, Some(Time(at(10))));
     assert_eq!(ready.last_heartbeat_time, Some(Time(at(20))));
     assert!(!differs(&first, &second), "only the time has passed");
-    let pressed = MachineObservation { pressures: ["MemoryPressure"].into(), ..seen() };
+    let pressed = MachineObservation { pressures: ["MemoryPressure"].into(), ..observed() };
     let third = made(&pressed, Some(&second), 30);
     assert!(differs(&second, &third));
     let memory = condition(&third, "MemoryPressure").unwrap();
@@ -56,8 +56,8 @@ fn a_condition_remembers_since_when() {
 
 #[test]
 fn a_machine_whose_runtime_is_down_is_not_ready_but_keeps_its_name() {
-    let first = made(&seen(), None, 10);
-    let down = made(&MachineObservation { runtime: Err("no answer".into()), ..seen() }, Some(&first), 20);
+    let first = made(&observed(), None, 10);
+    let down = made(&MachineObservation { runtime: Err("no answer".into()), ..observed() }, Some(&first), 20);
     let ready = condition(&down, "Ready").unwrap();
     assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("False", Some("KubeletNotReady")));
     assert_eq!(ready.message.as_deref(), Some("container runtime is down: no answer"));
@@ -65,18 +65,18 @@ fn a_machine_whose_runtime_is_down_is_not_ready_but_keeps_its_name() {
 }
 
 #[test]
-fn suspicion_is_told_and_taken_back() {
-    let first = made(&seen(), None, 10);
+fn suspicion_is_reported_and_withdrawn() {
+    let first = made(&observed(), None, 10);
     assert!(condition(&first, "Suspect").is_none());
     let second =
-        made(&MachineObservation { suspect: Some("three pods moved away".into()), ..seen() }, Some(&first), 20);
+        made(&MachineObservation { suspect: Some("three pods moved away".into()), ..observed() }, Some(&first), 20);
     assert_eq!(condition(&second, "Suspect").unwrap().status, "True");
-    let third = made(&seen(), Some(&second), 30);
+    let third = made(&observed(), Some(&second), 30);
     assert_eq!(condition(&third, "Suspect").unwrap().status, "False");
 }
 
 #[test]
-fn images_are_told_the_largest_first_and_not_without_end() {
+fn images_are_reported_the_largest_first_and_not_without_end() {
     let image = |n: u64| Image { id: format!("sha256:{n}"), tags: vec![format!("i:{n}")], size: n, ..Image::default() };
     let listed = images(&(0..80).map(image).collect::<Vec<_>>());
     assert_eq!(listed.len(), MOST_IMAGES);
@@ -85,9 +85,9 @@ fn images_are_told_the_largest_first_and_not_without_end() {
 
 #[test]
 fn a_patch_replaces_addresses_and_drops_resources_that_are_gone() {
-    let mut before = made(&seen(), None, 0);
+    let mut before = made(&observed(), None, 0);
     before.capacity.as_mut().unwrap().insert("hugepages-2Mi".into(), Quantity("4Mi".into()));
-    let patch = patch(&before, &made(&seen(), Some(&before), 1));
+    let patch = patch(&before, &made(&observed(), Some(&before), 1));
     assert_eq!(patch["capacity"]["hugepages-2Mi"], Value::Null);
     assert_eq!(patch["addresses"][0], json!({ "$patch": "replace" }));
     assert_eq!(patch["addresses"][1], json!({ "type": "InternalIP", "address": "10.0.0.5" }));
@@ -95,9 +95,9 @@ fn a_patch_replaces_addresses_and_drops_resources_that_are_gone() {
 
 #[test]
 fn extended_resources_that_others_set_stay_and_become_allocatable() {
-    let mut before = made(&seen(), None, 0);
+    let mut before = made(&observed(), None, 0);
     before.capacity.as_mut().unwrap().insert("example.com/dongle".into(), Quantity("3".into()));
-    let after = made(&seen(), Some(&before), 1);
+    let after = made(&observed(), Some(&before), 1);
     assert!(differs(&before, &after), "it is not allocatable yet");
     let patch = patch(&before, &after);
     assert_eq!(
@@ -106,15 +106,15 @@ fn extended_resources_that_others_set_stay_and_become_allocatable() {
     );
     let mut removed = after.clone();
     removed.capacity.as_mut().unwrap().remove("example.com/dongle");
-    let gone = super::patch(&removed, &made(&seen(), Some(&removed), 2));
+    let gone = super::patch(&removed, &made(&observed(), Some(&removed), 2));
     assert_eq!(gone["allocatable"]["example.com/dongle"], Value::Null);
 }
 
 #[test]
 fn conditions_of_others_change_nothing() {
-    let first = made(&seen(), None, 10);
+    let first = made(&observed(), None, 10);
     let mut mixed = first.clone();
     let other = NodeCondition { type_: "Other".into(), status: "True".into(), ..NodeCondition::default() };
     mixed.conditions.as_mut().unwrap().insert(0, other);
-    assert!(!differs(&mixed, &made(&seen(), Some(&first), 20)));
+    assert!(!differs(&mixed, &made(&observed(), Some(&first), 20)));
 }

@@ -5,15 +5,20 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, EnvVar, ExecAction};
 use mainstay_runtime::RuntimeError;
 
-use super::{KEPT, Outcome, Target, shown};
+use super::{KEPT, Outcome, Target, format_duration};
 
 /// The runtime ends the command at its timeout; should it not answer, we do not wait for ever.
 const SLACK: Duration = Duration::from_secs(10);
 
 pub async fn attempt(target: &Target<'_>, exec: &ExecAction, timeout: Duration) -> Outcome {
     let command = expanded(exec.command.as_deref().unwrap_or_default(), target.container);
-    let late =
-        || Outcome::Failure(format!("command timed out: {:?} timed out after {}", command.join(" "), shown(timeout)));
+    let late = || {
+        Outcome::Failure(format!(
+            "command timed out: {:?} timed out after {}",
+            command.join(" "),
+            format_duration(timeout)
+        ))
+    };
     let run = target.runtime.exec(target.id, &command, Some(timeout), KEPT);
     match tokio::time::timeout(timeout.saturating_add(SLACK), run).await {
         Ok(Ok(output)) if output.exit_code == 0 => Outcome::Success,

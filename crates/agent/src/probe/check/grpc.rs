@@ -10,7 +10,7 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-use super::{Outcome, USER_AGENT, join, shown};
+use super::{Outcome, USER_AGENT, format_duration, join};
 
 /// The two messages of `grpc/health/v1/health.proto` that matter here.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -38,7 +38,7 @@ pub async fn attempt(host: &str, port: u16, service: &str, timeout: Duration) ->
     let started = tokio::time::Instant::now();
     let address = join(host, port);
     let late = || {
-        let within = shown(timeout);
+        let within = format_duration(timeout);
         format!("timeout: failed to connect service {address:?} within {within}: context deadline exceeded")
     };
     let channel = match tokio::time::timeout(timeout, connect(&address)).await {
@@ -48,7 +48,12 @@ pub async fn attempt(host: &str, port: u16, service: &str, timeout: Duration) ->
     };
     let left = timeout.saturating_sub(started.elapsed());
     let status = match tokio::time::timeout(left, check(channel, service)).await {
-        Err(_) => return Outcome::Failure(format!("timeout: health rpc did not complete within {}", shown(timeout))),
+        Err(_) => {
+            return Outcome::Failure(format!(
+                "timeout: health rpc did not complete within {}",
+                format_duration(timeout)
+            ));
+        }
         Ok(Ok(status)) => status,
         Ok(Err(status)) => {
             return Outcome::Failure(match status.code() {
@@ -56,7 +61,9 @@ pub async fn attempt(host: &str, port: u16, service: &str, timeout: Duration) ->
                     "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
                     status.message()
                 ),
-                Code::DeadlineExceeded => format!("timeout: health rpc did not complete within {}", shown(timeout)),
+                Code::DeadlineExceeded => {
+                    format!("timeout: health rpc did not complete within {}", format_duration(timeout))
+                }
                 code => {
                     format!("error: health rpc probe failed: rpc error: code = {code:?} desc = {}", status.message())
                 }

@@ -25,12 +25,12 @@ const UNSAFE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(
 /// A request, with everything looked up.
 #[derive(Clone, Debug)]
 pub struct Request {
-    at: Place,
+    url: ProbeUrl,
     headers: HeaderMap,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct ProbeUrl {
     tls: bool,
     host: String,
     port: u16,
@@ -38,7 +38,7 @@ struct Place {
     path: String,
 }
 
-pub struct Answer {
+pub struct ProbeResponse {
     pub status: StatusCode,
     /// As much of it as is kept.
     pub body: Bytes,
@@ -54,7 +54,7 @@ impl Request {
         let tls = get.scheme.as_deref().is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"));
         let host = target_host(get.host.as_deref(), address)?;
         let path = path_of(get.path.as_deref().unwrap_or_default());
-        let at = Place { tls, host, port: port(&get.port, container)?, path };
+        let url = ProbeUrl { tls, host, port: port(&get.port, container)?, path };
         let mut headers = HeaderMap::new();
         for given in get.http_headers.iter().flatten() {
             let name = HeaderName::from_str(&given.name).map_err(|_| format!("invalid header name {:?}", given.name));
@@ -67,12 +67,12 @@ impl Request {
             Some(accept) if accept.is_empty() => drop(headers.remove(header::ACCEPT)),
             Some(_) => {}
         }
-        Ok(Self { at, headers })
+        Ok(Self { url, headers })
     }
 
     /// Asks, and follows redirects to the same host; one to another host is the answer.
-    pub async fn send(self, timeout: Duration) -> Result<Answer, String> {
-        let first = self.at.clone();
+    pub async fn send(self, timeout: Duration) -> Result<ProbeResponse, String> {
+        let first = self.url.clone();
         let late = || {
             let why = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
             format!("Get {:?}: {why}", first.to_string())
@@ -80,31 +80,31 @@ impl Request {
         tokio::time::timeout(timeout, self.follow(timeout)).await.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn follow(mut self, timeout: Duration) -> Result<Answer, String> {
-        let first = self.at.host.clone();
+    async fn follow(mut self, timeout: Duration) -> Result<ProbeResponse, String> {
+        let first = self.url.host.clone();
         for _ in 0..MOST_REDIRECTS {
-            let said = |why: String| format!("Get {:?}: {why}", self.at.to_string());
-            let (answer, location) = get(&self.at, &self.headers, timeout).await.map_err(said)?;
-            let next = location.filter(|_| answer.status.is_redirection()).and_then(|to| self.at.resolve(&to));
+            let describe = |why: String| format!("Get {:?}: {why}", self.url.to_string());
+            let (answer, location) = get(&self.url, &self.headers, timeout).await.map_err(describe)?;
+            let next = location.filter(|_| answer.status.is_redirection()).and_then(|to| self.url.resolve(&to));
             match next {
                 Some((next, _)) if next.host != first => return Ok(answer),
                 Some((next, named)) => {
                     if named {
                         self.headers.remove(header::HOST);
                     }
-                    self.at = next;
+                    self.url = next;
                 }
                 None => return Ok(answer),
             }
         }
-        Err(format!("Get {:?}: stopped after {MOST_REDIRECTS} redirects", self.at.to_string()))
+        Err(format!("Get {:?}: stopped after {MOST_REDIRECTS} redirects", self.url.to_string()))
     }
 }
 
 pub async fn attempt(request: Request, timeout: Duration) -> Outcome {
     match request.send(timeout).await {
         Err(why) => Outcome::Failure(why),
-        Ok(Answer { status, body }) => match status.as_u16() {
+        Ok(ProbeResponse { status, body }) => match status.as_u16() {
             200..300 => Outcome::Success,
             300..400 => {
                 let body = String::from_utf8_lossy(&body);
@@ -115,7 +115,7 @@ pub async fn attempt(request: Request, timeout: Duration) -> Outcome {
     }
 }
 
-impl Place {
+impl ProbeUrl {
     /// Where a `Location` leads from here, and whether it named a host.
     fn resolve(&self, location: &str) -> Option<(Self, bool)> {
         let here = |path: &str| Some((Self { path: path_of(path), ..self.clone() }, false));
@@ -143,7 +143,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ProbeUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let scheme = if self.tls { "https" } else { "http" };
         write!(f, "{scheme}://{}{}", join(&self.host, self.port), self.path)
@@ -157,19 +157,23 @@ fn path_of(path: &str) -> String {
     format!("{slash}{}", utf8_percent_encode(path, UNSAFE))
 }
 
-async fn get(at: &Place, headers: &HeaderMap, timeout: Duration) -> Result<(Answer, Option<String>), String> {
-    let stream = tcp::connect(&at.host, at.port, timeout).await?;
-    if !at.tls {
-        return exchange(stream, at, headers).await;
+async fn get(
+    url: &ProbeUrl,
+    headers: &HeaderMap,
+    timeout: Duration,
+) -> Result<(ProbeResponse, Option<String>), String> {
+    let stream = tcp::connect(&url.host, url.port, timeout).await?;
+    if !url.tls {
+        return exchange(stream, url, headers).await;
     }
-    let name = ServerName::try_from(at.host.clone()).map_err(|error| error.to_string())?;
+    let name = ServerName::try_from(url.host.clone()).map_err(|error| error.to_string())?;
     let config = mainstay_tls::insecure_client_config().map_err(|error| error.to_string())?;
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let stream = connector.connect(name, stream).await.map_err(|error| format!("tls: {error}"))?;
-    exchange(stream, at, headers).await
+    exchange(stream, url, headers).await
 }
 
-async fn exchange<S>(stream: S, at: &Place, headers: &HeaderMap) -> Result<(Answer, Option<String>), String>
+async fn exchange<S>(stream: S, url: &ProbeUrl, headers: &HeaderMap) -> Result<(ProbeResponse, Option<String>), String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -178,7 +182,7 @@ where
     // Dropped with this future, whatever becomes of it.
     let mut carrier = JoinSet::new();
     carrier.spawn(connection);
-    let path = match at.path.as_str() {
+    let path = match url.path.as_str() {
         "" => "/".to_owned(),
         query if query.starts_with('?') => format!("/{query}"),
         path => path.to_owned(),
@@ -186,27 +190,27 @@ where
     let mut request = http::Request::get(path).body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
     request.headers_mut().extend(headers.clone());
     if !headers.contains_key(header::HOST) {
-        let host = HeaderValue::from_str(&join(&at.host, at.port)).map_err(|error| error.to_string())?;
+        let host = HeaderValue::from_str(&join(&url.host, url.port)).map_err(|error| error.to_string())?;
         request.headers_mut().insert(header::HOST, host);
     }
     request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    let response = sender.send_request(request).await.map_err(said)?;
+    let response = sender.send_request(request).await.map_err(describe_error)?;
     let (parts, body) = response.into_parts();
     let location = parts.headers.get(header::LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    Ok((Answer { status: parts.status, body: head(body).await }, location))
+    Ok((ProbeResponse { status: parts.status, body: head(body).await }, location))
 }
 
 /// The beginning of a body; what comes after is not waited for.
 async fn head(body: hyper::body::Incoming) -> Bytes {
     let mut body = Limited::new(body, KEPT);
-    let mut kept = Vec::new();
+    let mut retained = Vec::new();
     while let Some(Ok(frame)) = body.frame().await {
-        kept.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        retained.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
     }
-    kept.into()
+    retained.into()
 }
 
-fn said(error: hyper::Error) -> String {
+fn describe_error(error: hyper::Error) -> String {
     use std::error::Error as _;
     if error.is_incomplete_message() || error.is_closed() {
         return "EOF".to_owned();

@@ -47,26 +47,27 @@ pub async fn attempt(target: &Target<'_>, probe: &Probe) -> Outcome {
     if let Some(exec) = &probe.exec {
         return exec::attempt(target, exec, timeout).await;
     }
-    let asked = if let Some(get) = &probe.http_get {
-        http::Request::new(get, target.container, target.address, USER_AGENT).map(Asked::Http)
+    let request = if let Some(get) = &probe.http_get {
+        http::Request::new(get, target.container, target.address, USER_AGENT).map(ProbeRequest::Http)
     } else if let Some(socket) = &probe.tcp_socket {
         target_host(socket.host.as_deref(), target.address)
-            .and_then(|host| Ok(Asked::Tcp(host, port(&socket.port, target.container)?)))
+            .and_then(|host| Ok(ProbeRequest::Tcp(host, port(&socket.port, target.container)?)))
     } else if let Some(grpc) = &probe.grpc {
-        target_host(None, target.address)
-            .and_then(|host| Ok(Asked::Grpc(host, number(grpc.port)?, grpc.service.as_deref().unwrap_or_default())))
+        target_host(None, target.address).and_then(|host| {
+            Ok(ProbeRequest::Grpc(host, number(grpc.port)?, grpc.service.as_deref().unwrap_or_default()))
+        })
     } else {
         Err(format!("missing probe handler for {}", target.container.name))
     };
-    match asked {
-        Ok(Asked::Http(request)) => http::attempt(request, timeout).await,
-        Ok(Asked::Tcp(host, port)) => tcp::attempt(&host, port, timeout).await,
-        Ok(Asked::Grpc(host, port, service)) => grpc::attempt(&host, port, service, timeout).await,
+    match request {
+        Ok(ProbeRequest::Http(request)) => http::attempt(request, timeout).await,
+        Ok(ProbeRequest::Tcp(host, port)) => tcp::attempt(&host, port, timeout).await,
+        Ok(ProbeRequest::Grpc(host, port, service)) => grpc::attempt(&host, port, service, timeout).await,
         Err(why) => Outcome::Errored(why),
     }
 }
 
-enum Asked<'a> {
+enum ProbeRequest<'a> {
     Http(http::Request),
     Tcp(String, u16),
     Grpc(String, u16, &'a str),
@@ -106,7 +107,7 @@ pub fn join(host: &str, port: u16) -> String {
 }
 
 /// `1s`, `1m30s`: as Go writes it.
-pub fn shown(time: Duration) -> String {
+pub fn format_duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, s) => format!("{s}s"),
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn durations_read_as_in_upstreams_messages() {
-        let shown = [1, 60, 95, 3600].map(|s| shown(Duration::from_secs(s)));
-        assert_eq!(shown, ["1s", "1m0s", "1m35s", "1h0m0s"]);
+        let texts = [1, 60, 95, 3600].map(|s| format_duration(Duration::from_secs(s)));
+        assert_eq!(texts, ["1s", "1m0s", "1m35s", "1h0m0s"]);
     }
 }

@@ -19,7 +19,10 @@ impl Watched {
         let directory = tempfile::tempdir().unwrap();
         let pods = Arc::new(Pods::new(Wake::default()));
         let stop = CancellationToken::new();
-        let watcher = Directory::new(directory.path().join("static"), "m1".into(), pods.clone(), Arc::default());
+        let (path, grace) = (directory.path().join("static"), Duration::from_secs(30));
+        let mut watcher = Directory::new(path, "m1".into(), grace, pods.clone(), Arc::default());
+        // Only what inotify reports is noticed.
+        watcher.interval = Duration::from_secs(24 * 3600);
         let task = tokio::spawn(watcher.run(stop.clone()));
         Self { directory, pods, stop, task }
     }
@@ -61,14 +64,12 @@ async fn files_that_come_change_and_go_are_followed() {
     until("an absent directory is an empty one", async || watched.pods.synced_sources().borrow().file).await;
     watched.write("web.yaml", &manifest("web", "a"));
     watched.becomes(&[("web-m1", "a")]).await;
-    let since = std::time::Instant::now();
     watched.write("db.yaml", &manifest("db", "b"));
     watched.becomes(&[("db-m1", "b"), ("web-m1", "a")]).await;
     watched.write("web.yaml", &manifest("web", "c"));
     watched.becomes(&[("db-m1", "b"), ("web-m1", "c")]).await;
     std::fs::remove_file(watched.directory.path().join("static/db.yaml")).unwrap();
     watched.becomes(&[("web-m1", "c")]).await;
-    assert!(since.elapsed() < SLOWLY, "three changes were not waited for until the next slow look");
     // As editors and deployers do it: a new file in place of the old one.
     let temporary = watched.directory.path().join("static/.web.swp");
     std::fs::write(&temporary, manifest("web", "d")).unwrap();

@@ -1,5 +1,5 @@
 use kube::api::{ObjectMeta, Patch, PatchParams};
-use mainstay_api::offer::Ports;
+use mainstay_api::ports::PortRanges;
 use serde_json::json;
 
 use super::*;
@@ -50,7 +50,12 @@ fn static_pod(image: &str) -> Pod {
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web" },
         "spec": { "containers": [{ "name": "c", "image": image }] },
     });
-    let origin = Origin { node: "m1", file: "web.yaml", changed: jiff::Timestamp::UNIX_EPOCH };
+    let origin = Origin {
+        node: "m1",
+        file: "web.yaml",
+        changed: jiff::Timestamp::UNIX_EPOCH,
+        termination_grace: std::time::Duration::from_secs(30),
+    };
     manifest::read(text.to_string().as_bytes(), &origin).unwrap().pods.remove(0)
 }
 
@@ -67,16 +72,16 @@ async fn a_static_pod_is_seen_in_the_api_as_long_as_its_file_is_there() {
     let stop = CancellationToken::new();
     let task = tokio::spawn(mirrors.clone().run(stop.clone()));
     let (events, _) = Events::new("m1");
-    let ports = (Ports::default(), Ports::default());
+    let ports = (PortRanges::default(), PortRanges::default());
     let (evictions, avoids) = (Evictions::new(wake), Box::new(|_: &Pod| None));
     let admission = OfferAdmission::new(client.clone(), pods.clone(), known, evictions, events, ports, avoids);
     let directory = tempfile::tempdir().unwrap();
     let watch =
         PodWatch::new(client.clone(), "m1".into(), pods.clone(), admission, directory.path(), mirrors.clone()).unwrap();
     let watching = tokio::spawn(watch.run(stop.clone()));
-    let seen = Api::<Pod>::namespaced(client.clone(), "default");
+    let observed = Api::<Pod>::namespaced(client.clone(), "default");
     let image = || async {
-        let pod = seen.get_opt("web-m1").await.unwrap()?;
+        let pod = observed.get_opt("web-m1").await.unwrap()?;
         (crate::pods::is_mirror_pod(&pod) && pod.metadata.deletion_timestamp.is_none())
             .then(|| pod.spec.unwrap().containers[0].image.clone().unwrap())
     };
@@ -86,17 +91,17 @@ async fn a_static_pod_is_seen_in_the_api_as_long_as_its_file_is_there() {
     mirrors.changed.notify_one();
     until("the mirror is there", async || image().await.as_deref() == Some("a")).await;
     until("it is known", async || mirrors.api_identity(&first).is_some()).await;
-    let shown = seen.get("web-m1").await.unwrap();
+    let shown = observed.get("web-m1").await.unwrap();
     let identity = mirrors.api_identity(&first).unwrap();
     assert_eq!((Some(identity.uid), identity.name.as_str()), (shown.metadata.uid.clone(), "web-m1"));
     assert_eq!(shown.metadata.owner_references.unwrap()[0].uid, node.metadata.uid.unwrap());
     assert_eq!(shown.spec.unwrap().node_name.as_deref(), Some("m1"));
     let patch = Patch::Merge(json!({ "status": { "phase": "Running" } }));
-    seen.patch_status("web-m1", &PatchParams::default(), &patch).await.unwrap();
+    observed.patch_status("web-m1", &PatchParams::default(), &patch).await.unwrap();
 
-    seen.delete("web-m1", &DeleteParams::default()).await.unwrap();
+    observed.delete("web-m1", &DeleteParams::default()).await.unwrap();
     until("a user's deletion is undone", async || {
-        let now = seen.get_opt("web-m1").await.unwrap();
+        let now = observed.get_opt("web-m1").await.unwrap();
         now.is_some_and(|now| now.metadata.uid != shown.metadata.uid && now.metadata.deletion_timestamp.is_none())
     })
     .await;
@@ -110,7 +115,7 @@ async fn a_static_pod_is_seen_in_the_api_as_long_as_its_file_is_there() {
 
     pods.replace(Source::File, vec![]);
     mirrors.changed.notify_one();
-    until("the mirror goes with its file", async || seen.get_opt("web-m1").await.unwrap().is_none()).await;
+    until("the mirror goes with its file", async || observed.get_opt("web-m1").await.unwrap().is_none()).await;
     stop.cancel();
     task.await.unwrap();
     watching.await.unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_api::pod::assigned_host_ports;
+use mainstay_api::ports::assigned_host_ports;
 
 /// `HOST_PORT_TCP_80`, and `HOST_PORT_WEB` for a port with a name.
 pub fn variables(pod: &Pod) -> BTreeMap<String, String> {

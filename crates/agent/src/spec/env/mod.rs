@@ -37,14 +37,14 @@ pub type Variables = BTreeMap<String, String>;
 
 /// Keys that cannot be names of variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedVariables {
     pub keys: Vec<String>,
     pub kind: &'static str,
     pub namespace: String,
     pub name: String,
 }
 
-impl fmt::Display for Skipped {
+impl fmt::Display for SkippedVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -109,7 +109,7 @@ pub fn variables(
     container: &Container,
     about: &About<'_>,
     sources: &Sources,
-) -> Result<(Variables, Vec<Skipped>), ConfigError> {
+) -> Result<(Variables, Vec<SkippedVariables>), ConfigError> {
     let mut given = services::variables(&sources.services);
     given.extend(host_ports::variables(about.pod));
     let (mut variables, skipped) = from(container, about.pod, sources)?;
@@ -132,7 +132,11 @@ pub fn variables(
 }
 
 /// All of `envFrom`.
-fn from(container: &Container, pod: &Pod, sources: &Sources) -> Result<(Variables, Vec<Skipped>), ConfigError> {
+fn from(
+    container: &Container,
+    pod: &Pod,
+    sources: &Sources,
+) -> Result<(Variables, Vec<SkippedVariables>), ConfigError> {
     let namespace = pod_ref(pod).namespace;
     let (mut variables, mut skipped) = (Variables::new(), Vec::new());
     for from in container.env_from.iter().flatten() {
@@ -165,7 +169,7 @@ fn from(container: &Container, pod: &Pod, sources: &Sources) -> Result<(Variable
         variables.extend(good);
         if !bad.is_empty() {
             let keys = bad.into_iter().map(|(key, _)| key).collect();
-            skipped.push(Skipped { keys, kind, namespace: namespace.clone(), name: name.clone() });
+            skipped.push(SkippedVariables { keys, kind, namespace: namespace.clone(), name: name.clone() });
         }
     }
     Ok((variables, skipped))

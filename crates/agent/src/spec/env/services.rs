@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
+use mainstay_api::{
+    ports::protocol_or_default,
+    wellknown::{API_SERVICE, namespace},
+};
 
 use super::Variables;
 use crate::{
@@ -14,7 +18,7 @@ use crate::{
 pub async fn visible(objects: &Objects, pod: &Pod) -> Result<Vec<Arc<Service>>, ObjectError> {
     let whose = pod_ref(pod);
     let mut services = Vec::new();
-    match objects.service(&whose.uid, "default", "kubernetes").await {
+    match objects.service(&whose.uid, namespace::DEFAULT, API_SERVICE).await {
         Ok(api) => services.push(api),
         Err(ObjectError::Missing) => {}
         Err(lack) => return Err(lack),
@@ -44,7 +48,7 @@ pub fn variables(services: &[Arc<Service>]) -> Variables {
             }
         }
         for (i, port) in ports.iter().enumerate() {
-            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            let protocol = protocol_or_default(port.protocol.as_deref());
             let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
             let url = format!("{}://{bracketed}:{}", protocol.to_lowercase(), port.port);
             let link = format!("PORT_{}_{}", port.port, protocol.to_uppercase());

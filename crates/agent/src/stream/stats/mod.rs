@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_tell_the_same() {
+    fn both_forms_report_the_same() {
         let pod = PodRef { namespace: "shop".into(), name: "web".into(), uid: PodUid("u".into()) };
         let used = |cpu, set| Usage { cpu_nanos: cpu, nano_cores: Some(7), working_set: set, ..Usage::default() };
         let reading = Reading {

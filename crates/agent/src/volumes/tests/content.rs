@@ -16,7 +16,11 @@ use super::*;
 #[tokio::test]
 async fn a_config_map_appears_with_its_modes_and_follows_changes() {
     let bench = Bench::new();
-    bench.api.put(MAPS, "web", json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": ByteString(vec![0, 255])}}));
+    bench.api.set_object(
+        MAPS,
+        "web",
+        json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": ByteString(vec![0, 255])}}),
+    );
     let pod = pod(json!([
         {"name": "all", "configMap": {"name": "web", "defaultMode": 0o400}},
         {"name": "some", "configMap": {"name": "web", "items": [{"key": "a", "path": "deep/er/a", "mode": 0o755}]}},
@@ -35,7 +39,7 @@ async fn a_config_map_appears_with_its_modes_and_follows_changes() {
     bench.restarted().prepare(&pod).await.unwrap();
     assert_eq!(fs::read_link(bench.volume("all").join("..data")).unwrap(), before);
 
-    bench.api.put(MAPS, "web", json!({"data": {"a": "new", "d": "4"}}));
+    bench.api.set_object(MAPS, "web", json!({"data": {"a": "new", "d": "4"}}));
     bench.wake.due().await;
     bench.volumes.prepare(&pod).await.unwrap();
     assert_eq!((bench.read("all", "a"), bench.read("all", "d")), ("new".to_owned(), "4".to_owned()));
@@ -49,24 +53,24 @@ async fn a_config_map_appears_with_its_modes_and_follows_changes() {
 async fn readers_never_see_half_of_an_update() {
     let bench = Bench::new();
     let pod = pod(json!([{"name": "v", "configMap": {"name": "web"}}]));
-    let put = |n: u32| bench.api.put(MAPS, "web", json!({"data": {"a": n.to_string(), "b": n.to_string()}}));
+    let put = |n: u32| bench.api.set_object(MAPS, "web", json!({"data": {"a": n.to_string(), "b": n.to_string()}}));
     put(0);
     bench.volumes.prepare(&pod).await.unwrap();
     let (done, volume) = (Arc::new(AtomicBool::new(false)), bench.volume("v"));
     let reader = std::thread::spawn({
         let done = done.clone();
         move || {
-            let mut seen = 0;
+            let mut observed = 0;
             while !done.load(Ordering::Relaxed) {
                 // One look at the link, as a program would open the directory it names.
                 let now = volume.join(fs::read_link(volume.join("..data")).unwrap());
                 let pair = (fs::read_to_string(now.join("a")), fs::read_to_string(now.join("b")));
                 if let (Ok(a), Ok(b)) = pair {
                     assert_eq!(a, b);
-                    seen += 1;
+                    observed += 1;
                 }
             }
-            seen
+            observed
         }
     });
     for n in 1..100 {
@@ -99,7 +103,7 @@ async fn what_is_missing_is_named_and_ends_when_it_appears() {
             "references non-existent config key: no",
         ),
     ];
-    bench.api.put(MAPS, "there", json!({"data": {"k": "v"}}));
+    bench.api.set_object(MAPS, "there", json!({"data": {"k": "v"}}));
     for (source, expected) in cases {
         let mut volume = source.clone();
         volume["name"] = "v".into();
@@ -111,7 +115,7 @@ async fn what_is_missing_is_named_and_ends_when_it_appears() {
         {"name": "k", "configMap": {"name": "there", "optional": true, "items": [{"key": "no", "path": "p"}]}},
     ]));
     bench.volumes.prepare(&optional).await.unwrap();
-    bench.api.put(MAPS, "no", json!({"data": {"late": "yes"}}));
+    bench.api.set_object(MAPS, "no", json!({"data": {"late": "yes"}}));
     bench.wake.due().await;
     bench.volumes.prepare(&optional).await.unwrap();
     assert_eq!(bench.read("o", "late"), "yes");
@@ -120,7 +124,7 @@ async fn what_is_missing_is_named_and_ends_when_it_appears() {
 #[tokio::test]
 async fn one_volume_that_fails_does_not_keep_the_others_from_being_current() {
     let bench = Bench::new();
-    bench.api.put(MAPS, "web", json!({"data": {"a": "1"}}));
+    bench.api.set_object(MAPS, "web", json!({"data": {"a": "1"}}));
     let pod = pod(json!([
         {"name": "bad", "configMap": {"name": "no"}},
         {"name": "file", "hostPath": {"path": "/etc/hostname", "type": "Directory"}},
@@ -133,7 +137,7 @@ async fn one_volume_that_fails_does_not_keep_the_others_from_being_current() {
 #[tokio::test]
 async fn secrets_stay_in_memory_and_belong_to_the_group() {
     let bench = Bench::new();
-    bench.api.put(SECRETS, "key", json!({"data": {"k": ByteString(b"s3cret".to_vec())}}));
+    bench.api.set_object(SECRETS, "key", json!({"data": {"k": ByteString(b"s3cret".to_vec())}}));
     let pod = with_spec(json!({
         "containers": [{"name": "main"}], "securityContext": {"fsGroup": 4242},
         "volumes": [{"name": "s", "secret": {"secretName": "key", "defaultMode": 0o400}}],
@@ -154,7 +158,7 @@ async fn secrets_stay_in_memory_and_belong_to_the_group() {
 #[tokio::test]
 async fn everything_can_be_projected_together() {
     let bench = Bench::new();
-    bench.api.put(MAPS, "kube-root-ca.crt", json!({"data": {"ca.crt": "PEM"}}));
+    bench.api.set_object(MAPS, "kube-root-ca.crt", json!({"data": {"ca.crt": "PEM"}}));
     let mut pod = with_spec(json!({
         "serviceAccountName": "robot",
         "containers": [{"name": "main", "resources": {"limits": {"cpu": "1500m"}, "requests": {"memory": "1Mi"}}}],
@@ -187,7 +191,7 @@ async fn everything_can_be_projected_together() {
 #[tokio::test]
 async fn files_that_are_there_serve_while_the_api_is_away() {
     let bench = Bench::new();
-    bench.api.put(MAPS, "web", json!({"data": {"a": "1"}}));
+    bench.api.set_object(MAPS, "web", json!({"data": {"a": "1"}}));
     let pod = pod(json!([{"name": "v", "configMap": {"name": "web"}}]));
     bench.volumes.prepare(&pod).await.unwrap();
     bench.api.set_down(true);

@@ -42,6 +42,7 @@ pub(crate) fn settings(directory: PathBuf) -> Settings {
         cluster_domain: "cluster.local".to_owned(),
         network: crate::settings::Network::Bridge,
         drain_timeout: std::time::Duration::ZERO,
+        termination_grace: std::time::Duration::from_secs(30),
         restart_backoff: Default::default(),
         heartbeat: std::time::Duration::from_secs(10),
         status_interval: std::time::Duration::from_secs(300),

@@ -142,7 +142,7 @@ async fn a_claim_waits_until_it_is_bound_and_then_is_the_volumes_directory() {
     let why = async || bench.volumes.prepare(&pod).await.unwrap_err().why().to_owned();
     assert_eq!(why().await, "persistentvolumeclaim \"data\" not found");
     let claim = |phase| json!({"metadata": {"uid": "c1", "namespace": "ns"}, "spec": {"volumeName": "pv"}, "status": {"phase": phase}});
-    bench.api.put(claims, "data", claim("Pending"));
+    bench.api.set_object(claims, "data", claim("Pending"));
     bench.wake.due().await;
     let error = bench.volumes.prepare(&pod).await.unwrap_err();
     assert!(matches!(error, PrepareError::Unbound { .. }), "{error}");
@@ -155,11 +155,11 @@ async fn a_claim_waits_until_it_is_bound_and_then_is_the_volumes_directory() {
     fs::create_dir_all(disk.join("inner")).unwrap();
     fs::write(disk.join("inner/f"), "kept").unwrap();
     let pv = |uid| json!({"spec": {"claimRef": {"uid": uid}, "local": {"path": disk}}});
-    bench.api.put(volumes, "pv", pv("other"));
-    bench.api.put(claims, "data", claim("Bound"));
+    bench.api.set_object(volumes, "pv", pv("other"));
+    bench.api.set_object(claims, "data", claim("Bound"));
     bench.wake.due().await;
     assert_eq!(why().await, "error processing PVC ns/data: persistentvolume \"pv\" is bound to another claim");
-    bench.api.put(volumes, "pv", pv("c1"));
+    bench.api.set_object(volumes, "pv", pv("c1"));
     bench.wake.due().await;
     bench.volumes.prepare(&pod).await.unwrap();
     let source = bench.volumes.source(&pod, "c").unwrap();
@@ -174,7 +174,7 @@ async fn a_claim_waits_until_it_is_bound_and_then_is_the_volumes_directory() {
 async fn a_volume_made_for_a_claim_is_a_directory_from_its_first_use_until_it_is_deleted() {
     let bench = Bench::new();
     let (claims, volumes) = ("/api/v1/namespaces/ns/persistentvolumeclaims", "/api/v1/persistentvolumes");
-    bench.api.put("/api/v1/nodes", "here", json!({"metadata": {}}));
+    bench.api.set_object("/api/v1/nodes", "here", json!({"metadata": {}}));
     let keeper = local_path::LocalPath::new(bench.api.client(), &bench.settings);
     let stop = tokio_util::sync::CancellationToken::new();
     let keeper = tokio::spawn(keeper.run(stop.clone()));
@@ -185,7 +185,7 @@ async fn a_volume_made_for_a_claim_is_a_directory_from_its_first_use_until_it_is
     })
     .await;
     let path = within.join("pvc-1");
-    bench.api.put(
+    bench.api.set_object(
         volumes,
         "pvc-1",
         json!({
@@ -194,7 +194,7 @@ async fn a_volume_made_for_a_claim_is_a_directory_from_its_first_use_until_it_is
             "spec": {"claimRef": {"uid": "c1"}, "local": {"path": path}},
         }),
     );
-    bench.api.put(
+    bench.api.set_object(
         claims,
         "data",
         json!({
@@ -214,7 +214,7 @@ async fn a_volume_made_for_a_claim_is_a_directory_from_its_first_use_until_it_is
     let mut going = bench.api.get(volumes, "pvc-1").unwrap();
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     going["metadata"]["finalizers"] = json!([local_path::ON_DISK]);
-    bench.api.put(volumes, "pvc-1", going);
+    bench.api.set_object(volumes, "pvc-1", going);
     until("the directory is gone", async || !path.exists() && finalizers() == json!([])).await;
     stop.cancel();
     keeper.await.unwrap();

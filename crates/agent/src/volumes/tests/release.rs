@@ -9,7 +9,7 @@ use crate::volumes::{remove, subpath::SubPath};
 #[tokio::test]
 async fn releasing_leaves_nothing_and_may_be_repeated() {
     let bench = Bench::new();
-    bench.api.put(SECRETS, "key", json!({"data": {}}));
+    bench.api.set_object(SECRETS, "key", json!({"data": {}}));
     let host = bench.directory.path().join("host");
     fs::create_dir(&host).unwrap();
     fs::write(host.join("kept"), "").unwrap();

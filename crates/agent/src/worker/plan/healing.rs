@@ -17,15 +17,15 @@ pub fn decide(world: &World, now: Timestamp) -> Vec<HealingDecision> {
     }
     let mut history = world.healing.record.history.clone();
     let decide = |view: &ContainerView| {
-        let seen = world.newest(&view.name)?;
-        let diagnosis = match &seen.state {
+        let observed = world.newest(&view.name)?;
+        let diagnosis = match &observed.state {
             ContainerState::Exited { exit_code, oom, .. } => {
-                diagnose_end(world, view, seen, (*exit_code, *oom), &mut history, now)
+                diagnose_end(world, view, observed, (*exit_code, *oom), &mut history, now)
             }
-            ContainerState::Running { .. } => diagnose_probe(world, view, seen),
+            ContainerState::Running { .. } => diagnose_probe(world, view, observed),
             ContainerState::Created | ContainerState::Unknown => None,
         }?;
-        Some(HealingDecision { container: view.name.clone(), attempt: seen.attempt, diagnosis })
+        Some(HealingDecision { container: view.name.clone(), attempt: observed.attempt, diagnosis })
     };
     world.pod.containers().filter_map(decide).collect()
 }
@@ -33,25 +33,25 @@ pub fn decide(world: &World, now: Timestamp) -> Vec<HealingDecision> {
 fn diagnose_end(
     world: &World,
     view: &ContainerView,
-    seen: &ContainerStatus,
+    observed: &ContainerStatus,
     (exit_code, oom): (i32, bool),
     history: &mut History,
     now: Timestamp,
 ) -> Option<Diagnosis> {
     let retry_state = world.retry_state.container(&view.name);
-    if retry_state.decided.as_ref().is_some_and(|(attempt, _)| *attempt == seen.attempt) {
+    if retry_state.decided.as_ref().is_some_and(|(attempt, _)| *attempt == observed.attempt) {
         return None;
     }
     // Stopped for a change: the next one starts with a clean slate.
-    if !is_current(seen, view) || retry_state.stopped_on_purpose == Some(seen.attempt) {
+    if !is_current(observed, view) || retry_state.stopped_on_purpose == Some(observed.attempt) {
         return Some(Diagnosis::Ended { resets_backoff: true });
     }
-    let unhealthy = retry_state.probe_failure.as_ref().filter(|failure| failure.attempt == seen.attempt);
+    let unhealthy = retry_state.probe_failure.as_ref().filter(|failure| failure.attempt == observed.attempt);
     if exit_code == 0 && unhealthy.is_none() || !world.pod.restart.restarts(view.role, exit_code) {
         return Some(Diagnosis::Ended { resets_backoff: false });
     }
     if let Some((attempt, rung)) = world.healing.record.decided.get(&view.name)
-        && *attempt == seen.attempt
+        && *attempt == observed.attempt
     {
         return Some(Diagnosis::DecidedBefore(rung.clone()));
     }
@@ -64,16 +64,16 @@ fn diagnose_end(
     history.settle(policy, now);
     let step = assess_failure(policy, history, world.healing.may_move, &view.name, &cause, now);
     history.record(&step.rung, now);
-    let backs_off = step.rung == Rung::Restart && restart_at(world, view, seen).is_some_and(|at| at > now);
+    let backs_off = step.rung == Rung::Restart && restart_at(world, view, observed).is_some_and(|at| at > now);
     Some(Diagnosis::Failed { cause, step, history: history.clone(), backs_off })
 }
 
-fn diagnose_probe(world: &World, view: &ContainerView, seen: &ContainerStatus) -> Option<Diagnosis> {
+fn diagnose_probe(world: &World, view: &ContainerView, observed: &ContainerStatus) -> Option<Diagnosis> {
     let before = world.retry_state.container(&view.name).probe_failure;
-    let Some(failed) = world.results(&seen.id).failed else {
+    let Some(failed) = world.results(&observed.id).failed else {
         return before.map(|_| Diagnosis::ProbeRecovered);
     };
-    let before = before.filter(|before| before.attempt == seen.attempt);
+    let before = before.filter(|before| before.attempt == observed.attempt);
     let permission = match failed.probe {
         // Once granted, the permission holds for this container.
         _ if before.as_ref().is_some_and(|before| before.permission == RestartPermission::Granted) => return None,

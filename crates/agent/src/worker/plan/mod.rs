@@ -156,7 +156,7 @@ fn pause_is_over(world: &World, now: Timestamp) -> bool {
     world.pod.containers().all(|wanted| {
         let gave_up = matches!(world.retry_state.container(&wanted.name).decided, Some((_, Rung::Recreate { .. })));
         let ended = world.newest(&wanted.name).filter(|_| gave_up);
-        ended.and_then(|seen| start::restart_at(world, wanted, seen)).is_none_or(|at| at <= now)
+        ended.and_then(|observed| start::restart_at(world, wanted, observed)).is_none_or(|at| at <= now)
     })
 }
 
@@ -185,7 +185,7 @@ pub fn outcome(world: &World) -> Option<Outcome> {
     let mut worst = Outcome::Succeeded;
     for container in &world.pod.main {
         let code = code(&container.name)?;
-        let changed = world.newest(&container.name).is_some_and(|seen| !is_current(seen, container));
+        let changed = world.newest(&container.name).is_some_and(|observed| !is_current(observed, container));
         if !stays_down(code) || changed {
             return None;
         }
@@ -196,8 +196,8 @@ pub fn outcome(world: &World) -> Option<Outcome> {
     (!world.pod.main.is_empty()).then_some(worst)
 }
 
-fn is_current(seen: &mainstay_runtime::ContainerStatus, wanted: &super::view::ContainerView) -> bool {
-    seen.annotations.get(super::world::IDENTITY).is_none_or(|made_from| *made_from == wanted.identity)
+fn is_current(observed: &mainstay_runtime::ContainerStatus, wanted: &super::view::ContainerView) -> bool {
+    observed.annotations.get(super::world::IDENTITY).is_none_or(|made_from| *made_from == wanted.identity)
 }
 
 /// Removes what is left over: containers that ended before the last of their name, older sandboxes.

@@ -102,19 +102,19 @@ fn keep_running(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mu
     if world.retry_state.is_in_progress(&wanted.name) {
         return;
     }
-    let Some(seen) = world.newest(&wanted.name) else { return start(world, wanted, now, plan) };
-    match &seen.state {
+    let Some(observed) = world.newest(&wanted.name) else { return start(world, wanted, now, plan) };
+    match &observed.state {
         ContainerState::Running { .. } => {
             if !is_paused(world, &wanted.name, now, plan) {
-                look_after(world, wanted, seen, now, plan);
+                look_after(world, wanted, observed, now, plan);
             }
         }
         ContainerState::Created => {
             // Made by an agent that did not live to start it.
-            remove(world, Action::Remove { ids: vec![seen.id.clone()] }, now, plan);
+            remove(world, Action::Remove { ids: vec![observed.id.clone()] }, now, plan);
         }
-        ContainerState::Unknown => stop(wanted, seen, Duration::ZERO, StopWhy::Lost, plan),
-        ContainerState::Exited { .. } => restart(world, wanted, seen, now, plan),
+        ContainerState::Unknown => stop(wanted, observed, Duration::ZERO, StopWhy::Lost, plan),
+        ContainerState::Exited { .. } => restart(world, wanted, observed, now, plan),
     }
 }
 
@@ -130,64 +130,64 @@ pub fn is_paused(world: &World, name: &str, now: Timestamp, plan: &mut Plan) -> 
 }
 
 /// A running container: is it what it should be?
-fn look_after(world: &World, wanted: &ContainerView, seen: &ContainerStatus, now: Timestamp, plan: &mut Plan) {
-    if !is_current(seen, wanted) {
-        return stop(wanted, seen, world.pod.grace, StopWhy::Changed, plan);
+fn look_after(world: &World, wanted: &ContainerView, observed: &ContainerStatus, now: Timestamp, plan: &mut Plan) {
+    if !is_current(observed, wanted) {
+        return stop(wanted, observed, world.pod.grace, StopWhy::Changed, plan);
     }
     let retry_state = world.retry_state.container(&wanted.name);
-    if let Some(failed) = world.results(&seen.id).failed
+    if let Some(failed) = world.results(&observed.id).failed
         && let Some(failure) = &retry_state.probe_failure
-        && failure.attempt == seen.attempt
+        && failure.attempt == observed.attempt
     {
         if failure.permission == RestartPermission::Granted {
             let grace = failed.grace_seconds.map_or(world.pod.grace, crate::worker::view::seconds);
-            return stop(wanted, seen, grace, StopWhy::Unhealthy(failed.probe), plan);
+            return stop(wanted, observed, grace, StopWhy::Unhealthy(failed.probe), plan);
         }
         healing::request_restart(world, &failure.permission, now, plan);
     }
     if let Some((_, applied)) = world.outdated_resources(wanted) {
         if wanted.resize_restarts.apply_to(&applied, &wanted.resources) {
-            stop(wanted, seen, world.pod.grace, StopWhy::Resized, plan);
+            stop(wanted, observed, world.pod.grace, StopWhy::Resized, plan);
         } else {
-            plan.act(Action::Resize { container: wanted.name.clone(), id: seen.id.clone() });
+            plan.act(Action::Resize { container: wanted.name.clone(), id: observed.id.clone() });
         }
     }
 }
 
-fn stop(wanted: &ContainerView, seen: &ContainerStatus, grace: Duration, why: StopWhy, plan: &mut Plan) {
-    plan.act(Action::Stop { container: wanted.name.clone(), id: seen.id.clone(), grace, why });
+fn stop(wanted: &ContainerView, observed: &ContainerStatus, grace: Duration, why: StopWhy, plan: &mut Plan) {
+    plan.act(Action::Stop { container: wanted.name.clone(), id: observed.id.clone(), grace, why });
 }
 
-fn restart(world: &World, wanted: &ContainerView, seen: &ContainerStatus, now: Timestamp, plan: &mut Plan) {
-    let ContainerState::Exited { exit_code, .. } = seen.state else { return };
-    let changed = !is_current(seen, wanted);
+fn restart(world: &World, wanted: &ContainerView, observed: &ContainerStatus, now: Timestamp, plan: &mut Plan) {
+    let ContainerState::Exited { exit_code, .. } = observed.state else { return };
+    let changed = !is_current(observed, wanted);
     if !world.pod.restart.restarts(wanted.role, exit_code) && !changed {
         return;
     }
     let retry_state = world.retry_state.container(&wanted.name);
     if let Some((attempt, rung)) = &retry_state.decided
-        && *attempt == seen.attempt
+        && *attempt == observed.attempt
         && *rung != Rung::Restart
     {
         // The pod as a whole is being cured, once the pause is over.
-        restart_at(world, wanted, seen).filter(|at| now < *at).into_iter().for_each(|at| plan.wake(at));
+        restart_at(world, wanted, observed).filter(|at| now < *at).into_iter().for_each(|at| plan.wake(at));
         return;
     }
-    match restart_at(world, wanted, seen) {
+    match restart_at(world, wanted, observed) {
         Some(at) if now < at && !changed => plan.wake(at),
         Some(_) | None => start(world, wanted, now, plan),
     }
 }
 
-/// When a container that ended is started again; at once if nothing is said.
-pub fn restart_at(world: &World, wanted: &ContainerView, seen: &ContainerStatus) -> Option<Timestamp> {
-    let ContainerState::Exited { started_at, finished_at, .. } = seen.state else { return None };
+/// When a container that ended is started again; at once if there is no delay.
+pub fn restart_at(world: &World, wanted: &ContainerView, observed: &ContainerStatus) -> Option<Timestamp> {
+    let ContainerState::Exited { started_at, finished_at, .. } = observed.state else { return None };
     let healthy = started_at.is_some_and(|started| finished_at >= started + world.restart_backoff.reset_after);
     if healthy {
         return None;
     }
     let forgiven = world.retry_state.container(&wanted.name).forgiven;
-    Some(finished_at + world.restart_backoff.delay(seen.attempt.saturating_sub(forgiven)))
+    Some(finished_at + world.restart_backoff.delay(observed.attempt.saturating_sub(forgiven)))
 }
 
 fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan) {
@@ -204,6 +204,6 @@ fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan)
             return plan.wake(if curable { trouble.retry_at.min(now + SOON) } else { trouble.retry_at });
         }
     }
-    let seen = world.newest(&wanted.name).map_or(0, |c| c.attempt + 1);
-    plan.act(Action::Start { container: wanted.name.clone(), attempt: seen.max(wanted.made) });
+    let observed = world.newest(&wanted.name).map_or(0, |c| c.attempt + 1);
+    plan.act(Action::Start { container: wanted.name.clone(), attempt: observed.max(wanted.made) });
 }

@@ -86,19 +86,19 @@ fn is_unstarted(container: &ContainerStatus) -> bool {
     matches!(container.state, mainstay_runtime::ContainerState::Created)
 }
 
-fn stop(world: &World, seen: &ContainerStatus, grace: Duration, why: &StopWhy, now: Timestamp, plan: &mut Plan) {
-    let retry_state = world.retry_state.container(&seen.name);
-    if world.retry_state.is_in_progress(&seen.name) {
+fn stop(world: &World, observed: &ContainerStatus, grace: Duration, why: &StopWhy, now: Timestamp, plan: &mut Plan) {
+    let retry_state = world.retry_state.container(&observed.name);
+    if world.retry_state.is_in_progress(&observed.name) {
         // A stop under way is hurried if the pod's time has been cut short.
         match retry_state.stop_deadline {
             Some(deadline) if now + grace + SAME < deadline => {}
             Some(_) | None => return,
         }
     }
-    if is_paused(world, &seen.name, now, plan) {
+    if is_paused(world, &observed.name, now, plan) {
         return;
     }
-    plan.act(Action::Stop { container: seen.name.clone(), id: seen.id.clone(), grace, why: why.clone() });
+    plan.act(Action::Stop { container: observed.name.clone(), id: observed.id.clone(), grace, why: why.clone() });
 }
 
 /// Whether nothing of the pod is left on this machine but its logs.

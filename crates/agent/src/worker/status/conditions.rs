@@ -168,16 +168,17 @@ fn ready(facts: &Facts<'_>, containers: &Finding, succeeded: bool, finished: boo
 }
 
 fn degraded(world: &World, facts: &Facts<'_>) -> Option<Finding> {
-    let kept = world.pod.containers().find_map(|view| match world.retry_state.container(&view.name).probe_failure {
-        Some(ProbeFailure { attempt, permission: RestartPermission::Denied { reason, .. }, .. })
-            if world.newest(&view.name).is_some_and(|c| c.attempt == attempt) =>
-        {
-            Some(format!("container {}: {reason}", view.name))
-        }
-        Some(_) | None => None,
-    });
+    let retained =
+        world.pod.containers().find_map(|view| match world.retry_state.container(&view.name).probe_failure {
+            Some(ProbeFailure { attempt, permission: RestartPermission::Denied { reason, .. }, .. })
+                if world.newest(&view.name).is_some_and(|c| c.attempt == attempt) =>
+            {
+                Some(format!("container {}: {reason}", view.name))
+            }
+            Some(_) | None => None,
+        });
     let was = facts.previous.conditions.iter().flatten().any(|c| c.type_ == DEGRADED);
-    match kept {
+    match retained {
         Some(message) => {
             Some(Finding { kind: DEGRADED, holds: true, reason: Some("RestartBudget"), message: Some(message) })
         }

@@ -50,22 +50,22 @@ fn container_status(
     previous: Option<ContainerStatus>,
 ) -> ContainerStatus {
     // One that was made and never started does not count.
-    let seen = world.newest(&view.name).filter(|seen| seen.state != runtime::ContainerState::Created);
-    let Some(seen) = seen else { return absent(world, view, container, previous) };
+    let observed = world.newest(&view.name).filter(|observed| observed.state != runtime::ContainerState::Created);
+    let Some(observed) = observed else { return absent(world, view, container, previous) };
     let retry_state = world.retry_state.container(&view.name);
-    let results = world.results(&seen.id);
-    let running = seen.state.is_running();
-    let state = state(facts, seen);
-    let before = last_state(world, facts, view, previous.as_ref(), seen.attempt);
+    let results = world.results(&observed.id);
+    let running = observed.state.is_running();
+    let state = state(facts, observed);
+    let before = last_state(world, facts, view, previous.as_ref(), observed.attempt);
     let mut status = ContainerStatus {
         name: view.name.clone(),
-        image: seen.image.clone(),
-        image_id: seen.image_id.clone(),
-        container_id: Some(format!("{}://{}", facts.runtime, seen.id)),
-        restart_count: i32::try_from(seen.attempt).unwrap_or(i32::MAX),
+        image: observed.image.clone(),
+        image_id: observed.image_id.clone(),
+        container_id: Some(format!("{}://{}", facts.runtime, observed.id)),
+        restart_count: i32::try_from(observed.attempt).unwrap_or(i32::MAX),
         started: Some(running && results.started),
         ready: match view.role {
-            Role::Init => matches!(seen.state, runtime::ContainerState::Exited { exit_code: 0, .. }),
+            Role::Init => matches!(observed.state, runtime::ContainerState::Exited { exit_code: 0, .. }),
             Role::Sidecar | Role::Main => running && results.ready,
             Role::Ephemeral => false,
         },
@@ -75,12 +75,12 @@ fn container_status(
         allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()).filter(|_| running),
         ..ContainerStatus::default()
     };
-    if let runtime::ContainerState::Exited { exit_code, .. } = seen.state
+    if let runtime::ContainerState::Exited { exit_code, .. } = observed.state
         && !world.pod.finished
         && restarts(world, view.role, exit_code)
     {
         let waiting = waiting(world, view, &retry_state)
-            .or_else(|| crash_loop(world, facts, view, seen))
+            .or_else(|| crash_loop(world, facts, view, observed))
             .filter(|_| !world.retry_state.is_in_progress(&view.name) || retry_state.failure.is_some());
         if let Some(waiting) = waiting {
             status.last_state = Some(state);
@@ -161,11 +161,11 @@ fn crash_loop(
     world: &World,
     facts: &Facts<'_>,
     view: &ContainerView,
-    seen: &runtime::ContainerStatus,
+    observed: &runtime::ContainerStatus,
 ) -> Option<ContainerStateWaiting> {
-    let at = restart_at(world, view, seen)?;
+    let at = restart_at(world, view, observed)?;
     let forgiven = world.retry_state.container(&view.name).forgiven;
-    let pause = world.restart_backoff.delay(seen.attempt.saturating_sub(forgiven));
+    let pause = world.restart_backoff.delay(observed.attempt.saturating_sub(forgiven));
     if facts.now >= at || pause == Duration::ZERO {
         return None;
     }
@@ -199,9 +199,9 @@ fn last_state(
     if same { ended(&previous.last_state) } else { ended(&previous.state).or_else(|| ended(&previous.last_state)) }
 }
 
-fn state(facts: &Facts<'_>, seen: &runtime::ContainerStatus) -> ContainerState {
+fn state(facts: &Facts<'_>, observed: &runtime::ContainerStatus) -> ContainerState {
     let time = |at| Some(Time(whole_second(at)));
-    match &seen.state {
+    match &observed.state {
         runtime::ContainerState::Created => ContainerState {
             waiting: Some(ContainerStateWaiting { reason: Some("ContainerCreating".into()), message: None }),
             ..ContainerState::default()
@@ -224,7 +224,7 @@ fn state(facts: &Facts<'_>, seen: &runtime::ContainerStatus) -> ContainerState {
                 (false, Some(_), 0) => "Completed",
                 (false, Some(_), _) => "Error",
             };
-            let own_message = facts.messages.get(&seen.id).filter(|own_message| !own_message.is_empty());
+            let own_message = facts.messages.get(&observed.id).filter(|own_message| !own_message.is_empty());
             let message = own_message.cloned().or_else(|| (!message.is_empty()).then(|| message.clone()));
             ContainerState {
                 terminated: Some(ContainerStateTerminated {
@@ -233,7 +233,7 @@ fn state(facts: &Facts<'_>, seen: &runtime::ContainerStatus) -> ContainerState {
                     message,
                     started_at: started_at.and_then(time),
                     finished_at: time(*finished_at),
-                    container_id: Some(format!("{}://{}", facts.runtime, seen.id)),
+                    container_id: Some(format!("{}://{}", facts.runtime, observed.id)),
                     ..ContainerStateTerminated::default()
                 }),
                 ..ContainerState::default()

@@ -28,7 +28,7 @@ pub struct Facts<'a> {
     pub host_addresses: &'a [IpAddr],
     /// As in `containerID: mainstay://…`.
     pub runtime: &'a str,
-    /// What containers said when they ended.
+    /// Termination messages of containers.
     pub messages: &'a BTreeMap<ContainerId, String>,
     pub now: Timestamp,
 }
@@ -138,7 +138,7 @@ fn name(outcome: Outcome) -> &'static str {
     }
 }
 
-/// How a pod that was told to stop ended; unknown if some container never did.
+/// How a pod that was asked to stop ended; unknown if some container never did.
 fn last_words(lists: &Lists) -> Option<Outcome> {
     let mut worst = Outcome::Succeeded;
     for status in &lists.main {

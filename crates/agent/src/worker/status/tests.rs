@@ -259,7 +259,7 @@ fn a_terminal_phase_that_somebody_set_in_the_api_is_never_left() {
         now: at(9),
     };
     let after = status(&ended, &facts);
-    let said = (after.phase.as_deref(), after.reason.as_deref(), after.message.as_deref());
-    assert_eq!(said, (Some("Failed"), Some("ByHand"), Some("why")));
+    let output = (after.phase.as_deref(), after.reason.as_deref(), after.message.as_deref());
+    assert_eq!(output, (Some("Failed"), Some("ByHand"), Some("why")));
     assert!(app(&after).state.unwrap().terminated.is_some(), "it is not waiting for a restart");
 }

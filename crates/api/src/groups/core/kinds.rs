@@ -102,7 +102,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .columns(&table::RESOURCE_QUOTAS)
             .short("quota")
             .status(),
-        describe::<Secret>().rules::<SecretRules>().columns(&table::SECRETS).select(SECRET_FIELDS),
+        describe::<Secret>().rules::<SecretRules>().columns(&table::SECRETS).encrypted_at_rest().select(SECRET_FIELDS),
         describe::<Service>()
             .rules::<ServiceRules>()
             .columns(&table::SERVICES)

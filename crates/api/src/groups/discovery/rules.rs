@@ -6,9 +6,10 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 
 use crate::{
     field::{Errors, FieldError, Path},
+    ports::{PROTOCOLS, TCP},
     strategy::Rules,
     validation::{
-        check::{PROTOCOLS, fill, immutable, list, number, one_of, required_one_of, text},
+        check::{fill, immutable, list, number, one_of, required_one_of, text},
         names,
     },
 };
@@ -26,7 +27,7 @@ impl Rules for EndpointSliceRules {
     fn default(object: &mut EndpointSlice) {
         for port in object.ports.iter_mut().flatten() {
             port.name.get_or_insert_default();
-            fill(&mut port.protocol, "TCP");
+            fill(&mut port.protocol, TCP);
         }
     }
 

@@ -3,10 +3,13 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::table::{
-    Column, Columns,
-    column::{AGE, NAME, boolean, integer, text as column},
-    read::{NONE, UNSET, age, flag, join, list, map, name, present, scalar, text, text_or, texts},
+use crate::{
+    table::{
+        Column, Columns,
+        column::{AGE, NAME, boolean, integer, text as column},
+        read::{NONE, UNSET, age, flag, join, list, map, name, present, scalar, text, text_or, texts},
+    },
+    wellknown::kubernetes::DEFAULT_STORAGE_CLASS,
 };
 
 pub static CSI_DRIVERS: Columns = Columns {
@@ -92,8 +95,7 @@ fn csi_driver(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn storage_class(object: &Value, now: Timestamp) -> Vec<Value> {
-    const DEFAULT: [&str; 2] =
-        ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+    const DEFAULT: [&str; 2] = [DEFAULT_STORAGE_CLASS, "storageclass.beta.kubernetes.io/is-default-class"];
     let annotations = map(object, "/metadata/annotations");
     let default = DEFAULT.iter().any(|name| annotations.and_then(|a| a.get(*name)).is_some_and(|v| v == "true"));
     vec![

@@ -96,12 +96,12 @@ async fn no_more_reconciles_than_allowed_are_under_way() {
 async fn failures_back_off_a_second_then_twice_as_long_up_to_a_minute() {
     let running = start(Counter { failures_left: AtomicUsize::new(100), ..Counter::default() });
     running.queue.add(1);
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     for _ in 0..32 {
-        seen.push(running.after(1).await);
+        observed.push(running.after(1).await);
     }
     // at 0, 1, 3, 7, 15, 31 seconds
-    assert_eq!([seen[0], seen[1], seen[3], seen[7], seen[15], seen[31]], [1, 2, 3, 4, 5, 6]);
+    assert_eq!([observed[0], observed[1], observed[3], observed[7], observed[15], observed[31]], [1, 2, 3, 4, 5, 6]);
     let before = running.after(600).await;
     assert_eq!(running.after(600).await - before, 10);
 }

@@ -18,7 +18,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::discovery::v1::EndpointSlice, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
-    Api,
+    Api, Client,
     api::{Patch, PatchParams},
 };
 use parking_lot::Mutex;
@@ -38,6 +38,7 @@ const REASON: &str = "RemovedFromAllNodes";
 const SETTLING: SignedDuration = SignedDuration::from_secs(5);
 
 pub struct DrainAcknowledgements {
+    client: Client,
     shared: Arc<ServiceContext>,
     watermark: Arc<Mutex<Watermark>>,
     removals: Arc<RemovalVersions>,
@@ -47,7 +48,7 @@ pub struct DrainAcknowledgements {
 /// At which version a pod was last removed from a slice, by uid.
 type RemovalVersions = Mutex<HashMap<String, u64>>;
 
-pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
+pub fn controller(client: Client, shared: &Arc<ServiceContext>) -> Runnable {
     let queue = shared.context.queue::<DrainAcknowledgements>();
     let (watermark, removals): (Arc<Mutex<Watermark>>, Arc<RemovalVersions>) = Default::default();
     keep_watermark(shared, &watermark, &queue);
@@ -75,7 +76,7 @@ pub fn controller(shared: &Arc<ServiceContext>) -> Runnable {
         }
     });
     let settled_at = shared.context.clock.now() + SETTLING;
-    let acknowledgements = DrainAcknowledgements { shared: shared.clone(), watermark, removals, settled_at };
+    let acknowledgements = DrainAcknowledgements { client, shared: shared.clone(), watermark, removals, settled_at };
     let limits = Limits { concurrent_reconciles: CONCURRENT_RECONCILES, ..Limits::default() };
     let tables = shared.context.service_tables.clone();
     shared.context.runnable(Arc::new(acknowledgements), queue, limits).after(async move { tables.synced().await })
@@ -248,7 +249,7 @@ impl Controller for DrainAcknowledgements {
             "type": DRAINED, "status": "True", "reason": REASON, "lastTransitionTime": Time(self.shared.context.clock.now()),
         });
         let change = json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } });
-        let pods = Api::<Pod>::namespaced(self.shared.context.client.clone(), &key.namespace);
+        let pods = Api::<Pod>::namespaced(self.client.clone(), &key.namespace);
         match pods.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(change)).await {
             Ok(pod) => self.shared.caches().pods.wrote(pod),
             Err(error) if error::is_not_found(&error, &key.name) || error::has_code(&error, 409) => {} // another pod by now

@@ -35,7 +35,7 @@ fn a_pod_is_drained_once_the_last_table_has_come_to_where_it_left() {
 }
 
 #[test]
-fn nothing_is_said_of_pods_that_stay_or_ended_or_twice() {
+fn nothing_is_reported_for_pods_that_stay_or_ended_or_twice() {
     let gone = "2026-01-01T00:00:00Z";
     for change in [
         json!({}),

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_furthest_behind_counts_while_it_is_heard_of() {
+    fn the_node_furthest_behind_counts_while_it_reports() {
         let mut watermark = Watermark::default();
         for node in ["a", "b"] {
             assert!(watermark.put_node(node, true).is_empty());

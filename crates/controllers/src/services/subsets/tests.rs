@@ -99,7 +99,7 @@ fn too_many_are_taken_from_all_subsets_alike() {
 }
 
 #[test]
-fn host_ports_are_told_with_the_containers_port_behind_them() {
+fn host_ports_are_reported_with_the_containers_port_behind_them() {
     let on_host = json!({
         "metadata": {"annotations": {"k8s.mesosphere.io/port_TCP_8080": "31001"}}, "spec": {"nodeName": "host"},
     });

@@ -15,7 +15,7 @@ fn template(image: &str) -> PodTemplateSpec {
 }
 
 /// What the API would keep of a place.
-fn kept(place: &TemplateRevision, uid: &str) -> Arc<ControllerRevision> {
+fn retained(place: &TemplateRevision, uid: &str) -> Arc<ControllerRevision> {
     let Some(Write::Create(revision)) = &place.write else { panic!("nothing to keep: {place:?}") };
     let mut revision = (**revision).clone();
     revision.metadata.uid = Some(uid.to_owned());
@@ -32,7 +32,7 @@ fn placed(image: &str, collisions: i32, known: &[Arc<ControllerRevision>]) -> Te
 
 #[test]
 fn a_first_template_is_the_first_revision() {
-    let first = kept(&placed("a", 0, &[]), "1");
+    let first = retained(&placed("a", 0, &[]), "1");
     assert_eq!(first.revision, 1);
     assert!(name(&first).starts_with("web-") && name(&first).ends_with(hash(&first)));
     let data = &first.data.as_ref().unwrap().0;
@@ -45,8 +45,8 @@ fn a_first_template_is_the_first_revision() {
 
 #[test]
 fn a_template_that_was_there_before_becomes_the_newest_again() {
-    let first = kept(&placed("a", 0, &[]), "1");
-    let second = kept(&placed("b", 0, std::slice::from_ref(&first)), "2");
+    let first = retained(&placed("a", 0, &[]), "1");
+    let second = retained(&placed("b", 0, std::slice::from_ref(&first)), "2");
     assert_eq!(second.revision, 2);
     let back = placed("a", 0, &[first.clone(), second]);
     let expected = Write::Renumber { name: name(&first).to_owned(), uid: "1".into(), version: "5".into(), number: 3 };
@@ -85,7 +85,7 @@ fn a_name_that_another_holds_is_passed_over_and_counted() {
 fn the_oldest_unused_are_dropped() {
     let mut known = Vec::new();
     for image in ["a", "b", "c", "d"] {
-        known.push(kept(&placed(image, 0, &known), image));
+        known.push(retained(&placed(image, 0, &known), image));
     }
     let used = BTreeSet::from([name(&known[3]).to_owned(), hash(&known[0]).to_owned()]);
     let dropped = surplus(&known, &used, 1);

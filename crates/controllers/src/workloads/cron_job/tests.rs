@@ -154,7 +154,7 @@ fn old_jobs_are_not_kept_for_ever() {
 }
 
 #[test]
-fn what_cannot_be_started_is_said() {
+fn what_cannot_be_started_is_reported() {
     let impossible = world(Desired { schedule: "0 0 31 2 *".into(), ..desired() }, vec![]);
     assert_eq!(deeds(&plan(&impossible, at(NOW))), ["InvalidSchedule"]);
     let nonsense = world(Desired { schedule: "often".into(), ..desired() }, vec![]);
@@ -369,7 +369,7 @@ proptest! {
         };
         let last = plan(&world, at(model.now));
         prop_assert!(last.actions.is_empty() && last.status.is_none(), "{:?}", last);
-        let kept = keep.0.unwrap_or(usize::MAX);
-        prop_assert!(world.jobs.iter().filter(|job| job.ended == Some(true)).count() <= kept);
+        let retained = keep.0.unwrap_or(usize::MAX);
+        prop_assert!(world.jobs.iter().filter(|job| job.ended == Some(true)).count() <= retained);
     }
 }

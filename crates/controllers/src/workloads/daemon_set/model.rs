@@ -155,11 +155,11 @@ impl Model {
                     self.pods.entry(name.clone()).or_insert_with(|| serde_json::from_value(pod).unwrap());
                 }
                 Action::Delete { name, uid, version, .. } => {
-                    let seen = |pod: &Pod| {
+                    let observed = |pod: &Pod| {
                         let same = |version: &String| pod.metadata.resource_version.as_ref() == Some(version);
                         pod.uid() == uid && version.as_ref().is_none_or(same)
                     };
-                    if self.pods.get(name).is_some_and(seen) {
+                    if self.pods.get(name).is_some_and(observed) {
                         self.evict(name);
                     }
                 }

@@ -108,7 +108,7 @@ fn pausing(want: &Desired, mut conditions: Conditions<'_>) {
     }
 }
 
-/// A set that was there already, and nothing was said yet.
+/// A set that existed already, and no condition yet.
 fn beginning(new: Option<&Set>, mut conditions: Conditions<'_>) {
     if let Some(new) = new.filter(|_| conditions.reason(PROGRESSING).is_none()) {
         conditions.set(PROGRESSING, "True", "FoundNewReplicaSet", &format!("Found new replica set {:?}", new.name));

@@ -49,8 +49,8 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
         let (queue, budgets) = (queue.clone(), caches.budgets.clone());
         move |change| {
             for budget in budgets.in_namespace(&change.key.namespace) {
-                let seen = [change.before, change.after];
-                if seen.into_iter().flatten().any(|pod| selects(&budget, &pod.metadata)) {
+                let observed = [change.before, change.after];
+                if observed.into_iter().flatten().any(|pod| selects(&budget, &pod.metadata)) {
                     queue.add_after(ObjectKey::from_meta(&budget.metadata), PODS_CHANGED);
                 }
             }

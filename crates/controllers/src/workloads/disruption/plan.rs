@@ -111,7 +111,7 @@ fn disrupted(
     now: Timestamp,
     events: &mut Vec<BudgetEvent>,
 ) -> (BTreeMap<String, Time>, Option<Timestamp>) {
-    let (mut kept, mut next) = (BTreeMap::new(), None::<Timestamp>);
+    let (mut retained, mut next) = (BTreeMap::new(), None::<Timestamp>);
     for (name, Time(at)) in before.disrupted_pods.iter().flatten() {
         let Some(pod) = world.pods.iter().find(|pod| pod.name() == name) else { continue };
         // Times have whole seconds: one made later bears the name of one that went.
@@ -132,9 +132,9 @@ fn disrupted(
             continue;
         }
         next = Some(next.map_or(until, |next| next.min(until)));
-        kept.insert(name.clone(), Time(*at));
+        retained.insert(name.clone(), Time(*at));
     }
-    (kept, next)
+    (retained, next)
 }
 
 /// Nothing is allowed as long as it is not known what there should be.

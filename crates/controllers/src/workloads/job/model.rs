@@ -382,8 +382,8 @@ impl Model {
         let totals = (self.status.succeeded.unwrap_or_default(), self.status.failed.unwrap_or_default());
         // A failed pod of an index that is not tried again for now remembers how often that failed.
         let remembers = self.want.backoff_limit_per_index.is_some() && finished(&self.status).is_none();
-        let kept = |pod: &View| pod.is_active() || (remembers && pod.life == Life::Failed);
-        assert!(self.pods.values().all(|pod| !pod.tracked || kept(pod)), "{:?}", self.pods);
+        let retained = |pod: &View| pod.is_active() || (remembers && pod.life == Life::Failed);
+        assert!(self.pods.values().all(|pod| !pod.tracked || retained(pod)), "{:?}", self.pods);
         let waiting = uncounted(&self.status);
         assert!(waiting.iter().all(|uid| self.pods.values().any(|pod| pod.uid == *uid && pod.tracked)), "{waiting:?}");
         let entered = i32::try_from(self.entered.len() - waiting.len()).unwrap();

@@ -189,14 +189,14 @@ fn surplus<'a>(world: &'a World, tally: &Tally) -> Vec<&'a View> {
     let too_many = active.len().saturating_sub(desired_active(world, tally, active.len()));
     active.sort_by(|a, b| dispensable(a).cmp(&dispensable(b)));
     // Those worth most come first here, and of each index the first stays.
-    let mut seen = HashSet::new();
+    let mut observed = HashSet::new();
     let mut needless: Vec<&View> = active
         .iter()
         .rev()
         .filter(|pod| {
             let done = |index: usize| {
                 let failed = tally.failed_indexes.as_ref().is_some_and(|failed| failed.contains(index));
-                failed || tally.succeeded_indexes.contains(index) || !seen.insert(index)
+                failed || tally.succeeded_indexes.contains(index) || !observed.insert(index)
             };
             // Without our finalizer it was given up half-way, and could not be counted.
             !pod.tracked || !world.want.has_place_for(pod) || (world.want.indexed && pod.index.is_some_and(done))
@@ -261,8 +261,8 @@ fn indexed_slot(world: &World, tally: &Tally, index: usize, taken: &HashSet<&str
 fn indexed_name(job: &str, index: usize) -> String {
     const LONGEST: usize = 57;
     let index = format!("-{index}");
-    let kept = job.len().min(LONGEST.saturating_sub(index.len()));
-    format!("{}{index}", &job[..kept])
+    let retained = job.len().min(LONGEST.saturating_sub(index.len()));
+    format!("{}{index}", &job[..retained])
 }
 
 fn release(pod: &View, unchanged: bool) -> Action {

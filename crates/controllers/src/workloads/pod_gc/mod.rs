@@ -131,7 +131,7 @@ impl Controller for PodGc {
             Key::Finished => {
                 let mut pods = pods.all();
                 pods.retain(|pod| pod.is_finished());
-                Some(World::Finished { pods, kept: FINISHED_KEPT })
+                Some(World::Finished { pods, limit: FINISHED_KEPT })
             }
         })
     }

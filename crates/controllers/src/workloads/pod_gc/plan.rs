@@ -32,7 +32,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 pub enum World {
     Pod { pod: Arc<Pod>, node: NodeState },
-    Finished { pods: Vec<Arc<Pod>>, kept: usize },
+    Finished { pods: Vec<Arc<Pod>>, limit: usize },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,9 +86,9 @@ pub fn plan(world: &World, now: Timestamp) -> runtime::Plan<Remove, ()> {
             Verdict::Wait(until) => runtime::Plan { requeue_at: Some(until), ..runtime::Plan::default() },
             Verdict::Remove(why) => runtime::Plan::act([remove(pod, why)]),
         },
-        World::Finished { pods, kept } => {
+        World::Finished { pods, limit } => {
             let mut ended: Vec<&Arc<Pod>> = pods.iter().filter(|pod| pod.is_finished() && !is_held(pod)).collect();
-            let too_many = ended.len().saturating_sub(*kept);
+            let too_many = ended.len().saturating_sub(*limit);
             ended.sort_by_key(|pod| {
                 (Reverse(pod.status.reason == "Evicted"), pod.created(), ObjectKey::from_meta(&pod.metadata))
             });
@@ -228,7 +228,7 @@ mod tests {
         };
         let running = pod("m", None, json!({ "phase": "Running" }));
         let pods = vec![ended("a", "", 3), ended("b", "", 1), running, ended("c", "Evicted", 9), ended("d", "", 2)];
-        let plan = plan(&World::Finished { pods, kept: 2 }, at(100));
+        let plan = plan(&World::Finished { pods, limit: 2 }, at(100));
         let names: Vec<(&str, bool)> = plan.actions.iter().map(|it| (it.pod.name.as_str(), it.fail)).collect();
         assert_eq!(names, [("c", false), ("b", false)]);
     }

@@ -46,7 +46,7 @@ pub enum Update {
     Rolling {
         /// Ordinals before it, counted from the first, stay as they are.
         partition: i64,
-        /// One unless it is said; then all pods count that are not available, not only those that change.
+        /// One by default; if it is set, all pods count that are not available, not only those that change.
         unavailable: Option<IntOrString>,
     },
 }

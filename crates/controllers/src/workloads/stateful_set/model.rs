@@ -194,13 +194,13 @@ impl Model {
                     pod.metadata.labels.get_or_insert_default().insert(POD_NAME.into(), format!("web-{ordinal}"));
                 }
                 Action::Delete { ordinal, uid, version, .. } => {
-                    let seen = |pod: &Pod| {
+                    let observed = |pod: &Pod| {
                         pod.uid() == uid
                             && version
                                 .as_ref()
                                 .is_none_or(|version| pod.metadata.resource_version.as_ref() == Some(version))
                     };
-                    if self.pods.get(ordinal).is_some_and(seen) {
+                    if self.pods.get(ordinal).is_some_and(observed) {
                         self.evict(*ordinal);
                     }
                 }

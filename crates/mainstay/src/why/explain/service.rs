@@ -10,7 +10,10 @@ use k8s_openapi::{
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use mainstay_api::pod::{is_ready, lasting_containers};
+use mainstay_api::{
+    pod::is_ready,
+    ports::{declared_ports, protocol_or_default, resolve_target_port},
+};
 
 use super::{Cause, Explanation, PodFacts, explain_pod, text};
 
@@ -90,16 +93,15 @@ fn ready_endpoints(slices: &[EndpointSlice]) -> usize {
 
 /// A port by name that no container of the pods has.
 fn unmatched_port(ports: &[ServicePort], pods: &[Pod]) -> Option<Cause> {
-    let has_port = |name: &str| {
-        let containers = pods.iter().filter_map(|pod| pod.spec.as_ref()).flat_map(lasting_containers);
-        containers.flat_map(|container| container.ports.iter().flatten()).any(|port| port.name.as_deref() == Some(name))
-    };
-    let unmatched = ports.iter().find_map(|port| match &port.target_port {
-        Some(IntOrString::String(name)) if !pods.is_empty() && !has_port(name) => Some((port.port, name)),
-        _ => None,
-    })?;
-    let (port, name) = unmatched;
-    Some(Cause::new(format!("has no endpoints for port {port}: no container of its pods has a port named {name:?}")))
+    let specs = || pods.iter().filter_map(|pod| pod.spec.as_ref());
+    let is_resolved =
+        |port: &ServicePort| specs().any(|spec| resolve_target_port(port, declared_ports(spec)).is_some());
+    let unmatched = ports.iter().find(|port| !pods.is_empty() && !is_resolved(port))?;
+    let Some(IntOrString::String(name)) = &unmatched.target_port else { return None };
+    let (port, protocol) = (unmatched.port, protocol_or_default(unmatched.protocol.as_deref()));
+    Some(Cause::new(format!(
+        "has no endpoints for port {port}: no container of its pods has a {protocol} port named {name:?}"
+    )))
 }
 
 /// Values that other pods have for the labels of the selector.

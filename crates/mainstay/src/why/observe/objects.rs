@@ -15,7 +15,7 @@ use mainstay_api::{
     matching,
     offer::Offer,
     registry::Registry,
-    wellknown::{kubernetes::SERVICE_NAME, namespace::NODE_LEASES},
+    wellknown::{kubernetes::SERVICE_NAME, namespace},
 };
 
 use super::{Observer, optional};
@@ -68,13 +68,13 @@ impl Observer {
 
     pub async fn node(&self, name: &str) -> anyhow::Result<Option<NodeFacts>> {
         let Some(node) = Api::<Node>::all(self.client.clone()).get_opt(name).await? else { return Ok(None) };
-        let leases = Api::<Lease>::namespaced(self.client.clone(), NODE_LEASES);
+        let leases = Api::<Lease>::namespaced(self.client.clone(), namespace::NODE_LEASES);
         let lease = optional(leases.get_opt(name)).await.flatten();
         let renewed = lease.and_then(|lease| lease.spec).and_then(|spec| spec.renew_time);
         let offers = optional(Api::<Offer>::all(self.client.clone()).get_opt(name)).await.flatten().is_some();
         // Nodes have no namespace; their events are in `default`, and name them by uid or by name.
         let about = format!("involvedObject.kind=Node,involvedObject.name={name}");
-        let events = Api::<Event>::namespaced(self.client.clone(), "default");
+        let events = Api::<Event>::namespaced(self.client.clone(), namespace::DEFAULT);
         let events = optional(events.list(&ListParams::default().fields(&about))).await;
         Ok(Some(NodeFacts { node, events: events.map_or_else(Vec::new, |list| list.items), renewed, offers }))
     }

@@ -1,4 +1,4 @@
-//! What is said arrives, and so does how it ended.
+//! Relayed bytes arrive, and so does how the connection ended.
 
 use super::*;
 
@@ -11,11 +11,11 @@ fn data_after_the_client_closed_its_side_arrives() {
 
 #[test]
 fn data_after_the_backend_closed_its_side_arrives() {
-    let (heard, hears) = mpsc::channel();
+    let (outcome_sender, outcomes) = mpsc::channel();
     let backend = Backend::new(move |mut stream| {
         stream.write_all(b"first").unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        heard.send(read_all(&stream).unwrap()).unwrap();
+        outcome_sender.send(read_all(&stream).unwrap()).unwrap();
     });
     let proxy = proxy();
     proxy.serve(&[backend.address], LONG);
@@ -23,7 +23,7 @@ fn data_after_the_backend_closed_its_side_arrives() {
     assert_eq!(read_all(&client).unwrap(), "first");
     client.write_all(b"second").unwrap();
     drop(client);
-    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), "second");
+    assert_eq!(outcomes.recv_timeout(PATIENCE).unwrap(), "second");
 }
 
 /// Bytes that no two places have in common for long.
@@ -106,7 +106,7 @@ fn a_slow_reader_blocks_its_sender_and_nobody_else() {
 
 #[test]
 fn a_reset_is_passed_on_as_a_reset_both_ways() {
-    let (heard, hears) = mpsc::channel();
+    let (outcome_sender, outcomes) = mpsc::channel();
     let backend = Backend::new(move |mut stream| {
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
@@ -115,7 +115,7 @@ fn a_reset_is_passed_on_as_a_reset_both_ways() {
             return;
         }
         stream.write_all(b"!").unwrap();
-        heard.send(stream.read(&mut byte).map_err(|error| error.kind())).unwrap();
+        outcome_sender.send(stream.read(&mut byte).map_err(|error| error.kind())).unwrap();
     });
     let proxy = proxy();
     proxy.serve(&[backend.address], LONG);
@@ -127,25 +127,25 @@ fn a_reset_is_passed_on_as_a_reset_both_ways() {
     client.read_exact(&mut [0]).unwrap();
     socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
-    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), Err(ErrorKind::ConnectionReset), "from the client");
+    assert_eq!(outcomes.recv_timeout(PATIENCE).unwrap(), Err(ErrorKind::ConnectionReset), "from the client");
 }
 
 #[test]
 fn a_reset_after_a_half_close_is_noticed() {
-    let (heard, hears) = mpsc::channel();
+    let (outcome_sender, outcomes) = mpsc::channel();
     let backend = Backend::new(move |mut stream| {
         let _ = read_all(&stream).unwrap();
-        heard.send(Ok(0)).unwrap();
+        outcome_sender.send(Ok(0)).unwrap();
         // Nothing is written, so that only the reset can end this.
         eventually("reset", || stream.take_error().unwrap().is_some());
-        heard.send(stream.write(b"x").map_err(|error| error.kind())).unwrap();
+        outcome_sender.send(stream.write(b"x").map_err(|error| error.kind())).unwrap();
     });
     let proxy = proxy();
     proxy.serve(&[backend.address], LONG);
     let client = proxy.client();
     client.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), Ok(0));
+    assert_eq!(outcomes.recv_timeout(PATIENCE).unwrap(), Ok(0));
     socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
-    assert!(hears.recv_timeout(PATIENCE).unwrap().is_err());
+    assert!(outcomes.recv_timeout(PATIENCE).unwrap().is_err());
 }

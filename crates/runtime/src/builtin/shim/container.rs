@@ -82,7 +82,7 @@ impl Container {
         matches!(self.run.phase, Phase::Running { .. })
     }
 
-    /// On disk before anybody is told.
+    /// On disk before it is reported.
     pub fn set_phase(&mut self, process: Option<ProcessIdentity>, phase: Phase) {
         self.run.version += 1;
         self.run.process = process;

@@ -1,6 +1,6 @@
 //! Writes a container's log in the CRI format and rotates it: at most so many files of at most so many bytes.
 //!
-//! Logging must not harm what is logged: a disk that is full loses output, which is counted and said in
+//! Logging must not harm what is logged: a disk that is full loses output, which is counted and reported in
 //! the log once there is room, but stops neither the container nor the shim.
 
 use std::{
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted_and_said_later() {
+    fn what_cannot_be_written_is_counted_and_reported_later() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = Log::new(PathBuf::from("/dev/full"), LogLimit { bytes: 0, files: 1 });
         log.write(Stream::Stdout, b"gone\n", Timestamp::UNIX_EPOCH);

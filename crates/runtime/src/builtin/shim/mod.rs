@@ -26,7 +26,12 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{cgroup::Cgroup, paths::SandboxDir, record, record::SandboxRecord};
+use super::{
+    cgroup::{self, Cgroup},
+    paths::SandboxDir,
+    record,
+    record::SandboxRecord,
+};
 use crate::spec::{PidMode, SandboxSpec};
 
 mod attached_client;
@@ -61,11 +66,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok((listener, spec, reaper)) => {
             // An agent that is gone will never know of us: then there must be nothing to know.
             let pid = reaper.as_ref().map(|reaper| reaper.pid);
-            let said = report_startup(&StartupReport::Ready {
+            let output = report_startup(&StartupReport::Ready {
                 reaper: pid.filter(|_| spec.pid == PidMode::Pod),
                 users: pid.filter(|_| spec.users.is_some()),
             });
-            if said.and_then(|()| detach_stdio()).is_err() {
+            if output.and_then(|()| detach_stdio()).is_err() {
                 let _ = std::fs::remove_file(&socket);
                 return ExitCode::FAILURE;
             }
@@ -96,7 +101,7 @@ fn set_up(directory: SandboxDir, socket: &Path) -> io::Result<(UnixListener, San
     let _ = setsid();
     prctl::set_child_subreaper(true)?;
     prctl::set_name(c"mainstay-shim")?;
-    let group = Cgroup::new(record.cgroup().join("shim"));
+    let group = Cgroup::new(record.shim_cgroup(cgroup::layout()));
     group.create().map_err(|error| with_context("make the pod's cgroup", &error))?;
     group.add(std::process::id() as i32).map_err(|error| with_context("enter the pod's cgroup", &error))?;
 

@@ -63,8 +63,8 @@ impl Reaper {
                     reap(&listen);
                     0
                 });
-                let told = child.map_err(io::Error::from).map(|pid| pid.to_string());
-                born = told.and_then(|pid| say.take().map_or(Ok(()), |mut say| say.write_all(pid.as_bytes())));
+                let reported = child.map_err(io::Error::from).map(|pid| pid.to_string());
+                born = reported.and_then(|pid| say.take().map_or(Ok(()), |mut say| say.write_all(pid.as_bytes())));
             }
             match (born, say) {
                 (Err(error), Some(mut say)) => i32::from(say.write_all(error.to_string().as_bytes()).is_err()),
@@ -77,14 +77,14 @@ impl Reaper {
             _ => Ok(()),
         };
         drop(map);
-        let mut said = String::new();
-        let read = answers.read_to_string(&mut said);
+        let mut output = String::new();
+        let read = answers.read_to_string(&mut output);
         let _ = waitpid(helper, None);
         read?;
-        match (said.parse(), made) {
+        match (output.parse(), made) {
             (Ok(pid), Ok(())) => Ok(Self { pid, _lifeline: lifeline }),
-            (_, Err(error)) => Err(io::Error::other(append_cause(error.to_string(), &said))),
-            (Err(_), Ok(())) => Err(io::Error::other(said)),
+            (_, Err(error)) => Err(io::Error::other(append_cause(error.to_string(), &output))),
+            (Err(_), Ok(())) => Err(io::Error::other(output)),
         }
     }
 }

@@ -408,7 +408,7 @@ async fn a_pull_that_is_given_up_leaves_nothing_that_counts() {
 }
 
 #[tokio::test]
-async fn a_registry_that_cannot_be_reached_is_said_plainly() {
+async fn a_registry_that_cannot_be_reached_is_reported_plainly() {
     let test = TestStore::new();
     let failure = async |reference: &str| test.store.pull(reference, None).await.unwrap_err();
     let unknown = failure("registry.invalid/x").await;
@@ -433,7 +433,7 @@ async fn a_registry_that_cannot_be_reached_is_said_plainly() {
 }
 
 #[tokio::test]
-async fn wrong_credentials_are_said_plainly() {
+async fn wrong_credentials_are_reported_plainly() {
     let server = Server::start(Some("user:secret")).await;
     server.image("v1", &[layer("a")]);
     let auth = Auth { username: "user".into(), password: "wrong".into(), token: String::new() };

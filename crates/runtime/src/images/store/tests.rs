@@ -108,9 +108,9 @@ async fn what_is_still_mounted_is_not_deleted() {
     fs::create_dir(&upper).unwrap();
     rustix::mount::mount_bind(precious.path(), &upper).unwrap();
     let refused = test.store.release_rootfs("c1");
-    let kept = precious.path().join("data").exists();
+    let retained = precious.path().join("data").exists();
     rustix::mount::unmount(&upper, rustix::mount::UnmountFlags::DETACH).unwrap();
-    assert!(refused.unwrap_err().to_string().contains("still mounted") && kept);
+    assert!(refused.unwrap_err().to_string().contains("still mounted") && retained);
     test.store.release_rootfs("c1").unwrap();
 }
 

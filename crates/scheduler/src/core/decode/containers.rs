@@ -1,9 +1,10 @@
-//! Decodes containers: the resource requests and host ports of a pod, by the rules in [`mainstay_api::pod`].
+//! Decodes containers: the resource requests and host ports of a pod, by the rules in [`mainstay_api::pod`] and [`mainstay_api::ports`].
 
 use std::collections::BTreeMap;
 
 use mainstay_api::{
-    pod::{HostPort, complete_requests, lasting, requested_host_port},
+    pod::{complete_requests, lasting},
+    ports::{HostPort, protocol_or_default, requested_host_port},
     resources::{InitContainer, ResourceList, peak},
 };
 use serde::Deserialize;
@@ -73,7 +74,7 @@ pub(super) fn pod_ports(
     let (mut explicit, mut automatic) = (vec![], vec![]);
     let lasting = lasting(containers, init_containers, WireContainer::is_sidecar);
     for port in lasting.flat_map(|container| &container.ports) {
-        let protocol = port.protocol.as_deref().unwrap_or("TCP");
+        let protocol = protocol_or_default(port.protocol.as_deref());
         match requested_host_port(port.host_port.map(i32::from), i32::from(port.container_port), host_network) {
             Some(number) => explicit.push(HostPort::new(number, protocol, port.host_ip.as_deref().unwrap_or(""))),
             None => automatic.push(AutomaticPort {

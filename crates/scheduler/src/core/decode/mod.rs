@@ -12,7 +12,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 pub(super) use mainstay_api::narrow::or_default;
 use mainstay_api::resources::{ResourceList, parse_list};
-pub use offer::{NamespaceObject, OfferObject};
+pub use offer::{NamespaceObject, NodeLease, OfferObject};
 use serde::{Deserialize, Deserializer};
 
 use super::selector::{Labels, NodeTerm, Operator, Requirement, Selector};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use mainstay_api::wellknown::mainstay::ENDPOINTS_HOST_PORT;
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 
 use super::{WireSelector, or_default, resource_list};
@@ -82,7 +83,7 @@ impl<'de> Deserialize<'de> for NodeView {
             taints: spec.taints.into_iter().filter_map(taint).collect(),
             unschedulable: spec.unschedulable == Some(true),
             ready: status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
-            by_host_port: metadata.annotations.endpoints.as_deref() == Some("host-port"),
+            by_host_port: metadata.annotations.endpoints.as_deref() == Some(ENDPOINTS_HOST_PORT),
             allocatable: resource_list(&status.allocatable),
         })
     }

@@ -1,11 +1,8 @@
-//! Decodes Offers and Namespaces.
+//! Decodes Offers, the Leases that renew them, and Namespaces.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use mainstay_api::{
-    offer::{OfferSpec, PortRanges},
-    resources,
-};
+use mainstay_api::{offer::OfferSpec, ports::PortRanges, resources, wellknown::mainstay::RENEWED_OFFER};
 use serde::Deserialize;
 
 use crate::core::view::OfferView;
@@ -50,6 +47,32 @@ impl From<&OfferSpec> for OfferView {
             explicit_ports: PortRanges::parse_valid(&spec.explicit_ports),
             seen: spec.seen.parse().unwrap_or(0),
         }
+    }
+}
+
+/// What a node's Lease says about its offer.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "WireLease")]
+pub struct NodeLease {
+    /// The version of the offer that it renews; `None` if it renews none.
+    pub offer_version: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct WireLease {
+    metadata: WireLeaseMeta,
+}
+
+#[derive(Deserialize)]
+struct WireLeaseMeta {
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+impl From<WireLease> for NodeLease {
+    fn from(WireLease { metadata }: WireLease) -> Self {
+        let renewed = metadata.annotations.as_ref().and_then(|annotations| annotations.get(RENEWED_OFFER));
+        Self { offer_version: renewed.and_then(|version| version.parse().ok()) }
     }
 }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use jiff::Timestamp;
 use mainstay_api::{
     pod::is_terminal_phase,
+    ports::parse_assigned_host_port,
     wellknown::mainstay::{ASSIGNED_HOST_PORT, REFUSED_BY},
 };
 use serde::{
@@ -268,8 +269,8 @@ fn claim_names(pod: &str, volumes: &[WireVolume]) -> Vec<String> {
 
 fn assigned_ports(automatic_ports: &[AutomaticPort], annotations: &BTreeMap<String, String>) -> Vec<AssignedHostPort> {
     let port = |port: &AutomaticPort| {
-        let annotation = annotations.get(&format!("{ASSIGNED_HOST_PORT}{}_{}", port.protocol, port.container_port))?;
-        Some(port.assign(annotation.parse().ok()?))
+        let number = parse_assigned_host_port(annotations, &port.protocol, i32::from(port.container_port))?;
+        Some(port.assign(number))
     };
     automatic_ports.iter().filter_map(port).collect()
 }

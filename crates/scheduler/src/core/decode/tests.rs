@@ -82,7 +82,7 @@ fn host_ports_of_ordinary_init_containers_do_not_count() {
         "initContainers": [{ "name": "once", "ports": port(1000) }], "containers": [{ "name": "main" }],
     }))
     .unwrap();
-    assert_eq!(mainstay_api::pod::host_ports(&pod), [], "the node's gate and the scheduler use one rule");
+    assert_eq!(mainstay_api::ports::host_ports(&pod), [], "the node's gate and the scheduler use one rule");
 }
 
 #[test]

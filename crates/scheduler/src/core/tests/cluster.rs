@@ -93,8 +93,8 @@ fn news_may_come_in_any_order() {
     let mut cluster = Cluster::new();
     cluster.update_pod(bound("a", "1", 5));
     cluster.update_offer("n1", offering(4000, 0));
-    let said = placed(&mut cluster, asking("b", "1"));
-    assert!(said.starts_with("no nodes available"), "an offer alone is no node: {said}");
+    let output = placed(&mut cluster, asking("b", "1"));
+    assert!(output.starts_with("no nodes available"), "an offer alone is no node: {output}");
     cluster.update_node(node("n1", json!({})));
     assert_eq!(free(&cluster), 3000);
     assert_eq!(placed(&mut cluster, asking("b", "3")), "n1");
@@ -149,7 +149,7 @@ fn machines_are_filled_evenly_or_one_after_the_other() {
 }
 
 #[test]
-fn who_could_use_a_machine_can_be_told() {
+fn pods_that_could_use_a_node_are_found() {
     let ssd = |labels| node("n1", json!({ "metadata": { "labels": labels } }));
     let mut cluster = cluster([ssd(json!({}))]);
     let picky = pod("p", json!({ "spec": { "nodeSelector": { "disk": "ssd" } } }));
@@ -165,8 +165,8 @@ fn who_could_use_a_machine_can_be_told() {
 
 #[test]
 fn a_gated_pod_waits() {
-    let said = placed(&mut one(), PodView { gates: vec!["example.com/quota".to_owned()], ..asking("a", "1") });
-    assert!(said.starts_with("0/1 nodes are available: scheduling is gated by example.com/quota."), "{said}");
+    let output = placed(&mut one(), PodView { gates: vec!["example.com/quota".to_owned()], ..asking("a", "1") });
+    assert!(output.starts_with("0/1 nodes are available: scheduling is gated by example.com/quota."), "{output}");
 }
 
 #[test]

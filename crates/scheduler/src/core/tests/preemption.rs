@@ -48,10 +48,10 @@ fn nobody_leaves_for_an_equal_or_for_a_pod_that_asks_nobody_to() {
     assert!(placed(&mut one, important("equal", 5, "1")).contains("1 Insufficient cpu. closest"));
     assert!(placed(&mut one, important("lower", 4, "1")).contains("1 Insufficient cpu. closest"));
     let spec = json!({ "priority": 9, "preemptionPolicy": "Never", "containers": [requests(json!({ "cpu": "1" }))] });
-    let said = placed(&mut one, pod("polite", json!({ "spec": spec })));
-    assert!(said.contains("preemption: not eligible due to preemptionPolicy=Never."), "{said}");
-    let said = placed(&mut one, important("huge", 9, "5"));
-    assert!(said.contains("preemption: No preemption victims found for incoming pod."), "{said}");
+    let output = placed(&mut one, pod("polite", json!({ "spec": spec })));
+    assert!(output.contains("preemption: not eligible due to preemptionPolicy=Never."), "{output}");
+    let output = placed(&mut one, important("huge", 9, "5"));
+    assert!(output.contains("preemption: No preemption victims found for incoming pod."), "{output}");
 }
 
 #[test]
@@ -77,9 +77,9 @@ fn budgets_are_kept_where_there_is_a_choice() {
 fn room_being_made_is_kept_for_whom_it_is_made() {
     let mut one = full(&[("n1", "a", 1, "4")]);
     assert_eq!(placed(&mut one, important("first", 9, "4")), "n1 without a");
-    let said = placed(&mut one, important("first", 9, "4"));
-    assert!(said.contains("a terminating pod on the nominated node"), "it waits: {said}");
-    assert!(said.ends_with("waits for the deletion of preempted pods."), "{said}");
+    let output = placed(&mut one, important("first", 9, "4"));
+    assert!(output.contains("a terminating pod on the nominated node"), "it waits: {output}");
+    assert!(output.ends_with("waits for the deletion of preempted pods."), "{output}");
     assert!(placed(&mut one, important("equal", 9, "4")).contains("1 Insufficient cpu"));
     one.remove_pod(&PodKey::new("ns", "a"));
     let offer = super::fixtures::offer(&node("n1", json!({})));
@@ -139,8 +139,8 @@ fn ports_and_neighbours_can_be_made_to_leave_too() {
 fn two_that_want_the_same_room_do_not_drive_each_other_out() {
     let mut one = full(&[("n1", "a", 5, "4")]);
     for round in 0..4 {
-        let said = placed(&mut one, important("b", 5, "4"));
-        assert!(said.contains("Insufficient cpu"), "round {round}: {said}");
+        let output = placed(&mut one, important("b", 5, "4"));
+        assert!(output.contains("Insufficient cpu"), "round {round}: {output}");
     }
     assert_eq!(placed(&mut one, important("c", 6, "4")), "n1 without a");
     one.forget(&PodKey::new("ns", "a"));

@@ -165,7 +165,7 @@ fn any_start() -> impl Strategy<Value = Vec<ClusterEvent>> {
         .prop_map(|(nodes, more)| nodes.into_iter().flatten().chain(more).collect())
 }
 
-/// The cluster and the plain world, told the same.
+/// The cluster and the reference model, with the same input.
 struct Both {
     cluster: Cluster,
     reference: ReferenceCluster,

@@ -1,5 +1,6 @@
 //! Each rule keeps pods away by itself, and says so in its own words.
 
+use mainstay_api::wellknown::mainstay::{ENDPOINTS, ENDPOINTS_HOST_PORT};
 use serde_json::{Value, json};
 
 use super::fixtures::{asking, cluster, node, offer, on, placed, pod, requests};
@@ -36,50 +37,56 @@ fn a_pod_goes_where_there_is_room() {
     let mut two = cluster([node("n1", json!({})), node("n2", json!({}))]);
     assert_eq!(placed(&mut two, asking("a", "3")), "n1");
     assert_eq!(placed(&mut two, asking("b", "3500m")), "n2");
-    let said = placed(&mut two, asking("c", "2"));
+    let output = placed(&mut two, asking("c", "2"));
     assert_eq!(
-        said,
+        output,
         "0/2 nodes are available: 2 Insufficient cpu. closest: n1 lacks 1 cpu; would fit when pods leave."
     );
 }
 
 #[test]
 fn what_no_machine_has_can_never_fit() {
-    let said = alone(asking("a", "64"), json!({}));
-    assert!(said.starts_with("0/1 nodes are available: 1 Insufficient cpu. closest: n1 lacks 60 cpu; "), "{said}");
-    assert!(said.ends_with("no node has 64 cpu (the largest has 4 cpu): cannot fit until a larger node joins."));
+    let output = alone(asking("a", "64"), json!({}));
+    assert!(output.starts_with("0/1 nodes are available: 1 Insufficient cpu. closest: n1 lacks 60 cpu; "), "{output}");
+    assert!(output.ends_with("no node has 64 cpu (the largest has 4 cpu): cannot fit until a larger node joins."));
     let odd = pod("p", json!({ "spec": { "containers": [requests(json!({ "example.com/gpu": "2", "cpu": "9" }))] } }));
-    let said = alone(odd, json!({}));
-    assert!(said.starts_with("0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu."), "{said}");
+    let output = alone(odd, json!({}));
+    assert!(
+        output.starts_with("0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu."),
+        "{output}"
+    );
 }
 
 #[test]
 fn a_machine_takes_so_many_pods_and_no_more() {
     let mut one = cluster([node("n1", json!({ "status": { "allocatable": { "pods": "1" } } }))]);
     assert_eq!(placed(&mut one, asking("a", "1")), "n1");
-    let said = placed(&mut one, asking("b", "1"));
-    assert!(said.starts_with("0/1 nodes are available: 1 Too many pods. closest: n1 lacks room for 1 pod"), "{said}");
+    let output = placed(&mut one, asking("b", "1"));
+    assert!(
+        output.starts_with("0/1 nodes are available: 1 Too many pods. closest: n1 lacks room for 1 pod"),
+        "{output}"
+    );
 }
 
 #[test]
-fn no_machine_is_said_as_such() {
-    let said = placed(&mut Cluster::new(), asking("a", "1"));
-    assert_eq!(said, "no nodes available to schedule pods; cannot fit until a node joins.");
+fn a_cluster_without_nodes_is_reported_as_such() {
+    let output = placed(&mut Cluster::new(), asking("a", "1"));
+    assert_eq!(output, "no nodes available to schedule pods; cannot fit until a node joins.");
 }
 
 #[test]
 fn machines_that_are_not_there_for_it_say_why() {
     let plain = || asking("a", "1");
-    let said = alone(plain(), json!({ "spec": { "unschedulable": true } }));
+    let output = alone(plain(), json!({ "spec": { "unschedulable": true } }));
     assert_eq!(
-        said,
+        output,
         "0/1 nodes are available: 1 node(s) were unschedulable. closest: n1 if it were uncordoned; would fit when a \
          node is uncordoned."
     );
-    let said = alone(plain(), json!({ "status": { "conditions": [] } }));
+    let output = alone(plain(), json!({ "status": { "conditions": [] } }));
     assert!(
-        said.contains("1 node(s) were not ready. closest: n1 is not ready; would fit when a node returns"),
-        "{said}"
+        output.contains("1 node(s) were not ready. closest: n1 is not ready; would fit when a node returns"),
+        "{output}"
     );
     let taint = json!({ "spec": { "taints": [{ "key": "dedicated", "value": "db", "effect": "NoSchedule" }] } });
     assert_eq!(
@@ -89,8 +96,8 @@ fn machines_that_are_not_there_for_it_say_why() {
     );
     let mut silent = cluster([node("n1", json!({}))]);
     silent.remove_offer("n1");
-    let said = placed(&mut silent, plain());
-    assert!(said.contains("1 node(s) were not offering. closest: n1 makes no offer"), "{said}");
+    let output = placed(&mut silent, plain());
+    assert!(output.contains("1 node(s) were not offering. closest: n1 makes no offer"), "{output}");
 }
 
 #[test]
@@ -131,8 +138,11 @@ fn selectors_and_affinity_choose_machines() {
     assert_eq!(alone(affine("matchExpressions", json!(["hdd", "ssd"])), labelled()), "n1");
     assert!(alone(affine("matchExpressions", json!(["hdd"])), labelled()).contains(unmatched));
     assert_eq!(alone(affine("matchFields", json!(["n1"])), labelled()), "n1");
-    let said = alone(affine("matchFields", json!(["n2"])), labelled());
-    assert!(said.contains(unmatched) && said.ends_with("cannot fit until the pod or a node is changed."), "{said}");
+    let output = alone(affine("matchFields", json!(["n2"])), labelled());
+    assert!(
+        output.contains(unmatched) && output.ends_with("cannot fit until the pod or a node is changed."),
+        "{output}"
+    );
     let preferred =
         json!([{ "weight": 1, "preference": { "matchExpressions": [{ "key": "disk", "operator": "Exists" }] } }]);
     let liking = pod(
@@ -144,21 +154,22 @@ fn selectors_and_affinity_choose_machines() {
 }
 
 #[test]
-fn impossible_wishes_are_told_from_unlucky_ones() {
+fn impossible_wishes_are_distinguished_from_unlucky_ones() {
     let both = pod(
         "p",
         json!({ "spec": { "nodeSelector": { "a": "1" }, "affinity": { "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
             { "matchExpressions": [{ "key": "a", "operator": "NotIn", "values": ["1"] }] }] } } } } }),
     );
-    let said = alone(both, json!({}));
+    let output = alone(both, json!({}));
     assert!(
-        said.ends_with("cannot ever fit: the node selector and affinity ask for values of a that exclude each other.")
+        output
+            .ends_with("cannot ever fit: the node selector and affinity ask for values of a that exclude each other.")
     );
     let port = json!({ "containerPort": 1, "hostPort": 80 });
     let twice = pod("p", json!({ "spec": { "containers": [{ "name": "c", "ports": [port, port] }] } }));
-    let said = alone(twice, json!({}));
-    assert!(said.ends_with("cannot ever fit: host port 80 is asked for twice in the pod."), "{said}");
+    let output = alone(twice, json!({}));
+    assert!(output.ends_with("cannot ever fit: host port 80 is asked for twice in the pod."), "{output}");
 }
 
 #[test]
@@ -167,11 +178,11 @@ fn volumes_bind_pods_to_where_they_are() {
     let there = asking("a", "1").with_volumes(vec![vec![term("b"), term("c")]]);
     assert_eq!(placed(&mut zones(), there), "n3");
     let nowhere = asking("a", "1").with_volumes(vec![vec![term("b")], vec![term("a")]]);
-    let said = placed(&mut zones(), nowhere);
-    assert!(said.contains("3 node(s) had volume node affinity conflict"), "{said}");
+    let output = placed(&mut zones(), nowhere);
+    assert!(output.contains("3 node(s) had volume node affinity conflict"), "{output}");
     let waiting = asking("a", "1").with_missing(vec!["persistentvolumeclaim \"data\" not found".to_owned()]);
-    let said = placed(&mut zones(), waiting);
-    assert!(said.starts_with("0/4 nodes are available: persistentvolumeclaim \"data\" not found. "), "{said}");
+    let output = placed(&mut zones(), waiting);
+    assert!(output.starts_with("0/4 nodes are available: persistentvolumeclaim \"data\" not found. "), "{output}");
 }
 
 #[test]
@@ -193,8 +204,11 @@ fn a_host_port_is_given_once_and_only_where_offered() {
     let narrow =
         OfferView { explicit_ports: PortRanges::parse_valid(["31000-32000"]), ..offer(&node("n1", json!({}))) };
     one.update_offer("n1", narrow);
-    let said = placed(&mut one, port("low", 82));
-    assert!(said.contains("closest: host port 82 lies outside 31000-32000 that n1 offers; cannot fit until"), "{said}");
+    let output = placed(&mut one, port("low", 82));
+    assert!(
+        output.contains("closest: host port 82 lies outside 31000-32000 that n1 offers; cannot fit until"),
+        "{output}"
+    );
 }
 
 #[test]
@@ -222,15 +236,18 @@ fn automatic_ports_are_the_first_free_ones() {
         ports.iter().map(|port| (port.container_port, port.host_port)).collect::<Vec<_>>(),
         [(80, 31002), (81, 31006)]
     );
-    let said = placed(&mut one, wild("b"));
-    assert!(said.contains("1 node(s) didn't have enough automatic ports. closest: n1 has 1 of 2 automatic"), "{said}");
+    let output = placed(&mut one, wild("b"));
+    assert!(
+        output.contains("1 node(s) didn't have enough automatic ports. closest: n1 has 1 of 2 automatic"),
+        "{output}"
+    );
 }
 
 #[test]
 fn where_pods_have_no_addresses_their_ports_get_numbers_of_the_machine() {
     use crate::core::verdict::Verdict;
     let host = || {
-        let node = node("n1", json!({ "metadata": { "annotations": { "mainstay.dev/endpoints": "host-port" } } }));
+        let node = node("n1", json!({ "metadata": { "annotations": { ENDPOINTS: ENDPOINTS_HOST_PORT } } }));
         let offer = OfferView { automatic_ports: PortRanges::parse_valid(["31000"]), ..offer(&node) };
         let mut cluster = cluster([node]);
         cluster.update_offer("n1", offer);
@@ -254,22 +271,25 @@ fn where_pods_have_no_addresses_their_ports_get_numbers_of_the_machine() {
     assert_eq!(assigned_ports(&mut cluster([node("n1", json!({}))]), unlabelled("a")), Vec::<u16>::new());
     let mut full = host();
     assigned_ports(&mut full, unlabelled("a"));
-    let said = placed(&mut full, unlabelled("b"));
-    assert!(said.contains("1 node(s) didn't have enough automatic ports. closest: n1 has 0 of 1 automatic"), "{said}");
+    let output = placed(&mut full, unlabelled("b"));
+    assert!(
+        output.contains("1 node(s) didn't have enough automatic ports. closest: n1 has 0 of 1 automatic"),
+        "{output}"
+    );
     assert_eq!(assigned_ports(&mut full, asking("c", "fixed")), Vec::<u16>::new());
 }
 
 #[test]
 fn pods_are_kept_together_the_first_of_them_anywhere() {
-    let said = placed(&mut zones(), web("a", near("podAffinity", "db", "zone")));
-    assert!(said.contains("3 node(s) didn't match pod affinity rules"), "{said}");
-    assert!(said.ends_with("would fit when a pod it wants to be near runs."), "{said}");
+    let output = placed(&mut zones(), web("a", near("podAffinity", "db", "zone")));
+    assert!(output.contains("3 node(s) didn't match pod affinity rules"), "{output}");
+    assert!(output.ends_with("would fit when a pod it wants to be near runs."), "{output}");
     let mut own = zones();
     assert_eq!(placed(&mut own, web("a", near("podAffinity", "web", "zone"))), "n1");
     assert_eq!(placed(&mut own, web("b", near("podAffinity", "web", "zone"))), "n2");
     assert_eq!(placed(&mut own, web("c", near("podAffinity", "web", "zone"))), "n1");
-    let said = placed(&mut zones(), web("a", near("podAffinity", "web", "rack")));
-    assert!(said.contains("didn't match pod affinity rules"), "the label must be there even for the first: {said}");
+    let output = placed(&mut zones(), web("a", near("podAffinity", "web", "rack")));
+    assert!(output.contains("didn't match pod affinity rules"), "the label must be there even for the first: {output}");
 }
 
 #[test]
@@ -277,11 +297,11 @@ fn pods_are_kept_apart_whoever_says_so() {
     let mut apart = zones();
     assert_eq!(placed(&mut apart, web("a", near("podAntiAffinity", "web", "zone"))), "n1");
     assert_eq!(placed(&mut apart, web("b", near("podAntiAffinity", "web", "zone"))), "n3");
-    let said = placed(&mut apart, web("c", near("podAntiAffinity", "web", "zone")));
-    assert!(said.contains("3 node(s) didn't match pod anti-affinity rules"), "{said}");
-    assert!(said.contains("closest: n1 if no pod it must keep away from ran in zone=a"), "{said}");
-    let said = placed(&mut apart, web("plain", json!({})));
-    assert!(said.contains("3 node(s) didn't satisfy existing pods anti-affinity rules"), "{said}");
+    let output = placed(&mut apart, web("c", near("podAntiAffinity", "web", "zone")));
+    assert!(output.contains("3 node(s) didn't match pod anti-affinity rules"), "{output}");
+    assert!(output.contains("closest: n1 if no pod it must keep away from ran in zone=a"), "{output}");
+    let output = placed(&mut apart, web("plain", json!({})));
+    assert!(output.contains("3 node(s) didn't satisfy existing pods anti-affinity rules"), "{output}");
     assert_eq!(placed(&mut apart, pod("unlike", json!({}))), "n2", "others do not mind");
     let hosts = cluster([node("n1", json!({})), node("n2", json!({}))]);
     let elsewhere = |name: &str| web(name, near("podAntiAffinity", "web", "rack"));
@@ -359,23 +379,26 @@ fn spreading_keeps_domains_level() {
     level.remove_node("n3");
     assert_eq!(placed(&mut level, spread("d")), "n1", "a domain without nodes does not count");
     level.update_node(node("n5", json!({ "metadata": { "labels": { "zone": "c" } } })));
-    let said = placed(&mut level, spread("e"));
-    assert!(said.contains("2 node(s) didn't match pod topology spread constraints"), "{said}");
-    assert!(said.contains("1 node(s) were not offering"), "{said}");
-    assert!(said.contains("closest: n1 if zone=a were not ahead of others by 1"), "{said}");
+    let output = placed(&mut level, spread("e"));
+    assert!(output.contains("2 node(s) didn't match pod topology spread constraints"), "{output}");
+    assert!(output.contains("1 node(s) were not offering"), "{output}");
+    assert!(output.contains("closest: n1 if zone=a were not ahead of others by 1"), "{output}");
 }
 
 #[test]
 fn spreading_says_which_machines_count() {
     let mut missing = cluster([node("n1", json!({}))]);
-    let said = placed(&mut missing, web("a", spreading(json!({}))));
-    assert!(said.contains("1 node(s) didn't match pod topology spread constraints (missing required label)"), "{said}");
+    let output = placed(&mut missing, web("a", spreading(json!({}))));
+    assert!(
+        output.contains("1 node(s) didn't match pod topology spread constraints (missing required label)"),
+        "{output}"
+    );
     let mut few = zones();
     let wide = |name: &str| web(name, spreading(json!({ "minDomains": 3 })));
     assert_eq!(placed(&mut few, wide("a")), "n1");
     assert_eq!(placed(&mut few, wide("b")), "n3");
-    let said = placed(&mut few, wide("c"));
-    assert!(said.contains("3 node(s) didn't match pod topology spread constraints"), "too few domains: {said}");
+    let output = placed(&mut few, wide("c"));
+    assert!(output.contains("3 node(s) didn't match pod topology spread constraints"), "too few domains: {output}");
     let tainted = |policy: &str| {
         let mut cluster = zones();
         let taint = json!([{ "key": "x", "effect": "NoSchedule" }]);

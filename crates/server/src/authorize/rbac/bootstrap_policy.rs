@@ -32,6 +32,8 @@ pub struct AggregatedRoleSpec {
 pub enum SubjectSpec {
     User(&'static str),
     Group(&'static str),
+    /// A service account of `kube-system`.
+    SystemAccount(&'static str),
 }
 
 pub struct BindingSpec {
@@ -53,13 +55,13 @@ const WRITE: &[&str] = &["create", "delete", "deletecollection", "patch", "updat
 const READ_WRITE: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const EVENT_WRITE: &[&str] = &["create", "patch", "update"];
 const ALL: &[&str] = &["*"];
-const CORE: &[&str] = &[""];
-const APPS: &[&str] = &["apps"];
+pub(super) const CORE: &[&str] = &[""];
+pub(super) const APPS: &[&str] = &["apps"];
 const EVENTS: &[&str] = &["", "events.k8s.io"];
-const CERTIFICATES: &[&str] = &["certificates.k8s.io"];
+pub(super) const CERTIFICATES: &[&str] = &["certificates.k8s.io"];
 const AUTHENTICATED: SubjectSpec = SubjectSpec::Group("system:authenticated");
 
-const fn rule(
+pub(super) const fn rule(
     verbs: &'static [&'static str],
     groups: &'static [&'static str],
     resources: &'static [&'static str],
@@ -67,7 +69,7 @@ const fn rule(
     RuleSpec { verbs, groups, resources, names: &[], urls: &[] }
 }
 
-const fn named(rule: RuleSpec, names: &'static [&'static str]) -> RuleSpec {
+pub(super) const fn named(rule: RuleSpec, names: &'static [&'static str]) -> RuleSpec {
     RuleSpec { names, ..rule }
 }
 
@@ -75,7 +77,7 @@ const fn get(urls: &'static [&'static str]) -> RuleSpec {
     RuleSpec { verbs: &["get"], groups: &[], resources: &[], names: &[], urls }
 }
 
-const fn role(name: &'static str, rules: &'static [RuleSpec]) -> RoleSpec {
+pub(super) const fn role(name: &'static str, rules: &'static [RuleSpec]) -> RoleSpec {
     RoleSpec { name, aggregate_to: &[], rules }
 }
 

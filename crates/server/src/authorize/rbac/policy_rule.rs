@@ -1,6 +1,9 @@
 //! PolicyRule: what one rule of a Role or ClusterRole allows, and whether a set of rules covers another.
 
-use std::fmt;
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -8,7 +11,7 @@ use super::super::{Attributes, RequestTarget, ResourceAttributes};
 
 pub const ALL: &str = "*";
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyRule {
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_as_empty")]
@@ -125,33 +128,40 @@ fn url_matches(url: &str, path: &str) -> bool {
     }
 }
 
-/// What of `wanted` none of the `held` rules gives, compact enough to be shown.
+/// How many single rights `rules` give: verbs times groups times resources times names, and verbs times URLs.
+pub fn count_rights(rules: &[PolicyRule]) -> usize {
+    rules.iter().fold(0, |sum, rule| {
+        let names = rule.resource_names.len().max(1);
+        let resources = rule.api_groups.len().saturating_mul(rule.resources.len()).saturating_mul(names);
+        let targets = resources.saturating_add(rule.non_resource_urls.len());
+        sum.saturating_add(rule.verbs.len().saturating_mul(targets))
+    })
+}
+
+/// What of `wanted` none of the `held` rules gives, compact enough to be shown. Takes time and memory for every single right
+/// in `wanted`: callers limit [their number](count_rights).
 pub fn missing(held: &[PolicyRule], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
     let split = wanted.iter().flat_map(PolicyRule::split);
     compact(split.filter(|wanted| !held.iter().any(|rule| rule.covers_split(wanted))).collect())
 }
 
-/// Rules that differ in their verb alone become one.
+/// Rules that differ in their verb alone become one, in the order of their first verb.
 fn compact(rules: Vec<PolicyRule>) -> Vec<PolicyRule> {
-    let mut compact: Vec<PolicyRule> = Vec::new();
+    let mut positions = HashMap::<PolicyRule, usize>::new();
+    let mut verbs = Vec::<BTreeSet<String>>::new();
     for mut rule in rules {
-        let verbs = std::mem::take(&mut rule.verbs);
-        let alike = compact.iter_mut().find(|other| {
-            other.api_groups == rule.api_groups
-                && other.resources == rule.resources
-                && other.resource_names == rule.resource_names
-                && other.non_resource_urls == rule.non_resource_urls
-        });
-        match alike {
-            Some(alike) => alike.verbs.extend(verbs),
-            None => compact.push(PolicyRule { verbs, ..rule }),
+        let own_verbs = std::mem::take(&mut rule.verbs);
+        let position = *positions.entry(rule).or_insert(verbs.len());
+        if position == verbs.len() {
+            verbs.push(BTreeSet::new());
         }
+        verbs[position].extend(own_verbs);
     }
-    for rule in &mut compact {
-        rule.verbs.sort();
-        rule.verbs.dedup();
-    }
-    compact
+    let mut compact: Vec<(usize, PolicyRule)> =
+        positions.into_iter().map(|(rule, position)| (position, rule)).collect();
+    compact.sort_by_key(|(position, _)| *position);
+    let merged = compact.into_iter().zip(verbs);
+    merged.map(|((_, rule), verbs)| PolicyRule { verbs: verbs.into_iter().collect(), ..rule }).collect()
 }
 
 /// As upstream's messages show it: `{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}`.
@@ -254,6 +264,21 @@ mod tests {
                 r#"{APIGroups:[""], Resources:["pods"], Verbs:["delete"]}"#,
             ]
         );
+    }
+
+    #[test]
+    fn rights_are_counted_without_being_listed() {
+        let names: Vec<String> = (0..100_000).map(|i| i.to_string()).collect();
+        let absurd = PolicyRule {
+            api_groups: names.clone(),
+            resources: names.clone(),
+            resource_names: names.clone(),
+            verbs: names,
+            ..PolicyRule::default()
+        };
+        assert_eq!(count_rights(&[absurd.clone(), absurd]), usize::MAX);
+        let pods = rule(&["", "apps"], &["pods"], &[], &["get", "list", "watch"]);
+        assert_eq!(count_rights(&[pods, urls(&["/healthz"], &["get"])]), 7);
     }
 
     #[test]

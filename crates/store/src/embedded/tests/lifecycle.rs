@@ -68,10 +68,10 @@ async fn volatile_keys_cost_no_commit_and_are_gone_after_a_restart() {
     }
     assert_eq!(last, Revision(durable.0 + 20));
     assert_eq!(size(), before, "nothing was written");
-    let mut seen = 0;
-    while seen < 20 {
+    let mut observed = 0;
+    while observed < 20 {
         if let WatchEvent::Changes(changes) = watch.next().await.expect("event") {
-            seen += changes.len();
+            observed += changes.len();
         }
     }
     drop(store);

@@ -109,7 +109,8 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Watch { back, key } => {
                 let prefix = name(key);
-                let (ours, theirs) = (seen(&store, &prefix, past(back)).await, seen(&model, &prefix, past(back)).await);
+                let (ours, theirs) =
+                    (observed(&store, &prefix, past(back)).await, observed(&model, &prefix, past(back)).await);
                 assert_eq!(ours, theirs);
             }
             Step::Reopen => {
@@ -130,16 +131,16 @@ async fn run(steps: Vec<Step>) {
 }
 
 /// What a watch sees up to now, or how it is refused.
-async fn seen(store: &impl Store, prefix: &str, after: Revision) -> Result<Vec<String>, String> {
+async fn observed(store: &impl Store, prefix: &str, after: Revision) -> Result<Vec<String>, String> {
     let mut watch = store.watch(prefix, after).await.map_err(|e| e.to_string())?;
     watch.request_progress();
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     loop {
         match watch.next().await.map_err(|e| e.to_string())? {
-            crate::WatchEvent::Changes(changes) => seen.extend(changes.iter().map(|c| format!("{c:?}"))),
+            crate::WatchEvent::Changes(changes) => observed.extend(changes.iter().map(|c| format!("{c:?}"))),
             crate::WatchEvent::Progress(at) => {
-                seen.push(format!("progress {at}"));
-                return Ok(seen);
+                observed.push(format!("progress {at}"));
+                return Ok(observed);
             }
         }
     }

@@ -45,7 +45,7 @@ impl Assembler {
     /// The transactions that `events` complete, given whether more fragments follow.
     pub fn take(&mut self, events: Vec<Event>, more: bool) -> Result<Vec<Change>, AssembleError> {
         for event in events {
-            // What is known already may be told without what was there before.
+            // A change that is known already may come without the previous value.
             if event.kv.as_ref().is_none_or(|kv| revision(Some(kv.mod_revision)) > self.delivered) {
                 self.incomplete.push(change(event)?);
             }
@@ -95,7 +95,7 @@ mod tests {
         Event { r#type: Type::Delete.into(), kv: Some(kv), prev_kv: None }
     }
 
-    fn said(changes: Result<Vec<Change>, AssembleError>) -> Vec<(String, u64)> {
+    fn output(changes: Result<Vec<Change>, AssembleError>) -> Vec<(String, u64)> {
         changes.expect("no flaw").iter().map(|change| (change.key.to_string(), change.revision.0)).collect()
     }
 
@@ -103,21 +103,21 @@ mod tests {
     fn a_transaction_cut_in_two_is_passed_on_whole() {
         let mut assembler = Assembler::new(Revision(1));
         let first = assembler.take(vec![created("a", 2), created("b", 3)], true);
-        assert_eq!(said(first), [("a".to_owned(), 2)]);
+        assert_eq!(output(first), [("a".to_owned(), 2)]);
         assert!(assembler.is_incomplete());
-        assert_eq!(said(assembler.take(vec![created("c", 3)], true)), []);
+        assert_eq!(output(assembler.take(vec![created("c", 3)], true)), []);
         let last = assembler.take(vec![created("d", 3), created("e", 4)], false);
-        assert_eq!(said(last), [("b".to_owned(), 3), ("c".to_owned(), 3), ("d".to_owned(), 3), ("e".to_owned(), 4)]);
+        assert_eq!(output(last), [("b".to_owned(), 3), ("c".to_owned(), 3), ("d".to_owned(), 3), ("e".to_owned(), 4)]);
         assert!(!assembler.is_incomplete());
     }
 
     #[test]
     fn what_was_delivered_before_the_stream_broke_is_not_delivered_again() {
         let mut assembler = Assembler::new(Revision(2));
-        assert_eq!(said(assembler.take(vec![created("a", 2), created("b", 3)], false)), [("b".to_owned(), 3)]);
-        assert_eq!(said(assembler.take(vec![deleted("a", 2)], false)), []);
+        assert_eq!(output(assembler.take(vec![created("a", 2), created("b", 3)], false)), [("b".to_owned(), 3)]);
+        assert_eq!(output(assembler.take(vec![deleted("a", 2)], false)), []);
         assembler.raise(Revision(5));
-        assert_eq!(said(assembler.take(vec![created("c", 5), created("d", 6)], false)), [("d".to_owned(), 6)]);
+        assert_eq!(output(assembler.take(vec![created("c", 5), created("d", 6)], false)), [("d".to_owned(), 6)]);
     }
 
     #[test]

@@ -102,11 +102,11 @@ impl Follower {
 
     /// A stream after another, if etcd still has all that came since.
     async fn resume(&mut self) -> StreamEnd {
-        let kept = tokio::select! {
+        let retained = tokio::select! {
             () = self.reader.closed() => return StreamEnd::Dropped,
-            kept = newest_if_not_compacted(&self.etcd.pool, &self.prefix, self.seen) => kept,
+            retained = newest_if_not_compacted(&self.etcd.pool, &self.prefix, self.seen) => retained,
         };
-        match kept {
+        match retained {
             Ok(newest) => self.stream(newest).await,
             Err(
                 EtcdError::Unsent { why }

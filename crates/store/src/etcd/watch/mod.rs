@@ -48,14 +48,14 @@ impl Watch for EtcdWatch {
 
 pub(super) async fn open(etcd: &Etcd, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, StoreError> {
     // Nothing is ever written at etcd's revision 1, and 0 has another meaning to it.
-    let seen = after.max(Revision(1));
-    let newest = match newest_if_not_compacted(&etcd.pool, prefix, seen).await {
+    let observed = after.max(Revision(1));
+    let newest = match newest_if_not_compacted(&etcd.pool, prefix, observed).await {
         Ok(newest) => newest,
         Err(fault) => return Err(etcd.error_at(fault, prefix, after).await),
     };
     let (sender, events) = mpsc::channel(QUEUE);
     let progress_requests = Arc::new(ProgressRequests::default());
-    tokio::spawn(Follower::new(etcd.clone(), prefix, seen, sender, progress_requests.clone()).run(newest));
+    tokio::spawn(Follower::new(etcd.clone(), prefix, observed, sender, progress_requests.clone()).run(newest));
     Ok(Box::new(EtcdWatch { events, progress_requests }))
 }
 
@@ -65,8 +65,8 @@ async fn newest_if_not_compacted(pool: &Pool, prefix: &str, at: Revision) -> Res
     Ok(revision(range(pool, request).await?.header.map(|header| header.revision)))
 }
 
-/// The revision that etcd was last compacted at. Only a watch is told: one from the beginning of
-/// time, which is refused with this number. Nothing is told if etcd never was compacted.
+/// The revision that etcd was last compacted at. Only a watch learns it: one from the beginning of
+/// time, which is refused with this number. Nothing is returned if etcd never was compacted.
 pub(super) async fn compacted_at(pool: &Pool, near: &str) -> Option<Revision> {
     let tell = async {
         let connection = pool.stream_connection().await.ok()?;
@@ -84,9 +84,9 @@ pub(super) async fn compacted_at(pool: &Pool, near: &str) -> Option<Revision> {
         }
         None
     };
-    let told = timeout(pool.call_deadline / 4, tell).await.ok().flatten();
-    if let Some(at) = told {
+    let reported = timeout(pool.call_deadline / 4, tell).await.ok().flatten();
+    if let Some(at) = reported {
         pool.record_compaction(at);
     }
-    told
+    reported
 }

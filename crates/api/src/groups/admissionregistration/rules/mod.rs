@@ -1,7 +1,8 @@
 //! The `admissionregistration.k8s.io` group.
 //!
-//! Expressions are checked for being there; whether they compile is found out where they run.
+//! Expressions of policies, and match conditions of webhooks, are compiled: what does not compile is refused.
 
+mod expressions;
 mod matching;
 mod policy;
 mod policy_binding;

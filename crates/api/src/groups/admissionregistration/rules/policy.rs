@@ -4,7 +4,10 @@ use k8s_openapi::api::admissionregistration::v1::{
     AuditAnnotation, ParamKind, ValidatingAdmissionPolicy, ValidatingAdmissionPolicySpec, Validation,
 };
 
-use super::matching::{default_resources, validate_conditions, validate_match};
+use super::{
+    expressions::PolicyExpressions,
+    matching::{default_resources, validate_conditions, validate_match},
+};
 use crate::{
     field::{Errors, FieldError, Path},
     strategy::Rules,
@@ -57,7 +60,12 @@ fn validate_spec(spec: &ValidatingAdmissionPolicySpec, name: &str, path: &Path, 
             }
         }
     }
-    validate_conditions(list(&spec.match_conditions), &path.child("matchConditions"), errors);
+    let mut expressions = PolicyExpressions::new(spec.param_kind.is_some());
+    let conditions = (list(&spec.match_conditions), path.child("matchConditions"));
+    validate_conditions(conditions.0, &conditions.1, errors);
+    for (i, condition) in conditions.0.iter().enumerate() {
+        expressions.check_bool(&condition.expression, &conditions.1.index(i).child("expression"), errors);
+    }
     for (i, variable) in list(&spec.variables).iter().enumerate() {
         let path = path.child("variables").index(i);
         for (name, value) in [("name", &variable.name), ("expression", &variable.expression)] {
@@ -69,6 +77,7 @@ fn validate_spec(spec: &ValidatingAdmissionPolicySpec, name: &str, path: &Path, 
             let words = "must be a valid CEL identifier";
             errors.push(FieldError::invalid(&path.child("name"), variable.name.as_str(), words));
         }
+        expressions.add_variable(&variable.name, &variable.expression, &path.child("expression"), errors);
     }
     let (validations, annotations) = (list(&spec.validations), list(&spec.audit_annotations));
     if validations.is_empty() && annotations.is_empty() {
@@ -77,7 +86,15 @@ fn validate_spec(spec: &ValidatingAdmissionPolicySpec, name: &str, path: &Path, 
         errors.push(FieldError::required(&path.child("auditAnnotations"), words));
     }
     for (i, validation) in validations.iter().enumerate() {
-        validate_validation(validation, &path.child("validations").index(i), errors);
+        let path = path.child("validations").index(i);
+        validate_validation(validation, &path, errors);
+        expressions.check_bool(&validation.expression, &path.child("expression"), errors);
+        let message = text(&validation.message_expression);
+        expressions.check_string(message, &path.child("messageExpression"), errors);
+    }
+    for (i, annotation) in annotations.iter().enumerate() {
+        let path = path.child("auditAnnotations").index(i).child("valueExpression");
+        expressions.check_annotation(&annotation.value_expression, &path, errors);
     }
     validate_annotations(annotations, name, &path.child("auditAnnotations"), errors);
 }
@@ -204,10 +221,30 @@ mod tests {
                 ],
             ),
             (
-                json!({"auditAnnotations": [{"key": "a", "valueExpression": ""}, {"key": "a", "valueExpression": "x"}]}),
+                json!({"auditAnnotations": [{"key": "a", "valueExpression": ""}, {"key": "a", "valueExpression": "'x'"}]}),
                 &[
                     "spec.auditAnnotations[0].valueExpression: Required value: valueExpression is not specified",
                     r#"spec.auditAnnotations[1].key: Duplicate value: "a""#,
+                ],
+            ),
+            (
+                json!({"validations": [{"expression": "object.spec.replicas +", "messageExpression": "1"}, {"expression": "params.x"}]}),
+                &[
+                    "spec.validations[0].expression: Invalid value: \"object.spec.replicas +\": compilation failed: ERROR: <input>:1:23: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}\n | object.spec.replicas +\n | ......................^",
+                    r#"spec.validations[0].messageExpression: Invalid value: "1": must evaluate to string"#,
+                    "spec.validations[1].expression: Invalid value: \"params.x\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')\n | params.x\n | ^",
+                ],
+            ),
+            (
+                json!({
+                    "variables": [{"name": "a", "expression": "variables.b"}, {"name": "b", "expression": "1"}],
+                    "matchConditions": [{"name": "c", "expression": "'x'"}],
+                    "validations": [{"expression": "variables.b + 1"}],
+                }),
+                &[
+                    r#"spec.matchConditions[0].expression: Invalid value: "'x'": must evaluate to bool"#,
+                    "spec.variables[0].expression: Invalid value: \"variables.b\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'variables' (in container '')\n | variables.b\n | ^",
+                    r#"spec.validations[0].expression: Invalid value: "variables.b + 1": must evaluate to bool"#,
                 ],
             ),
         ];

@@ -9,6 +9,7 @@ use k8s_openapi::{
 };
 
 use super::{
+    expressions::PolicyExpressions,
     matching::{MATCH_POLICIES, Rule, validate_conditions},
     webhook_client,
 };
@@ -142,7 +143,12 @@ impl Hook<'_> {
             }
         }
         webhook_client::validate(self.client, &path.child("clientConfig"), errors);
-        validate_conditions(self.conditions, &path.child("matchConditions"), errors);
+        let at = path.child("matchConditions");
+        validate_conditions(self.conditions, &at, errors);
+        let expressions = PolicyExpressions::for_webhook();
+        for (i, condition) in self.conditions.iter().enumerate() {
+            expressions.check_bool(&condition.expression, &at.index(i).child("expression"), errors);
+        }
         validate_versions(self.review_versions, &path.child("admissionReviewVersions"), errors);
     }
 }

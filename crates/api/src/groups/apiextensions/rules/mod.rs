@@ -40,6 +40,10 @@ impl Strategy for CustomResourceDefinitions {
         errors
     }
 
+    fn default_stored(&self, definition: &mut Value) {
+        default(definition);
+    }
+
     fn update_status(&self, definition: &mut Value, _: &Value) -> Errors {
         let mut errors = Errors::new();
         let path = Path::new("status").child("acceptedNames");

@@ -113,8 +113,11 @@ fn validate_generated(job: &Job, spec: &JobSpec, errors: &mut Errors) {
         errors.push(FieldError::required(&Path::new("metadata").child("uid"), ""));
     }
     let path = Path::new("spec").child("template").child("metadata").child("labels");
-    let expected = [(OLD_CONTROLLER_UID, uid), (OLD_JOB_NAME, name), (CONTROLLER_UID, uid), (JOB_NAME, name)];
-    for (key, value) in expected {
+    let all = [(OLD_CONTROLLER_UID, uid), (OLD_JOB_NAME, name), (CONTROLLER_UID, uid), (JOB_NAME, name)];
+    // A Job that an API server from before stored has the labels of its time; what we make up selects by the prefixed one.
+    let is_old = selector.match_labels.as_ref().is_some_and(|labels| !labels.contains_key(CONTROLLER_UID));
+    let expected = if is_old { &all[..2] } else { &all[..] };
+    for (key, value) in expected.iter().copied() {
         let detail = format!("must be '{value}'");
         match template_labels(spec).and_then(|labels| labels.get(key)) {
             None => errors.push(FieldError::required(&path.key(key), detail)),
@@ -124,7 +127,7 @@ fn validate_generated(job: &Job, spec: &JobSpec, errors: &mut Errors) {
             Some(_) => {}
         }
     }
-    let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let expected = expected.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     if !labels::matches(selector, &expected) {
         let at = Path::new("spec").child("selector");
         errors.push(FieldError::invalid(&at, shown(selector), "`selector` not auto-generated"));

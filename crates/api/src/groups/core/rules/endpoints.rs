@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, Endpoints};
 
 use crate::{
     field::{Errors, FieldError, Path},
+    ports::{PROTOCOLS, TCP},
     strategy::Rules,
     validation::{
         check::{self, fill, list, text},
@@ -19,7 +20,7 @@ impl Rules for EndpointsRules {
 
     fn default(endpoints: &mut Endpoints) {
         let ports = endpoints.subsets.iter_mut().flatten().flat_map(|subset| subset.ports.iter_mut().flatten());
-        ports.for_each(|port| fill(&mut port.protocol, "TCP"));
+        ports.for_each(|port| fill(&mut port.protocol, TCP));
     }
 
     fn validate(endpoints: &Endpoints, errors: &mut Errors) {
@@ -59,7 +60,7 @@ fn validate_port(port: &EndpointPort, needs_name: bool, path: &Path, errors: &mu
         names::require(name, &path.child("name"), names::dns1123_label, errors);
     }
     check::number(port.port.into(), names::is_valid_port_num(port.port), &path.child("port"), errors);
-    check::required_one_of(text(&port.protocol), &["SCTP", "TCP", "UDP"], &path.child("protocol"), errors);
+    check::required_one_of(text(&port.protocol), PROTOCOLS, &path.child("protocol"), errors);
     if let Some(protocol) = &port.app_protocol {
         names::refuse(protocol, &path.child("appProtocol"), names::qualified_name, errors);
     }

@@ -6,6 +6,7 @@ use crate::{
     field::{Errors, FieldError, Path},
     strategy::Rules,
     validation::{check::text, names},
+    wellknown,
 };
 
 const NAME_MAX: usize = 128;
@@ -22,7 +23,8 @@ impl Rules for EventRules {
     fn validate(event: &Event, errors: &mut Errors) {
         let (namespace, about) = (text(&event.metadata.namespace), text(&event.involved_object.namespace));
         // What belongs to no namespace is reported in the default one.
-        let fits = if about.is_empty() { matches!(namespace, "" | "default") } else { namespace == about };
+        let fits =
+            if about.is_empty() { matches!(namespace, "" | wellknown::namespace::DEFAULT) } else { namespace == about };
         if !fits {
             let at = Path::new("involvedObject").child("namespace");
             errors.push(FieldError::invalid(&at, about, "does not match event.namespace"));

@@ -21,6 +21,7 @@ use crate::{
         check::{self, ExactlyOne, fill, list, shown, text},
         diff, names, resources,
     },
+    wellknown::kubernetes::{ARCH, INSTANCE_TYPE, OS, REGION, ZONE},
 };
 
 /// What a spec says besides where the data is.
@@ -63,11 +64,14 @@ impl Rules for PersistentVolumeRules {
 
     fn validate_update(volume: &PersistentVolume, old: &PersistentVolume, errors: &mut Errors) {
         let (Some(new), Some(before)) = (&volume.spec, &old.spec) else { return };
-        let (source, kept) = (source_of(new, before), source_of(before, before));
-        if !diff::same(&kept, &source) {
+        let (source, retained) = (source_of(new, before), source_of(before, before));
+        if !diff::same(&retained, &source) {
             errors.push(FieldError::forbidden(
                 &Path::new("spec").child("persistentvolumesource"),
-                format!("spec.persistentvolumesource is immutable after creation\n{}", diff::describe(&kept, &source)),
+                format!(
+                    "spec.persistentvolumesource is immutable after creation\n{}",
+                    diff::describe(&retained, &source)
+                ),
             ));
         }
         check::immutable(&new.volume_mode, &before.volume_mode, &Path::new("volumeMode"), errors);
@@ -127,11 +131,11 @@ fn validate_affinity_update(new: &Option<VolumeNodeAffinity>, old: &Option<Volum
 /// Well-known labels under the names they have today.
 fn renamed(mut affinity: Value) -> Value {
     const TODAY: [(&str, &str); 5] = [
-        ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
-        ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
-        ("beta.kubernetes.io/os", "kubernetes.io/os"),
-        ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
-        ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
+        ("failure-domain.beta.kubernetes.io/zone", ZONE),
+        ("failure-domain.beta.kubernetes.io/region", REGION),
+        ("beta.kubernetes.io/os", OS),
+        ("beta.kubernetes.io/arch", ARCH),
+        ("beta.kubernetes.io/instance-type", INSTANCE_TYPE),
     ];
     let terms = affinity.pointer_mut("/required/nodeSelectorTerms").and_then(Value::as_array_mut);
     for term in terms.into_iter().flatten() {

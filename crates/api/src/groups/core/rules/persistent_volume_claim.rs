@@ -13,10 +13,10 @@ use crate::{
         check::{self, fill, list, shown, text},
         diff, labels, names, resources,
     },
+    wellknown::kubernetes::BETA_STORAGE_CLASS,
 };
 
 /// Where classes were named before they had a field.
-const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 pub(super) const ACCESS_MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 pub(super) const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
 
@@ -44,14 +44,14 @@ impl Rules for PersistentVolumeClaimRules {
         let (Some(new), Some(before)) = (&claim.spec, &old.spec) else { return };
         let bound = old.status.as_ref().is_some_and(|status| text(&status.phase) == "Bound");
         validate_class_annotation(claim, old, errors);
-        let (allowed, kept) = (shown(&with_changes_undone(new, before, bound)), shown(before));
-        if !diff::same(&kept, &allowed) {
+        let (allowed, retained) = (shown(&with_changes_undone(new, before, bound)), shown(before));
+        if !diff::same(&retained, &allowed) {
             errors.push(FieldError::forbidden(
                 &Path::new("spec"),
                 format!(
                     "spec is immutable after creation except resources.requests and volumeAttributesClassName for \
                      bound claims\n{}",
-                    diff::describe(&kept, &allowed)
+                    diff::describe(&retained, &allowed)
                 ),
             ));
         }
@@ -225,12 +225,12 @@ fn with_changes_undone(
 
 fn validate_class_annotation(claim: &PersistentVolumeClaim, old: &PersistentVolumeClaim, errors: &mut Errors) {
     let class = |claim: &PersistentVolumeClaim| {
-        claim.metadata.annotations.as_ref().and_then(|map| map.get(CLASS_ANNOTATION)).cloned().unwrap_or_default()
+        claim.metadata.annotations.as_ref().and_then(|map| map.get(BETA_STORAGE_CLASS)).cloned().unwrap_or_default()
     };
     let moved_to_field =
         !class(old).is_empty() && claim.spec.as_ref().is_some_and(|spec| text(&spec.storage_class_name) == class(old));
     if class(claim) != class(old) && !moved_to_field {
-        let at = Path::new("metadata").child("annotations").child(CLASS_ANNOTATION);
+        let at = Path::new("metadata").child("annotations").child(BETA_STORAGE_CLASS);
         errors.push(FieldError::invalid(&at, class(claim), check::IMMUTABLE));
     }
 }

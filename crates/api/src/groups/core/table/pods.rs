@@ -88,7 +88,7 @@ fn summary(pod: &Value) -> Summary {
     summary
 }
 
-/// What can be said before looking at containers.
+/// The reason, as far as the pod itself gives one.
 fn base_word(pod: &Value) -> &str {
     let mut conditions = list(pod, "/status/conditions").iter();
     if conditions.any(|c| text(c, "/type") == "PodScheduled" && text(c, "/reason") == "SchedulingGated") {

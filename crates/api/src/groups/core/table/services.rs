@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::{
     groups::networking::table::load_balancer,
+    ports::TCP,
     table::{
         Columns,
         column::{AGE, NAME, SELECTOR, text as column, wide},
@@ -57,7 +58,7 @@ fn external(object: &Value) -> String {
 
 /// `80/TCP`, or `80:30080/TCP` with a node port.
 fn port(port: &Value) -> String {
-    let protocol = text_or(port, "/protocol", "TCP");
+    let protocol = text_or(port, "/protocol", TCP);
     match (int(port, "/port"), int(port, "/nodePort")) {
         (number, ..=0) => format!("{number}/{protocol}"),
         (number, node) => format!("{number}:{node}/{protocol}"),

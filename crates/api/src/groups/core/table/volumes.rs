@@ -3,10 +3,13 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::table::{
-    Columns,
-    column::{AGE, NAME, text as column, wide},
-    read::{UNSET, age, deleting, join, list, map, name, scalar, text, text_or, texts},
+use crate::{
+    table::{
+        Columns,
+        column::{AGE, NAME, text as column, wide},
+        read::{UNSET, age, deleting, join, list, map, name, scalar, text, text_or, texts},
+    },
+    wellknown::kubernetes::BETA_STORAGE_CLASS,
 };
 
 pub static PERSISTENT_VOLUMES: Columns = Columns {
@@ -91,8 +94,7 @@ fn storage(object: &Value, pointer: &str) -> Value {
 
 /// The annotation was there before the field.
 fn class(object: &Value) -> Value {
-    let annotation =
-        map(object, "/metadata/annotations").and_then(|a| a.get("volume.beta.kubernetes.io/storage-class"));
+    let annotation = map(object, "/metadata/annotations").and_then(|a| a.get(BETA_STORAGE_CLASS));
     annotation.and_then(Value::as_str).unwrap_or_else(|| text(object, "/spec/storageClassName")).into()
 }
 

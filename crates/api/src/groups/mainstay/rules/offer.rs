@@ -2,7 +2,8 @@
 
 use crate::{
     field::{Errors, FieldError, Path},
-    offer::{Offer, Ports},
+    offer::Offer,
+    ports::PortRanges,
     strategy::Rules,
     validation::{
         check::{NEGATIVE, NOT_POSITIVE, version},
@@ -26,7 +27,7 @@ impl Rules for OfferRules {
         }
         for (field, ranges) in [("automaticPorts", &spec.automatic_ports), ("explicitPorts", &spec.explicit_ports)] {
             for (i, range) in ranges.iter().enumerate() {
-                if let Err(error) = Ports::parse([range]) {
+                if let Err(error) = PortRanges::parse([range]) {
                     let at = path.child(field).index(i);
                     errors.push(FieldError::invalid(&at, range.as_str(), error.to_string()));
                 }

@@ -7,6 +7,7 @@ use k8s_openapi::{
 
 use crate::{
     field::{Errors, FieldError, Path},
+    ports::{SCTP, TCP, UDP},
     strategy::Rules,
     validation::{
         check::{self, fill, list, one_of, optional_one_of},
@@ -25,7 +26,7 @@ impl Rules for NetworkPolicyRules {
         let ingress = spec.ingress.iter_mut().flatten().flat_map(|rule| rule.ports.iter_mut().flatten());
         let egress = spec.egress.iter_mut().flatten().flat_map(|rule| rule.ports.iter_mut().flatten());
         for port in ingress.chain(egress) {
-            fill(&mut port.protocol, "TCP");
+            fill(&mut port.protocol, TCP);
         }
         if list(&spec.policy_types).is_empty() {
             let egress = (!list(&spec.egress).is_empty()).then_some("Egress");
@@ -67,7 +68,7 @@ fn validate_spec(spec: &NetworkPolicySpec, path: &Path, errors: &mut Errors) {
 fn validate_ports(ports: &[NetworkPolicyPort], path: &Path, errors: &mut Errors) {
     for (i, port) in ports.iter().enumerate() {
         let path = path.index(i);
-        optional_one_of(&port.protocol, &["TCP", "UDP", "SCTP"], &path.child("protocol"), errors);
+        optional_one_of(&port.protocol, &[TCP, UDP, SCTP], &path.child("protocol"), errors);
         if let Some(number) = &port.port {
             check::port(number, &path.child("port"), errors);
         }

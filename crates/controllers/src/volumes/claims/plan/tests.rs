@@ -58,7 +58,7 @@ fn pod(phase: &str) -> Pod {
     }))
 }
 
-/// What is said, done and reported, in short.
+/// Events, actions and status, in short.
 fn short(plan: &Plan<Action, ClaimStatus>) -> Vec<String> {
     let action = |action: &Action| match action {
         Action::Take { volume, version, claim } => {

@@ -230,7 +230,7 @@ fn ownership_comes_first_and_one_that_goes_does_nothing() {
 }
 
 #[test]
-fn progress_is_told_and_its_lack_too() {
+fn progress_is_reported_and_its_lack_too() {
     let mut rolling = world(want(3, 1, 0), vec![set("old", 1, 3, 3), set("new", 2, 1, 0)]);
     let moving = plan(&rolling, at(10));
     let status = moving.status.unwrap();
@@ -259,7 +259,7 @@ fn progress_is_told_and_its_lack_too() {
 }
 
 #[test]
-fn without_a_deadline_nothing_is_said_of_progress() {
+fn without_a_deadline_nothing_is_reported_of_progress() {
     let plan = plan(&world(Desired { deadline: None, ..want(3, 1, 0) }, vec![set("new", 1, 3, 1)]), at(10));
     assert!(plan.requeue_at.is_none());
     let status = plan.status.unwrap();

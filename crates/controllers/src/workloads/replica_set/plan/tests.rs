@@ -107,7 +107,7 @@ fn ownership_is_settled_before_anything_is_counted() {
 }
 
 #[test]
-fn one_that_is_being_deleted_only_tells() {
+fn one_that_is_being_deleted_only_reports() {
     let mut leaving = world(3, some(&[Life::Ready(0)]));
     leaving.want.leaving = true;
     let plan = plan(&leaving, at(10));

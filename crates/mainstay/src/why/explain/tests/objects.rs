@@ -33,7 +33,7 @@ fn a_target_port_that_no_container_has_is_named() {
     let mut facts = service(json!({ "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": "http" }] }));
     let ports = json!([{ "containerPort": 80, "name": "web" }]);
     facts.pods = vec![object(json!({ "metadata": {}, "spec": { "containers": [{ "name": "c", "ports": ports }] } }))];
-    let expected = "has no endpoints for port 80: no container of its pods has a port named \"http\"";
+    let expected = "has no endpoints for port 80: no container of its pods has a TCP port named \"http\"";
     assert_eq!(service_headline(&facts), expected);
 }
 

@@ -87,7 +87,7 @@ fn a_failed_job_names_its_reason_and_how_its_pod_ended() {
 }
 
 #[test]
-fn a_cron_job_tells_of_its_last_job() {
+fn a_cron_job_reports_its_last_job() {
     let cron_job = |suspend: bool| {
         object(json!({ "metadata": { "name": "nightly", "namespace": "ns" },
             "spec": { "schedule": "0 3 * * *", "suspend": suspend, "jobTemplate": {} },

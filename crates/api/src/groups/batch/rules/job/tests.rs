@@ -37,6 +37,20 @@ fn a_minimal_job_is_completed() {
 }
 
 #[test]
+fn a_job_from_before_labels_had_prefixes_may_change() {
+    let mut old = completed::<JobRules>(pi());
+    old["spec"]["selector"] = json!({"matchLabels": {"controller-uid": "u-1"}});
+    old["spec"]["template"]["metadata"]["labels"] = json!({"controller-uid": "u-1", "job-name": "pi"});
+    let mut new = old.clone();
+    new["metadata"]["labels"] = json!({"by": "us"});
+    let strategy = crate::strategy::Typed::<JobRules>::new();
+    let errors = crate::strategy::Strategy::update(&strategy, &mut new, &old);
+    assert!(errors.is_empty(), "{errors:?}");
+    new["spec"]["template"]["metadata"]["labels"] = json!({"controller-uid": "u-2", "job-name": "pi"});
+    assert!(!crate::strategy::Strategy::update(&strategy, &mut new, &old).is_empty());
+}
+
+#[test]
 fn defaults_depend_on_what_is_given() {
     let queue = completed::<JobRules>(spec(json!({"parallelism": 3})));
     assert_eq!(queue["spec"].get("completions"), None);

@@ -6,24 +6,26 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
 };
 
-use super::annotations::MIRROR;
-use crate::validation::{
-    check::{list, text},
-    labels::Map,
+use crate::{
+    validation::{
+        check::{list, text},
+        labels::Map,
+    },
+    wellknown::{DEFAULT_SERVICE_ACCOUNT, kubernetes::MIRROR_POD, taint},
 };
 
 /// How long a pod stays bound to a node that is not ready or out of reach.
 const TOLERATION_SECONDS: i64 = 300;
-const OUTAGES: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+const OUTAGES: [&str; 2] = [taint::NOT_READY, taint::UNREACHABLE];
 
 pub(super) fn admit_create(pod: &mut Pod) {
     let labels = pod.metadata.labels.clone().unwrap_or_default();
-    let mirror = pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR));
+    let mirror = pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR_POD));
     let Some(spec) = &mut pod.spec else { return };
     tolerate_outages(spec);
     prioritize(spec);
     if !mirror && text(&spec.service_account_name).is_empty() {
-        spec.service_account_name = Some("default".to_owned());
+        spec.service_account_name = Some(DEFAULT_SERVICE_ACCOUNT.to_owned());
         spec.service_account.clone_from(&spec.service_account_name);
     }
     complete_selectors(spec, &labels);

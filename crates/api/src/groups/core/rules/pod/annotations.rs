@@ -7,26 +7,24 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use crate::{
     field::{Errors, FieldError, Path},
     validation::check::{list, text},
+    wellknown::kubernetes::{MIRROR_POD, POD_DELETION_COST},
 };
 
-/// On the API's image of a static pod.
-pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
-const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 type Annotations = BTreeMap<String, String>;
 
 pub(super) fn validate(annotations: &Annotations, spec: &PodSpec, path: &Path, errors: &mut Errors) {
-    if let Some(value) = annotations.get(MIRROR)
+    if let Some(value) = annotations.get(MIRROR_POD)
         && text(&spec.node_name).is_empty()
     {
         let detail = "must set spec.nodeName if mirror pod annotation is set";
-        errors.push(FieldError::invalid(&path.key(MIRROR), value.as_str(), detail));
+        errors.push(FieldError::invalid(&path.key(MIRROR_POD), value.as_str(), detail));
     }
-    if let Some(value) = annotations.get(DELETION_COST)
+    if let Some(value) = annotations.get(POD_DELETION_COST)
         && !is_plain_integer(value)
     {
-        errors.push(FieldError::invalid(&path.key(DELETION_COST), value.as_str(), "must be a 32bit integer"));
+        errors.push(FieldError::invalid(&path.key(POD_DELETION_COST), value.as_str(), "must be a 32bit integer"));
     }
     for (key, profile) in annotations {
         let Some(container) = key.strip_prefix(APP_ARMOR) else { continue };
@@ -48,7 +46,7 @@ pub(super) fn validate_update(pod: &Pod, old: &Pod, errors: &mut Errors) {
     let old = old.metadata.annotations.as_ref().unwrap_or(&none);
     let path = Path::new("metadata").child("annotations");
     let kind = |key: &str| match key {
-        MIRROR => Some("mirror pod annotation"),
+        MIRROR_POD => Some("mirror pod annotation"),
         _ if key.starts_with(APP_ARMOR) => Some("AppArmor annotations"),
         _ => None,
     };

@@ -7,13 +7,13 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerResizePolicy
 use super::{Owner, env, mounts, probes, security, spec::Surroundings};
 use crate::{
     field::{Errors, FieldError, Path},
+    ports::PROTOCOLS,
     validation::{
         check::{self, list, shown, text},
         names, resources,
     },
 };
 
-pub(super) const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 const NOT_INIT: &str = "may not be set for init containers without restartPolicy=Always";
 const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 

@@ -9,6 +9,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::image;
 use crate::{
     groups::core::rules::persistent_volume_claim,
+    pod::DEFAULT_TERMINATION_GRACE_SECONDS,
+    ports::TCP,
     validation::{
         check::{fill, fill_number, text},
         resources,
@@ -25,7 +27,7 @@ pub fn default_pod_spec(spec: &mut PodSpec) {
     fill(&mut spec.restart_policy, "Always");
     fill(&mut spec.scheduler_name, "default-scheduler");
     spec.security_context.get_or_insert_default();
-    spec.termination_grace_period_seconds.get_or_insert(30);
+    spec.termination_grace_period_seconds.get_or_insert(DEFAULT_TERMINATION_GRACE_SECONDS);
     mirror_service_account(spec);
     resources::canonicalize(&mut spec.overhead);
     spec.resources.iter_mut().for_each(resources::canonicalize_requirements);
@@ -81,7 +83,7 @@ fn default_ephemeral_container(container: &mut EphemeralContainer) {
 }
 
 fn default_port(port: &mut ContainerPort) {
-    fill(&mut port.protocol, "TCP");
+    fill(&mut port.protocol, TCP);
 }
 
 fn default_host_port(port: &mut ContainerPort) {

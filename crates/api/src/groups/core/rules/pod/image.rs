@@ -5,7 +5,7 @@ pub fn pull_policy(image: &str) -> &'static str {
     if is_latest(image) { "Always" } else { "IfNotPresent" }
 }
 
-/// Whether the image is the `latest`, said or, where no digest is given, unsaid.
+/// Whether the image is the `latest`: by its tag, or for want of tag and digest.
 fn is_latest(image: &str) -> bool {
     let (name, digest) = match image.trim().split_once('@') {
         Some((name, _)) => (name, true),

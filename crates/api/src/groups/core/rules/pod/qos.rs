@@ -17,7 +17,7 @@ pub fn qos_class(spec: &PodSpec) -> &'static str {
             .any(|name| amount(&resources.limits, name).is_some() || amount(&resources.requests, name).is_some())
     });
     let all: Vec<Option<&ResourceRequirements>> = match whole {
-        // What is said of the whole pod settles it.
+        // Resources of the whole pod decide.
         Some(whole) => vec![Some(whole)],
         None => spec
             .containers

@@ -13,12 +13,12 @@ fn pod(spec: Value) -> Value {
     json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec})
 }
 
-/// A pod with one sound container, and more said of the pod.
+/// A pod with one sound container, with more fields of the pod.
 fn pod_with(spec: Value) -> Value {
     pod(with(&json!({"containers": [{"name": "c", "image": "i:1"}]}), spec))
 }
 
-/// A pod of one container, and more said of the container.
+/// A pod of one container, with more fields of the container.
 fn container_with(fields: Value) -> Value {
     pod(json!({"containers": [with(&json!({"name": "c", "image": "i:1"}), fields)]}))
 }

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Affinity, Container, NodeAffinity, NodeSelectorTerm, Pod, PodSpec, Toleration};
 
-use super::{annotations::MIRROR, containers, os, qos, scheduling};
+use super::{containers, os, qos, scheduling};
 use crate::{
     field::{Errors, FieldError, Path},
     validation::{
@@ -10,6 +10,7 @@ use crate::{
         diff, names,
         resources::{self, ResourceList},
     },
+    wellknown::kubernetes::MIRROR_POD,
 };
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
@@ -248,7 +249,7 @@ fn has_pod_resources(spec: &PodSpec) -> bool {
 }
 
 fn is_mirror(pod: &Pod) -> bool {
-    pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR))
+    pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR_POD))
 }
 
 fn validate_container_resize(new: &Container, old: &Container, path: &Path, errors: &mut Errors) {

@@ -17,6 +17,7 @@ use k8s_openapi::{
 
 use crate::{
     field::Errors,
+    ports::TCP,
     strategy::Rules,
     validation::{
         check::{fill, list, text},
@@ -97,7 +98,7 @@ fn default_spec(spec: &mut ServiceSpec) {
         _ => {}
     }
     for port in spec.ports.iter_mut().flatten() {
-        fill(&mut port.protocol, "TCP");
+        fill(&mut port.protocol, TCP);
         match &port.target_port {
             None | Some(IntOrString::Int(0)) => port.target_port = Some(IntOrString::Int(port.port)),
             Some(IntOrString::String(name)) if name.is_empty() => {

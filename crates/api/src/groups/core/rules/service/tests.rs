@@ -226,18 +226,18 @@ fn what_a_replacement_leaves_out_is_kept() {
         "type": "NodePort",
         "ports": [{"name": "a", "port": 80, "nodePort": 30080}, {"name": "b", "port": 81, "nodePort": 30081}],
     })));
-    let kept = updated(
+    let retained = updated(
         &old,
         json!({"spec": {"clusterIP": null, "clusterIPs": null, "ipFamilies": null, "ports": [
             {"name": "b", "port": 82}, {"name": "c", "port": 83}, {"name": "a", "port": 80, "nodePort": 30090},
         ]}}),
     );
-    assert_eq!(kept["clusterIP"], "10.96.0.7");
-    assert_eq!(kept["clusterIPs"], json!(["10.96.0.7"]));
-    assert_eq!(kept["ipFamilies"], json!(["IPv4"]));
-    assert_eq!(kept["ports"][0]["nodePort"], 30081);
-    assert_eq!(kept["ports"][1].get("nodePort"), None);
-    assert_eq!(kept["ports"][2]["nodePort"], 30090);
+    assert_eq!(retained["clusterIP"], "10.96.0.7");
+    assert_eq!(retained["clusterIPs"], json!(["10.96.0.7"]));
+    assert_eq!(retained["ipFamilies"], json!(["IPv4"]));
+    assert_eq!(retained["ports"][0]["nodePort"], 30081);
+    assert_eq!(retained["ports"][1].get("nodePort"), None);
+    assert_eq!(retained["ports"][2]["nodePort"], 30090);
 }
 
 #[test]

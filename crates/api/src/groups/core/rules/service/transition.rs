@@ -1,5 +1,5 @@
 //! From one shape of a service to another: what an update leaves out is kept, what no longer applies
-//! is dropped, and what may not change is said.
+//! is dropped, and what may not change is refused.
 
 use std::collections::BTreeSet;
 

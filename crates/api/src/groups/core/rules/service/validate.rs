@@ -10,9 +10,10 @@ use super::{
 };
 use crate::{
     field::{Errors, FieldError, Path},
+    ports::PROTOCOLS,
     service as annotations,
     validation::{
-        check::{self, PROTOCOLS, list, number, optional_one_of, required_one_of, text},
+        check::{self, list, number, optional_one_of, required_one_of, text},
         labels, names,
     },
 };

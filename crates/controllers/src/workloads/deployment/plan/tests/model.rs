@@ -79,7 +79,7 @@ impl Model {
         plan(world, at(100 + self.made))
     }
 
-    /// Returns whether anything was done or said.
+    /// Returns whether there was any action or event.
     fn reconcile(&mut self) -> bool {
         let Plan { actions, status, .. } = self.look();
         let mut busy = !actions.is_empty();

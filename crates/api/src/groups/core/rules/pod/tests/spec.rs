@@ -1,4 +1,4 @@
-//! What is said of a spec that is not sound.
+//! Validation errors of invalid specs.
 
 use super::*;
 

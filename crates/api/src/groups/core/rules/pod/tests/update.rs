@@ -1,4 +1,4 @@
-//! What may change about a pod, and what is said of the rest.
+//! What may change about a pod, and the errors for the rest.
 
 use super::*;
 
@@ -72,14 +72,14 @@ fn deadlines_only_draw_nearer() {
 fn tolerations_are_only_added() {
     let base = pod_with(json!({"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute"}]}));
     let stored = completed::<PodRules>(base.clone());
-    let kept = stored["spec"]["tolerations"].as_array().expect("tolerations").clone();
-    let mut more = kept.clone();
+    let retained = stored["spec"]["tolerations"].as_array().expect("tolerations").clone();
+    let mut more = retained.clone();
     more.push(json!({"key": "b", "operator": "Exists"}));
     more[0]["tolerationSeconds"] = json!(5);
     assert_update::<PodRules>(&base, json!({"spec": {"tolerations": more}}), &[]);
     assert_update::<PodRules>(
         &base,
-        json!({"spec": {"tolerations": kept[1..]}}),
+        json!({"spec": {"tolerations": retained[1..]}}),
         &["spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds"],
     );
 }

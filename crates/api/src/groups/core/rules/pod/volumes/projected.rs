@@ -21,19 +21,19 @@ const TOKEN_MAX: i64 = 1 << 32;
 
 pub(super) fn validate(source: &ProjectedVolumeSource, path: &Path, errors: &mut Errors) {
     validate_mode(source.default_mode, &path.child("defaultMode"), errors);
-    let mut taken = Taken { paths: BTreeSet::new(), at: path };
+    let mut taken = TakenPaths { paths: BTreeSet::new(), at: path };
     for (i, projection) in list(&source.sources).iter().enumerate() {
         validate_one(projection, &mut taken, &path.child("sources").index(i), errors);
     }
 }
 
 /// The file names in use: sources share one directory.
-struct Taken<'a> {
+struct TakenPaths<'a> {
     paths: BTreeSet<String>,
     at: &'a Path,
 }
 
-impl Taken<'_> {
+impl TakenPaths<'_> {
     /// Takes a file name; `culprit` is shown if another source has it.
     fn take(&mut self, path: &str, culprit: &str, errors: &mut Errors) {
         if !path.is_empty() && !self.paths.insert(path.to_owned()) {
@@ -42,7 +42,7 @@ impl Taken<'_> {
     }
 }
 
-fn validate_one(projection: &VolumeProjection, taken: &mut Taken, path: &Path, errors: &mut Errors) {
+fn validate_one(projection: &VolumeProjection, taken: &mut TakenPaths, path: &Path, errors: &mut Errors) {
     if let Some(secret) = &projection.secret {
         validate_keys(&secret.name, list(&secret.items), taken, &path.child("secret"), errors);
     }
@@ -74,7 +74,7 @@ fn validate_one(projection: &VolumeProjection, taken: &mut Taken, path: &Path, e
     }
 }
 
-fn validate_keys(name: &str, items: &[KeyToPath], taken: &mut Taken, path: &Path, errors: &mut Errors) {
+fn validate_keys(name: &str, items: &[KeyToPath], taken: &mut TakenPaths, path: &Path, errors: &mut Errors) {
     check::present(name, &path.child("name"), errors);
     for (i, item) in items.iter().enumerate() {
         validate_file(item, &path.child("items").index(i), errors);
@@ -82,7 +82,7 @@ fn validate_keys(name: &str, items: &[KeyToPath], taken: &mut Taken, path: &Path
     }
 }
 
-fn validate_token(token: &ServiceAccountTokenProjection, taken: &Taken, path: &Path, errors: &mut Errors) {
+fn validate_token(token: &ServiceAccountTokenProjection, taken: &TakenPaths, path: &Path, errors: &mut Errors) {
     let seconds = token.expiration_seconds.unwrap_or_default();
     let at = path.child("expirationSeconds");
     if seconds < TOKEN_MIN {

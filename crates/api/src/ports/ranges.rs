@@ -15,13 +15,13 @@ impl PortRanges {
 
     /// Reads ranges, however they lie to each other.
     pub fn parse<T: AsRef<str>>(ranges: impl IntoIterator<Item = T>) -> Result<Self, PortRangeError> {
-        let read: Result<Vec<_>, _> = ranges.into_iter().map(|range| range_of(range.as_ref())).collect();
+        let read: Result<Vec<_>, _> = ranges.into_iter().map(|range| parse_range(range.as_ref())).collect();
         Ok(read?.into_iter().collect())
     }
 
     /// Like [`PortRanges::parse`], but ranges that cannot be read are left out.
     pub fn parse_valid<T: AsRef<str>>(ranges: impl IntoIterator<Item = T>) -> Self {
-        ranges.into_iter().filter_map(|range| range_of(range.as_ref()).ok()).collect()
+        ranges.into_iter().filter_map(|range| parse_range(range.as_ref()).ok()).collect()
     }
 
     pub fn contains(&self, port: u16) -> bool {
@@ -93,7 +93,7 @@ impl fmt::Display for PortRanges {
     }
 }
 
-fn range_of(text: &str) -> Result<(u16, u16), PortRangeError> {
+fn parse_range(text: &str) -> Result<(u16, u16), PortRangeError> {
     let port = |text: &str| {
         let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         text.parse().ok().filter(|port| plain && *port > 0).ok_or(PortRangeError)

@@ -1,15 +1,15 @@
-//! What came back.
+//! The response to a request.
 
 use serde_json::Value;
 
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     pub code: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }

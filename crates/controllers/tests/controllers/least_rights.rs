@@ -1,0 +1,128 @@
+//! Every right that a controller has is used: plays the scenarios of the other modules and compares what each controller
+//! asked for with the rules of its ClusterRole. That no right is lacking is checked by each scenario when its cluster stops.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use kube::{Api, api::ListParams};
+
+use crate::{
+    budgets,
+    cluster::{Cluster, UsedRight, used_rights},
+    cron_jobs, deployments, garbage, jobs, machines, namespaces, replicas, services, sets, volumes,
+};
+
+const SCENARIOS: &[fn()] = &[
+    budgets::a_budget_lets_one_pod_go_at_a_time,
+    budgets::shares_follow_the_owners_scale_and_bare_pods_are_distinguished,
+    budgets::pods_on_machines_that_are_gone_vanish,
+    cron_jobs::a_job_is_started_when_it_is_due_and_not_twice,
+    cron_jobs::what_still_runs_is_waited_for_or_replaced,
+    cron_jobs::a_finished_job_is_deleted_with_its_pods_after_its_time,
+    deployments::a_deployment_rolls_out_and_back_and_remembers,
+    deployments::sets_left_behind_are_adopted_by_the_next_deployment_and_go_with_it,
+    garbage::a_foreground_deletion_waits_for_dependents_that_block,
+    garbage::orphans_lose_their_owner_and_stay,
+    jobs::too_many_failures_fail_it_and_end_the_rest,
+    jobs::pods_that_match_are_adopted_and_others_leave_in_peace,
+    jobs::nothing_holds_the_pods_of_a_job_that_is_gone,
+    machines::taints_follow_what_a_node_reports,
+    namespaces::a_deleted_namespace_is_emptied_and_gone,
+    namespaces::a_finalizer_blocks_a_namespace_which_says_so_until_it_is_removed,
+    namespaces::a_namespace_is_furnished_again_and_again,
+    replicas::pods_are_adopted_and_released_by_their_labels_and_others_are_left_alone,
+    replicas::a_replication_controller_does_the_same,
+    services::slices_and_endpoints_follow_pods_from_first_to_last,
+    services::endpoints_people_wrote_are_repeated_in_slices,
+    services::a_deleted_pod_is_drained_once_every_live_node_acknowledges_it,
+    sets::a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back,
+    sets::claims_go_with_the_pods_and_the_set_where_it_says_so,
+    sets::pods_that_were_left_alone_are_taken_over_with_their_history,
+    sets::a_daemon_set_follows_its_machines_and_rolls_back,
+    volumes::a_claim_gets_a_volume_with_its_first_pod_and_takes_it_along,
+    volumes::a_volume_that_someone_made_is_bound_and_kept,
+    volumes::a_claim_within_a_pod_is_made_with_it_and_goes_with_it,
+];
+
+/// Controllers that need more than this process has: a metrics API, a certificate authority.
+const NOT_PLAYED: [&str; 2] = ["horizontal-pod-autoscaler", "certificate-controller"];
+/// Rights that are used after minutes, or by code that another controller runs here, and why.
+const NOT_SEEN: [(&str, &str); 12] = [
+    // Adoption is the same code for all workloads; ReplicaSets, Jobs, StatefulSets and Deployments adopt here.
+    ("daemon-set-controller", "get daemonsets"),
+    ("daemon-set-controller", "patch pods"),
+    // ReplicationControllers are reconciled by the code of ReplicaSets.
+    ("replication-controller", "get replicationcontrollers"),
+    ("replication-controller", "delete pods"),
+    ("replication-controller", "patch pods"),
+    // Ten old revisions are kept before the first is deleted.
+    ("daemon-set-controller", "delete controllerrevisions"),
+    ("statefulset-controller", "delete controllerrevisions"),
+    // Only for owners of kinds that this process does not serve.
+    ("disruption-controller", "get */scale"),
+    // Two minutes after a disruption that did not happen.
+    ("disruption-controller", "patch pods/status"),
+    // Once the heartbeats of a node have been missing for its grace period.
+    ("node-controller", "patch nodes/status"),
+    // Of the slices of a Service the first stays.
+    ("endpointslice-controller", "delete endpointslices"),
+    // One by one where a whole collection cannot be deleted: of resources that other servers serve.
+    ("namespace-controller", "delete *"),
+];
+/// Verbs that admission asks for, which no request has.
+const OF_ADMISSION: [&str; 1] = ["escalate"];
+
+#[test]
+fn every_right_of_a_controller_is_used() {
+    for scenario in SCENARIOS {
+        scenario();
+    }
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let unused = runtime.block_on(unused_rights());
+    let mut unused: Vec<(&str, &str)> = unused.iter().map(|(account, right)| (&**account, &**right)).collect();
+    let seen_after_all: Vec<_> = NOT_SEEN.iter().filter(|right| !unused.contains(*right)).collect();
+    assert!(seen_after_all.is_empty(), "these are used: {seen_after_all:?}");
+    unused.retain(|right| !NOT_SEEN.contains(right));
+    assert!(unused.is_empty(), "rights that no scenario used: {unused:#?}");
+}
+
+/// Of each controller, by its account.
+async fn unused_rights() -> Vec<(String, String)> {
+    let cluster = Cluster::start().await;
+    let roles: Api<ClusterRole> = Api::all(cluster.client.clone());
+    let roles = roles.list(&ListParams::default()).await.expect("list roles");
+    let used: BTreeMap<String, BTreeSet<UsedRight>> = used_rights();
+    let mut unused = Vec::new();
+    let mut controllers = 0;
+    for role in roles {
+        let name = role.metadata.name.unwrap_or_default();
+        let Some(account) = name.strip_prefix("system:controller:") else { continue };
+        if NOT_PLAYED.contains(&account) {
+            continue;
+        }
+        controllers += 1;
+        let used = used.get(&format!("system:serviceaccount:kube-system:{account}")).cloned().unwrap_or_default();
+        for rule in role.rules.unwrap_or_default() {
+            unused.extend(unused_of(&rule, &used).into_iter().map(|right| (account.to_owned(), right)));
+        }
+    }
+    assert!(controllers > 15, "only {controllers} controllers have a role");
+    cluster.stop().await;
+    unused
+}
+
+fn unused_of(rule: &PolicyRule, used: &BTreeSet<UsedRight>) -> Vec<String> {
+    let verbs = rule.verbs.iter().filter(|verb| !OF_ADMISSION.contains(&&***verb));
+    let rights = verbs.flat_map(|verb| rule.resources.iter().flatten().map(move |resource| (verb, resource)));
+    let is_unused = |(verb, resource): &(&String, &String)| {
+        let covers = |right: &UsedRight| {
+            let same_subresource = || match (resource.strip_prefix("*/"), right.resource.split_once('/')) {
+                (Some(wanted), Some((_, subresource))) => wanted == subresource,
+                _ => false,
+            };
+            right.verb == **verb && (*resource == "*" || right.resource == **resource || same_subresource())
+        };
+        !used.iter().any(covers)
+    };
+    rights.filter(is_unused).map(|(verb, resource)| format!("{verb} {resource}")).collect()
+}

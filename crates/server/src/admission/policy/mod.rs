@@ -1,0 +1,19 @@
+//! Admission policies: CEL expressions of users that judge writes in this process.
+//!
+//! A policy is compiled once for each change of it ([`PolicyCache`]) and evaluated ([`evaluate`]) for every binding and
+//! every parameter of the binding. Rules are matched first: a write that no policy names costs a look at each policy's
+//! rules, and nothing where there are none.
+
+mod authorization;
+mod cache;
+mod compiled;
+mod evaluate;
+mod params;
+mod request;
+
+pub use authorization::DecisionCache;
+pub use cache::PolicyCache;
+pub use compiled::CompiledPolicy;
+pub use evaluate::{Evaluation, PolicyInputs, evaluate_policy};
+pub use params::{FoundParams, find_params};
+pub use request::describe_request;

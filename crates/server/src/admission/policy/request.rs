@@ -1,0 +1,31 @@
+//! The variable `request` of policies and match conditions, as an AdmissionRequest without its objects.
+
+use serde_json::{Value, json};
+
+use crate::{
+    admission::{Request, matching::Attributes},
+    auth::User,
+};
+
+/// `matched` is the version of the resource that a rule matched; the request may be for another one.
+pub fn describe_request(request: &Request<'_>, matched: &Attributes<'_>) -> Value {
+    let asked = &request.target.d;
+    json!({
+        "kind": {"group": matched.d.group, "version": matched.d.version, "kind": matched.d.kind},
+        "resource": {"group": matched.d.group, "version": matched.d.version, "resource": matched.d.plural},
+        "subResource": matched.subresource,
+        "requestKind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
+        "requestResource": {"group": asked.group, "version": asked.version, "resource": asked.plural},
+        "requestSubResource": matched.subresource,
+        "name": matched.name,
+        "namespace": matched.namespace.unwrap_or_default(),
+        "operation": matched.operation.as_str(),
+        "userInfo": user_info(request.user),
+        "dryRun": request.dry_run,
+        "options": {},
+    })
+}
+
+fn user_info(user: &User) -> Value {
+    json!({"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra})
+}

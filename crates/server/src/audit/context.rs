@@ -1,0 +1,257 @@
+//! What is known of a request for its audit events, collected while it passes through the handler.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{HeaderValue, Method, StatusCode, request::Parts};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+use super::{
+    Audit,
+    event::{Event, ObjectReference, RequestRecord},
+    policy::{Level, Stage, Subject, Target},
+};
+use crate::{
+    auth::User,
+    handler::Caller,
+    http::{
+        response_body::{Body, Response},
+        route::{ResourceRoute, Route},
+    },
+};
+
+const HEADER: &str = "audit-id";
+/// Longest identifier that a client may choose.
+const LONGEST_ID: usize = 64;
+
+/// Travels with a request, among its extensions.
+pub struct AuditContext {
+    audit: Arc<Audit>,
+    id: Arc<str>,
+    received: Timestamp,
+    record: Mutex<Described>,
+}
+
+/// Whether it is known what a request is about, and whether that is logged.
+enum Described {
+    NotYet,
+    NotLogged,
+    Logged { request: Arc<RequestRecord>, omit_stages: Vec<Stage> },
+}
+
+impl AuditContext {
+    pub fn new(audit: Arc<Audit>, parts: &Parts) -> Self {
+        let given = parts.headers.get(HEADER).and_then(|id| id.to_str().ok());
+        let given = given.filter(|id| (1..=LONGEST_ID).contains(&id.len()));
+        let id = given.map_or_else(new_id, Into::into);
+        Self { audit, id, received: Timestamp::now(), record: Mutex::new(Described::NotYet) }
+    }
+
+    /// The context of a request, if there is an audit log.
+    pub fn of(parts: &Parts) -> Option<&Self> {
+        parts.extensions.get::<Arc<Self>>().map(|context| &**context)
+    }
+
+    /// Says who asks for what, from which the policy decides whether it is logged.
+    pub fn describe(&self, parts: &Parts, caller: &Caller, user: Option<&Arc<User>>, verb: &str, route: &Route<'_>) {
+        let target = match route {
+            Route::Resource(resource) => target(resource),
+            Route::Groups { .. } | Route::Group(_) | Route::GroupVersion { .. } | Route::Other => {
+                Target::Path(parts.uri.path())
+            }
+        };
+        let verdict = self.audit.policy.decide(user.map(|user| &**user), Subject { verb, target });
+        if verdict.level == Level::None {
+            *self.record.lock() = Described::NotLogged;
+            return;
+        }
+        let request = RequestRecord {
+            audit_id: self.id.clone(),
+            level: verdict.level,
+            omit_managed_fields: verdict.omit_managed_fields,
+            uri: parts.uri.path_and_query().map_or_else(String::new, |uri| uri.as_str().to_owned()),
+            verb: verb.to_owned(),
+            user: user.cloned(),
+            impersonated: None,
+            sources: sources(parts, caller),
+            user_agent: header(parts, "user-agent"),
+            object: if let Route::Resource(resource) = route { Some(reference(resource)) } else { None },
+            body: None,
+            received: self.received,
+            authorization: None,
+        };
+        let described = Described::Logged { request: Arc::new(request), omit_stages: verdict.omit_stages };
+        *self.record.lock() = described;
+        self.emit(Stage::RequestReceived, None, None);
+    }
+
+    pub fn set_impersonated(&self, user: &User) {
+        self.change(|request| request.impersonated = Some(Arc::new(user.clone())));
+    }
+
+    pub fn set_authorization(&self, verdict: &Result<String, String>) {
+        self.change(|request| {
+            request.authorization = Some(match verdict {
+                Ok(why) => (true, why.clone()),
+                Err(why) => (false, why.clone()),
+            });
+        });
+    }
+
+    /// Takes the body that was sent, as far as it is logged: whole from level Request on, else for the name of what is created.
+    pub fn set_body(&self, method: &Method, body: &Bytes) {
+        self.change(|request| {
+            let is_unnamed = *method == Method::POST && request.object.as_ref().is_some_and(|o| o.name.is_empty());
+            if !body.is_empty() && (request.level >= Level::Request || is_unnamed) {
+                request.body = Some(body.clone());
+            }
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut RequestRecord)) {
+        if let Described::Logged { request, .. } = &mut *self.record.lock() {
+            change(Arc::make_mut(request));
+        }
+    }
+
+    /// Logs how the request was answered; a stream is logged once more when it ends.
+    pub fn finish(
+        self: &Arc<Self>,
+        parts: &Parts,
+        caller: &Caller,
+        mut response: Response,
+        panicked: bool,
+    ) -> Response {
+        if matches!(*self.record.lock(), Described::NotYet) {
+            self.describe_unknown(parts, caller);
+        }
+        if let Ok(id) = HeaderValue::from_str(&self.id) {
+            response.headers_mut().insert(HEADER, id);
+        }
+        let level = match &*self.record.lock() {
+            Described::Logged { request, .. } => request.level,
+            Described::NotYet | Described::NotLogged => return response,
+        };
+        let code = response.status();
+        if panicked {
+            self.emit(Stage::Panic, Some(code), None);
+            return response;
+        }
+        let (head, body) = response.into_parts();
+        let body = if level == Level::RequestResponse { whole(body) } else { body };
+        let body = match body {
+            Body::Stream(stream) => Body::Stream(stream.inspect(self.until_end(code)).boxed()),
+            Body::Endless(stream) => Body::Endless(stream.inspect(self.until_end(code)).boxed()),
+            Body::Relayed(stream) => Body::Relayed(stream.inspect(self.until_end(code)).boxed()),
+            Body::Full(bytes) => {
+                let wanted = level == Level::RequestResponse || code.as_u16() >= 400;
+                self.emit(Stage::ResponseComplete, Some(code), bytes.clone().filter(|_| wanted));
+                Body::Full(bytes)
+            }
+            pieces @ Body::Pieces { .. } => {
+                self.emit(Stage::ResponseComplete, Some(code), None);
+                pieces
+            }
+        };
+        Response::from_parts(head, body)
+    }
+
+    /// Says that the response has begun, and when what this returns is dropped, that it has ended.
+    fn until_end<T>(self: &Arc<Self>, code: StatusCode) -> impl FnMut(&T) + Send + 'static {
+        self.emit(Stage::ResponseStarted, Some(code), None);
+        let end = EndOfStream { context: self.clone(), code };
+        move |_| {
+            let _ = &end;
+        }
+    }
+
+    /// For a request that was refused before anybody knew whose it is.
+    fn describe_unknown(&self, parts: &Parts, caller: &Caller) {
+        let route = Route::parse(parts.uri.path()).unwrap_or(Route::Other);
+        let verb = match (&route, &parts.method) {
+            (Route::Resource(resource), &Method::GET) if resource.name.is_none() => "list".to_owned(),
+            (Route::Resource(_), &Method::POST) => "create".to_owned(),
+            (Route::Resource(_), &Method::PUT) => "update".to_owned(),
+            (_, method) => method.as_str().to_lowercase(),
+        };
+        self.describe(parts, caller, None, &verb, &route);
+    }
+
+    fn emit(&self, stage: Stage, code: Option<StatusCode>, response: Option<Bytes>) {
+        let request = match &*self.record.lock() {
+            Described::Logged { request, omit_stages } if !omit_stages.contains(&stage) => request.clone(),
+            Described::Logged { .. } | Described::NotYet | Described::NotLogged => return,
+        };
+        let code = code.map(|code| code.as_u16());
+        self.audit.record(Event { request, stage, at: Timestamp::now(), code, response });
+    }
+}
+
+struct EndOfStream {
+    context: Arc<AuditContext>,
+    code: StatusCode,
+}
+
+impl Drop for EndOfStream {
+    fn drop(&mut self) {
+        self.context.emit(Stage::ResponseComplete, Some(self.code), None);
+    }
+}
+
+/// A list in one piece, to be logged.
+fn whole(body: Body) -> Body {
+    match body {
+        Body::Pieces { length, pieces } => {
+            let mut all = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+            pieces.for_each(|piece| all.extend_from_slice(&piece));
+            Body::full(all)
+        }
+        other => other,
+    }
+}
+
+fn target<'a>(route: &'a ResourceRoute<'a>) -> Target<'a> {
+    let text = |part: &'a Option<std::borrow::Cow<'a, str>>| part.as_deref().unwrap_or_default();
+    Target::Resource {
+        group: &route.group,
+        resource: &route.plural,
+        subresource: text(&route.subresource),
+        namespace: text(&route.namespace),
+        name: text(&route.name),
+    }
+}
+
+fn reference(route: &ResourceRoute<'_>) -> ObjectReference {
+    let text = |part: &Option<std::borrow::Cow<'_, str>>| part.as_deref().unwrap_or_default().to_owned();
+    ObjectReference {
+        group: route.group.to_string(),
+        version: route.version.to_string(),
+        resource: route.plural.to_string(),
+        subresource: text(&route.subresource),
+        namespace: text(&route.namespace),
+        name: text(&route.name),
+    }
+}
+
+fn header(parts: &Parts, name: &str) -> Option<String> {
+    parts.headers.get(name).and_then(|value| value.to_str().ok()).map(|text| text.chars().take(1024).collect())
+}
+
+/// The addresses that a request came by, the client's own first, as far as proxies tell the truth.
+fn sources(parts: &Parts, caller: &Caller) -> Vec<String> {
+    let Caller::Network { source, .. } = caller else { return Vec::new() };
+    let forwarded = header(parts, "x-forwarded-for").unwrap_or_default();
+    let addresses = forwarded.split(',').map(str::trim).filter(|text| text.parse::<std::net::IpAddr>().is_ok());
+    let mut sources: Vec<String> = addresses.map(str::to_owned).collect();
+    let own = source.to_string();
+    if sources.last() != Some(&own) {
+        sources.push(own);
+    }
+    sources
+}
+
+fn new_id() -> Arc<str> {
+    uuid::Builder::from_random_bytes(fastrand::u128(..).to_be_bytes()).into_uuid().to_string().into()
+}

@@ -1,0 +1,232 @@
+//! What the parts of this program may do: the ClusterRole of each controller's service account in `kube-system`, as
+//! upstream names them, and of what the controllers share and the scheduler.
+//!
+//! Each has what it uses and nothing else: `least_rights` among the controllers' tests names every right that none of them
+//! used. Reading goes through the caches that the controllers share: a controller has `get` or `list` only where it must
+//! see the newest state before it acts.
+
+use mainstay_api::wellknown::namespace::SYSTEM;
+
+use super::bootstrap_policy::{APPS, CERTIFICATES, CORE, RoleSpec, RuleSpec, SubjectSpec, named, role, rule};
+use crate::auth::{User, service_account};
+
+/// The user that fills the caches of the controllers, writes their events and stands for election.
+pub const CONTROLLERS_USER: &str = "system:mainstay:controllers";
+pub const SCHEDULER_USER: &str = "system:mainstay:scheduler";
+
+const ALL: &[&str] = &["*"];
+const BATCH: &[&str] = &["batch"];
+const DISCOVERY: &[&str] = &["discovery.k8s.io"];
+const LEASES: RuleSpec = rule(&["create"], &["coordination.k8s.io"], &["leases"]);
+const EVENTS: RuleSpec = rule(&["create", "patch"], CORE, &["events"]);
+
+const fn own_lease(name: &'static [&'static str]) -> RuleSpec {
+    named(rule(&["get", "update"], &["coordination.k8s.io"], &["leases"]), name)
+}
+
+/// Of parts that are users of their own.
+pub const PARTS: &[(RoleSpec, SubjectSpec)] = &[
+    (
+        role(
+            CONTROLLERS_USER,
+            &[rule(&["list", "watch"], ALL, ALL), EVENTS, LEASES, own_lease(&["mainstay-controllers"])],
+        ),
+        SubjectSpec::User(CONTROLLERS_USER),
+    ),
+    (
+        role(
+            SCHEDULER_USER,
+            &[
+                rule(
+                    &["list", "watch"],
+                    CORE,
+                    &["pods", "nodes", "namespaces", "persistentvolumeclaims", "persistentvolumes"],
+                ),
+                rule(&["list", "watch"], &["coordination.k8s.io"], &["leases"]),
+                rule(&["list", "watch"], &["policy"], &["poddisruptionbudgets"]),
+                rule(&["list", "watch"], &["storage.k8s.io"], &["storageclasses"]),
+                rule(&["list", "watch", "delete"], &["mainstay.dev"], &["offers"]),
+                rule(&["create"], &["mainstay.dev"], &["placements"]),
+                rule(&["delete"], CORE, &["pods"]),
+                rule(&["patch"], CORE, &["pods/status"]),
+                EVENTS,
+                LEASES,
+                own_lease(&["mainstay-scheduler"]),
+            ],
+        ),
+        SubjectSpec::User(SCHEDULER_USER),
+    ),
+];
+
+/// A controller's service account, and the rules of the ClusterRole `system:controller:<account>`.
+pub struct ControllerSpec {
+    pub account: &'static str,
+    pub rules: &'static [RuleSpec],
+}
+
+const fn controller(account: &'static str, rules: &'static [RuleSpec]) -> ControllerSpec {
+    ControllerSpec { account, rules }
+}
+
+/// Whether a user is one of our own parts, which are refused something only if somebody changed their role.
+pub fn is_own_part(user: &User) -> bool {
+    let is_controller = |(namespace, account)| {
+        namespace == SYSTEM && CONTROLLERS.iter().any(|controller| controller.account == account)
+    };
+    [CONTROLLERS_USER, SCHEDULER_USER].contains(&&*user.name)
+        || service_account::parse_user(&user.name).is_some_and(is_controller)
+}
+
+/// Pods that a workload creates, deletes and adopts.
+const OWN_PODS: RuleSpec = rule(&["create", "delete", "patch"], CORE, &["pods"]);
+const OWN_REVISIONS: RuleSpec = rule(&["create", "delete", "patch"], APPS, &["controllerrevisions"]);
+const OWN_SLICES: RuleSpec = rule(&["create", "delete", "update"], DISCOVERY, &["endpointslices"]);
+const POD_STATUS: RuleSpec = rule(&["patch"], CORE, &["pods/status"]);
+
+pub const CONTROLLERS: &[ControllerSpec] = &[
+    controller(
+        "namespace-controller",
+        &[
+            rule(&["get"], CORE, &["namespaces"]),
+            rule(&["update"], CORE, &["namespaces/finalize", "namespaces/status"]),
+            rule(&["delete", "deletecollection", "list"], ALL, ALL),
+        ],
+    ),
+    controller(
+        "namespace-defaults-controller",
+        &[
+            rule(&["get"], CORE, &["namespaces"]),
+            rule(&["create"], CORE, &["configmaps", "serviceaccounts"]),
+            named(rule(&["get"], CORE, &["serviceaccounts"]), &["default"]),
+            named(rule(&["get", "update"], CORE, &["configmaps"]), &["kube-root-ca.crt"]),
+        ],
+    ),
+    controller("generic-garbage-collector", &[rule(&["delete", "get", "list", "patch"], ALL, ALL)]),
+    controller(
+        "clusterrole-aggregation-controller",
+        &[rule(&["escalate", "patch"], &["rbac.authorization.k8s.io"], &["clusterroles"])],
+    ),
+    controller("node-controller", &[rule(&["patch"], CORE, &["nodes", "nodes/status"])]),
+    controller(
+        "resourcequota-controller",
+        &[
+            rule(&["list"], ALL, ALL),
+            rule(&["get"], CORE, &["resourcequotas"]),
+            rule(&["update"], CORE, &["resourcequotas/status"]),
+        ],
+    ),
+    controller(
+        "replicaset-controller",
+        &[rule(&["get"], APPS, &["replicasets"]), rule(&["patch"], APPS, &["replicasets/status"]), OWN_PODS],
+    ),
+    controller(
+        "replication-controller",
+        &[
+            rule(&["get"], CORE, &["replicationcontrollers"]),
+            rule(&["patch"], CORE, &["replicationcontrollers/status"]),
+            OWN_PODS,
+        ],
+    ),
+    controller(
+        "deployment-controller",
+        &[
+            rule(&["get", "patch"], APPS, &["deployments"]),
+            rule(&["patch"], APPS, &["deployments/status"]),
+            rule(&["create", "delete", "patch"], APPS, &["replicasets"]),
+        ],
+    ),
+    controller(
+        "statefulset-controller",
+        &[
+            rule(&["get"], APPS, &["statefulsets"]),
+            rule(&["update"], APPS, &["statefulsets/status"]),
+            OWN_PODS,
+            OWN_REVISIONS,
+            rule(&["create", "patch"], CORE, &["persistentvolumeclaims"]),
+        ],
+    ),
+    controller(
+        "daemon-set-controller",
+        &[
+            rule(&["get"], APPS, &["daemonsets"]),
+            rule(&["update"], APPS, &["daemonsets/status"]),
+            OWN_PODS,
+            OWN_REVISIONS,
+        ],
+    ),
+    controller(
+        "job-controller",
+        &[
+            rule(&["get"], BATCH, &["jobs"]),
+            rule(&["update"], BATCH, &["jobs/status"]),
+            OWN_PODS,
+            rule(&["get", "list"], CORE, &["pods"]),
+        ],
+    ),
+    controller(
+        "cronjob-controller",
+        &[
+            rule(&["get"], BATCH, &["cronjobs"]),
+            rule(&["update"], BATCH, &["cronjobs/status"]),
+            rule(&["create", "delete", "get", "list"], BATCH, &["jobs"]),
+        ],
+    ),
+    controller("ttl-after-finished-controller", &[rule(&["delete"], BATCH, &["jobs"])]),
+    controller(
+        "disruption-controller",
+        &[
+            rule(&["update"], &["policy"], &["poddisruptionbudgets/status"]),
+            rule(&["get"], ALL, &["*/scale"]),
+            POD_STATUS,
+        ],
+    ),
+    controller(
+        "pod-garbage-collector",
+        &[rule(&["get"], CORE, &["nodes"]), rule(&["delete"], CORE, &["pods"]), POD_STATUS],
+    ),
+    controller(
+        "horizontal-pod-autoscaler",
+        &[
+            rule(&["update"], &["autoscaling"], &["horizontalpodautoscalers/status"]),
+            rule(&["get", "update"], ALL, &["*/scale"]),
+            rule(&["list"], &["metrics.k8s.io"], &["pods"]),
+            rule(&["get", "list"], &["custom.metrics.k8s.io", "external.metrics.k8s.io"], ALL),
+        ],
+    ),
+    controller("endpointslice-controller", &[OWN_SLICES]),
+    controller("endpointslicemirroring-controller", &[OWN_SLICES]),
+    controller("endpoint-controller", &[rule(&["create", "delete", "update"], CORE, &["endpoints"])]),
+    controller("drain-acknowledgement-controller", &[POD_STATUS]),
+    controller(
+        "persistent-volume-binder",
+        &[
+            rule(&["create", "delete", "get", "list", "patch"], CORE, &["persistentvolumes"]),
+            rule(&["get", "patch"], CORE, &["persistentvolumeclaims"]),
+            rule(&["patch"], CORE, &["persistentvolumes/status", "persistentvolumeclaims/status"]),
+            rule(&["list"], &["storage.k8s.io"], &["storageclasses"]),
+            rule(&["get", "list"], CORE, &["nodes"]),
+            rule(&["list"], CORE, &["pods"]),
+        ],
+    ),
+    controller(
+        "ephemeral-volume-controller",
+        &[rule(&["get"], CORE, &["pods"]), rule(&["create"], CORE, &["persistentvolumeclaims"])],
+    ),
+    controller(
+        "certificate-controller",
+        &[
+            rule(&["delete"], CERTIFICATES, &["certificatesigningrequests"]),
+            rule(
+                &["update"],
+                CERTIFICATES,
+                &["certificatesigningrequests/approval", "certificatesigningrequests/status"],
+            ),
+            named(
+                rule(&["approve", "sign"], CERTIFICATES, &["signers"]),
+                &["kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"],
+            ),
+            named(rule(&["sign"], CERTIFICATES, &["signers"]), &["kubernetes.io/kube-apiserver-client"]),
+            rule(&["get"], CORE, &["nodes"]),
+        ],
+    ),
+];

@@ -1,0 +1,131 @@
+//! Which key seals which resource, and all keys that open.
+
+use std::{fmt, sync::Arc};
+
+use mainstay_api::registry::Registry;
+
+use super::{
+    encryption_config::{EncryptionConfiguration, ProviderConfiguration, ResourceConfiguration},
+    provider::{KeyError, ProviderKey, sealed_by},
+};
+use crate::objects::keys;
+
+/// How values below a prefix are written.
+#[derive(Clone)]
+pub enum WriteRule {
+    Plain,
+    Seal(Arc<ProviderKey>),
+    /// The cluster encrypts them by a key that this server lacks.
+    Refuse(MissingKey),
+}
+
+/// A key that the store's values need and this server's configuration lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingKey {
+    pub provider: String,
+    pub name: String,
+}
+
+impl MissingKey {
+    pub fn of_envelope(stored: &[u8]) -> Option<Self> {
+        let (provider, name) = sealed_by(stored)?;
+        Some(Self { provider: provider.to_owned(), name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for MissingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key {:?} of {}", self.name, self.provider)
+    }
+}
+
+/// By default, nothing is sealed.
+#[derive(Default)]
+pub struct Keyring {
+    rules: Vec<(String, WriteRule)>,
+    /// Every key, each of which may open what it sealed wherever that lies.
+    keys: Vec<Arc<ProviderKey>>,
+}
+
+impl Keyring {
+    pub fn new(config: &EncryptionConfiguration, registry: &Registry) -> Result<Self, KeyError> {
+        let (mut rules, mut keys) = (Vec::new(), Vec::new());
+        for resources in &config.resources {
+            let own = provider_keys(resources)?;
+            let rule = match resources.providers.first() {
+                None | Some(ProviderConfiguration::Identity(_)) => WriteRule::Plain,
+                Some(_) => own.first().cloned().map_or(WriteRule::Plain, WriteRule::Seal),
+            };
+            let covered = prefixes(registry, |group, plural| resources.covers(group, plural));
+            rules.extend(covered.into_iter().map(|prefix| (prefix, rule.clone())));
+            keys.extend(own);
+        }
+        Ok(Self { rules, keys })
+    }
+
+    /// Of a server that lacks the key: opens what it can with the keys it has, seals nothing, and writes nothing of what is to be
+    /// sealed.
+    pub fn lacking(missing: &MissingKey, others: Option<Self>, registry: &Registry) -> Self {
+        let encrypted = |group: &str, plural: &str| {
+            registry.stored().any(|d| d.encrypted_at_rest && d.group == group && d.plural == plural)
+        };
+        let refused = prefixes(registry, encrypted).into_iter();
+        let mut rules: Vec<_> = refused.map(|prefix| (prefix, WriteRule::Refuse(missing.clone()))).collect();
+        let Keyring { rules: others, keys } = others.unwrap_or_default();
+        rules.extend(others.into_iter().map(|(prefix, rule)| match rule {
+            WriteRule::Plain => (prefix, WriteRule::Plain),
+            WriteRule::Seal(_) | WriteRule::Refuse(_) => (prefix, WriteRule::Refuse(missing.clone())),
+        }));
+        Self { rules, keys }
+    }
+
+    /// The same that also opens what the keys of another sealed: what is read from history may be older than a rotation.
+    pub fn also_opening(mut self, other: &Self) -> Self {
+        self.keys.extend(other.keys.iter().cloned());
+        self
+    }
+
+    pub fn rule(&self, store_key: &str) -> &WriteRule {
+        let rule = self.rules.iter().find(|(prefix, _)| store_key.starts_with(prefix.as_str()));
+        rule.map_or(&WriteRule::Plain, |(_, rule)| rule)
+    }
+
+    /// Whether values below a prefix may be sealed, as far as this keyring says.
+    pub fn covers_any_below(&self, prefix: &str) -> bool {
+        self.rules.iter().any(|(rule, _)| rule.starts_with(prefix) || prefix.starts_with(rule.as_str()))
+    }
+
+    /// The prefixes of what is sealed, and the key that seals it now.
+    pub fn sealed_prefixes(&self) -> impl Iterator<Item = (&str, &Arc<ProviderKey>)> {
+        self.rules.iter().filter_map(|(prefix, rule)| match rule {
+            WriteRule::Seal(key) => Some((prefix.as_str(), key)),
+            WriteRule::Plain | WriteRule::Refuse(_) => None,
+        })
+    }
+
+    pub fn open(&self, store_key: &str, stored: &[u8]) -> Option<Vec<u8>> {
+        self.keys.iter().filter(|key| key.has_sealed(stored)).find_map(|key| key.open(store_key, stored))
+    }
+}
+
+fn provider_keys(resources: &ResourceConfiguration) -> Result<Vec<Arc<ProviderKey>>, KeyError> {
+    let mut keys = Vec::new();
+    for provider in &resources.providers {
+        let (named, make): (_, fn(&_) -> _) = match provider {
+            ProviderConfiguration::Secretbox(named) => (named, ProviderKey::secretbox),
+            ProviderConfiguration::AesGcm(named) => (named, ProviderKey::aes_gcm),
+            ProviderConfiguration::Identity(_) => continue,
+        };
+        for key in &named.keys {
+            keys.push(Arc::new(make(key)?));
+        }
+    }
+    Ok(keys)
+}
+
+/// Where the resources lie for which this holds. The cluster's own authorities and signing keys are treated as Secrets are.
+fn prefixes(registry: &Registry, covers: impl Fn(&str, &str) -> bool) -> Vec<String> {
+    let own = if covers("", "secrets") { &keys::SENSITIVE[..] } else { &[] };
+    let resources = registry.stored().filter(|d| covers(&d.group, &d.plural)).map(|d| keys::prefix(d, None));
+    resources.chain(own.iter().map(|key| (*key).to_owned())).collect()
+}

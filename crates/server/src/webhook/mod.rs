@@ -1,3 +1,0 @@
-//! Webhooks: HTTPS servers of others that the API asks while it serves a request.
-
-pub mod client;
