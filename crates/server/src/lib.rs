@@ -12,7 +12,7 @@
 //!
 //! What everybody did is in the log of [`audit`]. Beside the resources: [`custom_resources`] (kinds that CustomResourceDefinitions define), [`documents`]
 //! (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
-//! [`placement`] (pods onto nodes), [`background`] (bootstrap objects, expiry), [`pki`]
+//! [`placement`] (pods onto nodes), [`webhook`] (requests to webhooks), [`background`] (bootstrap objects, expiry), [`pki`]
 //! (certificate authorities) and [`client`] (a `kube::Client` within the process).
 
 mod admission;
@@ -33,6 +33,7 @@ pub mod relay;
 pub mod settings;
 pub mod storage;
 mod verbs;
+mod webhook;
 
 pub use authorize::rbac::controller_policy::{CONTROLLERS_USER, SCHEDULER_USER};
 pub use background::{bootstrap, event_expiry};

@@ -144,6 +144,7 @@ impl<'a> Parsed<'a> {
             returns_deleted: false,
             orphans_by_default: false,
             deletion_finalizer: None,
+            encrypted_at_rest: false,
             is_review: false,
             selectable: selectable(version.raw).into(),
             schema: definition_name(&group, version.name, &kind).into(),

@@ -2,7 +2,7 @@
 //!
 //! * [`served_kinds`]: the built-in kinds and those of definitions, as one immutable snapshot that requests look at
 //! * [`follow`]: keeps the snapshot up to date with the store, and the status of definitions with the names that are free
-//! * [`webhook_conversion`]: conversion between versions by a webhook, which `webhook_client` calls
+//! * [`webhook_conversion`]: conversion between versions by a webhook
 //! * [`deletion`]: deletes all objects of a definition that is being deleted, then the definition
 //!
 //! A definition takes effect with the commit that writes it: whoever gets the answer to the write finds the kind served.
@@ -10,7 +10,6 @@
 pub mod deletion;
 pub mod follow;
 pub mod served_kinds;
-mod webhook_client;
 pub mod webhook_conversion;
 
 use bytes::Bytes;

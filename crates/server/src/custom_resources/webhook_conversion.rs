@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use uuid::Uuid;
 
-use super::webhook_client;
 use crate::{
     api::Api,
     handler::Handler,
@@ -27,8 +26,9 @@ use crate::{
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How many objects one review asks for.
+/// How many objects one review asks for, and about how many bytes of them: an answer is bounded.
 const BATCH: usize = 500;
+const BATCH_BYTES: usize = 1 << 20;
 
 /// The handler, once there is one: webhooks are called through it.
 pub type HandlerCell = Arc<OnceLock<Weak<Handler>>>;
@@ -91,7 +91,8 @@ impl WebhookConversion {
             "kind": "ConversionReview", "apiVersion": api_version,
             "request": { "uid": uid, "desiredAPIVersion": version, "objects": objects },
         });
-        let answer = webhook_client::post(&handler, &self.webhook["clientConfig"], &review, TIMEOUT).await;
+        let api = &handler.api;
+        let answer = api.webhooks.call::<_, Value>(api, &self.webhook["clientConfig"], TIMEOUT, &review).await;
         let answer = answer.map_err(|error| failed(error.to_string()))?;
         check_answer(objects, answer, &uid, version).map_err(failed)
     }
@@ -147,7 +148,14 @@ fn check_answer(objects: Vec<Value>, mut answer: Value, uid: &str, version: &str
 pub async fn prefetch(api: &Api, d: &Descriptor, entries: &[Arc<Entry>]) -> ApiResult<()> {
     let Some(conversion) = api.served.webhook_conversion(d) else { return Ok(()) };
     let missing: Vec<&Arc<Entry>> = entries.iter().filter(|entry| !object::is_converted(d, entry)).collect();
-    for batch in missing.chunks(BATCH) {
+    let mut bytes = 0;
+    let batches = missing.chunk_by(move |_, next| {
+        bytes += next.value.len() + BATCH_BYTES / BATCH;
+        let fits = bytes <= BATCH_BYTES;
+        bytes *= usize::from(fits);
+        fits
+    });
+    for batch in batches {
         let mut waiting = Vec::new();
         let mut objects = Vec::new();
         for entry in batch {

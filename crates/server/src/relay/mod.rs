@@ -11,9 +11,10 @@ pub mod metrics;
 mod options;
 mod pipe;
 mod pod;
-pub(crate) mod proxy;
+mod proxy;
 pub(crate) mod service;
 mod table;
+pub(crate) mod tunnel;
 
 use http::{Method, request::Parts};
 use mainstay_api::{descriptor::Subresource, registry::Registry};

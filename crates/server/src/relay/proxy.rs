@@ -6,25 +6,21 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
-use hyper::{body::Incoming, upgrade::Upgraded};
-use hyper_util::rt::TokioIo;
+use hyper::body::Incoming;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Agents, RelayRequest, RequestBody, agent,
+    RelayRequest, RequestBody, agent,
     html_links::LinkRewriter,
     pipe,
-    pod::{empty_body, node as node_of, object, segment},
-    service,
+    pod::{empty_body, object},
+    service, tunnel,
 };
-use crate::{
-    api::Api,
-    http::{
-        response_body::{Body, Response},
-        status::{ApiError, ApiResult},
-    },
+use crate::http::{
+    response_body::{Body, Response},
+    status::{ApiError, ApiResult},
 };
 
 /// Whom a name means.
@@ -181,41 +177,13 @@ fn proxied_request(relayed: &mut RelayRequest<'_>, host: &str) -> ApiResult<Requ
     Ok(request)
 }
 
-fn unreachable(why: &dyn std::fmt::Display) -> Box<ApiError> {
-    ApiError::not_served(format!("error trying to reach service: {why}"))
-}
-
-fn text_of(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
-/// A connection to a port of a pod, through the agent of its node, as if from within the pod.
-pub async fn open_tunnel(api: &Api, agents: &Agents, pod: &Value, port: u16) -> ApiResult<TokioIo<Upgraded>> {
-    let (namespace, name) = (text_of(&pod["metadata"]["namespace"]), text_of(&pod["metadata"]["name"]));
-    let node = node_of(pod);
-    let node = node.ok_or_else(|| ApiError::bad_request(format!("pod {name} does not have a host assigned")))?;
-    let agent = agents.find(api, node).await?;
-    let path = format!("/tunnel/{}/{}/{port}", segment(&namespace), segment(&name));
-    let tunnel = Request::builder()
-        .uri(path)
-        .header(header::HOST, "agent")
-        .header(header::CONNECTION, "Upgrade")
-        .header(header::UPGRADE, "tcp")
-        .body(empty_body())
-        .map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let mut opened = agents.send(&agent, tunnel).await?;
-    if opened.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let refused = pipe::refusal(opened).await;
-        let why = refused.status()["message"].as_str().unwrap_or_default().to_owned();
-        return Err(unreachable(&why));
-    }
-    Ok(TokioIo::new(hyper::upgrade::on(&mut opened).await.map_err(|e| unreachable(&e))?))
-}
-
+/// Through the agent of the pod's node, as if from within the pod.
 async fn to_pod(mut relayed: RelayRequest<'_>, pod: &Value, port: u16, https: bool) -> ApiResult<Response> {
-    let io = open_tunnel(relayed.api, relayed.agents, pod, port).await?;
-    let failed = unreachable;
-    let (name, address) = (text_of(&pod["metadata"]["name"]), text_of(&pod["status"]["podIP"]));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let name = text(&pod["metadata"]["name"]);
+    let io = tunnel::open(relayed.api, relayed.agents, pod, port).await?;
+    let failed = |why: &dyn std::fmt::Display| ApiError::not_served(format!("error trying to reach service: {why}"));
+    let address = text(&pod["status"]["podIP"]);
     let host = if address.is_empty() { format!("{name}:{port}") } else { format!("{address}:{port}") };
     let request = proxied_request(&mut relayed, &host)?;
     let response = if https {
