@@ -198,6 +198,8 @@ async fn users_and_their_permissions_are_seen() {
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}],
     });
     server.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &grant).await;
+    let api = &server.0.api;
+    api.rbac.load(&api.registry, &*api.store).await.unwrap(); // nobody follows the store here
     let user = |name: &str| User::authenticated(name.to_owned(), Vec::new());
     let refusal = server.refusal(&user("eve"), Method::POST, CONFIG_MAPS, &secret("by-eve")).await;
     assert!(refusal.ends_with("denied request: eve may not"), "{refusal}");
