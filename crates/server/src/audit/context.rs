@@ -1,6 +1,9 @@
 //! What is known of a request for its audit events, collected while it passes through the handler.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -25,6 +28,13 @@ use crate::{
 const HEADER: &str = "audit-id";
 /// Longest identifier that a client may choose.
 const LONGEST_ID: usize = 64;
+/// What others call the status of a request whose client left before the response.
+const CLIENT_LEFT: StatusCode = match StatusCode::from_u16(499) {
+    Ok(code) => code,
+    Err(_) => StatusCode::BAD_REQUEST,
+};
+const CLIENT_LEFT_STATUS: &[u8] =
+    br#"{"kind":"Status","status":"Failure","message":"the client left before the response"}"#;
 
 /// Travels with a request, among its extensions.
 pub struct AuditContext {
@@ -32,6 +42,7 @@ pub struct AuditContext {
     id: Arc<str>,
     received: Timestamp,
     record: Mutex<Described>,
+    is_answered: AtomicBool,
 }
 
 /// Whether it is known what a request is about, and whether that is logged.
@@ -46,7 +57,13 @@ impl AuditContext {
         let given = parts.headers.get(HEADER).and_then(|id| id.to_str().ok());
         let given = given.filter(|id| (1..=LONGEST_ID).contains(&id.len()));
         let id = given.map_or_else(new_id, Into::into);
-        Self { audit, id, received: Timestamp::now(), record: Mutex::new(Described::NotYet) }
+        Self {
+            audit,
+            id,
+            received: Timestamp::now(),
+            record: Mutex::new(Described::NotYet),
+            is_answered: AtomicBool::new(false),
+        }
     }
 
     /// The context of a request, if there is an audit log.
@@ -124,6 +141,7 @@ impl AuditContext {
         mut response: Response,
         panicked: bool,
     ) -> Response {
+        self.is_answered.store(true, Relaxed);
         if matches!(*self.record.lock(), Described::NotYet) {
             self.describe_unknown(parts, caller);
         }
@@ -186,6 +204,15 @@ impl AuditContext {
         };
         let code = code.map(|code| code.as_u16());
         self.audit.record(Event { request, stage, at: Timestamp::now(), code, response });
+    }
+}
+
+/// A client that leaves takes its request with it, but what that did until then is logged all the same.
+impl Drop for AuditContext {
+    fn drop(&mut self) {
+        if !*self.is_answered.get_mut() {
+            self.emit(Stage::ResponseComplete, Some(CLIENT_LEFT), Some(Bytes::from_static(CLIENT_LEFT_STATUS)));
+        }
     }
 }
 

@@ -78,10 +78,11 @@ impl AuditLog {
 
     /// Queues an event if there is room. Never waits.
     pub fn send(&self, event: Event) {
+        let queue = self.queue.read();
+        let Some(queue) = &*queue else { return }; // the server stops
         let weight = event.weight();
         let has_room = self.queued_bytes.fetch_add(weight, Relaxed) + weight <= QUEUE_BYTES;
-        let queued = has_room && self.queue.read().as_ref().is_some_and(|queue| queue.try_send(event).is_ok());
-        if queued {
+        if has_room && queue.try_send(event).is_ok() {
             self.metrics.events.inc();
             return;
         }

@@ -254,3 +254,28 @@ async fn the_version_is_for_everyone_who_presents_no_bad_token() {
     assert_eq!((code, &version["major"]), (200, &json!("1")));
     assert_eq!(ask(Some("garbage")).await.status(), 401);
 }
+
+#[tokio::test]
+async fn keys_are_rotated_by_administrators_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, registry) = (dir.path().join("keys.yaml"), Registry::builtin());
+    let store = Arc::new(Memory::new());
+    let encryption = Encryption::open(store, file.clone(), registry.clone(), crate::storage::Writers::Ourselves).await;
+    let encryption = Arc::new(encryption.unwrap());
+    let api = Api::new(registry, encryption.store(), Settings::default());
+    let handler = Handler::new(api, CancellationToken::new()).with_encryption(encryption);
+    let server = Server(Arc::new(handler));
+    bootstrap(&server.0, "192.0.2.1:6443".parse().unwrap()).await.unwrap();
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"k": "v"}});
+    assert_eq!(server.send(&administrator(), Method::POST, "/api/v1/namespaces/default/secrets", &secret).await.0, 201);
+    let before = std::fs::read(&file).unwrap();
+    let (path, body) = ("/secrets/rotate-key", Value::Null);
+    assert_eq!(server.send(&service_account("a"), Method::POST, path, &body).await.0, 403);
+    assert_eq!(server.send(&administrator(), Method::GET, path, &body).await.0, 405);
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    let (code, done) = server.send(&administrator(), Method::POST, path, &body).await;
+    assert_eq!((code, &done["reencrypted"]), (200, &json!(2)), "{done}");
+    assert_ne!(std::fs::read(&file).unwrap(), before);
+    let (code, read) = server.send(&administrator(), Method::GET, "/api/v1/namespaces/default/secrets/s", &body).await;
+    assert_eq!((code, &read["data"]["k"]), (200, &json!("dg==")));
+}

@@ -122,3 +122,16 @@ async fn a_watch_is_logged_when_it_begins_and_when_it_ends() {
     assert_eq!(stages, [(Some("watch"), Some("ResponseStarted")), (Some("watch"), Some("ResponseComplete"))]);
     assert_eq!(events[0]["auditID"], events[1]["auditID"]);
 }
+
+#[tokio::test]
+async fn a_client_that_leaves_is_logged_all_the_same() {
+    let audited = AuditedServer::new(None).await;
+    let body = half_a_body(b"{\"metadata\":{");
+    let mut request = audited.server.start(&administrator(), Method::POST, SECRETS, body);
+    assert!(futures::poll!(&mut request).is_pending());
+    drop(request);
+    let events = audited.events();
+    let [left] = &events[..] else { panic!("{events:#?}") };
+    assert_eq!((&left["verb"], &left["responseStatus"]["code"]), (&json!("create"), &json!(499)));
+    assert_eq!(left["responseStatus"]["message"], "the client left before the response");
+}
