@@ -187,7 +187,10 @@ async fn users_and_their_permissions_are_seen() {
             {"expression": "variables.admin || !has(object.data.secret)", "messageExpression": "request.userInfo.username + ' may not'"},
         ],
     });
-    let server = Server::with_policy(spec, json!({})).await;
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let server = Server::over(store.clone()).await;
+    server.create(POLICIES, &policy(spec)).await;
+    server.create(BINDINGS, &binding(json!({}))).await;
     let secret = |name: &str| json!({"metadata": {"name": name}, "data": {"secret": "x"}});
     assert_eq!(server.post(&secret("by-admin")).await, "");
     let role = json!({"metadata": {"name": "writer"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}]});
@@ -198,6 +201,8 @@ async fn users_and_their_permissions_are_seen() {
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}],
     });
     server.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &grant).await;
+    // Another server knows the roles from its start.
+    let server = Server::over(store).await;
     let user = |name: &str| User::authenticated(name.to_owned(), Vec::new());
     let refusal = server.refusal(&user("eve"), Method::POST, CONFIG_MAPS, &secret("by-eve")).await;
     assert!(refusal.ends_with("denied request: eve may not"), "{refusal}");
