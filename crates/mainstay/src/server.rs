@@ -22,7 +22,7 @@ use mainstay_server::{
         renewal::{CertificateRenewer, NodeCertificates},
     },
     serve::{self, Audience, BindError, Listener},
-    settings::Settings,
+    settings::{PodSecuritySettings, Settings},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -237,6 +237,7 @@ impl Server {
 }
 
 fn settings(options: &ServerOptions) -> Settings {
+    let stock = PodSecuritySettings::default();
     Settings {
         max_reads: options.max_reads as usize,
         max_writes: options.max_writes as usize,
@@ -249,6 +250,11 @@ fn settings(options: &ServerOptions) -> Settings {
         event_ttl: Duration::from_secs(options.event_ttl),
         pod_range: (options.common.pod_range.base(), options.common.pod_range.bits()),
         service_range: (options.common.service_range.base(), options.common.service_range.bits()),
+        pod_security: PodSecuritySettings {
+            enforce: options.pod_security_enforce.unwrap_or(stock.enforce),
+            warn: options.pod_security_warn.unwrap_or(stock.warn),
+            ..stock
+        },
         ..Settings::default()
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     http::status::{ApiError, ApiResult},
     objects::{keys, large_work::LargeWork, object, store_cache::StoreCache},
     settings::Settings,
+    webhook::client::WebhookClient,
 };
 
 /// The API over one store.
@@ -37,6 +38,7 @@ pub struct Api {
     pub(crate) event_rates: EventRates,
     /// Held while a namespace's quotas are charged, so that requests of one server do not collide.
     pub(crate) quota_locks: QuotaLocks,
+    pub(crate) webhooks: WebhookClient,
     token_key: OnceCell<Arc<jws::Key>>,
     /// Held while a range of pod addresses is chosen and committed, so that requests of one server do not collide.
     pub(crate) pod_range_lock: Arc<tokio::sync::Mutex<()>>,
@@ -65,6 +67,7 @@ impl Api {
             event_rates: EventRates::default(),
             quota_locks: QuotaLocks::default(),
             policies: PolicyCache::default(),
+            webhooks: WebhookClient::default(),
             token_key: OnceCell::new(),
             pod_range_lock: Arc::default(),
         }

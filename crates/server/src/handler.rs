@@ -118,7 +118,9 @@ impl Handler {
     }
 
     pub fn with_agents(self, agents: impl Into<Arc<Agents>>) -> Self {
-        Self { agents: Some(agents.into()), ..self }
+        let agents = agents.into();
+        self.api.webhooks.set_agents(agents.clone());
+        Self { agents: Some(agents), ..self }
     }
 
     pub fn with_debug(self, debug: Debug) -> Self {

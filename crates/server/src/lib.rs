@@ -10,7 +10,7 @@
 //! 7. back in [`http`](mod@http): the reply, or a `Status` for every refusal
 //!
 //! Beside the resources: [`documents`] (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
-//! [`placement`] (pods onto nodes), [`background`] (bootstrap objects, expiry), [`pki`]
+//! [`placement`] (pods onto nodes), [`webhook`] (requests to webhooks), [`background`] (bootstrap objects, expiry), [`pki`]
 //! (certificate authorities) and [`client`] (a `kube::Client` within the process).
 
 mod admission;
@@ -28,6 +28,7 @@ mod placement;
 pub mod relay;
 pub mod settings;
 mod verbs;
+mod webhook;
 
 pub use background::{bootstrap, event_expiry};
 pub use documents::debug;

@@ -2,6 +2,8 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
+pub use crate::admission::{Level as PodSecurityLevel, PodSecuritySettings};
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Longest request body taken.
@@ -37,6 +39,8 @@ pub struct Settings {
     pub pod_range: (Ipv4Addr, u8),
     /// Who issues tokens of service accounts, and whom they are for unless they say otherwise.
     pub issuer: String,
+    /// What is asked of pods in namespaces without Pod Security labels.
+    pub pod_security: PodSecuritySettings,
     /// Ports for Services of type NodePort, both ends included.
     pub node_ports: (u16, u16),
 }
@@ -62,6 +66,7 @@ impl Default for Settings {
             service_range: (Ipv4Addr::new(10, 96, 0, 0), 16),
             pod_range: (Ipv4Addr::new(10, 244, 0, 0), 16),
             issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
+            pod_security: PodSecuritySettings::default(),
             node_ports: (30_000, 32_767),
         }
     }

@@ -8,7 +8,11 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use mainstay_api::registry::Registry;
-use mainstay_server::{api, client, handler::Handler, settings::Settings};
+use mainstay_server::{
+    api, client,
+    handler::Handler,
+    settings::{PodSecurityLevel, PodSecuritySettings, Settings},
+};
 use mainstay_store::{Memory, Store};
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +38,10 @@ impl TestApi {
     /// Over a store of the test's own, which may already hold objects.
     pub fn over(store: Arc<dyn Store>) -> Self {
         let stop = CancellationToken::new();
-        let api = api::Api::new(Registry::builtin(), store, Settings::default());
+        let any_pod = PodSecurityLevel::Privileged;
+        let pod_security = PodSecuritySettings { enforce: any_pod, warn: any_pod, audit: any_pod };
+        let settings = Settings { pod_security, ..Settings::default() };
+        let api = api::Api::new(Registry::builtin(), store, settings);
         Self { handler: Arc::new(Handler::new(api, stop.clone())), stop }
     }
 

@@ -16,6 +16,10 @@ const TAIL: usize = 60;
 /// What `mainstay server` and `mainstay up` print once they serve.
 const READY: &str = "Ctrl-C";
 
+/// Pods of the tests look at the machine they run on: servers enforce no Pod Security unless a flag asks for it.
+const ANY_POD: [(&str, &str); 2] =
+    [("MAINSTAY_POD_SECURITY_ENFORCE", "privileged"), ("MAINSTAY_POD_SECURITY_WARN", "privileged")];
+
 pub struct Daemon {
     child: Child,
     log: PathBuf,
@@ -36,6 +40,7 @@ impl Daemon {
 
     #[track_caller]
     fn start(mut command: Command, log: &Path, file: std::io::Result<File>) -> Self {
+        command.envs(ANY_POD);
         let file = file.unwrap_or_else(|error| panic!("cannot write {}: {error}", log.display()));
         let child = command
             .env("NO_COLOR", "1")

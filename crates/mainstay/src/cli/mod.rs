@@ -254,7 +254,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     let matches = command.try_get_matches_from(args).map_err(Exit::Usage)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(Exit::Usage)?;
     match &mut cli.command {
-        Command::Up(options) => options.server.listen_by_default([127, 0, 0, 1]),
+        Command::Up(options) => {
+            options.server.listen_by_default([127, 0, 0, 1]);
+            if options.demo {
+                options.server.allow_pods_of_demo();
+            }
+        }
         Command::Server(options) => options.listen_by_default([0, 0, 0, 0]),
         Command::Agent(_)
         | Command::Stop(_)

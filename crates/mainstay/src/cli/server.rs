@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
+use mainstay_server::settings::PodSecurityLevel;
 
 use super::{CommonOptions, DataDir, StoreDir, scheduler::SchedulerOptions, seconds};
 
@@ -47,6 +48,16 @@ pub struct ServerOptions {
     #[command(flatten)]
     pub scheduler: SchedulerOptions,
 
+    /// Pod Security Standard that pods must meet in namespaces without a label: privileged, baseline or restricted
+    /// [default: baseline; privileged with --demo]
+    #[arg(long, env = "MAINSTAY_POD_SECURITY_ENFORCE", value_name = "LEVEL")]
+    pub pod_security_enforce: Option<PodSecurityLevel>,
+
+    /// Pod Security Standard that clients are warned of in namespaces without a label
+    /// [default: restricted; privileged with --demo]
+    #[arg(long, env = "MAINSTAY_POD_SECURITY_WARN", value_name = "LEVEL")]
+    pub pod_security_warn: Option<PodSecurityLevel>,
+
     /// How long events are kept, in seconds
     #[arg(long, env = "MAINSTAY_EVENT_TTL", value_name = "SECONDS", default_value_t = 3600)]
     pub event_ttl: u64,
@@ -87,6 +98,12 @@ pub struct ServerOptions {
 impl ServerOptions {
     pub fn listen_by_default(&mut self, address: [u8; 4]) {
         self.listen = self.listen.or(Some((address, 6443).into()));
+    }
+
+    /// The pods of the demo run this very program, which they mount from the machine.
+    pub fn allow_pods_of_demo(&mut self) {
+        self.pod_security_enforce.get_or_insert(PodSecurityLevel::Privileged);
+        self.pod_security_warn.get_or_insert(PodSecurityLevel::Privileged);
     }
 }
 

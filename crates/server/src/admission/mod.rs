@@ -18,6 +18,7 @@ pub mod matching;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
+mod pod_security;
 mod policy;
 mod priority;
 mod rbac_escalation;
@@ -38,7 +39,12 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 
-pub use self::{event_rate_limit::EventRates, policy::PolicyCache, resource_quota::QuotaLocks};
+pub use self::{
+    event_rate_limit::EventRates,
+    pod_security::{Level, PodSecuritySettings},
+    policy::PolicyCache,
+    resource_quota::QuotaLocks,
+};
 use crate::{
     api::{Api, Target},
     auth::User,
@@ -47,8 +53,9 @@ use crate::{
 };
 
 /// Kinds that plugins look at on every write, by group and plural.
-pub const CACHED_KINDS: [(&str, &str); 4] = [
+pub const CACHED_KINDS: [(&str, &str); 5] = [
     ("", "limitranges"),
+    ("", "namespaces"),
     ("", "resourcequotas"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
@@ -56,7 +63,7 @@ pub const CACHED_KINDS: [(&str, &str); 4] = [
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 15] = [
+const PLUGINS: [&dyn Plugin; 16] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
@@ -68,6 +75,7 @@ const PLUGINS: [&dyn Plugin; 15] = [
     &priority::Priority,
     &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
+    &pod_security::PodSecurity,
     &validating_policy::ValidatingAdmissionPolicy,
     &resource_quota::ResourceQuota,
     &service_allocation::ServiceAllocation,

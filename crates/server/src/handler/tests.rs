@@ -2,6 +2,7 @@
 
 mod limit_ranges;
 mod log;
+mod pod_security;
 mod policies;
 mod quotas;
 mod upstream;

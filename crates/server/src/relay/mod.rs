@@ -12,8 +12,9 @@ mod options;
 mod pipe;
 mod pod;
 mod proxy;
-mod service;
+pub(crate) mod service;
 mod table;
+pub(crate) mod tunnel;
 
 use http::{Method, request::Parts};
 use mainstay_api::{descriptor::Subresource, registry::Registry};

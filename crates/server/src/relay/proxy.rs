@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio_rustls::TlsConnector;
@@ -16,8 +15,8 @@ use super::{
     RelayRequest, RequestBody, agent,
     html_links::LinkRewriter,
     pipe,
-    pod::{empty_body, node as node_of, object, segment},
-    service,
+    pod::{empty_body, object},
+    service, tunnel,
 };
 use crate::http::{
     response_body::{Body, Response},
@@ -181,26 +180,9 @@ fn proxied_request(relayed: &mut RelayRequest<'_>, host: &str) -> ApiResult<Requ
 /// Through the agent of the pod's node, as if from within the pod.
 async fn to_pod(mut relayed: RelayRequest<'_>, pod: &Value, port: u16, https: bool) -> ApiResult<Response> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (namespace, name) = (text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]));
-    let node = node_of(pod);
-    let node = node.ok_or_else(|| ApiError::bad_request(format!("pod {name} does not have a host assigned")))?;
-    let agent = relayed.agents.find(relayed.api, node).await?;
-    let path = format!("/tunnel/{}/{}/{port}", segment(&namespace), segment(&name));
-    let tunnel = Request::builder()
-        .uri(path)
-        .header(header::HOST, "agent")
-        .header(header::CONNECTION, "Upgrade")
-        .header(header::UPGRADE, "tcp")
-        .body(empty_body())
-        .map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let mut opened = relayed.agents.send(&agent, tunnel).await?;
-    if opened.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let refused = pipe::refusal(opened).await;
-        let why = refused.status()["message"].as_str().unwrap_or_default().to_owned();
-        return Err(ApiError::not_served(format!("error trying to reach service: {why}")));
-    }
+    let name = text(&pod["metadata"]["name"]);
+    let io = tunnel::open(relayed.api, relayed.agents, pod, port).await?;
     let failed = |why: &dyn std::fmt::Display| ApiError::not_served(format!("error trying to reach service: {why}"));
-    let io = TokioIo::new(hyper::upgrade::on(&mut opened).await.map_err(|e| failed(&e))?);
     let address = text(&pod["status"]["podIP"]);
     let host = if address.is_empty() { format!("{name}:{port}") } else { format!("{address}:{port}") };
     let request = proxied_request(&mut relayed, &host)?;
