@@ -10,11 +10,11 @@ use crate::{
 
 static REQUEST: LazyLock<Type> = LazyLock::new(|| {
     let group_version = |name: &str, last: &'static str| {
-        ObjectType::new(name, [("group", Type::STRING), ("version", Type::STRING), (last, Type::STRING)])
+        ObjectType::with_fields(name, [("group", Type::STRING), ("version", Type::STRING), (last, Type::STRING)])
     };
     let kind = group_version("kubernetes.GroupVersionKind", "kind");
     let resource = group_version("kubernetes.GroupVersionResource", "resource");
-    let user = ObjectType::new(
+    let user = ObjectType::with_fields(
         "kubernetes.UserInfo",
         [
             ("username", Type::STRING),
@@ -23,7 +23,7 @@ static REQUEST: LazyLock<Type> = LazyLock::new(|| {
             ("extra", Type::map(Type::STRING, Type::list(Type::STRING))),
         ],
     );
-    ObjectType::new(
+    ObjectType::with_fields(
         "kubernetes.AdmissionRequest",
         [
             ("kind", kind.clone()),

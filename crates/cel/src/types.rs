@@ -43,8 +43,8 @@ pub struct ObjectType {
 }
 
 impl ObjectType {
-    /// An object whose field names need no escaping.
-    pub fn new(name: &str, fields: impl IntoIterator<Item = (&'static str, Type)>) -> Type {
+    /// The type of an object whose field names need no escaping.
+    pub fn with_fields(name: &str, fields: impl IntoIterator<Item = (&'static str, Type)>) -> Type {
         let fields = fields.into_iter().map(|(name, ty)| (name.into(), Field { property: name.into(), ty })).collect();
         Type::Object(Arc::new(Self { name: name.into(), fields }))
     }

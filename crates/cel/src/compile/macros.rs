@@ -60,8 +60,15 @@ impl Compiler<'_> {
         }
     }
 
-    /// The expansion of a macro that the grammar knows nothing of.
+    /// The expansion of a macro that the grammar knows nothing of; nothing for a call that is no macro.
     pub(super) fn expand_macro(&mut self, id: u64, name: &str, target: &IdedExpr, args: &[IdedExpr]) -> Option<Expr> {
+        let issues = self.issues.len();
+        let expanded = self.try_expand(id, name, target, args);
+        // A macro that is not used as it must be is reported as such, not as an unknown function.
+        if expanded.is_none() && self.issues.len() > issues { Some(self.invalid(id)) } else { expanded }
+    }
+
+    fn try_expand(&mut self, id: u64, name: &str, target: &IdedExpr, args: &[IdedExpr]) -> Option<Expr> {
         match (name, args) {
             ("bind", [variable, init, body]) if matches!(&target.expr, Ast::Ident(name) if name == "cel") => {
                 let variable = self.simple_name(variable)?;

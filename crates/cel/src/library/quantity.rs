@@ -90,7 +90,7 @@ impl fmt::Display for Quantity {
         let nanos = self.nanos.unsigned_abs();
         let sign = if self.nanos < 0 { "-" } else { "" };
         for (unit, suffix) in [(NANOS as u128, ""), (1_000_000, "m"), (1_000, "u")] {
-            if nanos % unit == 0 {
+            if nanos.is_multiple_of(unit) {
                 return write!(f, "{sign}{}{suffix}", nanos / unit);
             }
         }

@@ -64,7 +64,6 @@ fn errors_are_upstreams() {
             "self.name b",
             "ERROR: <input>:1:11: Syntax error: extraneous input 'b' expecting <EOF>\n | self.name b\n | ..........^",
         ),
-        ("self.if", "ERROR: <input>:1:6: Syntax error: no viable alternative at input '.if'\n | self.if\n | .....^"),
         (
             "Object{a: 1}",
             "ERROR: <input>:1:7: undeclared reference to 'Object' (in container '')\n | Object{a: 1}\n | ......^",

@@ -126,15 +126,14 @@ impl<'a> Write<'a> {
     }
 
     /// The namespace of the object, or the object itself if it is one.
-    async fn namespace(&self) -> ApiResult<Option<Value>> {
+    fn namespace(&self) -> Option<Cow<'a, Value>> {
         let target = self.request.target;
         if target.d.is_core("Namespace") {
-            return Ok(self.object.or(self.old).cloned());
+            return self.object.or(self.old).map(Cow::Borrowed);
         }
-        match &target.namespace {
-            Some(namespace) => self.request.api.core_object("namespaces", None, namespace).await,
-            None => Ok(None),
-        }
+        let namespace = target.namespace.as_deref()?;
+        let cached = self.request.api.admission_cache.get("namespaces", namespace)?;
+        Some(Cow::Owned((*cached.value).clone()))
     }
 
     /// An object of this write as another version serves it.
@@ -174,18 +173,19 @@ async fn judge_by_policy(write: &Write<'_>, policy: &CachedObject) -> ApiResult<
     if bindings.is_empty() {
         return Ok(());
     }
-    let namespace = write.namespace().await?;
-    if !matching::namespace_matches(constraints, namespace.as_ref()) {
+    let namespace = write.namespace();
+    let namespace = namespace.as_deref();
+    if !matching::namespace_matches(constraints, namespace) {
         return Ok(());
     }
     let compiled = api.policies.get(policy).await?;
     let (object, old) = (write.as_version(&d, write.object), write.as_version(&d, write.old));
     for binding in bindings {
-        if !matching::namespace_matches(&binding.value["spec"]["matchResources"], namespace.as_ref()) {
+        if !matching::namespace_matches(&binding.value["spec"]["matchResources"], namespace) {
             continue;
         }
         let judgement = Judgement { write, d: &d, policy: &policy.value, binding: &binding.value, compiled: &compiled };
-        judgement.run(object.as_deref(), old.as_deref(), namespace.as_ref()).await?;
+        judgement.run(object.as_deref(), old.as_deref(), namespace).await?;
     }
     Ok(())
 }

@@ -3,6 +3,8 @@
 use mainstay_cel::{CompileError, Environment, Program, Type, policy_environment};
 use serde_json::Value;
 
+use super::MatchConditions;
+
 /// A compiled expression. One that does not compile was stored before it was checked; it fails every evaluation.
 pub struct Expression {
     pub source: String,
@@ -10,7 +12,7 @@ pub struct Expression {
 }
 
 impl Expression {
-    fn compile(environment: &Environment, source: &Value) -> Self {
+    pub fn compile(environment: &Environment, source: &Value) -> Self {
         let source = source.as_str().unwrap_or_default().to_owned();
         Self { program: Program::compile(environment, &source), source }
     }
@@ -28,7 +30,7 @@ pub struct CompiledPolicy {
     pub name: String,
     /// Whether an expression that cannot be evaluated refuses the request.
     pub fails_closed: bool,
-    pub match_conditions: Vec<(String, Expression)>,
+    pub match_conditions: MatchConditions,
     pub variables: Vec<(String, Expression)>,
     pub validations: Vec<Validation>,
     pub audit_annotations: Vec<(String, Expression)>,
@@ -40,9 +42,7 @@ impl CompiledPolicy {
         let list = |field: &str| spec[field].as_array().into_iter().flatten();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let mut environment = policy_environment(spec["paramKind"].is_object());
-        let match_conditions = list("matchConditions")
-            .map(|condition| (text(&condition["name"]), Expression::compile(&environment, &condition["expression"])))
-            .collect();
+        let match_conditions = MatchConditions::compile(&environment, &spec["matchConditions"]);
         let mut variables = Vec::new();
         for variable in list("variables") {
             let name = format!("variables.{}", text(&variable["name"]));

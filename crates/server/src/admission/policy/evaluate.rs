@@ -2,22 +2,16 @@
 
 use std::sync::Arc;
 
-use mainstay_cel::{
-    AuthorizationCheck, AuthorizerValue, Budget, EvalError, PER_CALL_LIMIT, Value as CelValue, Variables,
-};
+use mainstay_cel::{AuthorizationCheck, AuthorizerValue, Budget, EvalError, Value as CelValue, Variables};
 use serde_json::Value;
 
 use super::{
-    CompiledPolicy, DecisionCache,
+    CompiledPolicy, DecisionCache, NULL,
     compiled::{Expression, Validation},
 };
 
-/// Upstream's budget for all match conditions of a policy.
-const MATCH_CONDITIONS_BUDGET: u64 = 2_500_000;
 /// Longer messages of a `messageExpression` are not used.
 const MAX_MESSAGE_LENGTH: usize = 5 << 10;
-
-static NULL: Value = Value::Null;
 
 /// What the variables of a policy's expressions stand for.
 pub struct PolicyInputs<'a> {
@@ -54,10 +48,13 @@ pub fn evaluate_policy(
     inputs: &PolicyInputs<'_>,
 ) -> Result<Option<Evaluation>, Arc<AuthorizationCheck>> {
     let variables = bind(policy, inputs);
-    match matches(policy, &variables)? {
+    match policy.match_conditions.hold(&variables)? {
         Ok(true) => {}
-        Ok(false) => return Ok(None),
-        Err(message) => return Ok(Some(failed(policy, message, 0))),
+        Err(message) if policy.fails_closed => {
+            let failure = Failure { message, reason: "Invalid".into(), expression_index: 0 };
+            return Ok(Some(Evaluation { failures: vec![failure], ..Evaluation::default() }));
+        }
+        Ok(false) | Err(_) => return Ok(None),
     }
     let mut budget = Budget::default();
     let mut evaluation = Evaluation::default();
@@ -91,15 +88,6 @@ pub fn evaluate_policy(
     Ok(Some(evaluation))
 }
 
-/// The outcome of a policy that could not be evaluated at all.
-pub fn failed(policy: &CompiledPolicy, message: String, expression_index: usize) -> Evaluation {
-    let mut evaluation = Evaluation::default();
-    if policy.fails_closed {
-        evaluation.failures.push(Failure { message, reason: "Invalid".into(), expression_index });
-    }
-    evaluation
-}
-
 fn bind<'a>(policy: &'a CompiledPolicy, inputs: &PolicyInputs<'a>) -> Variables<'a> {
     let resource = AuthorizerValue::for_resource(inputs.decisions, inputs.resource.clone());
     let mut variables = Variables::new()
@@ -118,9 +106,9 @@ fn bind<'a>(policy: &'a CompiledPolicy, inputs: &PolicyInputs<'a>) -> Variables<
     variables
 }
 
-type Evaluated<'a> = Result<CelValue<'a>, String>;
+pub(super) type Evaluated<'a> = Result<CelValue<'a>, String>;
 
-fn evaluate<'a>(
+pub(super) fn evaluate<'a>(
     expression: &'a Expression,
     variables: &Variables<'a>,
     budget: &mut Budget,
@@ -135,29 +123,7 @@ fn evaluate<'a>(
     }
 }
 
-/// Whether all match conditions hold. One that is false decides, whatever errors others had.
-fn matches<'a>(
-    policy: &'a CompiledPolicy,
-    variables: &Variables<'a>,
-) -> Result<Result<bool, String>, Arc<AuthorizationCheck>> {
-    let mut budget = Budget::new(MATCH_CONDITIONS_BUDGET, PER_CALL_LIMIT);
-    let mut failed = None;
-    for (_, expression) in &policy.match_conditions {
-        match evaluate(expression, variables, &mut budget)? {
-            Ok(CelValue::Bool(true)) => {}
-            Ok(CelValue::Bool(false)) => return Ok(Ok(false)),
-            Ok(_) => failed = Some(error_message(expression, "must evaluate to bool")),
-            Err(error) => failed = Some(error_message(expression, &error)),
-        }
-    }
-    Ok(match failed {
-        None => Ok(true),
-        Some(_) if !policy.fails_closed => Ok(false),
-        Some(message) => Err(message),
-    })
-}
-
-fn error_message(expression: &Expression, error: &str) -> String {
+pub(super) fn error_message(expression: &Expression, error: &str) -> String {
     format!("expression '{}' resulted in error: {error}", expression.source)
 }
 

@@ -8,6 +8,7 @@ mod authorization;
 mod cache;
 mod compiled;
 mod evaluate;
+mod match_conditions;
 mod params;
 mod request;
 
@@ -15,5 +16,9 @@ pub use authorization::DecisionCache;
 pub use cache::PolicyCache;
 pub use compiled::CompiledPolicy;
 pub use evaluate::{Evaluation, PolicyInputs, evaluate_policy};
+pub use match_conditions::MatchConditions;
 pub use params::{FoundParams, find_params};
 pub use request::describe_request;
+
+/// What a variable without an object is.
+static NULL: serde_json::Value = serde_json::Value::Null;

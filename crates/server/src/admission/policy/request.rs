@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::{
-    admission::{Request, matching::Attributes},
+    admission::{
+        Request,
+        matching::{Attributes, Operation},
+    },
     auth::User,
 };
 
@@ -22,8 +25,24 @@ pub fn describe_request(request: &Request<'_>, matched: &Attributes<'_>) -> Valu
         "operation": matched.operation.as_str(),
         "userInfo": user_info(request.user),
         "dryRun": request.dry_run,
-        "options": {},
+        "options": options(request, matched.operation),
     })
+}
+
+fn options(request: &Request<'_>, operation: Operation) -> Value {
+    let kind = match operation {
+        Operation::Create => "CreateOptions",
+        Operation::Update => "UpdateOptions",
+        Operation::Delete => "DeleteOptions",
+    };
+    let mut options = json!({"apiVersion": "meta.k8s.io/v1", "kind": kind});
+    if operation != Operation::Delete && !request.query.field_manager.is_empty() {
+        options["fieldManager"] = json!(request.query.field_manager);
+    }
+    if request.dry_run {
+        options["dryRun"] = json!(["All"]);
+    }
+    options
 }
 
 fn user_info(user: &User) -> Value {

@@ -187,7 +187,10 @@ async fn users_and_their_permissions_are_seen() {
             {"expression": "variables.admin || !has(object.data.secret)", "messageExpression": "request.userInfo.username + ' may not'"},
         ],
     });
-    let server = Server::with_policy(spec, json!({})).await;
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let server = Server::over(store.clone()).await;
+    server.create(POLICIES, &policy(spec)).await;
+    server.create(BINDINGS, &binding(json!({}))).await;
     let secret = |name: &str| json!({"metadata": {"name": name}, "data": {"secret": "x"}});
     assert_eq!(server.post(&secret("by-admin")).await, "");
     let role = json!({"metadata": {"name": "writer"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}]});
