@@ -165,8 +165,7 @@ fn same_key_difference<'a, 's, T: TypeRef<'s>>(
     match (left.len(), right.len()) {
         (0..=1, 0..=1) => single(first(left), first(right)),
         (2.., 2..) => {
-            let equal = left.len() == right.len()
-                && left.iter().zip(right).all(|((_, a), (_, b))| equal_values(a, b));
+            let equal = left.len() == right.len() && left.iter().zip(right).all(|((_, a), (_, b))| equal_values(a, b));
             let modified = Node { member: !equal, ..Node::default() };
             Difference { modified, ..Difference::default() }
         }

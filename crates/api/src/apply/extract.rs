@@ -23,7 +23,8 @@ fn node<'a, 's, T: TypeRef<'s>>(ty: T, value: &'a Value) -> Node<'a> {
                 let Some(field) = ty.field(name) else { continue };
                 let mut below = self::node(field.ty, value);
                 // What is set to nothing is set, and keys of maps are owned besides their values.
-                below.member |= !field.declared || value.is_null() || items::fields(Some(value)).is_some_and(|f| f.is_empty());
+                below.member |=
+                    !field.declared || value.is_null() || items::fields(Some(value)).is_some_and(|f| f.is_empty());
                 node.children.insert(PathElement::Field(name.into()), below);
             }
         }

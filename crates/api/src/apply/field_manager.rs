@@ -92,9 +92,9 @@ impl<'f, 's, V: Versions<'s>> FieldManager<'f, V> {
         if self.subresource.is_empty() && clears(given) {
             return ManagedFields::Changed(None);
         }
-        let given = Managers::decode(given).ok().filter(|managers| {
-            self.subresource.is_empty() && !managers.entries.is_empty() && given != old
-        });
+        let given = Managers::decode(given)
+            .ok()
+            .filter(|managers| self.subresource.is_empty() && !managers.entries.is_empty() && given != old);
         let is_given = given.is_some();
         let managers = given.unwrap_or_else(|| Managers::decode(old).unwrap_or_default());
         if managers.entries.is_empty() {

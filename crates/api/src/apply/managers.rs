@@ -49,7 +49,12 @@ impl ManagerId {
     pub fn new(name: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
         let api_version = if operation == Operation::Update { api_version } else { "" };
         let name = if name.is_empty() { "unknown" } else { name };
-        Self { name: name.to_owned(), operation, api_version: api_version.to_owned(), subresource: subresource.to_owned() }
+        Self {
+            name: name.to_owned(),
+            operation,
+            api_version: api_version.to_owned(),
+            subresource: subresource.to_owned(),
+        }
     }
 
     /// As conflicts name it.
@@ -111,8 +116,8 @@ impl<'a> Managers<'a> {
                 name: text("manager").to_owned(),
                 ..ManagerId::new("", operation, text("apiVersion"), text("subresource"))
             };
-            let fields = fields_v1::decode(&entry["fieldsV1"])
-                .map_err(|source| ManagersError::Fields { entry: at, source })?;
+            let fields =
+                fields_v1::decode(&entry["fieldsV1"]).map_err(|source| ManagersError::Fields { entry: at, source })?;
             let ownership =
                 Ownership { api_version: text("apiVersion").to_owned(), fields, time: text("time").to_owned() };
             managers.entries.insert(id, ownership);
@@ -124,8 +129,13 @@ impl<'a> Managers<'a> {
     pub fn encode(&self) -> Option<Value> {
         let mut entries: Vec<_> = self.entries.iter().collect();
         entries.sort_by(|(a, x), (b, y)| {
-            (a.operation, &x.time, &a.name, &x.api_version, &a.subresource)
-                .cmp(&(b.operation, &y.time, &b.name, &y.api_version, &b.subresource))
+            (a.operation, &x.time, &a.name, &x.api_version, &a.subresource).cmp(&(
+                b.operation,
+                &y.time,
+                &b.name,
+                &y.api_version,
+                &b.subresource,
+            ))
         });
         (!entries.is_empty()).then(|| entries.into_iter().map(|(id, ownership)| encode_entry(id, ownership)).collect())
     }
@@ -133,9 +143,11 @@ impl<'a> Managers<'a> {
     /// Whether the same managers own the same fields, whenever that began.
     pub(super) fn has_same_owners(&self, other: &Managers<'_>) -> bool {
         self.entries.len() == other.entries.len()
-            && self.entries.iter().zip(&other.entries).all(|((a, x), (b, y))| {
-                a == b && x.api_version == y.api_version && x.fields == y.fields
-            })
+            && self
+                .entries
+                .iter()
+                .zip(&other.entries)
+                .all(|((a, x), (b, y))| a == b && x.api_version == y.api_version && x.fields == y.fields)
     }
 
     /// Merges the oldest updates of each version until there are few enough.
@@ -145,8 +157,12 @@ impl<'a> Managers<'a> {
         if count <= MAX_UPDATE_MANAGERS {
             return;
         }
-        let mut updates: Vec<(String, ManagerId)> =
-            self.entries.iter().filter(|(id, _)| is_update(id)).map(|(id, own)| (own.time.clone(), id.clone())).collect();
+        let mut updates: Vec<(String, ManagerId)> = self
+            .entries
+            .iter()
+            .filter(|(id, _)| is_update(id))
+            .map(|(id, own)| (own.time.clone(), id.clone()))
+            .collect();
         updates.sort();
         let mut firsts: BTreeMap<String, ManagerId> = BTreeMap::new();
         for (time, id) in updates {

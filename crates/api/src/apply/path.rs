@@ -83,8 +83,7 @@ impl Ord for PathElement<'_> {
         match (self, other) {
             (Self::Field(a), Self::Field(b)) => a.cmp(b),
             (Self::Key(a), Self::Key(b)) => {
-                let fields =
-                    a.iter().zip(b).map(|(a, b)| a.0.cmp(&b.0).then_with(|| compare_values(&a.1, &b.1)));
+                let fields = a.iter().zip(b).map(|(a, b)| a.0.cmp(&b.0).then_with(|| compare_values(&a.1, &b.1)));
                 fields.fold(Ordering::Equal, Ordering::then).then(a.len().cmp(&b.len()))
             }
             (Self::Value(a), Self::Value(b)) => compare_values(a, b),
@@ -187,7 +186,19 @@ mod tests {
 
     #[test]
     fn elements_have_upstreams_order() {
-        let elements = ["f:a", "f:b", r#"k:{"a":1}"#, r#"k:{"a":2}"#, r#"k:{"a":2,"b":1}"#, "v:1", "v:2", r#"v:"a""#, "v:true", "i:0", "i:10"];
+        let elements = [
+            "f:a",
+            "f:b",
+            r#"k:{"a":1}"#,
+            r#"k:{"a":2}"#,
+            r#"k:{"a":2,"b":1}"#,
+            "v:1",
+            "v:2",
+            r#"v:"a""#,
+            "v:true",
+            "i:0",
+            "i:10",
+        ];
         let parsed: Vec<_> = elements.iter().map(|text| PathElement::parse(text).unwrap()).collect();
         assert!(parsed.is_sorted_by(|a, b| a < b), "{parsed:?}");
     }

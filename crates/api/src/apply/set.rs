@@ -199,18 +199,18 @@ impl<'a> FieldSet<'a> {
     /// Whether every path of this set is in the other.
     pub fn is_subset(&self, other: &FieldSet<'_>) -> bool {
         self.nodes.iter().all(|(element, node)| {
-            other.get(element).is_some_and(|theirs| {
-                (theirs.member || !node.member) && node.children.is_subset(&theirs.children)
-            })
+            other
+                .get(element)
+                .is_some_and(|theirs| (theirs.member || !node.member) && node.children.is_subset(&theirs.children))
         })
     }
 
     /// Whether the sets have a path in common.
     pub fn intersects(&self, other: &FieldSet<'_>) -> bool {
         self.nodes.iter().any(|(element, node)| {
-            other.get(element).is_some_and(|theirs| {
-                (theirs.member && node.member) || node.children.intersects(&theirs.children)
-            })
+            other
+                .get(element)
+                .is_some_and(|theirs| (theirs.member && node.member) || node.children.intersects(&theirs.children))
         })
     }
 }
@@ -242,7 +242,9 @@ mod tests {
     #[test]
     fn a_place_and_what_is_below_it_are_told_apart() {
         let set = set(&["a", "a.b.c", "d.e"]);
-        for (text, expected) in [("a", true), ("a.b", false), ("a.b.c", true), ("d", false), ("d.e", true), ("x", false)] {
+        for (text, expected) in
+            [("a", true), ("a.b", false), ("a.b.c", true), ("d", false), ("d.e", true), ("x", false)]
+        {
             assert_eq!(set.contains(&path(text)), expected, "{text}");
         }
         assert!(!set.contains(&[]));

@@ -21,5 +21,5 @@ pub mod route;
 pub mod serve;
 pub mod status;
 pub mod warnings;
-pub mod write_options;
 pub mod websocket;
+pub mod write_options;

@@ -106,9 +106,7 @@ impl ApiError {
 
     /// An apply would change fields that belong to others.
     pub fn apply_conflicts(conflicts: &[Conflict]) -> Box<Self> {
-        let cause = |conflict: &Conflict| {
-            json!({ "reason": "FieldManagerConflict", "message": conflict.message(), "field": conflict.path })
-        };
+        let cause = |conflict: &Conflict| json!({ "reason": "FieldManagerConflict", "message": conflict.message(), "field": conflict.path });
         Self::new(StatusCode::CONFLICT, "Conflict", describe_conflicts(conflicts))
             .caused_by(conflicts.iter().map(cause).collect())
     }

@@ -109,6 +109,10 @@ pub fn keep_managed_fields(object: &mut Value, old: &Value) {
     set_managed_fields(object, old["metadata"].get("managedFields").cloned());
 }
 
+pub fn take_managed_fields(object: &mut Value) -> Option<Value> {
+    object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
+}
+
 pub fn set_managed_fields(object: &mut Value, managed: Option<Value>) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     match managed {
@@ -171,19 +175,22 @@ const SERVER_SET: [(&str, &str, &[&[&str]]); 7] = [
     ),
     ("", "PersistentVolumeClaim", &[&["spec", "dataSource"], &["spec", "dataSourceRef"]]),
     ("apps", "DaemonSet", &[&["metadata", "annotations", "deprecated.daemonset.template.generation"]]),
-    ("batch", "Job", &[
-        &["spec", "selector"],
-        &["spec", "template", "metadata", "labels", "controller-uid"],
-        &["spec", "template", "metadata", "labels", "job-name"],
-        &["spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"],
-        &["spec", "template", "metadata", "labels", "batch.kubernetes.io/job-name"],
-    ]),
-    ("certificates.k8s.io", "CertificateSigningRequest", &[
-        &["spec", "username"],
-        &["spec", "groups"],
-        &["spec", "uid"],
-        &["spec", "extra"],
-    ]),
+    (
+        "batch",
+        "Job",
+        &[
+            &["spec", "selector"],
+            &["spec", "template", "metadata", "labels", "controller-uid"],
+            &["spec", "template", "metadata", "labels", "job-name"],
+            &["spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"],
+            &["spec", "template", "metadata", "labels", "batch.kubernetes.io/job-name"],
+        ],
+    ),
+    (
+        "certificates.k8s.io",
+        "CertificateSigningRequest",
+        &[&["spec", "username"], &["spec", "groups"], &["spec", "uid"], &["spec", "extra"]],
+    ),
 ];
 
 /// Which fields of a new object the server is going to set, as its author has not.

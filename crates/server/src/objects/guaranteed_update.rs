@@ -78,7 +78,10 @@ pub async fn guaranteed_update(
         admission::review_update(request, part, &object, &old)?;
         object::clear_version(&mut old);
         check_preconditions(target, &object, &entry, &old)?;
+        // What a request says of managers is read, not judged: upstream takes none of it rather than refusing it.
+        let given = field_tracking::take_managed_fields(&mut object);
         complete_and_validate(d, part, &mut object, &old, &target.name)?;
+        field_tracking::set_managed_fields(&mut object, given);
         match ownership {
             Ownership::Tracked(writer) if field_tracking::is_tracked(target) => {
                 field_tracking::track_update(api, target, writer, &mut object, &old);

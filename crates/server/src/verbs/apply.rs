@@ -92,13 +92,18 @@ fn check_kind(target: &Target, config: &Value) -> ApiResult<()> {
 }
 
 /// What the configuration makes of an object.
-fn merged(call: &Call<'_>, writer: &FieldWriter, part: Part, live: Option<&Value>, config: &Value) -> ApiResult<Merged> {
+fn merged(
+    call: &Call<'_>,
+    writer: &FieldWriter,
+    part: Part,
+    live: Option<&Value>,
+    config: &Value,
+) -> ApiResult<Merged> {
     let Call { api, target, query, .. } = call;
     let ignored = field_tracking::ignored_fields(api, &target.d, part);
     let force = query.force.unwrap_or(false);
-    let merged = field_tracking::with_manager(api, target, writer, &ignored, |manager| {
-        manager.apply(live, config, force)
-    });
+    let merged =
+        field_tracking::with_manager(api, target, writer, &ignored, |manager| manager.apply(live, config, force));
     merged.map_err(|error| match error {
         ApplyError::ManagedFieldsGiven => ApiError::bad_request(error.to_string()),
         ApplyError::Invalid(why) => ApiError::untyped_configuration(&target.d, config, &why),
@@ -119,8 +124,7 @@ pub async fn update_applied(
     guaranteed_update(&call.admission(), part, Ownership::Applied, query.dry_run, |old| {
         let Merged { object, managed_fields } = merged(call, writer, part, Some(old), config)?;
         let object = object.unwrap_or_else(|| old.clone());
-        let mut object =
-            request_object::shape(&target.d, api.schema, object.into(), query.field_validation, warnings)?;
+        let mut object = request_object::shape(&target.d, api.schema, object.into(), query.field_validation, warnings)?;
         metadata::set_namespace(target, &mut object)?;
         metadata::check_name(target, &mut object)?;
         if field_tracking::is_tracked(target) {

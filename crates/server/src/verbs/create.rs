@@ -84,7 +84,9 @@ pub async fn attempt(
 ) -> ApiResult<Creation> {
     let Call { api, target, query, .. } = call;
     let d = &target.d;
+    let given = field_tracking::take_managed_fields(&mut object);
     let (errors, warnings) = complete(target, &mut object);
+    field_tracking::set_managed_fields(&mut object, given);
     if !errors.is_empty() {
         return Err(ApiError::invalid(d, name, &errors));
     }
