@@ -170,36 +170,6 @@ async fn a_request_that_cannot_be_applied_says_why() {
 }
 
 #[tokio::test]
-async fn who_may_patch_may_not_create_by_applying() {
-    let server = Server::new(Settings::default()).await;
-    let role = json!({"metadata": {"name": "patchers"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]}]});
-    let binding = json!({
-        "metadata": {"name": "patchers"}, "subjects": [{"kind": "ServiceAccount", "name": "p", "namespace": "default"}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "patchers"},
-    });
-    let rbac = "/apis/rbac.authorization.k8s.io/v1";
-    assert_eq!(server.send(&administrator(), Method::POST, &format!("{rbac}/clusterroles"), &role).await.0, 201);
-    assert_eq!(
-        server.send(&administrator(), Method::POST, &format!("{rbac}/clusterrolebindings"), &binding).await.0,
-        201
-    );
-    let path = format!("{CONFIG_MAPS}/m?fieldManager=p");
-    let config = config_map(json!({"a": "b"})).to_string();
-    let user = service_account("p");
-    let mut last = (0, Value::Null);
-    for _ in 0..200 {
-        last = server.patch_as(&user, &path, APPLY, "t", config.clone()).await;
-        if last.1["message"].as_str().is_some_and(|message| message.contains("cannot create")) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await; // until the rules are known
-    }
-    assert_eq!(last.0, 403, "{last:?}");
-    assert_eq!(server.apply(&path, &config_map(json!({"a": "b"}))).await.0, 201);
-    assert_eq!(server.patch_as(&user, &path, APPLY, "t", config).await.0, 200, "it may patch what is there");
-}
-
-#[tokio::test]
 async fn managed_fields_are_cleared_by_an_empty_entry_and_kept_by_clients_that_do_not_know_them() {
     let server = Server::new(Settings::default()).await;
     let admin = administrator();
