@@ -26,6 +26,7 @@ mod kubectl_describe;
 mod kubectl_errors;
 mod kubectl_get;
 mod kubectl_pods;
+mod kubectl_server_side_apply;
 mod lifecycle;
 mod machines;
 mod moves;

@@ -86,12 +86,22 @@ pub struct Connection {
 
 impl Connection {
     pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Response<Incoming>> {
+        self.send_as(method, path, body, "application/json").await
+    }
+
+    async fn send_as(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        media_type: &str,
+    ) -> anyhow::Result<Response<Incoming>> {
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, &self.host);
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         if !body.is_empty() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
+            request = request.header(header::CONTENT_TYPE, media_type);
         }
         self.sender.ready().await?;
         Ok(self.sender.send_request(request.body(Full::new(body))?).await?)
@@ -99,13 +109,12 @@ impl Connection {
 
     /// Sends and reads the answer to its end; anything but success is an error.
     pub async fn call(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
-        let response = self.send(method, path, body).await?;
-        let code = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        if !code.is_success() {
-            bail!("{code}: {}", String::from_utf8_lossy(&body[..body.len().min(500)]));
-        }
-        Ok(body)
+        answer(self.send(method, path, body).await?).await
+    }
+
+    /// Applies on the server.
+    pub async fn apply(&mut self, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
+        answer(self.send_as(Method::PATCH, path, body, "application/apply-patch+yaml").await?).await
     }
 
     /// Sends and counts the bytes of the answer without keeping them.
@@ -122,4 +131,13 @@ impl Connection {
         }
         Ok(length)
     }
+}
+
+async fn answer(response: Response<Incoming>) -> anyhow::Result<Bytes> {
+    let code = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    if !code.is_success() {
+        bail!("{code}: {}", String::from_utf8_lossy(&body[..body.len().min(500)]));
+    }
+    Ok(body)
 }

@@ -16,6 +16,8 @@ use crate::client::{Connection, Target};
 pub enum Kind {
     Create,
     Update,
+    /// Server-side apply of a Deployment that is there already, each time with another image.
+    Apply,
     Get,
     List,
 }
@@ -25,6 +27,7 @@ impl Kind {
         match self {
             Self::Create => "create",
             Self::Update => "update",
+            Self::Apply => "apply",
             Self::Get => "GET",
             Self::List => "LIST",
         }
@@ -66,6 +69,32 @@ fn config_map(namespace: &str, name: &str, salt: u64) -> Bytes {
     object.to_string().into()
 }
 
+fn deployment(namespace: &str, name: &str, salt: u64) -> Bytes {
+    let object = json!({
+        "kind": "Deployment", "apiVersion": "apps/v1",
+        "metadata": { "name": name, "namespace": namespace, "labels": { "app": name } },
+        "spec": {
+            // None, so that controllers have nothing to do for it.
+            "replicas": 0, "paused": true,
+            "selector": { "matchLabels": { "app": name } },
+            "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": { "containers": [{
+                    "name": "web", "image": format!("example.com/web:{salt}"),
+                    "ports": [{ "containerPort": 8080, "protocol": "TCP" }],
+                    "env": [{ "name": "A", "value": "a" }, { "name": "B", "value": "b" }],
+                    "resources": { "limits": { "cpu": "1", "memory": "64Mi" } },
+                }] },
+            },
+        },
+    });
+    object.to_string().into()
+}
+
+fn deployment_path(namespace: &str, name: &str) -> String {
+    format!("/apis/apps/v1/namespaces/{namespace}/deployments/{name}?fieldManager=bench")
+}
+
 fn collection(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/configmaps")
 }
@@ -78,6 +107,10 @@ pub async fn run(target: &Target, namespace: &str, kind: Kind, clients: usize, t
         if matches!(kind, Kind::Update | Kind::Get) {
             let name = format!("{run}-{client}");
             connection.call(Method::POST, &collection(namespace), config_map(namespace, &name, 0)).await?;
+        }
+        if kind == Kind::Apply {
+            let name = format!("a{run}-{client}");
+            connection.apply(&deployment_path(namespace, &name), deployment(namespace, &name, 0)).await?;
         }
         connections.push(connection);
     }
@@ -116,6 +149,10 @@ async fn one(
         let prepared = match kind {
             Kind::Create => (Method::POST, collection.clone(), config_map(namespace, &format!("{own}-{n}"), n)),
             Kind::Update => (Method::PUT, format!("{collection}/{own}"), config_map(namespace, &own, n + 1)),
+            Kind::Apply => {
+                let name = format!("a{own}");
+                (Method::PATCH, deployment_path(namespace, &name), deployment(namespace, &name, n + 1))
+            }
             Kind::Get => (Method::GET, format!("{collection}/{own}"), Bytes::new()),
             Kind::List => (Method::GET, collection.clone(), Bytes::new()),
         };
@@ -123,6 +160,8 @@ async fn one(
         let (method, path, body) = prepared;
         if kind == Kind::List {
             connection.drain(method, &path).await?;
+        } else if kind == Kind::Apply {
+            connection.apply(&path, body).await?;
         } else {
             connection.call(method, &path, body).await?;
         }

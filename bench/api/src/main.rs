@@ -94,10 +94,13 @@ async fn run(options: Options) -> anyhow::Result<()> {
         (Kind::Create, 16, Some(1398.0)),
         (Kind::Create, 64, Some(1398.0)),
         (Kind::Update, 16, Some(914.0)),
+        (Kind::Apply, 1, None),
+        (Kind::Apply, 16, None),
         (Kind::Get, 1, Some(1060.0)),
         (Kind::Get, 16, Some(3399.0)),
     ] {
-        let name = format!("{} 1 KiB ConfigMap, {clients} clients", kind.name());
+        let what = if kind == Kind::Apply { "a Deployment" } else { "1 KiB ConfigMap" };
+        let name = format!("{} {what}, {clients} clients", kind.name());
         if !report.wants(&name) {
             continue;
         }

@@ -30,3 +30,6 @@ pub use merge::merge;
 pub use reconcile::reconcile;
 pub use remove::remove;
 pub use validate::validate;
+
+#[cfg(test)]
+mod tests;

@@ -75,15 +75,15 @@ struct Converted<'o> {
 }
 
 impl<'u, 's, V: Versions<'s>> Updater<'u, V> {
-    /// Managers after an update of `live` to `new`; `None` if they stay as they are.
+    /// Managers after an update of `live` to `new`; `None` if they stay as they are, with their times.
     pub fn update<'a>(&self, live: &'a Value, new: &'a Value, managers: Managers<'a>) -> Option<Option<Value>> {
         let comparison = self.compare(self.versions.root(self.api_version)?, live, new);
-        if comparison.is_same() {
-            return None;
-        }
         let versions = self.other_versions(&managers);
         let (live, new) = (self.converted(live, &versions), self.converted(new, &versions));
-        let mut managers = self.reconciled(managers, &live);
+        let (mut managers, reconciled) = self.reconciled(managers, &live);
+        if comparison.is_same() {
+            return reconciled.then(|| managers.encode());
+        }
         self.disown(&mut managers, None, &comparison, &live, &new);
         let taken = comparison.into_set_fields();
         if !taken.is_empty() {
@@ -107,7 +107,7 @@ impl<'u, 's, V: Versions<'s>> Updater<'u, V> {
         };
         let versions = self.other_versions(managers);
         let at_versions = self.converted(live, &versions);
-        let mut after = self.reconciled(managers.clone(), &at_versions);
+        let (mut after, _) = self.reconciled(managers.clone(), &at_versions);
         let last = after.entries.remove(self.manager);
         let set = field_set(ty, config).recursive_difference(self.ignored);
         let time = last.as_ref().map(|own| own.time.clone()).unwrap_or_default();
@@ -165,21 +165,24 @@ impl<'u, 's, V: Versions<'s>> Updater<'u, V> {
         if version == self.api_version { Some(object.object) } else { object.others.get(version) }
     }
 
-    /// Sets as today's schema has them. Managers of versions that are gone are forgotten.
-    fn reconciled<'a>(&self, managers: Managers<'a>, live: &Converted<'a>) -> Managers<'a> {
-        let entries = managers.entries.into_iter().filter_map(|(id, mut own)| {
-            let ty = self.versions.root(&own.api_version)?;
-            if own.api_version == self.api_version {
-                if let Some(fields) = reconcile(ty, &own.fields, live.object) {
-                    own.fields = fields;
-                }
-            } else {
-                // In other versions, fields that are no longer atomic stay with the owner of the whole.
-                self.in_version(live, &own.api_version)?;
-            }
-            Some((id, own))
+    /// Sets as today's schema has them, and whether that changed any. Managers of versions that are gone are forgotten.
+    fn reconciled<'a>(&self, managers: Managers<'a>, live: &Converted<'a>) -> (Managers<'a>, bool) {
+        let mut changed = false;
+        let mut managers = managers;
+        managers.entries.retain(|_, own| {
+            let known = self.versions.root(&own.api_version).zip(self.in_version(live, &own.api_version));
+            changed |= known.is_none();
+            known.is_some()
         });
-        Managers { entries: entries.collect() }
+        // In other versions, fields that are no longer atomic stay with the owner of the whole.
+        for own in managers.entries.values_mut().filter(|own| own.api_version == self.api_version) {
+            let ty = self.versions.root(self.api_version);
+            if let Some(fields) = ty.and_then(|ty| reconcile(ty, &own.fields, live.object)) {
+                own.fields = fields;
+                changed = true;
+            }
+        }
+        (managers, changed)
     }
 
     /// Takes from all managers but one what has changed, and returns what was taken of fields that are still there.

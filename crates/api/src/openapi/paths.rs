@@ -86,7 +86,8 @@ impl Verb {
     fn parameters(self) -> &'static [&'static [Parameter]] {
         match self {
             Self::ListAll | Self::List => &[LIST],
-            Self::Create | Self::Update | Self::Patch => &[WRITE],
+            Self::Create | Self::Update => &[WRITE],
+            Self::Patch => &[WRITE, FORCE],
             Self::DeleteCollection => &[LIST, DELETE],
             Self::Get => &[],
             Self::Delete => &[DELETE],
@@ -124,6 +125,8 @@ const WRITE: &[Parameter] = &[
     ("fieldValidation", "string", "What to do about unknown and duplicate fields: Ignore, Warn or Strict."),
 ];
 
+const FORCE: &[Parameter] = &[("force", "boolean", "Server-side apply alone: take fields that other managers own.")];
+
 const DELETE: &[Parameter] = &[
     ("dryRun", "string", "All: go through every stage but do not persist the change."),
     ("gracePeriodSeconds", "integer", "How long the object has to stop before it is deleted."),
@@ -131,9 +134,12 @@ const DELETE: &[Parameter] = &[
     ("propagationPolicy", "string", "What happens to dependents: Orphan, Background or Foreground."),
 ];
 
-/// Those that the server takes: `application/apply-patch+yaml` would be server-side apply, which it does not have.
-const PATCH_TYPES: [&str; 3] =
-    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+const PATCH_TYPES: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
 
 struct Resource<'a> {
     descriptor: &'a Descriptor,

@@ -1,5 +1,6 @@
 //! Clients that misbehave, and what everybody else notices of it.
 
+mod apply;
 mod audit;
 mod custom_resources;
 mod limit_ranges;

@@ -109,6 +109,10 @@ pub fn keep_managed_fields(object: &mut Value, old: &Value) {
     set_managed_fields(object, old["metadata"].get("managedFields").cloned());
 }
 
+pub fn take_managed_fields(object: &mut Value) -> Option<Value> {
+    object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
+}
+
 pub fn set_managed_fields(object: &mut Value, managed: Option<Value>) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     match managed {

@@ -80,6 +80,8 @@ pub async fn guaranteed_update(
         admission::review_update(request, &object, &old)?;
         object::clear_version(&mut old);
         check_preconditions(target, &object, &entry, &old)?;
+        // What a request says of managers is read, not judged: upstream takes none of it rather than refusing it.
+        let given = field_tracking::take_managed_fields(&mut object);
         let mut errors = complete_and_validate(d, part, &mut object, &old);
         let mut additions = TxnAdditions::default();
         admission::admit_update(request, &mut object, &old, &mut additions).await?;
@@ -90,6 +92,7 @@ pub async fn guaranteed_update(
             return Err(ApiError::invalid(d, &target.name, &errors));
         }
         custom_resources::set_status(api, d, &mut object);
+        field_tracking::set_managed_fields(&mut object, given);
         match ownership {
             Ownership::Tracked(writer) if field_tracking::is_tracked(target) => {
                 field_tracking::track_update(api, target, writer, &mut object, &old);

@@ -123,7 +123,13 @@ pub async fn update_applied(
     let Call { api, target, query, .. } = call;
     guaranteed_update(&call.admission(), part, Ownership::Applied, query.dry_run, |old| {
         let Merged { object, managed_fields } = merged(call, writer, part, Some(old), config)?;
-        let object = object.unwrap_or_else(|| old.clone());
+        let mut object = object.unwrap_or_else(|| old.clone());
+        // Nobody owns these, but they are what the apply insists on.
+        for field in ["uid", "resourceVersion"] {
+            if let Some(given) = metadata::string_field(config, field).filter(|given| !given.is_empty()) {
+                object["metadata"][field] = Value::String(given.to_owned());
+            }
+        }
         let mut object = request_object::shape(&target.d, api.schema, object.into(), query.field_validation, warnings)?;
         metadata::set_namespace(target, &mut object)?;
         metadata::check_name(target, &mut object)?;

@@ -85,12 +85,14 @@ pub async fn attempt(
 ) -> ApiResult<Creation> {
     let Call { api, target, query, .. } = call;
     let d = &target.d;
+    let given = field_tracking::take_managed_fields(&mut object);
     let (request, mut additions) = (call.admission(), TxnAdditions::default());
     let (mut errors, mut warnings) = complete(target, &mut object);
     admission::admit_create(&request, &mut object, &mut additions).await?;
     if additions.revalidate {
         (errors, warnings) = complete(target, &mut object);
     }
+    field_tracking::set_managed_fields(&mut object, given);
     if !errors.is_empty() {
         return Err(ApiError::invalid(d, name, &errors));
     }
