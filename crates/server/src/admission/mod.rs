@@ -25,6 +25,7 @@ mod runtime_class;
 mod service_account;
 mod service_allocation;
 mod storage_class;
+mod webhook;
 
 use std::sync::Arc;
 
@@ -49,11 +50,17 @@ use crate::{
 };
 
 /// Kinds that plugins look at on every write, by group and plural.
-pub const CACHED_KINDS: [(&str, &str); 3] = [("", "limitranges"), ("", "namespaces"), ("", "resourcequotas")];
+pub const CACHED_KINDS: [(&str, &str); 5] = [
+    ("", "limitranges"),
+    ("", "namespaces"),
+    ("", "resourcequotas"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+];
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 15] = [
+const PLUGINS: [&dyn Plugin; 17] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
@@ -66,6 +73,8 @@ const PLUGINS: [&dyn Plugin; 15] = [
     &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
     &pod_security::PodSecurity,
+    &webhook::MutatingAdmissionWebhook,
+    &webhook::ValidatingAdmissionWebhook,
     &resource_quota::ResourceQuota,
     &service_allocation::ServiceAllocation,
     &pod_ranges::PodRanges,
@@ -107,7 +116,7 @@ impl Notes {
     }
 
     /// For the audit log.
-    pub fn annotate(&self, key: &'static str, value: String) {
+    pub fn annotate(&self, key: &str, value: String) {
         tracing::debug!(key, value, "audit annotation");
     }
 

@@ -5,6 +5,7 @@ mod log;
 mod pod_security;
 mod quotas;
 mod upstream;
+mod webhooks;
 
 use std::{convert::Infallible, time::Duration};
 
