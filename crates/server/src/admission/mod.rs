@@ -29,6 +29,7 @@ mod service_account;
 mod service_allocation;
 mod storage_class;
 mod validating_policy;
+mod webhook;
 
 use std::sync::Arc;
 
@@ -54,17 +55,19 @@ use crate::{
 };
 
 /// Kinds that plugins look at on every write, by group and plural.
-pub const CACHED_KINDS: [(&str, &str); 5] = [
+pub const CACHED_KINDS: [(&str, &str); 7] = [
     ("", "limitranges"),
     ("", "namespaces"),
     ("", "resourcequotas"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
 ];
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 17] = [
+const PLUGINS: [&dyn Plugin; 19] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
@@ -78,7 +81,9 @@ const PLUGINS: [&dyn Plugin; 17] = [
     &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
     &pod_security::PodSecurity,
+    &webhook::MutatingAdmissionWebhook,
     &validating_policy::ValidatingAdmissionPolicy,
+    &webhook::ValidatingAdmissionWebhook,
     &resource_quota::ResourceQuota,
     &service_allocation::ServiceAllocation,
     &pod_ranges::PodRanges,

@@ -9,6 +9,7 @@ mod pod_security;
 mod policies;
 mod quotas;
 mod upstream;
+mod webhooks;
 
 use std::{convert::Infallible, time::Duration};
 

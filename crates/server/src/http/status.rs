@@ -157,6 +157,23 @@ impl ApiError {
         error
     }
 
+    /// A webhook refused a write, with a code and reason of its choice.
+    pub fn denied_by_webhook(code: StatusCode, reason: &str, message: String) -> Box<Self> {
+        const REASONS: [&str; 10] = [
+            "AlreadyExists",
+            "BadRequest",
+            "Conflict",
+            "Forbidden",
+            "Gone",
+            "InternalError",
+            "Invalid",
+            "MethodNotAllowed",
+            "NotFound",
+            "TooManyRequests",
+        ];
+        Self::new(code, REASONS.into_iter().find(|known| *known == reason).unwrap_or_default(), message)
+    }
+
     pub fn namespace_terminating(d: &Descriptor, name: &str, namespace: &str) -> Box<Self> {
         let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
         Self::forbidden(d, name, &why).caused_by(json!([{

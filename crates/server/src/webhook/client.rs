@@ -99,6 +99,10 @@ impl Backend {
         Ok(Self { url, host, port, path, service: Some((namespace, name)) })
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The namespace and name of its Service, if it has one.
     pub fn service(&self) -> Option<(&str, &str)> {
         self.service.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()))

@@ -1,0 +1,311 @@
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: programs of users that change and judge writes.
+//!
+//! Mutating webhooks run one after the other, in the order of their configurations' names, each on what the ones before
+//! made of the object; those with `reinvocationPolicy: IfNeeded` run once more if a later one changed it. Validating
+//! webhooks run at the same time. A webhook that cannot be reached, hangs or answers garbage fails the write, or is passed
+//! over, as its `failurePolicy` says; the words are upstream's.
+//!
+//! A dead webhook cannot lock out its own repair: webhook configurations are never subject to webhooks, and while nobody
+//! serves the Service of a webhook, what makes up that Service (see [`matching::serves`]) is written without asking it,
+//! with a warning to the client and in the log.
+
+mod matching;
+mod review;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use mainstay_api::{descriptor::Descriptor, patch};
+use serde_json::Value;
+
+use self::{
+    matching::Subject,
+    review::{Answer, Verdict},
+};
+use super::{Plugin, Request, TxnAdditions};
+use crate::{
+    http::status::{ApiError, ApiResult},
+    objects::guaranteed_update::Part,
+    webhook::client::{Backend, WebhookError},
+};
+
+const MUTATING: &str = "mutatingwebhookconfigurations";
+const VALIDATING: &str = "validatingwebhookconfigurations";
+
+pub struct MutatingAdmissionWebhook;
+pub struct ValidatingAdmissionWebhook;
+
+#[async_trait]
+impl Plugin for MutatingAdmissionWebhook {
+    fn name(&self) -> &'static str {
+        "MutatingAdmissionWebhook"
+    }
+
+    fn handles(&self, d: &Descriptor) -> bool {
+        !matching::is_exempt(d)
+    }
+
+    async fn admit_create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+        txn.revalidate |= mutate(request, "", "CREATE", object, None).await?;
+        Ok(())
+    }
+
+    async fn admit_update(
+        &self,
+        request: &Request<'_>,
+        object: &mut Value,
+        old: &Value,
+        txn: &mut TxnAdditions,
+    ) -> ApiResult<()> {
+        let Some(subresource) = subresource(request.part) else { return Ok(()) };
+        txn.revalidate |= mutate(request, subresource, "UPDATE", object, Some(old)).await?;
+        Ok(())
+    }
+
+    /// There is nothing to change about an object that goes; a mutating webhook may still refuse.
+    async fn delete(&self, request: &Request<'_>, old: &Value) -> ApiResult<()> {
+        let subject =
+            Subject { d: &request.target.d, subresource: "", operation: "DELETE", object: None, old: Some(old) };
+        validate(request, MUTATING, &subject).await
+    }
+}
+
+#[async_trait]
+impl Plugin for ValidatingAdmissionWebhook {
+    fn name(&self) -> &'static str {
+        "ValidatingAdmissionWebhook"
+    }
+
+    fn handles(&self, d: &Descriptor) -> bool {
+        !matching::is_exempt(d)
+    }
+
+    async fn create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
+        let d = &request.target.d;
+        let subject = Subject { d, subresource: "", operation: "CREATE", object: Some(object), old: None };
+        validate(request, VALIDATING, &subject).await
+    }
+
+    async fn update(
+        &self,
+        request: &Request<'_>,
+        object: &mut Value,
+        old: &Value,
+        _txn: &mut TxnAdditions,
+    ) -> ApiResult<()> {
+        let Some(subresource) = subresource(request.part) else { return Ok(()) };
+        let d = &request.target.d;
+        let subject = Subject { d, subresource, operation: "UPDATE", object: Some(object), old: Some(old) };
+        validate(request, VALIDATING, &subject).await
+    }
+
+    async fn delete(&self, request: &Request<'_>, old: &Value) -> ApiResult<()> {
+        let subject =
+            Subject { d: &request.target.d, subresource: "", operation: "DELETE", object: None, old: Some(old) };
+        validate(request, VALIDATING, &subject).await
+    }
+
+    async fn create_subresource(&self, request: &Request<'_>, subresource: &str, body: &Value) -> ApiResult<()> {
+        let d = &request.target.d;
+        let subject = Subject { d, subresource, operation: "CREATE", object: Some(body), old: None };
+        validate(request, VALIDATING, &subject).await
+    }
+}
+
+/// The subresource that an update is made through; none where webhooks are not asked: a placement was judged by the
+/// scheduler, and comes in numbers.
+fn subresource(part: Part) -> Option<&'static str> {
+    use mainstay_api::strategy::SpecPart;
+    match part {
+        Part::Main => Some(""),
+        Part::Status => Some("status"),
+        Part::Approval => Some("approval"),
+        Part::Finalize => Some("finalize"),
+        Part::Spec(SpecPart::EphemeralContainers) => Some("ephemeralcontainers"),
+        Part::Spec(SpecPart::Resources) => Some("resize"),
+        Part::Placement => None,
+    }
+}
+
+/// A webhook with the configuration it is part of.
+struct Hook {
+    configuration: Arc<Value>,
+    index: usize,
+}
+
+impl Hook {
+    fn value(&self) -> &Value {
+        &self.configuration["webhooks"][self.index]
+    }
+
+    fn name(&self) -> &str {
+        self.value()["name"].as_str().unwrap_or_default()
+    }
+
+    fn ignores_failures(&self) -> bool {
+        self.value()["failurePolicy"] == "Ignore"
+    }
+}
+
+/// All webhooks of a kind, in the order in which they run.
+fn hooks(request: &Request<'_>, plural: &str) -> Vec<Hook> {
+    let configurations = request.api.admission_cache.list(plural, None);
+    let hooks = configurations.into_iter().flat_map(|configuration| {
+        let count = configuration.value["webhooks"].as_array().map_or(0, Vec::len);
+        (0..count).map(move |index| Hook { configuration: configuration.value.clone(), index })
+    });
+    hooks.collect()
+}
+
+/// Whether a webhook is asked about a write.
+fn is_asked(hook: &Hook, request: &Request<'_>, subject: &Subject<'_>) -> bool {
+    let namespace = request.target.namespace.as_deref();
+    let namespace = namespace.and_then(|name| request.api.admission_cache.get("namespaces", name));
+    let labels = namespace.as_ref().and_then(|namespace| namespace.value["metadata"].get("labels"));
+    matching::matches(hook.value(), subject, labels) && meets_conditions(hook.value(), subject)
+}
+
+/// `matchConditions` are CEL expressions; without anybody to evaluate them every one counts as met, so that a webhook is
+/// rather asked once too often.
+fn meets_conditions(_hook: &Value, _subject: &Subject<'_>) -> bool {
+    true
+}
+
+/// Runs the mutating webhooks; says whether they changed the object.
+async fn mutate(
+    request: &Request<'_>,
+    subresource: &str,
+    operation: &str,
+    object: &mut Value,
+    old: Option<&Value>,
+) -> ApiResult<bool> {
+    let hooks = hooks(request, MUTATING);
+    let (mut called, mut last_change) = (Vec::new(), None);
+    for (position, hook) in hooks.iter().enumerate() {
+        match mutate_once(hook, request, subresource, operation, object, old).await? {
+            None => continue,
+            Some(changed) => called.push((position, hook, changed)),
+        }
+        if called.last().is_some_and(|(_, _, changed)| *changed) {
+            last_change = Some(position);
+        }
+    }
+    for (position, hook, _) in called {
+        let again = hook.value()["reinvocationPolicy"] == "IfNeeded" && last_change.is_some_and(|last| last > position);
+        if again {
+            mutate_once(hook, request, subresource, operation, object, old).await?;
+        }
+    }
+    Ok(last_change.is_some())
+}
+
+/// Whether a webhook changed the object; nothing if it was not asked.
+async fn mutate_once(
+    hook: &Hook,
+    request: &Request<'_>,
+    subresource: &str,
+    operation: &str,
+    object: &mut Value,
+    old: Option<&Value>,
+) -> ApiResult<Option<bool>> {
+    let subject = Subject { d: &request.target.d, subresource, operation, object: Some(object), old };
+    if !is_asked(hook, request, &subject) {
+        return Ok(None);
+    }
+    let Some(patch) = call(hook, request, &subject, true).await? else { return Ok(Some(false)) };
+    let mut changed = object.clone();
+    let failed = |why: String| {
+        if hook.ignores_failures() { Ok(Some(false)) } else { Err(failed_calling(hook, &why)) }
+    };
+    if let Err(error) = patch::json(&mut changed, &patch) {
+        return failed(error.to_string());
+    }
+    let d = &request.target.d;
+    if let Err(error) = request.api.schema.conform(&d.schema, &mut changed) {
+        return failed(error.to_string());
+    }
+    for field in ["name", "namespace", "uid"] {
+        if changed["metadata"][field] != object["metadata"][field] {
+            return failed(format!("the webhook changed metadata.{field}"));
+        }
+    }
+    let is_changed = changed != *object;
+    *object = changed;
+    Ok(Some(is_changed))
+}
+
+async fn validate(request: &Request<'_>, plural: &str, subject: &Subject<'_>) -> ApiResult<()> {
+    let mut hooks = hooks(request, plural);
+    hooks.retain(|hook| is_asked(hook, request, subject));
+    let calls = hooks.iter().map(|hook| call(hook, request, subject, plural == MUTATING));
+    join_all(calls).await.into_iter().collect::<ApiResult<Vec<_>>>().map(drop)
+}
+
+fn failed_calling(hook: &Hook, why: &str) -> Box<ApiError> {
+    ApiError::internal(format!("failed calling webhook {:?}: {why}", hook.name()))
+}
+
+/// Asks a webhook; returns the patch it wants. A failure that its policy ignores is no patch.
+async fn call(hook: &Hook, request: &Request<'_>, subject: &Subject<'_>, may_patch: bool) -> ApiResult<Option<Value>> {
+    let value = hook.value();
+    let side_effects = value["sideEffects"].as_str().unwrap_or_default();
+    if request.dry_run && !["None", "NoneOnDryRun"].contains(&side_effects) {
+        let why = format!("admission webhook {:?} does not support dry run", hook.name());
+        return Err(ApiError::bad_request(why));
+    }
+    let review = review::review(value, request, subject);
+    let seconds = value["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30);
+    let (client, config) = (&request.api.webhooks, &value["clientConfig"]);
+    let answer: Result<Value, _> = client.call(request.api, config, Duration::from_secs(seconds), &review).await;
+    let parsed = match &answer {
+        Ok(answer) => review::parse_answer(&review, answer, may_patch),
+        Err(error) => Err(error.to_string()),
+    };
+    match parsed {
+        Ok(answer) => finish(hook, request, answer),
+        Err(why) if hook.ignores_failures() => {
+            tracing::debug!(webhook = hook.name(), why, "a webhook failed and is passed over, as its policy says");
+            Ok(None)
+        }
+        Err(why) => {
+            let is_unreachable = matches!(answer, Err(WebhookError::Unreachable(_)));
+            if is_unreachable && repairs_backend(request, config, subject).await {
+                tracing::warn!(webhook = hook.name(), why, "a webhook is down; what serves it is written without it");
+                let name = hook.name();
+                request
+                    .notes
+                    .warn(format!("webhook {name:?} is down and was not asked: the object belongs to what serves it"));
+                return Ok(None);
+            }
+            Err(failed_calling(hook, &why))
+        }
+    }
+}
+
+fn finish(hook: &Hook, request: &Request<'_>, answer: Answer) -> ApiResult<Option<Value>> {
+    answer.warnings.into_iter().for_each(|warning| request.notes.warn(warning));
+    for (key, value) in answer.audit_annotations {
+        request.notes.annotate(&format!("{}/{key}", hook.name()), value);
+    }
+    match answer.verdict {
+        Verdict::Allowed { patch } => Ok(patch),
+        Verdict::Denied { code, reason, message } => {
+            Err(ApiError::denied_by_webhook(code, &reason, review::denial_message(hook.name(), &reason, &message)))
+        }
+    }
+}
+
+/// Whether a write is to what serves a webhook that nobody serves now.
+async fn repairs_backend(request: &Request<'_>, config: &Value, subject: &Subject<'_>) -> bool {
+    let Ok(backend) = Backend::parse(config) else { return false };
+    let Some((namespace, name)) = backend.service() else { return false };
+    let Some(object) =
+        subject.object.or(subject.old).filter(|_| request.target.namespace.as_deref() == Some(namespace))
+    else {
+        return false;
+    };
+    let service = request.api.core_object("services", Some(namespace), name).await.ok().flatten();
+    matching::serves(service.as_ref(), name, subject.d, object)
+        && request.api.webhooks.has_no_endpoint(request.api, namespace, name, backend.port()).await
+}
