@@ -49,10 +49,11 @@ pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<
     let api = &handler.api;
     let loaded = api.rbac.load(&api.registry, &*api.store).await;
     loaded.map_err(|error| BootstrapError::new("the cache of roles and bindings", error.to_string()))?;
-    let loaded = api.admission_cache.load(&*api.store).await;
-    loaded.map_err(|error| BootstrapError::new("the cache of objects for admission", error.to_string()))?;
     client.ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
-    servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await
+    servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await?;
+    // Last: no webhook that is down, and no quota, keeps a server from starting.
+    let loaded = api.admission_cache.load(&*api.store).await;
+    loaded.map(drop).map_err(|error| BootstrapError::new("the cache of objects for admission", error.to_string()))
 }
 
 async fn create_missing(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<(), BootstrapError> {
