@@ -52,10 +52,11 @@ pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<
     api.served.attach(handler);
     let loaded = follow::load(api).await;
     loaded.map_err(|error| BootstrapError::new("the custom kinds", error.to_string()))?;
-    let loaded = api.admission_cache.load(&*api.store).await;
-    loaded.map_err(|error| BootstrapError::new("the cache of objects for admission", error.to_string()))?;
     client.ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
-    servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await
+    servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await?;
+    // Last: no webhook that is down, and no quota, keeps a server from starting.
+    let loaded = api.admission_cache.load(&*api.store).await;
+    loaded.map(drop).map_err(|error| BootstrapError::new("the cache of objects for admission", error.to_string()))
 }
 
 /// Makes the roles and bindings that every cluster has, and loads the cache of all of them.

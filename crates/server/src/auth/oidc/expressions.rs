@@ -60,7 +60,7 @@ impl Expressions {
 }
 
 fn user_type() -> Type {
-    ObjectType::new(
+    ObjectType::with_fields(
         "kubernetes.UserInfo",
         [
             ("username", Type::STRING),

@@ -300,3 +300,17 @@ async fn a_dead_webhook_does_not_lock_out_its_own_repair() {
     assert_eq!(server.send(&admin, Method::DELETE, path, &Value::Null).await.0, 200, "the configuration itself");
     assert_eq!(server.send(&admin, Method::POST, PODS, &pod("web")).await.0, 201);
 }
+
+#[tokio::test]
+async fn a_dead_webhook_for_everything_does_not_keep_a_server_from_starting() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let server = Server::over(store.clone()).await;
+    let everything = json!([{ "operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"] }]);
+    let nowhere = json!({ "service": { "namespace": "default", "name": "nowhere" } });
+    let all = hook("all", nowhere, json!({ "rules": everything }));
+    configure(&server, "mutatingwebhookconfigurations", vec![all]).await;
+    let delete = mainstay_store::Op::Delete { key: "/registry/storageclasses/local-path".into() };
+    store.commit(mainstay_store::Txn { compares: Vec::new(), ops: vec![delete] }).await.unwrap();
+    let restarted = Server::over(store).await;
+    assert!(failure(&restarted).await.contains("service \"nowhere\" not found"), "the webhook is asked all the same");
+}
