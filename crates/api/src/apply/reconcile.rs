@@ -43,7 +43,7 @@ fn reconcile_node<'a, 's, T: TypeRef<'s>>(ty: T, node: &Node<'a>, live: Option<&
         // It was atomic: who owned the whole owns its parts.
         Structure::Map | Structure::Set | Structure::ListMap { .. } if node.member && node.children.is_empty() => {
             let children = live.map(|live| field_set(ty, live)).unwrap_or_default();
-            (!children.is_empty()).then(|| Node { member: true, children })
+            (!children.is_empty()).then_some(Node { member: true, children })
         }
         Structure::Map | Structure::Set | Structure::ListMap { .. } => {
             let children = reconcile_children(ty, &node.children, live)?;
