@@ -338,7 +338,7 @@ async fn a_kind_of_ones_own_is_defined_and_followed() {
         other => panic!("a transition rule was not kept: {other:?}"),
     }
     let applied = Patch::Apply(json!({"apiVersion": "rust.example.com/v1", "kind": "Widget", "spec": {"size": 2}}));
-    let applied = api.patch("one", &PatchParams::apply("test"), &applied).await.unwrap();
+    let applied = api.patch("one", &PatchParams::apply("test").force(), &applied).await.unwrap();
     assert_eq!((applied.spec.size, applied.spec.color.as_str()), (2, "red"));
     definitions.delete("widgets.rust.example.com", &DeleteParams::default()).await.unwrap();
     soon("the definition goes", async {
