@@ -9,7 +9,7 @@ use kube::{Api, api::ListParams};
 use crate::{
     budgets,
     cluster::{Cluster, UsedRight, used_rights},
-    cron_jobs, deployments, garbage, jobs, machines, namespaces, replicas, services, sets, volumes,
+    cron_jobs, deployments, garbage, jobs, machines, namespaces, quotas, replicas, services, sets, volumes,
 };
 
 const SCENARIOS: &[fn()] = &[
@@ -30,6 +30,7 @@ const SCENARIOS: &[fn()] = &[
     namespaces::a_deleted_namespace_is_emptied_and_gone,
     namespaces::a_finalizer_blocks_a_namespace_which_says_so_until_it_is_removed,
     namespaces::a_namespace_is_furnished_again_and_again,
+    quotas::what_was_there_counts_and_what_is_deleted_or_ends_is_given_back,
     replicas::pods_are_adopted_and_released_by_their_labels_and_others_are_left_alone,
     replicas::a_replication_controller_does_the_same,
     services::slices_and_endpoints_follow_pods_from_first_to_last,

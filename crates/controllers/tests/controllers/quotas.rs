@@ -38,7 +38,7 @@ async fn create_pod(cluster: &Cluster, name: &str) -> Result<Pod, kube::Error> {
 }
 
 #[tokio::test]
-async fn what_was_there_counts_and_what_is_deleted_or_ends_is_given_back() {
+pub async fn what_was_there_counts_and_what_is_deleted_or_ends_is_given_back() {
     let cluster = Cluster::start().await;
     cluster.namespace("shop").await;
     create_pod(&cluster, "before").await.unwrap();
