@@ -3,7 +3,7 @@
 //! * [`structural`]: the schema of a version, parsed once; [`schema_rules`]: what a schema may say
 //! * [`prune`](prune::prune_resource), [`default`](default::apply_defaults), [`validate`](validate::validate),
 //!   [`embedded`]: what a schema makes of an object; [`format`], [`pattern`]: the parts of validation that are languages of their own
-//! * [`cel`]: `x-kubernetes-validations`
+//! * [`cel`], that is `x-kubernetes-validations`
 //! * [`columns`], [`json_path`]: what `kubectl get` shows
 //! * [`apply`]: how values are merged by server-side apply
 //! * [`kind`]: descriptors; [`strategy`]: defaulting and validation as the verbs call them; [`conversion`]: between versions

@@ -253,7 +253,8 @@ pub(super) fn list_key(schema: &Structural, item: &Value) -> Value {
 }
 
 fn validate_map_list(schema: &Structural, items: &[Value], at: &Place<'_>, errors: &mut Errors) {
-    for (index, item) in items.iter().enumerate().filter(|(_, item)| !item.is_object() && !item.is_null()) {
+    let odd = items.iter().enumerate().find(|(_, item)| !item.is_object() && !item.is_null());
+    if let Some((index, item)) = odd {
         let detail = "must be an object for an array of list-type map";
         errors.push(FieldError::invalid(&at.index(index).path(), item.clone(), detail));
         return;
