@@ -26,6 +26,7 @@ admissionregistration.k8s.io/v1 mutatingwebhookconfigurations: Name, Webhooks, A
 admissionregistration.k8s.io/v1 validatingadmissionpolicies: Name, Validations, ParamKind, Age
 admissionregistration.k8s.io/v1 validatingadmissionpolicybindings: Name, PolicyName, ParamRef, Age
 admissionregistration.k8s.io/v1 validatingwebhookconfigurations: Name, Webhooks, Age
+apiextensions.k8s.io/v1 customresourcedefinitions: Name, Created At
 apps/v1 controllerrevisions: Name, Controller, Revision, Age
 apps/v1 daemonsets: Name, Desired, Current, Ready, Up-to-date, Available, Node Selector, Age | Containers, Images, Selector
 apps/v1 deployments: Name, Ready, Up-to-date, Available, Age | Containers, Images, Selector

@@ -197,7 +197,7 @@ fn a_content_type_that_is_not_understood_is_unsupported() {
     }
     let mut client = server.client();
     client.post(CONFIG_MAPS, &config_map("x")).granted();
-    for kind in ["application/json", "application/apply-patch+yaml", "text/plain", ""] {
+    for kind in ["application/json", "application/apply-patch+cbor", "text/plain", ""] {
         let answer = client.send("PATCH", &format!("{CONFIG_MAPS}/x"), kind, b"{}");
         answer.refused_saying(415, "UnsupportedMediaType", "application/json-patch+json");
     }

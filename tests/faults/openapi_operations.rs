@@ -65,8 +65,12 @@ fn every_content_type_of_a_patch_is_taken() {
             let kinds = content_types(&item["patch"]);
             assert!(!kinds.is_empty(), "{item}");
             for kind in kinds {
-                let body: &[u8] = if kind.contains("json-patch") { b"[]" } else { b"{}" };
-                let answer = client.send("PATCH", &format!("{CONFIG_MAPS}/x"), &kind, body);
+                let (query, body) = match &*kind {
+                    "application/json-patch+json" => ("", "[]".to_owned()),
+                    kind if kind.contains("apply-patch") => ("?fieldManager=test", config_map("x").to_string()),
+                    _ => ("", "{}".to_owned()),
+                };
+                let answer = client.send("PATCH", &format!("{CONFIG_MAPS}/x{query}"), &kind, body.as_bytes());
                 assert_eq!(answer.code, 200, "{kind}: {}", answer.text());
             }
         }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
-    admission::{self, EventRates, PolicyCache, QuotaLocks},
+    admission::{self, EventRates, MatchConditionsCache, PolicyCache, QuotaLocks},
     auth::{jws, service_account},
     authorize::rbac::RbacCache,
     background::store_space::StoreSpace,
@@ -34,6 +34,8 @@ pub struct Api {
     pub(crate) admission_cache: StoreCache,
     /// Admission policies, compiled.
     pub(crate) policies: PolicyCache,
+    /// Of webhooks, compiled.
+    pub(crate) match_conditions: MatchConditionsCache,
     pub(crate) space: StoreSpace,
     /// Turns for requests with large bodies and, apart from them, for long lists.
     pub(crate) large_bodies: LargeWork,
@@ -72,6 +74,7 @@ impl Api {
             event_rates: EventRates::default(),
             quota_locks: QuotaLocks::default(),
             policies: PolicyCache::default(),
+            match_conditions: MatchConditionsCache::default(),
             webhooks: WebhookClient::default(),
             token_key: OnceCell::new(),
             pod_range_lock: Arc::default(),

@@ -44,7 +44,7 @@ use tokio::sync::OwnedMutexGuard;
 pub use self::{
     event_rate_limit::EventRates,
     pod_security::{Level, PodSecuritySettings},
-    policy::PolicyCache,
+    policy::{MatchConditionsCache, PolicyCache},
     resource_quota::QuotaLocks,
 };
 use crate::{

@@ -6,7 +6,7 @@ use super::{
     policy::{Level, Stage, Subject, Target},
     *,
 };
-use crate::auth::User;
+use crate::{auth::User, authorize::rbac::controller_policy::CONTROLLERS};
 
 fn user(name: &str, group: &str) -> User {
     User::authenticated(name.to_owned(), vec![group.to_owned()])
@@ -51,6 +51,20 @@ fn the_built_in_policy_logs_people_and_not_the_clusters_chatter() {
     let verdict = policy.decide(Some(&admin), resource("get", "", "secrets", "default", "s"));
     assert_eq!(verdict.omit_stages, [Stage::RequestReceived]);
     assert_eq!(policy.decide(None, resource("get", "", "secrets", "default", "s")).level, Level::Metadata);
+}
+
+#[test]
+fn what_controllers_read_and_report_is_not_logged_and_what_they_change_is() {
+    let policy = Policy::built_in();
+    for controller in CONTROLLERS {
+        let who = User::service_account("kube-system", controller.account);
+        let level = |what| policy.decide(Some(&who), what).level;
+        assert_eq!(level(resource("get", "", "nodes", "", "a")), Level::None, "{}", who.name);
+        assert_eq!(level(resource("patch", "", "pods/status", "default", "p")), Level::None, "{}", who.name);
+        assert_eq!(level(resource("delete", "", "pods", "default", "p")), Level::Metadata, "{}", who.name);
+    }
+    let other = User::service_account("kube-system", "somebody");
+    assert_eq!(policy.decide(Some(&other), resource("get", "", "secrets", "default", "s")).level, Level::Metadata);
 }
 
 #[test]

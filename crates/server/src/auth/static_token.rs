@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_bad_line_is_named() {
-        let problem = |text: &str| StaticTokens::parse(text).err().expect("an error").to_string();
+        let problem = |text: &str| StaticTokens::parse(text).expect_err("a bad line").to_string();
         assert_eq!(problem("a,b\nlonely"), "line 2: want token,user,uid,\"groups\"");
         assert_eq!(problem(",ann"), "line 1: the token and the user name must not be empty");
         assert_eq!(problem("a,ann,1,\"x"), "line 1: a quote is not closed");

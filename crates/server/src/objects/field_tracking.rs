@@ -17,6 +17,7 @@ use super::{guaranteed_update::Part, kind_types::KindVersions};
 use crate::{
     api::{self, Api, Target},
     auth::User,
+    authorize::rbac::controller_policy,
     http::query::Query,
 };
 
@@ -44,13 +45,17 @@ impl FieldWriter {
     }
 }
 
-/// The program's name in `User-Agent`, up to the first slash. Parts of this process are named by their user.
+/// The program's name in `User-Agent`, up to the first slash. Parts of this process are named by their user, all controllers
+/// alike: an object need not tell them apart.
 fn program(headers: &HeaderMap, user: &User) -> String {
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let name = agent.split('/').next().unwrap_or_default();
     if name.is_empty() {
-        let part = user.name.strip_prefix("system:mainstay:").map(|part| format!("mainstay-{part}"));
-        return part.unwrap_or_else(|| user.node_name().map(|_| "kubelet".to_owned()).unwrap_or_default());
+        return match user.name.strip_prefix("system:mainstay:") {
+            Some(part) => format!("mainstay-{part}"),
+            None if controller_policy::is_own_part(user) => "mainstay-controllers".to_owned(),
+            None => user.node_name().map(|_| "kubelet".to_owned()).unwrap_or_default(),
+        };
     }
     let mut taken = String::new();
     for c in name.chars().filter(|c| !c.is_control()) {

@@ -11,7 +11,10 @@ use crate::objects::metadata;
 /// The annotation that says who refused last, for whoever places the pod again.
 pub const REFUSED_BY: &str = mainstay_api::wellknown::mainstay::REFUSED_BY;
 /// Annotations about host ports, which were those of that machine.
-const PORTS: [&str; 2] = [mainstay_api::wellknown::mainstay::ASSIGNED_HOST_PORT, "k8s.mesosphere.io/portName_"];
+const PORTS: [&str; 2] = [
+    mainstay_api::wellknown::mainstay::ASSIGNED_HOST_PORT,
+    mainstay_api::wellknown::mainstay::ASSIGNED_HOST_PORT_BY_NAME,
+];
 
 /// What a node says about a pod that it refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

@@ -1,6 +1,10 @@
 //! Chooses the pod and port that serve a Service, for `services/proxy`.
 
-use mainstay_api::selector::Labels;
+use k8s_openapi::api::core::v1::ServicePort;
+use mainstay_api::{
+    ports::{DeclaredPort, resolve_target_port},
+    selector::Labels,
+};
 use mainstay_store::List;
 use serde_json::Value;
 
@@ -40,12 +44,21 @@ fn service_port<'s>(service: &'s Value, wanted: &str) -> Option<&'s Value> {
 
 /// The port of a pod that a port of a Service stands for.
 fn target_port(port: &Value, pod: &Value) -> Option<u16> {
-    let target = &port["targetPort"];
-    match (target.as_u64(), target.as_str()) {
-        (Some(number), _) if number > 0 => u16::try_from(number).ok(),
-        (_, Some(name)) if !name.is_empty() => pod_port(pod, name).ok(),
-        _ => port["port"].as_u64().and_then(|number| u16::try_from(number).ok()),
-    }
+    let port: ServicePort = serde_json::from_value(port.clone()).ok()?;
+    let spec = &pod["spec"];
+    let sidecars = spec["initContainers"].as_array().into_iter().flatten().filter(|c| c["restartPolicy"] == "Always");
+    let containers = spec["containers"].as_array().into_iter().flatten().chain(sidecars);
+    let declared = containers.flat_map(|container| container["ports"].as_array().into_iter().flatten()).map(|port| {
+        let text = |field: &str| port[field].as_str().unwrap_or_default();
+        let number = |field: &str| port[field].as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(0);
+        DeclaredPort {
+            name: text("name"),
+            protocol: text("protocol"),
+            container_port: number("containerPort"),
+            host_port: number("hostPort"),
+        }
+    });
+    resolve_target_port(&port, declared).and_then(|number| u16::try_from(number).ok())
 }
 
 fn is_ready(pod: &Value) -> bool {

@@ -7,6 +7,7 @@ use mainstay_api::{
     crd,
     descriptor::{Descriptor, Subresource},
     field::{FieldError, Path},
+    pod::DEFAULT_TERMINATION_GRACE_SECONDS,
 };
 use mainstay_store::{Compare, Expect, Op, Outcome, Revision, Txn};
 use serde_json::{Value, json};
@@ -145,7 +146,8 @@ fn grace_period(d: &Descriptor, old: &Value, options: &Options) -> i64 {
     if unplaced || finished {
         return 0;
     }
-    let stock = old["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30).max(0);
+    let stock =
+        old["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(DEFAULT_TERMINATION_GRACE_SECONDS).max(0);
     let granted = old["metadata"]["deletionGracePeriodSeconds"].as_i64();
     // A second delete may shorten the grace that was granted, never lengthen it.
     match (options.grace, granted) {

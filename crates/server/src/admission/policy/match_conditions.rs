@@ -1,11 +1,12 @@
 //! `matchConditions` of policies and webhooks: expressions that leave a request out.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use mainstay_cel::{
     AuthorizationCheck, AuthorizerValue, Budget, Environment, PER_CALL_LIMIT, Value as CelValue, Variables,
     webhook_environment,
 };
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{
@@ -13,10 +14,41 @@ use super::{
     compiled::Expression,
     evaluate::{error_message, evaluate},
 };
-use crate::admission::Request;
+use crate::{
+    admission::Request,
+    http::status::{ApiError, ApiResult},
+};
 
 /// Upstream's budget for all match conditions of a policy or webhook.
 const BUDGET: u64 = 2_500_000;
+
+/// More lists of conditions than any cluster has webhooks; then all are compiled anew.
+const MAX_CACHED: usize = 1000;
+
+/// Compiled conditions of webhooks, by their text.
+#[derive(Default)]
+pub struct MatchConditionsCache(Mutex<HashMap<String, Arc<MatchConditions>>>);
+
+impl MatchConditionsCache {
+    /// The compiled form of a webhook's list; compiled off the workers that serve requests.
+    pub async fn get(&self, conditions: &Value) -> ApiResult<Arc<MatchConditions>> {
+        let text = conditions.to_string();
+        if let Some(compiled) = self.0.lock().get(&text) {
+            return Ok(compiled.clone());
+        }
+        let conditions = conditions.clone();
+        let compiled =
+            tokio::task::spawn_blocking(move || Arc::new(MatchConditions::compile_for_webhook(&conditions))).await;
+        let compiled =
+            compiled.map_err(|error| ApiError::internal(format!("match conditions cannot be compiled: {error}")))?;
+        let mut cached = self.0.lock();
+        if cached.len() >= MAX_CACHED {
+            cached.clear();
+        }
+        cached.insert(text, compiled.clone());
+        Ok(compiled)
+    }
+}
 
 pub struct MatchConditions(Vec<Expression>);
 
@@ -28,8 +60,7 @@ impl MatchConditions {
     }
 
     /// From the list in a webhook, whose conditions see `object`, `oldObject`, `request` and `authorizer`.
-    #[allow(dead_code, reason = "for the webhooks' plugins")]
-    pub fn compile_for_webhook(conditions: &Value) -> Self {
+    fn compile_for_webhook(conditions: &Value) -> Self {
         Self::compile(&webhook_environment(), conditions)
     }
 
@@ -50,7 +81,6 @@ impl MatchConditions {
 
     /// Whether a webhook is to be called for a write; `described` is what `describe_request` makes of it. An error is for
     /// the webhook's failure policy.
-    #[allow(dead_code, reason = "for the webhooks' plugins")]
     pub async fn match_webhook(
         &self,
         request: &Request<'_>,

@@ -16,7 +16,7 @@ pub use authorization::DecisionCache;
 pub use cache::PolicyCache;
 pub use compiled::CompiledPolicy;
 pub use evaluate::{Evaluation, PolicyInputs, evaluate_policy};
-pub use match_conditions::MatchConditions;
+pub use match_conditions::{MatchConditions, MatchConditionsCache};
 pub use params::{FoundParams, find_params};
 pub use request::describe_request;
 

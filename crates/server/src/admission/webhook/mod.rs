@@ -17,16 +17,21 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::future::join_all;
 use mainstay_api::{descriptor::Descriptor, patch};
+use mainstay_cel::AuthorizationCheck;
 use serde_json::Value;
 
 use self::{
     matching::Subject,
     review::{Answer, Verdict},
 };
-use super::{Plugin, Request, TxnAdditions};
+use super::{
+    Plugin, Request, TxnAdditions,
+    matching::{Attributes, Operation},
+    policy::describe_request,
+};
 use crate::{
     http::status::{ApiError, ApiResult},
-    objects::guaranteed_update::Part,
+    objects::{guaranteed_update::Part, metadata},
     webhook::client::{Backend, WebhookError},
 };
 
@@ -159,17 +164,49 @@ fn hooks(request: &Request<'_>, plural: &str) -> Vec<Hook> {
 }
 
 /// Whether a webhook is asked about a write.
-fn is_asked(hook: &Hook, request: &Request<'_>, subject: &Subject<'_>) -> bool {
+async fn is_asked(hook: &Hook, request: &Request<'_>, subject: &Subject<'_>) -> ApiResult<bool> {
     let namespace = request.target.namespace.as_deref();
     let namespace = namespace.and_then(|name| request.api.admission_cache.get("namespaces", name));
     let labels = namespace.as_ref().and_then(|namespace| namespace.value["metadata"].get("labels"));
-    matching::matches(hook.value(), subject, labels) && meets_conditions(hook.value(), subject)
+    if !matching::matches(hook.value(), subject, labels) {
+        return Ok(false);
+    }
+    meets_conditions(hook, request, subject).await
 }
 
-/// `matchConditions` are CEL expressions; without anybody to evaluate them every one counts as met, so that a webhook is
-/// rather asked once too often.
-fn meets_conditions(_hook: &Value, _subject: &Subject<'_>) -> bool {
-    true
+/// Whether the `matchConditions` of a webhook hold. One that fails is for the failure policy.
+async fn meets_conditions(hook: &Hook, request: &Request<'_>, subject: &Subject<'_>) -> ApiResult<bool> {
+    let listed = &hook.value()["matchConditions"];
+    if listed.as_array().is_none_or(Vec::is_empty) {
+        return Ok(true);
+    }
+    let conditions = request.api.match_conditions.get(listed).await?;
+    let (d, asked) = (subject.d, request.target);
+    let name = match subject.object.or(subject.old) {
+        Some(object) if asked.name.is_empty() => metadata::string_field(object, "name").unwrap_or_default(),
+        _ => &asked.name,
+    };
+    let operation = match subject.operation {
+        "CREATE" => Operation::Create,
+        "UPDATE" => Operation::Update,
+        _ => Operation::Delete,
+    };
+    let namespace = asked.namespace.as_deref();
+    let attributes = Attributes { operation, d, subresource: subject.subresource, namespace, name };
+    let described = describe_request(request, &attributes);
+    let resource = AuthorizationCheck {
+        group: (*d.group).into(),
+        resource: (*d.plural).into(),
+        subresource: subject.subresource.into(),
+        namespace: namespace.unwrap_or_default().into(),
+        name: name.into(),
+        ..AuthorizationCheck::default()
+    };
+    match conditions.match_webhook(request, &described, &resource, subject.object, subject.old).await {
+        Ok(held) => Ok(held),
+        Err(_) if hook.ignores_failures() => Ok(false),
+        Err(why) => Err(ApiError::forbidden(d, name, &why)),
+    }
 }
 
 /// Runs the mutating webhooks; says whether they changed the object.
@@ -210,7 +247,7 @@ async fn mutate_once(
     old: Option<&Value>,
 ) -> ApiResult<Option<bool>> {
     let subject = Subject { d: &request.target.d, subresource, operation, object: Some(object), old };
-    if !is_asked(hook, request, &subject) {
+    if !is_asked(hook, request, &subject).await? {
         return Ok(None);
     }
     let Some(patch) = call(hook, request, &subject, true).await? else { return Ok(Some(false)) };
@@ -236,9 +273,13 @@ async fn mutate_once(
 }
 
 async fn validate(request: &Request<'_>, plural: &str, subject: &Subject<'_>) -> ApiResult<()> {
-    let mut hooks = hooks(request, plural);
-    hooks.retain(|hook| is_asked(hook, request, subject));
-    let calls = hooks.iter().map(|hook| call(hook, request, subject, plural == MUTATING));
+    let mut asked = Vec::new();
+    for hook in hooks(request, plural) {
+        if is_asked(&hook, request, subject).await? {
+            asked.push(hook);
+        }
+    }
+    let calls = asked.iter().map(|hook| call(hook, request, subject, plural == MUTATING));
     join_all(calls).await.into_iter().collect::<ApiResult<Vec<_>>>().map(drop)
 }
 

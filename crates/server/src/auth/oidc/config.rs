@@ -110,8 +110,9 @@ impl AuthenticationConfiguration {
             let field = |name: &str| format!("jwt[{at}].{name}");
             let issuer = &jwt.issuer;
             for (name, url) in [("issuer.url", &issuer.url), ("issuer.discoveryURL", &issuer.discovery_url)] {
-                let optional = name.ends_with("discoveryURL") && url.is_empty();
-                if !optional && !(url.starts_with("https://") && url.parse::<http::Uri>().is_ok()) {
+                let is_left_out = name.ends_with("discoveryURL") && url.is_empty();
+                let is_https = url.starts_with("https://") && url.parse::<http::Uri>().is_ok();
+                if !is_https && !is_left_out {
                     return fail(field(name), "must be a URL that begins with https://");
                 }
                 if url.contains(['?', '#']) {

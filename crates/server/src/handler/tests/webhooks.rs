@@ -200,6 +200,35 @@ async fn what_a_webhook_adds_gets_defaults_and_is_validated() {
 }
 
 #[tokio::test]
+async fn match_conditions_leave_writes_out_and_fail_as_the_policy_says() {
+    let server = Server::new(Settings::default()).await;
+    let denial = json!({ "allowed": false, "status": { "code": 400, "message": "never" } });
+    let backend = Backend::start(move |_, review| allow(review, denial.clone())).await;
+    let condition = |expression: &str| json!([{ "name": "c", "expression": expression }]);
+    let not_free = json!({ "matchConditions": condition("request.name != 'free'") });
+    configure(&server, "validatingwebhookconfigurations", vec![backend.hook("v", "/", not_free)]).await;
+    assert_eq!(create_map(&server, "free").await.0, 201);
+    let (code, status) = create_map(&server, "bound").await;
+    assert_eq!(code, 400, "{status}");
+    assert!(status["message"].as_str().unwrap().contains("denied the request: never"), "{status}");
+}
+
+#[tokio::test]
+async fn a_match_condition_that_fails_is_for_the_failure_policy() {
+    for (policy, wanted) in [("Fail", 403), ("Ignore", 201)] {
+        let server = Server::new(Settings::default()).await;
+        let more = json!({
+            "failurePolicy": policy,
+            "matchConditions": [{ "name": "c", "expression": "object.data.nobody == 'x'" }],
+        });
+        let dead = hook("v", json!({ "url": "https://127.0.0.1:1/" }), more);
+        configure(&server, "validatingwebhookconfigurations", vec![dead]).await;
+        let (code, status) = create_map(&server, "a").await;
+        assert_eq!(code, wanted, "{status}");
+    }
+}
+
+#[tokio::test]
 async fn a_webhook_is_invoked_again_if_a_later_one_changed_the_object() {
     let server = Server::new(Settings::default()).await;
     let backend = Backend::start(|path, review| {
