@@ -25,6 +25,14 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     Duration::try_from(duration).ok()
 }
 
+/// As [`parse_duration`] reads it, exact to the millisecond: `5s`, `1500ms`.
+pub fn format_duration(time: Duration) -> String {
+    match time.subsec_millis() {
+        0 => format!("{}s", time.as_secs()),
+        _ => format!("{}ms", time.as_millis()),
+    }
+}
+
 /// [`parse_duration`] for times that people also count in days of 24 hours: `7d`, `1d12h`.
 pub fn parse_duration_with_days(text: &str) -> Option<Duration> {
     const DAY: u64 = 24 * 3600;
@@ -51,6 +59,14 @@ mod tests {
             ("1500us", 1),
         ] {
             assert_eq!(parse_duration(text).map(|duration| duration.as_millis()), Some(millis), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_read_as_they_were_written() {
+        for (millis, text) in [(0, "0s"), (250, "250ms"), (2_000, "2s"), (90_500, "90500ms")] {
+            assert_eq!(format_duration(Duration::from_millis(millis)), text);
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)));
         }
     }
 

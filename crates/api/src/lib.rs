@@ -14,8 +14,10 @@
 //! * [`matching`]: what selectors, affinities and tolerations mean
 //! * [`pod`], [`ports`], [`node`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
 //! * [`heal`]: how pods are healed, as their annotation says
+//! * [`needs`]: what a pod needs before it starts, as its annotation says
 //! * [`quota`]: what a ResourceQuota counts
 //! * [`references`]: which objects a pod refers to
+//! * [`node_loss`]: when a silent node counts as lost, and what may then be started elsewhere
 //! * [`node_object`]: kinds in which nodes report about themselves: [`offer`], [`service_table`]
 //! * [`narrow`]: kinds of which only a few fields are read
 //! * [`service`]: what Services ask for in annotations of ours
@@ -35,7 +37,9 @@ pub mod heal;
 pub mod int_or_percent;
 pub mod matching;
 pub mod narrow;
+pub mod needs;
 pub mod node;
+pub mod node_loss;
 pub mod node_object;
 pub mod offer;
 pub mod openapi;

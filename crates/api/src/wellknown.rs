@@ -29,7 +29,7 @@ pub mod kubernetes {
 
 /// Taints that the control plane puts on nodes.
 pub mod taint {
-    /// Of all taints below.
+    /// Of all taints of Kubernetes below.
     pub const PREFIX: &str = "node.kubernetes.io/";
     pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
     pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -38,11 +38,17 @@ pub mod taint {
     pub const DISK_PRESSURE: &str = "node.kubernetes.io/disk-pressure";
     pub const PID_PRESSURE: &str = "node.kubernetes.io/pid-pressure";
     pub const NETWORK_UNAVAILABLE: &str = "node.kubernetes.io/network-unavailable";
+    /// The administrator's word that the machine is off.
+    pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+    /// Pods of several owners keep failing on the node.
+    pub const SUSPECT: &str = "mainstay.dev/suspect";
 }
 
 pub mod finalizer {
     pub const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
     pub const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
+    /// On a ResourceClaim: devices are allocated to it.
+    pub const RESOURCE_CLAIM_PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 }
 
 /// Signers of certificate requests.
@@ -68,6 +74,9 @@ pub mod cluster_config {
     pub const NAME: &str = "mainstay-config";
 }
 
+/// Reason of a pod's condition `Ready` that the server sets when it no longer hears the pod's node.
+pub const NODE_NOT_READY: &str = "NodeNotReady";
+
 /// The ConfigMap of every namespace with the authority that the server's certificate is signed by.
 pub const ROOT_CA_CONFIG_MAP: &str = "kube-root-ca.crt";
 
@@ -86,6 +95,9 @@ pub mod user {
     pub const MASTERS_GROUP: &str = "system:masters";
 }
 
+/// How the API begins its refusal of a Node for which there are no pod addresses.
+pub const NO_POD_RANGE: &str = "no range of pod addresses is free";
+
 /// Names of Mainstay itself, and those of Kubernetes on Mesos that it honours.
 pub mod mainstay {
     pub const API_VERSION: &str = "mainstay.dev/v1";
@@ -97,8 +109,14 @@ pub mod mainstay {
     pub const ENDPOINTS_HOST_PORT: &str = "host-port";
     /// On a StatefulSet, `"true"`: pods that are outdated and not ready are replaced without waiting for them.
     pub const REPLACE_UNREADY: &str = "mainstay.dev/replace-unready";
+    /// On a pod of a ReplicaSet, a time: until then the pod is about to be evicted, and its replacement is made before.
+    pub const REPLACE_FIRST: &str = "mainstay.dev/replace-first";
     /// On a node's Lease: the `resourceVersion` of the node's Offer that this heartbeat renews.
     pub const RENEWED_OFFER: &str = "mainstay.dev/renewed-offer";
+    /// On a node's Lease: which agent renews it, by host, data directory and boot.
+    pub const AGENT: &str = "mainstay.dev/agent";
+    /// On the Secret of a bootstrap token: how many machines may still join with it.
+    pub const USES_LEFT: &str = "mainstay.dev/uses-left";
     /// On a pod: nodes that gave it back.
     pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
     /// Provisioner of volumes that are directories of a node; also the finalizer that makes the node remove them.

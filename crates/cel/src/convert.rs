@@ -93,7 +93,7 @@ fn write_json(value: &Value<'_>, room: &mut Room) -> Result<Json, EvalError> {
             Json::Array(values.iter().map(|value| write_json(value, room)).collect::<Result<_, _>>()?)
         }
         Value::Map(Map::Json { entries, .. }) => copy_object(entries, room)?,
-        Value::Map(Map::Values(values)) => Json::Object(
+        Value::Map(Map::Values(values) | Map::Nested(values)) => Json::Object(
             values
                 .iter()
                 .map(|(key, value)| match key {

@@ -11,6 +11,7 @@ mod admission;
 mod budget;
 mod compile;
 mod convert;
+mod device;
 mod environment;
 mod error;
 mod escape;
@@ -29,6 +30,7 @@ mod variables;
 
 pub use admission::{policy_environment, webhook_environment};
 pub use budget::{Budget, PER_CALL_LIMIT, RUNTIME_BUDGET};
+pub use device::{DeviceAttribute, DeviceFacts, device_environment};
 pub use environment::Environment;
 pub use error::{CompileError, EvalError, Issue};
 pub use escape::escape_property;

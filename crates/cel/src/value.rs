@@ -130,13 +130,15 @@ pub enum Map<'a> {
         ty: &'a Type,
     },
     Values(Arc<BTreeMap<Key, Value<'a>>>),
+    /// As `Values`; what is not there is an empty map.
+    Nested(Arc<BTreeMap<Key, Value<'a>>>),
 }
 
 impl<'a> Map<'a> {
     pub fn len(&self) -> usize {
         match self {
             Self::Json { entries, .. } => entries.len(),
-            Self::Values(values) => values.len(),
+            Self::Values(values) | Self::Nested(values) => values.len(),
         }
     }
 
@@ -156,6 +158,10 @@ impl<'a> Map<'a> {
                 let found = values.get(&key).or_else(|| values.get(&key.as_other_integer()?));
                 found.cloned().map(Ok)
             }
+            (Self::Nested(values), _) => {
+                let found = Key::from_value(key).ok().and_then(|key| values.get(&key).cloned());
+                Some(Ok(found.unwrap_or_else(|| Value::map(BTreeMap::new()))))
+            }
         }
     }
 
@@ -174,13 +180,14 @@ impl<'a> Map<'a> {
                 entries.get(name).map(|value| from_json(value, value_type))
             }
             Self::Values(values) => values.get(&Key::String(name.into())).cloned().map(Ok),
+            Self::Nested(_) => self.get(&Value::String(Str::Shared(name.into()))),
         }
     }
 
     pub fn keys(&self) -> Vec<Value<'a>> {
         match self {
             Self::Json { entries, .. } => entries.keys().map(|key| Value::String(Str::Borrowed(key))).collect(),
-            Self::Values(values) => values.keys().map(Key::to_value).collect(),
+            Self::Values(values) | Self::Nested(values) => values.keys().map(Key::to_value).collect(),
         }
     }
 }
@@ -229,6 +236,11 @@ impl<'a> Value<'a> {
 
     pub fn map(values: BTreeMap<Key, Self>) -> Self {
         Self::Map(Map::Values(Arc::new(values)))
+    }
+
+    /// A map of maps; what is not there is an empty one.
+    pub fn map_or_empty(values: BTreeMap<Key, Self>) -> Self {
+        Self::Map(Map::Nested(Arc::new(values)))
     }
 
     pub fn some(value: Self) -> Self {

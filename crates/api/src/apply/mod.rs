@@ -7,6 +7,7 @@
 //! * [`compare()`], [`merge()`], [`extract`], [`remove()`], [`validate()`], [`reconcile()`]: walks along a type
 //! * [`managers`]: `metadata.managedFields`; [`updater`]: how ownership changes; [`field_manager`]: what a write does around that
 
+mod atomics;
 pub mod builtin;
 mod compare;
 mod extract;
@@ -23,6 +24,7 @@ pub mod typed;
 pub mod updater;
 mod validate;
 
+pub use atomics::atomic_paths;
 pub use compare::{Comparison, compare};
 pub use extract::field_set;
 pub use field_manager::{ApplyError, FieldManager, ManagedFields};

@@ -1,7 +1,18 @@
 //! The JSONPath of printer columns: fields, `['quoted']` names, indexes and slices, `*`, `..` and filters such as
 //! `[?(@.type=="Ready")]`.
+//!
+//! Paths come from users of the API and are followed for every object of a list. Whatever a path is, following it ends after
+//! [`MAX_VISITS`] values: `..` tries again at every value below, and several of them would multiply.
+
+use std::cell::Cell;
 
 use serde_json::Value;
+
+/// Values that are looked at for one path and object; what is found later is not found.
+const MAX_VISITS: u32 = 100_000;
+
+/// Filters within filters.
+const MAX_NESTED_FILTERS: usize = 8;
 
 #[derive(Debug, PartialEq)]
 pub struct JsonPath(Vec<Step>);
@@ -29,11 +40,18 @@ enum Comparison {
 impl JsonPath {
     /// `None` if the text is no path.
     pub fn parse(text: &str) -> Option<Self> {
+        Self::parse_within(text, MAX_NESTED_FILTERS)
+    }
+
+    /// With at most so many filters within each other.
+    fn parse_within(text: &str, filters: usize) -> Option<Self> {
         let mut steps = Vec::new();
         let mut rest = text.trim().strip_prefix('$').unwrap_or(text.trim());
         while !rest.is_empty() {
             if let Some(after) = rest.strip_prefix("..") {
-                steps.push(Step::Descend);
+                if steps.last() != Some(&Step::Descend) {
+                    steps.push(Step::Descend);
+                }
                 rest = after;
                 if !rest.starts_with(['[', '.']) && !rest.is_empty() {
                     rest = push_field(&mut steps, rest)?;
@@ -42,7 +60,7 @@ impl JsonPath {
                 rest = if after.is_empty() || after.starts_with('[') { after } else { push_field(&mut steps, after)? };
             } else if let Some(after) = rest.strip_prefix('[') {
                 let end = closing_bracket(after)?;
-                steps.push(bracket(after[..end].trim())?);
+                steps.push(bracket(after[..end].trim(), filters)?);
                 rest = &after[end + 1..];
             } else {
                 rest = push_field(&mut steps, rest)?;
@@ -53,7 +71,7 @@ impl JsonPath {
 
     /// The first value that the path leads to.
     pub fn first<'v>(&self, object: &'v Value) -> Option<&'v Value> {
-        find(&self.0, object)
+        find(&self.0, object, &Cell::new(MAX_VISITS))
     }
 }
 
@@ -96,7 +114,7 @@ fn closing_bracket(text: &str) -> Option<usize> {
     None
 }
 
-fn bracket(inside: &str) -> Option<Step> {
+fn bracket(inside: &str, filters: usize) -> Option<Step> {
     if inside == "*" {
         return Some(Step::Wildcard);
     }
@@ -104,7 +122,7 @@ fn bracket(inside: &str) -> Option<Step> {
         return Some(Step::Field(name.into()));
     }
     if let Some(condition) = inside.strip_prefix("?(").and_then(|text| text.strip_suffix(')')) {
-        return filter(condition.trim());
+        return filter(condition.trim(), filters.checked_sub(1)?);
     }
     let number = |text: &str| text.trim().parse::<i64>();
     if let Some((from, rest)) = inside.split_once(':') {
@@ -124,7 +142,7 @@ fn quoted(text: &str) -> Option<&str> {
     inside('\'').or_else(|| inside('"'))
 }
 
-fn filter(condition: &str) -> Option<Step> {
+fn filter(condition: &str, filters: usize) -> Option<Step> {
     const OPERATORS: [(&str, Comparison); 6] = [
         ("==", Comparison::Equal),
         ("!=", Comparison::NotEqual),
@@ -133,7 +151,7 @@ fn filter(condition: &str) -> Option<Step> {
         ("<", Comparison::Less),
         (">", Comparison::Greater),
     ];
-    let path = |text: &str| JsonPath::parse(text.trim().strip_prefix('@')?);
+    let path = |text: &str| JsonPath::parse_within(text.trim().strip_prefix('@')?, filters);
     let found = OPERATORS.iter().filter_map(|(text, operator)| Some((condition.find(text)?, text, operator)));
     let Some((at, text, operator)) = found.min_by_key(|(at, text, _)| (*at, std::cmp::Reverse(text.len()))) else {
         return Some(Step::Filter { path: path(condition)?, test: None });
@@ -146,11 +164,13 @@ fn filter(condition: &str) -> Option<Step> {
     Some(Step::Filter { path: path(&condition[..at])?, test: Some((*operator, literal)) })
 }
 
-fn find<'v>(steps: &[Step], value: &'v Value) -> Option<&'v Value> {
+/// `visits` is how many more values may be looked at.
+fn find<'v>(steps: &[Step], value: &'v Value, visits: &Cell<u32>) -> Option<&'v Value> {
+    visits.set(visits.get().checked_sub(1)?);
     let Some((step, rest)) = steps.split_first() else { return Some(value) };
     match (step, value) {
-        (Step::Field(name), Value::Object(fields)) => find(rest, fields.get(&**name)?),
-        (Step::Index(index), Value::Array(items)) => find(rest, items.get(position(*index, items.len())?)?),
+        (Step::Field(name), Value::Object(fields)) => find(rest, fields.get(&**name)?, visits),
+        (Step::Index(index), Value::Array(items)) => find(rest, items.get(position(*index, items.len())?)?, visits),
         (Step::Slice { from, to, by }, Value::Array(items)) => {
             let bound = |at: Option<i64>, none: usize| match at {
                 None => none,
@@ -158,21 +178,21 @@ fn find<'v>(steps: &[Step], value: &'v Value) -> Option<&'v Value> {
                 Some(at) => (at as usize).min(items.len()),
             };
             let (from, to) = (bound(*from, 0), bound(*to, items.len()));
-            items.get(from..to)?.iter().step_by(*by as usize).find_map(|item| find(rest, item))
+            items.get(from..to)?.iter().step_by(*by as usize).find_map(|item| find(rest, item, visits))
         }
-        (Step::Wildcard, Value::Array(items)) => items.iter().find_map(|item| find(rest, item)),
-        (Step::Wildcard, Value::Object(fields)) => fields.values().find_map(|field| find(rest, field)),
+        (Step::Wildcard, Value::Array(items)) => items.iter().find_map(|item| find(rest, item, visits)),
+        (Step::Wildcard, Value::Object(fields)) => fields.values().find_map(|field| find(rest, field, visits)),
         (Step::Filter { path, test }, Value::Array(items)) => {
-            let passes = |item: &&Value| match (path.first(item), test) {
+            let passes = |item: &&Value| match (find(&path.0, item, visits), test) {
                 (Some(_), None) => true,
                 (Some(found), Some((operator, literal))) => compare(found, *operator, literal),
                 (None, _) => false,
             };
-            items.iter().filter(passes).find_map(|item| find(rest, item))
+            items.iter().filter(passes).find_map(|item| find(rest, item, visits))
         }
-        (Step::Descend, _) => find(rest, value).or_else(|| match value {
-            Value::Object(fields) => fields.values().find_map(|field| find(steps, field)),
-            Value::Array(items) => items.iter().find_map(|item| find(steps, item)),
+        (Step::Descend, _) => find(rest, value, visits).or_else(|| match value {
+            Value::Object(fields) => fields.values().find_map(|field| find(steps, field, visits)),
+            Value::Array(items) => items.iter().find_map(|item| find(steps, item, visits)),
             _ => None,
         }),
         _ => None,
@@ -236,6 +256,25 @@ mod tests {
         for path in [".none", ".spec.empty[0]", ".status.conditions[?(@.type==\"None\")].status", ".metadata.name.x"] {
             assert_eq!(JsonPath::parse(path).unwrap().first(&object), None, "{path}");
         }
+    }
+
+    #[test]
+    fn no_path_takes_long_to_follow() {
+        let deep = (0..60).fold(json!([1, 2]), |inner, _| json!({"a": inner, "b": [1, {"a": 2}]}));
+        for path in [
+            format!("{}x", ".".repeat(954)),
+            format!("{}.x", "..a".repeat(40)),
+            format!("{}.x", "..*".repeat(40)),
+            format!("{}@..x{}", "..[?(@".repeat(7).replacen('@', "@..b", 7), ")]".repeat(7)),
+        ] {
+            let parsed = JsonPath::parse(&path);
+            assert_eq!(parsed.and_then(|parsed| parsed.first(&deep).cloned()), None, "{path}");
+        }
+        assert_eq!(JsonPath::parse("....a..a").unwrap().first(&deep).unwrap()["b"][0], 1);
+        let nested = |depth: usize| format!("{}.x{}", "[?(@".repeat(depth), ")]".repeat(depth));
+        assert!(JsonPath::parse(&nested(MAX_NESTED_FILTERS)).is_some());
+        assert_eq!(JsonPath::parse(&nested(100_000)), None, "and no stack overflows");
+        assert!(JsonPath::parse(&"..".repeat(1_000_000)).unwrap().first(&deep).is_some());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 pub mod admissionregistration;
 pub mod apiextensions;
+pub mod apiregistration;
 pub mod apps;
 pub mod authentication;
 pub mod authorization;
@@ -15,13 +16,16 @@ pub mod coordination;
 pub mod core;
 pub mod discovery;
 pub mod events;
+pub mod flowcontrol;
 pub mod mainstay;
 pub mod networking;
 pub mod node;
 pub mod policy;
 pub mod rbac;
+pub mod resource;
 pub mod scheduling;
 pub mod storage;
+pub mod storagemigration;
 #[cfg(test)]
 mod tests;
 
@@ -46,7 +50,11 @@ pub fn all() -> Vec<Descriptor> {
         authorization::kinds(),
         admissionregistration::kinds(),
         apiextensions::kinds(),
+        apiregistration::kinds(),
         node::kinds(),
+        flowcontrol::kinds(),
+        resource::kinds(),
+        storagemigration::kinds(),
         mainstay::kinds(),
     ];
     groups.into_iter().flatten().collect()

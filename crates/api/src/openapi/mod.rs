@@ -13,7 +13,10 @@ mod protobuf;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +27,7 @@ use crate::{
 };
 
 const TITLE: &str = "Kubernetes";
-const VERSION: &str = "v1.33.0";
+const VERSION: &str = "v1.37.0";
 
 /// How clients ask for `/openapi/v2` as protobuf.
 pub const V2_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
@@ -60,28 +63,70 @@ impl Dialect {
     }
 }
 
+/// What another API server adds to `/openapi/v2`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExtraDefinitions {
+    pub paths: BTreeMap<String, Value>,
+    pub definitions: BTreeMap<String, Value>,
+}
+
+/// Visits what others add, each name once; what we have ourselves goes first.
+fn visit_extra<'e>(
+    extra: &'e [Arc<ExtraDefinitions>],
+    members: impl Fn(&'e ExtraDefinitions) -> &'e BTreeMap<String, Value>,
+    mut written: HashSet<String>,
+    mut visit: impl FnMut(&str, &Value),
+) {
+    for (name, value) in extra.iter().flat_map(|extra| members(extra)) {
+        if written.insert(name.clone()) {
+            visit(name, value);
+        }
+    }
+}
+
 /// `/openapi/v2` as JSON.
-pub fn v2_json(registry: &Registry) -> Vec<u8> {
+pub fn v2_json(registry: &Registry, extra: &[Arc<ExtraDefinitions>]) -> Vec<u8> {
     let mut out = Json::open();
     out.member("swagger", &json!("2.0"));
     out.member("info", &json!({"title": TITLE, "version": VERSION}));
     out.object("paths");
-    paths::visit(registry, |_| true, Dialect::V2, |path, item| out.member(path, &item));
+    visit_v2_paths(registry, extra, |path, item| out.member(path, item));
     out.close();
     out.object("definitions");
-    Definitions::of_all_groups(registry, Schema::builtin())
-        .visit(Dialect::V2, |name, definition| out.member(name, &definition));
+    visit_v2_definitions(registry, extra, |name, definition| out.member(name, definition));
     out.close();
     out.finish()
 }
 
 /// `/openapi/v2` as the protobuf message that kubectl asks for.
-pub fn v2_protobuf(registry: &Registry) -> Vec<u8> {
+pub fn v2_protobuf(registry: &Registry, extra: &[Arc<ExtraDefinitions>]) -> Vec<u8> {
     let mut out = protobuf::Document::new(TITLE, VERSION);
-    paths::visit(registry, |_| true, Dialect::V2, |path, item| out.path(path, &item));
-    Definitions::of_all_groups(registry, Schema::builtin())
-        .visit(Dialect::V2, |name, schema| out.definition(name, &schema));
+    visit_v2_paths(registry, extra, |path, item| out.path(path, item));
+    visit_v2_definitions(registry, extra, |name, definition| out.definition(name, definition));
     out.finish()
+}
+
+fn visit_v2_paths(registry: &Registry, extra: &[Arc<ExtraDefinitions>], mut write: impl FnMut(&str, &Value)) {
+    let mut written = HashSet::new();
+    paths::visit(
+        registry,
+        |_| true,
+        Dialect::V2,
+        |path, item| {
+            write(path, &item);
+            written.insert(path.to_owned());
+        },
+    );
+    visit_extra(extra, |extra| &extra.paths, written, write);
+}
+
+fn visit_v2_definitions(registry: &Registry, extra: &[Arc<ExtraDefinitions>], mut write: impl FnMut(&str, &Value)) {
+    let mut written = HashSet::new();
+    Definitions::of_all_groups(registry, Schema::builtin()).visit(Dialect::V2, |name, definition| {
+        write(name, &definition);
+        written.insert(name.to_owned());
+    });
+    visit_extra(extra, |extra| &extra.definitions, written, write);
 }
 
 /// `/openapi/v3`: where the document of each group and version is. The hash in each address

@@ -4,7 +4,7 @@ use super::*;
 use crate::{descriptor::Descriptor, registry::Registry};
 
 fn v2() -> Value {
-    serde_json::from_slice(&v2_json(&Registry::builtin())).unwrap()
+    serde_json::from_slice(&v2_json(&Registry::builtin(), &[])).unwrap()
 }
 
 fn v3_of(group: &str, version: &str) -> Value {
@@ -122,7 +122,7 @@ fn the_index_leads_to_every_document() {
 fn protobuf_says_what_the_json_says() {
     let registry = Registry::builtin();
     let json = v2();
-    let decoded = protobuf::summary(&v2_protobuf(&registry)).unwrap();
+    let decoded = protobuf::summary(&v2_protobuf(&registry, &[])).unwrap();
     assert_eq!(decoded.definitions, json["definitions"].as_object().unwrap().len());
     assert_eq!(decoded.paths, json["paths"].as_object().unwrap().len());
     assert!(decoded.patch_parameters.contains(&"fieldValidation".to_owned()));

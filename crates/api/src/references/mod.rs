@@ -19,6 +19,7 @@ pub enum Referent {
     Secret,
     ConfigMap,
     PersistentVolumeClaim,
+    ResourceClaim,
     ServiceAccount,
 }
 
@@ -49,9 +50,10 @@ const CONTAINER_FIELDS: [(&str, Referent); 4] = [
 ];
 
 /// Other fields of a pod's spec that name objects. `[]` stands for every item of a list.
-const POD_FIELDS: [(&str, Referent); 16] = [
+const POD_FIELDS: [(&str, Referent); 17] = [
     ("serviceAccountName", Referent::ServiceAccount),
     ("imagePullSecrets[].name", Referent::Secret),
+    ("resourceClaims[].resourceClaimName", Referent::ResourceClaim),
     ("volumes[].azureFile.secretName", Referent::Secret),
     ("volumes[].cephfs.secretRef.name", Referent::Secret),
     ("volumes[].cinder.secretRef.name", Referent::Secret),
@@ -98,6 +100,10 @@ pub fn pod_references(pod: &Value) -> Vec<Reference<'_>> {
             }
         });
     }
+    // Claims that were made of templates: a node cannot write this part of a status.
+    visit(&pod["status"], "resourceClaimStatuses[].resourceClaimName", &mut |name| {
+        push(&mut found, Referent::ResourceClaim, name);
+    });
     let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
     visit(spec, "volumes[]", &mut |volume| {
         // The claim of an ephemeral volume is named after the pod and the volume.

@@ -101,6 +101,13 @@ fn a_typed_field_refers_to_exactly_its_object_and_every_other_text_of_a_pod_to_n
 }
 
 #[test]
+fn a_claim_that_was_made_of_a_template_is_named_in_the_status() {
+    let statuses = json!([{"name": "gpu", "resourceClaimName": "web-gpu-x"}, {"name": "none"}]);
+    let pod = json!({"metadata": {"name": "web"}, "spec": {}, "status": {"resourceClaimStatuses": statuses}});
+    assert_eq!(pod_references(&pod), [Reference { to: Referent::ResourceClaim, name: "web-gpu-x".into() }]);
+}
+
+#[test]
 fn every_field_of_a_pod_that_is_typed_as_a_reference_is_in_the_table() {
     let known: BTreeSet<String> = pod_fields().into_iter().map(|(path, _)| path).collect();
     // The template of an ephemeral volume's claim refers on behalf of the claim, not of the pod.
@@ -168,6 +175,7 @@ fn a_pod_that_refers_to_anything_needs_the_api() {
             Referent::Secret => "secrets",
             Referent::ConfigMap => "configmaps",
             Referent::PersistentVolumeClaim => "persistentvolumeclaims",
+            Referent::ResourceClaim => "resourceclaims",
             Referent::ServiceAccount => "serviceaccounts",
         };
         assert_eq!(api_reference(&pod).as_deref(), Some(words), "spec.{path}");

@@ -263,9 +263,10 @@ impl Walk<'_> {
 
 /// Whether a decoded value would not be written out again.
 fn is_omitted(field: &Field, value: &Value) -> bool {
+    let is_kept = field.required || field.always_written;
     match (&field.ty, value) {
-        (Type::List(_), Value::Array(items)) => items.is_empty() && !field.required,
-        (Type::Map(_), Value::Object(entries)) => entries.is_empty() && !field.required,
+        (Type::List(_), Value::Array(items)) => items.is_empty() && !is_kept,
+        (Type::Map(_), Value::Object(entries)) => entries.is_empty() && !is_kept,
         _ => false,
     }
 }

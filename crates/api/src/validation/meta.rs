@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{heal, labels, names};
+use super::{labels, names, own_annotations};
 use crate::{
     descriptor::NameRule,
     field::{Errors, FieldError, Path},
@@ -71,7 +71,7 @@ pub fn validate_update(object: &Value, old: &Value, errors: &mut Errors) {
 fn validate_common(meta: &Meta, path: &Path, errors: &mut Errors) {
     labels::check_labels(meta.texts("labels"), &path.child("labels"), errors);
     labels::check_annotations(meta.texts("annotations"), &path.child("annotations"), errors);
-    heal::check(meta.texts("annotations"), &path.child("annotations"), errors);
+    own_annotations::check(meta.texts("annotations"), &path.child("annotations"), errors);
     validate_owners(meta.items("ownerReferences"), &path.child("ownerReferences"), errors);
     validate_finalizers(meta.items("finalizers"), &path.child("finalizers"), errors);
     validate_managed_fields(meta.items("managedFields"), &path.child("managedFields"), errors);

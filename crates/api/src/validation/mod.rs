@@ -4,11 +4,11 @@
 
 pub mod check;
 pub mod diff;
-pub mod heal;
 pub mod int_or_percent;
 pub mod labels;
 pub mod meta;
 pub mod names;
+pub mod own_annotations;
 pub mod resources;
 #[cfg(test)]
 pub(crate) mod testing;

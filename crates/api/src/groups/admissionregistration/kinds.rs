@@ -1,14 +1,14 @@
 //! `admissionregistration.k8s.io/v1`.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-    ValidatingWebhookConfiguration,
+    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
 };
 
 use super::{
     rules::{
-        MutatingWebhookConfigurationRules, ValidatingAdmissionPolicyBindingRules, ValidatingAdmissionPolicyRules,
-        ValidatingWebhookConfigurationRules,
+        MutatingAdmissionPolicyBindingRules, MutatingAdmissionPolicyRules, MutatingWebhookConfigurationRules,
+        ValidatingAdmissionPolicyBindingRules, ValidatingAdmissionPolicyRules, ValidatingWebhookConfigurationRules,
     },
     table,
 };
@@ -16,6 +16,16 @@ use crate::{descriptor::Descriptor, groups::builder::describe};
 
 pub fn kinds() -> Vec<Descriptor> {
     vec![
+        describe::<MutatingAdmissionPolicy>()
+            .rules::<MutatingAdmissionPolicyRules>()
+            .columns(&table::MUTATING_ADMISSION_POLICIES)
+            .category("api-extensions")
+            .generation(),
+        describe::<MutatingAdmissionPolicyBinding>()
+            .rules::<MutatingAdmissionPolicyBindingRules>()
+            .columns(&table::ADMISSION_POLICY_BINDINGS)
+            .category("api-extensions")
+            .generation(),
         describe::<MutatingWebhookConfiguration>()
             .rules::<MutatingWebhookConfigurationRules>()
             .columns(&table::WEBHOOK_CONFIGURATIONS)
@@ -29,7 +39,7 @@ pub fn kinds() -> Vec<Descriptor> {
             .generation(),
         describe::<ValidatingAdmissionPolicyBinding>()
             .rules::<ValidatingAdmissionPolicyBindingRules>()
-            .columns(&table::VALIDATING_ADMISSION_POLICY_BINDINGS)
+            .columns(&table::ADMISSION_POLICY_BINDINGS)
             .category("api-extensions")
             .generation(),
         describe::<ValidatingWebhookConfiguration>()

@@ -28,7 +28,21 @@ pub static VALIDATING_ADMISSION_POLICIES: Columns = Columns {
     },
 };
 
-pub static VALIDATING_ADMISSION_POLICY_BINDINGS: Columns = Columns {
+pub static MUTATING_ADMISSION_POLICIES: Columns = Columns {
+    definitions: &[
+        NAME,
+        integer("Mutations", "How many mutations it makes."),
+        column("ParamKind", "The kind of its parameters."),
+        AGE,
+    ],
+    cells: |object, now| {
+        let mutations = list(object, "/spec/mutations").len();
+        vec![name(object), mutations.into(), param_kind(object).into(), age(object, now)]
+    },
+};
+
+/// For validating and mutating ones.
+pub static ADMISSION_POLICY_BINDINGS: Columns = Columns {
     definitions: &[
         NAME,
         column("PolicyName", "The policy it puts in force."),
@@ -70,6 +84,8 @@ mod tests {
         let policy = json!({"spec": {"validations": [{}], "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}});
         assert_eq!(row(&VALIDATING_ADMISSION_POLICIES, policy), json!(["x", 1, "v1/ConfigMap", "5m"]));
         assert_eq!(row(&VALIDATING_ADMISSION_POLICIES, json!({})), json!(["x", 0, "<unset>", "5m"]));
+        let mutating = json!({"spec": {"mutations": [{}, {}]}});
+        assert_eq!(row(&MUTATING_ADMISSION_POLICIES, mutating), json!(["x", 2, "<unset>", "5m"]));
     }
 
     #[test]
@@ -82,7 +98,7 @@ mod tests {
         ];
         for (reference, expected) in cases {
             let binding = json!({"spec": {"policyName": "pol", "paramRef": reference}});
-            assert_eq!(row(&VALIDATING_ADMISSION_POLICY_BINDINGS, binding), json!(["x", "pol", expected, "5m"]));
+            assert_eq!(row(&ADMISSION_POLICY_BINDINGS, binding), json!(["x", "pol", expected, "5m"]));
         }
     }
 }

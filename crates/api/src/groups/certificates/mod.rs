@@ -1,4 +1,4 @@
-//! certificates.k8s.io: CertificateSigningRequest.
+//! certificates.k8s.io: CertificateSigningRequest, ClusterTrustBundle, PodCertificateRequest.
 
 mod kinds;
 pub mod rules;

@@ -31,6 +31,36 @@ pub static CERTIFICATE_SIGNING_REQUESTS: Columns = Columns {
     },
 };
 
+pub static CLUSTER_TRUST_BUNDLES: Columns = Columns {
+    definitions: &[NAME, column("SignerName", "The signer whose certificates it verifies.")],
+    cells: |object, _| vec![name(object), text_or(object, "/spec/signerName", NONE).into()],
+};
+
+pub static POD_CERTIFICATE_REQUESTS: Columns = Columns {
+    definitions: &[
+        NAME,
+        column("PodName", "The pod that gets the certificate."),
+        column("ServiceAccountName", "The service account the pod runs as."),
+        column("NodeName", "The node the pod runs on."),
+        column("SignerName", "Who is asked to sign."),
+        column("State", "Whether it is issued, denied or failed."),
+        AGE,
+    ],
+    cells: |object, now| {
+        let has = |kind: &&str| texts(list(object, "/status/conditions"), "/type").any(|has| has == *kind);
+        let state = ["Denied", "Failed", "Issued"].into_iter().find(has).unwrap_or("Pending");
+        vec![
+            name(object),
+            text(object, "/spec/podName").into(),
+            text(object, "/spec/serviceAccountName").into(),
+            text(object, "/spec/nodeName").into(),
+            text(object, "/spec/signerName").into(),
+            state.into(),
+            age(object, now),
+        ]
+    },
+};
+
 fn condition(object: &Value) -> String {
     let has = |kind| texts(list(object, "/status/conditions"), "/type").any(|has| has == kind);
     let mut condition = match (has("Denied"), has("Approved")) {

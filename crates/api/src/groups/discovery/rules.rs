@@ -25,6 +25,7 @@ impl Rules for EndpointSliceRules {
     type Object = EndpointSlice;
 
     fn default(object: &mut EndpointSlice) {
+        object.endpoints.get_or_insert_default();
         for port in object.ports.iter_mut().flatten() {
             port.name.get_or_insert_default();
             fill(&mut port.protocol, TCP);
@@ -33,11 +34,11 @@ impl Rules for EndpointSliceRules {
 
     fn validate(object: &EndpointSlice, errors: &mut Errors) {
         required_one_of(&object.address_type, &["FQDN", "IPv4", "IPv6"], &Path::new("addressType"), errors);
-        let path = Path::new("endpoints");
-        if object.endpoints.len() > MAX_ENDPOINTS {
-            errors.push(FieldError::too_many(&path, object.endpoints.len(), MAX_ENDPOINTS));
+        let (path, endpoints) = (Path::new("endpoints"), list(&object.endpoints));
+        if endpoints.len() > MAX_ENDPOINTS {
+            errors.push(FieldError::too_many(&path, endpoints.len(), MAX_ENDPOINTS));
         } else {
-            for (i, endpoint) in object.endpoints.iter().enumerate() {
+            for (i, endpoint) in endpoints.iter().enumerate() {
                 validate_endpoint(endpoint, &object.address_type, &path.index(i), errors);
             }
         }

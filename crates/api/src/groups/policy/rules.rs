@@ -16,10 +16,18 @@ pub struct PodDisruptionBudgetRules;
 impl Rules for PodDisruptionBudgetRules {
     type Object = PodDisruptionBudget;
 
-    fn default(_: &mut PodDisruptionBudget) {}
+    /// The counters are always written.
+    fn default(object: &mut PodDisruptionBudget) {
+        let status = object.status.get_or_insert_default();
+        status.current_healthy.get_or_insert(0);
+        status.desired_healthy.get_or_insert(0);
+        status.disruptions_allowed.get_or_insert(0);
+        status.expected_pods.get_or_insert(0);
+    }
 
     fn prepare_create(object: &mut PodDisruptionBudget) {
-        object.status = Some(Default::default());
+        object.status = None;
+        Self::default(object);
     }
 
     fn validate(object: &PodDisruptionBudget, errors: &mut Errors) {
@@ -54,7 +62,7 @@ impl Rules for PodDisruptionBudgetRules {
             ("expectedPods", status.expected_pods),
         ];
         for (name, value) in counters {
-            non_negative(value.into(), &path.child(name), errors);
+            non_negative(value.unwrap_or_default().into(), &path.child(name), errors);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     field::{Errors, FieldError, Path},
     strategy::Rules,
     validation::{
-        check::{list, one_of, shown, text},
+        check::{fill, list, one_of, shown, text},
         labels, names,
     },
 };
@@ -85,9 +85,7 @@ impl Rules for ClusterRoleBindingRules {
 }
 
 fn default_binding(role_ref: &mut RoleRef, subjects: &mut Option<Vec<Subject>>) {
-    if role_ref.api_group.is_empty() {
-        role_ref.api_group = GROUP.to_owned();
-    }
+    fill(&mut role_ref.api_group, GROUP);
     for subject in subjects.iter_mut().flatten() {
         if matches!(subject.kind.as_str(), "User" | "Group") && text(&subject.api_group).is_empty() {
             subject.api_group = Some(GROUP.to_owned());
@@ -127,7 +125,7 @@ fn validate_rules(rules: &[PolicyRule], namespaced: bool, errors: &mut Errors) {
 
 fn validate_role_ref(role_ref: &RoleRef, kinds: &[&str], errors: &mut Errors) {
     let path = Path::new("roleRef");
-    one_of(&role_ref.api_group, &[GROUP], &path.child("apiGroup"), errors);
+    one_of(text(&role_ref.api_group), &[GROUP], &path.child("apiGroup"), errors);
     one_of(&role_ref.kind, kinds, &path.child("kind"), errors);
     names::require(&role_ref.name, &path.child("name"), names::path_segment_name, errors);
 }

@@ -18,6 +18,7 @@ impl Rules for PriorityClassRules {
     type Object = PriorityClass;
 
     fn default(object: &mut PriorityClass) {
+        object.value.get_or_insert_default();
         fill(&mut object.preemption_policy, "PreemptLowerPriority");
     }
 
@@ -29,7 +30,7 @@ impl Rules for PriorityClassRules {
                 );
                 errors.push(FieldError::forbidden(&Path::new("metadata").child("name"), words));
             }
-        } else if object.value > MAX_USER_PRIORITY {
+        } else if object.value > Some(MAX_USER_PRIORITY) {
             let words = format!("maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}");
             errors.push(FieldError::forbidden(&Path::new("value"), words));
         }
@@ -51,7 +52,7 @@ fn is_system_class(class: &PriorityClass) -> Result<(), String> {
         .iter()
         .find(|(known, _)| *known == name)
         .ok_or_else(|| format!("{name} is not a known system priority class"))?;
-    if class.value != *value {
+    if class.value != Some(*value) {
         return Err(format!("value of {name} PriorityClass must be {value}"));
     }
     if class.global_default == Some(true) {

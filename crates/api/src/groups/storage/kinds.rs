@@ -1,9 +1,11 @@
 //! `storage.k8s.io/v1`.
 
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
+};
 
 use super::{
-    rules::{CSIDriverRules, CSINodeRules, StorageClassRules, VolumeAttachmentRules},
+    rules::{CSIDriverRules, CSINodeRules, StorageClassRules, VolumeAttachmentRules, VolumeAttributesClassRules},
     table,
 };
 use crate::{descriptor::Descriptor, groups::builder::describe};
@@ -11,9 +13,13 @@ use crate::{descriptor::Descriptor, groups::builder::describe};
 pub fn kinds() -> Vec<Descriptor> {
     vec![
         describe::<CSIDriver>().rules::<CSIDriverRules>().columns(&table::CSI_DRIVERS).generation(),
-        describe::<CSINode>().rules::<CSINodeRules>().columns(&table::CSI_NODES),
+        describe::<CSINode>().rules::<CSINodeRules>().columns(&table::CSI_NODES).status(),
         describe::<CSIStorageCapacity>().columns(&table::CSI_STORAGE_CAPACITIES),
         describe::<StorageClass>().rules::<StorageClassRules>().columns(&table::STORAGE_CLASSES).short("sc"),
         describe::<VolumeAttachment>().rules::<VolumeAttachmentRules>().columns(&table::VOLUME_ATTACHMENTS).status(),
+        describe::<VolumeAttributesClass>()
+            .rules::<VolumeAttributesClassRules>()
+            .columns(&table::VOLUME_ATTRIBUTES_CLASSES)
+            .short("vac"),
     ]
 }

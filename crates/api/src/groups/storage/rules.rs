@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass};
 
 use crate::{
     field::{Errors, FieldError, Path},
@@ -17,6 +17,7 @@ pub struct StorageClassRules;
 pub struct VolumeAttachmentRules;
 pub struct CSIDriverRules;
 pub struct CSINodeRules;
+pub struct VolumeAttributesClassRules;
 
 const MAX_PARAMETERS: usize = 512;
 const MAX_PARAMETERS_SIZE: usize = 256 * 1024;
@@ -56,6 +57,34 @@ impl Rules for StorageClassRules {
         same("provisioner", object.provisioner == old.provisioner);
         same("reclaimPolicy", object.reclaim_policy == old.reclaim_policy);
         immutable(&object.volume_binding_mode, &old.volume_binding_mode, &Path::new("volumeBindingMode"), errors);
+    }
+}
+
+impl Rules for VolumeAttributesClassRules {
+    type Object = VolumeAttributesClass;
+
+    fn default(_: &mut VolumeAttributesClass) {}
+
+    fn validate(object: &VolumeAttributesClass, errors: &mut Errors) {
+        let path = Path::new("driverName");
+        names::require(&object.driver_name, &path, |name| names::qualified_name(&name.to_lowercase()), errors);
+        let (nothing, path) = (BTreeMap::new(), Path::new("parameters"));
+        let parameters = object.parameters.as_ref().unwrap_or(&nothing);
+        if parameters.is_empty() {
+            errors.push(FieldError::required(&path, "must contain at least one key/value pair"));
+        }
+        validate_parameters(parameters, &path, errors);
+    }
+
+    fn validate_update(object: &VolumeAttributesClass, old: &VolumeAttributesClass, errors: &mut Errors) {
+        if object.driver_name != old.driver_name {
+            let words = "updates to driverName are forbidden.";
+            errors.push(FieldError::forbidden(&Path::new("driverName"), words));
+        }
+        if object.parameters != old.parameters {
+            let words = "updates to parameters are forbidden.";
+            errors.push(FieldError::forbidden(&Path::new("parameters"), words));
+        }
     }
 }
 
@@ -195,7 +224,7 @@ impl Rules for CSINodeRules {
     }
 }
 
-fn validate_driver_name(name: &str, path: &Path, errors: &mut Errors) {
+pub(crate) fn validate_driver_name(name: &str, path: &Path, errors: &mut Errors) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
         return;
@@ -298,6 +327,27 @@ mod tests {
             &node,
             json!({"spec": {"drivers": [{"name": "csi.example.com", "nodeID": "m"}]}}),
             &[r#"spec.drivers[0]: Invalid value: {"name":"csi.example.com","nodeID":"m"}: field is immutable"#],
+        );
+    }
+
+    #[test]
+    fn a_class_of_attributes_is_for_one_driver_and_never_changes() {
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": "gold"},
+            "driverName": "disk.example.com", "parameters": {"iops": "4000"},
+        });
+        assert_refused::<VolumeAttributesClassRules>(class.clone(), &[]);
+        assert_refused::<VolumeAttributesClassRules>(
+            with(&class, json!({"driverName": "", "parameters": null})),
+            &["driverName: Required value", "parameters: Required value: must contain at least one key/value pair"],
+        );
+        assert_update::<VolumeAttributesClassRules>(
+            &class,
+            json!({"driverName": "other.example.com", "parameters": {"iops": "1"}}),
+            &[
+                "driverName: Forbidden: updates to driverName are forbidden.",
+                "parameters: Forbidden: updates to parameters are forbidden.",
+            ],
         );
     }
 }

@@ -108,6 +108,11 @@ fn storage_class(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
+pub static VOLUME_ATTRIBUTES_CLASSES: Columns = Columns {
+    definitions: &[NAME, column("DriverName", "The driver that its parameters are for."), AGE],
+    cells: |object, now| vec![name(object), text(object, "/driverName").into(), age(object, now)],
+};
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -7,8 +7,9 @@ use k8s_openapi::{
         admissionregistration::v1 as admission, apps::v1 as apps, authentication::v1 as authentication,
         authorization::v1 as authorization, autoscaling::v1 as autoscaling, autoscaling::v2 as autoscaling2,
         batch::v1 as batch, certificates::v1 as certificates, coordination::v1 as coordination, core::v1 as core,
-        discovery::v1 as discovery, events::v1 as events, networking::v1 as networking, node::v1 as node,
-        policy::v1 as policy, rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
+        discovery::v1 as discovery, events::v1 as events, flowcontrol::v1 as flowcontrol, networking::v1 as networking,
+        node::v1 as node, policy::v1 as policy, rbac::v1 as rbac, resource::v1 as resource,
+        scheduling::v1 as scheduling, storage::v1 as storage, storagemigration::v1 as storagemigration,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions,
     apimachinery::pkg::apis::meta::v1 as meta,
@@ -103,6 +104,8 @@ const ROOTS: &[(&str, &[Root])] = &[
     (
         "admissionregistration.k8s.io",
         &[
+            root::<admission::MutatingAdmissionPolicy>,
+            root::<admission::MutatingAdmissionPolicyBinding>,
             root::<admission::MutatingWebhookConfiguration>,
             root::<admission::ValidatingWebhookConfiguration>,
             root::<admission::ValidatingAdmissionPolicy>,
@@ -139,10 +142,21 @@ const ROOTS: &[(&str, &[Root])] = &[
     ),
     ("autoscaling", &[root::<autoscaling::HorizontalPodAutoscaler>, root::<autoscaling2::HorizontalPodAutoscaler>]),
     ("batch", &[root::<batch::Job>, root::<batch::CronJob>]),
-    ("certificates.k8s.io", &[root::<certificates::CertificateSigningRequest>]),
+    (
+        "certificates.k8s.io",
+        &[
+            root::<certificates::CertificateSigningRequest>,
+            root::<certificates::ClusterTrustBundle>,
+            root::<certificates::PodCertificateRequest>,
+        ],
+    ),
     ("coordination.k8s.io", &[root::<coordination::Lease>]),
     ("discovery.k8s.io", &[root::<discovery::EndpointSlice>]),
     ("events.k8s.io", &[root::<events::Event>]),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        &[root::<flowcontrol::FlowSchema>, root::<flowcontrol::PriorityLevelConfiguration>],
+    ),
     (
         "networking.k8s.io",
         &[
@@ -160,6 +174,16 @@ const ROOTS: &[(&str, &[Root])] = &[
         "rbac.authorization.k8s.io",
         &[root::<rbac::Role>, root::<rbac::RoleBinding>, root::<rbac::ClusterRole>, root::<rbac::ClusterRoleBinding>],
     ),
+    (
+        "resource.k8s.io",
+        &[
+            root::<resource::DeviceClass>,
+            root::<resource::DeviceTaintRule>,
+            root::<resource::ResourceClaim>,
+            root::<resource::ResourceClaimTemplate>,
+            root::<resource::ResourceSlice>,
+        ],
+    ),
     ("scheduling.k8s.io", &[root::<scheduling::PriorityClass>]),
     (
         "storage.k8s.io",
@@ -169,6 +193,8 @@ const ROOTS: &[(&str, &[Root])] = &[
             root::<storage::CSIDriver>,
             root::<storage::CSINode>,
             root::<storage::CSIStorageCapacity>,
+            root::<storage::VolumeAttributesClass>,
         ],
     ),
+    ("storagemigration.k8s.io", &[root::<storagemigration::StorageVersionMigration>]),
 ];

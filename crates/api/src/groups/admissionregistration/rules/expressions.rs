@@ -38,6 +38,21 @@ impl PolicyExpressions {
         self.check(expression, path, &[Type::STRING, Type::Null], words, errors);
     }
 
+    /// A mutation that builds a configuration.
+    pub fn check_configuration(&self, expression: &str, path: &Path, errors: &mut Errors) {
+        self.building().check(expression, path, &[Type::named("Object")], "must evaluate to Object", errors);
+    }
+
+    /// A mutation that builds a list of operations.
+    pub fn check_json_patch(&self, expression: &str, path: &Path, errors: &mut Errors) {
+        let operations = Type::list(Type::named("JSONPatch"));
+        self.building().check(expression, path, &[operations], "must evaluate to list(JSONPatch)", errors);
+    }
+
+    fn building(&self) -> Self {
+        Self { environment: self.environment.clone().with_objects() }
+    }
+
     fn check(&self, expression: &str, path: &Path, types: &[Type], words: &str, errors: &mut Errors) {
         let Some(program) = self.compile(expression, path, errors) else { return };
         if !types.iter().any(|ty| ty.accepts(program.result_type())) {

@@ -4,11 +4,14 @@
 
 mod expressions;
 mod matching;
+mod mutating_policy;
 mod policy;
 mod policy_binding;
+mod policy_scope;
 mod webhook;
 pub(crate) mod webhook_client;
 
+pub use mutating_policy::MutatingAdmissionPolicyRules;
 pub use policy::ValidatingAdmissionPolicyRules;
-pub use policy_binding::ValidatingAdmissionPolicyBindingRules;
+pub use policy_binding::{MutatingAdmissionPolicyBindingRules, ValidatingAdmissionPolicyBindingRules};
 pub use webhook::{MutatingWebhookConfigurationRules, ValidatingWebhookConfigurationRules};

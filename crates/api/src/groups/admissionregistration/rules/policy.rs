@@ -1,18 +1,15 @@
 //! ValidatingAdmissionPolicy.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    AuditAnnotation, ParamKind, ValidatingAdmissionPolicy, ValidatingAdmissionPolicySpec, Validation,
+    AuditAnnotation, ValidatingAdmissionPolicy, ValidatingAdmissionPolicySpec, Validation,
 };
 
-use super::{
-    expressions::PolicyExpressions,
-    matching::{default_resources, validate_conditions, validate_match},
-};
+use super::policy_scope::{PolicyScope, default_scope, policy_scope};
 use crate::{
     field::{Errors, FieldError, Path},
     strategy::Rules,
     validation::{
-        check::{fill, list, optional_one_of, required_one_of, shown, text, unique},
+        check::{list, optional_one_of, shown, text, unique},
         names,
     },
 };
@@ -28,10 +25,7 @@ impl Rules for ValidatingAdmissionPolicyRules {
 
     fn default(object: &mut ValidatingAdmissionPolicy) {
         let spec = object.spec.get_or_insert_default();
-        fill(&mut spec.failure_policy, "Fail");
-        if let Some(constraints) = &mut spec.match_constraints {
-            default_resources(constraints);
-        }
+        default_scope(&mut spec.failure_policy, &mut spec.match_constraints);
     }
 
     fn prepare_create(object: &mut ValidatingAdmissionPolicy) {
@@ -46,39 +40,7 @@ impl Rules for ValidatingAdmissionPolicyRules {
 }
 
 fn validate_spec(spec: &ValidatingAdmissionPolicySpec, name: &str, path: &Path, errors: &mut Errors) {
-    required_one_of(text(&spec.failure_policy), &["Fail", "Ignore"], &path.child("failurePolicy"), errors);
-    if let Some(kind) = &spec.param_kind {
-        validate_param_kind(kind, &path.child("paramKind"), errors);
-    }
-    let at = path.child("matchConstraints");
-    match &spec.match_constraints {
-        None => errors.push(FieldError::required(&at, "")),
-        Some(constraints) => {
-            validate_match(constraints, &at, errors);
-            if list(&constraints.resource_rules).is_empty() {
-                errors.push(FieldError::required(&at.child("resourceRules"), ""));
-            }
-        }
-    }
-    let mut expressions = PolicyExpressions::new(spec.param_kind.is_some());
-    let conditions = (list(&spec.match_conditions), path.child("matchConditions"));
-    validate_conditions(conditions.0, &conditions.1, errors);
-    for (i, condition) in conditions.0.iter().enumerate() {
-        expressions.check_bool(&condition.expression, &conditions.1.index(i).child("expression"), errors);
-    }
-    for (i, variable) in list(&spec.variables).iter().enumerate() {
-        let path = path.child("variables").index(i);
-        for (name, value) in [("name", &variable.name), ("expression", &variable.expression)] {
-            if value.trim().is_empty() {
-                errors.push(FieldError::required(&path.child(name), format!("{name} is not specified")));
-            }
-        }
-        if !variable.name.trim().is_empty() && !names::c_identifier(&variable.name).is_empty() {
-            let words = "must be a valid CEL identifier";
-            errors.push(FieldError::invalid(&path.child("name"), variable.name.as_str(), words));
-        }
-        expressions.add_variable(&variable.name, &variable.expression, &path.child("expression"), errors);
-    }
+    let expressions = policy_scope!(spec).validate(path, errors);
     let (validations, annotations) = (list(&spec.validations), list(&spec.audit_annotations));
     if validations.is_empty() && annotations.is_empty() {
         let words = "validations or auditAnnotations must contain at least one item";
@@ -97,27 +59,6 @@ fn validate_spec(spec: &ValidatingAdmissionPolicySpec, name: &str, path: &Path, 
         expressions.check_annotation(&annotation.value_expression, &path, errors);
     }
     validate_annotations(annotations, name, &path.child("auditAnnotations"), errors);
-}
-
-fn validate_param_kind(kind: &ParamKind, path: &Path, errors: &mut Errors) {
-    let (version, at) = (text(&kind.api_version), path.child("apiVersion"));
-    match version.split('/').collect::<Vec<_>>()[..] {
-        [""] => errors.push(FieldError::required(&at, "")),
-        [version] => names::refuse(version, &at, names::dns1035_label, errors),
-        [group, version] => {
-            names::refuse(group, &at, names::dns1123_subdomain, errors);
-            names::refuse(version, &at, names::dns1035_label, errors);
-        }
-        _ => errors.push(FieldError::invalid(&at, version, format!("unexpected GroupVersion string: {version}"))),
-    }
-    let (kind, at) = (text(&kind.kind), path.child("kind"));
-    let complaints = names::dns1035_label(&kind.to_lowercase());
-    if kind.is_empty() {
-        errors.push(FieldError::required(&at, ""));
-    } else if !complaints.is_empty() {
-        let words = format!("may have mixed case, but should otherwise match: {}", complaints.join(","));
-        errors.push(FieldError::invalid(&at, kind, words));
-    }
 }
 
 fn validate_validation(validation: &Validation, path: &Path, errors: &mut Errors) {

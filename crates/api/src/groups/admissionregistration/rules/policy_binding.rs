@@ -1,18 +1,21 @@
-//! ValidatingAdmissionPolicyBinding.
+//! ValidatingAdmissionPolicyBinding and MutatingAdmissionPolicyBinding.
 
-use k8s_openapi::api::admissionregistration::v1::{ParamRef, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingAdmissionPolicyBinding, ParamRef, ValidatingAdmissionPolicyBinding,
+};
 
 use super::matching::{default_resources, validate_match};
 use crate::{
     field::{Errors, FieldError, Path},
     strategy::Rules,
     validation::{
-        check::{list, one_of, required_one_of, shown, text, unique},
+        check::{one_of, required_one_of, shown, text, unique},
         labels, names,
     },
 };
 
 pub struct ValidatingAdmissionPolicyBindingRules;
+pub struct MutatingAdmissionPolicyBindingRules;
 
 const ACTIONS: &[&str] = &["Audit", "Deny", "Warn"];
 
@@ -20,12 +23,34 @@ impl Rules for ValidatingAdmissionPolicyBindingRules {
     type Object = ValidatingAdmissionPolicyBinding;
 
     fn default(object: &mut ValidatingAdmissionPolicyBinding) {
-        if let Some(resources) = object.spec.as_mut().and_then(|spec| spec.match_resources.as_mut()) {
+        if let Some(resources) = &mut object.spec.match_resources {
             default_resources(resources);
         }
     }
 
     fn validate(object: &ValidatingAdmissionPolicyBinding, errors: &mut Errors) {
+        let (path, spec) = (Path::new("spec"), &object.spec);
+        names::require(&spec.policy_name, &path.child("policyName"), names::dns1123_subdomain, errors);
+        if let Some(reference) = &spec.param_ref {
+            validate_param_ref(reference, &path.child("paramRef"), errors);
+        }
+        if let Some(resources) = &spec.match_resources {
+            validate_match(resources, &path.child("matchResources"), errors);
+        }
+        validate_actions(&spec.validation_actions, &path.child("validationActions"), errors);
+    }
+}
+
+impl Rules for MutatingAdmissionPolicyBindingRules {
+    type Object = MutatingAdmissionPolicyBinding;
+
+    fn default(object: &mut MutatingAdmissionPolicyBinding) {
+        if let Some(resources) = object.spec.as_mut().and_then(|spec| spec.match_resources.as_mut()) {
+            default_resources(resources);
+        }
+    }
+
+    fn validate(object: &MutatingAdmissionPolicyBinding, errors: &mut Errors) {
         let (path, Some(spec)) = (Path::new("spec"), &object.spec) else {
             errors.push(FieldError::required(&Path::new("spec").child("policyName"), ""));
             return;
@@ -37,7 +62,6 @@ impl Rules for ValidatingAdmissionPolicyBindingRules {
         if let Some(resources) = &spec.match_resources {
             validate_match(resources, &path.child("matchResources"), errors);
         }
-        validate_actions(list(&spec.validation_actions), &path.child("validationActions"), errors);
     }
 }
 

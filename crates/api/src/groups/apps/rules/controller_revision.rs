@@ -14,15 +14,17 @@ pub struct ControllerRevisionRules;
 impl Rules for ControllerRevisionRules {
     type Object = ControllerRevision;
 
-    fn default(_: &mut ControllerRevision) {}
+    fn default(object: &mut ControllerRevision) {
+        object.revision.get_or_insert_default();
+    }
 
     fn validate(object: &ControllerRevision, errors: &mut Errors) {
         let data = Path::new("data");
-        count(Some(object.revision), &Path::new("revision"), errors);
-        match object.data.as_ref().map(|data| &data.0) {
-            None | Some(Value::Null) => errors.push(FieldError::required(&data, "data is mandatory")),
-            Some(Value::Object(_)) => {}
-            Some(_) => errors.push(FieldError::required(&data, "data must be a valid JSON object")),
+        count(object.revision, &Path::new("revision"), errors);
+        match &object.data.0 {
+            Value::Null => errors.push(FieldError::required(&data, "data is mandatory")),
+            Value::Object(_) => {}
+            _ => errors.push(FieldError::required(&data, "data must be a valid JSON object")),
         }
     }
 

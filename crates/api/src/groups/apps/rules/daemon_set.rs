@@ -35,7 +35,7 @@ impl Rules for DaemonSetRules {
     type Object = DaemonSet;
 
     fn default(object: &mut DaemonSet) {
-        let spec = object.spec.get_or_insert_default();
+        let spec = &mut object.spec;
         spec.revision_history_limit.get_or_insert(10);
         let strategy = spec.update_strategy.get_or_insert_default();
         if strategy.type_.get_or_insert_with(|| "RollingUpdate".to_owned()) == "RollingUpdate" {
@@ -52,13 +52,12 @@ impl Rules for DaemonSetRules {
     }
 
     fn prepare_update(object: &mut DaemonSet, old: &DaemonSet) {
-        let template = |set: &DaemonSet| set.spec.as_ref().map(|spec| spec.template.clone());
-        let changed = !same(&template(object), &template(old));
+        let changed = !same(&object.spec.template, &old.spec.template);
         set_template_generation(object, template_generation(old) + i64::from(changed));
     }
 
     fn validate(object: &DaemonSet, errors: &mut Errors) {
-        let (path, Some(spec)) = (Path::new("spec"), &object.spec) else { return };
+        let (path, spec) = (Path::new("spec"), &object.spec);
         template::validate(&spec.selector, &spec.template, &WORDING, &path, errors);
         count(spec.min_ready_seconds, &path.child("minReadySeconds"), errors);
         if let Some(strategy) = &spec.update_strategy {
@@ -68,9 +67,7 @@ impl Rules for DaemonSetRules {
     }
 
     fn validate_update(object: &DaemonSet, old: &DaemonSet, errors: &mut Errors) {
-        if let (Some(new), Some(old)) = (&object.spec, &old.spec) {
-            immutable(&new.selector, &old.selector, &Path::new("spec").child("selector"), errors);
-        }
+        immutable(&object.spec.selector, &old.spec.selector, &Path::new("spec").child("selector"), errors);
     }
 
     fn validate_status(object: &DaemonSet, old: &DaemonSet, errors: &mut Errors) {

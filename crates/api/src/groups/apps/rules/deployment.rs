@@ -37,7 +37,7 @@ impl Rules for DeploymentRules {
     type Object = Deployment;
 
     fn default(object: &mut Deployment) {
-        let spec = object.spec.get_or_insert_default();
+        let spec = &mut object.spec;
         spec.replicas.get_or_insert(1);
         spec.revision_history_limit.get_or_insert(10);
         spec.progress_deadline_seconds.get_or_insert(600);
@@ -55,15 +55,11 @@ impl Rules for DeploymentRules {
     }
 
     fn validate(object: &Deployment, errors: &mut Errors) {
-        if let Some(spec) = &object.spec {
-            validate_spec(spec, &Path::new("spec"), errors);
-        }
+        validate_spec(&object.spec, &Path::new("spec"), errors);
     }
 
     fn validate_update(object: &Deployment, old: &Deployment, errors: &mut Errors) {
-        if let (Some(new), Some(old)) = (&object.spec, &old.spec) {
-            immutable(&new.selector, &old.selector, &Path::new("spec").child("selector"), errors);
-        }
+        immutable(&object.spec.selector, &old.spec.selector, &Path::new("spec").child("selector"), errors);
     }
 
     fn validate_status(object: &Deployment, old: &Deployment, errors: &mut Errors) {

@@ -16,7 +16,7 @@ impl Rules for ReplicaSetRules {
     type Object = ReplicaSet;
 
     fn default(object: &mut ReplicaSet) {
-        let spec = object.spec.get_or_insert_default();
+        let spec = &mut object.spec;
         spec.replicas.get_or_insert(1);
         pod::default_template(spec.template.get_or_insert_default());
     }
@@ -26,7 +26,7 @@ impl Rules for ReplicaSetRules {
     }
 
     fn validate(object: &ReplicaSet, errors: &mut Errors) {
-        let (path, Some(spec)) = (Path::new("spec"), &object.spec) else { return };
+        let (path, spec) = (Path::new("spec"), &object.spec);
         count(spec.replicas, &path.child("replicas"), errors);
         count(spec.min_ready_seconds, &path.child("minReadySeconds"), errors);
         if let Some(pod_template) = &spec.template {
@@ -35,9 +35,7 @@ impl Rules for ReplicaSetRules {
     }
 
     fn validate_update(object: &ReplicaSet, old: &ReplicaSet, errors: &mut Errors) {
-        if let (Some(new), Some(old)) = (&object.spec, &old.spec) {
-            immutable(&new.selector, &old.selector, &Path::new("spec").child("selector"), errors);
-        }
+        immutable(&object.spec.selector, &old.spec.selector, &Path::new("spec").child("selector"), errors);
     }
 
     fn validate_status(object: &ReplicaSet, _: &ReplicaSet, errors: &mut Errors) {

@@ -38,7 +38,7 @@ impl Rules for StatefulSetRules {
     type Object = StatefulSet;
 
     fn default(object: &mut StatefulSet) {
-        let spec = object.spec.get_or_insert_default();
+        let spec = &mut object.spec;
         spec.replicas.get_or_insert(1);
         spec.revision_history_limit.get_or_insert(10);
         spec.pod_management_policy.get_or_insert_with(|| "OrderedReady".to_owned());
@@ -55,13 +55,11 @@ impl Rules for StatefulSetRules {
     }
 
     fn validate(object: &StatefulSet, errors: &mut Errors) {
-        if let Some(spec) = &object.spec {
-            validate_spec(spec, &Path::new("spec"), errors);
-        }
+        validate_spec(&object.spec, &Path::new("spec"), errors);
     }
 
     fn validate_update(object: &StatefulSet, old: &StatefulSet, errors: &mut Errors) {
-        let (Some(new), Some(old)) = (&object.spec, &old.spec) else { return };
+        let (new, old) = (&object.spec, &old.spec);
         let frozen = StatefulSetSpec {
             replicas: old.replicas,
             template: old.template.clone(),

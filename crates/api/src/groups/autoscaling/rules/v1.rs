@@ -14,7 +14,7 @@ impl Rules for HorizontalPodAutoscalerV1Rules {
     type Object = HorizontalPodAutoscaler;
 
     fn default(object: &mut HorizontalPodAutoscaler) {
-        object.spec.get_or_insert_default().min_replicas.get_or_insert(1);
+        object.spec.min_replicas.get_or_insert(1);
     }
 
     fn prepare_create(object: &mut HorizontalPodAutoscaler) {
@@ -22,7 +22,7 @@ impl Rules for HorizontalPodAutoscalerV1Rules {
     }
 
     fn validate(object: &HorizontalPodAutoscaler, errors: &mut Errors) {
-        let (path, Some(spec)) = (Path::new("spec"), &object.spec) else { return };
+        let (path, spec) = (Path::new("spec"), &object.spec);
         validate_bounds(spec.min_replicas, spec.max_replicas, &path, errors);
         let target = &spec.scale_target_ref;
         validate_target(&target.kind, &target.name, &path.child("scaleTargetRef"), errors);

@@ -17,7 +17,7 @@ impl Rules for HorizontalPodAutoscalerV2Rules {
     type Object = HorizontalPodAutoscaler;
 
     fn default(object: &mut HorizontalPodAutoscaler) {
-        let spec = object.spec.get_or_insert_default();
+        let spec = &mut object.spec;
         spec.min_replicas.get_or_insert(1);
         if list(&spec.metrics).is_empty() {
             spec.metrics = Some(vec![cpu()]);
@@ -32,7 +32,7 @@ impl Rules for HorizontalPodAutoscalerV2Rules {
     }
 
     fn validate(object: &HorizontalPodAutoscaler, errors: &mut Errors) {
-        let (path, Some(spec)) = (Path::new("spec"), &object.spec) else { return };
+        let (path, spec) = (Path::new("spec"), &object.spec);
         validate_bounds(spec.min_replicas, spec.max_replicas, &path, errors);
         let target = &spec.scale_target_ref;
         validate_target(&target.kind, &target.name, &path.child("scaleTargetRef"), errors);

@@ -18,7 +18,7 @@ impl Rules for CronJobRules {
     type Object = CronJob;
 
     fn default(object: &mut CronJob) {
-        let spec = object.spec.get_or_insert_default();
+        let spec = &mut object.spec;
         fill(&mut spec.concurrency_policy, "Allow");
         spec.suspend.get_or_insert(false);
         spec.successful_jobs_history_limit.get_or_insert(3);
@@ -31,9 +31,7 @@ impl Rules for CronJobRules {
     }
 
     fn validate(object: &CronJob, errors: &mut Errors) {
-        if let Some(spec) = &object.spec {
-            validate_spec(spec, &Path::new("spec"), errors);
-        }
+        validate_spec(&object.spec, &Path::new("spec"), errors);
         let name = text(&object.metadata.name);
         if name.len() > MAX_NAME {
             errors.push(FieldError::invalid(

@@ -6,7 +6,7 @@ use super::policies;
 use crate::{
     field::{Errors, FieldError, Path},
     groups::core::rules::pod,
-    validation::check::{count, domain_prefixed_path, one_of, optional_one_of, shown},
+    validation::check::{count, domain_prefixed_path, fill, one_of, optional_one_of, shown},
 };
 
 const MAX_INDEXED_PARALLELISM: i32 = 100_000;
@@ -20,8 +20,8 @@ const MAX_MANAGED_BY: usize = 63;
 pub fn default(spec: &mut JobSpec) {
     pod::default_template(&mut spec.template);
     for rule in spec.pod_failure_policy.iter_mut().flat_map(|policy| &mut policy.rules) {
-        for pattern in rule.on_pod_conditions.iter_mut().flatten().filter(|pattern| pattern.status.is_empty()) {
-            pattern.status = "True".to_owned();
+        for pattern in rule.on_pod_conditions.iter_mut().flatten() {
+            fill(&mut pattern.status, "True");
         }
     }
 }

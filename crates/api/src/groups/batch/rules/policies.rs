@@ -11,7 +11,7 @@ use super::indexes;
 use crate::{
     field::{Errors, FieldError, Path},
     validation::{
-        check::{count, list, shown, unshown},
+        check::{count, list, shown, text, unshown},
         names,
     },
 };
@@ -111,7 +111,7 @@ fn validate_conditions(patterns: &[PodFailurePolicyOnPodConditionsPattern], path
     for (i, pattern) in patterns.iter().enumerate() {
         let path = path.index(i);
         names::refuse(&pattern.type_, &path.child("type"), names::qualified_name, errors);
-        chosen(&pattern.status, &["False", "True", "Unknown"], &path.child("status"), errors);
+        chosen(text(&pattern.status), &["False", "True", "Unknown"], &path.child("status"), errors);
     }
 }
 

@@ -93,7 +93,7 @@ mod tests {
                 "conditions": [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": "True"}],
                 "addresses": [{"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.0.0.1"}],
                 "nodeInfo": {
-                    "kubeletVersion": "v1.33.0", "osImage": "Debian 13",
+                    "kubeletVersion": "v1.37.0", "osImage": "Debian 13",
                     "kernelVersion": "6.12", "containerRuntimeVersion": "mainstay://0.1",
                 },
             },
@@ -105,7 +105,7 @@ mod tests {
                 "Ready,SchedulingDisabled",
                 "control-plane,worker",
                 "5m",
-                "v1.33.0",
+                "v1.37.0",
                 "10.0.0.1",
                 "<none>",
                 "Debian 13",

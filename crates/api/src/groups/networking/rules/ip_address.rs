@@ -13,10 +13,6 @@ use crate::{
 
 pub struct IPAddressRules;
 
-fn parent(address: &IPAddress) -> Option<&ParentReference> {
-    address.spec.as_ref().map(|spec| &spec.parent_ref)
-}
-
 impl Rules for IPAddressRules {
     type Object = IPAddress;
 
@@ -29,10 +25,11 @@ impl Rules for IPAddressRules {
             errors.push(FieldError::invalid(&at, name, format!("must be in canonical form ({canonical:?})")));
         }
         let path = Path::new("spec").child("parentRef");
-        let Some(parent) = parent(object).filter(|parent| **parent != ParentReference::default()) else {
+        let parent = &object.spec.parent_ref;
+        if *parent == ParentReference::default() {
             errors.push(FieldError::required(&path, ""));
             return;
-        };
+        }
         for (name, value, rule) in [
             ("group", &parent.group, names::dns1123_subdomain as fn(&str) -> Vec<String>),
             ("namespace", &parent.namespace, names::path_segment_name),
@@ -46,7 +43,7 @@ impl Rules for IPAddressRules {
     }
 
     fn validate_update(object: &IPAddress, old: &IPAddress, errors: &mut Errors) {
-        immutable(&parent(object), &parent(old), &Path::new("spec").child("parentRef"), errors);
+        immutable(&object.spec.parent_ref, &old.spec.parent_ref, &Path::new("spec").child("parentRef"), errors);
     }
 }
 

@@ -1,8 +1,8 @@
-//! What upstream's default admission plugins do to every pod: tolerations for a node that is
-//! gone for a moment, a priority, a service account, selectors completed from the pod's labels.
+//! What upstream's default admission plugins do to every pod without looking anything up: a priority, a service account,
+//! selectors completed from the pod's labels. Tolerations, whose time is a setting, are the server's.
 
 use k8s_openapi::{
-    api::core::v1::{Pod, PodAffinityTerm, PodSpec, Toleration},
+    api::core::v1::{Pod, PodAffinityTerm, PodSpec},
     apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
 };
 
@@ -11,18 +11,13 @@ use crate::{
         check::{list, text},
         labels::Map,
     },
-    wellknown::{DEFAULT_SERVICE_ACCOUNT, kubernetes::MIRROR_POD, taint},
+    wellknown::{DEFAULT_SERVICE_ACCOUNT, kubernetes::MIRROR_POD},
 };
-
-/// How long a pod stays bound to a node that is not ready or out of reach.
-const TOLERATION_SECONDS: i64 = 300;
-const OUTAGES: [&str; 2] = [taint::NOT_READY, taint::UNREACHABLE];
 
 pub(super) fn admit_create(pod: &mut Pod) {
     let labels = pod.metadata.labels.clone().unwrap_or_default();
     let mirror = pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR_POD));
     let Some(spec) = &mut pod.spec else { return };
-    tolerate_outages(spec);
     prioritize(spec);
     if !mirror && text(&spec.service_account_name).is_empty() {
         spec.service_account_name = Some(DEFAULT_SERVICE_ACCOUNT.to_owned());
@@ -33,29 +28,10 @@ pub(super) fn admit_create(pod: &mut Pod) {
 
 pub(super) fn admit_update(pod: &mut Pod, old: &Pod) {
     let (Some(spec), Some(old)) = (&mut pod.spec, &old.spec) else { return };
-    tolerate_outages(spec);
     // Whoever replaces a pod from a manifest need not know what was computed.
     spec.priority = spec.priority.or(old.priority);
     if spec.preemption_policy.is_none() {
         spec.preemption_policy.clone_from(&old.preemption_policy);
-    }
-}
-
-fn tolerate_outages(spec: &mut PodSpec) {
-    let tolerated = |key: &str, toleration: &Toleration| {
-        (text(&toleration.key).is_empty() || text(&toleration.key) == key)
-            && matches!(text(&toleration.effect), "" | "NoExecute")
-    };
-    for key in OUTAGES {
-        if !list(&spec.tolerations).iter().any(|toleration| tolerated(key, toleration)) {
-            spec.tolerations.get_or_insert_default().push(Toleration {
-                key: Some(key.to_owned()),
-                operator: Some("Exists".to_owned()),
-                effect: Some("NoExecute".to_owned()),
-                toleration_seconds: Some(TOLERATION_SECONDS),
-                value: None,
-            });
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, ContainerResizePolicy, EphemeralContainer, PodSpec};
 
-use super::{Owner, env, mounts, probes, security, spec::Surroundings};
+use super::{Owner, env, mounts, probes, restart_rules, security, spec::Surroundings};
 use crate::{
     field::{Errors, FieldError, Path},
     ports::PROTOCOLS,
@@ -41,10 +41,7 @@ fn validate_regular(containers: &[Container], around: &Surroundings, path: &Path
             errors.push(FieldError::duplicate(&at.child("name"), container.name.as_str()));
         }
         probes::validate(container, around.grace, &at, errors);
-        if container.restart_policy.is_some() {
-            let detail = "may not be set for non-init containers";
-            errors.push(FieldError::forbidden(&at.child("restartPolicy"), detail));
-        }
+        restart_rules::validate(container, &at, errors);
     }
     validate_host_ports(containers, path, errors);
 }
@@ -54,7 +51,7 @@ fn validate_init(spec: &PodSpec, around: &Surroundings, path: &Path, errors: &mu
     for (i, container) in list(&spec.init_containers).iter().enumerate() {
         let at = path.index(i);
         validate_common(container, around, &at, errors);
-        check::optional_one_of(&container.restart_policy, &["Always"], &at.child("restartPolicy"), errors);
+        restart_rules::validate(container, &at, errors);
         if !container.name.is_empty() && !seen.insert(&container.name) {
             errors.push(FieldError::duplicate(&at.child("name"), container.name.as_str()));
         }
@@ -110,6 +107,7 @@ fn validate_ephemeral(spec: &PodSpec, around: &Surroundings, path: &Path, errors
             ("startupProbe", ephemeral.startup_probe.is_some()),
             ("lifecycle", ephemeral.lifecycle.is_some()),
             ("restartPolicy", ephemeral.restart_policy.is_some()),
+            ("restartPolicyRules", !list(&ephemeral.restart_policy_rules).is_empty()),
             ("resizePolicy", !list(&ephemeral.resize_policy).is_empty()),
         ];
         for (field, _) in unused.into_iter().filter(|(_, set)| *set) {
@@ -144,6 +142,7 @@ fn common_part(ephemeral: &EphemeralContainer) -> Container {
         resize_policy: e.resize_policy,
         resources: e.resources,
         restart_policy: e.restart_policy,
+        restart_policy_rules: e.restart_policy_rules,
         security_context: e.security_context,
         startup_probe: e.startup_probe,
         stdin: e.stdin,
@@ -170,7 +169,7 @@ fn validate_common(container: &Container, around: &Surroundings, path: &Path, er
         errors,
     );
     validate_ports(list(&container.ports), &path.child("ports"), errors);
-    env::validate(list(&container.env), &path.child("env"), errors);
+    env::validate(list(&container.env), &around.volumes, &path.child("env"), errors);
     env::validate_from(list(&container.env_from), &path.child("envFrom"), errors);
     mounts::validate(container, &around.volumes, path, errors);
     validate_pull_policy(text(&container.image_pull_policy), &path.child("imagePullPolicy"), errors);

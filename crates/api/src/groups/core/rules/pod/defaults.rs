@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::image;
+use super::{disabled_fields::drop_disabled, image};
 use crate::{
     groups::core::rules::persistent_volume_claim,
     pod::DEFAULT_TERMINATION_GRACE_SECONDS,
@@ -23,6 +23,7 @@ const TOKEN_SECONDS: i64 = 3600;
 
 /// Defaults that hold in pods and templates alike.
 pub fn default_pod_spec(spec: &mut PodSpec) {
+    drop_disabled(spec);
     fill(&mut spec.dns_policy, "ClusterFirst");
     fill(&mut spec.restart_policy, "Always");
     fill(&mut spec.scheduler_name, "default-scheduler");

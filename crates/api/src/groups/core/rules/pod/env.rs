@@ -1,10 +1,17 @@
 //! Environment variables, and the fields and resources that can be looked into.
 
-use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector};
+use k8s_openapi::api::core::v1::{
+    EnvFromSource, EnvVar, EnvVarSource, FileKeySelector, ObjectFieldSelector, ResourceFieldSelector,
+};
+
+use super::volumes::{self, Volumes};
 
 use crate::{
     field::{Errors, FieldError, Path},
-    validation::{check::text, names},
+    validation::{
+        check::{self, text},
+        names,
+    },
 };
 
 /// The fields of a pod that an environment variable can show.
@@ -33,17 +40,17 @@ const RESOURCES: &[&str] = &[
 const HUGE_PAGES: [&str; 2] = ["limits.hugepages-", "requests.hugepages-"];
 const BYTE_DIVISORS: &[&str] = &["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
-pub(super) fn validate(variables: &[EnvVar], path: &Path, errors: &mut Errors) {
+pub(super) fn validate(variables: &[EnvVar], volumes: &Volumes, path: &Path, errors: &mut Errors) {
     for (i, variable) in variables.iter().enumerate() {
         let at = path.index(i);
         names::require(&variable.name, &at.child("name"), names::env_var_name, errors);
         if let Some(source) = &variable.value_from {
-            validate_source(source, text(&variable.value), &at.child("valueFrom"), errors);
+            validate_source(source, text(&variable.value), volumes, &at.child("valueFrom"), errors);
         }
     }
 }
 
-fn validate_source(source: &EnvVarSource, value: &str, path: &Path, errors: &mut Errors) {
+fn validate_source(source: &EnvVarSource, value: &str, volumes: &Volumes, path: &Path, errors: &mut Errors) {
     let mut sources = 0;
     if let Some(reference) = &source.field_ref {
         sources += 1;
@@ -61,13 +68,35 @@ fn validate_source(source: &EnvVarSource, value: &str, path: &Path, errors: &mut
         sources += 1;
         validate_key(&reference.name, &reference.key, &path.child("secretKeyRef"), errors);
     }
+    if let Some(reference) = &source.file_key_ref {
+        sources += 1;
+        validate_file_key(reference, volumes, &path.child("fileKeyRef"), errors);
+    }
     let complaint = match sources {
-        0 => "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`",
+        0 => "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
         _ if !value.is_empty() => "may not be specified when `value` is not empty",
         1 => return,
         _ => "may not have more than one field specified at a time",
     };
     errors.push(FieldError::invalid(path, "", complaint));
+}
+
+/// A variable that another container wrote into a file of an emptyDir.
+fn validate_file_key(reference: &FileKeySelector, volumes: &Volumes, path: &Path, errors: &mut Errors) {
+    names::require(&reference.key, &path.child("key"), names::env_var_name, errors);
+    let at = path.child("volumeName");
+    match volumes.get(reference.volume_name.as_str()).map(|volume| volume.empty_dir.is_some()) {
+        _ if reference.volume_name.is_empty() => errors.push(FieldError::required(&at, "")),
+        None => errors.push(FieldError::not_found(&at, reference.volume_name.as_str())),
+        Some(false) => {
+            let words = "referenced volume must be of type emptyDir";
+            errors.push(FieldError::invalid(&at, reference.volume_name.as_str(), words));
+        }
+        Some(true) => {}
+    }
+    let at = path.child("path");
+    check::present(&reference.path, &at, errors);
+    volumes::validate_local_path(&reference.path, &at, errors);
 }
 
 fn validate_key(name: &str, key: &str, path: &Path, errors: &mut Errors) {

@@ -8,13 +8,14 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
 use crate::{
     field::{Errors, FieldError, Path},
     strategy::{Rules, SpecPart},
-    validation::{heal, labels},
+    validation::{labels, own_annotations},
 };
 
 mod admission;
 mod annotations;
 mod containers;
 mod defaults;
+mod disabled_fields;
 mod env;
 mod image;
 mod mounts;
@@ -22,6 +23,7 @@ mod network;
 mod os;
 mod probes;
 mod qos;
+mod restart_rules;
 pub(crate) mod scheduling;
 mod security;
 mod spec;
@@ -58,7 +60,7 @@ pub fn validate_template(template: &PodTemplateSpec, path: &Path, errors: &mut E
             labels::validate_annotations(annotations, &path.child("annotations"), errors);
             annotations::validate(annotations, spec, &path.child("annotations"), errors);
             let pairs = annotations.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-            heal::check(pairs, &path.child("metadata").child("annotations"), errors);
+            own_annotations::check(pairs, &path.child("metadata").child("annotations"), errors);
         }
     }
     validate_pod_spec(spec, &path.child("spec"), errors);

@@ -67,6 +67,7 @@ pub(super) fn validate(spec: &PodSpec, owner: Owner, path: &Path, errors: &mut E
     os::validate_host_process(spec, path, errors);
     security::validate_host_users(spec, path, errors);
     validate_names(spec, path, errors);
+    validate_hostname_override(spec, path, errors);
     if let Some(seconds) = spec.active_deadline_seconds {
         let complaints = names::in_range(seconds, 1, i32::MAX.into());
         check::number(seconds, complaints, &path.child("activeDeadlineSeconds"), errors);
@@ -93,6 +94,28 @@ fn validate_names(spec: &PodSpec, path: &Path, errors: &mut Errors) {
     for (field, value, check) in fields {
         if !text(value).is_empty() {
             names::refuse(text(value), &path.child(field), check, errors);
+        }
+    }
+}
+
+/// The name of a pod in its UTS namespace, whatever its own is.
+fn validate_hostname_override(spec: &PodSpec, path: &Path, errors: &mut Errors) {
+    const MAX_HOSTNAME: usize = 64;
+    let (Some(name), at) = (&spec.hostname_override, path.child("hostnameOverride")) else { return };
+    if name.is_empty() {
+        errors.push(FieldError::invalid(&at, "", "must not be empty"));
+    } else {
+        names::refuse(name, &at, names::dns1123_subdomain, errors);
+    }
+    if name.len() > MAX_HOSTNAME {
+        errors.push(FieldError::too_long(&at, MAX_HOSTNAME));
+    }
+    for (field, is_set) in [
+        ("setHostnameAsFQDN", spec.set_hostname_as_fqdn == Some(true)),
+        ("hostNetwork", spec.host_network == Some(true)),
+    ] {
+        if is_set {
+            errors.push(FieldError::forbidden(&at, format!("must not be set when {field} is true")));
         }
     }
 }

@@ -59,10 +59,6 @@ fn a_minimal_pod_is_completed_as_upstream_completes_it() {
                 "serviceAccount": "default",
                 "serviceAccountName": "default",
                 "terminationGracePeriodSeconds": 30,
-                "tolerations": [
-                    {"effect": "NoExecute", "key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 300},
-                    {"effect": "NoExecute", "key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 300},
-                ],
             },
             "status": {"phase": "Pending", "qosClass": "BestEffort"},
         }),

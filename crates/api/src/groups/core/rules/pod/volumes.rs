@@ -247,7 +247,7 @@ pub(super) fn validate_descending(value: &str, path: &Path, errors: &mut Errors)
 }
 
 /// As [`validate_descending`], and not among the names that volumes keep for themselves.
-fn validate_local_path(value: &str, path: &Path, errors: &mut Errors) {
+pub(super) fn validate_local_path(value: &str, path: &Path, errors: &mut Errors) {
     validate_descending(value, path, errors);
     if value.starts_with("..") && !value.starts_with("../") {
         errors.push(FieldError::invalid(path, value, "must not start with '..'"));

@@ -190,7 +190,9 @@ fn bad_services_are_refused_with_upstreams_messages() {
         ),
         (
             json!({"trafficDistribution": "Near"}),
-            &[r#"spec.trafficDistribution: Unsupported value: "Near": supported values: "PreferClose""#],
+            &[
+                r#"spec.trafficDistribution: Unsupported value: "Near": supported values: "PreferClose", "PreferSameNode", "PreferSameZone""#,
+            ],
         ),
     ];
     for (change, expected) in cases {

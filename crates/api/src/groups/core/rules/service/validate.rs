@@ -229,7 +229,8 @@ fn validate_traffic(spec: &ServiceSpec, path: &Path, errors: &mut Errors) {
         }
     }
     optional_one_of(&spec.internal_traffic_policy, &["Cluster", "Local"], &path.child("internalTrafficPolicy"), errors);
-    optional_one_of(&spec.traffic_distribution, &["PreferClose"], &path.child("trafficDistribution"), errors);
+    let distributions = ["PreferClose", "PreferSameNode", "PreferSameZone"];
+    optional_one_of(&spec.traffic_distribution, &distributions, &path.child("trafficDistribution"), errors);
 }
 
 pub fn load_balancer_status(service: &Service, errors: &mut Errors) {

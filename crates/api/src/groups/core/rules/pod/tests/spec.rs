@@ -29,20 +29,20 @@ fn containers_are_named_once_and_have_an_image() {
     );
     refused(
         container_with(
-            json!({"imagePullPolicy": "Sometimes", "terminationMessagePolicy": "Shout", "restartPolicy": "Always"}),
+            json!({"imagePullPolicy": "Sometimes", "terminationMessagePolicy": "Shout", "restartPolicy": "Often"}),
         ),
         &[
             r#"spec.containers[0].terminationMessagePolicy: Unsupported value: "Shout": supported values: "File", "FallbackToLogsOnError""#,
             r#"spec.containers[0].imagePullPolicy: Unsupported value: "Sometimes": supported values: "Always", "IfNotPresent", "Never""#,
-            "spec.containers[0].restartPolicy: Forbidden: may not be set for non-init containers",
+            r#"spec.containers[0].restartPolicy: Unsupported value: "Often": supported values: "Always", "Never", "OnFailure""#,
         ],
     );
     refused(
         pod_with(json!({"initContainers": [
-            {"name": "a", "image": "i", "livenessProbe": {"tcpSocket": {"port": 1}}, "restartPolicy": "Never"},
+            {"name": "a", "image": "i", "livenessProbe": {"tcpSocket": {"port": 1}}, "restartPolicy": "Often"},
         ]})),
         &[
-            r#"spec.initContainers[0].restartPolicy: Unsupported value: "Never": supported values: "Always""#,
+            r#"spec.initContainers[0].restartPolicy: Unsupported value: "Often": supported values: "Always", "Never", "OnFailure""#,
             "spec.initContainers[0].livenessProbe: Forbidden: may not be set for init containers without restartPolicy=Always",
         ],
     );
@@ -113,7 +113,7 @@ fn variables_have_a_name_and_one_source() {
         &[
             r#"spec.containers[0].env[0].name: Invalid value: "A=B": a valid environment variable name must consist only of printable ASCII characters other than '='"#,
             "spec.containers[0].env[1].name: Required value",
-            r#"spec.containers[0].env[2].valueFrom: Invalid value: "": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"#,
+            r#"spec.containers[0].env[2].valueFrom: Invalid value: "": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"#,
             r#"spec.containers[0].env[3].valueFrom: Invalid value: "": may not be specified when `value` is not empty"#,
             r#"spec.containers[0].env[4].valueFrom.fieldRef.fieldPath: Unsupported value: "metadata.labels": supported values: "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs""#,
             r#"spec.containers[0].env[5].valueFrom.fieldRef.fieldPath: Invalid value: "spec.color": error converting fieldPath: field label not supported: spec.color"#,

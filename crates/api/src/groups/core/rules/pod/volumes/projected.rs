@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    ClusterTrustBundleProjection, KeyToPath, ProjectedVolumeSource, ServiceAccountTokenProjection, VolumeProjection,
+    ClusterTrustBundleProjection, KeyToPath, PodCertificateProjection, ProjectedVolumeSource,
+    ServiceAccountTokenProjection, VolumeProjection,
 };
 
 use super::{validate_downward_file, validate_file, validate_local_path, validate_mode};
 use crate::{
     field::{Errors, FieldError, Path},
     validation::{
-        check::{self, list, shown},
+        check::{self, list, shown, text},
         labels, names,
     },
 };
@@ -18,6 +19,10 @@ use crate::{
 /// Tokens live at least ten minutes and at most 2^32 seconds.
 const TOKEN_MIN: i64 = 600;
 const TOKEN_MAX: i64 = 1 << 32;
+/// Certificates of pods live from an hour to 91 days.
+const CERTIFICATE_MIN: i32 = 60 * 60;
+const CERTIFICATE_MAX: i32 = 91 * 24 * 60 * 60;
+const KEY_TYPES: &[&str] = &["ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519", "RSA3072", "RSA4096"];
 
 pub(super) fn validate(source: &ProjectedVolumeSource, path: &Path, errors: &mut Errors) {
     validate_mode(source.default_mode, &path.child("defaultMode"), errors);
@@ -62,12 +67,16 @@ fn validate_one(projection: &VolumeProjection, taken: &mut TakenPaths, path: &Pa
         validate_bundle(bundle, &path.child("clusterTrustBundle"), errors);
         taken.take(&bundle.path, &bundle.path, errors);
     }
+    if let Some(certificate) = &projection.pod_certificate {
+        validate_certificate(certificate, taken, &path.child("podCertificate"), errors);
+    }
     let sources = [
         projection.secret.is_some(),
         projection.config_map.is_some(),
         projection.downward_api.is_some(),
         projection.service_account_token.is_some(),
         projection.cluster_trust_bundle.is_some(),
+        projection.pod_certificate.is_some(),
     ];
     if sources.iter().filter(|set| **set).count() > 1 {
         errors.push(FieldError::forbidden(path, "may not specify more than 1 volume type per source"));
@@ -94,6 +103,35 @@ fn validate_token(token: &ServiceAccountTokenProjection, taken: &TakenPaths, pat
     let at = taken.at.child("path");
     check::present(&token.path, &at, errors);
     validate_local_path(&token.path, &at, errors);
+}
+
+fn validate_certificate(
+    certificate: &PodCertificateProjection,
+    taken: &mut TakenPaths,
+    path: &Path,
+    errors: &mut Errors,
+) {
+    check::present(&certificate.signer_name, &path.child("signerName"), errors);
+    check::required_one_of(&certificate.key_type, KEY_TYPES, &path.child("keyType"), errors);
+    if let Some(seconds) = certificate.max_expiration_seconds
+        && !(CERTIFICATE_MIN..=CERTIFICATE_MAX).contains(&seconds)
+    {
+        let words = format!("must be between {CERTIFICATE_MIN} and {CERTIFICATE_MAX}");
+        errors.push(FieldError::invalid(&path.child("maxExpirationSeconds"), seconds, words));
+    }
+    let files = [
+        ("credentialBundlePath", &certificate.credential_bundle_path),
+        ("keyPath", &certificate.key_path),
+        ("certificateChainPath", &certificate.certificate_chain_path),
+    ];
+    if files.iter().all(|(_, file)| text(file).is_empty()) {
+        let words = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
+        errors.push(FieldError::required(path, words));
+    }
+    for (field, file) in files.into_iter().filter(|(_, file)| !text(file).is_empty()) {
+        validate_local_path(text(file), &path.child(field), errors);
+        taken.take(text(file), text(file), errors);
+    }
 }
 
 fn validate_bundle(bundle: &ClusterTrustBundleProjection, path: &Path, errors: &mut Errors) {

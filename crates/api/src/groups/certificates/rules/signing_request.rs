@@ -111,7 +111,7 @@ fn is_request(pem: &[u8]) -> bool {
     body.peek().is_some() && body.all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte))
 }
 
-fn validate_signer(name: &str, path: &Path, errors: &mut Errors) {
+pub(super) fn validate_signer(name: &str, path: &Path, errors: &mut Errors) {
     let mut refuse = |value: &str, words: String| errors.push(FieldError::invalid(path, value, words));
     if name == LEGACY_SIGNER {
         refuse(name, "the legacy signerName is not allowed via this API version".to_owned());

@@ -1,0 +1,7 @@
+//! storagemigration.k8s.io: StorageVersionMigration.
+
+mod kinds;
+pub mod rules;
+pub mod table;
+
+pub use kinds::kinds;
