@@ -41,9 +41,9 @@ pub fn observe_lease(before: Option<ObservedLease>, mut read: ObservedLease) -> 
     read
 }
 
-/// When the leader must have stopped, if it last renewed at `renewed`. A third of the duration is left for stopping.
+/// When the leader must have stopped, if it last renewed at `renewed`. A quarter of the duration is left for stopping.
 pub fn renew_deadline(renewed: Instant, duration: Duration) -> Instant {
-    renewed + duration * 2 / 3
+    renewed + duration * 3 / 4
 }
 
 #[cfg(test)]

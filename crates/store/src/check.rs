@@ -28,7 +28,8 @@ impl Txn {
     }
 }
 
-pub(crate) fn txn(txn: &Txn, limit: usize) -> Result<(), StoreError> {
+/// Whether every backend takes a transaction of this shape.
+pub fn txn(txn: &Txn, limit: usize) -> Result<(), StoreError> {
     let size = txn.size();
     if size > limit {
         return Err(StoreError::TooLarge { size, limit });

@@ -16,7 +16,7 @@ mod mvcc;
 pub mod suite;
 mod types;
 
-pub use check::TXN_BYTES;
+pub use check::{TXN_BYTES, txn as check_txn};
 pub use embedded::Embedded;
 pub use etcd::{Etcd, EtcdConfig, EtcdConfigError, EtcdConnectError};
 #[cfg(any(test, feature = "testing"))]

@@ -156,6 +156,16 @@ pub trait Store: Send + Sync + 'static {
 
     async fn list(&self, query: List<'_>) -> Result<Listing, StoreError>;
 
+    /// As [`get`](Self::get), or an older version if the newest cannot be found out, for those to whom any will do.
+    async fn get_any(&self, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
+        self.get(key).await
+    }
+
+    /// As [`list`](Self::list), or an older state if the newest cannot be found out, for those to whom any will do.
+    async fn list_any(&self, query: List<'_>) -> Result<Listing, StoreError> {
+        self.list(query).await
+    }
+
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError>;
 
     /// Every change below `prefix` after (not at) `after`, in order, without gaps.

@@ -10,6 +10,7 @@ use kube::{
 use mainstay_api::registry::Registry;
 use mainstay_server::{
     api, bootstrap, client,
+    fence::Fence,
     handler::Handler,
     settings::{PodSecurityLevel, PodSecuritySettings, Settings},
 };
@@ -53,13 +54,18 @@ impl TestApi {
 
     /// A client with no rights but those that roles give to the user.
     pub fn user_client(&self, name: &str) -> Client {
-        client::user(self.handler.clone(), name)
+        client::user(self.handler.clone(), name, None)
     }
 
     /// Makes clients with no rights but those that roles give to a service account of `kube-system`.
     pub fn controller_clients(&self) -> impl Fn(&str) -> Client + Send + Sync + use<> {
         let handler = self.handler.clone();
-        move |account| client::controller(handler.clone(), account)
+        move |account| client::controller(handler.clone(), account, None)
+    }
+
+    /// A client, named for the logs, whose writes hold behind the fence alone.
+    pub fn fenced_client(&self, part: &str, fence: Fence) -> Client {
+        client::internal_fenced(self.handler.clone(), part, fence)
     }
 
     /// A client whose requests carry this user agent.

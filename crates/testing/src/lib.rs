@@ -3,16 +3,19 @@
 //! * [`until`], [`eventually`]: wait for a condition, with a deadline
 //! * [`TestApi`]: the API over a store in memory, in the test's process (feature `api`)
 //! * [`Daemon`]: a process of the real binary, with its log
+//! * [`format_fixture`]: what a version wrote to disk, which all later ones must read
 //! * [`tool`]: a program that `tools/test-deps` fetches
 
 #[cfg(feature = "api")]
 mod api;
 mod daemon;
+mod format_fixture;
 mod tool;
 mod until;
 
 #[cfg(feature = "api")]
 pub use api::TestApi;
 pub use daemon::Daemon;
+pub use format_fixture::format_fixture;
 pub use tool::tool;
 pub use until::{Condition, DEADLINE, eventually, until};

@@ -10,6 +10,8 @@
 //! replaced by an older one shows at the next open even where each row by itself is intact.
 
 use std::{
+    fs::File,
+    io::Read,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -17,19 +19,25 @@ use std::{
     },
 };
 
+use mainstay_files::Format;
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, params};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::{
-    error::FileFault,
+    error::{FileFault, OpenError},
     marker::Marker,
     open_files::OpenFiles,
     reserve::{DatabaseSize, PAGE, Reserve, Space},
 };
 use crate::{Change, Revision, mvcc::Garbage};
 
-pub(super) const FORMAT: i64 = 1;
+/// Of the file, and so of backups. The number is where SQLite has one for its users (`user_version`).
+pub const FORMAT: Format = Format::new("the store file", 1);
 const APPLICATION: i64 = 0x6d73_7479;
+/// Of the header of a SQLite file, and where in it the two numbers are that belong to its users.
+const HEADER: usize = 100;
+const USER_VERSION_AT: usize = 60;
+const APPLICATION_ID_AT: usize = 68;
 /// What a page holds of a large value.
 const OVERFLOW_PAYLOAD: u64 = PAGE - 4;
 /// More than a table with one large value needs beside the pages of that value.
@@ -45,7 +53,8 @@ const SCHEMA: &str = "
         id INTEGER PRIMARY KEY, store INTEGER NOT NULL, turn INTEGER NOT NULL, revision INTEGER NOT NULL,
         ceiling INTEGER NOT NULL, floor INTEGER NOT NULL, rows INTEGER NOT NULL, digest_sum INTEGER NOT NULL,
         digest_xor INTEGER NOT NULL, checksum INTEGER NOT NULL
-    ) STRICT;";
+    ) STRICT;
+    CREATE TABLE writer (version TEXT NOT NULL) STRICT;";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Meta {
@@ -217,6 +226,8 @@ pub(super) struct Disk {
     reserve: Reserve,
     /// Pages in the write-ahead log, as SQLite reported after the last commit.
     wal_pages: Arc<AtomicU64>,
+    /// Pages in it when the reserve was last looked at.
+    refilled_at: u64,
     /// A commit failed: its frames must be cleared from the log before the next one is written.
     dirty_log: bool,
     /// The files were missing at the last commit, so that it is logged once.
@@ -226,6 +237,7 @@ pub(super) struct Disk {
 
 /// Opens a database for the only user it has. Nothing is written to it by opening or closing.
 pub(super) fn connect(file: &Path) -> Result<Connection, FileFault> {
+    check_header(file)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(file, flags)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -241,13 +253,45 @@ pub(super) fn connect(file: &Path) -> Result<Connection, FileFault> {
         return Err(FileFault::damaged("it is not a store file"));
     }
     let format: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if format > FORMAT {
-        return Err(FileFault::Newer(format));
-    }
-    if format != FORMAT {
+    check_format(format, || db.query_row("SELECT version FROM writer", [], |row| row.get(0)).ok())?;
+    if format != i64::from(FORMAT.number) {
         return Err(FileFault::damaged(format!("its format {format} is unknown")));
     }
     Ok(db)
+}
+
+/// Before SQLite touches the file: recovering its log would change it.
+fn check_header(file: &Path) -> Result<(), FileFault> {
+    let mut header = [0; HEADER];
+    let read = File::open(file).and_then(|mut file| file.read_exact(&mut header));
+    if read.is_err() || !header.starts_with(b"SQLite format 3\0") {
+        return Ok(()); // damaged, or not there: SQLite says it better
+    }
+    let number =
+        |at: usize| i64::from(i32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+    if number(APPLICATION_ID_AT) != APPLICATION {
+        return Ok(());
+    }
+    check_format(number(USER_VERSION_AT), || {
+        let uri =
+            format!("file:{}?immutable=1", file.to_str()?.replace('%', "%25").replace('?', "%3f").replace('#', "%23"));
+        let db =
+            Connection::open_with_flags(uri, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI).ok()?;
+        db.query_row("SELECT version FROM writer", [], |row| row.get(0)).ok()
+    })
+}
+
+fn check_format(found: i64, writer: impl FnOnce() -> Option<String>) -> Result<(), FileFault> {
+    if found <= i64::from(FORMAT.number) {
+        return Ok(());
+    }
+    let found = u32::try_from(found).unwrap_or(u32::MAX);
+    FORMAT.check_number(found, writer()).map_err(FileFault::Newer)
+}
+
+/// Whether this program reads the file at all. Nothing is changed, and it may be in use; one that is not there is no newer one.
+pub fn check_readable(file: &Path) -> Result<(), OpenError> {
+    check_header(file).map_err(|fault| fault.into_open_error(file, || None))
 }
 
 /// Writes a complete database in one go, synced, under a name nobody looks at yet.
@@ -260,11 +304,12 @@ pub(super) fn write_file<'a>(
     mainstay_files::create_private(file).map_err(|error| cannot_create(&error))?;
     let mut db = Connection::open(file)?;
     db.pragma_update(None, "application_id", APPLICATION)?;
-    db.pragma_update(None, "user_version", FORMAT)?;
+    db.pragma_update(None, "user_version", FORMAT.number)?;
     db.pragma_update(None, "journal_mode", "off")?;
     db.pragma_update(None, "synchronous", "full")?;
     let txn = db.transaction()?;
     txn.execute_batch(SCHEMA)?;
+    txn.execute("INSERT INTO writer (version) VALUES (?1)", [mainstay_files::VERSION])?;
     for row in rows {
         meta.add(row.insert(&txn)?);
     }
@@ -309,8 +354,9 @@ impl Disk {
         let files = Arc::new(OpenFiles::open(dir)?);
         let reserve = Reserve::new(reserve, &files);
         let dir = dir.to_path_buf();
-        let (dirty_log, missing, broken) = (false, false, None);
-        let mut disk = Disk { db, dir, meta, marker, files, reserve, wal_pages, dirty_log, missing, broken };
+        let (refilled_at, dirty_log, missing, broken) = (0, false, false, None);
+        let mut disk =
+            Disk { db, dir, meta, marker, files, reserve, wal_pages, refilled_at, dirty_log, missing, broken };
         disk.refill();
         Ok(disk)
     }
@@ -333,6 +379,7 @@ impl Disk {
     }
 
     fn refill(&mut self) {
+        self.refilled_at = self.wal_pages();
         match self.database_size() {
             Ok(size) => self.reserve.refill(&self.files, size),
             Err(error) => tracing::debug!(%error, "cannot ask for the size of the database"),
@@ -407,7 +454,11 @@ impl Disk {
                 if let Some(why) = self.files.missing() {
                     return Err(self.give_up(why));
                 }
-                self.refill();
+                // Asking SQLite costs as much as writing a small row. A log that began anew is shorter than it was.
+                let pages = self.wal_pages();
+                if self.reserve.is_look_due(pages.checked_sub(self.refilled_at).unwrap_or(pages)) {
+                    self.refill();
+                }
                 Ok(())
             }
             Err(error) => {

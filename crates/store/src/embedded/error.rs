@@ -5,14 +5,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use mainstay_files::NewerFormat;
+
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("data directory {} is in use by {}", dir.display(), LockHolder(*holder))]
     Locked { dir: PathBuf, holder: Option<u32> },
     #[error("store file {} is damaged: {why}; {}", file.display(), BackupAdvice(backup.as_deref()))]
     Damaged { file: PathBuf, why: String, backup: Option<PathBuf> },
-    #[error("store file {} has format {found}, this program knows up to {known}", file.display())]
-    Newer { file: PathBuf, found: i64, known: i64 },
+    #[error("{}", file.display())]
+    Newer {
+        file: PathBuf,
+        #[source]
+        source: NewerFormat,
+    },
     #[error("a restore into {} was interrupted, run it again", dir.display())]
     HalfRestored { dir: PathBuf },
     #[error("{}", path.display())]
@@ -81,7 +87,7 @@ pub enum RestoreError {
 #[derive(Debug)]
 pub(super) enum FileFault {
     Damaged(String),
-    Newer(i64),
+    Newer(NewerFormat),
     Sqlite(rusqlite::Error),
     Io(io::Error),
 }
@@ -95,7 +101,7 @@ impl FileFault {
         let file = file.to_path_buf();
         match self {
             FileFault::Damaged(why) => OpenError::Damaged { file, why, backup: backup() },
-            FileFault::Newer(found) => OpenError::Newer { file, found, known: super::disk::FORMAT },
+            FileFault::Newer(source) => OpenError::Newer { file, source },
             FileFault::Sqlite(source) => OpenError::Sqlite { file, source },
             FileFault::Io(source) => OpenError::Io { path: file, source },
         }

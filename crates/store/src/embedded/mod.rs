@@ -1,9 +1,9 @@
 //! The store in one file: durable before it answers, and served from memory.
 //!
 //! Everything current, and the history that watches may resume from, is in memory (`mvcc`); SQLite
-//! beneath it is the journal that survives. One thread writes (`writer`): it takes the transactions that have
-//! queued up, decides them in order, commits them to disk with one fsync, and only then makes them visible and
-//! answers. A commit that fails changes nothing.
+//! beneath it is the journal that survives. One at a time writes (`writer`), the store's thread or a caller that finds nobody
+//! writing (`queue`): it takes the transactions that have queued up, decides them in order, commits them to disk with one fsync,
+//! and only then makes them visible and answers. A commit that fails changes nothing.
 //!
 //! # What is promised
 //!
@@ -34,6 +34,7 @@ mod marker;
 mod open_files;
 mod paths;
 mod plan;
+mod queue;
 mod reserve;
 #[cfg(test)]
 mod tests;
@@ -44,23 +45,28 @@ use std::{
     collections::VecDeque,
     fs,
     path::Path,
-    sync::{Arc, mpsc},
+    sync::Arc,
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::oneshot,
+};
 
 use crate::{Entry, IndexMatch, List, Listing, Outcome, Revision, Store, StoreError, Txn, Watch, check, mvcc::Mvcc};
 use disk::{Disk, Meta};
 use error::FileFault;
 use lock::DirLock;
 use open_files::OpenFiles;
-use writer::{Pending, Reply, Request, Writer};
+use queue::{RequestQueue, ServedByCaller};
+use writer::{HeldWriter, Pending, Reply, Request, Writer, WriterSlot};
 
 pub use backup::{Existing, REVISION_JUMP, Summary, backup_closed, newest_usable, restore, verify, verify_file};
+pub use disk::{FORMAT, check_readable};
 pub use error::{BackupError, OpenError, RestoreError};
 pub use paths::backups as backups_dir;
 
@@ -128,23 +134,26 @@ pub struct Embedded {
     options: Options,
     files: Arc<OpenFiles>,
     trouble: Arc<Mutex<Option<StoreError>>>,
-    requests: Mutex<Option<mpsc::Sender<Request>>>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    queue: Arc<RequestQueue>,
+    writer: Arc<WriterSlot>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Embedded {
     /// Opens the store in `dir`, or makes one. Blocks while it reads the file.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Embedded, OpenError> {
-        let (writer, lock, requests) = prepare(dir.as_ref(), &options)?;
+        let (writer, lock) = prepare(dir.as_ref(), &options)?;
         let (mvcc, files, trouble) = (writer.mvcc.clone(), writer.disk.files().clone(), writer.trouble.clone());
+        let queue = writer.queue.clone();
+        let writer = Arc::new(Mutex::new(Some(writer)));
+        let (served, slot) = (queue.clone(), writer.clone());
         let run = move || {
-            writer.run();
+            writer::run(&slot, &served);
             drop(lock);
         };
         let spawned = thread::Builder::new().name("store".into()).spawn(run);
-        let writer = spawned.map_err(|source| OpenError::Io { path: dir.as_ref().to_path_buf(), source })?;
-        let (requests, writer) = (Mutex::new(Some(requests)), Mutex::new(Some(writer)));
-        Ok(Embedded { mvcc, options, files, trouble, requests, writer })
+        let thread = spawned.map_err(|source| OpenError::Io { path: dir.as_ref().to_path_buf(), source })?;
+        Ok(Embedded { mvcc, options, files, trouble, queue, writer, thread: Mutex::new(Some(thread)) })
     }
 
     /// Writes a backup to `file`, which must not exist. Blocks; writers go on meanwhile.
@@ -154,41 +163,66 @@ impl Embedded {
 
     /// Finishes what is queued, folds the log into the file and lets go of the directory.
     pub async fn close(&self) -> Result<(), StoreError> {
-        let Some(requests) = self.requests.lock().take() else { return Err(StoreError::Closing) };
         let (reply, answer) = oneshot::channel();
-        let outcome = match requests.send(Request::Close { reply }) {
+        let outcome = match self.queue.push_last(Request::Close { reply }) {
             Ok(()) => answer.await.unwrap_or(Err(StoreError::Closing)),
-            Err(_) => Err(StoreError::Closing),
+            Err(_) => return Err(StoreError::Closing),
         };
-        drop(requests);
-        let writer = self.writer.lock().take();
-        if let Some(writer) = writer {
-            let _ = tokio::task::spawn_blocking(move || writer.join()).await;
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
         outcome
     }
 
-    async fn send_request<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
+    fn push_request<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<PendingReply<T>, StoreError> {
         let (reply, answer) = oneshot::channel();
-        match &*self.requests.lock() {
-            Some(requests) => requests.send(request(reply)).map_err(|_| StoreError::Closing)?,
-            None => return Err(StoreError::Closing),
+        self.queue.push(request(reply)).map_err(|_| StoreError::Closing)?;
+        Ok(PendingReply(answer))
+    }
+
+    /// Sees to it that what is queued is served: by the caller, if it may block and nobody else does, or else by the thread.
+    async fn serve_queue(&self) {
+        let may_block = Handle::try_current().is_ok_and(|h| h.runtime_flavor() == RuntimeFlavor::MultiThread);
+        if !may_block {
+            return self.queue.call_thread();
         }
-        // A writer that is gone without an answer may or may not have got to it.
-        let gone = || StoreError::Unavailable { why: "the store stopped before it answered".into() };
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        if self.writer.is_locked() {
+            return; // whoever holds it looks at the queue afterwards
+        }
+        let request = ServedByCaller(Some(&self.queue));
+        // Those that are about to commit too, on this thread or in this very task, share the fsync.
+        tokio::task::yield_now().await;
+        let Some(mut held) = HeldWriter::try_lock(&self.writer, &self.queue) else { return request.done() };
+        let due = match held.writer() {
+            None => None,
+            Some(_) if self.queue.is_empty() => None, // somebody was faster
+            // Without handing its other tasks on, this thread would keep everybody's sockets waiting for a slow disk.
+            Some(writer) => tokio::task::block_in_place(|| writer.serve_as_caller()),
+        };
+        drop(held);
+        request.done();
+        self.queue.hand_over(due);
     }
 
     fn open_state(&self) -> Result<parking_lot::RwLockReadGuard<'_, crate::mvcc::State>, StoreError> {
-        match &*self.requests.lock() {
-            Some(_) => Ok(self.mvcc.state.read()),
-            None => Err(StoreError::Closing),
-        }
+        if self.queue.is_closed() { Err(StoreError::Closing) } else { Ok(self.mvcc.state.read()) }
+    }
+}
+
+/// The answer to a request, once there is one.
+struct PendingReply<T>(oneshot::Receiver<Result<T, StoreError>>);
+
+impl<T> PendingReply<T> {
+    async fn receive(self) -> Result<T, StoreError> {
+        // A writer that is gone without an answer may or may not have got to it.
+        let gone = || StoreError::Unavailable { why: "the store stopped before it answered".into() };
+        self.0.await.unwrap_or_else(|_| Err(gone()))
     }
 }
 
 /// Everything that can fail about starting.
-fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Sender<Request>), OpenError> {
+fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock), OpenError> {
     let io = |path: &Path| {
         let path = path.to_path_buf();
         move |source| OpenError::Io { path, source }
@@ -211,17 +245,18 @@ fn prepare(dir: &Path, options: &Options) -> Result<(Writer, DirLock, mpsc::Send
     let marker = marker::Marker::open(&marker, loaded.meta.store).map_err(io(&marker))?;
     let disk = Disk::new(loaded.db, dir, loaded.meta, marker, options.reserve)
         .map_err(|fault| fault.into_open_error(&db, || newest_usable(dir)))?;
-    let (requests, queue) = mpsc::channel();
     let writer = Writer {
         mvcc: Mvcc::new(loaded.state),
         disk,
-        requests: queue,
+        queue: Arc::default(),
         options: options.clone(),
         garbage: VecDeque::from(loaded.garbage),
         trouble: Arc::default(),
         upkeep_failed: None,
+        last_batch: None,
+        last_turn: Instant::now(),
     };
-    Ok((writer, lock, requests))
+    Ok((writer, lock))
 }
 
 /// Every file here holds Secrets. An earlier version may have left some open, a write-ahead log above all: SQLite makes
@@ -263,9 +298,9 @@ fn create(dir: &Path) -> Result<(), OpenError> {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        self.requests.lock().take();
-        if let Some(writer) = self.writer.lock().take() {
-            let _ = writer.join();
+        self.queue.close();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
         }
     }
 }
@@ -283,7 +318,9 @@ impl Store for Embedded {
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
         check::txn(&txn, self.options.txn_bytes)?;
-        self.send_request(|reply| Request::Commit(Pending { txn, reply })).await
+        let reply = self.push_request(|reply| Request::Commit(Pending { txn, reply }))?;
+        self.serve_queue().await;
+        reply.receive().await
     }
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, StoreError> {
@@ -302,7 +339,9 @@ impl Store for Embedded {
     }
 
     async fn compact(&self, at: Revision) -> Result<(), StoreError> {
-        self.send_request(|reply| Request::Compact { at, reply }).await
+        let reply = self.push_request(|reply| Request::Compact { at, reply })?;
+        self.queue.call_thread();
+        reply.receive().await
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {

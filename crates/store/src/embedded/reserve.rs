@@ -156,6 +156,12 @@ impl Reserve {
         self.log_allocated = 0;
     }
 
+    /// Whether it is time to look at the reserve: it is not whole, or so many pages were written since the last look that the
+    /// database may have grown by a quarter of what is allocated behind it.
+    pub(super) fn is_look_due(&self, pages_written: u64) -> bool {
+        self.bytes > 0 && (!self.whole || pages_written * PAGE > self.bytes / 16)
+    }
+
     /// Allocates what is missing for a database of this size.
     pub(super) fn refill(&mut self, files: &OpenFiles, size: DatabaseSize) {
         if self.bytes == 0 {
@@ -167,7 +173,7 @@ impl Reserve {
             whole &= allocate(&files.log, self.bytes);
             self.log_allocated = if whole { self.bytes } else { 0 };
         }
-        if self.db_allocated < used + ahead / 2 && !self.covers_growth(size) {
+        if self.db_allocated < used + ahead / 4 * 3 && !self.covers_growth(size) {
             let allocated = allocate(&files.db, used + ahead);
             self.db_allocated = if allocated { used + ahead } else { 0 };
             whole &= allocated;
@@ -256,6 +262,15 @@ mod tests {
         let short = Reserve { bytes: 16 << 20, log_allocated: 0, db_allocated: 0, whole: false };
         let size = |free_pages| DatabaseSize { pages: 2000, free_pages };
         assert!(short.covers_growth(size(512)) && !short.covers_growth(size(511)));
+    }
+
+    #[test]
+    fn the_reserve_is_looked_at_before_half_of_it_can_be_used_and_always_while_it_is_short() {
+        let whole = Reserve { bytes: 16 << 20, log_allocated: 0, db_allocated: 0, whole: true };
+        assert!(!whole.is_look_due(256) && whole.is_look_due(257));
+        assert!(Reserve { whole: false, ..whole }.is_look_due(0));
+        assert!(Reserve { bytes: 1 << 10, ..whole }.is_look_due(1), "a small one at every commit");
+        assert!(!Reserve { bytes: 0, ..whole }.is_look_due(1 << 20));
     }
 
     #[test]

@@ -1,26 +1,24 @@
-//! The writer thread: takes the queued transactions, decides them, commits them together, and answers.
+//! The writer: takes the queued transactions, decides them, commits them together, and answers.
 //!
-//! Upkeep happens here too, in steps small enough that no writer notices: history beyond its
-//! retention is let go of, rows it needed are removed in passing by commits that happen anyway (or by ones of their
-//! own when nobody writes), and the write-ahead log is folded back into the file after answering. With nothing to write and nothing
-//! to clean the thread sleeps without a timer.
+//! The store's thread holds it, or a caller that found nobody writing (`queue`). Upkeep is the thread's alone, in steps small
+//! enough that no writer notices: history beyond its retention is let go of, rows it needed are removed in passing by commits
+//! that happen anyway (or by ones of their own when nobody writes), and the write-ahead log is folded back into the file after
+//! answering. With nothing to write and nothing to clean the thread sleeps without a timer.
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::{
     Options,
     disk::{CommitError, CommitMeta, Disk, Row},
     plan::{Plan, plan},
+    queue::{RequestQueue, Wakeup},
     reserve::{Growth, Space},
 };
 use crate::{
@@ -36,6 +34,8 @@ const CEILING_STEP: u64 = 100_000;
 const SHORT_HISTORY: usize = 64;
 /// A log that nobody adds to is folded into the file after this long.
 const CHECKPOINT_DELAY: Duration = Duration::from_secs(5);
+/// Rows are removed by commits of their own once nothing was written for this long: commits that come remove them in passing.
+const QUIET: Duration = Duration::from_millis(10);
 /// Upkeep that failed (a full disk) is tried again this often.
 const UPKEEP_RETRY: Duration = Duration::from_secs(5);
 
@@ -63,66 +63,88 @@ pub(super) struct Pending {
 pub(super) struct Writer {
     pub(super) mvcc: Arc<Mvcc>,
     pub(super) disk: Disk,
-    pub(super) requests: Receiver<Request>,
+    pub(super) queue: Arc<RequestQueue>,
     pub(super) options: Options,
     pub(super) garbage: VecDeque<Garbage>,
     /// What keeps the store from writing all it is asked to.
     pub(super) trouble: Arc<Mutex<Option<StoreError>>>,
     /// When upkeep last failed.
     pub(super) upkeep_failed: Option<Instant>,
+    /// When requests were last served, and when anything was last done.
+    pub(super) last_batch: Option<Instant>,
+    pub(super) last_turn: Instant,
+}
+
+/// The place of the writer; empty once the store is closed.
+pub(super) type WriterSlot = Mutex<Option<Writer>>;
+
+/// The writer in somebody's hands. A panic among them leaves no writer behind that stopped midway: the store is then closed.
+pub(super) struct HeldWriter<'a> {
+    slot: MutexGuard<'a, Option<Writer>>,
+    queue: &'a RequestQueue,
+}
+
+impl<'a> HeldWriter<'a> {
+    pub(super) fn lock(slot: &'a WriterSlot, queue: &'a RequestQueue) -> HeldWriter<'a> {
+        HeldWriter { slot: slot.lock(), queue }
+    }
+
+    /// `None` while somebody else has it.
+    pub(super) fn try_lock(slot: &'a WriterSlot, queue: &'a RequestQueue) -> Option<HeldWriter<'a>> {
+        Some(HeldWriter { slot: slot.try_lock()?, queue })
+    }
+
+    pub(super) fn writer(&mut self) -> Option<&mut Writer> {
+        self.slot.as_mut()
+    }
+}
+
+impl Drop for HeldWriter<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            *self.slot = None;
+            self.queue.abandon();
+        }
+    }
+}
+
+/// The store's thread. Runs until asked to close, or until every handle is gone.
+pub(super) fn run(slot: &WriterSlot, queue: &RequestQueue) {
+    let closing = loop {
+        let timeout = HeldWriter::lock(slot, queue).writer().and_then(|writer| writer.next_timeout());
+        let wakeup = queue.wait(timeout);
+        let mut held = HeldWriter::lock(slot, queue);
+        let Some(writer) = held.writer() else { return };
+        match wakeup {
+            Wakeup::Called => {
+                if let Some(closing) = writer.run_turn() {
+                    break Some(closing);
+                }
+            }
+            // Callers may have written since it was set.
+            Wakeup::TimedOut if writer.next_timeout() == Some(Duration::ZERO) => writer.idle(),
+            Wakeup::TimedOut => {}
+            Wakeup::Closed => break None,
+        }
+    };
+    let Some(writer) = slot.lock().take() else { return };
+    queue.abandon();
+    writer.mvcc.close();
+    let outcome = writer.finish();
+    match closing {
+        Some(reply) => drop(reply.send(outcome)),
+        None => drop(outcome.inspect_err(|error| tracing::warn!(%error, "store did not close cleanly"))),
+    }
 }
 
 impl Writer {
-    /// Runs until asked to close, or until every handle is gone.
-    pub(super) fn run(mut self) {
-        let closing = loop {
-            let first = match self.next_timeout() {
-                None => self.requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(rest) => self.requests.recv_timeout(rest),
-            };
-            match first {
-                Ok(first) => {
-                    if let Some(closing) = self.run_batch(first) {
-                        break Some(closing);
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => self.idle(),
-                Err(RecvTimeoutError::Disconnected) => break None,
-            }
-        };
-        self.mvcc.close();
-        let outcome = self.finish();
-        match closing {
-            Some(reply) => drop(reply.send(outcome)),
-            None => drop(outcome.inspect_err(|error| tracing::warn!(%error, "store did not close cleanly"))),
+    /// Serves what is queued, then does the upkeep that cannot wait. Answers the reply to give when asked to close.
+    pub(super) fn run_turn(&mut self) -> Option<Reply<()>> {
+        if self.is_log_full() {
+            self.checkpoint(); // left to the thread by a caller
         }
-    }
-
-    /// Handles `first` and whatever has queued up behind it. Answers the reply to give when asked to close.
-    pub(super) fn run_batch(&mut self, first: Request) -> Option<Reply<()>> {
-        let mut commits = Vec::new();
-        let mut bytes = 0;
-        let mut other = None;
-        let mut next = Some(first);
-        while let Some(request) = next {
-            match request {
-                Request::Commit(pending) => {
-                    bytes += pending.txn.size();
-                    commits.push(pending);
-                }
-                // Carried out after what came before it; what follows waits for the next turn.
-                request => {
-                    other = Some(request);
-                    break;
-                }
-            }
-            let full = commits.len() >= self.options.batch_txns || bytes >= self.options.batch_bytes;
-            next = if full { None } else { self.requests.try_recv().ok() };
-        }
-        if !commits.is_empty() {
-            self.commit(commits);
-        }
-        let closing = match other {
+        self.commit_queued();
+        let closing = match self.queue.pop_other() {
             None | Some(Request::Commit(_)) => None,
             Some(Request::Compact { at, reply }) => {
                 let _ = reply.send(self.compact(at));
@@ -135,12 +157,44 @@ impl Writer {
                 None
             }
         };
-        if self.disk.wal_pages() >= self.disk.log_limit(self.options.log_pages) {
+        if self.is_log_full() {
             self.checkpoint();
+        }
+        self.report_health();
+        closing
+    }
+
+    /// Commits the transactions at the head of the queue together.
+    pub(super) fn commit_queued(&mut self) {
+        let mut commits = Vec::new();
+        let mut bytes = 0;
+        while commits.len() < self.options.batch_txns
+            && bytes < self.options.batch_bytes
+            && let Some(pending) = self.queue.pop_commit()
+        {
+            bytes += pending.txn.size();
+            commits.push(pending);
+        }
+        if !commits.is_empty() {
+            self.commit(commits);
         }
         self.trim_history();
         self.report_health();
-        closing
+        self.last_turn = Instant::now();
+        self.last_batch = Some(self.last_turn);
+    }
+
+    /// As a caller does it, in place of the thread. Answers when the thread is needed next. A full log is the thread's to fold
+    /// into the file, before anything else is added to it.
+    pub(super) fn serve_as_caller(&mut self) -> Option<Duration> {
+        if !self.is_log_full() {
+            self.commit_queued();
+        }
+        if self.is_log_full() { Some(Duration::ZERO) } else { self.next_timeout() }
+    }
+
+    fn is_log_full(&self) -> bool {
+        self.disk.wal_pages() >= self.disk.log_limit(self.options.log_pages)
     }
 
     fn commit(&mut self, pending: Vec<Pending>) {
@@ -251,7 +305,7 @@ impl Writer {
         let bytes = self.options.history_bytes;
         let crowded = state.events() > most + most / 16 || state.history_bytes() > bytes + bytes / 16;
         let now = Instant::now();
-        let stale = state.oldest().is_some_and(|at| now.saturating_duration_since(at) > self.options.stale());
+        let stale = state.oldest().is_some_and(|at| now.saturating_duration_since(at) >= self.options.stale());
         let target = match crowded || stale {
             true => state.retention_target(most, bytes, now.checked_sub(self.options.history)),
             false => None,
@@ -275,6 +329,7 @@ impl Writer {
 
     /// One step of what can be done while nobody writes.
     pub(super) fn idle(&mut self) {
+        self.last_turn = Instant::now();
         self.upkeep_failed = None;
         self.trim_history();
         let space = self.disk.space();
@@ -312,23 +367,21 @@ impl Writer {
     /// How long there is nothing to do unless somebody asks; `None` for as long as that may take.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
         let state = self.mvcc.state.read();
-        let retention = state.oldest().map(|oldest| {
-            let age = Instant::now().saturating_duration_since(oldest);
-            self.options.stale().saturating_sub(age) + Duration::from_millis(1)
-        });
+        let rest_of = |delay: Duration, since: Instant| delay.saturating_sub(since.elapsed());
+        let retention = state.oldest().map(|oldest| rest_of(self.options.stale(), oldest));
         if self.disk.broken().is_some() {
             return retention;
         }
         if self.trouble.lock().is_some() {
-            return Some(UPKEEP_RETRY);
+            return Some(rest_of(UPKEEP_RETRY, self.last_turn));
         }
         if let Some(failed) = self.upkeep_failed {
-            return Some(UPKEEP_RETRY.saturating_sub(failed.elapsed()).max(Duration::from_millis(1)));
+            return Some(rest_of(UPKEEP_RETRY, failed));
         }
         if state.untrimmed() || !self.garbage.is_empty() {
-            return Some(Duration::ZERO);
+            return Some(self.last_batch.map_or(Duration::ZERO, |last| rest_of(QUIET, last)));
         }
-        let log = (self.disk.wal_pages() > 0).then_some(CHECKPOINT_DELAY);
+        let log = (self.disk.wal_pages() > 0).then(|| rest_of(CHECKPOINT_DELAY, self.last_turn));
         [log, retention].into_iter().flatten().min()
     }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Etcd,
-    pool::revision,
+    pool::{CallKind, revision},
     proto::{
         Compare, PutRequest, RangeRequest, RequestOp, TxnRequest,
         compare::{Operand, Result as Holds, Target},
@@ -69,7 +69,8 @@ pub async fn compact_once(etcd: &Etcd, observed: CompactorState) -> Result<Compa
             request: Some(Request::Range(RangeRequest { key: KEY.into(), ..Default::default() })),
         }],
     };
-    let answer = txn::send(&etcd.pool, request).await.map_err(|fault| etcd.pool.error(fault))?;
+    let answer =
+        txn::send(&etcd.pool, CallKind::Write, request).await.map_err(|fault| etcd.pool.error(fault))?.response;
     let newest = revision(answer.header.map(|header| header.revision));
     if !answer.succeeded {
         let found = answer.responses.into_iter().find_map(|looked| match looked.response {

@@ -7,8 +7,10 @@
 //!   single answer and no message grows with the list.
 //! - A commit is one etcd transaction. If a compare fails, etcd reads the compared keys within the
 //!   same transaction, so that `Conflict` tells what the decision was based on.
-//! - A write is never repeated once it may have reached etcd. If its answer is lost, the caller
-//!   gets [`StoreError::Unavailable`] or [`StoreError::Timeout`] and must look.
+//! - A write is repeated at another member only if it cannot be carried out twice: it compares a
+//!   key that it changes. Otherwise, and if no member answers, the caller gets
+//!   [`StoreError::Unavailable`] or [`StoreError::Timeout`] and must look.
+//! - Without a quorum, whoever says that any version will do gets what a member has at hand.
 //! - Every call ends within the configured deadline, etcd or not. Members are tried in turn, and
 //!   all of it resumes by itself once etcd is back.
 //! - A watch outlives its connection: it resumes behind the last transaction it delivered, for
@@ -28,10 +30,10 @@ mod range;
 mod txn;
 mod watch;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 pub use config::{EtcdConfig, EtcdConfigError};
 
@@ -41,6 +43,9 @@ use self::{
     proto::CompactionRequest,
 };
 use crate::{Entry, List, Listing, Outcome, Revision, Store, StoreError, Txn, Watch};
+
+/// How long the quorum may take to confirm what a member has at hand, for those who can do without.
+const CONFIRMATION: Duration = Duration::from_secs(1);
 
 /// A client of an etcd cluster. Clones share their connections.
 #[derive(Clone, Debug)]
@@ -112,6 +117,24 @@ impl Store for Etcd {
 
     async fn list(&self, query: List<'_>) -> Result<Listing, StoreError> {
         range::list(self, query).await
+    }
+
+    async fn get_any(&self, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
+        match timeout(CONFIRMATION, self.get(key)).await {
+            Ok(Err(StoreError::Unavailable { .. } | StoreError::Timeout { .. })) | Err(_) => {
+                range::get_stale(&self.pool, key).await
+            }
+            Ok(answer) => answer,
+        }
+    }
+
+    async fn list_any(&self, query: List<'_>) -> Result<Listing, StoreError> {
+        match timeout(CONFIRMATION, self.list(query.clone())).await {
+            Ok(Err(StoreError::Unavailable { .. } | StoreError::Timeout { .. })) | Err(_) => {
+                range::list_stale(self, query).await
+            }
+            Ok(answer) => answer,
+        }
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {

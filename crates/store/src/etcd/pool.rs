@@ -2,8 +2,9 @@
 //!
 //! One member is asked until it fails, then the next. A read that failed is repeated at the other
 //! members as long as the call's deadline allows; a write only if it certainly was not carried
-//! out, because a repeated write could undo what somebody did in between. An election is waited
-//! out, an etcd that is not there is not.
+//! out, because a repeated write could undo what somebody did in between, or if it compares what it
+//! changes: then a second one changes nothing (see `txn`). An election is waited out, an etcd that is
+//! not there is not.
 //!
 //! Calls and watches have a connection each per member. A call that ran out of time takes a fresh
 //! connection for those after it: a peer that vanished without closing is otherwise noticed only
@@ -48,8 +49,19 @@ type AuthenticatedChannel = InterceptedService<Channel, RequestMetadata>;
 pub(super) enum CallKind {
     /// Twice is as good as once.
     Read,
+    /// As `Read`, and what a member has at hand will do, whether or not it has a leader.
+    StaleRead,
     /// Twice is not the same as once.
     Write,
+    /// It compares what it changes: once it was carried out, it cannot be a second time.
+    GuardedWrite,
+}
+
+/// The response of a member, and whether the call was made more than once.
+pub(super) struct CountedResponse<T> {
+    pub response: T,
+    /// An earlier attempt may have been carried out.
+    pub is_repeated: bool,
 }
 
 #[derive(Debug)]
@@ -94,12 +106,15 @@ pub(super) struct MemberConnection {
 #[derive(Clone, Debug)]
 pub(super) struct RequestMetadata {
     token: Option<Token>,
+    needs_leader: bool,
 }
 
 impl Interceptor for RequestMetadata {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         // A member cut off from its leader says so instead of letting us wait.
-        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        if self.needs_leader {
+            request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        }
         if let Some(token) = &self.token {
             request.metadata_mut().insert("token", token.clone());
         }
@@ -158,13 +173,22 @@ impl Pool {
         F: Fn(MemberConnection) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
+        self.call_counted(kind, send).await.map(|answer| answer.response)
+    }
+
+    /// As [`call`](Self::call), and tells whether it was sent more than once.
+    pub async fn call_counted<T, F, Fut>(&self, kind: CallKind, send: F) -> Result<CountedResponse<T>, EtcdError>
+    where
+        F: Fn(MemberConnection) -> Fut,
+        Fut: Future<Output = Result<Response<T>, Status>>,
+    {
         let members = self.members.len();
         let deadline = Instant::now() + self.call_deadline;
         let (rounds, share) = match kind {
-            CallKind::Read => (2, self.call_deadline / members as u32),
+            CallKind::Read | CallKind::StaleRead | CallKind::GuardedWrite => (2, self.call_deadline / members as u32),
             CallKind::Write => (1, self.call_deadline),
         };
-        let mut renewed = false;
+        let (mut renewed, mut is_repeated) = (false, false);
         let mut fault = EtcdError::Unsent { why: "no member was asked".into() };
         let mut attempt = 0;
         while attempt < rounds * members || matches!(fault, EtcdError::Leaderless { .. }) {
@@ -177,7 +201,8 @@ impl Pool {
             }
             let member = self.current.load(Relaxed) % members;
             let one = async {
-                let connection = self.connection(member, |member| member.calls.lock().clone()).await?;
+                let needs_leader = kind != CallKind::StaleRead;
+                let connection = self.connection(member, needs_leader, |member| member.calls.lock().clone()).await?;
                 let metadata = connection.metadata.clone();
                 send(connection)
                     .await
@@ -185,7 +210,7 @@ impl Pool {
                     .map_err(|status| (EtcdError::from_status(&status), metadata))
             };
             match timeout(left.min(share), one).await {
-                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Ok(response)) => return Ok(CountedResponse { response, is_repeated }),
                 Ok(Err((EtcdError::Token { why }, metadata))) => {
                     if renewed || self.login.is_none() {
                         return Err(EtcdError::Refused { why });
@@ -209,6 +234,7 @@ impl Pool {
             if kind == CallKind::Write && !fault.is_unsent() {
                 return Err(fault);
             }
+            is_repeated |= !fault.is_unsent();
             attempt += 1;
         }
         Err(fault)
@@ -217,7 +243,7 @@ impl Pool {
     /// A connection for a watch, to the member whose turn it is.
     pub async fn stream_connection(&self) -> Result<MemberConnection, EtcdError> {
         let member = self.current.load(Relaxed) % self.members.len();
-        let connection = self.connection(member, |member| member.streams.lock().clone());
+        let connection = self.connection(member, true, |member| member.streams.lock().clone());
         match timeout(self.call_deadline, connection).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err((fault, _))) => Err(fault),
@@ -268,7 +294,7 @@ impl Pool {
         }
     }
 
-    /// The next call progress_requests another member, unless somebody already saw to that.
+    /// The next call asks another member, unless somebody already saw to that.
     fn switch_member(&self, from: usize) {
         let next = (from + 1) % self.members.len();
         let _ = self.current.compare_exchange(from, next, Relaxed, Relaxed);
@@ -282,14 +308,18 @@ impl Pool {
     async fn connection(
         &self,
         member: usize,
+        needs_leader: bool,
         pick: impl Fn(&Member) -> Channel,
     ) -> Result<MemberConnection, (EtcdError, RequestMetadata)> {
         let channel = pick(&self.members[member]);
         let token = match &self.login {
             None => None,
-            Some(login) => login.token(&channel).await.map_err(|fault| (fault, RequestMetadata { token: None }))?,
+            Some(login) => {
+                let refused = |fault| (fault, RequestMetadata { token: None, needs_leader });
+                login.token(&channel).await.map_err(refused)?
+            }
         };
-        Ok(MemberConnection { member, channel, metadata: RequestMetadata { token } })
+        Ok(MemberConnection { member, channel, metadata: RequestMetadata { token, needs_leader } })
     }
 
     fn forget(&self, stale: Option<Token>) {

@@ -49,24 +49,47 @@ pub(super) fn point(prefix: &str) -> Vec<u8> {
 }
 
 pub(super) async fn range(pool: &Pool, request: RangeRequest) -> Result<RangeResponse, EtcdError> {
-    pool.call(CallKind::Read, |connection| {
+    range_of_kind(pool, CallKind::Read, request).await
+}
+
+async fn range_of_kind(pool: &Pool, kind: CallKind, request: RangeRequest) -> Result<RangeResponse, EtcdError> {
+    let request = RangeRequest { serializable: kind == CallKind::StaleRead, ..request };
+    pool.call(kind, |connection| {
         let request = request.clone();
         async move { connection.kv().range(request).await }
     })
     .await
 }
 
+/// What a member has at hand, whether or not it can be confirmed.
+pub(super) async fn get_stale(pool: &Pool, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
+    get_of_kind(pool, CallKind::StaleRead, key).await
+}
+
 pub(super) async fn get(pool: &Pool, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
+    get_of_kind(pool, CallKind::Read, key).await
+}
+
+async fn get_of_kind(pool: &Pool, kind: CallKind, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
     let request = RangeRequest { key: key.into(), ..Default::default() };
-    let mut answer = range(pool, request).await.map_err(|fault| pool.error(fault))?;
+    let mut answer = range_of_kind(pool, kind, request).await.map_err(|fault| pool.error(fault))?;
     let found = answer.kvs.pop().map(entry).transpose()?;
     Ok((found, revision(answer.header.map(|header| header.revision))))
 }
 
+/// What a member has at hand, whether or not it can be confirmed.
+pub(super) async fn list_stale(etcd: &Etcd, query: List<'_>) -> Result<Listing, StoreError> {
+    list_of_kind(etcd, CallKind::StaleRead, query).await
+}
+
 pub(super) async fn list(etcd: &Etcd, query: List<'_>) -> Result<Listing, StoreError> {
+    list_of_kind(etcd, CallKind::Read, query).await
+}
+
+async fn list_of_kind(etcd: &Etcd, kind: CallKind, query: List<'_>) -> Result<Listing, StoreError> {
     let mut restarts = 0;
     loop {
-        match (pages(&etcd.pool, &query).await, query.at) {
+        match (pages(&etcd.pool, kind, &query).await, query.at) {
             (Ok(listing), _) => return Ok(listing),
             (Err(RangeFault::Store(error)), _) => return Err(error),
             (Err(RangeFault::EtcdError(EtcdError::Compacted, _)), None) if restarts < RESTARTS => restarts += 1,
@@ -83,7 +106,7 @@ enum RangeFault {
     Store(StoreError),
 }
 
-async fn pages(pool: &Pool, query: &List<'_>) -> Result<Listing, RangeFault> {
+async fn pages(pool: &Pool, kind: CallKind, query: &List<'_>) -> Result<Listing, RangeFault> {
     let Keys { first, end } = Keys::below(query.prefix);
     let mut next = match query.start {
         Some(start) => first.max(start.as_bytes().to_vec()),
@@ -105,8 +128,9 @@ async fn pages(pool: &Pool, query: &List<'_>) -> Result<Listing, RangeFault> {
             ..Default::default()
         };
         let asked = request.limit as usize;
-        let answer =
-            range(pool, request).await.map_err(|fault| RangeFault::EtcdError(fault, at.unwrap_or_default()))?;
+        let answer = range_of_kind(pool, kind, request)
+            .await
+            .map_err(|fault| RangeFault::EtcdError(fault, at.unwrap_or_default()))?;
         let pinned = *at.get_or_insert(revision(answer.header.map(|header| header.revision)));
         let size = answer.encoded_len();
         let got = answer.kvs.len();

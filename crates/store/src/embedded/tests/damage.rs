@@ -1,6 +1,6 @@
 //! Damage is reported, or it did no harm: never a store that opens with something else in it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::mpsc};
 
 use super::*;
 
@@ -16,8 +16,8 @@ pub(super) fn copy_of(store: &Embedded, dir: &Path) -> TempDir {
         let copied = files.into_iter().try_for_each(|(from, to)| fs::copy(from, to).map(drop));
         done.send(copied).expect("the test waits");
     };
-    let requests = store.requests.lock();
-    requests.as_ref().expect("an open store").send(Request::Run(Box::new(job))).expect("a writer");
+    assert!(store.queue.push(Request::Run(Box::new(job))).is_ok(), "an open store");
+    store.queue.call_thread();
     copied.recv().expect("an answer").expect("copies");
     copy
 }

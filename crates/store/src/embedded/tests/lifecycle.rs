@@ -142,7 +142,7 @@ async fn leftover_rows_are_removed_after_a_start() {
     last = last.max(commit(&store, delete_txn("/3")).await);
     store.compact(last).await.expect("compact");
     drop(store);
-    let (mut writer, lock, _requests) = prepare(dir.path(), &Options::default()).expect("open");
+    let (mut writer, lock) = prepare(dir.path(), &Options::default()).expect("open");
     let mut turns = 0;
     while writer.next_timeout() == Some(Duration::ZERO) {
         writer.idle();
@@ -158,11 +158,12 @@ async fn leftover_rows_are_removed_after_a_start() {
 #[test]
 fn a_store_with_nothing_to_do_sets_no_timer() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (mut writer, _lock, _requests) = prepare(dir.path(), &Options::default()).expect("open");
+    let (mut writer, _lock) = prepare(dir.path(), &Options::default()).expect("open");
     writer.idle();
     assert_eq!(writer.next_timeout(), None);
     let (reply, mut answer) = oneshot::channel();
-    writer.run_batch(Request::Commit(Pending { txn: put_txn("/a", "1"), reply }));
+    assert!(writer.queue.push(Request::Commit(Pending { txn: put_txn("/a", "1"), reply })).is_ok());
+    assert!(writer.run_turn().is_none());
     assert!(answer.try_recv().expect("an answer").is_ok());
     let rest = writer.next_timeout().expect("a log to fold in");
     assert!(rest > Duration::from_secs(1) && rest < Duration::from_secs(60), "{rest:?}");
@@ -248,6 +249,40 @@ async fn a_file_of_a_later_format_is_refused_by_its_number() {
     let db = rusqlite::Connection::open(paths::db(dir.path())).expect("open");
     db.pragma_update(None, "user_version", 9).expect("write");
     drop(db);
+    let before = contents(dir.path());
     let error = Embedded::open(dir.path(), Options::default()).err().expect("a refusal");
-    assert!(matches!(error, OpenError::Newer { found: 9, .. }), "{error}");
+    assert!(matches!(&error, OpenError::Newer { source, .. } if source.found == 9), "{error}");
+    let text = mainstay_errors::error_chain(&error);
+    assert!(text.contains(&format!("use Mainstay {}, which wrote it", mainstay_files::VERSION)), "{text}");
+    assert_eq!(contents(dir.path()), before, "refused, and untouched");
+    let error = super::super::check_readable(&paths::db(dir.path())).expect_err("a refusal");
+    assert!(matches!(error, OpenError::Newer { .. }), "{error}");
+}
+
+/// Of the database and its log; the lock file may come and go.
+fn contents(dir: &std::path::Path) -> [Option<Vec<u8>>; 3] {
+    [paths::db(dir), paths::wal(dir), paths::marker(dir)].map(|file| fs::read(file).ok())
+}
+
+/// What the version that introduced format 1 wrote; every later one must read it.
+#[tokio::test]
+async fn a_store_and_a_backup_of_format_1_are_read() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/format-1/store.db");
+    if std::env::var_os("MAINSTAY_WRITE_FIXTURES").is_some() && !fixture.exists() {
+        let store = Embedded::open(dir.path().join("new"), Options::default()).expect("open");
+        commit(&store, put_txn("/registry/configmaps/default/a", "{}")).await;
+        commit(&store, put_txn("/registry/configmaps/default/b", "{\"data\":{}}")).await;
+        fs::create_dir_all(fixture.parent().expect("a parent")).expect("make the directory");
+        store.backup(&fixture).expect("backup");
+    }
+    let held = "{\"data\":{}}";
+    restore(&fixture, &dir.path().join("restored"), Existing::Refuse).expect("restore");
+    let store = Embedded::open(dir.path().join("restored"), Options::default()).expect("open");
+    assert_eq!(value(&store, "/registry/configmaps/default/b").await.as_deref(), Some(held));
+    let opened = dir.path().join("opened");
+    fs::create_dir(&opened).expect("make a directory");
+    fs::copy(&fixture, paths::db(&opened)).expect("copy");
+    let store = Embedded::open(&opened, Options::default()).expect("open");
+    assert_eq!(value(&store, "/registry/configmaps/default/b").await.as_deref(), Some(held));
 }

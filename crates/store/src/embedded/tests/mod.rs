@@ -1,6 +1,7 @@
 mod damage;
 mod lifecycle;
 mod model;
+mod served_by_callers;
 mod space;
 
 use std::{ops::Deref, sync::Arc};
