@@ -10,10 +10,13 @@ use tokio::sync::OnceCell;
 
 use crate::{
     admission::{self, EventRates, MatchConditionsCache, PolicyCache, QuotaLocks},
+    aggregator::Aggregator,
     auth::{jws, service_account},
     authorize::rbac::RbacCache,
     background::store_space::StoreSpace,
     custom_resources::{self, served_kinds::ServedKinds},
+    fence::{Fence, TermEnded},
+    flowcontrol::{FlowControl, ListSizes},
     http::status::{ApiError, ApiResult},
     objects::{keys, large_work::LargeWork, object, store_cache::StoreCache},
     settings::Settings,
@@ -26,6 +29,11 @@ pub struct Api {
     pub registry: Registry,
     /// The built-in kinds and those that are defined at run time.
     pub(crate) served: ServedKinds,
+    /// Which requests go first.
+    pub(crate) flow_control: FlowControl,
+    pub(crate) list_sizes: ListSizes,
+    /// Groups and versions that other servers serve.
+    pub(crate) aggregator: Aggregator,
     pub store: Arc<dyn Store>,
     pub schema: &'static Schema,
     pub settings: Settings,
@@ -34,6 +42,7 @@ pub struct Api {
     pub(crate) admission_cache: StoreCache,
     /// Admission policies, compiled.
     pub(crate) policies: PolicyCache,
+    pub(crate) mutating_policies: PolicyCache,
     /// Of webhooks, compiled.
     pub(crate) match_conditions: MatchConditionsCache,
     pub(crate) space: StoreSpace,
@@ -58,10 +67,26 @@ pub struct Target {
     pub name: String,
 }
 
+/// Why nothing was committed, beside a conflict.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    TermEnded(#[from] TermEnded),
+}
+
 impl Api {
     pub fn new(registry: Registry, store: Arc<dyn Store>, settings: Settings) -> Self {
         Self {
             served: ServedKinds::new(registry.clone()),
+            aggregator: Aggregator::new(&registry),
+            flow_control: FlowControl::new(
+                &registry,
+                settings.max_reads + settings.max_writes,
+                settings.request_timeout,
+            ),
+            list_sizes: ListSizes::default(),
             admission_cache: StoreCache::new(&registry, &admission::CACHED_KINDS),
             registry,
             store,
@@ -74,6 +99,7 @@ impl Api {
             event_rates: EventRates::default(),
             quota_locks: QuotaLocks::default(),
             policies: PolicyCache::default(),
+            mutating_policies: PolicyCache::default(),
             match_conditions: MatchConditionsCache::default(),
             webhooks: WebhookClient::default(),
             token_key: OnceCell::new(),
@@ -82,19 +108,39 @@ impl Api {
     }
 
     /// Writes to the store, and learns from it whether the disk has room; caches have the write before its client knows.
-    pub async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
+    /// What was decided by a leader is written only if its term is not over.
+    pub async fn commit(&self, mut txn: Txn, fence: Option<&Fence>) -> Result<Outcome, CommitError> {
+        if let Some(fence) = fence {
+            fence.check()?;
+            txn.compares.push(fence.compare());
+        }
         let needs_room = StoreSpace::needs_room(&txn);
         let definitions = custom_resources::written_definitions(&txn);
         let cached = self.admission_cache.cached_ops(&txn.ops);
+        let flows = self.flow_control.objects.cached_ops(&txn.ops);
+        let api_services = self.aggregator.objects.cached_ops(&txn.ops);
         let tried = self.store.commit(txn).await;
         self.space.observe(needs_room, &tried);
         if let Ok(Outcome::Committed(revision)) = &tried {
             self.admission_cache.observe_commit(&cached, *revision);
+            self.flow_control.objects.observe_commit(&flows, *revision);
+            self.aggregator.objects.observe_commit(&api_services, *revision);
             for (name, definition) in definitions {
                 self.served.observe(&name, *revision, definition.as_ref());
             }
         }
-        tried
+        let mut outcome = tried?;
+        if let (Some(fence), Outcome::Conflict { current }) = (fence, &mut outcome) {
+            fence.check_found(current.pop().flatten().as_deref())?;
+        }
+        Ok(outcome)
+    }
+
+    /// Refuses what a deposed leader asks of somebody else's store, which cannot compare the term itself.
+    pub async fn check_term(&self, fence: &Fence) -> Result<(), CommitError> {
+        fence.check()?;
+        let (found, _) = self.store.get(fence.key()).await?;
+        Ok(fence.check_found(found.as_deref())?)
     }
 
     /// The key that signs tokens of service accounts.

@@ -15,9 +15,10 @@ use tracing::Instrument;
 
 use crate::{
     admission::Notes,
+    aggregator::{self, FrontProxy, RemoteRequest, api_services::RemoteService},
     api::{Api, Target},
     audit::{Audit, AuditContext},
-    auth::{User, bearer, impersonate},
+    auth::{UNAUTHENTICATED, User, bearer, impersonate},
     authorize::{self, Attributes, RequestTarget, rbac::controller_policy},
     documents::{
         component_status,
@@ -28,14 +29,16 @@ use crate::{
         openapi::OpenApi,
         reviews, rotate_key,
     },
+    fence::Fence,
+    flowcontrol::RequestDigest,
     http::{
-        fairness::Flow,
+        fairness::{Flow, source_network},
         negotiate,
         outages::Outages,
         query::Query,
         reply::RowObject,
         request_body::{ReceivedBody, RequestBody},
-        request_limits::{RequestKind, RequestLimits, Seat},
+        request_limits::{RequestKind, RequestLimits, Seat, SeatOwner},
         request_log::{self, RequestInfo},
         response_body::Response,
         route::{ResourceRoute, Route},
@@ -44,6 +47,7 @@ use crate::{
         websocket,
     },
     objects::{guaranteed_update::Part, keys, large_work},
+    pki::Pki,
     relay::{self, Agents},
     storage::encryption::Encryption,
     verbs::{self, Call},
@@ -57,6 +61,8 @@ pub struct Handler {
     limits: RequestLimits,
     /// Ends watches and streams when the server stops.
     pub(crate) stop: CancellationToken,
+    /// Cancelled when the server is about to stop, and still answers: `/readyz` fails.
+    pub(crate) shutting_down: CancellationToken,
     /// Writes a copy of the store to a file, where the store can.
     pub(crate) backup: Option<Backup>,
     /// Encrypts the store, where it is encrypted.
@@ -74,6 +80,10 @@ pub struct Handler {
     pub(crate) metrics: Metrics,
     outages: Outages,
 }
+
+/// Which FlowSchema and PriorityLevelConfiguration a request was classified by.
+const FLOW_SCHEMA_UID: &str = "x-kubernetes-pf-flowschema-uid";
+const PRIORITY_LEVEL_UID: &str = "x-kubernetes-pf-prioritylevel-uid";
 
 /// The store, among outages.
 const STORE: &str = "store";
@@ -102,10 +112,11 @@ impl Caller {
 
 impl Handler {
     pub fn new(api: Api, stop: CancellationToken) -> Self {
-        let openapi = Mutex::new(OpenApi::new(api.served.current()));
+        let openapi = Mutex::new(OpenApi::new(api.served.current(), Vec::new()));
         Self {
             limits: RequestLimits::new(&api.settings),
             stop,
+            shutting_down: CancellationToken::new(),
             backup: None,
             encryption: None,
             audit: None,
@@ -113,10 +124,15 @@ impl Handler {
             agents: None,
             debug: None,
             openapi,
-            metrics: Metrics::default(),
+            metrics: Metrics::with_flow_control(&api.flow_control),
             outages: Outages::default(),
             api,
         }
+    }
+
+    /// From now on `/readyz` fails, so that whoever balances between servers goes to another.
+    pub fn begin_shutdown(&self) {
+        self.shutting_down.cancel();
     }
 
     pub fn with_backup(self, backup: Option<Backup>) -> Self {
@@ -144,6 +160,14 @@ impl Handler {
         Self { agents: Some(agents), ..self }
     }
 
+    /// Lets requests be passed on to other API servers, with the front-proxy certificate of this one.
+    pub fn with_front_proxy(self, pki: &Pki) -> Self {
+        let authority = pki.front_proxy_authority.certificate().to_owned();
+        let certificate = pki.front_proxy_client.clone();
+        self.api.aggregator.set_front_proxy(FrontProxy { certificate, authority });
+        self
+    }
+
     pub fn with_debug(self, debug: Debug) -> Self {
         Self { debug: Some(debug), ..self }
     }
@@ -157,9 +181,10 @@ impl Handler {
     /// The documents of the kinds that are served now.
     pub(crate) fn openapi(&self) -> Arc<OpenApi> {
         let current = self.api.served.current();
+        let extra = self.api.aggregator.v2_definitions(&self.api);
         let mut openapi = self.openapi.lock();
-        if !openapi.is_of(&current) {
-            *openapi = OpenApi::new(current);
+        if !openapi.is_of(&current, &extra) {
+            *openapi = OpenApi::new(current, extra);
         }
         openapi.clone()
     }
@@ -189,6 +214,14 @@ impl Handler {
             let answer = answer.unwrap_or_else(|_| Err(ApiError::internal("the server met a fault of its own")));
             self.observe_store(&info, &answer, started);
             let mut response = answer.unwrap_or_else(|error| error.into_response());
+            if let Some(flow) = &info.flow {
+                let schema = &flow.schema;
+                for (name, uid) in [(FLOW_SCHEMA_UID, &schema.uid), (PRIORITY_LEVEL_UID, &schema.level.uid)] {
+                    if let Some(uid) = uid {
+                        response.headers_mut().insert(name, uid.clone());
+                    }
+                }
+            }
             if let Some(text) = &info.deprecation {
                 let mut warnings = Warnings::default();
                 warnings.add(text.to_string());
@@ -222,17 +255,25 @@ impl Handler {
             return health::respond(self, parts).await;
         }
         if nonresource::is_public(parts) {
-            let mut seat = self.seat(caller.source_flow(), RequestKind::ReadOnly);
-            seat.take()?;
+            let mut seat = self.public_seat(parts, caller, info);
+            seat.take().await?;
             return nonresource::respond(self, parts).await;
         }
         let user = self.user(parts, caller).await?;
         info.user = Some(user.clone());
         let route = Route::parse(path).ok_or_else(|| ApiError::bad_request("the path is not valid UTF-8"))?;
+        let (route, remote) = aggregator::find_remote(&self.api, path, route);
         // What is passed on has options of its own, and no limit in time.
-        let relayed = matches!(&route, Route::Resource(r) if relay::is_relayed(&self.api.registry, r));
-        let query = if relayed { "" } else { parts.uri.query().unwrap_or_default() };
-        let query = Query::parse(query)?;
+        let relayed = match &remote {
+            Some(_) => aggregator::is_upgrade(&parts.headers) || aggregator::is_stream(&route),
+            None => matches!(&route, Route::Resource(r) if relay::is_relayed(&self.api.registry, r)),
+        };
+        let query = if relayed && remote.is_none() { "" } else { parts.uri.query().unwrap_or_default() };
+        let query = match Query::parse(query) {
+            // What another server makes of it is its business. Only whether it may take it for a watch is ours too.
+            parsed if remote.is_some() => Query { watch: Query::may_ask_to_watch(query), ..parsed.unwrap_or_default() },
+            parsed => parsed?,
+        };
         let watch = parts.method == Method::GET
             && matches!(&route, Route::Resource(r) if r.watch || (query.watch && r.subresource.is_none()));
         if let Route::Resource(r) = &route {
@@ -246,7 +287,7 @@ impl Handler {
                 info.deprecation = warnings::deprecation(d).or(info.deprecation.take());
             }
         }
-        if let Some(audit) = AuditContext::of(parts) {
+        if let Some(audit) = AuditContext::from_parts(parts) {
             let asked = Attributes::from_request(&parts.method, path, &route, &query);
             audit.describe(parts, caller, Some(&user), asked.verb, &route);
         }
@@ -255,17 +296,30 @@ impl Handler {
             Method::GET | Method::HEAD => RequestKind::ReadOnly,
             _ => RequestKind::Mutating,
         };
-        let flow = matches!(caller, Caller::Network { .. }).then(|| Flow::of_user(&user));
-        let mut seat = self.seat(flow, kind);
-        seat.take()?;
-        let work = self.route(parts, body, &user, route, query, watch, &mut seat);
+        let flow = matches!(caller, Caller::Network { .. }).then(|| Flow::of_request(&user, &route));
+        let mut seat = {
+            let asked = Attributes::from_request(&parts.method, path, &route, &query);
+            let width = self.seats_of_request(&asked, &route, info, &query);
+            self.seat(flow, &user, &asked, kind, width, info)
+        };
+        seat.take().await?;
+        let remote = remote.as_deref().map(|service| RemoteRequest {
+            service,
+            source: match caller {
+                Caller::Network { source, .. } => Some(*source),
+                Caller::Internal(_) => None,
+            },
+            is_long_running: watch || aggregator::is_stream(&route),
+        });
+        let work = self.route(parts, body, &user, route, remote, query, watch, &mut seat);
         let mut response = match caller {
             Caller::Network { .. } if !relayed => self.with_timeout(work).await?,
             Caller::Network { .. } | Caller::Internal(_) => work.await?,
         };
         // Its memory is ours until the client has taken it, and so its seat is the client's: see `connection`. Not so for
         // administrators, whose shares have no bound: they would keep each other out.
-        let is_bounded = flow.is_some_and(|flow| flow.level().bounds_flows());
+        let is_bounded = flow.is_some_and(|flow| flow.level().bounds_flows())
+            && info.flow.as_ref().is_some_and(|flow| !flow.schema.level.is_exempt);
         if let Some(taken) = seat.hand_over().filter(|_| is_bounded) {
             response.extensions_mut().insert(Arc::new(taken));
         }
@@ -290,8 +344,39 @@ impl Handler {
         }
     }
 
-    fn seat(&self, flow: Option<Flow>, kind: RequestKind) -> Seat<'_> {
-        Seat::new(&self.limits, &self.metrics, flow, kind)
+    /// The seat of a request, and which flow it belongs to.
+    fn seat(
+        &self,
+        flow: Option<Flow>,
+        user: &User,
+        asked: &Attributes<'_>,
+        kind: RequestKind,
+        width: usize,
+        info: &mut RequestInfo,
+    ) -> Seat<'_> {
+        let owner = flow.map(|flow| {
+            info.flow = self.api.flow_control.classify(&RequestDigest { user, asked });
+            SeatOwner { user: flow, classified: info.flow.clone() }
+        });
+        Seat::new(&self.limits, &self.api.flow_control, &self.metrics, owner, kind, width)
+    }
+
+    /// The seat of a request for what is open to whoever has not logged in: each source address is a flow.
+    fn public_seat(&self, parts: &Parts, caller: &Caller, info: &mut RequestInfo) -> Seat<'_> {
+        let source = match caller {
+            Caller::Network { source, .. } => source_network(*source).to_string(),
+            Caller::Internal(_) => String::new(),
+        };
+        let user = User { name: source, groups: vec![UNAUTHENTICATED.to_owned()], ..User::default() };
+        let asked = Attributes { verb: "get", target: RequestTarget::Path(parts.uri.path()) };
+        self.seat(caller.source_flow(), &user, &asked, RequestKind::ReadOnly, 1, info)
+    }
+
+    /// A LIST takes as many seats as it has objects to show for it.
+    fn seats_of_request(&self, asked: &Attributes<'_>, route: &Route<'_>, info: &RequestInfo, query: &Query) -> usize {
+        let (Route::Resource(route), Some(d), "list") = (route, &info.resource, asked.verb) else { return 1 };
+        let prefix = keys::prefix(d, route.namespace.as_deref());
+        self.api.list_sizes.seats(&prefix, query.limit)
     }
 
     /// Who asks: whoever the connection belongs to, or else whoever the token names.
@@ -307,7 +392,7 @@ impl Handler {
     }
 
     /// Ends a request that takes too long. A watch counts until its answer begins.
-    async fn with_timeout(&self, work: impl Future<Output = ApiResult<Response>>) -> ApiResult<Response> {
+    pub(crate) async fn with_timeout<T>(&self, work: impl Future<Output = ApiResult<T>>) -> ApiResult<T> {
         match tokio::time::timeout(self.api.settings.request_timeout, work).await {
             Ok(answer) => answer,
             Err(_) => Err(ApiError::timeout("Timeout: request did not complete within the allotted timeout")),
@@ -315,13 +400,13 @@ impl Handler {
     }
 
     /// The whole body. The seat is free meanwhile: who sends slowly, or never, keeps nobody waiting.
-    async fn receive(&self, body: &mut RequestBody, seat: &mut Seat<'_>) -> ApiResult<ReceivedBody> {
+    pub(crate) async fn receive(&self, body: &mut RequestBody, seat: &mut Seat<'_>) -> ApiResult<ReceivedBody> {
         if body.is_empty() {
             return Ok(ReceivedBody::default());
         }
         seat.release();
         let received = body.receive(&self.api.settings, seat).await?;
-        seat.take()?;
+        seat.take().await?;
         Ok(received)
     }
 
@@ -332,6 +417,7 @@ impl Handler {
         body: &mut RequestBody,
         user: &User,
         route: Route<'_>,
+        remote: Option<RemoteRequest<'_>>,
         query: Query,
         watch: bool,
         seat: &mut Seat<'_>,
@@ -342,7 +428,7 @@ impl Handler {
         };
         let asked = Attributes::from_request(&parts.method, parts.uri.path(), &route, &query);
         let verdict = authorize::decide(&self.api, &user, &asked).await?;
-        if let Some(audit) = AuditContext::of(parts) {
+        if let Some(audit) = AuditContext::from_parts(parts) {
             if let Cow::Owned(impersonated) = &user {
                 audit.set_impersonated(impersonated);
             }
@@ -353,11 +439,14 @@ impl Handler {
                 let (user, verb, path) = (&user.name, asked.verb, parts.uri.path());
                 tracing::warn!(user, verb, path, "a part of this server lacks a right: its ClusterRole was changed");
             }
-            return Err(self.refusal(&user, &asked, &route, &why));
+            return Err(self.refusal(&user, &asked, &route, &why, remote.is_some()));
+        }
+        if let Some(remote) = remote {
+            return self.proxy_to_remote(parts, body, &user, remote, seat).await;
         }
         match route {
             Route::Resource(resource) if relay::is_relayed(&self.api.registry, &resource) => {
-                self.relay(parts, body, &resource, seat.hand_over()).await
+                self.relay(parts, body, &user, &resource, seat.hand_over()).await
             }
             Route::Resource(resource) if resource.group == relay::metrics::GROUP => {
                 relay::metrics::respond(&self.api, self.agents()?, parts, &resource, &query).await
@@ -370,17 +459,24 @@ impl Handler {
                     return Err(ApiError::method_not_allowed());
                 }
                 let received = self.receive(body, seat).await?;
-                verbs::placements::bind_all(&self.api, &received.bytes, query.dry_run).await
+                verbs::placements::bind_all(&self.api, &received.bytes, query.dry_run, Fence::from_request(parts)).await
             }
             Route::Resource(resource) => self.resource(parts, body, &user, resource, query, watch, seat).await,
             Route::Other if debug::serves(parts.uri.path()) => debug::respond(self, parts).await,
             Route::Other if rotate_key::serves(parts.uri.path()) => rotate_key::respond(self, parts).await,
-            Route::Other => nonresource::respond(self, parts).await,
+            Route::Other => match self.remote_document(parts) {
+                Some(service) => {
+                    let remote = RemoteRequest { service: &service, source: None, is_long_running: false };
+                    self.proxy_to_remote(parts, body, &user, remote, seat).await
+                }
+                None => nonresource::respond(self, parts).await,
+            },
             discovery => {
                 if parts.method != Method::GET {
                     return Err(ApiError::method_not_allowed());
                 }
-                discovery::respond(&self.api.served.current(), &parts.headers, &discovery)
+                let versions = self.api.aggregator.versions(&self.api);
+                discovery::respond(&self.api.served.current(), &versions, &parts.headers, &discovery)
             }
         }
     }
@@ -402,7 +498,7 @@ impl Handler {
         let row = RowObject::parse(query.include_object.as_deref())?;
         let received = self.receive(body, seat).await?;
         let body = received.bytes.clone();
-        if let Some(audit) = AuditContext::of(parts) {
+        if let Some(audit) = AuditContext::from_parts(parts) {
             audit.set_body(&parts.method, &body);
         }
         let call = Call {
@@ -415,12 +511,16 @@ impl Handler {
             headers: &parts.headers,
             notes: Notes::default(),
             body,
+            fence: Fence::from_request(parts),
         };
         let is_large = !seat.is_internal() && large_work::is_large(&call.body);
         let work = self.verb(parts, &call, &route, watch, seat);
         // What cannot be interrupted cannot be ended from outside either: the time is watched from within.
-        let mut response =
-            if is_large { self.api.large_bodies.run(true, self.with_timeout(work)).await? } else { work.await? };
+        let answer = if is_large { self.api.large_bodies.run(true, self.with_timeout(work)).await } else { work.await };
+        if let Some(audit) = AuditContext::from_parts(parts) {
+            audit.annotate(call.notes.take_audit_annotations());
+        }
+        let mut response = answer?;
         call.notes.write(response.headers_mut());
         Ok(response)
     }
@@ -532,7 +632,20 @@ impl Handler {
         Ok(Target { namespace: owned(&route.namespace), name: owned(&route.name).unwrap_or_default(), d })
     }
 
-    fn refusal(&self, user: &User, asked: &Attributes<'_>, route: &Route<'_>, why: &str) -> Box<ApiError> {
+    /// Whose document of OpenAPI v3 is asked for, if it is another server's.
+    fn remote_document(&self, parts: &Parts) -> Option<Arc<RemoteService>> {
+        let (group, version) = parts.uri.path().strip_prefix("/openapi/v3/apis/")?.split_once('/')?;
+        self.api.aggregator.remote(&self.api, group, version).filter(|_| parts.method == Method::GET)
+    }
+
+    fn refusal(
+        &self,
+        user: &User,
+        asked: &Attributes<'_>,
+        route: &Route<'_>,
+        why: &str,
+        is_remote: bool,
+    ) -> Box<ApiError> {
         let (Route::Resource(route), RequestTarget::Resource(resource)) = (route, &asked.target) else {
             let path = if let RequestTarget::Path(path) = &asked.target { path } else { "" };
             return ApiError::forbidden_path(&user.name, asked.verb, path);
@@ -541,7 +654,7 @@ impl Handler {
         if verbs::placements::serves(route) {
             return ApiError::forbidden_path(&user.name, asked.verb, "/apis/mainstay.dev/v1/placements");
         }
-        if target.is_none() && !component_status::serves(route) {
+        if target.is_none() && !is_remote && !component_status::serves(route) {
             return ApiError::no_such_path();
         }
         let words = authorize::refusal(user, asked.verb, resource, why);

@@ -12,10 +12,11 @@
 //!
 //! What everybody did is in the log of [`audit`]. Beside the resources: [`custom_resources`] (kinds that CustomResourceDefinitions define), [`documents`]
 //! (discovery, OpenAPI, health, metrics), [`relay`] (requests that agents answer),
-//! [`placement`] (pods onto nodes), [`webhook`] (requests to webhooks), [`background`] (bootstrap objects, expiry), [`pki`]
-//! (certificate authorities) and [`client`] (a `kube::Client` within the process).
+//! [`aggregator`] (groups that other API servers serve), [`flowcontrol`] (priority and fairness), [`placement`] (pods onto nodes), [`webhook`] (requests to webhooks), [`background`] (bootstrap objects, expiry), [`pki`]
+//! (certificate authorities), [`fence`] (writes of leaders whose term is over) and [`client`] (a `kube::Client` within the process).
 
 mod admission;
+mod aggregator;
 pub mod api;
 pub mod audit;
 pub mod auth;
@@ -24,6 +25,8 @@ mod background;
 pub mod client;
 mod custom_resources;
 mod documents;
+pub mod fence;
+mod flowcontrol;
 pub mod handler;
 mod http;
 mod objects;
@@ -36,7 +39,7 @@ mod verbs;
 mod webhook;
 
 pub use authorize::rbac::controller_policy::{CONTROLLERS_USER, SCHEDULER_USER};
-pub use background::{bootstrap, event_expiry};
+pub use background::{bootstrap, event_expiry, storage_migration};
 pub use documents::debug;
 pub use objects::keys::volatile_prefixes;
 pub use relay::agent_tls;

@@ -39,11 +39,15 @@ pub struct Settings {
     pub service_range: (Ipv4Addr, u8),
     /// Addresses for pods; each Node gets a part of them.
     pub pod_range: (Ipv4Addr, u8),
+    /// The prefix length of each Node's part.
+    pub node_pod_bits: u8,
     /// Who issues tokens of service accounts, and whom they are for unless they say otherwise.
     pub issuer: String,
     pub static_tokens: Arc<StaticTokens>,
     /// Whose tokens of people are taken.
     pub trusted_issuers: Arc<TrustedIssuers>,
+    /// How long pods that do not say otherwise tolerate a node that is not ready or unreachable.
+    pub toleration_seconds: i64,
     /// What is asked of pods in namespaces without Pod Security labels.
     pub pod_security: PodSecuritySettings,
     /// Ports for Services of type NodePort, both ends included.
@@ -70,9 +74,11 @@ impl Default for Settings {
             bookmark_interval: Duration::from_secs(60),
             service_range: (Ipv4Addr::new(10, 96, 0, 0), 16),
             pod_range: (Ipv4Addr::new(10, 244, 0, 0), 16),
+            node_pod_bits: 24,
             issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
             static_tokens: Arc::default(),
             trusted_issuers: Arc::default(),
+            toleration_seconds: 5,
             pod_security: PodSecuritySettings::default(),
             node_ports: mainstay_api::ports::DEFAULT_NODE_PORTS,
         }

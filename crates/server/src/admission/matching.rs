@@ -2,7 +2,9 @@
 //!
 //! Pure: the namespace is given by whoever read it.
 
-use mainstay_api::{descriptor::Descriptor, selector::Labels};
+use std::sync::Arc;
+
+use mainstay_api::{descriptor::Descriptor, registry::Registry, selector::Labels};
 use serde_json::Value;
 
 use crate::objects::guaranteed_update::Part;
@@ -12,6 +14,8 @@ pub enum Operation {
     Create,
     Update,
     Delete,
+    /// A stream or a proxied request.
+    Connect,
 }
 
 impl Operation {
@@ -20,6 +24,7 @@ impl Operation {
             Self::Create => "CREATE",
             Self::Update => "UPDATE",
             Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
         }
     }
 }
@@ -80,6 +85,24 @@ pub fn rules_match(resources: &Value, request: &Attributes<'_>) -> bool {
     let excluded = rules("excludeResourceRules").any(|rule| rule_matches(rule, request));
     let mut included = rules("resourceRules").peekable();
     !excluded && (included.peek().is_none() || included.any(|rule| rule_matches(rule, request)))
+}
+
+/// The version of a resource that rules cover: the request's own, or, unless `matchPolicy` is `Exact`, another in which the same
+/// objects are served, so that nobody evades a rule by an older version.
+pub fn matched_version(
+    served: &Registry,
+    own: &Arc<Descriptor>,
+    match_policy: &Value,
+    covers: impl Fn(&Descriptor) -> bool,
+) -> Option<Arc<Descriptor>> {
+    if covers(own) {
+        return Some(own.clone());
+    }
+    if match_policy == "Exact" {
+        return None;
+    }
+    let mut others = served.iter().filter(|d| d.storage == own.storage && d.api_version() != own.api_version());
+    others.find(|d| covers(d)).cloned()
 }
 
 fn selector(resources: &Value, field: &str) -> Option<Labels> {

@@ -13,9 +13,13 @@
 mod certificate_limit;
 mod certificate_signers;
 mod certificate_subject;
+mod default_toleration_seconds;
+mod device_admin_access;
 mod event_rate_limit;
+mod leader_terms;
 mod limit_ranger;
 pub mod matching;
+mod mutating_policy;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_ranges;
@@ -28,6 +32,7 @@ mod runtime_class;
 mod service_account;
 mod service_allocation;
 mod storage_class;
+mod token_uses;
 mod validating_policy;
 mod webhook;
 
@@ -50,15 +55,18 @@ pub use self::{
 use crate::{
     api::{Api, Target},
     auth::User,
+    fence::Fence,
     http::{query::Query, status::ApiResult, warnings::Warnings},
     objects::guaranteed_update::Part,
 };
 
 /// Kinds that plugins look at on every write, by group and plural.
-pub const CACHED_KINDS: [(&str, &str); 7] = [
+pub const CACHED_KINDS: [(&str, &str); 9] = [
     ("", "limitranges"),
     ("", "namespaces"),
     ("", "resourcequotas"),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
@@ -67,7 +75,7 @@ pub const CACHED_KINDS: [(&str, &str); 7] = [
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 19] = [
+const PLUGINS: [&dyn Plugin; 25] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
@@ -78,13 +86,19 @@ const PLUGINS: [&dyn Plugin; 19] = [
     &service_account::ServiceAccount,
     &limit_ranger::LimitRanger,
     &priority::Priority,
+    &default_toleration_seconds::DefaultTolerationSeconds,
     &runtime_class::RuntimeClass,
     &storage_class::DefaultStorageClass,
     &pod_security::PodSecurity,
+    &device_admin_access::DeviceAdminAccess,
+    &mutating_policy::MutatingAdmissionPolicy,
     &webhook::MutatingAdmissionWebhook,
+    &mutating_policy::MutatingAdmissionPolicyReinvocation,
     &validating_policy::ValidatingAdmissionPolicy,
     &webhook::ValidatingAdmissionWebhook,
     &resource_quota::ResourceQuota,
+    &leader_terms::LeaderTerms,
+    &token_uses::TokenUses,
     &service_allocation::ServiceAllocation,
     &pod_ranges::PodRanges,
 ];
@@ -101,6 +115,8 @@ pub struct Request<'a> {
     pub dry_run: bool,
     pub query: &'a Query,
     pub notes: &'a Notes,
+    /// The term of leadership under which the write was decided, if it depends on one.
+    pub fence: Option<&'a Fence>,
 }
 
 #[cfg(test)]
@@ -108,7 +124,7 @@ impl<'a> Request<'a> {
     /// A create by a part of the server itself.
     pub(crate) fn for_test(api: &'a Api, target: &'a Target, query: &'a Query, notes: &'a Notes) -> Self {
         static USER: std::sync::LazyLock<User> = std::sync::LazyLock::new(|| User::internal("test"));
-        Self { api, user: &USER, target, part: Part::Main, dry_run: false, query, notes }
+        Self { api, user: &USER, target, part: Part::Main, dry_run: false, query, notes, fence: None }
     }
 }
 
@@ -116,6 +132,8 @@ impl<'a> Request<'a> {
 #[derive(Default)]
 pub struct Notes {
     warnings: Mutex<Warnings>,
+    /// Of the request's event in the audit log.
+    audit_annotations: Mutex<Vec<(String, String)>>,
 }
 
 impl Notes {
@@ -126,7 +144,12 @@ impl Notes {
 
     /// For the audit log.
     pub fn annotate(&self, key: &str, value: String) {
-        tracing::debug!(key, value, "audit annotation");
+        self.audit_annotations.lock().push((key.to_owned(), value));
+    }
+
+    /// What is to be said in the audit log; taken once.
+    pub fn take_audit_annotations(&self) -> Vec<(String, String)> {
+        std::mem::take(&mut *self.audit_annotations.lock())
     }
 
     pub fn write(&self, headers: &mut HeaderMap) {
@@ -141,6 +164,8 @@ pub struct TxnAdditions {
     pub ops: Vec<Op>,
     /// Locks that are held until the write is committed or given up.
     pub locks: Vec<OwnedMutexGuard<()>>,
+    /// The object as mutating policies left it, if some of them run once more when others change it.
+    pub after_policies: Option<Value>,
     /// A plugin changed the object such that defaults and validation must run anew.
     pub revalidate: bool,
 }
@@ -208,6 +233,11 @@ pub trait Plugin: Sync {
 
     /// POST to a subresource (`eviction`, `token`), by its body.
     async fn create_subresource(&self, _: &Request<'_>, _subresource: &str, _body: &Value) -> ApiResult<()> {
+        Ok(())
+    }
+
+    /// A stream or proxied request to the object (`exec`, `attach`, `portforward`, `proxy`), by its options.
+    async fn connect(&self, _: &Request<'_>, _subresource: &str, _options: &Value) -> ApiResult<()> {
         Ok(())
     }
 }
@@ -285,6 +315,13 @@ pub fn release(target: &Target, old: &Value) -> Vec<Op> {
 pub async fn create_subresource(request: &Request<'_>, subresource: &str, body: &Value) -> ApiResult<()> {
     for plugin in plugins_for(&request.target.d) {
         log_refusal(plugin, request, plugin.create_subresource(request, subresource, body).await)?;
+    }
+    Ok(())
+}
+
+pub async fn connect(request: &Request<'_>, subresource: &str, options: &Value) -> ApiResult<()> {
+    for plugin in plugins_for(&request.target.d) {
+        log_refusal(plugin, request, plugin.connect(request, subresource, options).await)?;
     }
     Ok(())
 }

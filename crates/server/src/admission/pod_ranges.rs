@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use mainstay_api::{
     descriptor::Descriptor,
     field::{FieldError, Path},
+    wellknown::NO_POD_RANGE,
 };
 use mainstay_store::{Compare, Entry, Expect, List, Op};
 use serde_json::{Value, json};
@@ -30,8 +31,8 @@ use crate::{
 };
 
 const RANGES: &str = "/mainstay/podranges/";
-/// Each machine gets a /24.
-const BITS: u8 = 24;
+/// So many ranges at most are looked through.
+const MOST_BITS: u8 = 16;
 
 pub struct PodRanges;
 
@@ -120,11 +121,14 @@ fn claim_named(node: &Value, range: &str, taken: &RangeEntries<'_>) -> ApiResult
 /// The lowest that was never used, else the one given back longest ago, once nobody routes to it.
 async fn choose_free(api: &Api, taken: &RangeEntries<'_>) -> ApiResult<RangeChoice> {
     let (base, bits) = api.settings.pod_range;
-    let count = 1u32 << BITS.saturating_sub(bits).min(16);
-    let ranges = (0..count).map(|n| format!("{}/{BITS}", Ipv4Addr::from(u32::from(base) + (n << (32 - BITS)))));
+    let size = api.settings.node_pod_bits.clamp(1, 32);
+    let count = 1u32 << size.saturating_sub(bits).min(MOST_BITS);
+    let ranges = (0..count).map(|n| format!("{}/{size}", Ipv4Addr::from(u32::from(base) + (n << (32 - size)))));
     let mut freed: Option<(&Arc<Entry>, String)> = None;
     for range in ranges {
         match taken.get(&*key(&range)).copied() {
+            // With another size before, it may be part of one that is in use, or the other way round.
+            None if overlaps_another(&range, taken) => {}
             None => return Ok(RangeChoice { range, expect: Expect::Absent }),
             Some(entry)
                 if entry.value.is_empty() && freed.as_ref().is_none_or(|(f, _)| entry.modified < f.modified) =>
@@ -134,17 +138,39 @@ async fn choose_free(api: &Api, taken: &RangeEntries<'_>) -> ApiResult<RangeChoi
             Some(_) => {}
         }
     }
-    let (entry, range) =
-        freed.ok_or_else(|| ApiError::internal(format!("no range of pod addresses is free in {base}/{bits}")))?;
+    let (entry, range) = freed.ok_or_else(|| {
+        ApiError::unavailable(format!(
+            "{NO_POD_RANGE} in {base}/{bits}, which holds {count} nodes with a /{size} each: delete the Node of \
+             a machine that is gone, or start the cluster's servers with a larger --pod-range or smaller ranges \
+             (--node-pod-range-size)"
+        ))
+    })?;
     let behind = nodes_behind(api, entry.modified.0).await?;
     if !behind.is_empty() {
         return Err(ApiError::unavailable(format!(
-            "no range of pod addresses is free in {base}/{bits}: to {range}, which was given back, these nodes may still \
+            "{NO_POD_RANGE} in {base}/{bits}: to {range}, which was given back, these nodes may still \
              route: {}",
             behind.join(", ")
         )));
     }
     Ok(RangeChoice { range, expect: Expect::ModifiedAt(entry.modified) })
+}
+
+/// Whether a range of another size that is in use has an address in common with this one.
+fn overlaps_another(range: &str, taken: &RangeEntries<'_>) -> bool {
+    let Some((base, bits)) = parse_range(range) else { return false };
+    let in_use = taken.iter().filter(|(_, entry)| !entry.value.is_empty());
+    let others = in_use.filter_map(|(key, _)| parse_range(&key.strip_prefix(RANGES)?.replace('_', "/")));
+    let prefix = |address: u32, bits: u32| address.checked_shr(32 - bits).unwrap_or(0);
+    others.filter(|(_, other)| *other != bits).any(|(other, other_bits)| {
+        let common = bits.min(other_bits);
+        prefix(base, common) == prefix(other, common)
+    })
+}
+
+fn parse_range(text: &str) -> Option<(u32, u32)> {
+    let (base, bits) = text.split_once('/')?;
+    Some((base.parse::<Ipv4Addr>().ok()?.into(), bits.parse().ok().filter(|bits| *bits <= 32)?))
 }
 
 /// The machines that are heard of, have a table, and do not follow changes of Nodes up to this version.

@@ -6,11 +6,20 @@
 //! namespace without quotas costs one look into a cache.
 //!
 //! What is given back (deleted objects, ended pods) the quota controller takes off. Limits hold from the moment when it has
-//! counted what was there before, as upstream's do: until then a quota has no `status.hard`.
+//! counted what was there before. No write escapes the first count:
+//!
+//! 1. A new quota, or one that limits other things, also writes its namespace. Every create compares the namespace's revision, so
+//!    whoever was admitted without the quota is admitted anew, and who comes later knows it.
+//! 2. The controller announces the count by writing `status.hard`. Until then writes are not charged, but compare the quota's revision: none
+//!    that was admitted before the announcement is committed after it.
+//! 3. From then on writes wait until `status.used` is there, which is counted after the announcement. If nobody counts, they are refused
+//!    as upstream refuses them.
 
 use std::{
+    collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::Arc,
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -19,9 +28,12 @@ use mainstay_api::{
     descriptor::Descriptor,
     quota::{self, Amounts, QuotaResource},
 };
-use mainstay_store::{Compare, Expect, Op};
+use mainstay_store::{Compare, Entry, Expect, List, Op, Revision};
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    time::Instant,
+};
 
 use super::{Plugin, Request, TxnAdditions};
 use crate::{
@@ -32,16 +44,23 @@ use crate::{
 
 /// One for each namespace that is written to at the same time, more or less.
 const LOCKS: usize = 64;
+/// How long a write waits for the first count of a quota. It takes milliseconds, unless no controller runs.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Namespaces whose quotas are known to be in the cache; beyond that all are looked at anew.
+const MAX_VERIFIED: usize = 10_000;
 
 /// Locks by namespace; two namespaces may share one.
 pub struct QuotaLocks {
     locks: Vec<Arc<Mutex<()>>>,
     hasher: RandomState,
+    /// The revision of each namespace at which the cache had all of its quotas.
+    verified: parking_lot::Mutex<HashMap<String, Revision>>,
 }
 
 impl Default for QuotaLocks {
     fn default() -> Self {
-        Self { locks: (0..LOCKS).map(|_| Arc::default()).collect(), hasher: RandomState::new() }
+        let locks = (0..LOCKS).map(|_| Arc::default()).collect();
+        Self { locks, hasher: RandomState::new(), verified: parking_lot::Mutex::default() }
     }
 }
 
@@ -49,6 +68,18 @@ impl QuotaLocks {
     async fn lock(&self, namespace: &str) -> OwnedMutexGuard<()> {
         let index = self.hasher.hash_one(namespace) as usize % self.locks.len();
         self.locks[index].clone().lock_owned().await
+    }
+
+    fn is_verified(&self, namespace: &str, revision: Revision) -> bool {
+        self.verified.lock().get(namespace) == Some(&revision)
+    }
+
+    fn set_verified(&self, namespace: &str, revision: Revision) {
+        let mut verified = self.verified.lock();
+        if verified.len() >= MAX_VERIFIED {
+            verified.clear();
+        }
+        verified.insert(namespace.to_owned(), revision);
     }
 }
 
@@ -66,6 +97,9 @@ impl Plugin for ResourceQuota {
     }
 
     async fn create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
+        if is_quota(&request.target.d) {
+            write_namespace(request, txn).await?;
+        }
         charge(request, object, None, txn).await
     }
 
@@ -77,6 +111,9 @@ impl Plugin for ResourceQuota {
         txn: &mut TxnAdditions,
     ) -> ApiResult<()> {
         let d = &request.target.d;
+        if is_quota(d) && request.part == Part::Main && object["spec"] != old["spec"] {
+            write_namespace(request, txn).await?;
+        }
         let may_use_more = match request.part {
             Part::Main => resource(d).is_charged_on_update() && !d.is_core("Pod"),
             Part::Spec(_) => true,
@@ -90,36 +127,164 @@ fn resource(d: &Descriptor) -> QuotaResource<'_> {
     QuotaResource { group: &d.group, plural: &d.plural }
 }
 
+fn is_quota(d: &Descriptor) -> bool {
+    d.is_core("ResourceQuota")
+}
+
+/// The namespace as it is, as a compare of the transaction.
+async fn compare_namespace(request: &Request<'_>, txn: &mut TxnAdditions) -> ApiResult<Option<Arc<Entry>>> {
+    let (api, namespace) = (request.api, request.target.namespace.as_deref().unwrap_or_default());
+    let Some(d) = api.registry.find("", "v1", "namespaces") else { return Ok(None) };
+    let (entry, _) = api.store.get(&keys::key(d, None, namespace)).await?;
+    if let Some(entry) = &entry {
+        txn.compares.push(Compare { key: entry.key.clone(), expect: Expect::ModifiedAt(entry.modified) });
+    }
+    Ok(entry)
+}
+
+/// Gives the namespace another revision, so that whoever was admitted without this quota is admitted anew.
+async fn write_namespace(request: &Request<'_>, txn: &mut TxnAdditions) -> ApiResult<()> {
+    if let Some(entry) = compare_namespace(request, txn).await? {
+        txn.ops.push(Op::Put { key: entry.key.clone(), value: entry.value.clone() });
+    }
+    Ok(())
+}
+
+/// The names of the quotas that limit what such objects use. None is missing that was there at the revision of the namespace that the
+/// transaction compares.
+async fn limiting_quotas(
+    request: &Request<'_>,
+    d: &Descriptor,
+    namespace: &str,
+    txn: &mut TxnAdditions,
+) -> ApiResult<Vec<String>> {
+    let api = request.api;
+    let name_if_limiting = |quota: &Value| {
+        let name = metadata::string_field(quota, "name").unwrap_or_default();
+        is_limited_by(resource(&request.target.d), quota).then(|| name.to_owned())
+    };
+    let cached = api.admission_cache.list("resourcequotas", Some(namespace));
+    let from_cache = || cached.iter().filter_map(|quota| name_if_limiting(&quota.value)).collect();
+    // No quota keeps a server from starting.
+    if !api.admission_cache.is_loaded() {
+        return Ok(from_cache());
+    }
+    let namespace_key = api.registry.find("", "v1", "namespaces").map(|d| keys::key(d, None, namespace));
+    let compared = txn.compares.iter().find_map(|compare| match compare.expect {
+        Expect::ModifiedAt(revision) if Some(&*compare.key) == namespace_key.as_deref() => Some(revision),
+        _ => None,
+    });
+    let compared = match compared {
+        Some(revision) => Some(revision),
+        None => compare_namespace(request, txn).await?.map(|entry| entry.modified),
+    };
+    let Some(revision) = compared.filter(|revision| !api.quota_locks.is_verified(namespace, *revision)) else {
+        return Ok(from_cache());
+    };
+    let prefix = keys::prefix(d, Some(namespace));
+    let listing = api.store.list(List { prefix: &prefix, ..List::default() }).await?;
+    let (mut names, mut is_verified) = (Vec::new(), true);
+    for entry in &listing.entries {
+        let quota = object::parse(d, entry)?;
+        is_verified &= cached.iter().any(|known| {
+            known.modified >= entry.modified && known.value["metadata"]["name"] == quota["metadata"]["name"]
+        });
+        names.extend(name_if_limiting(&quota));
+    }
+    if is_verified {
+        api.quota_locks.set_verified(namespace, revision);
+    }
+    Ok(names)
+}
+
 async fn charge(request: &Request<'_>, object: &Value, old: Option<&Value>, txn: &mut TxnAdditions) -> ApiResult<()> {
     let Request { api, target, .. } = request;
     let Some(namespace) = target.namespace.as_deref() else { return Ok(()) };
-    let quotas = api.admission_cache.list("resourcequotas", Some(namespace));
-    let limits = |quota: &Value| limited_names(resource(&target.d), quota).next().is_some();
-    if !quotas.iter().any(|quota| limits(&quota.value)) {
+    let Some(d) = api.registry.find("", "v1", "resourcequotas") else { return Ok(()) };
+    let quotas = limiting_quotas(request, d, namespace, txn).await?;
+    if quotas.is_empty() {
         return Ok(());
     }
-    let Some(d) = api.registry.find("", "v1", "resourcequotas") else { return Ok(()) };
-    if !request.dry_run {
-        txn.locks.push(api.quota_locks.lock(namespace).await);
+    let (mut changes, deadline) = (api.admission_cache.subscribe(), Instant::now() + COUNT_TIMEOUT);
+    loop {
+        changes.mark_unchanged();
+        let lock = if request.dry_run { None } else { Some(api.quota_locks.lock(namespace).await) };
+        let uncounted = match charge_quotas(request, d, namespace, &quotas, object, old).await? {
+            Ok(charges) => {
+                txn.locks.extend(lock);
+                txn.compares.extend(charges.compares);
+                txn.ops.extend(charges.ops);
+                return Ok(());
+            }
+            Err(uncounted) => uncounted,
+        };
+        drop(lock);
+        if !matches!(tokio::time::timeout_at(deadline, changes.changed()).await, Ok(Ok(()))) {
+            let name = metadata::string_field(object, "name").unwrap_or_default();
+            return Err(ApiError::forbidden(&target.d, name, &uncounted));
+        }
     }
-    for quota in quotas {
-        let quota_name = metadata::string_field(&quota.value, "name").unwrap_or_default();
+}
+
+/// What a write adds to its transaction.
+#[derive(Default)]
+struct Charges {
+    compares: Vec<Compare>,
+    ops: Vec<Op>,
+}
+
+/// Charges these quotas; `Err` within says of which the first count is under way.
+async fn charge_quotas(
+    request: &Request<'_>,
+    d: &Descriptor,
+    namespace: &str,
+    quotas: &[String],
+    object: &Value,
+    old: Option<&Value>,
+) -> ApiResult<Result<Charges, String>> {
+    let Request { api, target, .. } = request;
+    let resource = resource(&target.d);
+    let mut charges = Charges::default();
+    for quota_name in quotas {
         let (entry, _) = api.store.get(&keys::key(d, Some(namespace), quota_name)).await?;
         let Some(entry) = entry else { continue };
         let mut quota = object::parse(d, &entry)?;
-        let name = metadata::string_field(object, "name").unwrap_or_default();
-        let used = use_quota(resource(&target.d), &quota, object, old, api::now())
-            .map_err(|why| ApiError::forbidden(&target.d, name, &why))?;
+        let used = match use_quota(resource, &quota, object, old, api::now()) {
+            Ok(used) => used,
+            Err(QuotaError::Uncounted(why)) => return Ok(Err(why)),
+            Err(QuotaError::Refused(why)) => {
+                let name = metadata::string_field(object, "name").unwrap_or_default();
+                return Err(ApiError::forbidden(&target.d, name, &why));
+            }
+        };
+        let key = entry.key.clone();
+        if used.is_some() || !is_announced(resource, &quota) {
+            charges.compares.push(Compare { key: key.clone(), expect: Expect::ModifiedAt(entry.modified) });
+        }
         if let Some(used) = used {
             for (name, amount) in used {
                 quota["status"]["used"][name] = json!(amount.to_string());
             }
-            let key = entry.key.clone();
-            txn.compares.push(Compare { key: key.clone(), expect: Expect::ModifiedAt(entry.modified) });
-            txn.ops.push(Op::Put { key, value: object::to_stored(d, &quota)?.json().clone() });
+            charges.ops.push(Op::Put { key, value: object::to_stored(d, &quota)?.json().clone() });
         }
     }
-    Ok(())
+    Ok(Ok(charges))
+}
+
+/// Whether a quota limits what objects of this resource use, or will when it is counted.
+fn is_limited_by(resource: QuotaResource<'_>, quota: &Value) -> bool {
+    spec_names(resource, quota).next().is_some() || limited_names(resource, quota).next().is_some()
+}
+
+/// Whether the count of everything that a quota limits of this resource has at least begun.
+fn is_announced(resource: QuotaResource<'_>, quota: &Value) -> bool {
+    spec_names(resource, quota).all(|name| quota["status"]["hard"].get(name).is_some())
+}
+
+/// Of what a quota is to limit, what objects of this resource can use.
+fn spec_names<'a>(resource: QuotaResource<'a>, quota: &'a Value) -> impl Iterator<Item = &'a String> {
+    let hard = quota["spec"]["hard"].as_object();
+    hard.into_iter().flatten().map(|(name, _)| name).filter(move |name| resource.uses(name))
 }
 
 /// Of what a quota limits, what objects of this resource can use.
@@ -128,14 +293,22 @@ fn limited_names<'a>(resource: QuotaResource<'a>, quota: &'a Value) -> impl Iter
     hard.into_iter().flatten().map(|(name, _)| name).filter(move |name| resource.uses(name))
 }
 
-/// What a quota has used with this write: the amounts that change, if any do. Errors are why the write is refused.
+/// Why a write does not fit a quota.
+#[derive(Debug, PartialEq, Eq)]
+enum QuotaError {
+    /// What is used is being counted.
+    Uncounted(String),
+    Refused(String),
+}
+
+/// What a quota has used with this write: the amounts that change, if any do.
 fn use_quota(
     resource: QuotaResource<'_>,
     quota: &Value,
     object: &Value,
     old: Option<&Value>,
     now: Timestamp,
-) -> Result<Option<Amounts>, String> {
+) -> Result<Option<Amounts>, QuotaError> {
     let names: Vec<String> = limited_names(resource, quota).cloned().collect();
     if names.is_empty() || !resource.in_scopes(quota, object) {
         return Ok(None);
@@ -143,11 +316,12 @@ fn use_quota(
     let quota_name = metadata::string_field(quota, "name").unwrap_or_default();
     let is_pod = resource == QuotaResource { group: "", plural: "pods" };
     if let Some(missing) = is_pod.then(|| quota::missing_requirements(object, &names)).flatten() {
-        return Err(format!("failed quota: {quota_name}: {missing}"));
+        return Err(QuotaError::Refused(format!("failed quota: {quota_name}: {missing}")));
     }
     let (hard, used) = (quota::parse_amounts(&quota["status"]["hard"]), quota::parse_amounts(&quota["status"]["used"]));
     if names.iter().any(|name| !used.contains_key(name)) {
-        return Err(format!("status unknown for quota: {quota_name}, resources: {}", names.join(",")));
+        let why = format!("status unknown for quota: {quota_name}, resources: {}", names.join(","));
+        return Err(QuotaError::Uncounted(why));
     }
     let mut requested = resource.usage(object, now);
     // What was in other scopes before was not charged here.
@@ -169,7 +343,8 @@ fn use_quota(
             quota::format_amounts(&picked.collect())
         };
         let (requested, used, limited) = (show(&requested), show(&used), show(&hard));
-        return Err(format!("exceeded quota: {quota_name}, requested: {requested}, used: {used}, limited: {limited}"));
+        let why = format!("exceeded quota: {quota_name}, requested: {requested}, used: {used}, limited: {limited}");
+        return Err(QuotaError::Refused(why));
     }
     let changed: Amounts = requested.keys().map(|name| (name.clone(), total(name))).collect();
     Ok((!changed.is_empty()).then_some(changed))
@@ -196,7 +371,10 @@ mod tests {
         object: &Value,
         old: Option<&Value>,
     ) -> Result<String, String> {
-        let used = use_quota(resource, quota, object, old, Timestamp::UNIX_EPOCH)?;
+        let used = use_quota(resource, quota, object, old, Timestamp::UNIX_EPOCH);
+        let used = used.map_err(|error| match error {
+            QuotaError::Uncounted(why) | QuotaError::Refused(why) => why,
+        })?;
         Ok(used.map(|used| quota::format_amounts(&used)).unwrap_or_default())
     }
 

@@ -28,6 +28,9 @@ use crate::{
 const HEADER: &str = "audit-id";
 /// Longest identifier that a client may choose.
 const LONGEST_ID: usize = 64;
+/// Annotations of admission plugins that one event has, and how much of each.
+const MAX_ANNOTATIONS: usize = 100;
+const MAX_ANNOTATION: usize = 10 * 1024;
 /// What others call the status of a request whose client left before the response.
 const CLIENT_LEFT: StatusCode = match StatusCode::from_u16(499) {
     Ok(code) => code,
@@ -67,7 +70,7 @@ impl AuditContext {
     }
 
     /// The context of a request, if there is an audit log.
-    pub fn of(parts: &Parts) -> Option<&Self> {
+    pub fn from_parts(parts: &Parts) -> Option<&Self> {
         parts.extensions.get::<Arc<Self>>().map(|context| &**context)
     }
 
@@ -98,6 +101,7 @@ impl AuditContext {
             body: None,
             received: self.received,
             authorization: None,
+            annotations: Vec::new(),
         };
         let described = Described::Logged { request: Arc::new(request), omit_stages: verdict.omit_stages };
         *self.record.lock() = described;
@@ -114,6 +118,22 @@ impl AuditContext {
                 Ok(why) => (true, why.clone()),
                 Err(why) => (false, why.clone()),
             });
+        });
+    }
+
+    /// Takes what admission plugins say about the request. The first value of a key stays, as upstream's; long values are cut.
+    pub fn annotate(&self, annotations: Vec<(String, String)>) {
+        if annotations.is_empty() {
+            return;
+        }
+        self.change(|request| {
+            for (key, mut value) in annotations {
+                let is_known = request.annotations.iter().any(|(known, _)| *known == key);
+                if !is_known && request.annotations.len() < MAX_ANNOTATIONS {
+                    value.truncate(value.floor_char_boundary(MAX_ANNOTATION));
+                    request.annotations.push((key, value));
+                }
+            }
         });
     }
 

@@ -29,6 +29,8 @@ pub struct RequestRecord {
     pub received: Timestamp,
     /// Whether it was allowed, and why.
     pub authorization: Option<(bool, String)>,
+    /// What admission plugins say: key and value, each key once.
+    pub annotations: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -86,10 +88,7 @@ impl Event {
                 .map(|object| request.without_managed_fields(object)),
             request_received_timestamp: micros(request.received),
             stage_timestamp: micros(self.at),
-            annotations: request
-                .authorization
-                .as_ref()
-                .map(|(allowed, reason)| Annotations { decision: if *allowed { "allow" } else { "forbid" }, reason }),
+            annotations: request.wire_annotations(),
         };
         let mut line = serde_json::to_vec(&event).unwrap_or_default();
         line.push(b'\n');
@@ -98,6 +97,16 @@ impl Event {
 }
 
 impl RequestRecord {
+    fn wire_annotations(&self) -> BTreeMap<&str, &str> {
+        let mut annotations: BTreeMap<&str, &str> =
+            self.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        if let Some((is_allowed, reason)) = &self.authorization {
+            annotations.insert("authorization.k8s.io/decision", if *is_allowed { "allow" } else { "forbid" });
+            annotations.insert("authorization.k8s.io/reason", reason);
+        }
+        annotations
+    }
+
     fn without_managed_fields(&self, mut object: Value) -> Value {
         if self.omit_managed_fields {
             let strip = |object: &mut Value| {
@@ -141,16 +150,8 @@ struct WireEvent<'a> {
     response_object: Option<Value>,
     request_received_timestamp: String,
     stage_timestamp: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    annotations: Option<Annotations<'a>>,
-}
-
-#[derive(Serialize)]
-struct Annotations<'a> {
-    #[serde(rename = "authorization.k8s.io/decision")]
-    decision: &'a str,
-    #[serde(rename = "authorization.k8s.io/reason")]
-    reason: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: BTreeMap<&'a str, &'a str>,
 }
 
 /// Without fields for those who have not logged in.

@@ -1,16 +1,19 @@
 //! Tokens with which a machine may ask to become a member: `<id>.<secret>`, each a Secret in
 //! `kube-system` that names its end.
 
-use std::sync::Arc;
-
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
-use mainstay_store::{Compare, Expect, List, Op, Store, StoreError, Txn};
+use mainstay_store::{Compare, Expect, List, Op, Txn};
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
 
 use super::{BOOTSTRAPPERS, User};
-use crate::{api::Api, http::status::ApiResult, objects::metadata};
+use crate::{
+    api::{Api, CommitError},
+    fence::Fence,
+    http::status::ApiResult,
+    objects::metadata,
+};
 
 pub const NAMESPACE: &str = mainstay_api::wellknown::namespace::SYSTEM;
 pub const PREFIX: &str = "bootstrap-token-";
@@ -23,6 +26,11 @@ pub fn parse(token: &str) -> Option<(&str, &str)> {
         text.len() == length && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
     };
     token.split_once('.').filter(|(id, secret)| has_form(id, 6) && has_form(secret, 16))
+}
+
+/// The id of the token by which somebody of this name is known.
+pub fn id_of(user: &str) -> Option<&str> {
+    user.strip_prefix(USER_PREFIX)
 }
 
 /// Who presents this token, if it is one that holds.
@@ -63,9 +71,9 @@ pub fn is_expired(object: &Value, now: Timestamp) -> bool {
 }
 
 /// Deletes the tokens whose time is over.
-pub async fn sweep(store: &Arc<dyn Store>, now: Timestamp) -> Result<(), StoreError> {
+pub async fn sweep(api: &Api, now: Timestamp, fence: Option<&Fence>) -> Result<(), CommitError> {
     let prefix = format!("/registry/secrets/{NAMESPACE}/{PREFIX}");
-    for entry in store.list(List { prefix: &prefix, ..List::default() }).await?.entries {
+    for entry in api.store.list(List { prefix: &prefix, ..List::default() }).await?.entries {
         let object: Value = match serde_json::from_slice(&entry.value) {
             Ok(object) => object,
             Err(error) => {
@@ -76,12 +84,11 @@ pub async fn sweep(store: &Arc<dyn Store>, now: Timestamp) -> Result<(), StoreEr
         if object["type"] == TYPE && is_expired(&object, now) && metadata::finalizers(&object).next().is_none() {
             let key = entry.key.clone();
             tracing::info!(key = &*key, "delete expired token");
-            store
-                .commit(Txn {
-                    compares: vec![Compare { key: key.clone(), expect: Expect::ModifiedAt(entry.modified) }],
-                    ops: vec![Op::Delete { key }],
-                })
-                .await?; // a conflict means news: look again next time
+            let txn = Txn {
+                compares: vec![Compare { key: key.clone(), expect: Expect::ModifiedAt(entry.modified) }],
+                ops: vec![Op::Delete { key }],
+            };
+            api.commit(txn, fence).await?; // a conflict means news: look again next time
         }
     }
     Ok(())

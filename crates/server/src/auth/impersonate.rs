@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 
-use super::{AUTHENTICATED, SERVICE_ACCOUNTS, User, service_account};
+use super::{AUTHENTICATED, SERVICE_ACCOUNTS, UNAUTHENTICATED, User, service_account};
 use crate::{
     api::Api,
     authorize::{self, Attributes, RequestTarget, ResourceAttributes},
@@ -15,7 +15,6 @@ use crate::{
 
 const EXTRA: &str = "impersonate-extra-";
 const ANONYMOUS: &str = "system:anonymous";
-const UNAUTHENTICATED: &str = "system:unauthenticated";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
 /// Whom a request is to be judged as.

@@ -18,6 +18,7 @@ pub const MASTERS: &str = mainstay_api::wellknown::user::MASTERS_GROUP;
 pub const NODES: &str = mainstay_api::wellknown::user::NODES_GROUP;
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers";
 pub const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
+pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 const AUTHENTICATED: &str = "system:authenticated";
 const NODE_PREFIX: &str = mainstay_api::wellknown::user::NODE_PREFIX;
 

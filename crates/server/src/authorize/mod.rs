@@ -35,7 +35,7 @@ impl Decision {
         Self::Deny(why.into())
     }
 
-    fn of(allowed: bool) -> Self {
+    fn allow_if(allowed: bool) -> Self {
         if allowed { Self::Allow } else { Self::NO }
     }
 }

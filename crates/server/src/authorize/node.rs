@@ -1,7 +1,7 @@
 //! What the agent of a node may ask for: what it needs to run the pods bound there, and no more.
 //!
 //! Upstream's Node authorizer (with `AuthorizeNodeWithSelectors`), with its words. It is narrower where our agent needs
-//! less: no claim's status, no CSINodes, VolumeAttachments or ResourceClaims, of which it uses none. Beyond upstream, an
+//! less: no claim's status, no CSINodes or VolumeAttachments, of which it uses none. Beyond upstream, an
 //! agent may
 //!
 //! * see all nodes and all EndpointSlices: it routes to the pods of other nodes and balances Services;
@@ -37,6 +37,7 @@ const COMMON: &[(&str, &str, &[&str])] = &[
     ("node.k8s.io", "runtimeclasses", READ),
     ("storage.k8s.io", "csidrivers", READ),
     ("certificates.k8s.io", "certificatesigningrequests", ASK_AND_READ),
+    ("certificates.k8s.io", "clustertrustbundles", READ),
     ("authentication.k8s.io", "tokenreviews", ASK),
     ("authorization.k8s.io", "subjectaccessreviews", ASK),
     ("authorization.k8s.io", "localsubjectaccessreviews", ASK),
@@ -74,6 +75,12 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
             _ => Decision::NO,
         },
         ("", "pods") => pod(node, verb, asked),
+        ("resource.k8s.io", "resourceclaims") => match (subresource, verb) {
+            (None, "get") => related(node, RelationKind::ResourceClaim, asked),
+            (Some(_), _) => Decision::no("cannot get subresource"),
+            (None, _) => Decision::no("can only get individual resources of this type"),
+        },
+        ("resource.k8s.io", "resourceslices") => resource_slice(node, verb, asked),
         ("policy", "poddisruptionbudgets") => match (subresource, verb) {
             (None, "list") if !asked.namespace().is_empty() => relation(node, RelationKind::Namespace, asked, ""),
             _ => Decision::no("can only list the budgets of namespaces in which it has a pod"),
@@ -90,7 +97,7 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
                 };
             }
             let listed = COMMON.iter().any(|(g, r, verbs)| (*g, *r) == (group, resource) && verbs.contains(&verb));
-            Decision::of(subresource.is_none() && listed)
+            Decision::allow_if(subresource.is_none() && listed)
         }
     }
 }
@@ -173,11 +180,32 @@ fn lease(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
     }
 }
 
+/// Devices of its own, and no others.
+fn resource_slice(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
+    if asked.subresource.is_some() {
+        return Decision::no("cannot authorize ResourceSlice subresources");
+    }
+    match verb {
+        "create" => Decision::Allow, // the node is in the object: see `node_restriction`
+        "get" | "update" | "patch" | "delete" => related(node, RelationKind::ResourceSlice, asked),
+        "list" | "watch" | "deletecollection" if asked.selects("spec.nodeName", node) => Decision::Allow,
+        "list" | "watch" | "deletecollection" => {
+            Decision::no("can only list/watch/deletecollection resourceslices with nodeName field selector")
+        }
+        _ => Decision::no(
+            "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, \
+             delete, deletecollection",
+        ),
+    }
+}
+
 /// Objects that a node writes of itself, under its own name.
 fn same_named(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str) -> Decision {
     match verb {
-        "create" => Decision::of(asked.subresource.is_none()), // the name is in the object: see `node_restriction`
-        "get" | "update" | "patch" | "delete" if asked.name() == node => Decision::of(asked.subresource.is_none()),
+        "create" => Decision::allow_if(asked.subresource.is_none()), // the name is in the object: see `node_restriction`
+        "get" | "update" | "patch" | "delete" if asked.name() == node => {
+            Decision::allow_if(asked.subresource.is_none())
+        }
         _ => Decision::no(format!(
             "can only get, create, update, patch, or delete the {what} with the same name as the node"
         )),

@@ -32,6 +32,7 @@ pub enum RelationKind {
     Secret,
     ConfigMap,
     Claim,
+    ResourceClaim,
     Volume,
     ServiceAccount,
     /// A workload of this kind controls a pod, or controls what controls a pod.
@@ -40,6 +41,8 @@ pub enum RelationKind {
     Controller,
     /// Any pod at all is in the namespace.
     Namespace,
+    /// The devices are those of the node.
+    ResourceSlice,
 }
 
 /// Kinds whose objects are controlled by objects of another kind: parent, then group, version, plural and kind.
@@ -55,9 +58,11 @@ pub async fn holds(api: &Api, relation: &Relation) -> ApiResult<bool> {
         RelationKind::Controller => {
             any_pod(api, node, namespace, |pod| controller(pod).is_some_and(|owner| owner["uid"] == **name)).await
         }
+        RelationKind::ResourceSlice => is_own_slice(api, node, name).await,
         RelationKind::Workload(kind) => controls(api, relation, kind).await,
         RelationKind::ConfigMap => referring(Referent::ConfigMap).await,
         RelationKind::Claim => referring(Referent::PersistentVolumeClaim).await,
+        RelationKind::ResourceClaim => referring(Referent::ResourceClaim).await,
         RelationKind::ServiceAccount => referring(Referent::ServiceAccount).await,
         RelationKind::Secret => Ok(referring(Referent::Secret).await? || by_volume(api, node, namespace, name).await?),
         RelationKind::Volume => match api.core_object("persistentvolumes", None, name).await? {
@@ -66,6 +71,14 @@ pub async fn holds(api: &Api, relation: &Relation) -> ApiResult<bool> {
             None => Ok(false),
         },
     }
+}
+
+async fn is_own_slice(api: &Api, node: &str, name: &str) -> ApiResult<bool> {
+    let d = api.registry.find("resource.k8s.io", "v1", "resourceslices").filter(|_| keys::is_segment(name));
+    let Some(d) = d else { return Ok(false) };
+    let (entry, _) = api.store.get(&keys::key(d, None, name)).await?;
+    let slice = entry.map(|entry| object::parse(d, &entry)).transpose()?.unwrap_or_default();
+    Ok(slice["spec"]["nodeName"] == node)
 }
 
 fn is_mirror(pod: &Value) -> bool {

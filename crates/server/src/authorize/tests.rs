@@ -56,6 +56,9 @@ fn a_machine_may_what_it_needs() {
         "PUT /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/a",
         "POST /apis/certificates.k8s.io/v1/certificatesigningrequests",
         "GET /apis/certificates.k8s.io/v1/certificatesigningrequests/x",
+        "GET /apis/certificates.k8s.io/v1/clustertrustbundles?watch=1",
+        "POST /apis/resource.k8s.io/v1/resourceslices",
+        "GET /apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Da",
         "GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/a",
         "POST /apis/coordination.k8s.io/v1/namespaces/shop/leases",
         "DELETE /apis/coordination.k8s.io/v1/namespaces/shop/leases/heal-u-0",
@@ -85,6 +88,7 @@ fn what_pods_refer_to_depends_on_them() {
         ("GET /api/v1/namespaces/shop/pods/x", RelationKind::Pod),
         ("GET /api/v1/namespaces/shop/pods?fieldSelector=metadata.name%3Dx", RelationKind::Pod),
         ("GET /api/v1/namespaces/shop/pods?watch=1&fieldSelector=metadata.name%3Dx", RelationKind::Pod),
+        ("GET /apis/resource.k8s.io/v1/namespaces/shop/resourceclaims/x", RelationKind::ResourceClaim),
         ("GET /apis/apps/v1/namespaces/shop/deployments/x", RelationKind::Workload("Deployment")),
         ("GET /apis/batch/v1/namespaces/shop/jobs/x", RelationKind::Workload("Job")),
         ("PUT /apis/coordination.k8s.io/v1/namespaces/shop/leases/heal-x-0", RelationKind::Controller),
@@ -98,6 +102,8 @@ fn what_pods_refer_to_depends_on_them() {
     }
     let budgets = decided(&node, "GET /apis/policy/v1/namespaces/shop/poddisruptionbudgets");
     assert!(matches!(budgets, Decision::IfRelated(Relation { kind: RelationKind::Namespace, .. })), "{budgets:?}");
+    let slice = decided(&node, "PUT /apis/resource.k8s.io/v1/resourceslices/x");
+    assert!(matches!(slice, Decision::IfRelated(Relation { kind: RelationKind::ResourceSlice, .. })), "{slice:?}");
     let volume = decided(&node, "GET /api/v1/persistentvolumes/x");
     assert!(matches!(volume, Decision::IfRelated(Relation { kind: RelationKind::Volume, .. })), "{volume:?}");
 }
@@ -147,9 +153,18 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
         ("GET /apis/apps/v1/namespaces/shop/deployments", "can only get individual resources of this type"),
         ("POST /apis/apps/v1/namespaces/shop/deployments", "can only get individual resources of this type"),
         ("GET /apis/policy/v1/poddisruptionbudgets", "can only list the budgets of namespaces in which it has a pod"),
+        (
+            "GET /apis/resource.k8s.io/v1/namespaces/shop/resourceclaims",
+            "can only get individual resources of this type",
+        ),
+        ("PUT /apis/resource.k8s.io/v1/namespaces/shop/resourceclaims/x/status", "cannot get subresource"),
         ("GET /api/v1/namespaces", ""),
         ("GET /apis/storage.k8s.io/v1/csinodes/a", ""),
         ("POST /api/v1/namespaces/shop/serviceaccounts", "can only create token subresource of serviceaccount"),
+        (
+            "GET /apis/resource.k8s.io/v1/resourceslices",
+            "can only list/watch/deletecollection resourceslices with nodeName field selector",
+        ),
         (
             "PUT /apis/mainstay.dev/v1/offers/b",
             "can only get, create, update, patch, or delete the offer with the same name as the node",

@@ -18,16 +18,20 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    aggregator::{availability, registration, trust},
     auth::User,
     background::{
-        bootstrap_rbac,
+        bootstrap_flowcontrol, bootstrap_rbac,
         servers::{self, ServerHeartbeats},
     },
     custom_resources::follow,
+    flowcontrol::conditions,
     handler::{Caller, Handler},
 };
 
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Flow control is looked at once in so many rounds: each minute.
+const FLOW_CONTROL_ROUNDS: u64 = 6;
 const NAMESPACES: [&str; 4] = [namespace::DEFAULT, namespace::SYSTEM, namespace::PUBLIC, namespace::NODE_LEASES];
 
 #[derive(Debug, thiserror::Error)]
@@ -48,15 +52,32 @@ pub async fn bootstrap(handler: &Arc<Handler>, advertise: SocketAddr) -> Result<
     create_missing(handler, advertise).await?;
     bootstrap_roles(handler).await?;
     let client = BootstrapClient::new(handler);
+    // An older upstream server on the same etcd stores these kinds in versions that are not read here.
+    if let Err(error) = bootstrap_flowcontrol::reconcile(&client).await {
+        tracing::warn!(%error, "flow control is not set up; will try again");
+    }
     let api = &handler.api;
     api.served.attach(handler);
     let loaded = follow::load(api).await;
     loaded.map_err(|error| BootstrapError::new("the custom kinds", error.to_string()))?;
     client.ensure("/apis/storage.k8s.io/v1/storageclasses", "local-path", &local_path()).await?;
+    let loaded = api.aggregator.objects.load(&*api.store).await;
+    loaded.map_err(|error| BootstrapError::new("the cache of APIServices", error.to_string()))?;
+    publish_trust(handler).await?;
+    let loaded = api.flow_control.objects.load(&*api.store).await;
+    loaded.map_err(|error| BootstrapError::new("the cache of FlowSchemas", error.to_string()))?;
     servers::renew(handler, advertise, &mut ServerHeartbeats::default()).await?;
     // Last: no webhook that is down, and no quota, keeps a server from starting.
     let loaded = api.admission_cache.load(&*api.store).await;
     loaded.map(drop).map_err(|error| BootstrapError::new("the cache of objects for admission", error.to_string()))
+}
+
+/// Says whom other API servers may trust, where this one calls any.
+async fn publish_trust(handler: &Arc<Handler>) -> Result<(), BootstrapError> {
+    match (handler.ca.as_deref(), handler.api.aggregator.front_proxy()) {
+        (Some(ca), Some(front_proxy)) => trust::publish(&BootstrapClient::new(handler), ca, front_proxy).await,
+        _ => Ok(()),
+    }
 }
 
 /// Makes the roles and bindings that every cluster has, and loads the cache of all of them.
@@ -137,16 +158,28 @@ pub async fn keep(handler: Arc<Handler>, advertise: SocketAddr, stop: Cancellati
         api.rbac.follow(&api.registry, &*api.store, stop.clone()),
         follow::follow(handler.clone(), stop.clone()),
         api.admission_cache.follow(&*api.store, stop.clone()),
+        api.aggregator.objects.follow(&*api.store, stop.clone()),
+        api.flow_control.objects.follow(&*api.store, stop.clone()),
+        conditions::follow(handler.clone(), stop.clone()),
+        registration::follow(handler.clone(), stop.clone()),
+        availability::follow(handler.clone(), stop.clone()),
     );
 }
 
 async fn refurnish(handler: &Arc<Handler>, advertise: SocketAddr, stop: &CancellationToken) {
-    loop {
+    for round in 1_u64.. {
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
-        if let Err(error) = create_missing(handler, advertise).await {
+        for made in [create_missing(handler, advertise).await, publish_trust(handler).await] {
+            if let Err(error) = made {
+                tracing::warn!(%error, "will try again");
+            }
+        }
+        if round.is_multiple_of(FLOW_CONTROL_ROUNDS)
+            && let Err(error) = bootstrap_flowcontrol::reconcile(&BootstrapClient::new(handler)).await
+        {
             tracing::warn!(%error, "will try again");
         }
     }

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use crate::{auth::bootstrap_token, handler::Handler};
+use crate::{api::CommitError, auth::bootstrap_token, fence::Fence, handler::Handler};
 use jiff::{SignedDuration, Timestamp};
-use mainstay_store::{Compare, Expect, List, Op, StoreError, Txn};
+use mainstay_store::{Compare, Expect, List, Op, Txn};
 use serde::Deserialize;
 
 const PREFIX: &str = "/registry/events/";
@@ -20,12 +20,16 @@ pub fn interval(handler: &Handler) -> Duration {
 }
 
 /// Deletes bootstrap tokens that are over their date.
-pub async fn sweep_bootstrap_tokens(handler: &Handler, now: Timestamp) -> Result<(), StoreError> {
-    bootstrap_token::sweep(handler.store(), now).await
+pub async fn sweep_bootstrap_tokens(
+    handler: &Handler,
+    now: Timestamp,
+    fence: Option<&Fence>,
+) -> Result<(), CommitError> {
+    bootstrap_token::sweep(&handler.api, now, fence).await
 }
 
 /// Deletes Events that happened last longer ago than their time to live.
-pub async fn sweep_events(handler: &Handler, now: Timestamp) -> Result<(), StoreError> {
+pub async fn sweep_events(handler: &Handler, now: Timestamp, fence: Option<&Fence>) -> Result<(), CommitError> {
     let ttl = handler.api.settings.event_ttl;
     let oldest = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_sub(ttl).ok()).unwrap_or(Timestamp::MIN);
     let mut start: Option<String> = None;
@@ -40,7 +44,7 @@ pub async fn sweep_events(handler: &Handler, now: Timestamp) -> Result<(), Store
                 txn.compares.push(Compare { key: entry.key.clone(), expect: Expect::ModifiedAt(entry.modified) });
                 txn.ops.push(Op::Delete { key: entry.key.clone() });
             }
-            handler.api.commit(txn).await?; // a conflict means news: look again next time
+            handler.api.commit(txn, fence).await?; // a conflict means news: look again next time
         }
         match listing.entries.last() {
             Some(last) if listing.remaining > 0 => start = Some(format!("{}\0", last.key)),

@@ -91,7 +91,8 @@ fn key(address: SocketAddr) -> Arc<str> {
 }
 
 async fn commit(handler: &Arc<Handler>, txn: Txn) -> Result<(), BootstrapError> {
-    handler.api.commit(txn).await.map(drop).map_err(unreachable)
+    let committed = handler.api.commit(txn, None).await;
+    committed.map(drop).map_err(|error| BootstrapError::new("the list of servers", error.to_string()))
 }
 
 fn unreachable(error: StoreError) -> BootstrapError {

@@ -19,7 +19,7 @@ pub struct StoreSpace {
 
 /// What a write tells about the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum SpaceChange {
     OutageBegan,
     OutageOver,
 }
@@ -37,24 +37,24 @@ impl StoreSpace {
     /// Learns from a write that was tried; `needed_room` as by [`StoreSpace::needs_room`].
     pub fn observe(&self, needed_room: bool, tried: &Result<Outcome, StoreError>) {
         match self.learn(needed_room, tried, Instant::now()) {
-            Some(News::OutageBegan) => tracing::error!(
+            Some(SpaceChange::OutageBegan) => tracing::error!(
                 "the store's disk is full: objects can be deleted but not created, and /readyz fails; free some space on it"
             ),
-            Some(News::OutageOver) => tracing::info!("the store's disk has space again: writes are taken"),
+            Some(SpaceChange::OutageOver) => tracing::info!("the store's disk has space again: writes are taken"),
             None => {}
         }
     }
 
-    fn learn(&self, needed_room: bool, tried: &Result<Outcome, StoreError>, now: Instant) -> Option<News> {
+    fn learn(&self, needed_room: bool, tried: &Result<Outcome, StoreError>, now: Instant) -> Option<SpaceChange> {
         let mut last_refusal = self.last_refusal.lock();
         match (tried, *last_refusal) {
             (Err(StoreError::NoSpace), before) => {
                 *last_refusal = Some(now);
-                before.is_none().then_some(News::OutageBegan)
+                before.is_none().then_some(SpaceChange::OutageBegan)
             }
             (Ok(Outcome::Committed(_)), Some(at)) if needed_room && now.duration_since(at) >= QUIET => {
                 *last_refusal = None;
-                Some(News::OutageOver)
+                Some(SpaceChange::OutageOver)
             }
             _ => None,
         }
@@ -73,13 +73,13 @@ mod tests {
         let (refused, taken) = (Err(StoreError::NoSpace), Ok(Outcome::Committed(Revision(1))));
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(space.learn(true, &taken, at(0)), None);
-        assert_eq!(space.learn(true, &refused, at(1)), Some(News::OutageBegan));
+        assert_eq!(space.learn(true, &refused, at(1)), Some(SpaceChange::OutageBegan));
         assert!(space.is_exhausted());
         assert_eq!(space.learn(true, &taken, at(2)), None); // a small one fitted
         assert_eq!(space.learn(true, &refused, at(3)), None);
         assert_eq!(space.learn(false, &taken, at(60)), None); // a removal
         assert!(space.is_exhausted());
-        assert_eq!(space.learn(true, &taken, at(61)), Some(News::OutageOver));
+        assert_eq!(space.learn(true, &taken, at(61)), Some(SpaceChange::OutageOver));
         assert!(!space.is_exhausted());
         assert_eq!(space.learn(true, &taken, at(62)), None);
     }

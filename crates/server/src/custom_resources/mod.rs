@@ -66,6 +66,6 @@ impl Writer {
 
     fn request<'a>(&'a self, api: &'a Api, target: &'a Target) -> Request<'a> {
         let Self { user, query, notes } = self;
-        Request { api, user, target, part: Part::Main, dry_run: false, query, notes }
+        Request { api, user, target, part: Part::Main, dry_run: false, query, notes, fence: None }
     }
 }

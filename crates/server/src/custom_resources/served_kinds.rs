@@ -14,6 +14,7 @@ use mainstay_api::{
 use mainstay_store::Revision;
 use parking_lot::RwLock;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::webhook_conversion::{HandlerCell, WebhookConversion};
@@ -24,6 +25,8 @@ pub struct ServedKinds {
     /// Through which conversion webhooks are called.
     handler: HandlerCell,
     state: RwLock<State>,
+    /// Counts snapshots, for whoever waits for the next one.
+    changes: watch::Sender<u64>,
 }
 
 struct State {
@@ -65,7 +68,12 @@ fn convert_by_webhook(handler: &HandlerCell, d: &mut Descriptor) -> Option<(u64,
 impl ServedKinds {
     pub fn new(builtin: Registry) -> Self {
         let state = State { current: Arc::new(builtin.clone()), definitions: BTreeMap::new() };
-        Self { builtin, handler: HandlerCell::default(), state: RwLock::new(state) }
+        Self { builtin, handler: HandlerCell::default(), state: RwLock::new(state), changes: watch::Sender::default() }
+    }
+
+    /// Tells whenever other kinds are served.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// From now on conversion webhooks can be called.
@@ -90,6 +98,7 @@ impl ServedKinds {
         let mut state = self.state.write();
         if state.observe(&self.handler, name, revision, definition) {
             state.rebuild(&self.builtin);
+            self.changes.send_modify(|count| *count += 1);
         }
     }
 
@@ -106,6 +115,7 @@ impl ServedKinds {
             state.observe(&self.handler, &name, revision, None);
         }
         state.rebuild(&self.builtin);
+        self.changes.send_modify(|count| *count += 1);
     }
 
     /// Names in a group that others than this definition have, built-in kinds included.

@@ -44,6 +44,14 @@ pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
         return Err(ApiError::method_not_allowed());
     }
     let asked = parts.uri.path().trim_start_matches(ROOT).trim_end_matches('/').to_owned();
+    let flow_control = &handler.api.flow_control;
+    match asked.as_str() {
+        "api_priority_and_fairness/dump_priority_levels" => {
+            return Ok(reply::text(StatusCode::OK, flow_control.dump_priority_levels()));
+        }
+        "api_priority_and_fairness/dump_queues" => return Ok(reply::text(StatusCode::OK, flow_control.dump_queues())),
+        _ => {}
+    }
     let response = match &handler.debug {
         Some(debug) => debug(asked).await,
         None => DebugResponse::Unavailable("no scheduler runs here".to_owned()),

@@ -1,12 +1,16 @@
 //! API discovery: groups, versions and resources, as lists and in the aggregated form.
 
-use std::cmp::Reverse;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashSet},
+};
 
 use http::{HeaderMap, StatusCode, header};
 use mainstay_api::{descriptor::Descriptor, registry::Registry};
 use serde_json::{Value, json};
 
 use crate::{
+    aggregator::api_services::{RemoteVersion, VersionView, local_priorities},
     documents::component_status as components,
     http::{
         reply,
@@ -19,16 +23,28 @@ use crate::{
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
-pub fn respond(registry: &Registry, headers: &HeaderMap, route: &Route<'_>) -> ApiResult<Response> {
+/// What is served: by this server, and by others.
+struct Served<'a> {
+    registry: &'a Registry,
+    versions: &'a [VersionView],
+}
+
+pub fn respond(
+    registry: &Registry,
+    versions: &[VersionView],
+    headers: &HeaderMap,
+    route: &Route<'_>,
+) -> ApiResult<Response> {
+    let served = Served { registry, versions };
     let document = match route {
         Route::Groups { legacy } => {
             if let Some(version) = aggregated_version(headers) {
-                return Ok(aggregated_answer(registry, *legacy, version));
+                return Ok(aggregated_answer(&served, *legacy, version));
             }
-            if *legacy { legacy_versions(registry) } else { group_list(registry) }
+            if *legacy { legacy_versions(&served) } else { group_list(&served) }
         }
         Route::Group(name) => {
-            let group = group(registry, name).filter(|_| !name.is_empty()).ok_or_else(ApiError::no_such_path)?;
+            let group = served.group(name).filter(|_| !name.is_empty()).ok_or_else(ApiError::no_such_path)?;
             with_type(group, "APIGroup")
         }
         Route::GroupVersion { group, version } if group == metrics::GROUP && version == metrics::VERSION => {
@@ -62,46 +78,72 @@ fn with_type(mut document: Value, kind: &str) -> Value {
     document
 }
 
-fn legacy_versions(registry: &Registry) -> Value {
+fn legacy_versions(served: &Served<'_>) -> Value {
     json!({
         "kind": "APIVersions",
-        "versions": versions(registry, ""),
+        "versions": served.versions_of(""),
         "serverAddressByClientCIDRs": [],
     })
 }
 
-fn group_list(registry: &Registry) -> Value {
-    let groups: Vec<_> = groups(registry).iter().filter_map(|name| group(registry, name)).collect();
+fn group_list(served: &Served<'_>) -> Value {
+    let groups: Vec<_> = served.groups().iter().filter_map(|name| served.group(name)).collect();
     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
 }
 
-/// Every group but the core one: the built-in ones first, so that a short name means theirs to clients that take the first.
-fn groups(registry: &Registry) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    let mut add = |is_custom: bool| {
-        for d in registry.iter().filter(|d| d.custom.is_some() == is_custom && !d.group.is_empty()) {
-            if !names.contains(&&*d.group) {
-                names.push(&d.group);
+impl<'a> Served<'a> {
+    /// Every group and version there is.
+    fn all(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let own = self.registry.iter().map(|d| (&*d.group, &*d.version));
+        let remote = self.versions.iter().filter(|view| view.remote.is_some());
+        own.chain([(metrics::GROUP, metrics::VERSION)]).chain(remote.map(|view| (&*view.group, &*view.version)))
+    }
+
+    fn priorities(&self, group: &str, version: &str) -> (i64, i64) {
+        let view = self.versions.iter().find(|view| view.group == group && view.version == version);
+        let stock = || {
+            let is_custom = self.registry.iter().find(|d| d.group == group).is_some_and(|d| d.custom.is_some());
+            local_priorities(group, version, is_custom)
+        };
+        view.map_or_else(stock, |view| (view.group_priority, view.version_priority))
+    }
+
+    /// Every group but the core one, by priority: a short name means that of the first to clients.
+    fn groups(&self) -> Vec<&'a str> {
+        let mut groups: BTreeMap<&str, i64> = BTreeMap::new();
+        let mut seen = HashSet::new();
+        for (group, version) in self.all().filter(|(group, _)| !group.is_empty()) {
+            if seen.insert((group, version)) {
+                let priority = self.priorities(group, version).0;
+                let highest = groups.entry(group).or_insert(priority);
+                *highest = priority.max(*highest);
             }
         }
-        if !is_custom {
-            names.push(metrics::GROUP);
-        }
-    };
-    add(false);
-    add(true);
-    names
-}
-
-/// The versions of a group, the one to prefer first.
-fn versions<'r>(registry: &'r Registry, group: &str) -> Vec<&'r str> {
-    let mut versions: Vec<&str> = registry.iter().filter(|d| d.group == group).map(|d| &*d.version).collect();
-    versions.sort_by_key(|version| Reverse(rank(version)));
-    versions.dedup();
-    if group == metrics::GROUP {
-        versions.push(metrics::VERSION);
+        let mut names: Vec<_> = groups.into_iter().collect();
+        names.sort_by_key(|(name, priority)| (Reverse(*priority), *name));
+        names.into_iter().map(|(name, _)| name).collect()
     }
-    versions
+
+    /// The versions of a group, the one to prefer first.
+    fn versions_of(&self, group: &str) -> Vec<&'a str> {
+        let versions: BTreeSet<&str> =
+            self.all().filter(|(own, _)| *own == group).map(|(_, version)| version).collect();
+        let mut versions: Vec<&str> = versions.into_iter().collect();
+        versions.sort_by_key(|version| Reverse((self.priorities(group, version).1, rank(version))));
+        versions
+    }
+
+    fn group(&self, name: &str) -> Option<Value> {
+        let version = |version: &&str| json!({ "groupVersion": format!("{name}/{version}"), "version": version });
+        let versions: Vec<_> = self.versions_of(name).iter().map(version).collect();
+        let preferred = versions.first()?.clone();
+        Some(json!({ "name": name, "versions": versions, "preferredVersion": preferred }))
+    }
+
+    /// A version that another server serves.
+    fn remote(&self, group: &str, version: &str) -> Option<&'a RemoteVersion> {
+        self.versions.iter().find(|view| view.group == group && view.version == version)?.remote.as_ref()
+    }
 }
 
 /// Stable before beta before alpha, then higher numbers first: `v2`, `v1`, `v1beta2`, `v1beta1`. Names of another form come last, in the
@@ -123,13 +165,6 @@ fn parse_version(version: &str) -> Option<(u8, u32, u32)> {
             (None, None) => None,
         },
     }
-}
-
-fn group(registry: &Registry, name: &str) -> Option<Value> {
-    let version = |version: &&str| json!({ "groupVersion": format!("{name}/{version}"), "version": version });
-    let versions: Vec<_> = versions(registry, name).iter().map(version).collect();
-    let preferred = versions.first()?.clone();
-    Some(json!({ "name": name, "versions": versions, "preferredVersion": preferred }))
 }
 
 /// The verbs of a resource itself.
@@ -188,16 +223,45 @@ fn unstored(group: &str, version: &str) -> Vec<Value> {
 }
 
 /// A resource of a list as the aggregated form has it.
-fn aggregated_from_list(resource: &Value) -> Value {
+fn aggregated_from_list(resource: &Value, group: &str, version: &str) -> Value {
     let mut aggregated = json!({
         "resource": resource["name"], "singularResource": resource["singularName"],
         "scope": if resource["namespaced"] == true { "Namespaced" } else { "Cluster" },
-        "responseKind": { "group": "", "version": "v1", "kind": resource["kind"] }, "verbs": resource["verbs"],
+        "responseKind": response_kind(resource, group, version), "verbs": resource["verbs"],
     });
-    if let Some(names) = resource.get("shortNames") {
-        aggregated["shortNames"] = names.clone();
+    for field in ["shortNames", "categories"] {
+        if let Some(names) = resource.get(field) {
+            aggregated[field] = names.clone();
+        }
     }
     aggregated
+}
+
+fn response_kind(resource: &Value, group: &str, version: &str) -> Value {
+    let own = |field: &str, or: &str| resource[field].as_str().filter(|own| !own.is_empty()).unwrap_or(or).to_owned();
+    let version = own("version", if resource["group"].is_string() { "" } else { version });
+    json!({ "group": own("group", group), "version": version, "kind": resource["kind"] })
+}
+
+/// The resources that another server lists, with their subresources.
+fn aggregated_from_remote(list: &Value, group: &str, version: &str) -> Vec<Value> {
+    let listed = list["resources"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let name = |resource: &Value| resource["name"].as_str().unwrap_or_default().to_owned();
+    let resource = |resource: &Value| {
+        let mut aggregated = aggregated_from_list(resource, group, version);
+        let prefix = format!("{}/", name(resource));
+        let subresource = |own: &Value| {
+            let name = name(own).strip_prefix(&prefix)?.to_owned();
+            let kind = response_kind(own, group, version);
+            Some(json!({ "subresource": name, "responseKind": kind, "verbs": own["verbs"] }))
+        };
+        let subresources: Vec<Value> = listed.iter().filter_map(subresource).collect();
+        if !subresources.is_empty() {
+            aggregated["subresources"] = json!(subresources);
+        }
+        aggregated
+    };
+    listed.iter().filter(|own| !name(own).contains('/')).map(resource).collect()
 }
 
 fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
@@ -231,15 +295,24 @@ fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
     json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources })
 }
 
-fn aggregated_answer(registry: &Registry, legacy: bool, api_version: &'static str) -> Response {
-    let names = if legacy { vec![""] } else { groups(registry) };
+fn aggregated_answer(served: &Served<'_>, legacy: bool, api_version: &'static str) -> Response {
+    let registry = served.registry;
+    let names = if legacy { vec![""] } else { served.groups() };
     let items: Vec<Value> = names
         .into_iter()
         .map(|group| {
             let version = |version: &str| {
+                if let Some(remote) = served.remote(group, version) {
+                    let resources = remote.resources.as_deref();
+                    return json!({
+                        "version": version,
+                        "freshness": if remote.is_current { "Current" } else { "Stale" },
+                        "resources": resources.map_or_else(Vec::new, |list| aggregated_from_remote(list, group, version)),
+                    });
+                }
                 let resources = registry.iter().filter(|d| d.group == group && d.version == version);
                 let unstored = unstored(group, version);
-                let unstored = unstored.iter().map(aggregated_from_list);
+                let unstored = unstored.iter().map(|resource| aggregated_from_list(resource, group, version));
                 json!({
                     "version": version,
                     "freshness": "Current",
@@ -249,7 +322,7 @@ fn aggregated_answer(registry: &Registry, legacy: bool, api_version: &'static st
                     },
                 })
             };
-            let versions: Vec<_> = versions(registry, group).into_iter().map(version).collect();
+            let versions: Vec<_> = served.versions_of(group).into_iter().map(version).collect();
             let mut metadata = json!({ "creationTimestamp": null });
             if !group.is_empty() {
                 metadata["name"] = json!(group);
@@ -320,8 +393,9 @@ mod tests {
         let exec = listed.as_array().unwrap().iter().find(|r| r["name"] == "pods/exec").cloned().unwrap();
         assert_eq!((&exec["kind"], &exec["verbs"]), (&json!("PodExecOptions"), &json!(["create", "get"])));
         assert!(exec.get("group").is_none());
-        assert!(groups(&registry).contains(&metrics::GROUP));
-        assert_eq!(versions(&registry, metrics::GROUP), [metrics::VERSION]);
+        let served = Served { registry: &registry, versions: &[] };
+        assert!(served.groups().contains(&metrics::GROUP));
+        assert_eq!(served.versions_of(metrics::GROUP), [metrics::VERSION]);
         let pods = measured_list()["resources"][1].clone();
         assert_eq!((&pods["name"], &pods["kind"]), (&json!("pods"), &json!("PodMetrics")));
     }
@@ -335,6 +409,44 @@ mod tests {
         assert_eq!(pods["shortNames"], json!(["po"]));
         let scale = listed("apps", "v1").as_array().unwrap().iter().any(|r| r["name"] == "deployments/scale");
         assert!(scale);
-        assert_eq!(versions(&registry, "autoscaling"), ["v2", "v1"]);
+        let served = Served { registry: &registry, versions: &[] };
+        assert_eq!(served.versions_of("autoscaling"), ["v2", "v1"]);
+    }
+
+    #[test]
+    fn what_others_serve_is_listed_by_priority_and_marked_when_it_may_be_out_of_date() {
+        let registry = Registry::builtin();
+        let view = |version: &str, version_priority, is_current| VersionView {
+            group: "example.com".to_owned(),
+            version: version.to_owned(),
+            group_priority: 17_790,
+            version_priority,
+            remote: Some(RemoteVersion {
+                is_current,
+                resources: Some(std::sync::Arc::new(json!({ "resources": [
+                    { "name": "foos", "singularName": "foo", "namespaced": true, "kind": "Foo", "verbs": ["get"] },
+                    { "name": "foos/status", "singularName": "", "namespaced": true, "kind": "Foo", "verbs": ["get"] },
+                ] }))),
+            }),
+        };
+        let versions = [view("v1", 10, true), view("v1beta1", 20, false)];
+        let served = Served { registry: &registry, versions: &versions };
+        let groups = served.groups();
+        let at = |name: &str| groups.iter().position(|group| *group == name).unwrap();
+        assert!(at("apps") < at("example.com") && at("example.com") < at("events.k8s.io"), "{groups:?}");
+        assert_eq!(served.versions_of("example.com"), ["v1beta1", "v1"], "by their own priority");
+        assert!(!served.remote("example.com", "v1beta1").unwrap().is_current);
+        let listed = aggregated_from_remote(
+            &json!({ "resources": [
+            { "name": "foos", "namespaced": true, "kind": "Foo", "verbs": ["get"] },
+            { "name": "foos/scale", "group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": ["get"] },
+        ] }),
+            "example.com",
+            "v1",
+        );
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0]["responseKind"], json!({ "group": "example.com", "version": "v1", "kind": "Foo" }));
+        let scale = json!({ "group": "autoscaling", "version": "v1", "kind": "Scale" });
+        assert_eq!(listed[0]["subresources"][0]["responseKind"], scale);
     }
 }

@@ -18,7 +18,8 @@ pub fn serves(path: &str) -> bool {
     ROOTS.iter().any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Alive means that we answer; ready means that the store answers too and takes writes.
+/// Alive means that we answer; ready means that the store answers too and takes writes, that plugins which protect its keys
+/// answer, and that we do not stop in a moment.
 pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     if !matches!(parts.method, Method::GET | Method::HEAD) {
         return Err(ApiError::method_not_allowed());
@@ -41,6 +42,18 @@ pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
             false => Ok(()),
         };
         checks.extend([("store", store), ("store-space", space)]);
+        let plugins = handler.encryption.as_ref().map(|encryption| encryption.plugins()).unwrap_or_default();
+        if !plugins.is_empty() {
+            let problems =
+                plugins.iter().filter_map(|plugin| Some(format!("{}: {}", plugin.name(), plugin.problem()?)));
+            let problems: Vec<String> = problems.collect();
+            let kms = if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) };
+            checks.push(("kms-providers", kms));
+        }
+    }
+    if root == "readyz" {
+        let stops = handler.shutting_down.is_cancelled();
+        checks.push(("shutdown", if stops { Err("process is shutting down".to_owned()) } else { Ok(()) }));
     }
     if let Some(wanted) = &check {
         checks.retain(|(name, _)| name == wanted);

@@ -20,10 +20,13 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::http::{
-    fairness::{PriorityLevel, Rejection},
-    request_limits::RequestKind,
-    request_log::RequestInfo,
+use crate::{
+    flowcontrol::FlowControl,
+    http::{
+        fairness::{PriorityLevel, Rejection},
+        request_limits::RequestKind,
+        request_log::RequestInfo,
+    },
 };
 
 type Text = Cow<'static, str>;
@@ -78,11 +81,6 @@ struct KindLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LevelLabel {
-    priority_level: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RejectionLabels {
     priority_level: &'static str,
     reason: &'static str,
@@ -95,7 +93,6 @@ pub struct Metrics {
     watches: Gauge,
     reading: Gauge,
     writing: Gauge,
-    executing: [Gauge; PriorityLevel::ALL.len()],
     rejections: Family<RejectionLabels, Counter>,
     /// What other parts of the process count.
     others: Vec<Registry>,
@@ -115,20 +112,22 @@ impl Default for Metrics {
         registry.register("apiserver_current_inflight_requests", "Requests at work, by kind", in_flight.clone());
         let kind = |request_kind| in_flight.get_or_create_owned(&KindLabel { request_kind });
         let (reading, writing) = (kind("readOnly"), kind("mutating"));
-        let levels = Family::<LevelLabel, Gauge>::default();
-        let help = "Requests at work and streams open, by priority level";
-        registry.register("apiserver_flowcontrol_current_executing_requests", help, levels.clone());
-        let executing =
-            PriorityLevel::ALL.map(|level| levels.get_or_create_owned(&LevelLabel { priority_level: level.name() }));
         let rejections = Family::default();
-        let help = "Requests refused because their user or their level had its share";
-        registry.register("apiserver_flowcontrol_rejected_requests", help, rejections.clone());
+        let help = "Streams and bodies refused because their user or their level had its share";
+        registry.register("mainstay_rejected_streams", help, rejections.clone());
         let others = Vec::new();
-        Self { registry, requests, durations, watches, reading, writing, executing, rejections, others }
+        Self { registry, requests, durations, watches, reading, writing, rejections, others }
     }
 }
 
 impl Metrics {
+    /// With what priority and fairness counts.
+    pub fn with_flow_control(flow_control: &FlowControl) -> Self {
+        let mut metrics = Self::default();
+        flow_control.register(&mut metrics.registry);
+        metrics
+    }
+
     pub fn record_request(&self, info: &RequestInfo, code: StatusCode, seconds: f64) {
         let (group, version, resource) = match &info.resource {
             Some(d) => (d.group.clone(), d.version.clone(), d.plural.clone()),
@@ -148,15 +147,14 @@ impl Metrics {
     }
 
     /// Counts a request as at work until the guard is dropped.
-    pub fn in_flight(&self, kind: RequestKind, level: PriorityLevel) -> InFlight {
+    pub fn in_flight(&self, kind: RequestKind) -> InFlight {
         let by_kind = match kind {
             RequestKind::ReadOnly => Some(self.reading.clone()),
             RequestKind::Mutating => Some(self.writing.clone()),
             RequestKind::LongRunning => None,
         };
-        let gauges = InFlight { by_kind, by_level: self.executing[level as usize].clone() };
-        gauges.both(|gauge| _ = gauge.inc());
-        gauges
+        by_kind.iter().for_each(|gauge| _ = gauge.inc());
+        InFlight(by_kind)
     }
 
     pub fn rejected(&self, level: PriorityLevel, why: Rejection) {
@@ -187,20 +185,11 @@ impl Drop for OpenWatchGauge {
     }
 }
 
-pub struct InFlight {
-    by_kind: Option<Gauge>,
-    by_level: Gauge,
-}
-
-impl InFlight {
-    fn both(&self, change: impl Fn(&Gauge)) {
-        self.by_kind.iter().chain([&self.by_level]).for_each(change);
-    }
-}
+pub struct InFlight(Option<Gauge>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.both(|gauge| _ = gauge.dec());
+        self.0.iter().for_each(|gauge| _ = gauge.dec());
     }
 }
 
@@ -225,21 +214,20 @@ mod tests {
     }
 
     #[test]
-    fn requests_at_work_and_refused_ones_are_counted_by_level() {
+    fn requests_at_work_and_refused_streams_are_counted() {
         let metrics = Metrics::default();
-        let at_work = metrics.in_flight(RequestKind::Mutating, PriorityLevel::System);
+        let at_work = metrics.in_flight(RequestKind::Mutating);
         metrics.rejected(PriorityLevel::WorkloadLow, Rejection::FlowLimit);
         let text = metrics.text();
         for line in [
             r#"apiserver_current_inflight_requests{request_kind="mutating"} 1"#,
             r#"apiserver_current_inflight_requests{request_kind="readOnly"} 0"#,
-            r#"apiserver_flowcontrol_current_executing_requests{priority_level="system"} 1"#,
-            r#"apiserver_flowcontrol_rejected_requests_total{priority_level="workload-low",reason="flow-limit"} 1"#,
+            r#"mainstay_rejected_streams_total{priority_level="workload-low",reason="flow-limit"} 1"#,
         ] {
             assert!(text.contains(line), "no {line} in {text}");
         }
         drop(at_work);
-        assert!(metrics.text().contains(r#"current_executing_requests{priority_level="system"} 0"#));
+        assert!(metrics.text().contains(r#"current_inflight_requests{request_kind="mutating"} 0"#));
     }
 
     #[test]

@@ -22,8 +22,8 @@ const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-
 /// Where the server's own authority is published.
 const CA: &str = "/cacerts";
 /// The Kubernetes version whose API this is.
-const MINOR: &str = "33";
-const GIT_VERSION: &str = concat!("v1.33.0+mainstay-", env!("CARGO_PKG_VERSION"));
+const MINOR: &str = "37";
+const GIT_VERSION: &str = concat!("v1.37.0+mainstay-", env!("CARGO_PKG_VERSION"));
 
 pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
     if parts.method != Method::GET {
@@ -39,6 +39,7 @@ pub async fn respond(handler: &Handler, parts: &Parts) -> ApiResult<Response> {
         CA => authority(handler),
         "/openid/v1/jwks" => issuer::keys(handler).await,
         "/.well-known/openid-configuration" => Ok(issuer::configuration(handler, parts)),
+        "/openapi/v3" => Ok(handler.openapi().respond_index(parts, handler.api.aggregator.v3_urls(&handler.api))),
         path if OpenApi::serves(path) => handler.openapi().respond(parts).await,
         _ => Err(ApiError::no_such_path()),
     }

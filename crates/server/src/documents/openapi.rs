@@ -13,8 +13,11 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
-use mainstay_api::{openapi, registry::Registry};
-use serde_json::Value;
+use mainstay_api::{
+    openapi::{self, ExtraDefinitions},
+    registry::Registry,
+};
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -32,6 +35,8 @@ const MAX_KEPT: usize = 8 << 20;
 /// The documents of one registry.
 pub struct OpenApi {
     registry: Arc<Registry>,
+    /// What other API servers add to v2.
+    extra: Vec<Arc<ExtraDefinitions>>,
     v2: OnceLock<Arc<Vec<u8>>>,
     /// Small, but made from all of the schema.
     v3_index: OnceLock<Value>,
@@ -57,22 +62,35 @@ impl AsRef<[u8]> for SharedDocument {
 }
 
 impl OpenApi {
-    pub fn new(registry: impl Into<Arc<Registry>>) -> Arc<Self> {
+    pub fn new(registry: impl Into<Arc<Registry>>, extra: Vec<Arc<ExtraDefinitions>>) -> Arc<Self> {
         Arc::new(Self {
             registry: registry.into(),
+            extra,
             v2: OnceLock::new(),
             v3_index: OnceLock::new(),
             shared: Mutex::default(),
         })
     }
 
-    /// Whether the documents are those of this registry.
-    pub fn is_of(&self, registry: &Arc<Registry>) -> bool {
+    /// Whether the documents are those of this registry and of these other servers.
+    pub fn is_of(&self, registry: &Arc<Registry>, extra: &[Arc<ExtraDefinitions>]) -> bool {
+        let is_same = |(own, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(own, other);
         Arc::ptr_eq(&self.registry, registry)
+            && self.extra.len() == extra.len()
+            && self.extra.iter().zip(extra).all(is_same)
     }
 
     pub fn serves(path: &str) -> bool {
         path == "/openapi/v2" || path == "/openapi/v3" || path.starts_with("/openapi/v3/")
+    }
+
+    /// The index of v3 with the documents of other servers: `(path, URL)`.
+    pub fn respond_index(&self, parts: &Parts, others: Vec<(String, String)>) -> Response {
+        let mut index = self.v3_index().clone();
+        for (path, url) in others {
+            index["paths"][path] = json!({ "serverRelativeURL": url });
+        }
+        with_etag(&parts.headers, "application/json", index.to_string().into())
     }
 
     pub async fn respond(self: Arc<Self>, parts: &Parts) -> ApiResult<Response> {
@@ -131,8 +149,8 @@ impl OpenApi {
         }
         let wanted = document.clone();
         let made = self.clone().off_thread(move |this| match &wanted {
-            Document::V2Json => Some(openapi::v2_json(&this.registry)),
-            Document::V2Protobuf => Some(openapi::v2_protobuf(&this.registry)),
+            Document::V2Json => Some(openapi::v2_json(&this.registry, &this.extra)),
+            Document::V2Protobuf => Some(openapi::v2_protobuf(&this.registry, &this.extra)),
             Document::V3 { group, version } => openapi::v3(&this.registry, group, version),
         });
         let made = Arc::new(made.await?.ok_or_else(ApiError::no_such_path)?);
@@ -194,12 +212,12 @@ mod tests {
             headers.insert(name, value.parse().unwrap());
         }
         let (path, query) = url.split_once('?').unwrap_or((url, ""));
-        OpenApi::new(Registry::builtin()).document(path, query, &headers).await
+        OpenApi::new(Registry::builtin(), Vec::new()).document(path, query, &headers).await
     }
 
     #[tokio::test]
     async fn whoever_asks_while_others_read_a_document_shares_theirs() {
-        let openapi = OpenApi::new(Registry::builtin());
+        let openapi = OpenApi::new(Registry::builtin(), Vec::new());
         let v3 = |version: &str| Document::V3 { group: "apps".into(), version: version.into() };
         for document in [Document::V2Json, v3("v1")] {
             let first = openapi.clone().make(document.clone()).await.unwrap();

@@ -1,13 +1,18 @@
 //! Clients that misbehave, and what everybody else notices of it.
 
+mod aggregation;
 mod apply;
 mod audit;
 mod custom_resources;
+mod fence;
+mod flow_control;
 mod limit_ranges;
 mod log;
+mod mutating_policies;
 mod pod_security;
 mod policies;
 mod quotas;
+mod storage_migration;
 mod upstream;
 mod webhooks;
 
@@ -198,7 +203,7 @@ async fn one_user_has_at_most_a_part_of_the_watches() {
     open.pop();
     assert_eq!(server.start(&node, Method::GET, services, Full::default()).await.status(), 200);
     let text = server.0.metrics.text();
-    let line = r#"apiserver_flowcontrol_rejected_requests_total{priority_level="system",reason="flow-limit"} 1"#;
+    let line = r#"mainstay_rejected_streams_total{priority_level="system",reason="flow-limit"} 1"#;
     assert!(text.contains(line), "{text}");
 }
 

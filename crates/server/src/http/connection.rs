@@ -84,7 +84,7 @@ pub struct ConnectionLimits {
 
 impl ConnectionLimits {
     pub fn new(settings: &Settings) -> Self {
-        let limit = || FairLimit::new(settings.max_connections, FLOW_PERCENT);
+        let limit = || FairLimit::without_heartbeats(settings.max_connections, FLOW_PERCENT);
         Self { handshakes: Handshakes::new(limit()), established: limit() }
     }
 

@@ -13,19 +13,26 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     sync::{Arc, LazyLock},
 };
 
 use parking_lot::Mutex;
 
-use crate::auth::{NODES, SERVICE_ACCOUNTS, User};
+use mainstay_api::wellknown::namespace::NODE_LEASES;
+
+use crate::{
+    auth::{NODES, SERVICE_ACCOUNTS, User},
+    http::route::{ResourceRoute, Route},
+};
 
 /// Who goes before whom. The names are those of upstream's default configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PriorityLevel {
     /// Administrators: `system:masters`.
     Exempt,
+    /// Heartbeats of nodes: their Leases and statuses. What else nodes ask for never keeps them waiting.
+    NodeHigh,
     /// Nodes: `system:nodes`.
     System,
     /// Service accounts.
@@ -37,7 +44,8 @@ pub enum PriorityLevel {
 }
 
 impl PriorityLevel {
-    pub const ALL: [Self; 5] = [Self::Exempt, Self::System, Self::WorkloadLow, Self::GlobalDefault, Self::CatchAll];
+    pub const ALL: [Self; 6] =
+        [Self::Exempt, Self::NodeHigh, Self::System, Self::WorkloadLow, Self::GlobalDefault, Self::CatchAll];
 
     pub fn for_user(user: &User) -> Self {
         if user.is_master() {
@@ -54,6 +62,7 @@ impl PriorityLevel {
     pub fn name(self) -> &'static str {
         match self {
             Self::Exempt => "exempt",
+            Self::NodeHigh => "node-high",
             Self::System => "system",
             Self::WorkloadLow => "workload-low",
             Self::GlobalDefault => "global-default",
@@ -64,9 +73,8 @@ impl PriorityLevel {
     /// The percentage of every limit that only this level can use.
     fn guaranteed_percent(self) -> usize {
         match self {
-            Self::Exempt => 15,
-            Self::System => 25,
-            Self::WorkloadLow | Self::GlobalDefault => 10,
+            Self::Exempt | Self::System => 15,
+            Self::NodeHigh | Self::WorkloadLow | Self::GlobalDefault => 10,
             Self::CatchAll => 5,
         }
     }
@@ -93,17 +101,41 @@ impl Flow {
         Self { level: PriorityLevel::for_user(user), distinguisher: HASHER.hash_one(&user.name) }
     }
 
-    /// Whoever has not logged in. One host usually has a whole /64 of IPv6 addresses.
+    /// Of a user's request: heartbeats of nodes are apart from all else that nodes ask for.
+    pub fn of_request(user: &User, route: &Route<'_>) -> Self {
+        let flow = Self::of_user(user);
+        match route {
+            Route::Resource(resource) if flow.level == PriorityLevel::System && is_heartbeat(resource) => {
+                Self { level: PriorityLevel::NodeHigh, ..flow }
+            }
+            _ => flow,
+        }
+    }
+
+    /// Whoever has not logged in.
     pub fn of_source(source: IpAddr) -> Self {
-        let distinguisher = match source.to_canonical() {
-            IpAddr::V4(address) => HASHER.hash_one(address),
-            IpAddr::V6(address) => HASHER.hash_one(&address.segments()[..4]),
-        };
-        Self { level: PriorityLevel::CatchAll, distinguisher }
+        Self { level: PriorityLevel::CatchAll, distinguisher: HASHER.hash_one(source_network(source)) }
     }
 
     pub fn level(&self) -> PriorityLevel {
         self.level
+    }
+}
+
+/// What counts as one source. One host usually has a whole /64 of IPv6 addresses.
+pub fn source_network(source: IpAddr) -> IpAddr {
+    match source.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+    }
+}
+
+/// What upstream's flow schema `system-node-high` is about: a node's Lease and the status of its Node.
+fn is_heartbeat(route: &ResourceRoute<'_>) -> bool {
+    match (&*route.group, &*route.plural, route.subresource.as_deref()) {
+        ("coordination.k8s.io", "leases", None) => route.namespace.as_deref() == Some(NODE_LEASES) && !route.watch,
+        ("", "nodes", Some("status")) => true,
+        _ => false,
     }
 }
 
@@ -195,6 +227,14 @@ impl FairLimit {
         Arc::new(Self { shares: Shares::new(total, flow_percent), usage: Mutex::default() })
     }
 
+    /// Of what no heartbeat uses, such as connections and watches: nodes have all that is guaranteed to them.
+    pub fn without_heartbeats(total: usize, flow_percent: usize) -> Arc<Self> {
+        let mut shares = Shares::new(total, flow_percent);
+        let heartbeats = std::mem::take(&mut shares.guaranteed[PriorityLevel::NodeHigh as usize]);
+        shares.guaranteed[PriorityLevel::System as usize] += heartbeats;
+        Arc::new(Self { shares, usage: Mutex::default() })
+    }
+
     /// Takes `amount` for as long as the permit lives.
     pub fn acquire(self: &Arc<Self>, flow: Flow, amount: usize) -> Result<Permit, Rejection> {
         let mut permit = Permit { limit: self.clone(), flow, amount: 0 };
@@ -267,6 +307,20 @@ mod tests {
     }
 
     #[test]
+    fn heartbeats_of_nodes_are_a_level_of_their_own() {
+        let level = |user: &User, path: &str| Flow::of_request(user, &Route::parse(path).unwrap()).level().name();
+        let node = User::node("n");
+        let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n";
+        assert_eq!(level(&node, lease), "node-high");
+        assert_eq!(level(&node, "/api/v1/nodes/n/status"), "node-high");
+        assert_eq!(level(&node, "/api/v1/nodes/n"), "system");
+        assert_eq!(level(&node, "/apis/coordination.k8s.io/v1/namespaces/default/leases/n"), "system");
+        assert_eq!(level(&node, "/api/v1/namespaces/default/pods/p/status"), "system");
+        let pod = User::authenticated("p".into(), vec![SERVICE_ACCOUNTS.into()]);
+        assert_eq!(level(&pod, lease), "workload-low");
+    }
+
+    #[test]
     fn one_token_gets_its_share_and_leaves_the_rest() {
         let limit = FairLimit::new(200, 25);
         let (held, rejection) = fill(&limit, pod("a"));
@@ -281,7 +335,10 @@ mod tests {
         assert_eq!(held.iter().map(Vec::len).sum::<usize>(), 90);
         assert_eq!(limit.acquire(pod("late"), 1).unwrap_err(), Rejection::ConcurrencyLimit);
         let nodes: Vec<_> = (0..20).map(|n| fill(&limit, user(&n.to_string(), NODES)).0).collect();
-        assert_eq!(nodes.iter().map(Vec::len).sum::<usize>(), 50);
+        assert_eq!(nodes.iter().map(Vec::len).sum::<usize>(), 30);
+        let route = Route::parse("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/0").unwrap();
+        let node = User::authenticated("0".into(), vec![NODES.into()]);
+        assert_eq!(fill(&limit, Flow::of_request(&node, &route)).0.len(), 20, "heartbeats have room of their own");
         assert_eq!(fill(&limit, user("admin", "system:masters")).0.len(), 30);
         assert_eq!(fill(&limit, user("ann", "developers")).0.len(), 20);
         assert_eq!(fill(&limit, Flow::of_source([10, 0, 0, 1].into())).0.len(), 10);
@@ -328,7 +385,7 @@ mod tests {
         #[test]
         fn never_more_than_the_whole_and_never_less_than_the_guaranteed(
             total in 0..500usize,
-            asked in proptest::collection::vec((0..5usize, 0..8u64, 1..40usize), 0..200),
+            asked in proptest::collection::vec((0..LEVELS, 0..8u64, 1..40usize), 0..200),
         ) {
             let shares = Shares::new(total, 25);
             let mut usage = Usage::default();

@@ -83,6 +83,12 @@ impl Query {
         Ok(parsed)
     }
 
+    /// Whether another server may take this for a watch: it may read the first value or the last, and go on after an error.
+    pub fn may_ask_to_watch(query: &str) -> bool {
+        let mut values = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "watch");
+        values.any(|(_, value)| !value.eq_ignore_ascii_case("false") && value != "0")
+    }
+
     /// Which combinations of list options mean something.
     fn check_list_options(&self) -> ApiResult<()> {
         let mut errors = Errors::new();

@@ -1,12 +1,14 @@
 //! How many requests are at work, how many streams are open and how much memory request bodies take, by user.
 //!
 //! A request holds its seat while it is at work and until the client has taken the response, which is in memory so long; not
-//! while its body is on its way: a body may take seconds to arrive, or never does. See [`crate::http::fairness`] for who gets how much.
+//! while its body is on its way: a body may take seconds to arrive, or never does. Requests at work are let in by
+//! [`crate::flowcontrol`]; for streams and memory see [`crate::http::fairness`].
 
 use std::sync::Arc;
 
 use crate::{
     documents::metrics::{InFlight, Metrics},
+    flowcontrol::{FlowControl, FlowSeat, RequestFlow},
     http::{
         fairness::{FairLimit, Flow, Permit, Rejection},
         status::{ApiError, ApiResult},
@@ -14,8 +16,6 @@ use crate::{
     settings::Settings,
 };
 
-/// What one user may have of all requests at work, in percent.
-const FLOW_PERCENT: usize = 25;
 /// What one user may have of all open streams, and of the memory for bodies.
 const LASTING_FLOW_PERCENT: usize = 10;
 
@@ -29,8 +29,6 @@ pub enum RequestKind {
 }
 
 pub struct RequestLimits {
-    reads: Arc<FairLimit>,
-    writes: Arc<FairLimit>,
     long_running: Arc<FairLimit>,
     /// Bytes of request bodies in memory.
     bodies: Arc<FairLimit>,
@@ -39,18 +37,8 @@ pub struct RequestLimits {
 impl RequestLimits {
     pub fn new(settings: &Settings) -> Self {
         Self {
-            reads: FairLimit::new(settings.max_reads, FLOW_PERCENT),
-            writes: FairLimit::new(settings.max_writes, FLOW_PERCENT),
-            long_running: FairLimit::new(settings.max_long_running, LASTING_FLOW_PERCENT),
+            long_running: FairLimit::without_heartbeats(settings.max_long_running, LASTING_FLOW_PERCENT),
             bodies: FairLimit::new(settings.max_body_memory, LASTING_FLOW_PERCENT),
-        }
-    }
-
-    fn limit_for(&self, kind: RequestKind) -> &Arc<FairLimit> {
-        match kind {
-            RequestKind::ReadOnly => &self.reads,
-            RequestKind::Mutating => &self.writes,
-            RequestKind::LongRunning => &self.long_running,
         }
     }
 }
@@ -58,22 +46,46 @@ impl RequestLimits {
 /// A request's place among those at work.
 pub struct Seat<'a> {
     limits: &'a RequestLimits,
+    flow_control: &'a FlowControl,
     metrics: &'a Metrics,
     /// `None` for parts of this process, which nothing holds back.
-    flow: Option<Flow>,
+    flow: Option<SeatOwner>,
     kind: RequestKind,
+    /// How many seats it takes while it is at work.
+    width: usize,
     taken: Option<TakenSeat>,
+}
+
+/// Whose request it is.
+pub struct SeatOwner {
+    /// For what streams and bodies use.
+    pub user: Flow,
+    /// For its turn among requests at work.
+    pub classified: Option<RequestFlow>,
 }
 
 /// Counts as a request at work until it is dropped.
 pub struct TakenSeat {
-    _permit: Permit,
+    _held: HeldSeat,
     _in_flight: InFlight,
 }
 
+#[expect(dead_code, reason = "held until it is dropped")]
+enum HeldSeat {
+    Stream(Permit),
+    AtWork(Option<FlowSeat>),
+}
+
 impl<'a> Seat<'a> {
-    pub fn new(limits: &'a RequestLimits, metrics: &'a Metrics, flow: Option<Flow>, kind: RequestKind) -> Self {
-        Self { limits, metrics, flow, kind, taken: None }
+    pub fn new(
+        limits: &'a RequestLimits,
+        flow_control: &'a FlowControl,
+        metrics: &'a Metrics,
+        flow: Option<SeatOwner>,
+        kind: RequestKind,
+        width: usize,
+    ) -> Self {
+        Self { limits, flow_control, metrics, flow, kind, width, taken: None }
     }
 
     /// Whether the request comes from this process itself.
@@ -81,10 +93,22 @@ impl<'a> Seat<'a> {
         self.flow.is_none()
     }
 
-    pub fn take(&mut self) -> ApiResult<()> {
-        let (Some(flow), None) = (self.flow, &self.taken) else { return Ok(()) };
-        let permit = self.limits.limit_for(self.kind).acquire(flow, 1).map_err(|why| self.rejected(flow, why))?;
-        self.taken = Some(TakenSeat { _permit: permit, _in_flight: self.metrics.in_flight(self.kind, flow.level()) });
+    /// Takes the seat, when it is the request's turn.
+    pub async fn take(&mut self) -> ApiResult<()> {
+        let (Some(flow), None) = (&self.flow, &self.taken) else { return Ok(()) };
+        let held = match (self.kind, &flow.classified) {
+            (RequestKind::LongRunning, _) => {
+                let permit = self.limits.long_running.acquire(flow.user, 1);
+                HeldSeat::Stream(permit.map_err(|why| self.rejected(flow.user, why))?)
+            }
+            (RequestKind::ReadOnly | RequestKind::Mutating, Some(classified)) => {
+                let seat = self.flow_control.acquire(classified, self.width).await;
+                HeldSeat::AtWork(Some(seat.map_err(|_| ApiError::too_many_requests())?))
+            }
+            (RequestKind::ReadOnly | RequestKind::Mutating, None) => HeldSeat::AtWork(None),
+        };
+        let in_flight = self.metrics.in_flight(self.kind);
+        self.taken = Some(TakenSeat { _held: held, _in_flight: in_flight });
         Ok(())
     }
 
@@ -116,7 +140,7 @@ pub struct BodyMemory<'s, 'a> {
 
 impl BodyMemory<'_, '_> {
     pub fn grow(&mut self, bytes: usize) -> ApiResult<()> {
-        let Some(flow) = self.seat.flow else { return Ok(()) };
+        let Some(flow) = self.seat.flow.as_ref().map(|owner| owner.user) else { return Ok(()) };
         let grown = match &mut self.permit {
             Some(permit) => permit.grow(bytes),
             None => self.seat.limits.bodies.acquire(flow, bytes).map(|permit| self.permit = Some(permit)),

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use http::{StatusCode, request::Parts};
 use mainstay_api::descriptor::Descriptor;
 
-use crate::{auth::User, documents::metrics::Verb, http::route::ResourceRoute};
+use crate::{auth::User, documents::metrics::Verb, flowcontrol::RequestFlow, http::route::ResourceRoute};
 
 /// What a request turned out to be about, as far as it got.
 #[derive(Clone)]
@@ -20,6 +20,8 @@ pub struct RequestInfo {
     pub name: String,
     /// `None` for those who have not logged in.
     pub user: Option<Arc<User>>,
+    /// Which FlowSchema and priority level it was classified by.
+    pub flow: Option<RequestFlow>,
     /// What the client is to know about the kind, however the request ends.
     pub deprecation: Option<std::borrow::Cow<'static, str>>,
 }
@@ -33,6 +35,7 @@ impl RequestInfo {
             namespace: String::new(),
             name: String::new(),
             user: None,
+            flow: None,
             deprecation: None,
         }
     }

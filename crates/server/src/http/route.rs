@@ -41,6 +41,13 @@ pub struct ResourceRoute<'a> {
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
 impl<'a> Route<'a> {
+    /// As [`Route::parse`], for what another server serves: what follows the subresource is its business.
+    pub fn parse_prefix(path: &'a str) -> Option<Self> {
+        let segments = if path.split('/').filter(|s| !s.is_empty()).nth(3) == Some("namespaces") { 8 } else { 6 };
+        let rest = skip_segments(path, segments);
+        Self::parse(&path[..path.len() - rest.len()])
+    }
+
     /// `None` if the path is not valid UTF-8 once decoded.
     pub fn parse(path: &'a str) -> Option<Self> {
         let mut segments = path.split('/').filter(|s| !s.is_empty());
@@ -163,6 +170,14 @@ mod tests {
         assert_eq!(resource("/api/v1/nodes/a/proxy").rest, "");
         assert_eq!(resource("/api/v1/nodes/a/proxy/").rest, "/");
         assert_eq!(resource("/api/v1/nodes/a/proxy/stats/summary").rest, "/stats/summary");
+    }
+
+    #[test]
+    fn what_another_server_serves_is_a_resource_however_long_its_path() {
+        for path in ["/apis/g/v1/namespaces/n/foos/a/sub/and/more", "/apis/g/v1/foos/a/sub/and/more"] {
+            let Some(Route::Resource(route)) = Route::parse_prefix(path) else { panic!("{path}") };
+            assert_eq!((route.name.as_deref(), route.subresource.as_deref()), (Some("a"), Some("sub")), "{path}");
+        }
     }
 
     #[test]

@@ -247,7 +247,7 @@ mod tests {
         let (mut old, first) = connect(address, &pki).await;
         let mut renewer =
             CertificateRenewer::new(pki.clone(), dir.path().join("kubeconfig"), format!("https://{address}"), None);
-        assert_eq!(renewer.renew_due(now).unwrap(), ["server", "agent-client", "admin"]);
+        assert_eq!(renewer.renew_due(now).unwrap(), ["server", "agent-client", "front-proxy-client", "admin"]);
         let (mut new, second) = connect(address, &pki).await;
         assert_ne!(first, second);
         assert!(is_answered(&mut new).await);

@@ -12,7 +12,10 @@ use mainstay_api::{
 use mainstay_store::StoreError;
 use serde_json::{Value, json};
 
-use crate::http::response_body::{Body, Response};
+use crate::{
+    api::CommitError,
+    http::response_body::{Body, Response},
+};
 
 #[derive(Debug)]
 pub struct ApiError {
@@ -455,6 +458,19 @@ impl ApiError {
     }
 }
 
+impl From<CommitError> for Box<ApiError> {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Store(error) => error.into(),
+            CommitError::TermEnded(error) => {
+                let message = error.to_string();
+                let cause = json!([{ "reason": "LeaderTermEnded", "message": message }]);
+                ApiError::new(StatusCode::CONFLICT, "Conflict", message).caused_by(cause)
+            }
+        }
+    }
+}
+
 impl From<StoreError> for Box<ApiError> {
     fn from(error: StoreError) -> Self {
         match error {
@@ -464,8 +480,9 @@ impl From<StoreError> for Box<ApiError> {
             StoreError::Future { requested, newest } => ApiError::too_large_version(requested.0, newest.0),
             StoreError::TooLarge { limit, .. } => ApiError::too_large(format!("limit is {limit}")),
             StoreError::Closing => ApiError::unavailable(error.to_string()),
-            StoreError::Unavailable { .. } => ApiError::unavailable(error.to_string()).by_store_outage(),
-            StoreError::Timeout { .. } => ApiError::timeout(error.to_string()).by_store_outage(),
+            StoreError::Unavailable { .. } | StoreError::Timeout { .. } => {
+                ApiError::unavailable(error.to_string()).by_store_outage()
+            }
             StoreError::NoSpace => {
                 let mut refused = ApiError::new(
                     StatusCode::INSUFFICIENT_STORAGE,

@@ -125,7 +125,7 @@ pub async fn guaranteed_update(
             txn.compares.extend(additions.compares);
             txn.ops.extend(additions.ops);
         }
-        if let Outcome::Committed(revision) = api.commit(txn).await? {
+        if let Outcome::Committed(revision) = api.commit(txn, request.fence).await? {
             return Ok(UpdatedObject { wire: served, revision, object });
         }
     }

@@ -28,6 +28,17 @@ pub const SERVERS: &str = "/mainstay/servers/";
 /// The authorities that all servers on one store share.
 pub const AUTHORITIES: &str = "/mainstay/authorities";
 
+/// The terms of election Leases.
+const LEADER_TERMS: &str = "/mainstay/leaderterms/";
+
+/// The key that changes with every acquisition of an election Lease.
+pub fn leader_term(namespace: &str, name: &str) -> Arc<str> {
+    format!("{LEADER_TERMS}{namespace}/{name}").into()
+}
+
+/// Says which format the keys and values of the store have.
+pub const FORMAT: &str = "/mainstay/format";
+
 /// The key that signs tokens of service accounts.
 pub const TOKEN_KEY: &str = "/mainstay/service-account-key";
 

@@ -4,7 +4,15 @@
 //! other servers follow by watch. While the store cannot be reached, decisions go by what was last known. An object that
 //! cannot be parsed is logged and left out.
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{StreamExt, stream};
 use mainstay_api::{descriptor::Descriptor, registry::Registry};
@@ -12,6 +20,7 @@ use mainstay_backoff::{Backoff, RetryState};
 use mainstay_store::{Entry, List, Memo, Op, Revision, Store, StoreError, WatchEvent};
 use parking_lot::RwLock;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{keys, object};
@@ -35,6 +44,9 @@ struct CachedKind {
 
 pub struct StoreCache {
     kinds: Vec<CachedKind>,
+    /// Counts changes.
+    version: watch::Sender<u64>,
+    is_loaded: AtomicBool,
 }
 
 impl StoreCache {
@@ -43,7 +55,26 @@ impl StoreCache {
         let found = kinds.iter().filter_map(|(group, plural)| registry.find(group, "v1", plural));
         let kinds =
             found.map(|d| CachedKind { prefix: keys::prefix(d, None), d: d.clone(), objects: RwLock::default() });
-        Self { kinds: kinds.collect() }
+        Self { kinds: kinds.collect(), version: watch::Sender::new(0), is_loaded: AtomicBool::new(false) }
+    }
+
+    /// Whether it has been loaded once; before, it has what was written since.
+    pub fn is_loaded(&self) -> bool {
+        self.is_loaded.load(Ordering::Acquire)
+    }
+
+    /// Another number after every change.
+    pub fn version(&self) -> u64 {
+        *self.version.borrow()
+    }
+
+    /// Says when something changed.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    fn count_change(&self) {
+        self.version.send_modify(|version| *version += 1);
     }
 
     /// All objects of a kind, or those in one namespace, in the order of their names.
@@ -91,6 +122,7 @@ impl StoreCache {
                 Op::Delete { .. } => None,
             };
             kind.set(key, entry.as_ref(), revision);
+            self.count_change();
         }
     }
 
@@ -100,8 +132,10 @@ impl StoreCache {
         for kind in &self.kinds {
             let listing = store.list(List { prefix: &kind.prefix, ..List::default() }).await?;
             kind.replace(&listing.entries, listing.revision);
+            self.count_change();
             revisions.push(listing.revision);
         }
+        self.is_loaded.store(true, Ordering::Release);
         Ok(revisions)
     }
 
@@ -131,6 +165,7 @@ impl StoreCache {
             let WatchEvent::Changes(changes) = event? else { continue };
             for change in changes {
                 kind.set(&change.key, change.current.as_deref(), change.revision);
+                self.count_change();
             }
         }
         Ok(())

@@ -15,8 +15,8 @@ const CA_LIFE: Duration = Duration::days(3650);
 const LEAF_LIFE: Duration = Duration::days(365);
 /// A leaf certificate with less time left than this is renewed.
 pub(super) const RENEW_BEFORE: Duration = Duration::days(90);
-/// Clocks of clients may be behind.
-const BACKDATE: Duration = Duration::hours(1);
+/// Clocks of clients may be behind, by more than an hour if somebody set the wrong time zone.
+const BACKDATE: Duration = Duration::hours(2);
 /// What is issued for less than this begins less far back as well, as upstream has it.
 const SHORT_LIFE: Duration = Duration::hours(8);
 const BACKDATE_SHORT: Duration = Duration::minutes(5);

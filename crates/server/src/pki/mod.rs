@@ -1,13 +1,14 @@
 //! The cluster's own certificates: made at the first start, renewed while the server runs.
 //!
-//! `<data-dir>/pki` holds two authorities, the server's certificate and the administrator's. Private keys are
+//! `<data-dir>/pki` holds three authorities, the server's certificate and the administrator's. Private keys are
 //! readable by the owner alone. Authorities last ten years; the others one, and are renewed 90 days before their end
 //! ([`renewal`]), or at a start when they no longer name every address they must.
 //!
 //! Whom clients trust (`ca`) never signs what nodes serve: that is signed by `node-ca`, which only
 //! servers trust. So a node that was taken over can pose as itself, but not as the API.
 //!
-//! Servers that share a store share both authorities ([`share`]).
+//! Servers that share a store share both authorities ([`share`]). A third, `front-proxy-ca`, is each server's own: it signs the
+//! certificate with which a server passes requests on to other API servers, and is published with those of the other servers.
 
 mod authority;
 mod files;
@@ -23,6 +24,7 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use mainstay_files::Format;
 use mainstay_tls::{RotatingCertificate, TlsError};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
@@ -38,12 +40,19 @@ pub use self::{
 };
 use crate::auth::MASTERS;
 
+/// Of the directory: PEM files, which bear no number of their own.
+pub const FORMAT: Format = Format::new("the certificates of a server", 1);
+
 /// The group of the certificate with which servers call agents.
 pub const SERVERS: &str = "mainstay:servers";
 
 /// Files of the authorities.
 const CA: &str = "ca";
 const NODE_CA: &str = "node-ca";
+const FRONT_PROXY_CA: &str = "front-proxy-ca";
+
+/// The name by which other API servers know a server that passes requests on.
+pub const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
@@ -92,11 +101,15 @@ pub struct Pki {
     pub serving: Arc<RotatingCertificate>,
     /// What the server presents to agents when it calls them.
     pub agent_client: Arc<RotatingCertificate>,
+    /// What the server presents to other API servers when it passes requests on.
+    pub front_proxy_client: Arc<RotatingCertificate>,
     admin: RwLock<Identity>,
     /// Signs the certificates of clients.
     pub authority: Arc<Authority>,
     /// Signs what agents present to servers.
     pub node_authority: Arc<Authority>,
+    /// Signs [`Pki::front_proxy_client`], and nothing else.
+    pub front_proxy_authority: Arc<Authority>,
     dir: PathBuf,
     /// What the server's certificate must name.
     names: Vec<String>,
@@ -127,6 +140,7 @@ impl Pki {
         };
         let ca = authority(CA)?;
         let node_ca = authority(NODE_CA)?;
+        let front_proxy_ca = authority(FRONT_PROXY_CA)?;
         let leaf = |name: &str, wanted: &[String], make: &dyn Fn() -> Result<Identity, PkiError>| match files::load(
             dir, name,
         )?
@@ -138,13 +152,16 @@ impl Pki {
         let server = leaf(SERVER, names, &|| server_certificate(&ca, names, now))?;
         let admin = leaf(ADMIN, &[], &|| admin_certificate(&ca, now))?;
         let agent_client = agent_client_certificate(&ca, now)?;
+        let front_proxy_client = front_proxy_certificate(&front_proxy_ca, now)?;
         Ok(Self {
             ca: ca.certificate().to_owned(),
             serving: Arc::new(rotating(SERVER, &server)?),
             agent_client: Arc::new(rotating(AGENT_CLIENT, &agent_client)?),
+            front_proxy_client: Arc::new(rotating(FRONT_PROXY_CLIENT, &front_proxy_client)?),
             admin: RwLock::new(admin),
             authority: Arc::new(ca),
             node_authority: Arc::new(node_ca),
+            front_proxy_authority: Arc::new(front_proxy_ca),
             dir: dir.to_owned(),
             names: names.to_vec(),
         })
@@ -197,6 +214,10 @@ fn agent_client_certificate(ca: &Authority, now: OffsetDateTime) -> Result<Ident
     ca.client("mainstay-server", Some(SERVERS), now)
 }
 
+fn front_proxy_certificate(ca: &Authority, now: OffsetDateTime) -> Result<Identity, PkiError> {
+    ca.client(FRONT_PROXY_CLIENT, None, now)
+}
+
 fn rotating(name: &'static str, identity: &Identity) -> Result<RotatingCertificate, PkiError> {
     RotatingCertificate::new(&identity.certificate, &identity.key).map_err(|source| PkiError::Use { name, source })
 }
@@ -224,6 +245,24 @@ mod tests {
         fs::copy(dir.path().join("admin.key"), dir.path().join("server.key")).unwrap();
         Pki::open(dir.path(), &names(&["localhost"])).expect("a crash between two files is no reason to stay down");
         assert_ne!(files_of(dir.path())["server.crt"], before["server.crt"]);
+    }
+
+    #[test]
+    fn certificates_hold_for_machines_whose_clocks_are_an_hour_off() {
+        use x509_parser::prelude::{FromDer, Pem, X509Certificate};
+
+        let (dir, now) = (tempfile::tempdir().unwrap(), time::OffsetDateTime::now_utc());
+        let pki = Pki::open_at(dir.path(), &names(&["localhost"]), now).unwrap();
+        let node = pki.issue_node("n", &[[192, 0, 2, 1].into()]).unwrap();
+        let admin = pki.admin.read().certificate.clone();
+        for pem in [&pki.ca, &admin, &node.client.certificate, &node.serving.certificate] {
+            let pem = Pem::iter_from_buffer(pem.as_bytes()).next().unwrap().unwrap();
+            let (_, certificate) = X509Certificate::from_der(&pem.contents).unwrap();
+            let hour = 3600;
+            assert!(certificate.validity().not_before.timestamp() < now.unix_timestamp() - hour);
+            assert!(certificate.validity().not_after.timestamp() > now.unix_timestamp() + hour);
+        }
+        assert!(pki.serving.validity().unwrap().0 < now.unix_timestamp() - 3600);
     }
 
     #[test]

@@ -13,9 +13,10 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ADMIN, AGENT_CLIENT, Identity, Pki, PkiError, SERVER, admin_certificate, agent_client_certificate,
+    ADMIN, AGENT_CLIENT, FRONT_PROXY_CLIENT, Identity, Pki, PkiError, SERVER, admin_certificate,
+    agent_client_certificate,
     authority::{self, RENEW_BEFORE},
-    files, server_certificate, write_private,
+    files, front_proxy_certificate, server_certificate, write_private,
 };
 
 /// Short enough that a clock that was set is noticed the same day.
@@ -97,6 +98,11 @@ impl Pki {
             replace(AGENT_CLIENT, &self.agent_client, &agent_client_certificate(&self.authority, now)?)?;
             renewed.push(AGENT_CLIENT);
         }
+        if ends_soon(&self.front_proxy_client, now) {
+            let identity = front_proxy_certificate(&self.front_proxy_authority, now)?;
+            replace(FRONT_PROXY_CLIENT, &self.front_proxy_client, &identity)?;
+            renewed.push(FRONT_PROXY_CLIENT);
+        }
         if !authority::usable(&self.admin.read(), &[], now) {
             let identity = admin_certificate(&self.authority, now)?;
             *self.admin.write() = files::store(&self.dir, ADMIN, identity)?;
@@ -122,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [&str; 4] = [SERVER, AGENT_CLIENT, ADMIN, "node"];
+    const ALL: [&str; 5] = [SERVER, AGENT_CLIENT, FRONT_PROXY_CLIENT, ADMIN, "node"];
 
     fn renewer(dir: &Path, now: OffsetDateTime) -> CertificateRenewer {
         let pki = Arc::new(Pki::open_at(dir, &["localhost".to_owned()], now).unwrap());

@@ -31,7 +31,7 @@ use crate::{
 /// Where agents listen that do not say otherwise.
 const PORT: u16 = 10_250;
 /// A machine that vanished without a word is noticed within about a minute.
-const KEEPALIVE: TcpKeepalive =
+pub const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -141,7 +141,7 @@ where
     let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "connection to an agent ended badly");
+            tracing::debug!(%error, "a connection to an agent or another API server ended badly");
         }
     });
     sender.send_request(request).await

@@ -1,7 +1,7 @@
 //! Options of logs, exec, attach and port-forward: validated against the pod, and passed on to the agent.
 
 use mainstay_api::field::{Errors, FieldError, Path};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::http::status::{ApiError, ApiResult};
 
@@ -30,6 +30,43 @@ pub fn container(pod: &Value, wanted: &str) -> ApiResult<String> {
             Err(ApiError::bad_request(text))
         }
     }
+}
+
+/// The options of a stream or a proxied request as admission is shown them, in the kind that upstream has for each; none for logs, which
+/// are read like objects. `rest` is what follows `proxy` in the path.
+pub fn connect_options(kind: &str, subresource: &str, query: &str, rest: &str) -> Option<Value> {
+    let name = match subresource {
+        "exec" => "PodExecOptions".to_owned(),
+        "attach" => "PodAttachOptions".to_owned(),
+        "portforward" => "PodPortForwardOptions".to_owned(),
+        "proxy" => format!("{kind}ProxyOptions"),
+        _ => return None,
+    };
+    let mut options = json!({ "kind": name, "apiVersion": "v1" });
+    if subresource == "proxy" {
+        options["path"] = json!(rest);
+        return Some(options);
+    }
+    let (mut command, mut ports) = (Vec::new(), Vec::new());
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match (subresource, &*name) {
+            ("exec", "command") => command.push(json!(value)),
+            ("portforward", "ports") => ports.extend(value.split(',').filter_map(|port| port.parse::<u16>().ok())),
+            ("exec" | "attach", "container") => options["container"] = json!(value),
+            ("exec" | "attach", flag @ ("stdin" | "stdout" | "stderr" | "tty")) => options[flag] = json!(is_on(&value)),
+            _ => {}
+        }
+    }
+    for (name, list) in [("command", command), ("ports", ports.into_iter().map(|port| json!(port)).collect())] {
+        if !list.is_empty() {
+            options[name] = Value::Array(list);
+        }
+    }
+    Some(options)
+}
+
+fn is_on(value: &str) -> bool {
+    matches!(value, "" | "1" | "t" | "T" | "true" | "True" | "TRUE")
 }
 
 /// The options of a log, checked, as an agent takes them. Beside it the container asked for.
@@ -103,7 +140,7 @@ pub fn streams(query: &str) -> (String, String) {
     let mut container = String::new();
     let mut passed = form_urlencoded::Serializer::new(String::new());
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        let on = matches!(&*value, "" | "1" | "t" | "T" | "true" | "True" | "TRUE");
+        let on = is_on(&value);
         let flag = match &*name {
             "container" => {
                 container = value.into_owned();

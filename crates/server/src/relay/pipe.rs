@@ -1,6 +1,9 @@
-//! Copies bytes between client and agent: a response as it comes, or both directions of an upgraded connection.
+//! Copies bytes between a client and the backend that answers it, an agent or another API server: a response as it comes, or both
+//! directions of an upgraded connection.
 
-use futures::StreamExt;
+use std::io;
+
+use futures::{StreamExt, stream};
 use http::{HeaderMap, HeaderName, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, Limited};
 use hyper::{
@@ -8,6 +11,8 @@ use hyper::{
     upgrade::{OnUpgrade, Upgraded},
 };
 use hyper_util::rt::TokioIo;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::Lifetime;
 use crate::http::{
@@ -67,9 +72,9 @@ pub fn forward_response(
     }
     let client = parts.extensions.get::<OnUpgrade>().cloned();
     let client = client.ok_or_else(|| ApiError::bad_request("Upgrade request required"))?;
-    let agent = hyper::upgrade::on(&mut response);
+    let backend = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
-        lifetime.stop.run_until_cancelled(connect(client, agent)).await;
+        lifetime.stop.run_until_cancelled(connect(client, backend)).await;
         drop(lifetime.seat);
     });
     let (head, _) = response.into_parts();
@@ -84,12 +89,12 @@ pub fn forward_response(
 }
 
 /// Both ways until both have ended; an end of one is passed on and leaves the other alone.
-async fn connect(client: OnUpgrade, agent: OnUpgrade) {
-    let upgraded: Result<(Upgraded, Upgraded), hyper::Error> = async { Ok((client.await?, agent.await?)) }.await;
+async fn connect(client: OnUpgrade, backend: OnUpgrade) {
+    let upgraded: Result<(Upgraded, Upgraded), hyper::Error> = async { Ok((client.await?, backend.await?)) }.await;
     match upgraded {
-        Ok((client, agent)) => {
-            let (mut client, mut agent) = (TokioIo::new(client), TokioIo::new(agent));
-            if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut agent).await {
+        Ok((client, backend)) => {
+            let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
+            if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut backend).await {
                 tracing::debug!(%error, "a stream was cut");
             }
         }
@@ -97,15 +102,21 @@ async fn connect(client: OnUpgrade, agent: OnUpgrade) {
     }
 }
 
-/// The answer as it comes. If it breaks off, so does what the client gets.
+/// The answer as it comes. If it breaks off or is cut off, so is what the client gets: never does a part look whole.
 fn stream_body(response: http::Response<Incoming>, lifetime: Lifetime) -> Response {
     let (head, body) = response.into_parts();
-    let Lifetime { stop, seat } = lifetime;
-    let pieces = body.into_data_stream().map(move |piece| {
-        let _ = &seat; // until the stream is dropped
-        piece.map_err(std::io::Error::other)
+    // The seat is taken until the stream is dropped.
+    let begun = (body.into_data_stream(), Box::pin(cut_off(lifetime.stop, lifetime.deadline)), lifetime.seat);
+    let pieces = stream::try_unfold(begun, |(mut body, mut cut, seat)| async move {
+        tokio::select! {
+            biased;
+            why = &mut cut => Err(why),
+            piece = body.next() => {
+                let piece = piece.transpose().map_err(io::Error::other)?;
+                Ok(piece.map(|piece| (piece, (body, cut, seat))))
+            }
+        }
     });
-    let pieces = pieces.take_until(stop.cancelled_owned());
     let mut answer = http::Response::new(Body::Relayed(pieces.boxed()));
     *answer.status_mut() = head.status;
     for (name, value) in &head.headers {
@@ -114,6 +125,20 @@ fn stream_body(response: http::Response<Incoming>, lifetime: Lifetime) -> Respon
         }
     }
     answer
+}
+
+/// Waits until a response may go on no longer; returns why.
+async fn cut_off(stop: CancellationToken, deadline: Option<Instant>) -> io::Error {
+    let late = async {
+        match deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => io::Error::new(io::ErrorKind::ConnectionAborted, "the server stops"),
+        () = late => io::Error::new(io::ErrorKind::TimedOut, "the answer did not end within the allotted timeout"),
+    }
 }
 
 /// What an agent says when it refuses, as a refusal of ours.

@@ -15,6 +15,7 @@ use super::{
 
 /// What envelopes and protobuf have in common, and no JSON.
 const ENCODED: &[u8] = b"k8s";
+const KMS_ENVELOPE: &[u8] = b"k8s:enc:kms:";
 
 pub struct Codec {
     registry: Registry,
@@ -58,6 +59,16 @@ impl Codec {
         }
     }
 
+    /// Makes sure that what KMS plugins protect can be decoded. Costs a look at the first bytes where nothing is.
+    pub async fn resolve<'e>(&self, entries: impl Iterator<Item = &'e Arc<Entry>>) {
+        for stored in entries.filter(|entry| entry.value.starts_with(KMS_ENVELOPE)) {
+            let Decoded(cached) = stored.memo.get_or_init(Decoded::default);
+            if cached.get().is_none() {
+                self.keyring().resolve(&stored.value).await;
+            }
+        }
+    }
+
     /// The value as the API wants it, if it can be had.
     pub fn decode(&self, store_key: &str, stored: &Bytes) -> Option<Bytes> {
         let opened = match stored.starts_with(ENVELOPE) {
@@ -67,6 +78,18 @@ impl Codec {
         match opened.starts_with(protobuf::MAGIC) {
             true => upstream_object::to_json(&self.registry, &opened).ok(),
             false => Some(opened),
+        }
+    }
+
+    /// Whether a stored value has the form that [`Codec::encode`] gives it.
+    pub fn is_in_current_form(&self, store_key: &str, stored: &[u8]) -> bool {
+        let keyring = self.keyring();
+        match keyring.rule(store_key) {
+            WriteRule::Plain | WriteRule::Refuse(_) => !stored.starts_with(ENCODED),
+            WriteRule::Seal(with) => {
+                let is_plain_within = |opened: Vec<u8>| !opened.starts_with(protobuf::MAGIC);
+                with.seals_alike(stored) && keyring.open(store_key, stored).is_some_and(is_plain_within)
+            }
         }
     }
 

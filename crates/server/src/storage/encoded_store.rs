@@ -60,12 +60,28 @@ impl EncodedStore {
 impl Store for EncodedStore {
     async fn get(&self, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
         let (entry, revision) = self.inner.get(key).await?;
+        self.codec.resolve(entry.iter()).await;
         Ok((entry.map(|entry| self.codec.decode_entry(entry)), revision))
     }
 
     async fn list(&self, query: List<'_>) -> Result<Listing, StoreError> {
         let prefix = query.prefix;
         let mut listing = self.inner.list(query).await?;
+        if self.may_be_encoded(prefix) {
+            self.codec.resolve(listing.entries.iter()).await;
+            self.decode_all(&mut listing.entries);
+        }
+        Ok(listing)
+    }
+
+    async fn get_any(&self, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
+        let (entry, revision) = self.inner.get_any(key).await?;
+        Ok((entry.map(|entry| self.codec.decode_entry(entry)), revision))
+    }
+
+    async fn list_any(&self, query: List<'_>) -> Result<Listing, StoreError> {
+        let prefix = query.prefix;
+        let mut listing = self.inner.list_any(query).await?;
         if self.may_be_encoded(prefix) {
             self.decode_all(&mut listing.entries);
         }
@@ -78,6 +94,7 @@ impl Store for EncodedStore {
         let ops = ops.into_iter().map(|op| self.codec.encode(op)).collect::<Result<_, _>>()?;
         let mut outcome = self.inner.commit(Txn { compares, ops }).await?;
         if let Outcome::Conflict { current } = &mut outcome {
+            self.codec.resolve(current.iter().flatten()).await;
             for entry in current.iter_mut().flatten() {
                 let decoded = self.codec.decode_entry(entry.clone());
                 *entry = decoded;
@@ -131,6 +148,9 @@ impl Watch for DecodedWatch {
     async fn next(&mut self) -> Result<WatchEvent, StoreError> {
         let mut event = self.inner.next().await?;
         if let WatchEvent::Changes(changes) = &mut event {
+            for Change { current, previous, .. } in &*changes {
+                self.codec.resolve([current, previous].into_iter().flatten()).await;
+            }
             for Change { current, previous, .. } in changes {
                 for entry in [current, previous].into_iter().flatten() {
                     let decoded = self.codec.decode_entry(entry.clone());

@@ -17,6 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::future::join_all;
 use mainstay_api::registry::Registry;
 use mainstay_store::{Compare, Entry, Expect, List, Op, Outcome, Store, StoreError, Txn};
 use tokio::sync::Mutex;
@@ -27,6 +28,7 @@ use super::{
     encoded_store::{EncodedStore, Writers},
     encryption_config::{ConfigError, EncryptionConfiguration, NamedKey},
     keyring::{Keyring, MissingKey},
+    kms::KmsProvider,
     provider::{KeyError, ProviderKey},
 };
 use crate::objects::keys;
@@ -58,6 +60,8 @@ pub enum RotateError {
     UnderWay,
     #[error("{missing} is in use, and not in {}: copy the file of a server that has it", file.display())]
     Lacking { missing: MissingKey, file: PathBuf },
+    #[error("the key is that of KMS plugin {name:?}, and rotated there: new values have the new key at once")]
+    Plugin { name: String },
     #[error("nothing is encrypted by a key of {}", file.display())]
     NothingEncrypted { file: PathBuf },
     #[error(
@@ -102,7 +106,18 @@ impl Encryption {
         }
         let keyring = config.as_ref().map(|config| Keyring::new(config, &registry)).transpose();
         let keyring = keyring.map_err(|source| EncryptionError::Key { file: file.clone(), source })?;
-        let opens = |entry: &Entry| keyring.as_ref().is_some_and(|ring| ring.open(&entry.key, &entry.value).is_some());
+        if let Some(ring) = &keyring {
+            join_all(ring.plugins().iter().map(|plugin| plugin.refresh())).await;
+            if let Some(entry) = &in_use {
+                ring.resolve(&entry.value).await;
+            }
+        }
+        // What a plugin protects that does not answer now is not lost.
+        let opens = |entry: &Entry| {
+            keyring
+                .as_ref()
+                .is_some_and(|ring| ring.open(&entry.key, &entry.value).is_some() || ring.has_sealed(&entry.value))
+        };
         let missing = in_use.filter(|entry| !opens(entry)).and_then(|entry| MissingKey::of_envelope(&entry.value));
         let keyring = match (&missing, keyring) {
             (None, Some(keyring)) => keyring,
@@ -117,10 +132,16 @@ impl Encryption {
         let codec = Arc::new(Codec::new(registry.clone(), keyring));
         let store = Arc::new(EncodedStore::new(store, codec, writers));
         let encryption = Self { file, registry, store, missing, rotating: Mutex::new(()) };
-        if encryption.missing.is_none() {
+        let is_sealing = encryption.plugins().iter().all(|plugin| plugin.problem().is_none());
+        if encryption.missing.is_none() && is_sealing {
             encryption.claim(is_new).await?;
         }
         Ok(encryption)
+    }
+
+    /// The KMS plugins that this server uses.
+    pub fn plugins(&self) -> Vec<Arc<KmsProvider>> {
+        self.store.codec.keyring().plugins()
     }
 
     /// The store above which nothing is encrypted.
@@ -152,8 +173,20 @@ impl Encryption {
         }
     }
 
+    /// Whether a value lies in the store in the form in which it would be written now.
+    pub async fn is_in_current_form(&self, key: &str) -> Result<bool, StoreError> {
+        let EncodedStore { inner, codec, .. } = &*self.store;
+        let (entry, _) = inner.get(key).await?;
+        Ok(entry.is_none_or(|entry| codec.is_in_current_form(key, &entry.value)))
+    }
+
     /// Re-encrypts what an earlier configuration wrote, until that is done or the server stops.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let plugins = self.plugins().into_iter().map(|plugin| plugin.run(stop.clone()));
+        tokio::join!(join_all(plugins), self.keep_encrypted(stop.clone()));
+    }
+
+    async fn keep_encrypted(&self, stop: CancellationToken) {
         loop {
             match stop.run_until_cancelled(self.reencrypt()).await {
                 None | Some(Ok(0)) => return,
@@ -194,6 +227,7 @@ impl Encryption {
         loop {
             let query = List { prefix, start: start.as_deref(), limit: Some(PAGE), at: None };
             let listing = inner.list(query).await?;
+            codec.resolve(listing.entries.iter()).await;
             for entry in listing.entries.iter().filter(|entry| !key.has_sealed(&entry.value)) {
                 let Some(value) = codec.decode(&entry.key, &entry.value) else {
                     let error = super::unreadable_reason(&entry.value).unwrap_or_default();
@@ -229,6 +263,9 @@ impl Encryption {
         let config = EncryptionConfiguration::load(&self.file).map_err(EncryptionError::from)?;
         let config = config.filter(EncryptionConfiguration::encrypts);
         let config = config.ok_or_else(|| RotateError::NothingEncrypted { file: file() })?;
+        if let Some(plugin) = config.encrypting_plugin() {
+            return Err(RotateError::Plugin { name: plugin.to_owned() });
+        }
         let key = NamedKey::generate().map_err(EncryptionError::from)?;
         let both = config.with_new_key(&key);
         self.take_over(&both).await?;

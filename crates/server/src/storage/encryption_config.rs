@@ -1,7 +1,7 @@
 //! Upstream's encryption configuration (`apiserver.config.k8s.io/v1`, kind `EncryptionConfiguration`): the file that holds the
 //! keys by which resources are encrypted in the store. An upstream API server given the same file reads what we wrote.
 //!
-//! Of upstream's providers, `secretbox`, `aesgcm` and `identity` are understood. The first provider of a resource encrypts,
+//! Of upstream's providers, `secretbox`, `aesgcm`, `kms` (version 2) and `identity` are understood. The first provider of a resource encrypts,
 //! all of them decrypt. A file that is not understood wholly is refused: a server that ignored a part of it would write
 //! Secrets in another form than its operator asked for.
 
@@ -13,6 +13,8 @@ use mainstay_files::{Durability, PRIVATE_FILE, restrict_file, write_atomic};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use super::kms::KmsConfiguration;
 
 const KIND: &str = "EncryptionConfiguration";
 const API_VERSION: &str = "apiserver.config.k8s.io/v1";
@@ -50,6 +52,7 @@ pub struct ResourceConfiguration {
 pub enum ProviderConfiguration {
     Secretbox(Keys),
     AesGcm(Keys),
+    Kms(KmsConfiguration),
     Identity(NoFields),
 }
 
@@ -118,7 +121,7 @@ impl EncryptionConfiguration {
         let value: Value = decode::yaml(bytes).map_err(|error| error.to_string())?.value;
         let config: Self = serde_json::from_value(value).map_err(|error| {
             // Messages of the parser name fields, never values of keys: those are text wherever text is expected.
-            format!("{error}; of the providers, secretbox, aesgcm and identity are supported")
+            format!("{error}; of the providers, secretbox, aesgcm, kms and identity are supported")
         })?;
         if config.kind != KIND || config.api_version != API_VERSION {
             return Err(format!("must be of kind {KIND} and apiVersion {API_VERSION}"));
@@ -165,10 +168,18 @@ impl EncryptionConfiguration {
                 ProviderConfiguration::Secretbox(Keys { keys }) | ProviderConfiguration::AesGcm(Keys { keys }) => {
                     !keys.is_empty()
                 }
-                ProviderConfiguration::Identity(_) => true,
+                ProviderConfiguration::Kms(_) | ProviderConfiguration::Identity(_) => true,
             });
         }
         config
+    }
+
+    /// The KMS plugin that encrypts something, if one does.
+    pub fn encrypting_plugin(&self) -> Option<&str> {
+        self.resources.iter().find_map(|resource| match resource.providers.first() {
+            Some(ProviderConfiguration::Kms(kms)) => Some(kms.name.as_str()),
+            _ => None,
+        })
     }
 
     pub fn encrypts(&self) -> bool {

@@ -6,6 +6,7 @@ use mainstay_api::registry::Registry;
 
 use super::{
     encryption_config::{EncryptionConfiguration, ProviderConfiguration, ResourceConfiguration},
+    kms::{KmsConfiguration, KmsProvider},
     provider::{KeyError, ProviderKey, sealed_by},
 };
 use crate::objects::keys;
@@ -50,8 +51,9 @@ pub struct Keyring {
 impl Keyring {
     pub fn new(config: &EncryptionConfiguration, registry: &Registry) -> Result<Self, KeyError> {
         let (mut rules, mut keys) = (Vec::new(), Vec::new());
+        let mut plugins = Vec::new();
         for resources in &config.resources {
-            let own = provider_keys(resources)?;
+            let own = provider_keys(resources, &mut plugins)?;
             let rule = match resources.providers.first() {
                 None | Some(ProviderConfiguration::Identity(_)) => WriteRule::Plain,
                 Some(_) => own.first().cloned().map_or(WriteRule::Plain, WriteRule::Seal),
@@ -103,15 +105,60 @@ impl Keyring {
         })
     }
 
+    /// The KMS plugins of all keys, each once.
+    pub fn plugins(&self) -> Vec<Arc<KmsProvider>> {
+        let mut plugins: Vec<Arc<KmsProvider>> = Vec::new();
+        for plugin in self.keys.iter().filter_map(|key| key.plugin()) {
+            if !plugins.iter().any(|known| Arc::ptr_eq(known, plugin)) {
+                plugins.push(plugin.clone());
+            }
+        }
+        plugins
+    }
+
+    /// Has KMS plugins decrypt the key of a value, so that [`Keyring::open`] can open it.
+    pub async fn resolve(&self, stored: &[u8]) {
+        for key in self.keys.iter().filter(|key| key.has_sealed(stored)) {
+            if let Some(plugin) = key.plugin() {
+                plugin.resolve(stored).await;
+            }
+        }
+    }
+
+    /// Whether a key of this name and provider is configured, whether or not it can open anything now.
+    pub fn has_sealed(&self, stored: &[u8]) -> bool {
+        self.keys.iter().any(|key| key.plugin().is_some() && key.has_sealed(stored))
+    }
+
     pub fn open(&self, store_key: &str, stored: &[u8]) -> Option<Vec<u8>> {
         self.keys.iter().filter(|key| key.has_sealed(stored)).find_map(|key| key.open(store_key, stored))
     }
 }
 
-fn provider_keys(resources: &ResourceConfiguration) -> Result<Vec<Arc<ProviderKey>>, KeyError> {
+/// The keys of a part of the configuration. A plugin that several parts name is one plugin.
+fn provider_keys(
+    resources: &ResourceConfiguration,
+    plugins: &mut Vec<(KmsConfiguration, Arc<KmsProvider>)>,
+) -> Result<Vec<Arc<ProviderKey>>, KeyError> {
     let mut keys = Vec::new();
     for provider in &resources.providers {
         let (named, make): (_, fn(&_) -> _) = match provider {
+            ProviderConfiguration::Kms(config) => {
+                let known = plugins.iter().find(|(known, _)| known == config).map(|(_, plugin)| plugin.clone());
+                let plugin = match known {
+                    Some(plugin) => plugin,
+                    None if plugins.iter().any(|(known, _)| known.name == config.name) => {
+                        return Err(KeyError::Kms(format!("two kms providers have the name {:?}", config.name)));
+                    }
+                    None => {
+                        let plugin = Arc::new(KmsProvider::new(config).map_err(KeyError::Kms)?);
+                        plugins.push((config.clone(), plugin.clone()));
+                        plugin
+                    }
+                };
+                keys.push(Arc::new(ProviderKey::kms(plugin)));
+                continue;
+            }
             ProviderConfiguration::Secretbox(named) => (named, ProviderKey::secretbox),
             ProviderConfiguration::AesGcm(named) => (named, ProviderKey::aes_gcm),
             ProviderConfiguration::Identity(_) => continue,

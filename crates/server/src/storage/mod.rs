@@ -6,11 +6,12 @@
 //! comparison of their first bytes, no copy.
 //!
 //! * [`encryption_config`]: upstream's `EncryptionConfiguration` file
-//! * [`provider`]: the envelopes `secretbox` and `aesgcm`
+//! * [`provider`]: the envelopes `secretbox` and `aesgcm`; [`kms`]: that of KMS v2 plugins
 //! * [`keyring`]: which key seals which resource
 //! * [`codec`]: one value to and from its stored form
 //! * [`upstream_object`]: protobuf and older API versions that upstream stores
 //! * [`encoded_store`]: the store that applies all of this
+//! * [`format`]: which format the keys and values have, for servers of other versions on the same store
 //! * [`encryption`]: the key file of a running server, re-encryption, rotation
 //!
 //! A value that cannot be opened or decoded stays as it is; whoever needs the object fails with an error that names the key
@@ -20,7 +21,9 @@ mod codec;
 mod encoded_store;
 pub mod encryption;
 pub mod encryption_config;
+pub mod format;
 mod keyring;
+mod kms;
 mod provider;
 mod upstream_object;
 

@@ -4,9 +4,12 @@
 //! |---|---|---|
 //! | `secretbox` | `k8s:enc:secretbox:v1:KEY:` | 24 bytes of nonce, XSalsa20-Poly1305 with the tag in front |
 //! | `aesgcm` | `k8s:enc:aesgcm:v1:KEY:` | 12 bytes of nonce, AES-GCM with the tag behind; the key in the store is authenticated with it |
+//! | `kms` | `k8s:enc:kms:v2:NAME:` | see [`super::kms`] |
 //!
 //! Nonces are random. That bounds how much one key may seal: for `secretbox` there is no bound in practice; upstream advises
 //! to rotate keys of `aesgcm` every 200,000 writes, which is why keys that we make are for `secretbox`.
+
+use std::sync::Arc;
 
 use aes_gcm::{
     Aes128Gcm, Aes256Gcm, AesGcm,
@@ -17,7 +20,10 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use crypto_secretbox::{XSalsa20Poly1305, aead::Aead as _, aead::KeyInit as _};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::encryption_config::NamedKey;
+use super::{
+    encryption_config::NamedKey,
+    kms::{KmsProvider, KmsSealError},
+};
 
 /// What every envelope begins with.
 pub const ENVELOPE: &[u8] = b"k8s:enc:";
@@ -31,19 +37,26 @@ pub enum KeyError {
     NotBase64 { name: String },
     #[error("key {name:?} of {provider}: its secret has {length} bytes; {expected}")]
     Length { name: String, provider: &'static str, length: usize, expected: &'static str },
+    #[error("{0}")]
+    Kms(String),
     #[error("a key of {provider} has the name {name:?}, which must be neither empty nor contain a colon")]
     Name { name: String, provider: &'static str },
 }
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the value could not be encrypted")]
-pub struct SealError;
+#[derive(Debug, thiserror::Error)]
+pub enum SealError {
+    #[error("the value could not be encrypted")]
+    Cipher,
+    #[error(transparent)]
+    Kms(#[from] KmsSealError),
+}
 
 enum Cipher {
     Secretbox(Box<XSalsa20Poly1305>),
     Aes128(Box<Aes128Gcm>),
     Aes192(Box<AesGcm<Aes192, U12>>),
     Aes256(Box<Aes256Gcm>),
+    Kms(Arc<KmsProvider>),
 }
 
 /// One key of one provider.
@@ -72,34 +85,58 @@ impl ProviderKey {
         Ok(Self { prefix, cipher })
     }
 
+    pub fn kms(plugin: Arc<KmsProvider>) -> Self {
+        Self { prefix: plugin.prefix().to_owned(), cipher: Cipher::Kms(plugin) }
+    }
+
+    /// The plugin that protects this key, if one does.
+    pub fn plugin(&self) -> Option<&Arc<KmsProvider>> {
+        match &self.cipher {
+            Cipher::Kms(plugin) => Some(plugin),
+            Cipher::Secretbox(_) | Cipher::Aes128(_) | Cipher::Aes192(_) | Cipher::Aes256(_) => None,
+        }
+    }
+
     /// Whether a stored value was sealed by a key of this provider and name.
     pub fn has_sealed(&self, stored: &[u8]) -> bool {
         stored.starts_with(self.prefix.as_bytes())
     }
 
+    /// Whether a stored value was sealed as this key would seal it now.
+    pub fn seals_alike(&self, stored: &[u8]) -> bool {
+        self.has_sealed(stored) && self.plugin().is_none_or(|plugin| plugin.is_by_current_key(stored))
+    }
+
     /// Seals the value of a key in the store.
     pub fn seal(&self, store_key: &str, plain: &[u8]) -> Result<Vec<u8>, SealError> {
+        if let Cipher::Kms(plugin) = &self.cipher {
+            return Ok(plugin.seal(store_key, plain)?);
+        }
         let mut nonce = [0; SECRETBOX_NONCE];
         let nonce = match self.cipher {
-            Cipher::Secretbox(_) => &mut nonce[..],
+            Cipher::Secretbox(_) | Cipher::Kms(_) => &mut nonce[..],
             Cipher::Aes128(_) | Cipher::Aes192(_) | Cipher::Aes256(_) => &mut nonce[..AES_NONCE],
         };
-        SystemRandom::new().fill(nonce).map_err(|_| SealError)?;
+        SystemRandom::new().fill(nonce).map_err(|_| SealError::Cipher)?;
         let payload = Payload { msg: plain, aad: store_key.as_bytes() };
-        let aes_nonce = || <[u8; AES_NONCE]>::try_from(&nonce[..AES_NONCE]).map_err(|_| SealError);
+        let aes_nonce = || <[u8; AES_NONCE]>::try_from(&nonce[..AES_NONCE]).map_err(|_| SealError::Cipher);
         let sealed = match &self.cipher {
             Cipher::Secretbox(cipher) => {
-                cipher.encrypt(crypto_secretbox::Nonce::from_slice(nonce), plain).map_err(|_| SealError)
+                cipher.encrypt(crypto_secretbox::Nonce::from_slice(nonce), plain).map_err(|_| SealError::Cipher)
             }
-            Cipher::Aes128(cipher) => cipher.encrypt(&aes_nonce()?.into(), payload).map_err(|_| SealError),
-            Cipher::Aes192(cipher) => cipher.encrypt(&aes_nonce()?.into(), payload).map_err(|_| SealError),
-            Cipher::Aes256(cipher) => cipher.encrypt(&aes_nonce()?.into(), payload).map_err(|_| SealError),
+            Cipher::Aes128(cipher) => cipher.encrypt(&aes_nonce()?.into(), payload).map_err(|_| SealError::Cipher),
+            Cipher::Aes192(cipher) => cipher.encrypt(&aes_nonce()?.into(), payload).map_err(|_| SealError::Cipher),
+            Cipher::Aes256(cipher) => cipher.encrypt(&aes_nonce()?.into(), payload).map_err(|_| SealError::Cipher),
+            Cipher::Kms(_) => Err(SealError::Cipher), // sealed above
         }?;
         Ok([self.prefix.as_bytes(), nonce, &sealed].concat())
     }
 
     /// What was sealed; `None` if it was not by this key, for this key in the store, or was changed since.
     pub fn open(&self, store_key: &str, stored: &[u8]) -> Option<Vec<u8>> {
+        if let Cipher::Kms(plugin) = &self.cipher {
+            return plugin.open(store_key, stored);
+        }
         let sealed = stored.strip_prefix(self.prefix.as_bytes())?;
         if let Cipher::Secretbox(cipher) = &self.cipher {
             let (nonce, sealed) = sealed.split_at_checked(SECRETBOX_NONCE)?;
@@ -108,7 +145,7 @@ impl ProviderKey {
         let (nonce, sealed) = sealed.split_first_chunk::<AES_NONCE>()?;
         let (nonce, payload) = ((*nonce).into(), Payload { msg: sealed, aad: store_key.as_bytes() });
         match &self.cipher {
-            Cipher::Secretbox(_) => None,
+            Cipher::Secretbox(_) | Cipher::Kms(_) => None,
             Cipher::Aes128(cipher) => cipher.decrypt(&nonce, payload).ok(),
             Cipher::Aes192(cipher) => cipher.decrypt(&nonce, payload).ok(),
             Cipher::Aes256(cipher) => cipher.decrypt(&nonce, payload).ok(),

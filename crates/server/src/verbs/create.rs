@@ -119,7 +119,7 @@ pub async fn attempt(
     };
     txn.compares.extend(additions.compares);
     txn.ops.extend(additions.ops);
-    Ok(match api.commit(txn).await? {
+    Ok(match api.commit(txn, call.fence).await? {
         Outcome::Committed(revision) => created(Some(revision)),
         Outcome::Conflict { current } if current.first().is_some_and(Option::is_some) => Creation::Taken,
         Outcome::Conflict { .. } => Creation::Overtaken,

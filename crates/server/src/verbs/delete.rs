@@ -225,7 +225,7 @@ pub async fn delete_one(request: &Request<'_>, options: &Options) -> ApiResult<D
         if gone {
             txn.ops.extend(admission::release(target, &old));
         }
-        if let Outcome::Committed(revision) = api.commit(txn).await? {
+        if let Outcome::Committed(revision) = api.commit(txn, request.fence).await? {
             return Ok(DeleteOutcome { object, wire: served, revision, gone });
         }
     }

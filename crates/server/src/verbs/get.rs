@@ -11,10 +11,15 @@ use crate::{
     objects::object::Wire,
 };
 
-/// Reads are always as fresh as can be, so a `resourceVersion` matters only when it lies ahead.
+/// Reads are always as fresh as can be, so a `resourceVersion` matters only when it lies ahead, or says that an old
+/// version is better than none.
 pub async fn get(call: &Call<'_>) -> ApiResult<Response> {
     let Call { api, target, query, accepted, row, .. } = call;
-    let (entry, newest) = api.store.get(&target.key()).await?;
+    let key = target.key();
+    let (entry, newest) = match query.version {
+        Version::Any => api.store.get_any(&key).await?,
+        Version::Newest | Version::Of(_) => api.store.get(&key).await?,
+    };
     if let Version::Of(wanted) = query.version
         && wanted > newest.0
     {

@@ -73,6 +73,10 @@ pub async fn list(call: &Call<'_>) -> ApiResult<Response> {
     let Call { api, target, query, accepted, row, .. } = call;
     let filter = Filter::parse(&target.d, query)?;
     let page = page(api, target, query, &filter).await?;
+    if filter.is_empty() && query.continue_token.is_empty() {
+        let rest = page.remaining.and_then(|rest| usize::try_from(rest).ok()).unwrap_or(0);
+        api.list_sizes.record(&target.prefix(), page.entries.len() + rest);
+    }
     webhook_conversion::prefetch(api, &target.d, &page.entries).await?;
     let is_long = *accepted != Accepted::JSON && page.entries.len() >= LONG_LIST;
     api.long_lists.run(is_long, async { encode_page(target, *accepted, *row, page) }).await
@@ -92,7 +96,7 @@ pub async fn page(api: &Api, target: &Target, query: &Query, filter: &Filter) ->
     if let (Some(name), None, None, None) = (filter.exact_name(), at, &start, query.limit)
         && (target.namespace.is_some() || !target.d.namespaced())
     {
-        return single(api, target, filter, name).await;
+        return single(api, target, filter, name, query.version).await;
     }
     let mut entries = Vec::new();
     let mut revision = at;
@@ -100,7 +104,9 @@ pub async fn page(api: &Api, target: &Target, query: &Query, filter: &Filter) ->
         let room = query.limit.map(|limit| limit - entries.len());
         let limit = if filter.is_empty() { room } else { room.map(|room| room.max(STRIDE)) };
         let request = List { prefix: &prefix, start: start.as_deref(), limit, at: revision };
-        let listing = api.store.list(request).await.map_err(|error| match error {
+        let any_will_do = query.version == Version::Any && query.continue_token.is_empty();
+        let listing = if any_will_do { api.store.list_any(request).await } else { api.store.list(request).await };
+        let listing = listing.map_err(|error| match error {
             StoreError::Compacted { .. } if !query.continue_token.is_empty() => {
                 let start = start.as_deref().and_then(|s| s.strip_prefix(&prefix)).unwrap_or_default();
                 ApiError::expired_page(Token::encode(-1, start))
@@ -152,9 +158,10 @@ async fn exact_revision(api: &Api, query: &Query) -> ApiResult<Option<Revision>>
     if newest.0 < wanted { Err(ApiError::too_large_version(wanted, newest.0)) } else { Ok(None) }
 }
 
-async fn single(api: &Api, target: &Target, filter: &Filter, name: &str) -> ApiResult<Page> {
+async fn single(api: &Api, target: &Target, filter: &Filter, name: &str, version: Version) -> ApiResult<Page> {
     let key = crate::objects::keys::key(&target.d, target.namespace.as_deref(), name);
-    let (entry, revision) = api.store.get(&key).await?;
+    let (entry, revision) =
+        if version == Version::Any { api.store.get_any(&key).await? } else { api.store.get(&key).await? };
     let entries = entry.filter(|entry| filter.matches(&target.d, entry)).into_iter().collect();
     Ok(Page { entries, revision, next: None, remaining: None })
 }

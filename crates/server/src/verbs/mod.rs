@@ -23,6 +23,7 @@ use crate::{
     admission::{Notes, Request},
     api::{Api, Target},
     auth::User,
+    fence::Fence,
     http::{negotiate::Accepted, query::Query, reply::RowObject},
     objects::{field_tracking::FieldWriter, guaranteed_update::Part},
 };
@@ -40,6 +41,8 @@ pub struct Call<'a> {
     /// What admission says beside its verdict.
     pub notes: Notes,
     pub body: Bytes,
+    /// The term of leadership under which the request was made, if it depends on one.
+    pub fence: Option<&'a Fence>,
 }
 
 impl Call<'_> {
@@ -58,6 +61,7 @@ impl Call<'_> {
             dry_run: self.query.dry_run,
             query: &self.query,
             notes: &self.notes,
+            fence: self.fence,
         }
     }
 }

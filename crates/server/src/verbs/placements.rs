@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::{self, Api},
+    fence::Fence,
     http::{
         reply,
         response_body::Response,
@@ -92,11 +93,11 @@ pub fn serves(route: &ResourceRoute<'_>) -> bool {
         && route.namespace.is_none()
 }
 
-pub async fn bind_all(api: &Api, body: &Bytes, dry_run: bool) -> ApiResult<Response> {
+pub async fn bind_all(api: &Api, body: &Bytes, dry_run: bool, fence: Option<&Fence>) -> ApiResult<Response> {
     let list: PlacementList<'_> = serde_json::from_slice(body).map_err(|error| {
         ApiError::bad_request(format!("PlacementList in version \"v1\" cannot be handled as a PlacementList: {error}"))
     })?;
-    let batch = Batch::new(api, dry_run)?;
+    let batch = Batch::new(api, dry_run, fence)?;
     let nodes = batch.find_all(batch.nodes, list.items.iter().map(|item| &*item.node)).await?;
     let offered = list.items.iter().filter(|item| !item.offer_uid.is_empty());
     let offers = batch.find_all(batch.offers, offered.map(|item| &*item.node)).await?;
@@ -126,20 +127,22 @@ struct Batch<'a> {
     offers: &'a Descriptor,
     events: &'a Descriptor,
     dry_run: bool,
+    fence: Option<&'a Fence>,
     now: Timestamp,
     /// As timestamps are written.
     text: String,
 }
 
 impl<'a> Batch<'a> {
-    fn new(api: &'a Api, dry_run: bool) -> ApiResult<Self> {
+    fn new(api: &'a Api, dry_run: bool, fence: Option<&'a Fence>) -> ApiResult<Self> {
         let kind = |group: &str, plural: &str| {
             let found = api.registry.find(group, "v1", plural).map(|d| &**d);
             found.ok_or_else(|| ApiError::internal(format!("{plural} are not served")))
         };
         let (pods, nodes, events) = (kind("", "pods")?, kind("", "nodes")?, kind("", "events")?);
         let offers = kind("mainstay.dev", "offers")?;
-        Ok(Self { api, pods, nodes, offers, events, dry_run, now: Timestamp::now(), text: api::now().to_string() })
+        let (now, text) = (Timestamp::now(), api::now().to_string());
+        Ok(Self { api, pods, nodes, offers, events, dry_run, fence, now, text })
     }
 
     /// The objects of a kind that has no namespaces, by name, each looked up once.
@@ -227,7 +230,7 @@ impl<'a> Batch<'a> {
             return Ok(None);
         }
         for _ in 0..ATTEMPTS {
-            match self.api.commit(txn).await? {
+            match self.api.commit(txn, self.fence).await? {
                 Outcome::Committed(revision) => return Ok(Some(revision)),
                 Outcome::Conflict { current } => {
                     let mut current = current.into_iter();

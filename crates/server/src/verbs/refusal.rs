@@ -49,7 +49,7 @@ pub async fn refuse(call: &Call<'_>) -> ApiResult<Response> {
         };
         let op = event::put_event(events, &refused, Timestamp::now(), &now);
         // Nothing depends on events: one that cannot be written is not written.
-        if let Err(error) = api.commit(Txn { compares: Vec::new(), ops: vec![op] }).await {
+        if let Err(error) = api.commit(Txn { compares: Vec::new(), ops: vec![op] }, call.fence).await {
             tracing::debug!(%error, "an event was not written");
         }
     }

@@ -110,6 +110,9 @@ async fn create(request: &Request<'_>, object: &Value) -> ApiResult<()> {
             }
             None => return Err(ApiError::not_found(nodes(api, &target.d), node)),
         },
+        ("resource.k8s.io", "resourceslices") if object["spec"]["nodeName"] != node => {
+            Err("can only create ResourceSlice with the same NodeName as the requesting node".to_owned())
+        }
         ("coordination.k8s.io", "leases") => new_lease(api, node, target.namespace.as_deref(), name, object).await?,
         _ if target.d.writer == Writer::SameNamedNode && name != node => {
             Err(format!("node {node:?} is not allowed to create the {} of node {name:?}", target.d.singular))

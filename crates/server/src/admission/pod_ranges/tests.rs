@@ -46,8 +46,10 @@ async fn a_range_is_not_used_again_while_a_machine_may_route_to_it() {
         table(&own, name, "1").await;
     }
     let (code, full) = node(&own, "c").await;
-    assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR);
-    assert!(full["message"].as_str().unwrap().contains("no range of pod addresses is free in 10.1.0.0/23"), "{full}");
+    assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
+    let message = full["message"].as_str().unwrap();
+    assert!(message.contains("is free in 10.1.0.0/23, which holds 2 nodes with a /24 each"), "{message}");
+    assert!(message.contains("--node-pod-range-size"), "{message}");
     assert_eq!(own.call(Method::DELETE, "/api/v1/nodes/a", None).await.0, StatusCode::OK);
     let (code, told) = node(&own, "c").await;
     assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{told}");
@@ -73,4 +75,24 @@ async fn who_is_silent_or_has_no_table_is_not_waited_for() {
     assert_eq!(node(&own, "d").await.0, StatusCode::SERVICE_UNAVAILABLE);
     ready(&own, "b", "Unknown").await;
     assert_eq!(node(&own, "d").await.0, StatusCode::CREATED, "b is silent");
+}
+
+#[tokio::test]
+async fn smaller_ranges_make_room_for_more_machines_and_keep_clear_of_larger_ones() {
+    let store = Arc::new(Memory::new());
+    let start = |bits: u8| {
+        let settings =
+            Settings { pod_range: (Ipv4Addr::new(10, 1, 0, 0), 23), node_pod_bits: bits, ..Settings::default() };
+        Arc::new(Handler::new(Api::new(Registry::builtin(), store.clone(), settings), CancellationToken::new()))
+    };
+    let first = start(24);
+    assert_eq!(node(&BootstrapClient::new(&first), "a").await.1["spec"]["podCIDR"], json!("10.1.0.0/24"));
+    let second = start(26);
+    let own = BootstrapClient::new(&second);
+    let mut given = Vec::new();
+    for name in ["b", "c", "d", "e"] {
+        given.push(node(&own, name).await.1["spec"]["podCIDR"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(given, ["10.1.1.0/26", "10.1.1.64/26", "10.1.1.128/26", "10.1.1.192/26"]);
+    assert_eq!(node(&own, "f").await.0, StatusCode::SERVICE_UNAVAILABLE);
 }

@@ -1,4 +1,4 @@
-//! A ValidatingAdmissionPolicy with its expressions compiled.
+//! A ValidatingAdmissionPolicy or MutatingAdmissionPolicy with its expressions compiled.
 
 use mainstay_cel::{CompileError, Environment, Program, Type, policy_environment};
 use serde_json::Value;
@@ -26,6 +26,14 @@ pub struct Validation {
     pub reason: String,
 }
 
+/// A change that a MutatingAdmissionPolicy makes.
+pub enum Mutation {
+    /// An expression that builds a configuration, which is merged as server-side apply does.
+    ApplyConfiguration(Expression),
+    /// An expression that builds a list of operations.
+    JsonPatch(Expression),
+}
+
 pub struct CompiledPolicy {
     pub name: String,
     /// Whether an expression that cannot be evaluated refuses the request.
@@ -34,6 +42,9 @@ pub struct CompiledPolicy {
     pub variables: Vec<(String, Expression)>,
     pub validations: Vec<Validation>,
     pub audit_annotations: Vec<(String, Expression)>,
+    pub mutations: Vec<Mutation>,
+    /// Whether a later change by others calls for its mutations once more.
+    pub is_reinvoked: bool,
 }
 
 impl CompiledPolicy {
@@ -65,6 +76,18 @@ impl CompiledPolicy {
         let audit_annotations = list("auditAnnotations")
             .map(|note| (text(&note["key"]), Expression::compile(&environment, &note["valueExpression"])))
             .collect();
+        let building = environment.clone().with_objects();
+        let mutations = list("mutations")
+            .map(|mutation| match mutation["patchType"].as_str() {
+                Some("JSONPatch") => {
+                    Mutation::JsonPatch(Expression::compile(&building, &mutation["jsonPatch"]["expression"]))
+                }
+                _ => {
+                    let expression = &mutation["applyConfiguration"]["expression"];
+                    Mutation::ApplyConfiguration(Expression::compile(&building, expression))
+                }
+            })
+            .collect();
         Self {
             name: text(&policy["metadata"]["name"]),
             fails_closed: spec["failurePolicy"] != "Ignore",
@@ -72,6 +95,8 @@ impl CompiledPolicy {
             variables,
             validations,
             audit_annotations,
+            mutations,
+            is_reinvoked: spec["reinvocationPolicy"] == "IfNeeded",
         }
     }
 }

@@ -88,7 +88,7 @@ pub fn evaluate_policy(
     Ok(Some(evaluation))
 }
 
-fn bind<'a>(policy: &'a CompiledPolicy, inputs: &PolicyInputs<'a>) -> Variables<'a> {
+pub(super) fn bind<'a>(policy: &'a CompiledPolicy, inputs: &PolicyInputs<'a>) -> Variables<'a> {
     let resource = AuthorizerValue::for_resource(inputs.decisions, inputs.resource.clone());
     let mut variables = Variables::new()
         .json("object", inputs.object.unwrap_or(&NULL))

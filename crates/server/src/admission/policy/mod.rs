@@ -9,16 +9,20 @@ mod cache;
 mod compiled;
 mod evaluate;
 mod match_conditions;
+mod mutation;
 mod params;
 mod request;
+mod write;
 
 pub use authorization::DecisionCache;
 pub use cache::PolicyCache;
-pub use compiled::CompiledPolicy;
+pub use compiled::{CompiledPolicy, Mutation};
 pub use evaluate::{Evaluation, PolicyInputs, evaluate_policy};
 pub use match_conditions::{MatchConditions, MatchConditionsCache};
+pub use mutation::{evaluate_mutation, matches};
 pub use params::{FoundParams, find_params};
 pub use request::describe_request;
+pub use write::{Write, convert};
 
 /// What a variable without an object is.
 static NULL: serde_json::Value = serde_json::Value::Null;

@@ -34,6 +34,7 @@ fn options(request: &Request<'_>, operation: Operation) -> Value {
         Operation::Create => "CreateOptions",
         Operation::Update => "UpdateOptions",
         Operation::Delete => "DeleteOptions",
+        Operation::Connect => return Value::Null, // its options are the object
     };
     let mut options = json!({"apiVersion": "meta.k8s.io/v1", "kind": kind});
     if operation != Operation::Delete && !request.query.field_manager.is_empty() {

@@ -1,20 +1,18 @@
-//! Which webhooks a write concerns: rules, scope, and selectors of namespaces and objects.
-//!
-//! `matchPolicy` is taken as `Exact`: a rule for one version of a kind does not match requests for another.
+//! Which webhooks a write concerns, by the rules and selectors that policies have as well.
 
-use mainstay_api::{
-    descriptor::{Descriptor, Scope},
-    selector::Labels,
-};
+use std::sync::Arc;
+
+use mainstay_api::{descriptor::Descriptor, registry::Registry, selector::Labels};
 use serde_json::Value;
+
+use crate::admission::matching::{self, Attributes, Operation};
 
 /// A write, as rules see it.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
     pub d: &'a Descriptor,
     pub subresource: &'a str,
-    /// `CREATE`, `UPDATE`, `DELETE`.
-    pub operation: &'a str,
+    pub operation: Operation,
     pub object: Option<&'a Value>,
     pub old: Option<&'a Value>,
 }
@@ -24,60 +22,27 @@ pub fn is_exempt(d: &Descriptor) -> bool {
     d.group == "admissionregistration.k8s.io"
 }
 
-/// `namespace_labels` are those of the object's namespace; none for kinds without namespaces.
-pub fn matches(hook: &Value, subject: &Subject<'_>, namespace_labels: Option<&Value>) -> bool {
-    let rules = hook["rules"].as_array().into_iter().flatten();
-    !is_exempt(subject.d)
-        && rules.into_iter().any(|rule| matches_rule(rule, subject))
-        && in_namespace(hook, subject, namespace_labels)
-        && matches_object(hook, subject)
-}
-
-fn contains(list: &Value, value: &str) -> bool {
-    list.as_array().is_some_and(|list| list.iter().any(|own| own == "*" || own == value))
-}
-
-fn matches_rule(rule: &Value, subject: &Subject<'_>) -> bool {
-    let d = subject.d;
-    let scope = match rule["scope"].as_str() {
-        Some("Namespaced") => d.scope == Scope::Namespaced,
-        Some("Cluster") => d.scope == Scope::Cluster,
-        _ => true,
-    };
-    let names = |resource: &Value| {
-        let (own, sub) = resource.as_str().map(|text| text.split_once('/').unwrap_or((text, ""))).unwrap_or_default();
-        (own == "*" || own == d.plural) && (sub == "*" || sub == subject.subresource)
-    };
-    scope
-        && contains(&rule["operations"], subject.operation)
-        && contains(&rule["apiGroups"], &d.group)
-        && contains(&rule["apiVersions"], &d.version)
-        && rule["resources"].as_array().is_some_and(|resources| resources.iter().any(names))
-}
-
-/// A selector that cannot be read selects nothing, but validation lets none be stored.
-fn selector(selector: &Value) -> Labels {
-    if selector.is_null() {
-        return Labels::everything();
+/// The version of the resource in which a webhook is asked about a write; nothing if it is not. `namespace` is the object's.
+pub fn matched_version(
+    hook: &Value,
+    served: &Registry,
+    own: &Arc<Descriptor>,
+    subject: &Subject<'_>,
+    namespace: Option<&Value>,
+) -> Option<Arc<Descriptor>> {
+    if is_exempt(own) || !matching::object_matches(hook, subject.object, subject.old) {
+        return None;
     }
-    Labels::from_selector(selector).unwrap_or_else(|_| Labels::nothing())
-}
-
-/// Kinds without namespaces are never left out by the selector; a Namespace is selected by its own labels.
-fn in_namespace(hook: &Value, subject: &Subject<'_>, namespace_labels: Option<&Value>) -> bool {
-    let selector = selector(&hook["namespaceSelector"]);
-    if subject.d.is_core("Namespace") {
-        let namespace = subject.object.or(subject.old);
-        return selector.matches_map(namespace.and_then(|namespace| namespace["metadata"].get("labels")));
+    let namespace = if own.is_core("Namespace") { subject.object.or(subject.old) } else { namespace };
+    if !matching::namespace_matches(hook, namespace) {
+        return None;
     }
-    subject.d.scope == Scope::Cluster || selector.matches_map(namespace_labels)
-}
-
-/// It is enough that the object matched before, or does now.
-fn matches_object(hook: &Value, subject: &Subject<'_>) -> bool {
-    let selector = selector(&hook["objectSelector"]);
-    let selects = |object: &Value| selector.matches_map(object["metadata"].get("labels"));
-    selector.is_empty() || subject.object.is_some_and(selects) || subject.old.is_some_and(selects)
+    let covers = |d: &Descriptor| {
+        let Subject { operation, subresource, .. } = *subject;
+        let attributes = Attributes { operation, d, subresource, namespace: None, name: "" };
+        hook["rules"].as_array().into_iter().flatten().any(|rule| matching::rule_matches(rule, &attributes))
+    };
+    matching::matched_version(served, own, &hook["matchPolicy"], covers)
 }
 
 /// Whether an object belongs to what serves a webhook: the Service itself, its endpoints, pods that it selects, and
@@ -119,8 +84,14 @@ mod tests {
         let registry = Registry::builtin();
         let d = registry.find("", "v1", plural).unwrap();
         let object = json!({ "metadata": { "labels": labels } });
+        let operation = match operation {
+            "CREATE" => Operation::Create,
+            "UPDATE" => Operation::Update,
+            _ => Operation::Delete,
+        };
         let subject = Subject { d, subresource, operation, object: Some(&object), old: None };
-        matches(hook, &subject, Some(&json!({ "team": "a" })))
+        let namespace = json!({ "metadata": { "labels": { "team": "a" } } });
+        matched_version(hook, &registry, d, &subject, d.namespaced().then_some(&namespace)).is_some()
     }
 
     #[test]
@@ -167,12 +138,28 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_for_another_version_of_the_same_objects_matches_unless_it_is_exact() {
+        let registry = Registry::builtin();
+        let own = registry.find("autoscaling", "v1", "horizontalpodautoscalers").unwrap();
+        let object = json!({});
+        let subject =
+            Subject { d: own, subresource: "", operation: Operation::Create, object: Some(&object), old: None };
+        let mut hook = hook(json!({
+            "apiGroups": ["autoscaling"], "apiVersions": ["v2"], "resources": ["horizontalpodautoscalers"],
+        }));
+        let matched = |hook: &Value| matched_version(hook, &registry, own, &subject, None).map(|d| d.api_version());
+        assert_eq!(matched(&hook).as_deref(), Some("autoscaling/v2"));
+        hook["matchPolicy"] = json!("Exact");
+        assert_eq!(matched(&hook), None);
+    }
+
+    #[test]
     fn no_webhook_is_asked_about_webhooks() {
         let registry = Registry::builtin();
         let d = registry.find("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations").unwrap();
         let hook = hook(json!({ "apiGroups": ["*"], "resources": ["*"] }));
-        let subject = Subject { d, subresource: "", operation: "CREATE", object: None, old: None };
-        assert!(!matches(&hook, &subject, None));
+        let subject = Subject { d, subresource: "", operation: Operation::Create, object: None, old: None };
+        assert!(matched_version(&hook, &registry, d, &subject, None).is_none());
     }
 
     #[test]

@@ -12,26 +12,26 @@
 mod matching;
 mod review;
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use mainstay_api::{descriptor::Descriptor, patch};
+use mainstay_api::{crd::prune, descriptor::Descriptor, patch};
 use mainstay_cel::AuthorizationCheck;
 use serde_json::Value;
 
 use self::{
     matching::Subject,
-    review::{Answer, Verdict},
+    review::{Verdict, WebhookResponse},
 };
 use super::{
     Plugin, Request, TxnAdditions,
-    matching::{Attributes, Operation},
-    policy::describe_request,
+    matching::{Attributes, Operation, subresource_of as subresource},
+    policy::{self, describe_request},
 };
 use crate::{
     http::status::{ApiError, ApiResult},
-    objects::{guaranteed_update::Part, metadata},
+    objects::metadata,
     webhook::client::{Backend, WebhookError},
 };
 
@@ -52,7 +52,7 @@ impl Plugin for MutatingAdmissionWebhook {
     }
 
     async fn admit_create(&self, request: &Request<'_>, object: &mut Value, txn: &mut TxnAdditions) -> ApiResult<()> {
-        txn.revalidate |= mutate(request, "", "CREATE", object, None).await?;
+        txn.revalidate |= mutate(request, "", Operation::Create, object, None).await?;
         Ok(())
     }
 
@@ -64,15 +64,24 @@ impl Plugin for MutatingAdmissionWebhook {
         txn: &mut TxnAdditions,
     ) -> ApiResult<()> {
         let Some(subresource) = subresource(request.part) else { return Ok(()) };
-        txn.revalidate |= mutate(request, subresource, "UPDATE", object, Some(old)).await?;
+        txn.revalidate |= mutate(request, subresource, Operation::Update, object, Some(old)).await?;
         Ok(())
     }
 
     /// There is nothing to change about an object that goes; a mutating webhook may still refuse.
     async fn delete(&self, request: &Request<'_>, old: &Value) -> ApiResult<()> {
-        let subject =
-            Subject { d: &request.target.d, subresource: "", operation: "DELETE", object: None, old: Some(old) };
+        let subject = Subject {
+            d: &request.target.d,
+            subresource: "",
+            operation: Operation::Delete,
+            object: None,
+            old: Some(old),
+        };
         validate(request, MUTATING, &subject).await
+    }
+
+    async fn connect(&self, request: &Request<'_>, subresource: &str, options: &Value) -> ApiResult<()> {
+        validate(request, MUTATING, &connection(request, subresource, options)).await
     }
 }
 
@@ -88,7 +97,7 @@ impl Plugin for ValidatingAdmissionWebhook {
 
     async fn create(&self, request: &Request<'_>, object: &mut Value, _txn: &mut TxnAdditions) -> ApiResult<()> {
         let d = &request.target.d;
-        let subject = Subject { d, subresource: "", operation: "CREATE", object: Some(object), old: None };
+        let subject = Subject { d, subresource: "", operation: Operation::Create, object: Some(object), old: None };
         validate(request, VALIDATING, &subject).await
     }
 
@@ -101,36 +110,34 @@ impl Plugin for ValidatingAdmissionWebhook {
     ) -> ApiResult<()> {
         let Some(subresource) = subresource(request.part) else { return Ok(()) };
         let d = &request.target.d;
-        let subject = Subject { d, subresource, operation: "UPDATE", object: Some(object), old: Some(old) };
+        let subject = Subject { d, subresource, operation: Operation::Update, object: Some(object), old: Some(old) };
         validate(request, VALIDATING, &subject).await
     }
 
     async fn delete(&self, request: &Request<'_>, old: &Value) -> ApiResult<()> {
-        let subject =
-            Subject { d: &request.target.d, subresource: "", operation: "DELETE", object: None, old: Some(old) };
+        let subject = Subject {
+            d: &request.target.d,
+            subresource: "",
+            operation: Operation::Delete,
+            object: None,
+            old: Some(old),
+        };
         validate(request, VALIDATING, &subject).await
     }
 
     async fn create_subresource(&self, request: &Request<'_>, subresource: &str, body: &Value) -> ApiResult<()> {
         let d = &request.target.d;
-        let subject = Subject { d, subresource, operation: "CREATE", object: Some(body), old: None };
+        let subject = Subject { d, subresource, operation: Operation::Create, object: Some(body), old: None };
         validate(request, VALIDATING, &subject).await
+    }
+
+    async fn connect(&self, request: &Request<'_>, subresource: &str, options: &Value) -> ApiResult<()> {
+        validate(request, VALIDATING, &connection(request, subresource, options)).await
     }
 }
 
-/// The subresource that an update is made through; none where webhooks are not asked: a placement was judged by the
-/// scheduler, and comes in numbers.
-fn subresource(part: Part) -> Option<&'static str> {
-    use mainstay_api::strategy::SpecPart;
-    match part {
-        Part::Main => Some(""),
-        Part::Status => Some("status"),
-        Part::Approval => Some("approval"),
-        Part::Finalize => Some("finalize"),
-        Part::Spec(SpecPart::EphemeralContainers) => Some("ephemeralcontainers"),
-        Part::Spec(SpecPart::Resources) => Some("resize"),
-        Part::Placement => None,
-    }
+fn connection<'a>(request: &Request<'a>, subresource: &'a str, options: &'a Value) -> Subject<'a> {
+    Subject { d: &request.target.d, subresource, operation: Operation::Connect, object: Some(options), old: None }
 }
 
 /// A webhook with the configuration it is part of.
@@ -163,15 +170,46 @@ fn hooks(request: &Request<'_>, plural: &str) -> Vec<Hook> {
     hooks.collect()
 }
 
-/// Whether a webhook is asked about a write.
-async fn is_asked(hook: &Hook, request: &Request<'_>, subject: &Subject<'_>) -> ApiResult<bool> {
+/// A write as a webhook is told of it: in the version of the resource that its rules name.
+struct AskedSubject<'a> {
+    d: Arc<Descriptor>,
+    object: Option<Cow<'a, Value>>,
+    old: Option<Cow<'a, Value>>,
+}
+
+impl AskedSubject<'_> {
+    fn subject<'s>(&'s self, from: &Subject<'s>) -> Subject<'s> {
+        let (object, old) = (self.object.as_deref(), self.old.as_deref());
+        Subject { d: &self.d, subresource: from.subresource, operation: from.operation, object, old }
+    }
+}
+
+/// Whether a webhook is asked about a write, and what about it.
+async fn asked_about<'a>(
+    hook: &Hook,
+    request: &Request<'_>,
+    subject: &Subject<'a>,
+) -> ApiResult<Option<AskedSubject<'a>>> {
+    let own = &request.target.d;
     let namespace = request.target.namespace.as_deref();
     let namespace = namespace.and_then(|name| request.api.admission_cache.get("namespaces", name));
-    let labels = namespace.as_ref().and_then(|namespace| namespace.value["metadata"].get("labels"));
-    if !matching::matches(hook.value(), subject, labels) {
-        return Ok(false);
-    }
-    meets_conditions(hook, request, subject).await
+    let namespace = namespace.as_ref().map(|namespace| &*namespace.value);
+    let served = request.api.served.current();
+    let Some(d) = matching::matched_version(hook.value(), &served, own, subject, namespace) else { return Ok(None) };
+    // The body of a POST to a subresource, and the options of a connection, are of a kind of their own.
+    let is_same = d.api_version() == own.api_version()
+        || !subject.subresource.is_empty() && matches!(subject.operation, Operation::Create | Operation::Connect);
+    let convert = |value: Option<&'a Value>| match value {
+        Some(value) if !is_same => match policy::convert(own, &d, value) {
+            Some(converted) => Ok(Some(Cow::Owned(converted))),
+            None => Err(failed_calling(hook, &format!("the object cannot be converted to {}", d.api_version()))),
+        },
+        value => Ok(value.map(Cow::Borrowed)),
+    };
+    let (object, old) = (convert(subject.object)?, convert(subject.old)?);
+    let asked = AskedSubject { object, old, d };
+    let is_met = meets_conditions(hook, request, &asked.subject(subject)).await?;
+    Ok(is_met.then_some(asked))
 }
 
 /// Whether the `matchConditions` of a webhook hold. One that fails is for the failure policy.
@@ -186,13 +224,8 @@ async fn meets_conditions(hook: &Hook, request: &Request<'_>, subject: &Subject<
         Some(object) if asked.name.is_empty() => metadata::string_field(object, "name").unwrap_or_default(),
         _ => &asked.name,
     };
-    let operation = match subject.operation {
-        "CREATE" => Operation::Create,
-        "UPDATE" => Operation::Update,
-        _ => Operation::Delete,
-    };
     let namespace = asked.namespace.as_deref();
-    let attributes = Attributes { operation, d, subresource: subject.subresource, namespace, name };
+    let attributes = Attributes { operation: subject.operation, d, subresource: subject.subresource, namespace, name };
     let described = describe_request(request, &attributes);
     let resource = AuthorizationCheck {
         group: (*d.group).into(),
@@ -213,7 +246,7 @@ async fn meets_conditions(hook: &Hook, request: &Request<'_>, subject: &Subject<
 async fn mutate(
     request: &Request<'_>,
     subresource: &str,
-    operation: &str,
+    operation: Operation,
     object: &mut Value,
     old: Option<&Value>,
 ) -> ApiResult<bool> {
@@ -242,25 +275,37 @@ async fn mutate_once(
     hook: &Hook,
     request: &Request<'_>,
     subresource: &str,
-    operation: &str,
+    operation: Operation,
     object: &mut Value,
     old: Option<&Value>,
 ) -> ApiResult<Option<bool>> {
     let subject = Subject { d: &request.target.d, subresource, operation, object: Some(object), old };
-    if !is_asked(hook, request, &subject).await? {
-        return Ok(None);
-    }
-    let Some(patch) = call(hook, request, &subject, true).await? else { return Ok(Some(false)) };
-    let mut changed = object.clone();
+    let Some(asked) = asked_about(hook, request, &subject).await? else { return Ok(None) };
+    let Some(patch) = call(hook, request, &asked.subject(&subject), true).await? else { return Ok(Some(false)) };
+    let mut changed = asked.object.as_deref().unwrap_or(object).clone();
     let failed = |why: String| {
         if hook.ignores_failures() { Ok(Some(false)) } else { Err(failed_calling(hook, &why)) }
     };
     if let Err(error) = patch::json(&mut changed, &patch) {
         return failed(error.to_string());
     }
-    let d = &request.target.d;
-    if let Err(error) = request.api.schema.conform(&d.schema, &mut changed) {
+    let own = &request.target.d;
+    if let Err(error) = request.api.schema.conform(&asked.d.schema, &mut changed) {
         return failed(error.to_string());
+    }
+    if let Some(custom) = &asked.d.custom {
+        prune::prune_resource(&custom.schema, &mut changed); // of what a client sends it was done when that was decoded
+    }
+    for (field, asked) in [("apiVersion", asked.d.api_version()), ("kind", asked.d.kind.to_string())] {
+        if changed[field] != *asked {
+            return failed(format!("the webhook changed {field}"));
+        }
+    }
+    if asked.d.api_version() != own.api_version() {
+        match policy::convert(&asked.d, own, &changed) {
+            Some(converted) => changed = converted,
+            None => return failed(format!("the result cannot be converted to {}", own.api_version())),
+        }
     }
     for field in ["name", "namespace", "uid"] {
         if changed["metadata"][field] != object["metadata"][field] {
@@ -273,13 +318,15 @@ async fn mutate_once(
 }
 
 async fn validate(request: &Request<'_>, plural: &str, subject: &Subject<'_>) -> ApiResult<()> {
-    let mut asked = Vec::new();
+    let mut all = Vec::new();
     for hook in hooks(request, plural) {
-        if is_asked(&hook, request, subject).await? {
-            asked.push(hook);
+        if let Some(asked) = asked_about(&hook, request, subject).await? {
+            all.push((hook, asked));
         }
     }
-    let calls = asked.iter().map(|hook| call(hook, request, subject, plural == MUTATING));
+    let calls = all
+        .iter()
+        .map(|(hook, asked)| async move { call(hook, request, &asked.subject(subject), plural == MUTATING).await });
     join_all(calls).await.into_iter().collect::<ApiResult<Vec<_>>>().map(drop)
 }
 
@@ -298,19 +345,19 @@ async fn call(hook: &Hook, request: &Request<'_>, subject: &Subject<'_>, may_pat
     let review = review::review(value, request, subject);
     let seconds = value["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30);
     let (client, config) = (&request.api.webhooks, &value["clientConfig"]);
-    let answer: Result<Value, _> = client.call(request.api, config, Duration::from_secs(seconds), &review).await;
-    let parsed = match &answer {
-        Ok(answer) => review::parse_answer(&review, answer, may_patch),
+    let response: Result<Value, _> = client.call(request.api, config, Duration::from_secs(seconds), &review).await;
+    let parsed = match &response {
+        Ok(response) => review::parse_response(&review, response, may_patch),
         Err(error) => Err(error.to_string()),
     };
     match parsed {
-        Ok(answer) => finish(hook, request, answer),
+        Ok(response) => finish(hook, request, response),
         Err(why) if hook.ignores_failures() => {
             tracing::debug!(webhook = hook.name(), why, "a webhook failed and is passed over, as its policy says");
             Ok(None)
         }
         Err(why) => {
-            let is_unreachable = matches!(answer, Err(WebhookError::Unreachable(_)));
+            let is_unreachable = matches!(response, Err(WebhookError::Unreachable(_)));
             if is_unreachable && repairs_backend(request, config, subject).await {
                 tracing::warn!(webhook = hook.name(), why, "a webhook is down; what serves it is written without it");
                 let name = hook.name();
@@ -324,12 +371,12 @@ async fn call(hook: &Hook, request: &Request<'_>, subject: &Subject<'_>, may_pat
     }
 }
 
-fn finish(hook: &Hook, request: &Request<'_>, answer: Answer) -> ApiResult<Option<Value>> {
-    answer.warnings.into_iter().for_each(|warning| request.notes.warn(warning));
-    for (key, value) in answer.audit_annotations {
+fn finish(hook: &Hook, request: &Request<'_>, response: WebhookResponse) -> ApiResult<Option<Value>> {
+    response.warnings.into_iter().for_each(|warning| request.notes.warn(warning));
+    for (key, value) in response.audit_annotations {
         request.notes.annotate(&format!("{}/{key}", hook.name()), value);
     }
-    match answer.verdict {
+    match response.verdict {
         Verdict::Allowed { patch } => Ok(patch),
         Verdict::Denied { code, reason, message } => {
             Err(ApiError::denied_by_webhook(code, &reason, review::denial_message(hook.name(), &reason, &message)))

@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::matching::Subject;
-use crate::{admission::Request, http::query::FieldValidation};
+use crate::{
+    admission::{Request, matching::Operation},
+    http::query::FieldValidation,
+};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const API_VERSION_BETA: &str = "admission.k8s.io/v1beta1";
@@ -27,7 +30,7 @@ pub enum Verdict {
 
 /// The answer of a webhook.
 #[derive(Debug, PartialEq)]
-pub struct Answer {
+pub struct WebhookResponse {
     pub verdict: Verdict,
     pub warnings: Vec<String>,
     pub audit_annotations: Vec<(String, String)>,
@@ -35,8 +38,13 @@ pub struct Answer {
 
 pub fn review(hook: &Value, request: &Request<'_>, subject: &Subject<'_>) -> Value {
     let d = subject.d;
-    let kind = json!({ "group": d.group, "version": d.version, "kind": d.kind });
+    // Whoever connects sends no object, but options, which have a kind of their own.
+    let options = subject.object.filter(|_| subject.operation == Operation::Connect);
+    let kind = json!({ "group": d.group, "version": d.version, "kind": options.map_or(json!(d.kind), |options| options["kind"].clone()) });
     let resource = json!({ "group": d.group, "version": d.version, "resource": d.plural });
+    let own = &request.target.d;
+    let own_kind = json!({ "group": own.group, "version": own.version, "kind": own.kind });
+    let own_resource = json!({ "group": own.group, "version": own.version, "resource": own.plural });
     let subresource = (!subject.subresource.is_empty()).then_some(subject.subresource);
     let object_name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);
     let name = if request.target.name.is_empty() {
@@ -49,14 +57,14 @@ pub fn review(hook: &Value, request: &Request<'_>, subject: &Subject<'_>) -> Val
     let mut asked = json!({
         "uid": Uuid::new_v4(),
         "kind": kind, "resource": resource,
-        "requestKind": kind, "requestResource": resource,
+        "requestKind": own_kind, "requestResource": own_resource,
         "name": name,
-        "operation": subject.operation,
+        "operation": subject.operation.as_str(),
         "userInfo": { "username": user.name, "groups": user.groups },
         "object": subject.object.unwrap_or(&Value::Null),
         "oldObject": subject.old.unwrap_or(&Value::Null),
         "dryRun": request.dry_run,
-        "options": options(request, subject.operation),
+        "options": if options.is_some() { Value::Null } else { self::options(request, subject.operation.as_str()) },
     });
     if let Some(subresource) = subresource {
         asked["subResource"] = json!(subresource);
@@ -105,7 +113,7 @@ fn options(request: &Request<'_>, operation: &str) -> Value {
 }
 
 /// Reads an answer; errors say why it is none.
-pub fn parse_answer(review: &Value, answer: &Value, may_patch: bool) -> Result<Answer, String> {
+pub fn parse_response(review: &Value, answer: &Value, may_patch: bool) -> Result<WebhookResponse, String> {
     let kind = |value: &Value| {
         let (api_version, kind) = (value["apiVersion"].as_str(), value["kind"].as_str());
         format!("{}, Kind={}", api_version.unwrap_or_default(), kind.unwrap_or_default())
@@ -128,7 +136,7 @@ pub fn parse_answer(review: &Value, answer: &Value, may_patch: bool) -> Result<A
     };
     let warnings = response["warnings"].as_array().into_iter().flatten();
     let annotations = response["auditAnnotations"].as_object().into_iter().flatten();
-    Ok(Answer {
+    Ok(WebhookResponse {
         verdict: if allowed { Verdict::Allowed { patch: patch(response, may_patch)? } } else { denial(response) },
         warnings: warnings.filter_map(|text| text.as_str().map(str::to_owned)).collect(),
         audit_annotations: annotations
@@ -190,12 +198,12 @@ mod tests {
             "uid": "u1", "allowed": true, "patchType": "JSONPatch", "patch": BASE64_STANDARD.encode(patch.to_string()),
             "warnings": ["mind the gap"], "auditAnnotations": { "k": "v" },
         }));
-        let expected = Answer {
+        let expected = WebhookResponse {
             verdict: Verdict::Allowed { patch: Some(patch) },
             warnings: vec!["mind the gap".to_owned()],
             audit_annotations: vec![("k".to_owned(), "v".to_owned())],
         };
-        assert_eq!(parse_answer(&asked(), &given, true), Ok(expected));
+        assert_eq!(parse_response(&asked(), &given, true), Ok(expected));
     }
 
     #[test]
@@ -214,17 +222,17 @@ mod tests {
                 "webhook returned invalid response.patchType of \"Magic\"",
             ),
         ] {
-            assert_eq!(parse_answer(&asked(), &given, true).unwrap_err(), words);
+            assert_eq!(parse_response(&asked(), &given, true).unwrap_err(), words);
         }
         let patched = answer(json!({ "uid": "u1", "allowed": true, "patch": "W10=", "patchType": "JSONPatch" }));
         let words = "validating webhook may not return response.patch";
-        assert_eq!(parse_answer(&asked(), &patched, false).unwrap_err(), words);
+        assert_eq!(parse_response(&asked(), &patched, false).unwrap_err(), words);
     }
 
     #[test]
     fn a_denial_has_a_code_and_words() {
         let denied = |status: Value| {
-            parse_answer(&asked(), &answer(json!({ "uid": "u1", "allowed": false, "status": status })), true)
+            parse_response(&asked(), &answer(json!({ "uid": "u1", "allowed": false, "status": status })), true)
         };
         let Verdict::Denied { code, .. } = denied(json!({ "code": 200 })).unwrap().verdict else { panic!("denied") };
         assert_eq!(code, StatusCode::BAD_REQUEST, "never a success");

@@ -59,6 +59,7 @@ pub(super) const CORE: &[&str] = &[""];
 pub(super) const APPS: &[&str] = &["apps"];
 const EVENTS: &[&str] = &["", "events.k8s.io"];
 pub(super) const CERTIFICATES: &[&str] = &["certificates.k8s.io"];
+pub const RESOURCE: &[&str] = &["resource.k8s.io"];
 const AUTHENTICATED: SubjectSpec = SubjectSpec::Group("system:authenticated");
 
 pub(super) const fn rule(
@@ -174,6 +175,7 @@ pub const CLUSTER_ROLES: &[RoleSpec] = &[
             rule(WRITE, &["batch"], &["jobs", "cronjobs"]),
             rule(WRITE, &["policy"], &["poddisruptionbudgets"]),
             rule(WRITE, &["networking.k8s.io"], &["networkpolicies", "ingresses"]),
+            rule(WRITE, RESOURCE, &["resourceclaims", "resourceclaimtemplates"]),
             rule(READ_WRITE, &["coordination.k8s.io"], &["leases"]),
         ],
     },
@@ -236,6 +238,7 @@ pub const CLUSTER_ROLES: &[RoleSpec] = &[
             rule(READ, &["batch"], &["jobs", "cronjobs", "cronjobs/status", "jobs/status"]),
             rule(READ, &["policy"], &["poddisruptionbudgets", "poddisruptionbudgets/status"]),
             rule(READ, &["networking.k8s.io"], &["networkpolicies", "ingresses", "ingresses/status"]),
+            rule(READ, RESOURCE, &["resourceclaims", "resourceclaims/status", "resourceclaimtemplates"]),
         ],
     },
     RoleSpec {
@@ -260,6 +263,8 @@ pub const CLUSTER_ROLES: &[RoleSpec] = &[
             rule(READ, CORE, &["configmaps", "secrets"]),
             rule(&["get"], CORE, &["persistentvolumeclaims", "persistentvolumes"]),
             rule(&["create", "get", "list", "watch"], CERTIFICATES, &["certificatesigningrequests"]),
+            rule(READ, CERTIFICATES, &["clustertrustbundles"]),
+            rule(READ_WRITE, RESOURCE, &["resourceslices"]),
             rule(&["create", "delete", "get", "patch", "update"], &["coordination.k8s.io"], &["leases"]),
             rule(&["create"], CORE, &["serviceaccounts/token"]),
             rule(READ, &["storage.k8s.io"], &["csidrivers"]),
@@ -342,6 +347,8 @@ pub const CLUSTER_ROLES: &[RoleSpec] = &[
             rule(&["create"], &["authentication.k8s.io"], &["tokenreviews"]),
             rule(&["create"], &["authorization.k8s.io"], &["subjectaccessreviews"]),
             rule(READ, &["storage.k8s.io"], &["csidrivers", "csinodes", "csistoragecapacities", "storageclasses"]),
+            rule(READ, RESOURCE, &["resourceclaims", "resourceslices", "deviceclasses", "devicetaintrules"]),
+            rule(&["patch", "update"], RESOURCE, &["resourceclaims", "resourceclaims/status"]),
         ],
     ),
     role("system:kube-dns", &[rule(&["list", "watch"], CORE, &["endpoints", "services"])]),

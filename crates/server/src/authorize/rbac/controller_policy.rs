@@ -7,7 +7,7 @@
 
 use mainstay_api::wellknown::namespace::SYSTEM;
 
-use super::bootstrap_policy::{APPS, CERTIFICATES, CORE, RoleSpec, RuleSpec, SubjectSpec, named, role, rule};
+use super::bootstrap_policy::{APPS, CERTIFICATES, CORE, RESOURCE, RoleSpec, RuleSpec, SubjectSpec, named, role, rule};
 use crate::auth::{User, service_account};
 
 /// The user that fills the caches of the controllers, writes their events and stands for election.
@@ -46,6 +46,13 @@ pub const PARTS: &[(RoleSpec, SubjectSpec)] = &[
                 rule(&["list", "watch"], &["policy"], &["poddisruptionbudgets"]),
                 rule(&["list", "watch"], &["storage.k8s.io"], &["storageclasses"]),
                 rule(&["list", "watch", "delete"], &["mainstay.dev"], &["offers"]),
+                rule(
+                    &["list", "watch"],
+                    RESOURCE,
+                    &["resourceclaims", "resourceslices", "deviceclasses", "devicetaintrules"],
+                ),
+                rule(&["get", "update"], RESOURCE, &["resourceclaims"]),
+                rule(&["update"], RESOURCE, &["resourceclaims/status"]),
                 rule(&["create"], &["mainstay.dev"], &["placements"]),
                 rule(&["delete"], CORE, &["pods"]),
                 rule(&["patch"], CORE, &["pods/status"]),
@@ -106,7 +113,10 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
         "clusterrole-aggregation-controller",
         &[rule(&["escalate", "patch"], &["rbac.authorization.k8s.io"], &["clusterroles"])],
     ),
-    controller("node-controller", &[rule(&["patch"], CORE, &["nodes", "nodes/status"])]),
+    controller(
+        "node-controller",
+        &[rule(&["patch"], CORE, &["nodes", "nodes/status", "pods/status"]), rule(&["delete"], CORE, &["pods"])],
+    ),
     controller(
         "resourcequota-controller",
         &[
@@ -197,6 +207,7 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
     controller("endpointslicemirroring-controller", &[OWN_SLICES]),
     controller("endpoint-controller", &[rule(&["create", "delete", "update"], CORE, &["endpoints"])]),
     controller("drain-acknowledgement-controller", &[POD_STATUS]),
+    controller("dependency-controller", &[POD_STATUS]),
     controller(
         "persistent-volume-binder",
         &[
@@ -211,6 +222,19 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
     controller(
         "ephemeral-volume-controller",
         &[rule(&["get"], CORE, &["pods"]), rule(&["create"], CORE, &["persistentvolumeclaims"])],
+    ),
+    controller(
+        "storage-version-migrator-controller",
+        &[rule(&["update"], &["storagemigration.k8s.io"], &["storageversionmigrations/status"])],
+    ),
+    controller(
+        "resource-claim-controller",
+        &[
+            rule(&["get"], CORE, &["pods"]),
+            POD_STATUS,
+            rule(&["create", "delete", "update"], RESOURCE, &["resourceclaims"]),
+            rule(&["update"], RESOURCE, &["resourceclaims/status"]),
+        ],
     ),
     controller(
         "certificate-controller",

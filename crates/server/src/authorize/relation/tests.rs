@@ -115,3 +115,17 @@ fn a_volume_on_one_node_is_that_nodes() {
     assert!(!on(json!([named(json!(["a"])), named(json!(["b"]))])));
     assert!(!on(json!([])) && !on(Value::Null));
 }
+
+#[tokio::test]
+async fn a_node_relates_to_the_devices_it_has() {
+    let slice = |name: &str, node: &str| {
+        let slice = json!({
+            "kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1", "metadata": {"name": name}, "spec": {"nodeName": node},
+        });
+        ("resource.k8s.io/resourceslices", slice)
+    };
+    let api = api_with(vec![slice("mine", "a"), slice("theirs", "b")]).await;
+    assert!(related(&api, RelationKind::ResourceSlice, "", "mine").await);
+    assert!(!related(&api, RelationKind::ResourceSlice, "", "theirs").await);
+    assert!(!related(&api, RelationKind::ResourceSlice, "", "nobodys").await);
+}

@@ -1,6 +1,8 @@
 //! ResourceQuotas as clients meet them: exact, however many write at once.
 
 use futures::future::join_all;
+use mainstay_store::{Entry, List, Listing, Op, Outcome, Revision, StoreError, Txn, Watch};
+use tokio::sync::{Notify, Semaphore};
 
 use super::*;
 
@@ -95,4 +97,115 @@ async fn what_is_not_written_is_not_charged() {
     assert_eq!(used(&server).await, json!({ "limits.cpu": "0", "pods": "0", "services": "0" }));
     assert_eq!(server.send(&admin, Method::POST, PODS, &small).await.0, 201);
     assert_eq!(used(&server).await, json!({ "limits.cpu": "400m", "pods": "1", "services": "0" }));
+}
+
+/// A store that holds the first commit of one object until it is let go.
+struct HeldStore {
+    store: Memory,
+    held: &'static str,
+    arrived: Notify,
+    passes: Semaphore,
+}
+
+#[async_trait::async_trait]
+impl Store for HeldStore {
+    async fn get(&self, key: &str) -> Result<(Option<Arc<Entry>>, Revision), StoreError> {
+        self.store.get(key).await
+    }
+
+    async fn list(&self, query: List<'_>) -> Result<Listing, StoreError> {
+        self.store.list(query).await
+    }
+
+    async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
+        if txn.ops.iter().any(|op| matches!(op, Op::Put { key, .. } if key.ends_with(self.held))) {
+            self.arrived.notify_one();
+            self.passes.acquire().await.unwrap().forget();
+        }
+        self.store.commit(txn).await
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, StoreError> {
+        self.store.watch(prefix, after).await
+    }
+
+    async fn compact(&self, at: Revision) -> Result<(), StoreError> {
+        self.store.compact(at).await
+    }
+
+    async fn revision(&self) -> Result<Revision, StoreError> {
+        self.store.revision().await
+    }
+}
+
+/// A write that was admitted before there was a quota, or before its count began, is committed after the count.
+async fn create_around_count(is_quota_known: bool) {
+    let store = Arc::new(HeldStore {
+        store: Memory::new(),
+        held: "/default/late",
+        arrived: Notify::new(),
+        passes: Semaphore::new(0),
+    });
+    let server = Server::over(store.clone()).await;
+    let admin = administrator();
+    let quota = json!({ "metadata": { "name": "q" }, "spec": { "hard": { "configmaps": "1" } } });
+    let create_quota = async || {
+        let (code, made) = server.send(&admin, Method::POST, QUOTAS, &quota).await;
+        assert_eq!(code, 201, "{made}");
+    };
+    if is_quota_known {
+        create_quota().await;
+    }
+    let late =
+        tokio::spawn(server.start(&admin, Method::POST, CONFIG_MAPS, Full::from(config_map("late").to_string())));
+    store.arrived.notified().await;
+    if !is_quota_known {
+        create_quota().await;
+    }
+    // What the controller does: announces, lists, and writes what it found.
+    for used in [json!({}), json!({ "configmaps": "0" })] {
+        let (_, mut found) = server.send(&admin, Method::GET, &format!("{QUOTAS}/q"), &Value::Null).await;
+        found["status"] = json!({ "hard": { "configmaps": "1" }, "used": used });
+        let (code, written) = server.send(&admin, Method::PUT, &format!("{QUOTAS}/q/status"), &found).await;
+        assert_eq!(code, 200, "{written}");
+    }
+    store.passes.add_permits(10);
+    let (code, made) = answer(late.await.unwrap()).await;
+    assert_eq!(code, 201, "{made}");
+    assert_eq!(used(&server).await, json!({ "configmaps": "1" }), "it is charged all the same");
+    let (code, status) = server.send(&admin, Method::POST, CONFIG_MAPS, &config_map("more")).await;
+    assert_eq!(code, 403, "{status}");
+}
+
+#[tokio::test]
+async fn a_write_that_was_admitted_before_there_was_a_quota_is_charged() {
+    create_around_count(false).await;
+}
+
+#[tokio::test]
+async fn a_write_that_was_admitted_before_the_count_began_is_charged() {
+    create_around_count(true).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_waits_for_the_first_count_and_is_refused_if_nobody_counts() {
+    let server = Server::new(Settings::default()).await;
+    let admin = administrator();
+    let quota = json!({ "metadata": { "name": "q" }, "spec": { "hard": { "configmaps": "1" } } });
+    let (_, mut announced) = server.send(&admin, Method::POST, QUOTAS, &quota).await;
+    announced["status"] = json!({ "hard": { "configmaps": "1" } });
+    let (code, mut announced) = server.send(&admin, Method::PUT, &format!("{QUOTAS}/q/status"), &announced).await;
+    assert_eq!(code, 200, "{announced}");
+    let (code, status) = server.send(&admin, Method::POST, CONFIG_MAPS, &config_map("a")).await;
+    assert_eq!(code, 403, "{status}");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.ends_with("status unknown for quota: q, resources: configmaps"), "{message}");
+    let waiting =
+        tokio::spawn(server.start(&admin, Method::POST, CONFIG_MAPS, Full::from(config_map("a").to_string())));
+    tokio::task::yield_now().await;
+    announced["status"]["used"] = json!({ "configmaps": "0" });
+    let (code, counted) = server.send(&admin, Method::PUT, &format!("{QUOTAS}/q/status"), &announced).await;
+    assert_eq!(code, 200, "{counted}");
+    assert_eq!(answer(waiting.await.unwrap()).await.0, 201);
+    assert_eq!(used(&server).await, json!({ "configmaps": "1" }));
 }

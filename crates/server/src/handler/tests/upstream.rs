@@ -146,3 +146,56 @@ fn a_store_that_does_not_answer_is_told_apart_from_other_errors() {
     assert!(!is_outage(StoreError::NoSpace));
     assert!(!ApiError::unreachable("an agent").is_store_outage());
 }
+
+#[tokio::test]
+async fn versions_that_upstream_removed_are_not_found() {
+    let server = Server::new(Settings::default()).await;
+    for path in [
+        "/apis/extensions/v1beta1/ingresses",
+        "/apis/networking.k8s.io/v1beta1/ipaddresses",
+        "/apis/storage.k8s.io/v1beta1/volumeattributesclasses",
+        "/apis/flowcontrol.apiserver.k8s.io/v1beta3/flowschemas",
+        "/apis/autoscaling/v2beta2/horizontalpodautoscalers",
+        "/apis/policy/v1beta1/poddisruptionbudgets",
+        "/apis/resource.k8s.io/v1beta1/resourceclaims",
+    ] {
+        let answer = server.get(path).await;
+        assert_eq!(answer.status(), 404, "{path}");
+        let (reason, message) = (&answer.body()["reason"], &answer.body()["message"]);
+        assert_eq!((reason, message), (&json!("NotFound"), &json!("the server could not find the requested resource")));
+    }
+}
+
+#[tokio::test]
+async fn a_trust_bundle_of_a_signer_takes_the_right_to_attest_for_it() {
+    let server = Server::new(Settings::default()).await;
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let anchor = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+    let bundle = json!({
+        "metadata": {"name": "example.com:ca:v1"}, "spec": {"signerName": "example.com/ca", "trustBundle": anchor},
+    });
+    let role = json!({
+        "metadata": {"name": "bundles"},
+        "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"], "verbs": ["create"]}],
+    });
+    let binding = json!({
+        "metadata": {"name": "bundles"}, "subjects": [{"kind": "User", "name": "ann"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "bundles"},
+    });
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    for (path, object) in [("clusterroles", &role), ("clusterrolebindings", &binding)] {
+        let (code, answer) = server.send(&administrator(), Method::POST, &format!("{rbac}/{path}"), object).await;
+        assert_eq!(code, 201, "{answer}");
+    }
+    let api = &server.0.api;
+    api.rbac.load(&api.registry, &*api.store).await.unwrap(); // nobody follows the store here
+    let bundles = "/apis/certificates.k8s.io/v1/clustertrustbundles";
+    let ann = User::authenticated("ann".to_owned(), Vec::new());
+    let (code, answer) = server.send(&ann, Method::POST, bundles, &bundle).await;
+    assert_eq!(code, 403, "{answer}");
+    let message = answer["message"].as_str().unwrap();
+    assert!(message.contains(r#"user not permitted to attest for signerName "example.com/ca""#), "{message}");
+    let (code, answer) = server.send(&administrator(), Method::POST, bundles, &bundle).await;
+    assert_eq!(code, 201, "{answer}");
+}

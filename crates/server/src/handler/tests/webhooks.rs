@@ -200,6 +200,63 @@ async fn what_a_webhook_adds_gets_defaults_and_is_validated() {
 }
 
 #[tokio::test]
+async fn what_a_webhook_adds_to_a_custom_object_is_pruned() {
+    let server = Server::new(Settings::default()).await;
+    let schema = json!({ "type": "object", "properties": { "data": { "type": "object", "properties": { "known": { "type": "string" } } } } });
+    let definition = json!({
+        "metadata": { "name": "maps.example.com" },
+        "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": { "plural": "maps", "kind": "Map" },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+        },
+    });
+    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let (code, created) = server.send(&administrator(), Method::POST, crds, &definition).await;
+    assert_eq!(code, 201, "{created}");
+    let backend = Backend::start(|_, review| {
+        allow(review, patch(json!([{ "op": "add", "path": "/data", "value": { "known": "yes", "unknown": "yes" } }])))
+    })
+    .await;
+    let rules =
+        json!([{ "operations": ["*"], "apiGroups": ["example.com"], "apiVersions": ["*"], "resources": ["*"] }]);
+    let hook = backend.hook("m", "/", json!({ "rules": rules }));
+    configure(&server, "mutatingwebhookconfigurations", vec![hook]).await;
+    let object = json!({ "apiVersion": "example.com/v1", "kind": "Map", "metadata": { "name": "a" } });
+    let maps = "/apis/example.com/v1/namespaces/default/maps";
+    let (code, created) = server.send(&administrator(), Method::POST, maps, &object).await;
+    assert_eq!((code, &created["data"]), (201, &json!({ "known": "yes" })), "{created}");
+}
+
+#[tokio::test]
+async fn a_webhook_may_refuse_streams_into_pods() {
+    let server = Server::new(Settings::default()).await;
+    let backend = Backend::start(|_, review| {
+        let is_secret = review["request"]["object"]["command"] == json!(["cat", "/secret"]);
+        allow(review, json!({ "allowed": !is_secret, "status": { "message": "not that file" } }))
+    })
+    .await;
+    let rules =
+        json!([{ "operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/exec"] }]);
+    let hook = backend.hook("v", "/", json!({ "rules": rules }));
+    configure(&server, "validatingwebhookconfigurations", vec![hook]).await;
+    let exec = async |query: &str| {
+        let path = format!("{PODS}/p/exec?container=c&stdout=true&{query}");
+        server.send(&administrator(), Method::POST, &path, &Value::Null).await.1["message"].as_str().unwrap().to_owned()
+    };
+    let denied = "admission webhook \"v.example.com\" denied the request: not that file";
+    assert_eq!(exec("command=cat&command=/secret").await, denied);
+    assert_ne!(exec("command=ls").await, denied, "it goes on, and there is no such pod");
+    let asked = backend.asked.lock()[0]["request"].clone();
+    assert_eq!(
+        (&asked["operation"], &asked["subResource"], &asked["name"]),
+        (&json!("CONNECT"), &json!("exec"), &json!("p"))
+    );
+    assert_eq!(asked["kind"]["kind"], "PodExecOptions");
+    let options = json!({ "kind": "PodExecOptions", "apiVersion": "v1", "container": "c", "stdout": true, "command": ["cat", "/secret"] });
+    assert_eq!((&asked["object"], &asked["options"]), (&options, &Value::Null));
+}
+
+#[tokio::test]
 async fn match_conditions_leave_writes_out_and_fail_as_the_policy_says() {
     let server = Server::new(Settings::default()).await;
     let denial = json!({ "allowed": false, "status": { "code": 400, "message": "never" } });
@@ -256,6 +313,8 @@ async fn garbage_hangs_and_outages_fail_the_write_or_are_ignored_as_the_policy_s
         "/uid" => allow(review, json!({ "uid": "another" })),
         "/large" => Reply::Text(200, "x".repeat(4 << 20)),
         "/patch" => allow(review, json!({ "patchType": "JSONPatch", "patch": "bm8=" })),
+        "/kind" => allow(review, patch(json!([{ "op": "replace", "path": "/kind", "value": "Secret" }]))),
+        "/version" => allow(review, patch(json!([{ "op": "replace", "path": "/apiVersion", "value": "v2" }]))),
         _ => Reply::Never,
     })
     .await;
@@ -270,6 +329,8 @@ async fn garbage_hangs_and_outages_fail_the_write_or_are_ignored_as_the_policy_s
         (backend.hook("w", "/uid", json!({})), "got \"another\""),
         (backend.hook("w", "/large", json!({})), "response body is larger than"),
         (backend.hook("w", "/patch", json!({})), "response.patch: expected ident"),
+        (backend.hook("w", "/kind", json!({})), "the webhook changed kind"),
+        (backend.hook("w", "/version", json!({})), "the webhook changed apiVersion"),
         (backend.hook("w", "/hang", json!({})), "/hang?timeout=1s\": context deadline exceeded"),
         (hook("w", down, json!({})), "connect: connection refused"),
     ] {
