@@ -4,6 +4,9 @@
 //! Other Kubernetes API servers have only `pods/binding`: then it is one request per pod, and one per event. Either way
 //! each pod is fenced by its uid: bindings of pods that were deleted or changed are refused, and the others stand.
 //! Placements are fenced by the uid of the offer as well, so that no pod is bound on an offer that was withdrawn.
+//!
+//! ResourceClaims are allocated and reserved before ([`claim_writer`](crate::claim_writer)); a pod with a claim that could
+//! not be is not bound.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    core::view::PodKey,
+    claim_writer::{ClaimWriter, WrittenClaim},
+    core::{devices::ClaimBinding, view::PodKey},
     event_recorder::{EventRecorder, PodEvent},
 };
 
@@ -36,6 +40,8 @@ pub struct BindRequest {
     pub offer_uid: String,
     /// Put on the pod: its automatic host ports.
     pub annotations: BTreeMap<String, String>,
+    /// Allocated and reserved before it is bound.
+    pub claims: Vec<ClaimBinding>,
 }
 
 impl BindRequest {
@@ -109,6 +115,7 @@ impl From<PlacementResult> for BindResult {
 
 pub struct Binder {
     client: Client,
+    claims: ClaimWriter,
     event_recorder: EventRecorder,
     /// The server does not serve `placements`.
     single_only: AtomicBool,
@@ -116,11 +123,30 @@ pub struct Binder {
 
 impl Binder {
     pub fn new(client: Client, event_recorder: EventRecorder) -> Self {
-        Self { client, event_recorder, single_only: AtomicBool::new(false) }
+        let claims = ClaimWriter::new(client.clone());
+        Self { client, claims, event_recorder, single_only: AtomicBool::new(false) }
+    }
+
+    /// A result for each request, in their order, and the claims that were written.
+    pub async fn bind_with_claims(&self, requests: &[BindRequest]) -> (Vec<BindResult>, Vec<WrittenClaim>) {
+        if requests.iter().all(|request| request.claims.is_empty()) {
+            return (self.bind(requests).await, vec![]);
+        }
+        let (failures, written) = self.claims.reserve_all(requests).await;
+        let ready: Vec<BindRequest> = requests
+            .iter()
+            .zip(&failures)
+            .filter(|(_, failure)| failure.is_none())
+            .map(|(request, _)| request.clone())
+            .collect();
+        let mut bound = if ready.is_empty() { vec![] } else { self.bind(&ready).await }.into_iter();
+        let unanswered = || BindResult::Failed { message: "no answer".to_owned() };
+        let results = failures.into_iter().map(|failure| failure.or_else(|| bound.next()).unwrap_or_else(unanswered));
+        (results.collect(), written)
     }
 
     /// A result for each request, in their order.
-    pub async fn bind(&self, requests: &[BindRequest]) -> Vec<BindResult> {
+    async fn bind(&self, requests: &[BindRequest]) -> Vec<BindResult> {
         if !self.single_only.load(Ordering::Relaxed)
             && let Some(results) = self.bind_batch(requests).await
         {

@@ -4,11 +4,12 @@
 //! * [`scheduling_queue`]: which pods wait, and when each is tried again; [`offers`]: what nodes offer at the moment;
 //!   [`reconcile`]: when all objects are listed again; [`volumes`]: which nodes a pod's claims allow. All pure
 //! * [`state`]: all of that together, still without a clock or a socket: events in, actions out; [`run`](run()) drives it
-//! * [`reflector`]: lists and watches the API; [`bind`], [`preemptor`], [`status_writer`], [`event_recorder`]: carry
-//!   out the actions
+//! * [`reflector`]: lists and watches the API; [`bind`], [`claim_writer`], [`preemptor`], [`status_writer`],
+//!   [`event_recorder`]: carry out the actions
 //! * [`settings`]: what can be configured, [`config_file`]: from a file; [`metrics`]; [`handle`]: the `/debug` endpoints
 
 pub mod bind;
+pub mod claim_writer;
 pub mod config_file;
 pub mod core;
 pub mod event_recorder;

@@ -28,6 +28,8 @@ pub enum DeclineReason {
     PodTopology,
     /// The volumes of the pod cannot be reached from the node.
     Volumes,
+    /// The devices that the pod claims are not free there, or allocated elsewhere.
+    Devices,
     /// The node refused the pod a moment ago.
     Refused,
 }

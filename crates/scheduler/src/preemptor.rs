@@ -87,7 +87,8 @@ impl Preemptor {
             Ok(_) => PatchOutcome::Done,
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => PatchOutcome::Gone,
             Err(error) => {
-                tracing::debug!(%pod, %error, "cannot write the status of a pod; will retry");
+                let uid = patch["metadata"]["uid"].as_str();
+                tracing::debug!(%pod, uid, %error, "cannot write the status of a pod; will retry");
                 PatchOutcome::Failed
             }
         }

@@ -24,6 +24,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     bind::Binder,
+    claim_writer::ClaimWriter,
     event_recorder::EventRecorder,
     handle::Handle,
     metrics::Metrics,
@@ -53,6 +54,10 @@ pub async fn run(client: Client, settings: Settings, metrics: Metrics, handle: H
     reflectors.start("/api/v1/persistentvolumeclaims", SchedulerEvent::Claims);
     reflectors.start("/api/v1/persistentvolumes", SchedulerEvent::Volumes);
     reflectors.start("/apis/storage.k8s.io/v1/storageclasses", SchedulerEvent::StorageClasses);
+    reflectors.start("/apis/resource.k8s.io/v1/resourceclaims", SchedulerEvent::ResourceClaims);
+    reflectors.start("/apis/resource.k8s.io/v1/resourceslices", SchedulerEvent::ResourceSlices);
+    reflectors.start("/apis/resource.k8s.io/v1/deviceclasses", SchedulerEvent::DeviceClasses);
+    reflectors.start("/apis/resource.k8s.io/v1/devicetaintrules", SchedulerEvent::DeviceTaintRules);
     let (event_recorder, writer) = EventRecorder::new();
     tasks.spawn(writer.run(client.clone(), stop.clone()));
     let executor = Arc::new(Executor::new(client, event_recorder));
@@ -125,6 +130,7 @@ impl Reflectors<'_> {
 /// Carries out actions of the state.
 struct Executor {
     binder: Binder,
+    claims: ClaimWriter,
     status_writer: StatusWriter,
     preemptor: Preemptor,
     event_recorder: EventRecorder,
@@ -135,6 +141,7 @@ impl Executor {
     fn new(client: Client, event_recorder: EventRecorder) -> Self {
         Self {
             binder: Binder::new(client.clone(), event_recorder.clone()),
+            claims: ClaimWriter::new(client.clone()),
             status_writer: StatusWriter::new(client.clone(), event_recorder.clone()),
             preemptor: Preemptor::new(client.clone(), event_recorder.clone()),
             event_recorder,
@@ -146,8 +153,8 @@ impl Executor {
         let result = match action {
             Action::Bind(requests) => {
                 let begun = Instant::now();
-                let results = self.binder.bind(&requests).await;
-                SchedulerEvent::BindFinished { requests, results, took: begun.elapsed() }
+                let (results, claims) = self.binder.bind_with_claims(&requests).await;
+                SchedulerEvent::BindFinished { requests, results, claims, took: begun.elapsed() }
             }
             Action::Preempt(preemption) => {
                 let done = self.preemptor.preempt(&preemption).await;
@@ -159,6 +166,9 @@ impl Executor {
             }
             Action::RecordEvent(event) => return self.event_recorder.record(event),
             Action::ClearNomination { pod, uid } => return self.preemptor.clear_nomination(&pod, &uid).await,
+            Action::Deallocate { claim, version, pod_uid } => {
+                return self.claims.deallocate(&claim, version, &pod_uid).await;
+            }
             Action::DeleteOffer { node, version } => return self.delete_offer(&node, version).await,
             Action::Relist { .. } => return,
         };

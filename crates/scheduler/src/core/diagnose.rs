@@ -1,9 +1,10 @@
 //! Diagnoses why no node fits a pod.
 
-use std::collections::BTreeMap;
+use std::{cmp::Ordering, collections::BTreeMap};
 
 use super::{
     cluster::{ClassId, Cluster, CountsId, NodeId, PodId, ProfileId},
+    exclusions::NodeExclusions,
     filters,
     pod_topology::{PreFilterState, TopologyViolation},
     reason::{ClosestNode, Diagnosis, FilterFailure, Impossibility, NoPreemption, Prospect, Reason, Remedy},
@@ -62,6 +63,16 @@ impl Cluster {
         }
         self.topology_violations((class, profile), node, prefilter, |violation| {
             failures.push(self.topology_failure(class, node, violation));
+        });
+        // Terms of existing pods are found in the order in which these came to be known.
+        failures.sort_by(|one, other| match (one, other) {
+            (
+                FilterFailure::ExistingAntiAffinity { topology_key, domain },
+                FilterFailure::ExistingAntiAffinity { topology_key: other_key, domain: other_domain },
+            ) => (topology_key, domain).cmp(&(other_key, other_domain)),
+            (FilterFailure::ExistingAntiAffinity { .. }, _) => Ordering::Greater,
+            (_, FilterFailure::ExistingAntiAffinity { .. }) => Ordering::Less,
+            _ => Ordering::Equal,
         });
         failures
     }
@@ -145,7 +156,7 @@ impl Cluster {
     pub(super) fn diagnose(
         &self,
         pod: (ClassId, ProfileId),
-        refused: &[NodeId],
+        excluded: &NodeExclusions,
         preemption: Option<NoPreemption>,
     ) -> Diagnosis {
         let prefilter = self.prefilter(pod.0, pod.1);
@@ -155,9 +166,10 @@ impl Cluster {
         for (node, info) in self.nodes.iter().enumerate().filter(|(_, info)| info.node.is_some()) {
             nodes += 1;
             let mut failures = self.filter_failures(pod, node, &prefilter, FreedRoom::NONE);
-            if refused.contains(&node) {
+            if excluded.refused.contains(&node) {
                 failures.insert(0, FilterFailure::Refused);
             }
+            failures.extend(excluded.devices.get(&node).cloned().map(FilterFailure::Devices));
             count_reasons(&failures, &mut reasons);
             let remedies = failures.iter().map(FilterFailure::remedy).collect::<Option<Vec<Remedy>>>();
             let slowest = remedies.and_then(|remedies| remedies.into_iter().max());

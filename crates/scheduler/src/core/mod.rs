@@ -2,6 +2,7 @@
 //!
 //! * [`view`]: the parts of pods, nodes, offers and budgets that scheduling reads; [`decode`] reads them from JSON
 //! * [`cluster`]: the scheduler's cache: nodes, offers and pods as last observed, updated change by change
+//! * [`devices`]: dynamic resource allocation: which devices a pod's ResourceClaims get on a node
 //! * [`schedule`](schedule()): a [`verdict`] for each pod of a batch. [`select_node`] finds the best node that passes all
 //!   filters ([`filters`], [`pod_topology`], [`score_index`]); [`victims`] finds pods to preempt; [`diagnose`] explains
 //!   why no node fits ([`reason`])
@@ -9,7 +10,9 @@
 mod cluster;
 mod contradiction;
 pub mod decode;
+pub mod devices;
 mod diagnose;
+mod exclusions;
 mod filters;
 mod host_ports;
 mod pod_topology;

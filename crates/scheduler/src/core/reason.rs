@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt};
 
 use mainstay_api::resources::{PODS, format_amount};
 
-use super::view::{HostPort, PodKey, PortRanges, Taint};
+use super::{
+    devices::AllocationFailure,
+    view::{HostPort, PodKey, PortRanges, Taint},
+};
 
 /// The filter that excluded a node first, in the order of filters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,18 +17,27 @@ pub enum Reason {
     NotReady,
     Refused,
     Unschedulable,
-    Taint { key: String, value: String },
+    Taint {
+        key: String,
+        value: String,
+    },
     NodeAffinity,
     Ports,
     AutomaticPorts,
     TooManyPods,
-    Insufficient { resource: String },
+    Insufficient {
+        resource: String,
+    },
     VolumeAffinity,
     SpreadLabel,
     Spread,
     Affinity,
     AntiAffinity,
     ExistingAntiAffinity,
+    /// With upstream's words for it.
+    Devices {
+        why: String,
+    },
 }
 
 impl fmt::Display for Reason {
@@ -47,6 +59,7 @@ impl fmt::Display for Reason {
             Self::Affinity => "node(s) didn't match pod affinity rules",
             Self::AntiAffinity => "node(s) didn't match pod anti-affinity rules",
             Self::ExistingAntiAffinity => "node(s) didn't satisfy existing pods anti-affinity rules",
+            Self::Devices { why } => why,
         })
     }
 }
@@ -99,6 +112,8 @@ pub enum FilterFailure {
         topology_key: String,
         domain: String,
     },
+    /// Its ResourceClaims cannot be allocated, or are allocated elsewhere.
+    Devices(AllocationFailure),
 }
 
 impl FilterFailure {
@@ -120,6 +135,7 @@ impl FilterFailure {
             Self::Affinity { .. } => Reason::Affinity,
             Self::AntiAffinity { .. } => Reason::AntiAffinity,
             Self::ExistingAntiAffinity { .. } => Reason::ExistingAntiAffinity,
+            Self::Devices(failure) => Reason::Devices { why: failure.reason() },
         }
     }
 
@@ -136,6 +152,11 @@ impl FilterFailure {
             Self::PortTaken { .. } | Self::AutomaticPorts { .. } | Self::Spread { .. } => Some(Remedy::PodsLeave),
             Self::AntiAffinity { .. } | Self::ExistingAntiAffinity { .. } => Some(Remedy::PodsLeave),
             Self::Affinity { .. } => Some(Remedy::PodsArrive),
+            Self::Devices(AllocationFailure::TooFewDevices { .. } | AllocationFailure::Unsatisfiable) => {
+                Some(Remedy::DevicesFreed)
+            }
+            Self::Devices(AllocationFailure::Pool { .. }) => Some(Remedy::DevicesFreed),
+            Self::Devices(_) => None,
             Self::NodeAffinity | Self::PortOutside { .. } | Self::Volume | Self::SpreadLabel { .. } => None,
         }
     }
@@ -148,6 +169,8 @@ impl FilterFailure {
             Self::PortTaken { .. } | Self::AutomaticPorts { .. } => 2,
             Self::Spread { .. } | Self::AntiAffinity { .. } | Self::ExistingAntiAffinity { .. } => 2,
             Self::Affinity { .. } => 3,
+            Self::Devices(AllocationFailure::TooFewDevices { selected: 0, .. }) => 9,
+            Self::Devices(_) => 3,
             Self::Cordoned => 4,
             Self::Taint(_) => 5,
             Self::NotOffering | Self::NotReady => 6,
@@ -197,6 +220,7 @@ impl FilterFailure {
             Self::ExistingAntiAffinity { topology_key, domain } => {
                 format!("{node} if no pod that keeps it away ran in {topology_key}={domain}")
             }
+            Self::Devices(failure) => format!("{node} if {failure}"),
         }
     }
 }
@@ -221,6 +245,7 @@ pub enum Remedy {
     RefusalExpires,
     PodsLeave,
     PodsArrive,
+    DevicesFreed,
     NodeUncordoned,
     NodeReturns,
     /// There is no node at all.
@@ -266,6 +291,7 @@ impl fmt::Display for Prospect {
             Self::Later(Remedy::RefusalExpires) => "the node will be tried again",
             Self::Later(Remedy::PodsLeave) => "would fit when pods leave",
             Self::Later(Remedy::PodsArrive) => "would fit when a pod it wants to be near runs",
+            Self::Later(Remedy::DevicesFreed) => "would fit when devices are freed or added",
             Self::Later(Remedy::NodeUncordoned) => "would fit when a node is uncordoned",
             Self::Later(Remedy::NodeReturns) => "would fit when a node returns",
             Self::Later(Remedy::NodeJoins) => "cannot fit until a node joins",

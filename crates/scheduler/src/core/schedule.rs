@@ -3,8 +3,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
-    cluster::{ClassId, Cluster, EXCLUDED, LogPosition, NodeId, PodInfo, ProfileId},
+    cluster::{ClassId, Cluster, EXCLUDED, LogPosition, NodeId, NodeInfo, PodInfo, ProfileId},
+    devices::{Allocation, AllocationFailure, ClaimBinding, PodClaims},
     diagnose::FreedRoom,
+    exclusions::NodeExclusions,
     reason::{Contradiction, Diagnosis, Impossibility, NoPreemption, Prospect, Remedy},
     verdict::{PendingPod, ScoringStrategy, Verdict, Victim},
     victims::VictimSelection,
@@ -27,25 +29,36 @@ struct UnschedulableCache(HashMap<(ClassId, ProfileId), (LogPosition, Arc<Diagno
 fn schedule_pod(cluster: &mut Cluster, pending: &PendingPod, unschedulable: &mut UnschedulableCache) -> Verdict {
     let pod = &pending.pod;
     if let Some((node, ports)) = cluster.placement_of_pod(&pod.key) {
-        return Verdict::Place { node, ports };
+        let claims = cluster.devices.claims_of(pod).map(|claims| claims.allocated).unwrap_or_default();
+        return Verdict::Place { node, ports, claims };
     }
     let ids = (cluster.class_id(&pod.spec), cluster.profile_id(&pod.label_set));
+    let claims = match cluster.devices.claims_of(pod) {
+        Ok(claims) => claims,
+        Err(missing) => return Verdict::Unschedulable(Arc::new(wait_for_objects(cluster, missing))),
+    };
     if let Some(diagnosis) = diagnose_without_nodes(cluster, pod, ids.0) {
         return Verdict::Unschedulable(Arc::new(diagnosis));
     }
     let nominated = cluster.remove_nomination(&pod.key);
-    let is_cacheable = pending.refused.is_empty() && nominated.is_none();
+    let is_cacheable = pending.refused.is_empty() && nominated.is_none() && claims.is_empty();
     if let Some((position, diagnosis)) = unschedulable.0.get(&ids).filter(|_| is_cacheable)
         && *position == cluster.change_log.now()
     {
         return Verdict::Unschedulable(Arc::clone(diagnosis));
     }
-    let refused: Vec<NodeId> = pending.refused.iter().filter_map(|name| cluster.find_node(name)).collect();
-    let still_fits = nominated.filter(|node| !refused.contains(node) && cluster.fits_node(ids, *node));
-    if let Some(node) = still_fits.or_else(|| cluster.select_node(ids, &refused)) {
-        return assume_on_node(cluster, pod, ids, node);
+    let mut excluded = NodeExclusions {
+        refused: pending.refused.iter().filter_map(|name| cluster.find_node(name)).collect(),
+        devices: cluster.allocation_failures(ids.0, &claims),
+    };
+    let still_fits = nominated.filter(|node| !excluded.contains(*node) && cluster.fits_node(ids, *node));
+    if let Some(node) = still_fits.or_else(|| cluster.select_node(ids, &excluded)) {
+        match cluster.allocate_claims(node, &claims) {
+            Ok(allocations) => return assume_on_node(cluster, pod, ids, node, claims.bindings(allocations)),
+            Err(failure) => drop(excluded.devices.insert(node, failure)),
+        }
     }
-    let verdict = preempt_or_diagnose(cluster, pod, ids, nominated, &refused);
+    let verdict = preempt_or_diagnose(cluster, pod, ids, nominated, &excluded);
     if let Verdict::Unschedulable(diagnosis) = &verdict
         && is_cacheable
     {
@@ -65,15 +78,27 @@ fn diagnose_without_nodes(cluster: &Cluster, pod: &PodView, class: ClassId) -> O
         None if missing.is_empty() => return None,
         None => Prospect::Later(Remedy::ObjectCreated),
     };
-    let nodes = cluster.nodes().count();
-    Some(Diagnosis { nodes, reasons: Default::default(), missing, closest: None, preemption: None, prospect })
+    Some(Diagnosis { prospect, ..wait_for_objects(cluster, missing) })
 }
 
-fn assume_on_node(cluster: &mut Cluster, pod: &Arc<PodView>, ids: (ClassId, ProfileId), node: NodeId) -> Verdict {
+/// No node was considered: these have to exist first.
+fn wait_for_objects(cluster: &Cluster, missing: Vec<String>) -> Diagnosis {
+    let (nodes, prospect) = (cluster.nodes().count(), Prospect::Later(Remedy::ObjectCreated));
+    Diagnosis { nodes, reasons: Default::default(), missing, closest: None, preemption: None, prospect }
+}
+
+fn assume_on_node(
+    cluster: &mut Cluster,
+    pod: &Arc<PodView>,
+    ids: (ClassId, ProfileId),
+    node: NodeId,
+    claims: Vec<ClaimBinding>,
+) -> Verdict {
     let ports = cluster.nodes[node].assign_automatic_ports(&cluster.classes[ids.0].spec).unwrap_or_default();
     let name = Arc::clone(&cluster.nodes[node].name);
+    cluster.devices.assume(&pod.uid, &claims);
     cluster.add_pod_to_node(Arc::clone(pod), ids, node, None, ports.clone());
-    Verdict::Place { node: name, ports }
+    Verdict::Place { node: name, ports, claims }
 }
 
 /// No node fits: waits for victims that are terminating, selects victims, or says why neither helps.
@@ -82,23 +107,23 @@ fn preempt_or_diagnose(
     pod: &Arc<PodView>,
     ids: (ClassId, ProfileId),
     nominated: Option<NodeId>,
-    refused: &[NodeId],
+    excluded: &NodeExclusions,
 ) -> Verdict {
     if let Some(node) = nominated.filter(|node| waits_for_victims(cluster, ids.0, *node)) {
-        let mut diagnosis = cluster.diagnose(ids, refused, Some(NoPreemption::Waiting));
+        let mut diagnosis = cluster.diagnose(ids, excluded, Some(NoPreemption::Waiting));
         diagnosis.prospect = Prospect::Later(Remedy::VictimsDeleted);
         let node = Arc::clone(&cluster.nodes[node].name);
         cluster.nominate(pod, &node);
         return Verdict::Unschedulable(Arc::new(diagnosis));
     }
     if cluster.classes[ids.0].spec.never_preempts {
-        return Verdict::Unschedulable(Arc::new(cluster.diagnose(ids, refused, Some(NoPreemption::NotAllowed))));
+        return Verdict::Unschedulable(Arc::new(cluster.diagnose(ids, excluded, Some(NoPreemption::NotAllowed))));
     }
-    let Some(VictimSelection { node, victims, .. }) = cluster.select_victims(ids, refused) else {
+    let Some(VictimSelection { node, victims, .. }) = cluster.select_victims(ids, excluded) else {
         let why = cluster.has_lower_priority_pods(ids.0).then_some(NoPreemption::NoVictims);
-        return Verdict::Unschedulable(Arc::new(cluster.diagnose(ids, refused, why)));
+        return Verdict::Unschedulable(Arc::new(cluster.diagnose(ids, excluded, why)));
     };
-    let diagnosis = Arc::new(cluster.diagnose(ids, refused, None));
+    let diagnosis = Arc::new(cluster.diagnose(ids, excluded, None));
     let node = Arc::clone(&cluster.nodes[node].name);
     cluster.nominate(pod, &node);
     let mut named = Vec::with_capacity(victims.len());
@@ -120,6 +145,30 @@ fn waits_for_victims(cluster: &Cluster, class: ClassId, node: NodeId) -> bool {
 }
 
 impl Cluster {
+    /// The nodes on which a pod's claims cannot be allocated or used, of those that its class allows.
+    fn allocation_failures(&mut self, class: ClassId, claims: &PodClaims) -> HashMap<NodeId, AllocationFailure> {
+        if claims.is_empty() {
+            return HashMap::new();
+        }
+        let Self { nodes, devices, classes, node_filters, .. } = self;
+        let allowed = &node_filters[classes[class].filter].static_scores;
+        let allocator = devices.allocator(claims);
+        let failure = |(id, info): (NodeId, &NodeInfo)| {
+            let node = info.node.as_ref().filter(|_| info.offer.is_some() && allowed[id] != EXCLUDED)?;
+            let failure = claims.unusable_on(node).or_else(|| allocator.allocate_on(node).err())?;
+            Some((id, failure))
+        };
+        nodes.iter().enumerate().filter_map(failure).collect()
+    }
+
+    /// Allocations for the claims that have none, on this node.
+    fn allocate_claims(&mut self, node: NodeId, claims: &PodClaims) -> Result<Vec<Allocation>, AllocationFailure> {
+        match &self.nodes[node].node {
+            Some(object) if !claims.pending.is_empty() => self.devices.allocator(claims).allocate_on(object),
+            _ => Ok(vec![]),
+        }
+    }
+
     /// Whether the pod passes all filters on the node.
     pub(super) fn fits_node(&self, pod: (ClassId, ProfileId), node: NodeId) -> bool {
         self.filter_failures(pod, node, &self.prefilter(pod.0, pod.1), FreedRoom::NONE).is_empty()

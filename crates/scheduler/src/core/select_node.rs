@@ -7,6 +7,7 @@
 
 use super::{
     cluster::{ClassId, Cluster, CountsId, NodeId, ProfileId, TermKind},
+    exclusions::NodeExclusions,
     pod_topology::PreFilterState,
     score::{MAX_SCORE, POD_AFFINITY_WEIGHT, SPREAD_WEIGHT},
     score_index::{Probe, score_from_key},
@@ -40,18 +41,22 @@ struct TopologyScores<'a> {
 }
 
 impl Cluster {
-    pub(super) fn select_node(&mut self, (class, profile): (ClassId, ProfileId), refused: &[NodeId]) -> Option<NodeId> {
+    pub(super) fn select_node(
+        &mut self,
+        (class, profile): (ClassId, ProfileId),
+        excluded: &NodeExclusions,
+    ) -> Option<NodeId> {
         let best = self.updated_index(class).best_key();
         if best == 0 {
             return None;
         }
-        if refused.is_empty() && !self.has_pod_topology_rules(class, profile) {
+        if excluded.is_empty() && !self.has_pod_topology_rules(class, profile) {
             return Some(self.node_of_key(best));
         }
         let prefilter = self.prefilter(class, profile);
         if !self.has_soft_rules(class, profile) {
             let accepts =
-                |node| !refused.contains(&node) && self.passes_pod_topology((class, profile), node, &prefilter);
+                |node| !excluded.contains(node) && self.passes_pod_topology((class, profile), node, &prefilter);
             match self.current_index(class).find_first(accepts) {
                 Probe::Found(node) => return Some(node),
                 Probe::None => return None,
@@ -60,7 +65,7 @@ impl Cluster {
         }
         let scores = self.topology_scores(class, profile, &prefilter);
         let sort_keys = self.current_index(class).sort_keys(self.nodes.len());
-        best_node(sort_keys, &scores, refused)
+        best_node(sort_keys, &scores, excluded)
     }
 
     fn passes_pod_topology(&self, pod: (ClassId, ProfileId), node: NodeId, prefilter: &PreFilterState) -> bool {
@@ -187,12 +192,12 @@ impl ScoreRange {
     }
 }
 
-fn best_node(sort_keys: &[u64], scores: &TopologyScores<'_>, refused: &[NodeId]) -> Option<NodeId> {
+fn best_node(sort_keys: &[u64], scores: &TopologyScores<'_>, excluded: &NodeExclusions) -> Option<NodeId> {
     let (mut affinity, mut spread) = (ScoreRange::EMPTY, ScoreRange::EMPTY);
     let mut feasible = Vec::with_capacity(sort_keys.len());
     for (node, sort_key) in sort_keys.iter().copied().enumerate() {
         let score = scores.score_node(node);
-        if sort_key == 0 || score.affinity <= EXCLUDED_DOMAIN / 2 || refused.contains(&node) {
+        if sort_key == 0 || score.affinity <= EXCLUDED_DOMAIN / 2 || excluded.contains(node) {
             continue;
         }
         affinity.add(score.affinity);

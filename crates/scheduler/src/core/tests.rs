@@ -2,7 +2,7 @@
 
 mod cluster;
 mod decoded_views;
-mod fixtures;
+pub mod fixtures;
 mod preemption;
 mod properties;
 mod reference;

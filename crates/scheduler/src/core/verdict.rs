@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    devices::ClaimBinding,
     reason::Diagnosis,
     view::{AssignedHostPort, PodKey, PodView},
 };
@@ -23,10 +24,11 @@ impl PendingPod {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Bind it to the node, with these host ports for its automatic ports.
+    /// Bind it to the node, with these host ports for its automatic ports and these devices for its ResourceClaims.
     Place {
         node: Arc<str>,
         ports: Vec<AssignedHostPort>,
+        claims: Vec<ClaimBinding>,
     },
     /// Nominate it for the node and delete the victims. Without victims it only waits: enough pods are terminating.
     Preempt {

@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 use super::{
     cluster::{ClassId, Cluster, EXCLUDED, NodeId, PodId, PodInfo, ProfileId},
     diagnose::FreedRoom,
+    exclusions::NodeExclusions,
     view::{BudgetView, PodKey},
 };
 
@@ -34,7 +35,11 @@ struct PreemptionCost {
 }
 
 impl Cluster {
-    pub(super) fn select_victims(&mut self, pod: (ClassId, ProfileId), refused: &[NodeId]) -> Option<VictimSelection> {
+    pub(super) fn select_victims(
+        &mut self,
+        pod: (ClassId, ProfileId),
+        excluded: &NodeExclusions,
+    ) -> Option<VictimSelection> {
         if !self.has_lower_priority_pods(pod.0) {
             return None;
         }
@@ -42,7 +47,7 @@ impl Cluster {
         let mut best: Option<VictimSelection> = None;
         let mut found = 0;
         for node in self.nodes_by_name() {
-            if refused.contains(&node) || !self.preemption_might_help(pod.0, node) {
+            if excluded.contains(node) || !self.preemption_might_help(pod.0, node) {
                 continue;
             }
             let Some(selection) = self.victims_on_node(pod, node) else { continue };

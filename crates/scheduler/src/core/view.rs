@@ -72,6 +72,8 @@ pub struct PodView {
     pub unscheduled_condition: Option<(String, String)>,
     /// The PersistentVolumeClaims it uses, in its own namespace.
     pub claims: Vec<String>,
+    /// Its ResourceClaims, in its own namespace.
+    pub resource_claims: Vec<PodClaim>,
     pub label_set: LabelSet,
     pub spec: SchedulingSpec,
 }
@@ -92,6 +94,22 @@ impl PodView {
         self.spec = SchedulingSpec::new(rules);
         self
     }
+}
+
+/// A ResourceClaim of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodClaim {
+    Named {
+        claim: String,
+    },
+    /// It was made for the pod.
+    OfTemplate {
+        claim: String,
+    },
+    /// It has still to be made for the pod, which calls it by this name.
+    NotCreated {
+        name: String,
+    },
 }
 
 /// Namespace and labels of a pod: what selectors see.
@@ -177,6 +195,8 @@ pub struct SchedulingRules {
     pub spread: Vec<SpreadConstraint>,
     /// Objects that have to exist before it can be scheduled.
     pub missing: Vec<String>,
+    /// It has ResourceClaims.
+    pub claims_devices: bool,
 }
 
 /// What the Node object has to be, whatever runs on the node.

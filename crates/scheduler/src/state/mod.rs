@@ -4,12 +4,14 @@
 //! [`Action`]s to carry out; their results come back as events. Time is an argument. Whoever drives the state decides
 //! nothing, so that everything here can be tested without waiting.
 //!
-//! * [`pods`](self::pods), [`nodes`](self::nodes): apply events about pods, about nodes, offers, budgets and namespaces
+//! * [`pods`](self::pods), [`nodes`](self::nodes), [`devices`](self::devices): apply events about pods, about nodes, offers,
+//!   budgets and namespaces, about ResourceClaims and the devices for them
 //! * [`schedule`](self::schedule): from verdicts to actions, and from their results to the cache
 //! * [`queueing_hints`](self::queueing_hints): which unschedulable pods an event may make schedulable
 //! * [`debug`](self::debug): the texts below `/debug`
 
 mod debug;
+mod devices;
 mod nodes;
 mod pods;
 #[cfg(test)]
@@ -28,9 +30,11 @@ use std::{
 use self::queueing_hints::{ClusterChanges, EquivalenceClass};
 use crate::{
     bind::{BindRequest, BindResult},
+    claim_writer::WrittenClaim,
     core::{
         Cluster,
         decode::{NamespaceObject, NodeLease, OfferObject},
+        devices::view::{ClaimKey, ClaimView as ResourceClaimView, DeviceClassView, DeviceTaintRuleView, SliceView},
         view::{BudgetView, Labels, NodeView, OfferView, PodKey, PodView},
     },
     event_recorder::PodEvent,
@@ -63,6 +67,10 @@ pub enum WatchedKind {
     Claims,
     Volumes,
     StorageClasses,
+    ResourceClaims,
+    ResourceSlices,
+    DeviceClasses,
+    DeviceTaintRules,
 }
 
 /// Kinds that must be listed once before any pod is scheduled. Offers are not: a node without offer gets no pods.
@@ -76,7 +84,6 @@ const REQUIRED_KINDS: [WatchedKind; 7] = [
     WatchedKind::StorageClasses,
 ];
 
-#[expect(clippy::large_enum_variant, reason = "most events are about pods")]
 pub enum SchedulerEvent {
     Pods(Delta<PodView>),
     Nodes(Delta<NodeView>),
@@ -88,9 +95,15 @@ pub enum SchedulerEvent {
     Claims(Delta<ClaimView>),
     Volumes(Delta<VolumeView>),
     StorageClasses(Delta<StorageClassView>),
+    ResourceClaims(Delta<ResourceClaimView>),
+    ResourceSlices(Delta<SliceView>),
+    DeviceClasses(Delta<DeviceClassView>),
+    DeviceTaintRules(Delta<DeviceTaintRuleView>),
+    /// `claims`: the ResourceClaims as they were written before.
     BindFinished {
         requests: Vec<BindRequest>,
         results: Vec<BindResult>,
+        claims: Vec<WrittenClaim>,
         took: Duration,
     },
     /// `done`: all victims are deleted or terminating.
@@ -117,6 +130,12 @@ pub enum Action {
     },
     WriteStatus(StatusUpdate),
     RecordEvent(PodEvent),
+    /// A claim of an unschedulable pod, which nobody else uses: fenced by its version.
+    Deallocate {
+        claim: ClaimKey,
+        version: u64,
+        pod_uid: String,
+    },
     /// An offer that has expired or is withdrawn, fenced by its version.
     DeleteOffer {
         node: String,
@@ -248,7 +267,12 @@ impl SchedulerState {
                 });
                 self.volumes_changed(now);
             }
-            SchedulerEvent::BindFinished { requests, results, took } => {
+            SchedulerEvent::ResourceClaims(delta) => self.apply_resource_claims(delta),
+            SchedulerEvent::ResourceSlices(delta) => self.apply_slices(delta),
+            SchedulerEvent::DeviceClasses(delta) => self.apply_device_classes(delta),
+            SchedulerEvent::DeviceTaintRules(delta) => self.apply_device_taint_rules(delta),
+            SchedulerEvent::BindFinished { requests, results, claims, took } => {
+                self.take_in_written_claims(claims);
                 self.apply_bind_results(&requests, results, took, now);
             }
             SchedulerEvent::PreemptionFinished { preemption, done } => self.apply_preemption_result(&preemption, done),
@@ -271,7 +295,7 @@ impl SchedulerState {
             }
         }
         self.apply_queueing_hints(now);
-        if REQUIRED_KINDS.iter().all(|kind| self.synced.contains_key(kind)) {
+        if self.has_synced() {
             while self.batches < MAX_BATCHES_IN_FLIGHT && self.schedule_batch(now) {}
         }
         self.reconcile(now);
@@ -286,9 +310,15 @@ impl SchedulerState {
         std::mem::take(&mut self.actions)
     }
 
-    /// When to schedule next if there is no event until then.
+    /// Whether everything that a decision depends on has been listed.
+    fn has_synced(&self) -> bool {
+        REQUIRED_KINDS.iter().all(|kind| self.synced.contains_key(kind))
+    }
+
+    /// When to schedule next if there is no event until then. Pods that wait for a list that has not come are no reason: the
+    /// list is an event.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let can_schedule = self.batches < MAX_BATCHES_IN_FLIGHT;
+        let can_schedule = self.batches < MAX_BATCHES_IN_FLIGHT && self.has_synced();
         let queue = self.queue.next_deadline(now).filter(|_| can_schedule);
         let status_queue = self.status_queue.next_due().filter(|_| self.status_writes < MAX_STATUS_WRITES);
         let unreported = (!self.unreported.is_empty()).then(|| self.started + self.settings.offer_ttl);

@@ -72,6 +72,7 @@ impl SchedulerState {
         self.record_refusal(before.as_deref(), &pod, now);
         self.cluster.update_pod(pod.clone());
         self.record_pod_change(before.as_ref(), &pod);
+        self.changes.devices |= before.is_some_and(|before| before.resource_claims != pod.resource_claims);
         if pod.node.is_some() || pod.finished || pod.terminating || pod.scheduler != SCHEDULER {
             self.dequeue(&key);
         } else if !pod.gates.is_empty() {
@@ -88,6 +89,7 @@ impl SchedulerState {
         self.pods_by_uid.remove(&cached.view.uid);
         let node = self.cluster.node_of_pod(key).map(str::to_owned);
         self.cluster.remove_pod(key);
+        self.changes.devices |= self.cluster.devices.forget_pod(&cached.view.uid);
         self.dequeue(key);
         if let Some(node) = node.or_else(|| cached.view.nominated_node.clone()) {
             self.changes.add_node(&node, false);

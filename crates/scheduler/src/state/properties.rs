@@ -193,6 +193,7 @@ impl Model {
                 Action::Preempt(preemption) => prop_assert!(false, "nobody is less important: {:?}", preemption),
                 Action::ClearNomination { .. }
                 | Action::RecordEvent(_)
+                | Action::Deallocate { .. }
                 | Action::DeleteOffer { .. }
                 | Action::Relist { .. } => {}
             }
@@ -220,7 +221,8 @@ impl Model {
             results.push(BindResult::Bound { version });
             self.no_node_is_overcommitted()?;
         }
-        self.state.apply(SchedulerEvent::BindFinished { requests, results, took: Duration::ZERO }, self.now);
+        self.state
+            .apply(SchedulerEvent::BindFinished { requests, results, claims: vec![], took: Duration::ZERO }, self.now);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Queueing hints: which unschedulable pods a change may make schedulable.
 //!
 //! An unschedulable pod is tried again when a node changed that could take it now, or when a pod came or went that its
-//! affinity or spread rules select, or whose rules select it. That is asked once for each class of equal pods.
+//! affinity or spread rules select, or whose rules select it, or, if it has ResourceClaims, when claims or devices changed. That is asked once for each class of equal pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -37,6 +37,8 @@ pub(super) struct ClusterChanges {
     pub pods: Vec<Arc<PodView>>,
     /// Labels of nodes or namespaces: rules about other pods have to be evaluated again.
     pub topology: bool,
+    /// ResourceClaims, devices or their classes: pods with claims are tried again.
+    pub devices: bool,
     pub other: bool,
 }
 
@@ -46,7 +48,7 @@ impl ClusterChanges {
     }
 
     fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.pods.is_empty() && !self.topology && !self.other
+        self.nodes.is_empty() && self.pods.is_empty() && !self.topology && !self.devices && !self.other
     }
 }
 
@@ -71,6 +73,7 @@ impl SchedulerState {
         self.queue.move_to_active(now, |class| {
             let Some(pod) = class_samples.get(class) else { return true };
             (changes.topology && has_pod_topology_rules(pod))
+                || (changes.devices && pod.spec.claims_devices)
                 || changed_pods.iter().any(|other| is_selected_by_rules(other, pod))
                 || changes.nodes.iter().any(|(node, may_preempt)| {
                     let has_lower_priority = |other: &PodView| other.spec.priority < pod.spec.priority;

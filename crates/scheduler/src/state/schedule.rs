@@ -12,7 +12,8 @@ use super::{Action, AssumedBinding, BATCH, SchedulerState};
 use crate::{
     bind::{BindRequest, BindResult},
     core::{
-        reason::{Diagnosis, Prospect, Reason, Remedy},
+        devices::AllocationFailure,
+        reason::{Diagnosis, FilterFailure, Prospect, Reason, Remedy},
         schedule,
         verdict::{PendingPod, Verdict, Victim},
         view::{PodKey, PodView},
@@ -40,19 +41,24 @@ impl SchedulerState {
         let begun = Instant::now();
         let verdicts = schedule(&mut self.cluster, &batch, self.settings.scoring);
         self.metrics.algorithm_duration.observe(begun.elapsed().as_secs_f64());
-        let mut requests = Vec::new();
+        let (mut requests, mut with_claims) = (Vec::new(), Vec::new());
         for (PendingPod { pod, .. }, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
-                Verdict::Place { node, ports } => requests.push(self.place(&pod, &node, &ports)),
+                Verdict::Place { node, ports, claims } => {
+                    let request = BindRequest { claims, ..self.place(&pod, &node, &ports) };
+                    if request.claims.is_empty() { requests.push(request) } else { with_claims.push(request) }
+                }
                 Verdict::Preempt { node, victims, diagnosis } => {
                     self.start_preemption(&pod, &node, victims, &diagnosis, now);
                 }
                 Verdict::Unschedulable(diagnosis) => self.mark_unschedulable(&pod, &diagnosis, now),
             }
         }
-        if !requests.is_empty() {
-            self.batches += 1;
-            self.actions.push(Action::Bind(requests));
+        // Apart: claims take more requests, for which the other pods need not wait.
+        let batches: Vec<_> = [requests, with_claims].into_iter().filter(|requests| !requests.is_empty()).collect();
+        if !batches.is_empty() {
+            self.batches += batches.len();
+            self.actions.extend(batches.into_iter().map(Action::Bind));
             self.apply_queueing_hints(now); // for pods with affinity to those just placed
         }
         true
@@ -78,7 +84,8 @@ impl SchedulerState {
         }
         let annotations = host_port_annotations(ports);
         let offer_uid = self.offers.get(node).map(|offer| offer.uid.clone()).unwrap_or_default();
-        BindRequest { pod: pod.key.clone(), uid: pod.uid.clone(), node: node.to_owned(), offer_uid, annotations }
+        let (key, uid) = (pod.key.clone(), pod.uid.clone());
+        BindRequest { pod: key, uid, node: node.to_owned(), offer_uid, annotations, claims: vec![] }
     }
 
     fn start_preemption(
@@ -110,6 +117,16 @@ impl SchedulerState {
         if pod.nominated_node.is_some() && diagnosis.prospect != Prospect::Later(Remedy::VictimsDeleted) {
             self.actions.push(Action::ClearNomination { pod: pod.key.clone(), uid: pod.uid.clone() });
         }
+        let is_elsewhere = |failure: &FilterFailure| {
+            matches!(failure, FilterFailure::Devices(AllocationFailure::ClaimElsewhere { .. }))
+        };
+        let closest = diagnosis.closest.iter().flat_map(|closest| &closest.failures);
+        let counted = diagnosis.reasons.keys().any(|reason| *reason == claim_elsewhere());
+        if (counted || closest.into_iter().any(is_elsewhere))
+            && let Some((claim, version)) = self.cluster.devices.deallocatable(pod)
+        {
+            self.actions.push(Action::Deallocate { claim, version, pod_uid: pod.uid.clone() });
+        }
         self.report_failure(pod, diagnosis, now);
     }
 
@@ -136,6 +153,9 @@ impl SchedulerState {
         for (request, result) in requests.iter().zip(results) {
             let is_late = self.offers.has_expired(&request.node, now);
             let cached = self.pods.get_mut(&request.pod).filter(|cached| cached.view.uid == request.uid);
+            if !request.claims.is_empty() && !matches!(result, BindResult::Failed { .. }) {
+                self.changes.devices |= self.cluster.devices.forget_pod(&request.uid);
+            }
             match result {
                 BindResult::Bound { version } => {
                     self.metrics.record_bind(if is_late { BindOutcome::Late } else { BindOutcome::Done });
@@ -149,7 +169,7 @@ impl SchedulerState {
                     self.queue.remove(&request.pod);
                 }
                 BindResult::Refused { message } | BindResult::Failed { message } if cached.is_none() => {
-                    tracing::debug!(pod = %request.pod, message, "pod was deleted before it was bound");
+                    tracing::debug!(pod = %request.pod, uid = request.uid, message, "pod was deleted before it was bound");
                 }
                 BindResult::Refused { message } => {
                     self.metrics.record_bind(BindOutcome::Refused);
@@ -189,6 +209,11 @@ impl SchedulerState {
     }
 }
 
+/// How nodes are counted that a claim's devices cannot be used on.
+fn claim_elsewhere() -> Reason {
+    Reason::Devices { why: AllocationFailure::ClaimElsewhere { claim: String::new() }.reason() }
+}
+
 /// Why an offer was of no use, as the label of a metric; `None` if there was no offer.
 fn decline_reason(reason: &Reason) -> Option<DeclineReason> {
     Some(match reason {
@@ -198,6 +223,7 @@ fn decline_reason(reason: &Reason) -> Option<DeclineReason> {
         Reason::Ports | Reason::AutomaticPorts => DeclineReason::Ports,
         Reason::TooManyPods | Reason::Insufficient { .. } => DeclineReason::Resources,
         Reason::VolumeAffinity => DeclineReason::Volumes,
+        Reason::Devices { .. } => DeclineReason::Devices,
         Reason::SpreadLabel
         | Reason::Spread
         | Reason::Affinity

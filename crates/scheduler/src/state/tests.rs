@@ -158,7 +158,7 @@ impl TestScheduler {
             };
             placed.extend(requests.iter().map(|request| (request.pod.name.clone(), request.node.clone())));
             let results = requests.iter().map(|_| BindResult::Bound { version: self.next() }).collect();
-            self.apply(SchedulerEvent::BindFinished { requests, results, took: Duration::ZERO });
+            self.apply(SchedulerEvent::BindFinished { requests, results, claims: vec![], took: Duration::ZERO });
         }
         placed
     }
@@ -218,6 +218,8 @@ fn nothing_is_scheduled_before_all_kinds_are_synced() {
     scheduler.offer("m", "4");
     scheduler.pod("p", json!({}));
     assert_eq!(scheduler.schedule(), [], "other pods may be on that node");
+    let next = scheduler.state.next_deadline(scheduler.now);
+    assert!(next.is_none_or(|at| at > scheduler.now), "it waits for the lists and does not spin");
     for event in [
         SchedulerEvent::Budgets(nothing()),
         SchedulerEvent::Claims(nothing()),
@@ -281,6 +283,7 @@ fn events_from_before_a_binding_change_nothing() {
     scheduler.apply(SchedulerEvent::BindFinished {
         requests,
         results: vec![BindResult::Bound { version }],
+        claims: vec![],
         took: SECOND,
     });
     assert_eq!(scheduler.schedule(), [], "it is not placed again");
@@ -312,7 +315,7 @@ fn refused_and_failed_bindings_are_scheduled_again() {
     ] {
         scheduler.pod("p", json!({}));
         let Some(Action::Bind(requests)) = scheduler.schedule().pop() else { panic!() };
-        scheduler.apply(SchedulerEvent::BindFinished { requests, results: vec![result], took: SECOND });
+        scheduler.apply(SchedulerEvent::BindFinished { requests, results: vec![result], claims: vec![], took: SECOND });
         assert_eq!(scheduler.placed(), [], "after its back-off");
         scheduler.pass(SECOND);
         scheduler.pass(SECOND);

@@ -1,5 +1,6 @@
 //! The real API and the real scheduler within the test's process, with nodes that only offer.
 
 mod cluster;
+mod devices;
 mod faults;
 mod pods;

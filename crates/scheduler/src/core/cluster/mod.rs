@@ -32,6 +32,7 @@ use pods::PodTable;
 pub(super) use topology::{LabelProfile, TermKind, Topology};
 
 use super::{
+    devices::DeviceCatalog,
     score_index::ScoreIndexes,
     view::{AssignedHostPort, BudgetView, NamespaceLabels, NodeView, OfferView, PodKey, PodView},
 };
@@ -60,6 +61,8 @@ pub struct Cluster {
     pub(super) topology: Topology,
     namespaces: NamespaceLabels,
     pub(super) budgets: BTreeMap<(String, String), BudgetView>,
+    /// Devices and the claims to them.
+    pub devices: DeviceCatalog,
     pub(super) change_log: ChangeLog,
     pub(super) indexes: ScoreIndexes,
     /// Raised with every node that is new.

@@ -21,7 +21,7 @@ use super::{
 use crate::core::{
     selector::Labels,
     view::{
-        AssignedHostPort, AutomaticPort, LabelSet, NodeRules, PodKey, PodView, PortMapping, SchedulingRules,
+        AssignedHostPort, AutomaticPort, LabelSet, NodeRules, PodClaim, PodKey, PodView, PortMapping, SchedulingRules,
         SchedulingSpec, Toleration,
     },
 };
@@ -81,6 +81,22 @@ struct WireSpec {
     overhead: BTreeMap<String, String>,
     #[serde(deserialize_with = "or_default")]
     volumes: Vec<WireVolume>,
+    #[serde(deserialize_with = "or_default")]
+    resource_claims: Vec<WirePodClaim>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WirePodClaim {
+    name: String,
+    resource_claim_name: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WirePodClaimStatus {
+    name: String,
+    resource_claim_name: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -120,6 +136,8 @@ struct WireStatus {
     start_time: Option<Timestamp>,
     #[serde(deserialize_with = "or_default")]
     conditions: Vec<WireCondition>,
+    #[serde(deserialize_with = "or_default")]
+    resource_claim_statuses: Vec<WirePodClaimStatus>,
 }
 
 #[derive(Default, Deserialize)]
@@ -231,7 +249,9 @@ impl From<WirePod> for PodView {
             pod_affinity,
             spread: spread.map(|wire| wire.constraint(&metadata.namespace, &metadata.labels)).collect(),
             missing: vec![],
+            claims_devices: !spec.resource_claims.is_empty(),
         };
+        let resource_claims = resource_claims(spec.resource_claims, &status.resource_claim_statuses);
         let mut unscheduled =
             status.conditions.into_iter().filter(|c| c.type_ == "PodScheduled" && c.status == "False");
         Self {
@@ -243,6 +263,7 @@ impl From<WirePod> for PodView {
             nominated_node: filled(status.nominated_node_name),
             scheduler: filled(spec.scheduler_name).unwrap_or_else(|| "default-scheduler".to_owned()),
             gates: spec.scheduling_gates.into_iter().map(|gate| gate.name).collect(),
+            resource_claims,
             terminating: metadata.deletion_timestamp.is_some(),
             finished: status.phase.as_deref().is_some_and(is_terminal_phase),
             created: metadata.creation_timestamp.map_or(0, Timestamp::as_microsecond),
@@ -257,6 +278,20 @@ impl From<WirePod> for PodView {
             spec: SchedulingSpec::new(rules),
         }
     }
+}
+
+/// The claim of a template is named in the pod's status once it was made; without a name there, none is needed.
+fn resource_claims(claims: Vec<WirePodClaim>, statuses: &[WirePodClaimStatus]) -> Vec<PodClaim> {
+    let claim = |own: WirePodClaim| {
+        if let Some(claim) = own.resource_claim_name {
+            return Some(PodClaim::Named { claim });
+        }
+        match statuses.iter().find(|status| status.name == own.name) {
+            Some(status) => status.resource_claim_name.clone().map(|claim| PodClaim::OfTemplate { claim }),
+            None => Some(PodClaim::NotCreated { name: own.name }),
+        }
+    };
+    claims.into_iter().filter_map(claim).collect()
 }
 
 fn claim_names(pod: &str, volumes: &[WireVolume]) -> Vec<String> {

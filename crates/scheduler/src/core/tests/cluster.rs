@@ -8,7 +8,7 @@ use super::fixtures::{asking, cluster, node, offer, on, placed, pod};
 use crate::core::{
     Cluster, schedule,
     verdict::{PendingPod, ScoringStrategy, Verdict},
-    view::{OfferView, PodKey, PodView},
+    view::{OfferView, PodClaim, PodKey, PodView},
 };
 
 fn one() -> Cluster {
@@ -167,6 +167,16 @@ fn pods_that_could_use_a_node_are_found() {
 fn a_gated_pod_waits() {
     let output = placed(&mut one(), PodView { gates: vec!["example.com/quota".to_owned()], ..asking("a", "1") });
     assert!(output.starts_with("0/1 nodes are available: scheduling is gated by example.com/quota."), "{output}");
+}
+
+#[test]
+fn a_pod_that_claims_devices_is_not_placed_without_them() {
+    let mut cluster = one();
+    cluster.devices.is_listed = true;
+    let claims = vec![PodClaim::NotCreated { name: "gpu".to_owned() }];
+    let output = placed(&mut cluster, PodView { resource_claims: claims, ..asking("a", "1") });
+    let expected = "0/1 nodes are available: pod claim \"gpu\": ResourceClaim not created yet.";
+    assert!(output.starts_with(expected), "{output}");
 }
 
 #[test]

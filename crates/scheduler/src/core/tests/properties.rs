@@ -272,7 +272,7 @@ impl Both {
     }
 
     fn settle(&mut self, pod: Arc<PodView>, verdict: &Verdict) {
-        if let Verdict::Place { node, ports } = verdict {
+        if let Verdict::Place { node, ports, .. } = verdict {
             let ports = ports.iter().map(|port| port.host_port).collect();
             self.reference.pods.push(PodOnNode { pod, node: node.to_string(), fresh: true, ports });
         }
@@ -295,7 +295,7 @@ proptest! {
             let Some((pod, verdict)) = both.apply(event, scoring) else { continue };
             let fitting = before.fitting(&pod);
             match &verdict {
-                Verdict::Place { node, ports } => {
+                Verdict::Place { node, ports, .. } => {
                     prop_assert!(fitting.contains(&**node), "{} does not fit on {node}", pod.key);
                     let automatic_ports = if both.reference.maps(&pod, node) { pod.spec.automatic_ports.len() } else { 0 };
                     prop_assert_eq!(ports.len(), automatic_ports);

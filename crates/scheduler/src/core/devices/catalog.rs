@@ -1,0 +1,261 @@
+//! The cache of everything that allocation depends on, and the allocations that are assumed until the API shows them.
+//!
+//! A claim that was allocated for a pod is assumed to be from then on, so that no other pod gets its devices. The
+//! assumption ends when the API shows the claim allocated, or when all pods that it was made for are known not to be bound. If it
+//! is not known whether the API took an allocation, the assumption stays, and the next attempt writes the same again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use k8s_openapi::api::resource::v1::{
+    DeviceClassSpec, DeviceTaintRuleSpec, ResourceClaimConsumerReference, ResourceSliceSpec,
+};
+
+use super::{
+    allocator::{Allocator, World},
+    candidates::CandidateCache,
+    pod_claims::{ClaimBinding, PodClaims},
+    pool::{Pool, PoolKey},
+    requests::ClaimRequests,
+    result::Allocation,
+    selectors::SelectorCache,
+    usage::DeviceUsage,
+    view::{ClaimKey, ClaimView},
+};
+use crate::core::view::{PodClaim, PodView};
+
+/// The most pods that use a claim at once.
+const MAX_CONSUMERS: usize = 256;
+
+#[derive(Debug)]
+struct AssumedAllocation {
+    allocation: Allocation,
+    /// Uids of the pods that it was made for.
+    pods: BTreeSet<String>,
+}
+
+#[derive(Debug, Default)]
+pub struct DeviceCatalog {
+    pools: BTreeMap<PoolKey, Pool>,
+    /// The pool of each slice.
+    slices: HashMap<String, PoolKey>,
+    classes: BTreeMap<String, DeviceClassSpec>,
+    taint_rules: BTreeMap<String, DeviceTaintRuleSpec>,
+    claims: HashMap<ClaimKey, ClaimView>,
+    assumed: HashMap<ClaimKey, AssumedAllocation>,
+    usage: DeviceUsage,
+    selectors: SelectorCache,
+    candidates: CandidateCache,
+    /// All kinds have been listed.
+    pub is_listed: bool,
+}
+
+impl DeviceCatalog {
+    pub fn update_slice(&mut self, name: &str, version: u64, spec: ResourceSliceSpec) {
+        let key = PoolKey::from_slice(&spec);
+        if let Some(known) = self.slices.get(name) {
+            if *known == key && self.pools.get(&key).and_then(|pool| pool.slice_version(name)) == Some(version) {
+                return;
+            }
+            if *known != key {
+                self.remove_slice(name);
+            }
+        }
+        self.candidates.clear();
+        self.slices.insert(name.to_owned(), key.clone());
+        self.pools.entry(key.clone()).or_default().update_slice(&key, name, version, spec);
+    }
+
+    pub fn remove_slice(&mut self, name: &str) {
+        let Some(key) = self.slices.remove(name) else { return };
+        self.candidates.clear();
+        if let Some(pool) = self.pools.get_mut(&key) {
+            pool.remove_slice(&key, name);
+            if pool.is_empty() {
+                self.pools.remove(&key);
+            }
+        }
+    }
+
+    pub fn update_class(&mut self, name: &str, class: DeviceClassSpec) {
+        self.classes.insert(name.to_owned(), class);
+    }
+
+    pub fn remove_class(&mut self, name: &str) {
+        self.classes.remove(name);
+    }
+
+    pub fn update_taint_rule(&mut self, name: &str, rule: DeviceTaintRuleSpec) {
+        self.taint_rules.insert(name.to_owned(), rule);
+    }
+
+    pub fn remove_taint_rule(&mut self, name: &str) {
+        self.taint_rules.remove(name);
+    }
+
+    /// Names of everything that is known, to find out what a list does not have.
+    pub fn slice_names(&self) -> impl Iterator<Item = &String> {
+        self.slices.keys()
+    }
+
+    pub fn class_names(&self) -> impl Iterator<Item = &String> {
+        self.classes.keys()
+    }
+
+    pub fn taint_rule_names(&self) -> impl Iterator<Item = &String> {
+        self.taint_rules.keys()
+    }
+
+    pub fn claims(&self) -> impl Iterator<Item = (&ClaimKey, &ClaimView)> {
+        self.claims.iter()
+    }
+
+    /// Takes in a claim unless a newer version of it is known. Returns whether anything changed.
+    pub fn update_claim(&mut self, key: &ClaimKey, claim: ClaimView) -> bool {
+        let known = self.claims.get(key);
+        if known.is_some_and(|known| known.uid == claim.uid && known.version >= claim.version) {
+            return false;
+        }
+        let is_another = known.is_some_and(|known| known.uid != claim.uid);
+        let ends_assumption = is_another || claim.allocation.is_some();
+        self.change_claim(key, |catalog| {
+            if ends_assumption {
+                catalog.assumed.remove(key);
+            }
+            catalog.claims.insert(key.clone(), claim);
+        });
+        true
+    }
+
+    /// Returns whether there was such a claim.
+    pub fn remove_claim(&mut self, key: &ClaimKey, uid: &str) -> bool {
+        if self.claims.get(key).is_none_or(|known| known.uid != uid) {
+            return false; // another has its name already
+        }
+        self.change_claim(key, |catalog| {
+            catalog.assumed.remove(key);
+            catalog.claims.remove(key);
+        });
+        true
+    }
+
+    /// The pod was bound, or is known not to be: what was assumed for it alone is so no longer. Returns whether that
+    /// may have freed devices.
+    pub fn forget_pod(&mut self, pod_uid: &str) -> bool {
+        let of_pod = self.assumed.iter().filter(|(_, assumed)| assumed.pods.contains(pod_uid));
+        let of_pod: Vec<ClaimKey> = of_pod.map(|(key, _)| key.clone()).collect();
+        for key in &of_pod {
+            self.change_claim(key, |catalog| {
+                if let Some(assumed) = catalog.assumed.get_mut(key) {
+                    assumed.pods.remove(pod_uid);
+                }
+                catalog.assumed.retain(|_, assumed| !assumed.pods.is_empty());
+            });
+        }
+        !of_pod.is_empty()
+    }
+
+    /// These claims are assumed to be allocated, for the pod.
+    pub fn assume(&mut self, pod_uid: &str, bindings: &[ClaimBinding]) {
+        for ClaimBinding { claim, allocation, .. } in bindings {
+            let is_written = self.claims.get(claim).is_some_and(|known| known.allocation.is_some());
+            if is_written {
+                continue;
+            }
+            self.change_claim(claim, |catalog| {
+                let assumed = catalog
+                    .assumed
+                    .entry(claim.clone())
+                    .or_insert_with(|| AssumedAllocation { allocation: allocation.clone(), pods: BTreeSet::new() });
+                assumed.pods.insert(pod_uid.to_owned());
+            });
+        }
+    }
+
+    /// Changes a claim, and counts what it uses before and after.
+    fn change_claim(&mut self, key: &ClaimKey, change: impl FnOnce(&mut Self)) {
+        if let Some(before) = self.allocation(key).cloned() {
+            self.usage.remove(&before);
+        }
+        change(self);
+        if let Some(after) = self.allocation(key).cloned() {
+            self.usage.add(&after);
+        }
+    }
+
+    /// What is allocated to a claim, or assumed to be.
+    fn allocation(&self, key: &ClaimKey) -> Option<&Allocation> {
+        let assumed = self.assumed.get(key).map(|assumed| &assumed.allocation);
+        assumed.or_else(|| self.claims.get(key)?.allocation.as_ref())
+    }
+
+    /// The claims of a pod. The error says what has to happen first, in upstream's words.
+    pub fn claims_of(&self, pod: &PodView) -> Result<PodClaims, Vec<String>> {
+        let (mut claims, mut missing) = (PodClaims::default(), Vec::new());
+        if !pod.resource_claims.is_empty() && !self.is_listed {
+            missing.push("ResourceClaims are not listed yet".to_owned());
+            return Err(missing);
+        }
+        for own in &pod.resource_claims {
+            if let Err(why) = self.add_claim(pod, own, &mut claims)
+                && !missing.contains(&why)
+            {
+                missing.push(why);
+            }
+        }
+        if missing.is_empty() { Ok(claims) } else { Err(missing) }
+    }
+
+    fn add_claim(&self, pod: &PodView, own: &PodClaim, claims: &mut PodClaims) -> Result<(), String> {
+        let (name, of_template) = match own {
+            PodClaim::Named { claim } => (claim, false),
+            PodClaim::OfTemplate { claim } => (claim, true),
+            PodClaim::NotCreated { name } => return Err(format!("pod claim {name:?}: ResourceClaim not created yet")),
+        };
+        let key = ClaimKey::new(&pod.key.namespace, name);
+        let Some(claim) = self.claims.get(&key) else {
+            return Err(format!("resourceclaim.resource.k8s.io {name:?} not found"));
+        };
+        if claim.deleting {
+            return Err(format!("resourceclaim {name:?} is being deleted"));
+        }
+        if of_template && claim.made_for.as_ref() != Some(&pod.uid) {
+            return Err(format!("ResourceClaim {key} was not created for pod {} (pod is not owner)", pod.key));
+        }
+        let is_duplicate =
+            claims.allocated.iter().map(|known| &known.claim).chain(claims.pending.iter().map(|known| &known.key));
+        if is_duplicate.into_iter().any(|known| *known == key) {
+            return Ok(());
+        }
+        let Some(allocation) = self.allocation(&key) else {
+            claims.pending.push(ClaimRequests::new(&key, claim, &self.classes)?);
+            return Ok(());
+        };
+        if !claim.is_reserved_for(&pod.uid) && claim.reserved_for.len() >= MAX_CONSUMERS {
+            return Err("resourceclaim in use".to_owned());
+        }
+        claims.allocated.push(ClaimBinding { claim: key, uid: claim.uid.clone(), allocation: allocation.clone() });
+        Ok(())
+    }
+
+    /// Finds devices for the claims that have none.
+    pub fn allocator<'a>(&'a mut self, claims: &'a PodClaims) -> Allocator<'a> {
+        let world = World { pools: &self.pools, usage: &self.usage, taint_rules: &self.taint_rules };
+        let (pools, selectors, candidates) = (&self.pools, &mut self.selectors, &mut self.candidates);
+        Allocator::new(world, &claims.pending, |expressions| candidates.find(expressions, pools, selectors))
+    }
+
+    /// The claim of a pod that keeps it from other nodes although nobody else uses it: with its version, if the API has it
+    /// allocated. What is only assumed is forgotten.
+    pub fn deallocatable(&mut self, pod: &PodView) -> Option<(ClaimKey, u64)> {
+        self.forget_pod(&pod.uid);
+        let is_own = |consumer: &ResourceClaimConsumerReference| consumer.uid == pod.uid;
+        pod.resource_claims.iter().find_map(|own| {
+            let (PodClaim::Named { claim } | PodClaim::OfTemplate { claim }) = own else { return None };
+            let key = ClaimKey::new(&pod.key.namespace, claim);
+            let known = self.claims.get(&key).filter(|claim| claim.allocation.is_some() && !claim.deleting)?;
+            let restricts = known.allocation.as_ref().is_some_and(|allocation| allocation.node_selector.is_some());
+            (restricts && !self.assumed.contains_key(&key) && known.reserved_for.iter().all(is_own))
+                .then_some((key, known.version))
+        })
+    }
+}
