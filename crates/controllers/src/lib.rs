@@ -10,7 +10,9 @@
 //! * [`garbage_collector`]: deletes dependents whose owners are gone
 //! * [`cluster_role_aggregation`]: the rules of ClusterRoles that are the sum of others
 //! * [`node_lifecycle`]: heartbeats, conditions and taints of nodes
+//! * [`resource_claims`]: ResourceClaims made of templates, and their end
 //! * [`resource_quota`]: counts what namespaces use of their quotas
+//! * [`dependencies`]: needs of pods that nodes cannot judge, and cycles among them
 //! * [`services`]: endpoints of Services, and drain acknowledgements
 //! * [`volumes`]: binds claims, and provisions and reclaims volumes
 //! * [`certificates`]: approves and signs certificate requests; [`expiry`]: deletes old Events and tokens
@@ -24,6 +26,7 @@
 mod autoscaling;
 mod certificates;
 mod cluster_role_aggregation;
+mod dependencies;
 mod expiry;
 mod garbage_collector;
 mod manager;
@@ -32,9 +35,11 @@ mod namespace;
 mod namespace_defaults;
 mod node_lifecycle;
 mod objects;
+mod resource_claims;
 mod resource_quota;
 pub mod runtime;
 mod services;
+mod storage_version_migration;
 mod volumes;
 mod workloads;
 
@@ -42,3 +47,4 @@ pub use certificates::{CertificateAuthority, CertificateRequest, Signer};
 pub use expiry::{ExpiringKind, ExpirySweeper, SweepError};
 pub use manager::{Settings, run, run_with_metrics};
 pub use runtime::{Clients, ControllerMetrics, metrics::Registry};
+pub use storage_version_migration::{MigrationFailure, StorageMigrator};

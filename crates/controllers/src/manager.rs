@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
+use mainstay_api::node_loss::Timing;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     autoscaling, certificates,
     certificates::CertificateAuthority,
-    cluster_role_aggregation, expiry,
+    cluster_role_aggregation, dependencies, expiry,
     expiry::ExpirySweeper,
     garbage_collector, namespace, namespace_defaults, node_lifecycle,
     objects::replica_set::{ReplicaSet, ReplicationController},
-    resource_quota,
+    resource_claims, resource_quota,
     runtime::{Clients, Context, ControllerMetrics, EventRecorder, Runnable},
     services::{self, ServiceContext},
+    storage_version_migration::{self, StorageMigrator},
     volumes,
     workloads::{
         cron_job, daemon_set, deployment, disruption, job, pod_gc, replica_set, stateful_set, ttl_after_finished,
@@ -24,10 +26,14 @@ use crate::{
 pub struct Settings {
     /// The certificate authority of the API server, as PEM.
     pub root_ca: String,
+    /// How soon a silent node is lost.
+    pub timing: Timing,
     /// Signs certificates; without one, nobody here answers certificate requests.
     pub certificate_authority: Option<Arc<dyn CertificateAuthority>>,
     /// Deletes what has expired; without one, nothing expires.
     pub expiry_sweeper: Option<Arc<dyn ExpirySweeper>>,
+    /// Writes stored objects anew; without one, StorageVersionMigrations wait.
+    pub storage_migrator: Option<Arc<dyn StorageMigrator>>,
 }
 
 /// Every controller there is, each with the service account of `kube-system` that its requests are made as; what these
@@ -38,16 +44,20 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
     let services = ServiceContext::new(context);
     let authority = settings.certificate_authority.clone();
     let sweeper = settings.expiry_sweeper.clone();
+    let migrator = settings.storage_migrator.clone();
     let of_server = [
         authority.map(|authority| certificates::controller(&context_for("certificate-controller"), authority)),
         sweeper.map(|sweeper| expiry::controller(context, sweeper)),
+        migrator.map(|migrator| {
+            storage_version_migration::controller(&context_for("storage-version-migrator-controller"), migrator)
+        }),
     ];
     let mut controllers = vec![
         namespace::controller(&context_for("namespace-controller")),
         namespace_defaults::controller(&context_for("namespace-defaults-controller"), settings.root_ca.as_str().into()),
         garbage_collector::controller(&context_for("generic-garbage-collector")),
         cluster_role_aggregation::controller(&context_for("clusterrole-aggregation-controller")),
-        node_lifecycle::controller(&context_for("node-controller")),
+        node_lifecycle::controller(&context_for("node-controller"), settings.timing),
         resource_quota::controller(&context_for("resourcequota-controller")),
         replica_set::controller::<ReplicaSet>(&context_for("replicaset-controller")),
         replica_set::controller::<ReplicationController>(&context_for("replication-controller")),
@@ -66,6 +76,10 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         services::endpoints::controller(client("endpoint-controller"), &services),
         services::mirror::controller(client("endpointslicemirroring-controller"), &services),
         services::drain_acknowledgement::controller(client("drain-acknowledgement-controller"), &services),
+        resource_claims::templates::controller(&context_for("resource-claim-controller")),
+        resource_claims::reservations::controller(&context_for("resource-claim-controller")),
+        dependencies::object_needs::controller(&context_for("dependency-controller")),
+        dependencies::cycles::controller(&context_for("dependency-controller")),
         volumes::claims::controller(&context_for("persistent-volume-binder")),
         volumes::volume_lifecycle::controller(&context_for("persistent-volume-binder")),
         volumes::ephemeral::controller(&context_for("ephemeral-volume-controller")),
@@ -94,6 +108,7 @@ pub async fn run_with_metrics(
     let tasks = TaskTracker::new();
     context.caches.run(&client, &tasks, &stop);
     tasks.spawn(context.service_tables.clone().run(client.clone(), stop.clone()));
+    context.device_caches.run(&client, &tasks, &stop);
     tasks.spawn(context.metadata.clone().run(stop.clone()));
     tasks.spawn(writer.run(client, stop.clone()));
     if stop.run_until_cancelled(context.caches.synced()).await.is_some() {

@@ -4,8 +4,11 @@
 //! something is deleted or ends, when limits change, and slowly in any case. The quota is read before the objects are
 //! listed and written only if it has not changed since: a write that was charged meanwhile makes this count void, so
 //! `status.used` is never less than what was admitted.
+//!
+//! Limits that were not counted before are announced first, by writing them to `status.hard`, and counted in the next turn: from
+//! the announcement on admission lets nothing through that it does not charge, so that the first count misses no write.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -160,19 +163,34 @@ impl QuotaController {
 
 pub struct World {
     quota: ResourceQuota,
-    used: Amounts,
+    /// Nothing if the limits are to be announced first.
+    used: Option<Amounts>,
 }
 
-fn plan(world: &World) -> Plan<(), Box<ResourceQuota>> {
+/// Whether `status.hard` is what the spec says.
+fn is_announced(quota: &ResourceQuota) -> bool {
+    let announced = quota.status.as_ref().and_then(|status| status.hard.as_ref());
+    announced.is_some() && announced == quota.spec.as_ref().and_then(|spec| spec.hard.as_ref())
+}
+
+fn plan(world: &World, now: Timestamp) -> Plan<(), Box<ResourceQuota>> {
     let hard = world.quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
-    let count = |name: &String| Quantity(world.used.get(name).copied().unwrap_or_default().to_string());
-    let used = hard.keys().map(|name| (name.clone(), count(name))).collect();
+    let known = world.quota.status.as_ref().and_then(|status| status.used.clone()).unwrap_or_default();
+    let used: BTreeMap<String, Quantity> = match &world.used {
+        Some(used) => {
+            let count = |name: &String| Quantity(used.get(name).copied().unwrap_or_default().to_string());
+            hard.keys().map(|name| (name.clone(), count(name))).collect()
+        }
+        // What was charged so far stays charged.
+        None => known.into_iter().filter(|(name, _)| hard.contains_key(name)).collect(),
+    };
     let status = ResourceQuotaStatus { hard: Some(hard), used: Some(used) };
     if world.quota.status.as_ref() == Some(&status) {
         return Plan::default();
     }
     let counted = ResourceQuota { status: Some(status), ..world.quota.clone() };
-    Plan { status: Some(Box::new(counted)), ..Plan::default() }
+    let requeue_at = world.used.is_none().then_some(now);
+    Plan { status: Some(Box::new(counted)), requeue_at, ..Plan::default() }
 }
 
 impl Controller for QuotaController {
@@ -188,6 +206,9 @@ impl Controller for QuotaController {
         let quotas: Api<ResourceQuota> = Api::namespaced(self.context.client.clone(), &key.namespace);
         // Not from the cache: what was charged before this moment must be in the lists below.
         let Some(quota) = quotas.get_opt(&key.name).await.map_err(failed)? else { return Ok(None) };
+        if !is_announced(&quota) {
+            return Ok(Some(World { quota, used: None }));
+        }
         let value = serde_json::to_value(&quota).map_err(|error| failed(kube::Error::SerdeError(error)))?;
         let names = limited_names(&quota);
         let mut used = Amounts::new();
@@ -197,11 +218,11 @@ impl Controller for QuotaController {
                 used.extend(self.count(resource, &value, &names).await.map_err(failed)?);
             }
         }
-        Ok(Some(World { quota, used }))
+        Ok(Some(World { quota, used: Some(used) }))
     }
 
-    fn plan(world: &World, _now: Timestamp) -> Plan<(), Box<ResourceQuota>> {
-        plan(world)
+    fn plan(world: &World, now: Timestamp) -> Plan<(), Box<ResourceQuota>> {
+        plan(world, now)
     }
 
     async fn apply(&self, _key: &ObjectKey, (): ()) -> Result<(), ApiError> {
@@ -240,7 +261,7 @@ mod tests {
 
     fn planned(quota: ResourceQuota, used: &[(&str, &str)]) -> Option<Value> {
         let used = used.iter().map(|(name, text)| ((*name).to_owned(), quantity::Quantity::parse(text).unwrap()));
-        let counted = plan(&World { quota, used: used.collect() }).status?;
+        let counted = plan(&World { quota, used: Some(used.collect()) }, Timestamp::UNIX_EPOCH).status?;
         assert_eq!(counted.metadata.resource_version.as_deref(), Some("7"), "fenced");
         Some(json!(counted.status))
     }
@@ -254,6 +275,19 @@ mod tests {
         });
         assert_eq!(planned(quota(hard.clone(), json!({})), &used), Some(expected.clone()));
         assert_eq!(planned(quota(hard, expected), &used), None, "nothing is written twice");
+    }
+
+    #[test]
+    fn new_limits_are_announced_before_they_are_counted() {
+        let status = json!({ "hard": { "pods": "5", "services": "1" }, "used": { "pods": "2", "services": "1" } });
+        let changed = quota(json!({ "pods": "4", "secrets": "3" }), status);
+        assert!(!is_announced(&changed));
+        let planned = plan(&World { quota: changed, used: None }, Timestamp::UNIX_EPOCH);
+        assert_eq!(planned.requeue_at, Some(Timestamp::UNIX_EPOCH));
+        let announced = planned.status.unwrap();
+        let expected = json!({ "hard": { "pods": "4", "secrets": "3" }, "used": { "pods": "2" } });
+        assert_eq!(json!(announced.status), expected, "what is known stays, what is new is counted next");
+        assert!(is_announced(&announced) && needs_count(&announced));
     }
 
     #[test]

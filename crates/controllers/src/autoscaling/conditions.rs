@@ -29,6 +29,7 @@ impl Conditions {
             reason: Some(reason.to_owned()),
             message: Some(message.into()),
             last_transition_time: Some(since.unwrap_or(Time(whole_seconds(self.now)))),
+            observed_generation: None,
         };
         match known {
             Some(known) => *known = condition,

@@ -47,7 +47,7 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
     let queue = context.queue::<Autoscaling>();
     let own = queue.clone();
     context.caches.autoscalers.on_change(move |change: Change<'_, HorizontalPodAutoscaler>| {
-        let spec = |object: Option<&HorizontalPodAutoscaler>| object.and_then(|object| object.spec.clone());
+        let spec = |object: Option<&HorizontalPodAutoscaler>| object.map(|object| object.spec.clone());
         if change.before.is_none() || spec(change.before) != spec(change.after) {
             own.add(change.key.clone());
         }
@@ -136,8 +136,7 @@ impl Controller for Autoscaling {
             self.histories.forget(key);
             return Ok(None);
         };
-        let Some(spec) = &autoscaler.spec else { return Ok(None) };
-        let target = self.target(key, spec).await;
+        let target = self.target(key, &autoscaler.spec).await;
         let history = self.histories.get(key);
         Ok(Some(World { target, history, autoscaler }))
     }

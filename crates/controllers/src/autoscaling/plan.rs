@@ -125,7 +125,7 @@ struct Decision {
 
 pub fn plan(world: &World, now: Timestamp) -> runtime::Plan<Action, Report> {
     let autoscaler = &*world.autoscaler;
-    let Some(spec) = &autoscaler.spec else { return runtime::Plan::default() };
+    let spec = &autoscaler.spec;
     let before = autoscaler.status.clone().unwrap_or_default();
     let conditions = Conditions::new(&before, now);
     let mut draft = Draft { autoscaler, before, conditions, actions: Vec::new(), now };

@@ -2,22 +2,25 @@
 //!
 //! If one node is silent while others are not, that node is in trouble. If all are silent it may as well be us, and
 //! nothing is known of any of them. So a node's silence counts from its last heartbeat or, if that was later, from when
-//! heartbeats of of_any began to arrive again: nodes that come back after such an outage are not judged by which of
-//! them was first.
+//! heartbeats of any began to arrive again: nodes that come back after such an outage are not judged by which of
+//! them was first. If most nodes fell silent together, it is rather the network than all of them ([`MassOutage`]).
+//!
+//! A renewal is known by its change, never by the clock of the node; when it was seen is boot time, which neither jumps
+//! nor stops while this machine sleeps. Who starts knows nothing: its first look at a Lease is that node's first heartbeat.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use mainstay_api::node_loss::Timing;
 
-/// A node without a heartbeat for this long may be gone.
-pub const GRACE: SignedDuration = SignedDuration::from_secs(40);
-/// If all are silent for this long, no heartbeats arrive at all. Two periods: by when the first of those that fell
-/// silent together is overdue, the last of them has been silent for longer.
-const ALL_SILENT: SignedDuration = SignedDuration::from_secs(20);
+/// Time since this machine booted.
+pub type BootTime = Duration;
 
-#[derive(Default)]
+/// Nodes whose last heartbeats are not further apart than so many times [`Timing::unknown_after`] fell silent together.
+const TOGETHER: u32 = 4;
+
 pub struct Heartbeats {
+    timing: Timing,
     renewals: HashMap<String, Renewal>,
     arrivals: Option<Arrivals>,
 }
@@ -25,39 +28,84 @@ pub struct Heartbeats {
 /// The last renewal by the clock of the node, and when we saw it by ours.
 struct Renewal {
     renewed: Option<MicroTime>,
-    seen: Timestamp,
+    seen: BootTime,
+    /// Since when there was no gap of [`Timing::witness_gap`] between two of them.
+    heard_since: BootTime,
+    /// Not the first that we saw.
+    is_second: bool,
 }
 
 /// Since when heartbeats of any node arrive without a break, and when the last of them did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Arrivals {
-    since: Timestamp,
-    last: Timestamp,
+    since: BootTime,
+    last: BootTime,
 }
 
-/// The last heartbeat of one node, and of any.
+/// How long a node is silent, and what that proves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeHeartbeat {
-    at: Timestamp,
-    of_any: Option<Arrivals>,
+    /// Since its last heartbeat.
+    pub silent_for: Duration,
+    /// The same or less: since heartbeats of any node arrive.
+    pub silent_while_others_are_heard: Option<Duration>,
+    /// A second heartbeat followed the first that we saw, which may have been an old one.
+    pub was_heard: bool,
+    pub mass_outage: Option<MassOutage>,
+}
+
+/// Most nodes fell silent together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MassOutage {
+    pub silent: usize,
+    /// Those that were there before.
+    pub of: usize,
 }
 
 impl Heartbeats {
+    pub fn new(timing: Timing) -> Self {
+        Self { timing, renewals: HashMap::new(), arrivals: None }
+    }
+
     /// Takes in a renewal. Says whether it ends an outage of all nodes: then every silence has to be judged anew.
-    pub fn renew(&mut self, name: &str, renewed: Option<MicroTime>, now: Timestamp) -> bool {
-        if self.renewals.get(name).is_some_and(|known| known.renewed == renewed) {
+    pub fn renew(&mut self, name: &str, renewed: Option<MicroTime>, now: BootTime) -> bool {
+        let known = self.renewals.get(name);
+        if known.is_some_and(|known| known.renewed == renewed) {
             return false;
         }
-        self.renewals.insert(name.to_owned(), Renewal { renewed, seen: now });
-        let unbroken = self.arrivals.filter(|arrivals| !are_all_silent(arrivals, now));
+        let unbroken = known.filter(|known| {
+            now.saturating_sub(known.seen) < self.timing.witness_gap()
+                && was_sent_within(self.timing.witness_silence(), known.renewed.as_ref(), renewed.as_ref())
+        });
+        let heard_since = unbroken.map_or(now, |known| known.heard_since);
+        let is_second = known.is_some_and(|known| known.renewed.is_some());
+        self.renewals.insert(name.to_owned(), Renewal { renewed, seen: now, heard_since, is_second });
+        let unbroken = self.arrivals.filter(|arrivals| !self.are_all_silent(arrivals, now));
         self.arrivals = Some(Arrivals { since: unbroken.map_or(now, |arrivals| arrivals.since), last: now });
         unbroken.is_none()
     }
 
-    /// The last heartbeat of a node; now, if it is not known yet.
-    pub fn last_heartbeat(&mut self, name: &str, now: Timestamp) -> NodeHeartbeat {
-        let beat = self.renewals.entry(name.to_owned()).or_insert_with(|| Renewal { renewed: None, seen: now });
-        NodeHeartbeat { at: beat.seen, of_any: self.arrivals }
+    /// Of a node that was never seen, silence begins now.
+    pub fn heartbeat(&mut self, name: &str, now: BootTime) -> NodeHeartbeat {
+        let new = || Renewal { renewed: None, seen: now, heard_since: now, is_second: false };
+        let renewal = self.renewals.entry(name.to_owned()).or_insert_with(new);
+        let (seen, was_heard) = (renewal.seen, renewal.is_second);
+        let arrivals = self.arrivals.filter(|arrivals| !self.are_all_silent(arrivals, now));
+        let silent_for = now.saturating_sub(seen);
+        NodeHeartbeat {
+            silent_for,
+            was_heard,
+            silent_while_others_are_heard: arrivals.map(|arrivals| now.saturating_sub(arrivals.since.max(seen))),
+            mass_outage: if silent_for < self.overdue_after() { None } else { self.mass_outage(seen, now) },
+        }
+    }
+
+    /// Whether heartbeats of a node have arrived without a longer gap than this for so long.
+    pub fn is_heard(&self, name: &str, longest_gap: Duration, for_time: Duration, now: BootTime) -> bool {
+        let gap = longest_gap.min(self.timing.witness_gap());
+        self.renewals.get(name).is_some_and(|renewal| {
+            now.saturating_sub(renewal.seen) < gap && now.saturating_sub(renewal.heard_since) >= for_time
+        })
     }
 
     pub fn forget(&mut self, name: &str) {
@@ -67,94 +115,191 @@ impl Heartbeats {
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.renewals.keys()
     }
-}
 
-fn are_all_silent(arrivals: &Arrivals, now: Timestamp) -> bool {
-    now >= arrivals.last + ALL_SILENT
-}
-
-impl NodeHeartbeat {
-    /// From when the node is silent.
-    pub fn silent_at(&self) -> Timestamp {
-        self.at + GRACE
+    /// By when the first of those that fell silent together counts as silent, the last of them is overdue.
+    fn overdue_after(&self) -> Duration {
+        self.timing.heartbeat * 2
     }
 
-    /// From when its silence proves that the node is lost; nothing while all are silent.
-    pub fn lost_at(&self, now: Timestamp) -> Option<Timestamp> {
-        let arrivals = self.of_any.filter(|arrivals| !are_all_silent(arrivals, now))?;
-        Some(arrivals.since.max(self.at) + GRACE)
+    fn are_all_silent(&self, arrivals: &Arrivals, now: BootTime) -> bool {
+        now.saturating_sub(arrivals.last) >= self.overdue_after()
+    }
+
+    /// Whether a node that was last heard at `seen` fell silent together with most of those that were there.
+    fn mass_outage(&self, seen: BootTime, now: BootTime) -> Option<MassOutage> {
+        let window = self.timing.unknown_after * TOGETHER;
+        let (mut silent, mut heard) = (0, 0);
+        for renewal in self.renewals.values() {
+            if now.saturating_sub(renewal.seen) < self.overdue_after() {
+                heard += 1;
+            } else if renewal.seen.abs_diff(seen) <= window {
+                silent += 1;
+            }
+        }
+        (silent > 1 && silent > heard).then_some(MassOutage { silent, of: silent + heard })
+    }
+}
+
+/// Whether a renewal was sent so soon after another, by the clock of the node: what we take in late looks closer together
+/// than it was. A clock that was set may look like a gap, never hide one that we saw.
+fn was_sent_within(time: Duration, before: Option<&MicroTime>, after: Option<&MicroTime>) -> bool {
+    match (before, after) {
+        (Some(MicroTime(before)), Some(MicroTime(after))) => after.duration_since(*before).unsigned_abs() < time,
+        _ => true,
     }
 }
 
 #[cfg(test)]
 pub mod tests {
+    use jiff::Timestamp;
+    use proptest::prelude::*;
+
     use super::*;
 
-    pub fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
+    fn seconds(second: u64) -> Duration {
+        Duration::from_secs(second)
     }
 
-    /// Of a node and of any: when the last heartbeat was, the latter since when.
-    pub fn heartbeat(own: i64, since: i64, last: i64) -> NodeHeartbeat {
-        NodeHeartbeat { at: at(own), of_any: Some(Arrivals { since: at(since), last: at(last) }) }
+    fn renewed_at(second: u64) -> Option<MicroTime> {
+        Some(MicroTime(Timestamp::from_second(i64::try_from(second).unwrap()).unwrap()))
     }
 
-    fn beats(heartbeats: &mut Heartbeats, name: &str, seconds: impl IntoIterator<Item = i64>) -> Vec<bool> {
-        seconds.into_iter().map(|second| heartbeats.renew(name, Some(MicroTime(at(second))), at(second))).collect()
+    fn beats(heartbeats: &mut Heartbeats, name: &str, at: impl IntoIterator<Item = u64>) -> Vec<bool> {
+        at.into_iter().map(|second| heartbeats.renew(name, renewed_at(second), seconds(second))).collect()
     }
 
-    /// Whether the silence of a node proves something at this second.
-    fn is_lost(heartbeats: &mut Heartbeats, name: &str, second: i64) -> bool {
-        heartbeats.last_heartbeat(name, at(second)).lost_at(at(second)).is_some_and(|lost_at| lost_at <= at(second))
+    fn stock() -> Heartbeats {
+        Heartbeats::new(Timing::default())
+    }
+
+    /// Heartbeats of several nodes in the order of time, each until it falls silent.
+    fn several(until: &[(&str, u64)]) -> Heartbeats {
+        let mut heartbeats = stock();
+        for second in (0..=until.iter().map(|(_, last)| *last).max().unwrap_or(0)).step_by(2) {
+            for (name, _) in until.iter().filter(|(_, last)| second <= *last) {
+                beats(&mut heartbeats, name, [second]);
+            }
+        }
+        heartbeats
+    }
+
+    /// Whether the silence of a node proves at this second that it is lost.
+    fn is_lost(heartbeats: &mut Heartbeats, name: &str, second: u64) -> bool {
+        let heartbeat = heartbeats.heartbeat(name, seconds(second));
+        heartbeat.silent_while_others_are_heard.is_some_and(|silent| silent >= seconds(8))
+            && heartbeat.mass_outage.is_none()
     }
 
     #[test]
     fn a_node_is_lost_if_another_has_heartbeats_meanwhile() {
-        let mut heartbeats = Heartbeats::default();
-        beats(&mut heartbeats, "a", [0]);
-        beats(&mut heartbeats, "b", (0..=40).step_by(10));
-        assert!(!is_lost(&mut heartbeats, "a", 39) && is_lost(&mut heartbeats, "a", 40));
-        assert!(!is_lost(&mut heartbeats, "b", 40));
+        let mut heartbeats = several(&[("a", 0), ("b", 8)]);
+        assert!(!is_lost(&mut heartbeats, "a", 7) && is_lost(&mut heartbeats, "a", 8));
+        assert!(!is_lost(&mut heartbeats, "b", 8));
     }
 
     #[test]
     fn no_node_is_lost_if_all_fall_silent_at_once() {
-        for later in 0..=10 {
-            let mut heartbeats = Heartbeats::default();
+        for later in 0..=2 {
+            let mut heartbeats = stock();
             beats(&mut heartbeats, "a", [0]);
             beats(&mut heartbeats, "b", [later]);
             for second in 0..200 {
-                assert!(
-                    !is_lost(&mut heartbeats, "a", second) && !is_lost(&mut heartbeats, "b", second),
-                    "{later} {second}"
-                );
+                let any = is_lost(&mut heartbeats, "a", second) || is_lost(&mut heartbeats, "b", second);
+                assert!(!any, "{later} {second}");
             }
         }
     }
 
     #[test]
     fn the_only_node_is_never_lost() {
-        let mut heartbeats = Heartbeats::default();
-        beats(&mut heartbeats, "a", [0, 10]);
+        let mut heartbeats = several(&[("a", 10)]);
         assert!((10..500).all(|second| !is_lost(&mut heartbeats, "a", second)));
     }
 
     #[test]
     fn after_an_outage_of_all_nodes_silence_counts_anew() {
-        let mut heartbeats = Heartbeats::default();
-        assert_eq!(beats(&mut heartbeats, "a", [0, 10]), [true, false]);
-        assert_eq!(beats(&mut heartbeats, "b", [5]), [false]);
-        assert_eq!(beats(&mut heartbeats, "a", (100..=140).step_by(10)), [true, false, false, false, false]);
-        assert!(!is_lost(&mut heartbeats, "b", 139), "it has had no time to come back");
-        assert!(is_lost(&mut heartbeats, "b", 140));
+        let mut heartbeats = several(&[("a", 10), ("b", 10), ("c", 10), ("d", 10)]);
+        assert!(beats(&mut heartbeats, "a", [100]) == [true]);
+        for second in (102..=108).step_by(2) {
+            assert_eq!(beats(&mut heartbeats, "a", [second]), [false]);
+            beats(&mut heartbeats, "c", [second]);
+            beats(&mut heartbeats, "d", [second]);
+        }
+        assert!(!is_lost(&mut heartbeats, "b", 107), "it has had no time to come back");
+        assert!(is_lost(&mut heartbeats, "b", 108));
+    }
+
+    #[test]
+    fn if_most_nodes_fall_silent_together_none_of_them_is_lost_until_most_are_back() {
+        let mut heartbeats = several(&[("a", 40), ("b", 20), ("c", 20), ("d", 18), ("e", 40)]);
+        let outage = heartbeats.heartbeat("b", seconds(40)).mass_outage;
+        assert_eq!(outage, Some(MassOutage { silent: 3, of: 5 }));
+        assert!(!is_lost(&mut heartbeats, "d", 40));
+        for second in (42..=60).step_by(2) {
+            ["a", "c", "e"].iter().for_each(|name| drop(beats(&mut heartbeats, name, [second])));
+        }
+        assert!(is_lost(&mut heartbeats, "b", 60) && is_lost(&mut heartbeats, "d", 60));
+    }
+
+    #[test]
+    fn nodes_that_fall_silent_one_after_another_are_lost_each() {
+        let mut heartbeats = several(&[("a", 200), ("b", 200), ("c", 20), ("d", 100)]);
+        assert!(is_lost(&mut heartbeats, "c", 200) && is_lost(&mut heartbeats, "d", 200));
+        let mut last = several(&[("a", 300), ("b", 100), ("c", 200)]);
+        assert!(is_lost(&mut last, "c", 300), "two of three are silent, but not together");
+    }
+
+    #[test]
+    fn one_of_two_nodes_may_be_lost() {
+        assert!(is_lost(&mut several(&[("a", 40), ("b", 20)]), "b", 40));
     }
 
     #[test]
     fn a_lease_that_was_not_renewed_is_no_heartbeat() {
-        let mut heartbeats = Heartbeats::default();
-        let lease = Some(MicroTime(at(0)));
-        assert!(heartbeats.renew("a", lease.clone(), at(0)));
-        assert!(!heartbeats.renew("a", lease, at(100)));
-        assert_eq!(heartbeats.last_heartbeat("a", at(100)), heartbeat(0, 0, 0));
+        let mut heartbeats = stock();
+        assert!(heartbeats.renew("a", renewed_at(0), seconds(0)));
+        assert!(!heartbeats.renew("a", renewed_at(0), seconds(100)));
+        assert_eq!(heartbeats.heartbeat("a", seconds(100)).silent_for, seconds(100));
+    }
+
+    #[test]
+    fn a_node_is_heard_while_its_heartbeats_have_no_gap() {
+        let mut heartbeats = several(&[("a", 20)]);
+        let heard = |heartbeats: &Heartbeats, second: u64| {
+            heartbeats.is_heard("a", seconds(60), Duration::from_millis(10_200), seconds(second))
+        };
+        assert!(heard(&heartbeats, 20) && heard(&heartbeats, 22));
+        assert!(!heard(&heartbeats, 23), "a gap that has not ended yet");
+        beats(&mut heartbeats, "a", [24, 26, 28]);
+        assert!(!heard(&heartbeats, 28), "there was a gap of four seconds");
+        beats(&mut heartbeats, "a", [30, 32, 34, 36]);
+        assert!(heard(&heartbeats, 36));
+        let mut late = several(&[("a", 20)]);
+        late.renew("a", renewed_at(26), seconds(22));
+        assert!(!heard(&late, 22), "by its own clock it was silent for six seconds");
+        assert!(!heartbeats.is_heard("a", seconds(1), seconds(1), seconds(37)), "its own promise allows less");
+        assert!(!heartbeats.is_heard("nobody", seconds(60), seconds(0), seconds(36)));
+    }
+
+    proptest! {
+        /// Whatever the gaps: a node of which nothing arrived for `witness_gap` within the time is not heard.
+        #[test]
+        fn whoever_had_a_gap_is_not_heard(gaps in prop::collection::vec(500u64..6000, 1..30)) {
+            let (timing, time) = (Timing::default(), Duration::from_millis(12_750));
+            let mut heartbeats = stock();
+            let (mut at, mut arrivals) = (Duration::from_secs(1), Vec::new());
+            for (number, gap) in gaps.iter().enumerate() {
+                at += Duration::from_millis(*gap);
+                arrivals.push(at);
+                heartbeats.renew("a", renewed_at(number as u64), at);
+            }
+            let now = at + Duration::from_secs(1);
+            let mut recent: Vec<Duration> = arrivals.into_iter().filter(|at| now - *at < time).collect();
+            recent.push(now);
+            let longest = recent.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(time);
+            if longest >= timing.witness_gap() {
+                prop_assert!(!heartbeats.is_heard("a", time, time, now));
+            }
+        }
     }
 }

@@ -84,7 +84,7 @@ impl Status {
     }
 
     pub fn condition(&self, type_: &str) -> Option<&DeploymentCondition> {
-        self.conditions.iter().find(|condition| condition.type_ == type_)
+        self.conditions.iter().find(|condition| condition.type_.as_deref() == Some(type_))
     }
 }
 

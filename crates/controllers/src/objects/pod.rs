@@ -12,8 +12,8 @@ use k8s_openapi::{
         apis::meta::v1::{ObjectMeta, Time},
     },
 };
-use mainstay_api::{narrow, narrow::or_default, quantity::Quantity};
-use serde::{Deserialize, Deserializer};
+use mainstay_api::{matching, narrow, narrow::or_default, quantity::Quantity, wellknown::taint};
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Pod {
@@ -45,10 +45,72 @@ pub struct Spec {
     pub subdomain: String,
     #[serde(default)]
     pub host_network: bool,
+    #[serde(default, deserialize_with = "no_execute_tolerations")]
+    pub tolerations: Box<[NoExecuteToleration]>,
+    /// The claims that it mounts by name; those of its ephemeral volumes are named after the pod.
+    #[serde(default, rename = "volumes", deserialize_with = "claim_volumes")]
+    pub claim_volumes: Box<[ClaimVolume]>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub resource_claims: Box<[PodResourceClaim]>,
     #[serde(default, deserialize_with = "or_default")]
     pub init_containers: Vec<Container>,
     #[serde(default, deserialize_with = "or_default")]
     pub containers: Vec<Container>,
+}
+
+/// A ResourceClaim that it uses: by name, or made of a template.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodResourceClaim {
+    /// By which its containers call it.
+    pub name: String,
+    pub resource_claim_name: Option<String>,
+    pub resource_claim_template_name: Option<String>,
+}
+
+/// The claim that was made of a template; without a name, none is needed.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodResourceClaimStatus {
+    pub name: String,
+    pub resource_claim_name: Option<String>,
+}
+
+/// A toleration of NoExecute taints. There are two or more of them in every pod: their usual keys take no memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoExecuteToleration {
+    pub key: TolerationKey,
+    /// `None`: every value.
+    pub value: Option<Box<str>>,
+    /// How long after the taint came it is tolerated; `None`: for ever.
+    pub seconds: Option<i64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TolerationKey {
+    Every,
+    NotReady,
+    Unreachable,
+    Other(Box<str>),
+}
+
+impl NoExecuteToleration {
+    pub fn tolerates(&self, key: &str, value: &str) -> bool {
+        let has_key = match &self.key {
+            TolerationKey::Every => true,
+            TolerationKey::NotReady => key == taint::NOT_READY,
+            TolerationKey::Unreachable => key == taint::UNREACHABLE,
+            TolerationKey::Other(own) => **own == *key,
+        };
+        has_key && self.value.as_ref().is_none_or(|own| **own == *value)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimVolume {
+    Named(Box<str>),
+    /// The name of the volume.
+    Ephemeral(Box<str>),
 }
 
 /// What of a container can be reached, and what it requests.
@@ -88,10 +150,54 @@ pub struct Status {
     #[serde(default)]
     pub container_statuses: Vec<ContainerStatus>,
     pub start_time: Option<Time>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub resource_claim_statuses: Box<[PodResourceClaimStatus]>,
     #[serde(default, rename = "podIP")]
     pub pod_ip: String,
     #[serde(default, rename = "hostIP")]
     pub host_ip: String,
+}
+
+fn no_execute_tolerations<'de, D: Deserializer<'de>>(all: D) -> Result<Box<[NoExecuteToleration]>, D::Error> {
+    let all = Option::<Vec<core::Toleration>>::deserialize(all)?.unwrap_or_default();
+    let read = all.into_iter().filter_map(|own| {
+        let parsed = matching::Toleration::parse(own.key, own.operator.as_deref(), own.value, own.effect.as_deref())?;
+        let key = match parsed.key {
+            None => TolerationKey::Every,
+            Some(key) if key == taint::NOT_READY => TolerationKey::NotReady,
+            Some(key) if key == taint::UNREACHABLE => TolerationKey::Unreachable,
+            Some(key) => TolerationKey::Other(key.into()),
+        };
+        let covers = parsed.effect.is_none_or(|effect| effect == matching::Effect::NoExecute);
+        let value = parsed.value.map(String::into_boxed_str);
+        covers.then_some(NoExecuteToleration { key, value, seconds: own.toleration_seconds })
+    });
+    Ok(read.collect())
+}
+
+/// Volumes without a claim are passed over.
+fn claim_volumes<'de, D: Deserializer<'de>>(volumes: D) -> Result<Box<[ClaimVolume]>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Volume {
+        #[serde(default)]
+        name: String,
+        persistent_volume_claim: Option<Claim>,
+        ephemeral: Option<IgnoredAny>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Claim {
+        #[serde(default)]
+        claim_name: String,
+    }
+    let volumes = Option::<Vec<Volume>>::deserialize(volumes)?.unwrap_or_default();
+    let claims = volumes.into_iter().filter_map(|volume| match (volume.persistent_volume_claim, volume.ephemeral) {
+        (Some(claim), _) => Some(ClaimVolume::Named(claim.claim_name.into())),
+        (None, Some(_)) => Some(ClaimVolume::Ephemeral(volume.name.into())),
+        (None, None) => None,
+    });
+    Ok(claims.collect())
 }
 
 /// The requests of a container's resources. An amount that cannot be read is none.
@@ -130,6 +236,20 @@ impl Pod {
 
     pub fn uid(&self) -> &str {
         self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// Names of the claims that it mounts.
+    pub fn claims(&self) -> impl Iterator<Item = String> {
+        self.spec.claim_volumes.iter().map(|volume| match volume {
+            ClaimVolume::Named(claim) => claim.to_string(),
+            ClaimVolume::Ephemeral(volume) => format!("{}-{volume}", self.name()),
+        })
+    }
+
+    /// The name of the object behind one of its ResourceClaims, if there is one yet.
+    pub fn resource_claim_name<'a>(&'a self, own: &'a PodResourceClaim) -> Option<&'a str> {
+        let status = || self.status.resource_claim_statuses.iter().find(|status| status.name == own.name);
+        own.resource_claim_name.as_deref().or_else(|| status()?.resource_claim_name.as_deref())
     }
 
     pub fn label(&self, key: &str) -> Option<&str> {

@@ -68,9 +68,14 @@ impl Service {
         matches!(self.spec.cluster_ip.as_str(), "" | "None")
     }
 
+    /// Whether callers are to be sent to pods of their own node if it has any.
+    pub fn prefers_same_node(&self) -> bool {
+        self.spec.traffic_distribution == "PreferSameNode"
+    }
+
     /// Whether callers are to be sent to pods of their own zone if it has any.
     pub fn prefers_close(&self) -> bool {
-        self.spec.traffic_distribution == "PreferClose"
+        matches!(self.spec.traffic_distribution.as_str(), "PreferClose" | "PreferSameZone" | "PreferSameNode")
     }
 
     /// Whether its pods are found by their labels.

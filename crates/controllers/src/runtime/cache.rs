@@ -161,6 +161,11 @@ impl<K: CachedObject> Cache<K> {
         state.get_all(state.by_namespace.get(namespace))
     }
 
+    /// Those that `is_wanted` says, in no order.
+    pub fn select(&self, is_wanted: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
+        self.state.read().objects.values().filter(|object| is_wanted(object)).cloned().collect()
+    }
+
     pub fn all(&self) -> Vec<Arc<K>> {
         self.state.read().objects.values().cloned().collect()
     }

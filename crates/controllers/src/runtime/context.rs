@@ -14,7 +14,9 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
+    resource::v1::{ResourceClaim, ResourceClaimTemplate},
     storage::v1::StorageClass,
+    storagemigration::v1::StorageVersionMigration,
 };
 use kube::Client;
 use mainstay_api::{service_table::ServiceTable, wellknown::namespace::NODE_LEASES};
@@ -81,6 +83,23 @@ caches! {
     certificate_requests: CertificateSigningRequest;
     cluster_roles: ClusterRole;
     resource_quotas: ResourceQuota;
+    migrations: StorageVersionMigration;
+}
+
+/// ResourceClaims and their templates. Apart from the others: a server without these kinds must not keep every controller
+/// from starting.
+#[derive(Clone, Default)]
+pub struct DeviceCaches {
+    pub claims: Arc<Cache<ResourceClaim>>,
+    pub templates: Arc<Cache<ResourceClaimTemplate>>,
+}
+
+impl DeviceCaches {
+    /// Lists and watches them until asked to stop.
+    pub fn run(&self, client: &Client, tasks: &TaskTracker, stop: &CancellationToken) {
+        tasks.spawn(self.claims.clone().run(client.clone(), stop.clone()));
+        tasks.spawn(self.templates.clone().run(client.clone(), stop.clone()));
+    }
 }
 
 /// Where the time comes from, so that tests can set it.
@@ -139,6 +158,7 @@ pub struct Context {
     pub clock: Clock,
     /// Apart from the others: a server without this kind must not keep every controller from starting.
     pub service_tables: Arc<Cache<ServiceTable>>,
+    pub device_caches: DeviceCaches,
     /// Which resources the server has.
     pub discovery: Arc<DiscoveryCache>,
     /// Metadata of the objects of every resource, for controllers that deal with all kinds.
@@ -150,7 +170,8 @@ impl Context {
         let discovery = Arc::<DiscoveryCache>::default();
         let metadata = MetadataWatch::new(client.clone(), discovery.clone());
         let (caches, clock, service_tables) = (Caches::default(), Clock::default(), Arc::new(Cache::new()));
-        Arc::new(Self { client, caches, events, metrics, clock, service_tables, discovery, metadata })
+        let device_caches = DeviceCaches::default();
+        Arc::new(Self { client, caches, events, metrics, clock, service_tables, device_caches, discovery, metadata })
     }
 
     /// The same for one controller: its requests are made with this client.

@@ -5,11 +5,15 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
+use futures::{StreamExt, stream};
 use kube::{Api, Client, api::ApiResource};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
 use super::{ApiError, error, object_meta::PartialMeta};
+
+/// Versions whose resources are asked for at the same time.
+const CONCURRENT_QUESTIONS: usize = 16;
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServerResource {
@@ -69,14 +73,20 @@ impl ServerResources {
             kinds.add(version, client.list_core_api_resources(version).await);
         }
         let groups = client.list_api_groups().await.map_err(ApiError::when("list the API's groups"))?;
-        for group in groups.groups {
+        let versions = groups.groups.into_iter().flat_map(|group| {
             let preferred = group.preferred_version.as_ref().map(|v| v.group_version.clone());
             let mut versions: Vec<String> = group.versions.into_iter().map(|v| v.group_version).collect();
             versions.sort_by_key(|version| Some(version) != preferred.as_ref());
-            for version in versions {
-                let answer = client.list_api_group_resources(&version).await;
-                kinds.add(&version, answer);
-            }
+            versions
+        });
+        // Several at a time: other servers may serve some of them, and may be slow to fail.
+        let asked = stream::iter(versions).map(|version| async {
+            let answer = client.list_api_group_resources(&version).await;
+            (version, answer)
+        });
+        let mut answers = std::pin::pin!(asked.buffered(CONCURRENT_QUESTIONS));
+        while let Some((version, answer)) = answers.next().await {
+            kinds.add(&version, answer);
         }
         Ok(kinds)
     }

@@ -92,7 +92,10 @@ impl MetadataWatch {
         let tasks = TaskTracker::new();
         let mut failing = false;
         loop {
-            let pause = match ServerResources::discover(&self.client).await {
+            let Some(discovered) = stop.run_until_cancelled(ServerResources::discover(&self.client)).await else {
+                break;
+            };
+            let pause = match discovered {
                 Ok(resources) => {
                     if std::mem::take(&mut failing) {
                         tracing::info!("discovery of resources works again");

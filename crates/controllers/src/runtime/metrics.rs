@@ -66,6 +66,7 @@ pub struct ControllerMetrics {
     queue_duration: Family<QueueLabel, Histogram>,
     work_duration: Family<QueueLabel, Histogram>,
     reconciles: Family<ReconcileLabels, Counter>,
+    taint_evictions: Counter,
     depths: Depths,
 }
 
@@ -82,6 +83,7 @@ impl ControllerMetrics {
             queue_duration: Family::new_with_constructor(seconds),
             work_duration: Family::new_with_constructor(seconds),
             reconciles: Family::default(),
+            taint_evictions: Counter::default(),
             depths: Depths::default(),
         };
         registry.register("workqueue_adds", "Keys added to a work queue", metrics.adds.clone());
@@ -92,6 +94,9 @@ impl ControllerMetrics {
         registry.register("workqueue_work_duration_seconds", "How long a reconcile took", worked);
         let reconciles = metrics.reconciles.clone();
         registry.register("controller_runtime_reconcile", "Reconciles by controller and result", reconciles);
+        let evictions = metrics.taint_evictions.clone();
+        let help = "Pods deleted because of NoExecute taints since the start";
+        registry.register("taint_eviction_controller_pod_deletions", help, evictions);
         registry.register_collector(Box::new(metrics.depths.clone()));
         metrics
     }
@@ -111,6 +116,10 @@ impl ControllerMetrics {
         let mut queues = self.depths.0.lock();
         queues.retain(|(_, queue)| queue.strong_count() > 0);
         queues.push((name, queue));
+    }
+
+    pub fn count_taint_eviction(&self) {
+        self.taint_evictions.inc();
     }
 
     pub(super) fn count_reconcile(&self, controller: &'static str, result: ReconcileResult) {
@@ -205,6 +214,7 @@ mod tests {
         queue.observe_wait(Duration::from_millis(1));
         queue.observe_work(Duration::from_millis(1));
         metrics.count_reconcile("deployment", ReconcileResult::RequeueAfter);
+        metrics.count_taint_eviction();
         let three: Arc<dyn QueueDepth> = Arc::new(Three);
         metrics.show_depth("deployment", Arc::downgrade(&three));
         let text = || {
@@ -216,6 +226,7 @@ mod tests {
         for line in [
             "workqueue_depth{name=\"deployment\"} 3",
             "workqueue_adds_total{name=\"deployment\"} 1",
+            "taint_eviction_controller_pod_deletions_total 1",
             "workqueue_retries_total{name=\"deployment\"} 1",
             "workqueue_queue_duration_seconds_count{name=\"deployment\"} 1",
             "workqueue_work_duration_seconds_count{name=\"deployment\"} 1",

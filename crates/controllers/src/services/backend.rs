@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         core::v1::{EndpointAddress, ObjectReference},
-        discovery::v1::{Endpoint, EndpointConditions, EndpointHints, ForZone},
+        discovery::v1::{Endpoint, EndpointConditions, EndpointHints, ForNode, ForZone},
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -69,7 +69,11 @@ pub fn in_slice(service: &Service, pod: &Pod, node: Option<&EndpointNode>, addre
         hostname: hostname(service, pod),
         node_name: Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty()),
         target_ref: Some(reference(pod)),
-        hints: near.map(|name| EndpointHints { for_zones: Some(vec![ForZone { name }]), for_nodes: None }),
+        hints: near.map(|name| {
+            let node = Some(pod.spec.node_name.clone()).filter(|_| service.prefers_same_node());
+            let for_nodes = node.map(|name| vec![ForNode { name }]);
+            EndpointHints { for_zones: Some(vec![ForZone { name }]), for_nodes }
+        }),
         zone,
         ..Endpoint::default()
     }

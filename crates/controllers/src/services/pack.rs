@@ -171,7 +171,7 @@ fn settle<'a>(
     let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(slices.len());
     for slice in slices {
         let mut draft = Draft { from: slice, endpoints: Vec::new(), changed: !fits(slice, frame), since: None };
-        for old in &slice.endpoints {
+        for old in slice.endpoints.iter().flatten() {
             let (address, uid) = identity(old);
             let place = places.get(&(address.to_owned(), uid.to_owned())).copied();
             let found = place.filter(|_| draft.room() > 0).and_then(|at| missing[at].take());
@@ -218,7 +218,9 @@ fn ports_of(slice: &EndpointSlice) -> Vec<Port> {
 }
 
 fn is_placeholder(slice: &EndpointSlice) -> bool {
-    slice.endpoints.is_empty() && slice.ports.as_ref().is_none_or(Vec::is_empty) && slice.address_type == "IPv4"
+    slice.endpoints.as_ref().is_none_or(Vec::is_empty)
+        && slice.ports.as_ref().is_none_or(Vec::is_empty)
+        && slice.address_type == "IPv4"
 }
 
 /// Whether all but its content is as it should be.
@@ -259,7 +261,7 @@ fn slice(
     EndpointSlice {
         metadata,
         address_type: from.map(|old| old.address_type.clone()).unwrap_or_default(),
-        endpoints,
+        endpoints: Some(endpoints),
         ports: Some(ports.iter().map(Port::in_slice).collect()),
     }
 }

@@ -74,7 +74,7 @@ pub fn find_revision(
     taken: impl Fn(&str) -> bool,
 ) -> TemplateRevision {
     let newest = known.iter().max_by_key(|revision| rank(revision));
-    let next = newest.map_or(1, |newest| newest.revision + 1);
+    let next = newest.map_or(1, |newest| newest.revision.unwrap_or_default() + 1);
     let equal = known.iter().filter(|revision| holds(revision, wanted.template));
     if let Some(equal) = equal.max_by_key(|revision| rank(revision)) {
         let write = newest.is_some_and(|newest| newest.metadata.uid != equal.metadata.uid).then(|| {
@@ -128,7 +128,7 @@ pub fn mark(revision: &ControllerRevision) -> &str {
 
 /// The template that a revision keeps.
 pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
-    let retained = revision.data.as_ref()?.0.get("spec")?.get("template")?;
+    let retained = revision.data.0.get("spec")?.get("template")?;
     PodTemplateSpec::deserialize(retained).ok()
 }
 
@@ -137,7 +137,7 @@ fn holds(revision: &ControllerRevision, template: &PodTemplateSpec) -> bool {
 }
 
 fn rank(revision: &ControllerRevision) -> (i64, Option<Time>, String) {
-    (revision.revision, revision.metadata.creation_timestamp.clone(), name(revision).to_owned())
+    (revision.revision.unwrap_or_default(), revision.metadata.creation_timestamp.clone(), name(revision).to_owned())
 }
 
 /// The patch that brings the template back.
@@ -167,8 +167,8 @@ fn make(wanted: &RevisionRequest<'_>, data: &Value, collisions: i32, number: i64
             owner_references: Some(vec![wanted.owner.reference()]),
             ..ObjectMeta::default()
         },
-        data: Some(RawExtension(data.clone())),
-        revision: number,
+        data: RawExtension(data.clone()),
+        revision: Some(number),
     }
 }
 

@@ -35,7 +35,9 @@ impl Cluster {
         let status = self.budgets().get(name).await.unwrap().status.unwrap_or_default();
         let reason = status.conditions.iter().flatten().next().map(|condition| condition.reason.clone());
         let counts = (status.disruptions_allowed, status.current_healthy, status.desired_healthy);
-        (counts.0, counts.1, counts.2, status.expected_pods, reason.unwrap_or_default())
+        let [allowed, healthy, desired, expected] =
+            [counts.0, counts.1, counts.2, status.expected_pods].map(Option::unwrap_or_default);
+        (allowed, healthy, desired, expected, reason.unwrap_or_default())
     }
 
     async fn bare_pod(&self, name: &str, node: Option<&str>) -> Pod {

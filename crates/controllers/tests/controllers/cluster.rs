@@ -11,6 +11,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, PostParams, PropagationPolicy},
 };
+use mainstay_api::node_loss::Timing;
 use mainstay_controllers::{Clients, Settings};
 use mainstay_server::CONTROLLERS_USER;
 use mainstay_testing::TestApi;
@@ -36,12 +37,17 @@ pub struct Cluster {
 impl Cluster {
     /// An API with a `default` namespace and running controllers.
     pub async fn start() -> Self {
+        Self::start_with(Timing::default()).await
+    }
+
+    /// With these timings of node loss.
+    pub async fn start_with(timing: Timing) -> Self {
         let log = tracing_subscriber::EnvFilter::try_from_default_env()
             .unwrap_or_else(|_| "warn,mainstay_controllers=debug".into());
         let shown = tracing_subscriber::fmt::layer().with_test_writer().with_filter(log);
         let _ = tracing_subscriber::registry().with(shown).with(RightsRecorder).try_init();
         let api = TestApi::start(&["kube-system"]).await.with_roles().await;
-        let settings = Settings { root_ca: ROOT_CA.to_owned(), ..Default::default() };
+        let settings = Settings { root_ca: ROOT_CA.to_owned(), timing, ..Default::default() };
         let clients = Clients::new(api.user_client(CONTROLLERS_USER), api.controller_clients());
         let controllers = tokio::spawn(mainstay_controllers::run(clients, settings, api.stop.clone()));
         let cluster = Self { client: api.client("test"), stop: api.stop, controllers };

@@ -56,8 +56,8 @@ impl Cluster {
 
     async fn deployment_condition(&self, type_: &str) -> (String, String) {
         let conditions = self.deployment_status().await.conditions.unwrap_or_default();
-        let condition = conditions.into_iter().find(|condition| condition.type_ == type_);
-        condition.map(|c| (c.status, c.reason.unwrap_or_default())).unwrap_or_default()
+        let condition = conditions.into_iter().find(|condition| condition.type_.as_deref() == Some(type_));
+        condition.map(|c| (c.status.unwrap_or_default(), c.reason.unwrap_or_default())).unwrap_or_default()
     }
 
     /// By what `kubectl rollout status` waits for.
@@ -78,7 +78,7 @@ impl Cluster {
     async fn sets_by_revision(&self) -> BTreeMap<String, (String, i32)> {
         let sets = self.replica_sets().list(&ListParams::default()).await.unwrap().items;
         let revision = |set: ReplicaSet| {
-            let spec = set.spec.unwrap();
+            let spec = set.spec;
             let image = spec.template.unwrap().spec.unwrap().containers[0].image.clone().unwrap();
             (set.metadata.annotations.unwrap()[REVISION].clone(), (image, spec.replicas.unwrap()))
         };

@@ -9,7 +9,8 @@ use kube::{Api, api::ListParams};
 use crate::{
     budgets,
     cluster::{Cluster, UsedRight, used_rights},
-    cron_jobs, deployments, garbage, jobs, machines, namespaces, quotas, replicas, services, sets, volumes,
+    cron_jobs, dependencies, deployments, garbage, jobs, machines, namespaces, node_loss, quotas, replicas,
+    resource_claims, services, sets, volumes,
 };
 
 const SCENARIOS: &[fn()] = &[
@@ -19,6 +20,7 @@ const SCENARIOS: &[fn()] = &[
     cron_jobs::a_job_is_started_when_it_is_due_and_not_twice,
     cron_jobs::what_still_runs_is_waited_for_or_replaced,
     cron_jobs::a_finished_job_is_deleted_with_its_pods_after_its_time,
+    dependencies::a_pod_learns_whether_the_objects_that_it_needs_are_there,
     deployments::a_deployment_rolls_out_and_back_and_remembers,
     deployments::sets_left_behind_are_adopted_by_the_next_deployment_and_go_with_it,
     garbage::a_foreground_deletion_waits_for_dependents_that_block,
@@ -27,12 +29,16 @@ const SCENARIOS: &[fn()] = &[
     jobs::pods_that_match_are_adopted_and_others_leave_in_peace,
     jobs::nothing_holds_the_pods_of_a_job_that_is_gone,
     machines::taints_follow_what_a_node_reports,
+    node_loss::pods_are_evicted_by_taints_that_they_do_not_tolerate,
+    node_loss::pods_of_a_lost_node_are_replaced_and_unique_ones_only_when_it_has_stopped_them,
     namespaces::a_deleted_namespace_is_emptied_and_gone,
     namespaces::a_finalizer_blocks_a_namespace_which_says_so_until_it_is_removed,
     namespaces::a_namespace_is_furnished_again_and_again,
     quotas::what_was_there_counts_and_what_is_deleted_or_ends_is_given_back,
     replicas::pods_are_adopted_and_released_by_their_labels_and_others_are_left_alone,
     replicas::a_replication_controller_does_the_same,
+    resource_claims::a_claim_of_a_template_comes_and_goes_with_its_pod,
+    resource_claims::a_shared_claim_is_deallocated_when_its_last_pod_is_gone,
     services::slices_and_endpoints_follow_pods_from_first_to_last,
     services::endpoints_people_wrote_are_repeated_in_slices,
     services::a_deleted_pod_is_drained_once_every_live_node_acknowledges_it,
@@ -45,10 +51,11 @@ const SCENARIOS: &[fn()] = &[
     volumes::a_claim_within_a_pod_is_made_with_it_and_goes_with_it,
 ];
 
-/// Controllers that need more than this process has: a metrics API, a certificate authority.
-const NOT_PLAYED: [&str; 2] = ["horizontal-pod-autoscaler", "certificate-controller"];
+/// Controllers that need more than this process has: a metrics API, a certificate authority, a store to write to.
+const NOT_PLAYED: [&str; 3] =
+    ["horizontal-pod-autoscaler", "certificate-controller", "storage-version-migrator-controller"];
 /// Rights that are used after minutes, or by code that another controller runs here, and why.
-const NOT_SEEN: [(&str, &str); 12] = [
+const NOT_SEEN: [(&str, &str); 11] = [
     // Adoption is the same code for all workloads; ReplicaSets, Jobs, StatefulSets and Deployments adopt here.
     ("daemon-set-controller", "get daemonsets"),
     ("daemon-set-controller", "patch pods"),
@@ -63,8 +70,6 @@ const NOT_SEEN: [(&str, &str); 12] = [
     ("disruption-controller", "get */scale"),
     // Two minutes after a disruption that did not happen.
     ("disruption-controller", "patch pods/status"),
-    // Once the heartbeats of a node have been missing for its grace period.
-    ("node-controller", "patch nodes/status"),
     // Of the slices of a Service the first stays.
     ("endpointslice-controller", "delete endpointslices"),
     // One by one where a whole collection cannot be deleted: of resources that other servers serve.

@@ -3,14 +3,17 @@
 mod budgets;
 mod cluster;
 mod cron_jobs;
+mod dependencies;
 mod deployments;
 mod garbage;
 mod jobs;
 mod least_rights;
 mod machines;
 mod namespaces;
+mod node_loss;
 mod quotas;
 mod replicas;
+mod resource_claims;
 mod services;
 mod sets;
 mod volumes;

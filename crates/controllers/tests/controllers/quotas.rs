@@ -72,3 +72,39 @@ async fn limits_that_change_are_counted_anew() {
     is_used(&cluster, json!({ "count/resourcequotas": "1", "requests.cpu": "100m" })).await;
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_fresh_quota_holds_exactly_while_a_hundred_clients_create() {
+    let cluster = Cluster::start().await;
+    cluster.namespace("shop").await;
+    let creates: Vec<_> = (0..100)
+        .map(|n| {
+            let pods = pods(&cluster);
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                for m in 0..5 {
+                    let pod = json!({
+                        "metadata": { "name": format!("p{n}-{m}") },
+                        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+                    });
+                    let made = pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await;
+                    admitted += usize::from(made.is_ok());
+                }
+                admitted
+            })
+        })
+        .collect();
+    // In the midst of them.
+    until("some pods are there", async || !pods(&cluster).list(&Default::default()).await.unwrap().items.is_empty())
+        .await;
+    create_quota(&cluster, json!({ "count/pods": "400" })).await;
+    let mut admitted = 0;
+    for create in creates {
+        admitted += create.await.unwrap();
+    }
+    let there = pods(&cluster).list(&Default::default()).await.unwrap().items.len();
+    assert_eq!(there, admitted);
+    is_used(&cluster, json!({ "count/pods": there.to_string() })).await;
+    assert!(there <= 400, "{there}");
+    cluster.stop().await;
+}

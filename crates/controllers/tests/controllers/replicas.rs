@@ -182,11 +182,11 @@ async fn what_is_refused_is_reported_and_tried_again() {
     cluster.replica_sets().create(&PostParams::default(), &set).await.unwrap();
     let failure = async || {
         let status = cluster.replica_sets().get("web").await.unwrap().status?;
-        status.conditions?.into_iter().find(|condition| condition.type_ == "ReplicaFailure")
+        status.conditions?.into_iter().find(|condition| condition.type_.as_deref() == Some("ReplicaFailure"))
     };
     until("it says so", async || failure().await.is_some()).await;
     let condition = failure().await.unwrap();
-    assert_eq!((condition.status.as_str(), condition.reason.as_deref()), ("True", Some("FailedCreate")));
+    assert_eq!((condition.status.as_deref(), condition.reason.as_deref()), (Some("True"), Some("FailedCreate")));
     assert!(condition.message.as_deref().unwrap().contains("robot"), "{condition:?}");
     until("an event too", async || {
         let events = cluster.events_about("ReplicaSet", "web").await;

@@ -63,7 +63,7 @@ impl Cluster {
     /// Addresses with ready, serving and terminating, in order.
     async fn endpoint_conditions(&self, service: &str) -> Vec<(String, [bool; 3])> {
         let slices = self.slices_of(service).await;
-        let endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
+        let endpoints = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten());
         let mut all: Vec<_> = endpoints
             .map(|endpoint| {
                 let conditions = endpoint.conditions.clone().unwrap_or_default();
@@ -217,7 +217,8 @@ async fn two_hundred_pods_are_in_two_slices_and_one_of_them_changes_one() {
     })
     .await;
     let sizes = async || -> Vec<usize> {
-        let mut sizes: Vec<usize> = cluster.slices_of("web").await.iter().map(|own| own.endpoints.len()).collect();
+        let mut sizes: Vec<usize> =
+            cluster.slices_of("web").await.iter().map(|own| own.endpoints.iter().flatten().count()).collect();
         sizes.sort_unstable();
         sizes
     };

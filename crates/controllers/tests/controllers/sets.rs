@@ -109,7 +109,7 @@ impl Cluster {
     /// Whether a StatefulSet is as desired and its status says so.
     async fn is_rolled_out(&self, name: &str) -> bool {
         let set = self.stateful_sets().get(name).await.unwrap();
-        let (replicas, status) = (set.spec.unwrap().replicas, set.status.unwrap_or_default());
+        let (replicas, status) = (set.spec.replicas, set.status.unwrap_or_default());
         let all = status.observed_generation == set.metadata.generation
             && [Some(status.replicas), status.ready_replicas, status.updated_replicas].iter().all(|n| *n == replicas);
         all && status.current_revision == status.update_revision
@@ -223,9 +223,9 @@ pub async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back
     until("it is stuck", async || cluster.images_of("db").await == stuck).await;
     let mut revisions = cluster.revisions().list(&ListParams::default().labels("app=db")).await.unwrap().items;
     revisions.sort_by_key(|revision| revision.revision);
-    assert_eq!(revisions.iter().map(|revision| revision.revision).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(revisions.iter().filter_map(|revision| revision.revision).collect::<Vec<_>>(), [1, 2, 3]);
     // What `kubectl rollout undo` sends.
-    let back = Patch::Strategic(revisions[0].data.clone().unwrap().0);
+    let back = Patch::Strategic(revisions[0].data.0.clone());
     cluster.stateful_sets().patch("db", &PatchParams::default(), &back).await.expect("roll back");
     until("the set has seen it", async || {
         let set = cluster.stateful_sets().get("db").await.unwrap();
@@ -240,7 +240,7 @@ pub async fn a_stateful_set_comes_in_order_keeps_names_and_claims_and_rolls_back
     })
     .await;
     let first = revisions[0].metadata.name.as_deref().unwrap();
-    assert_eq!(cluster.revisions().get(first).await.unwrap().revision, 4, "the old revision is the newest again");
+    assert_eq!(cluster.revisions().get(first).await.unwrap().revision, Some(4), "the old revision is the newest again");
     let version = cluster.stateful_sets().get("db").await.unwrap().metadata.resource_version;
     cluster.settled().await;
     assert_eq!(cluster.stateful_sets().get("db").await.unwrap().metadata.resource_version, version, "it rests");
@@ -347,7 +347,7 @@ pub async fn a_daemon_set_follows_its_machines_and_rolls_back() {
     until("it is told", reported).await;
     let mut revisions = cluster.revisions().list(&ListParams::default().labels("app=log")).await.unwrap().items;
     revisions.sort_by_key(|revision| revision.revision);
-    let back = Patch::Strategic(revisions[0].data.clone().unwrap().0);
+    let back = Patch::Strategic(revisions[0].data.0.clone());
     cluster.daemon_sets().patch("log", &PatchParams::default(), &back).await.expect("roll back");
     until("it is as it was first", async || served().await == pairs(&[("m2", "a"), ("m3", "a")])).await;
     until("it is told", reported).await;

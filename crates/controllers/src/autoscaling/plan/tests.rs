@@ -46,7 +46,7 @@ impl Model {
 
     fn plan(&self, target: Result<ScaleTarget, String>, now: i64) -> runtime::Plan<Action, Report> {
         let autoscaler = HorizontalPodAutoscaler {
-            spec: Some(serde_json::from_value(self.spec.clone()).unwrap()),
+            spec: serde_json::from_value(self.spec.clone()).unwrap(),
             status: Some(self.status.clone()),
             ..HorizontalPodAutoscaler::default()
         };

@@ -5,8 +5,8 @@
 //! condition [`DRAINED`], and its agent stops it. Nodes without a table are not waited for, nor are those whose
 //! heartbeats stopped. A Service that publishes its pods whatever their state never removes one, and is not asked.
 //!
-//! At which version a pod was removed is remembered only here. After a restart while a pod is being deleted, the version
-//! that its slice has then is taken, which is later than needed; the agent's timeout bounds that.
+//! At which version a pod was removed is remembered only here. Whoever begins to look does not know when those were taken out that a
+//! slice has as not ready: the version that the slice has then is taken, which is later than needed. The agent's timeout bounds that.
 
 mod watermark;
 
@@ -66,10 +66,15 @@ pub fn controller(client: Client, shared: &Arc<ServiceContext>) -> Runnable {
         move |change| {
             let Some(shared) = shared.upgrade() else { return };
             for (key, uid) in removed_pods(&change, shared.caches().slices.is_synced()) {
-                let Some(pod) = shared.caches().pods.get(&key).filter(|pod| pod.uid() == uid) else { continue };
+                let pods = &shared.caches().pods;
+                let pod = pods.get(&key).filter(|pod| pod.uid() == uid);
+                // Slices may be listed before pods: until these are, nobody knows which are there.
+                if pod.is_none() && pods.is_synced() {
+                    continue;
+                }
                 let version = change.version.max(1);
                 removals.lock().entry(uid).and_modify(|own| *own = version.max(*own)).or_insert(version);
-                if pod.is_being_deleted() {
+                if pod.is_some_and(|pod| pod.is_being_deleted()) {
                     queue.add(key);
                 }
             }
@@ -108,8 +113,8 @@ fn is_drained(pod: &Pod) -> bool {
     pod.condition(DRAINED).is_some_and(|condition| condition.status == "True")
 }
 
-/// The pods that a change of a slice took out of those that are ready. Of a slice that is seen for the first time,
-/// those that are going and had been ready.
+/// The pods that a change of a slice took out of those that are ready. Of a slice that is seen for the first time, all that are not:
+/// each may have been until just before.
 fn removed_pods(change: &Change<'_, EndpointSlice>, complete: bool) -> Vec<(ObjectKey, String)> {
     let after = change.after.map(ready).unwrap_or_default();
     match change.before {
@@ -119,25 +124,19 @@ fn removed_pods(change: &Change<'_, EndpointSlice>, complete: bool) -> Vec<(Obje
             before.into_iter().map(|(uid, key)| (key, uid.to_owned())).collect()
         }
         None if complete => Vec::new(),
-        None => {
-            let leaving = pods(change.after, |[ready, serving, leaving]| leaving && serving && !ready);
-            leaving.map(|(uid, key)| (key, uid.to_owned())).collect()
-        }
+        None => pods(change.after, |is_ready| !is_ready).map(|(uid, key)| (key, uid.to_owned())).collect(),
     }
 }
 
 fn ready(slice: &EndpointSlice) -> BTreeMap<&str, ObjectKey> {
-    pods(Some(slice), |[ready, ..]| ready).collect()
+    pods(Some(slice), |is_ready| is_ready).collect()
 }
 
-/// Uid and key of the pods in a slice, chosen by ready, serving and terminating.
-fn pods(slice: Option<&EndpointSlice>, chosen: fn([bool; 3]) -> bool) -> impl Iterator<Item = (&str, ObjectKey)> {
-    slice.into_iter().flat_map(|slice| &slice.endpoints).filter_map(move |endpoint| {
-        let conditions = endpoint.conditions.as_ref();
-        let ready = conditions.is_none_or(|own| own.ready.unwrap_or(true));
-        let serving = conditions.and_then(|own| own.serving).unwrap_or(ready);
-        let leaving = conditions.and_then(|own| own.terminating).unwrap_or(false);
-        let pod = endpoint.target_ref.as_ref().filter(|_| chosen([ready, serving, leaving]))?;
+/// Uid and key of the pods in a slice, chosen by whether they are ready.
+fn pods(slice: Option<&EndpointSlice>, chosen: fn(bool) -> bool) -> impl Iterator<Item = (&str, ObjectKey)> {
+    slice.into_iter().flat_map(|slice| slice.endpoints.iter().flatten()).filter_map(move |endpoint| {
+        let is_ready = endpoint.conditions.as_ref().is_none_or(|own| own.ready.unwrap_or(true));
+        let pod = endpoint.target_ref.as_ref().filter(|_| chosen(is_ready))?;
         let key = ObjectKey::new(pod.namespace.clone().unwrap_or_default(), pod.name.clone().unwrap_or_default());
         Some((pod.uid.as_deref()?, key))
     })
@@ -207,7 +206,7 @@ impl DrainAcknowledgements {
             takes_back(&service)
                 && self.shared.slices.members(&service).iter().any(|key| {
                     let slice = caches.slices.get(key);
-                    pods(slice.as_deref(), |[ready, ..]| ready).any(|(own, _)| own == uid)
+                    pods(slice.as_deref(), |is_ready| is_ready).any(|(own, _)| own == uid)
                 })
         })
     }

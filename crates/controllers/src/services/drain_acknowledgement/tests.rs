@@ -77,6 +77,7 @@ fn who_is_taken_out_is_who_was_ready_and_is_not_any_more() {
     };
     assert_eq!(out(Some(&before), Some(&after), true), ["b", "c"]);
     assert_eq!(out(Some(&before), None, true), ["a", "b", "c"]);
-    assert_eq!(out(None, Some(&after), false), ["b"], "who begins to look does not know when it left");
+    let unready = slice(&[("a", ready), ("b", [false, true, true]), ("d", [false; 3])]);
+    assert_eq!(out(None, Some(&unready), false), ["b", "d"], "who begins to look does not know when they left");
     assert!(out(None, Some(&after), true).is_empty());
 }

@@ -33,9 +33,9 @@ fn placed(image: &str, collisions: i32, known: &[Arc<ControllerRevision>]) -> Te
 #[test]
 fn a_first_template_is_the_first_revision() {
     let first = retained(&placed("a", 0, &[]), "1");
-    assert_eq!(first.revision, 1);
+    assert_eq!(first.revision, Some(1));
     assert!(name(&first).starts_with("web-") && name(&first).ends_with(hash(&first)));
-    let data = &first.data.as_ref().unwrap().0;
+    let data = &first.data.0;
     assert_eq!(data["spec"]["template"]["$patch"], "replace");
     assert_eq!(data["spec"]["template"]["spec"]["containers"][0]["image"], "a");
     assert_eq!(first.metadata.labels.as_ref().unwrap()["app"], "web");
@@ -47,7 +47,7 @@ fn a_first_template_is_the_first_revision() {
 fn a_template_that_was_there_before_becomes_the_newest_again() {
     let first = retained(&placed("a", 0, &[]), "1");
     let second = retained(&placed("b", 0, std::slice::from_ref(&first)), "2");
-    assert_eq!(second.revision, 2);
+    assert_eq!(second.revision, Some(2));
     let back = placed("a", 0, &[first.clone(), second]);
     let expected = Write::Renumber { name: name(&first).to_owned(), uid: "1".into(), version: "5".into(), number: 3 };
     assert_eq!(back.write, Some(expected));

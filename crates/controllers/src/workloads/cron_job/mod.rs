@@ -63,10 +63,10 @@ fn ended(job: &Job) -> Option<bool> {
     job.status.as_ref().and_then(finish::finished).map(|(well, _)| well)
 }
 
-fn desired(cron: &CronJob) -> Option<Desired> {
-    let spec = cron.spec.as_ref()?;
+fn desired(cron: &CronJob) -> Desired {
+    let spec = &cron.spec;
     let keep = |limit: Option<i32>| limit.map(|limit| usize::try_from(limit).unwrap_or_default());
-    Some(Desired {
+    Desired {
         namespace: cron.metadata.namespace.clone().unwrap_or_default(),
         name: cron.metadata.name.clone().unwrap_or_default(),
         created: time(&cron.metadata.creation_timestamp).unwrap_or(Timestamp::UNIX_EPOCH),
@@ -80,7 +80,7 @@ fn desired(cron: &CronJob) -> Option<Desired> {
         suspended: spec.suspend == Some(true),
         leaving: cron.metadata.deletion_timestamp.is_some(),
         keep: [keep(spec.successful_jobs_history_limit), keep(spec.failed_jobs_history_limit)],
-    })
+    }
 }
 
 fn view(job: &Job) -> JobView {
@@ -103,7 +103,7 @@ fn time(time: &Option<Time>) -> Option<Timestamp> {
 
 /// The zone of a CronJob; without one, that of this machine.
 fn zone(cron: &CronJob) -> Result<TimeZone, String> {
-    match cron.spec.as_ref().and_then(|spec| spec.time_zone.as_deref()) {
+    match cron.spec.time_zone.as_deref() {
         None => Ok(TimeZone::system()),
         Some(name) => cron::zone(name).ok_or_else(|| format!("invalid timeZone: {name:?}: unknown time zone {name}")),
     }
@@ -185,7 +185,7 @@ impl CronJobs {
 
 /// The Job for a time.
 fn new_job(owner: &Owner, cron: &CronJob, name: String, at: Timestamp) -> Job {
-    let template = cron.spec.as_ref().map(|spec| spec.job_template.clone()).unwrap_or_default();
+    let template = cron.spec.job_template.clone();
     let given = template.metadata.unwrap_or_default();
     let mut annotations: BTreeMap<String, String> = given.annotations.unwrap_or_default();
     annotations.insert(SCHEDULED.to_owned(), shown(cron, at));
@@ -205,7 +205,7 @@ fn new_job(owner: &Owner, cron: &CronJob, name: String, at: Timestamp) -> Job {
 
 /// A time as people in the zone of the CronJob write it.
 fn shown(cron: &CronJob, at: Timestamp) -> String {
-    let named = cron.spec.as_ref().is_some_and(|spec| spec.time_zone.is_some());
+    let named = cron.spec.time_zone.is_some();
     let zone = zone(cron).ok().filter(|_| named).unwrap_or(TimeZone::UTC);
     let local = at.to_zoned(zone);
     let zoned = if local.offset().is_zero() { "Z".to_owned() } else { local.strftime("%:z").to_string() };
@@ -222,7 +222,7 @@ impl Controller for CronJobs {
 
     async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
         let Some(cron) = self.context.caches.cron_jobs.get(key) else { return Ok(None) };
-        let Some(want) = desired(&cron) else { return Ok(None) };
+        let want = desired(&cron);
         self.look_for_active(&cron, key).await?;
         let uid = cron.metadata.uid.as_deref().unwrap_or_default();
         Ok(Some(World {

@@ -79,8 +79,7 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
 }
 
 fn selects(set: &DaemonSet, meta: &kube::api::ObjectMeta) -> bool {
-    let selector = set.spec.as_ref().map(|spec| controller_ref::selector(&spec.selector));
-    selector.is_some_and(|selector| controller_ref::selects(&selector, meta))
+    controller_ref::selects(&controller_ref::selector(&set.spec.selector), meta)
 }
 
 /// Whether pods may belong on a node that did not before, or the other way round.
@@ -166,7 +165,7 @@ impl Controller for DaemonSets {
             self.backoff.forget(key);
             return Ok(None);
         };
-        let Some(spec) = &set.spec else { return Ok(None) };
+        let spec = &set.spec;
         let caches = &self.context.caches;
         let selector = controller_ref::selector(&spec.selector);
         let claimed = controller_ref::claim_objects(&owner, &caches.pods, |pod| {

@@ -135,7 +135,7 @@ impl Model {
                 }
                 Action::Revise(Write::Renumber { uid, number, .. }) => {
                     let known = self.revisions.iter_mut().find(|known| known.metadata.uid.as_ref() == Some(uid));
-                    known.into_iter().for_each(|known| Arc::make_mut(known).revision = *number);
+                    known.into_iter().for_each(|known| Arc::make_mut(known).revision = Some(*number));
                 }
                 Action::Revise(Write::Drop { uid, .. }) => {
                     self.revisions.retain(|known| known.metadata.uid.as_ref() != Some(uid));

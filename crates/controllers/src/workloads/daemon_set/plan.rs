@@ -46,8 +46,7 @@ pub enum Update {
 
 impl Desired {
     pub fn from_set(set: &DaemonSet) -> Self {
-        let spec = set.spec.as_ref();
-        let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
+        let strategy = set.spec.update_strategy.as_ref();
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
         let update = match strategy.and_then(|strategy| strategy.type_.as_deref()) {
             Some("OnDelete") => Update::OnDelete,
@@ -59,8 +58,8 @@ impl Desired {
         Self {
             generation: set.metadata.generation,
             update,
-            min_ready: spec.and_then(|spec| spec.min_ready_seconds).unwrap_or(0),
-            history: spec.and_then(|spec| spec.revision_history_limit).unwrap_or(10),
+            min_ready: set.spec.min_ready_seconds.unwrap_or(0),
+            history: set.spec.revision_history_limit.unwrap_or(10),
             leaving: set.metadata.deletion_timestamp.is_some(),
         }
     }

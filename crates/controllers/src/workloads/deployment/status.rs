@@ -59,7 +59,7 @@ pub fn judge(
     available(want, status.available_replicas, conditions);
     replica_failure(world, new, Conditions { all: &mut status.conditions, now });
     let Some(deadline) = want.deadline else {
-        status.conditions.retain(|condition| condition.type_ != PROGRESSING);
+        status.conditions.retain(|condition| condition.type_.as_deref() != Some(PROGRESSING));
         return None;
     };
     if !want.leaving {
@@ -90,9 +90,9 @@ fn replica_failure(world: &World, new: Option<&Set>, mut conditions: Conditions<
     match failures {
         Some(failure) => {
             let text = |field: &Option<String>| field.clone().unwrap_or_default();
-            conditions.set(REPLICA_FAILURE, &failure.status, &text(&failure.reason), &text(&failure.message));
+            conditions.set(REPLICA_FAILURE, &text(&failure.status), &text(&failure.reason), &text(&failure.message));
         }
-        None => conditions.all.retain(|condition| condition.type_ != REPLICA_FAILURE),
+        None => conditions.all.retain(|condition| condition.type_.as_deref() != Some(REPLICA_FAILURE)),
     }
 }
 
@@ -132,8 +132,10 @@ fn progress(world: &World, new: Option<&Set>, deadline: i32, status: &mut Status
         conditions.set(PROGRESSING, "True", NEW_AVAILABLE, &format!("{who} has successfully progressed."));
     } else if moving {
         // Said anew each time: the deadline runs from the last progress.
-        let since = before.filter(|before| before.status == "True").and_then(|before| before.last_transition_time);
-        conditions.all.retain(|condition| condition.type_ != PROGRESSING);
+        let since = before
+            .filter(|before| before.status.as_deref() == Some("True"))
+            .and_then(|before| before.last_transition_time);
+        conditions.all.retain(|condition| condition.type_.as_deref() != Some(PROGRESSING));
         conditions.set(PROGRESSING, "True", "ReplicaSetUpdated", &format!("{who} is progressing."));
         if let (Some(since), Some(condition)) = (since, conditions.all.last_mut()) {
             condition.last_transition_time = Some(since);
@@ -185,20 +187,24 @@ pub struct Conditions<'s> {
 
 impl Conditions<'_> {
     fn reason(&self, type_: &str) -> Option<&str> {
-        self.all.iter().find(|condition| condition.type_ == type_)?.reason.as_deref()
+        self.all.iter().find(|condition| condition.type_.as_deref() == Some(type_))?.reason.as_deref()
     }
 
     /// One that stands with the same status and reason is left as it is.
     pub fn set(&mut self, type_: &str, status: &str, reason: &str, message: &str) {
-        let at = self.all.iter().position(|condition| condition.type_ == type_);
+        let at = self.all.iter().position(|condition| condition.type_.as_deref() == Some(type_));
         let before = at.map(|at| &self.all[at]);
-        if before.is_some_and(|before| before.status == status && before.reason.as_deref() == Some(reason)) {
+        if before
+            .is_some_and(|before| before.status.as_deref() == Some(status) && before.reason.as_deref() == Some(reason))
+        {
             return;
         }
-        let since = before.filter(|before| before.status == status).and_then(|b| b.last_transition_time.clone());
+        let since = before
+            .filter(|before| before.status.as_deref() == Some(status))
+            .and_then(|b| b.last_transition_time.clone());
         let condition = DeploymentCondition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
+            type_: Some(type_.to_owned()),
+            status: Some(status.to_owned()),
             reason: Some(reason.to_owned()),
             message: Some(message.to_owned()),
             last_update_time: Some(Time(self.now)),

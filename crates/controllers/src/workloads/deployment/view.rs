@@ -151,7 +151,11 @@ impl Set {
                 leaving: status.terminating_replicas.unwrap_or(0),
             },
             observed: status.observed_generation >= meta.generation.unwrap_or(0),
-            failure: status.conditions.iter().find(|condition| condition.type_ == "ReplicaFailure").cloned(),
+            failure: status
+                .conditions
+                .iter()
+                .find(|condition| condition.type_.as_deref() == Some("ReplicaFailure"))
+                .cloned(),
         }
     }
 

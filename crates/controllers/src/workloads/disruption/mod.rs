@@ -1,8 +1,9 @@
 //! The disruption controller: the status of PodDisruptionBudgets says how many pods may be evicted.
 //!
-//! * [`plan`]: counting; [`scale`]: how many pods their owners want
+//! * [`plan`]: counting; [`scale`]: how many pods their owners want; [`evictions`]: since when pods are named as evicted
 //! * [`stale_condition`]: clears `DisruptionTarget` of pods that were not evicted after all
 
+mod evictions;
 mod plan;
 mod scale;
 pub mod stale_condition;
@@ -16,8 +17,12 @@ use k8s_openapi::api::{
     policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus},
 };
 use kube::Resource;
+use tokio::time::Instant;
 
-use self::plan::{BudgetEvent, World};
+use self::{
+    evictions::EvictionLog,
+    plan::{BudgetEvent, World},
+};
 use super::{
     controller_ref::{self, Owner, OwnerKind},
     event_handlers,
@@ -40,6 +45,7 @@ const COMPONENT: &str = "controllermanager";
 pub struct Budgets {
     context: Arc<Context>,
     kind: Arc<OwnerKind>,
+    evictions: EvictionLog,
 }
 
 pub fn controller(context: &Arc<Context>) -> Runnable {
@@ -58,13 +64,15 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
     });
     caches.replica_sets.on_change(add_on_scale(&queue, &caches.budgets, |set: &ReplicaSet| set.spec.replicas));
     caches.deployments.on_change(add_on_scale(&queue, &caches.budgets, |set: &Deployment| set.spec.replicas));
-    caches
-        .stateful_sets
-        .on_change(add_on_scale(&queue, &caches.budgets, |set: &StatefulSet| set.spec.as_ref()?.replicas));
+    caches.stateful_sets.on_change(add_on_scale(&queue, &caches.budgets, |set: &StatefulSet| set.spec.replicas));
     caches
         .replication_controllers
         .on_change(add_on_scale(&queue, &caches.budgets, |set: &ReplicationController| set.spec.replicas));
-    let budgets = Budgets { context: context.clone(), kind: OwnerKind::new::<PodDisruptionBudget>(COMPONENT) };
+    let budgets = Budgets {
+        context: context.clone(),
+        kind: OwnerKind::new::<PodDisruptionBudget>(COMPONENT),
+        evictions: EvictionLog::default(),
+    };
     context.runnable(Arc::new(budgets), queue, Limits::default())
 }
 
@@ -99,7 +107,10 @@ impl Controller for Budgets {
 
     async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
         let caches = &self.context.caches;
-        let Some(budget) = caches.budgets.get(key) else { return Ok(None) };
+        let Some(budget) = caches.budgets.get(key) else {
+            self.evictions.forget(key);
+            return Ok(None);
+        };
         let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(controller_ref::selector);
         let mut pods = caches.pods.in_namespace(&key.namespace);
         pods.retain(|pod| selector.as_ref().is_some_and(|selector| controller_ref::selects(selector, &pod.metadata)));
@@ -107,7 +118,8 @@ impl Controller for Budgets {
             true => scale::expected_pods(&self.context, &key.namespace, &pods).await?,
             false => (Ok(0), 0),
         };
-        Ok(Some(World { budget, pods, scale, unmanaged }))
+        let evictions = self.evictions.observe(key, &budget, &pods, Instant::now());
+        Ok(Some(World { budget, pods, scale, unmanaged, evictions }))
     }
 
     fn plan(world: &World, now: Timestamp) -> Plan<BudgetEvent, PodDisruptionBudgetStatus> {

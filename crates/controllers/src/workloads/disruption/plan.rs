@@ -3,9 +3,12 @@
 //! Whoever evicts a pod counts the allowance down and writes the pod's name into the status, in one write that
 //! carries the version. Here the truth is counted: pods that were named and are still there
 //! do not count as healthy, so that a change that is seen late allows nothing twice. A name is dropped when
-//! its pod is seen to go, or when nothing came of it for two minutes.
+//! its pod is seen to go, when another pod has it, or when nothing came of it for two minutes.
+//!
+//! Whether that is so is judged by what this controller has seen itself ([`SeenEviction`]), never by the times in the status and in
+//! pods: servers write those by clocks that may be hours apart, and jump.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -22,9 +25,7 @@ use mainstay_events::EventNote;
 use crate::{objects::pod::Pod, runtime};
 
 /// A pod that was to be evicted and is still there after this was not.
-const EVICTED_WITHIN: SignedDuration = SignedDuration::from_secs(120);
-/// The same for a pod made in the second of the eviction, which may as well be the next one of its name.
-const REPLACED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
+const EVICTED_WITHIN: Duration = Duration::from_secs(120);
 /// When to try again what failed, even if nothing changes.
 const RETRY: SignedDuration = SignedDuration::from_secs(30);
 
@@ -38,6 +39,17 @@ pub struct World {
     pub scale: Result<i64, String>,
     /// Selected pods without an owner, if owners matter.
     pub unmanaged: usize,
+    /// Of the pods that its status names as evicted.
+    pub evictions: BTreeMap<String, SeenEviction>,
+}
+
+/// An eviction as this controller has seen it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenEviction {
+    /// Of the pod that had the name when the eviction was first seen.
+    pub uid: Option<String>,
+    /// How long ago that was.
+    pub age: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,11 +81,11 @@ pub fn plan(world: &World, now: Timestamp) -> runtime::Plan<BudgetEvent, PodDisr
     let count = |number: i64| i32::try_from(number).unwrap_or(i32::MAX);
     let status = PodDisruptionBudgetStatus {
         conditions: Some(conditions(&before, verdict, String::new(), generation, now)),
-        current_healthy: count(healthy),
-        desired_healthy: count(desired),
+        current_healthy: Some(count(healthy)),
+        desired_healthy: Some(count(desired)),
         disrupted_pods: (!disrupted.is_empty()).then_some(disrupted),
-        disruptions_allowed: count(allowed),
-        expected_pods: count(expected),
+        disruptions_allowed: Some(count(allowed)),
+        expected_pods: Some(count(expected)),
         observed_generation: generation,
     };
     let changed = status != before;
@@ -114,16 +126,13 @@ fn disrupted(
     let (mut retained, mut next) = (BTreeMap::new(), None::<Timestamp>);
     for (name, Time(at)) in before.disrupted_pods.iter().flatten() {
         let Some(pod) = world.pods.iter().find(|pod| pod.name() == name) else { continue };
-        // Times have whole seconds: one made later bears the name of one that went.
-        if pod.is_being_deleted() || pod.created() > *at {
+        let seen = world.evictions.get(name);
+        let is_another = seen.and_then(|seen| seen.uid.as_deref()).is_some_and(|uid| uid != pod.uid());
+        if pod.is_being_deleted() || is_another {
             continue;
         }
-        let may_be_new = pod.created() == *at;
-        let until = *at + if may_be_new { REPLACED_WITHIN } else { EVICTED_WITHIN };
-        if until <= now && may_be_new {
-            continue;
-        }
-        if until <= now {
+        let left = EVICTED_WITHIN.saturating_sub(seen.map_or(Duration::ZERO, |seen| seen.age));
+        if left.is_zero() {
             let meta = &world.budget.metadata;
             let text = |field: &Option<String>| field.clone().unwrap_or_default();
             let budget = format!("{}/{}", text(&meta.namespace), text(&meta.name));
@@ -131,6 +140,7 @@ fn disrupted(
             events.push(BudgetEvent { note: EventNote::warning("NotDeleted", message), pod: Some(name.clone()) });
             continue;
         }
+        let until = now + left;
         next = Some(next.map_or(until, |next| next.min(until)));
         retained.insert(name.clone(), Time(*at));
     }
@@ -146,7 +156,7 @@ fn failed(
 ) -> runtime::Plan<BudgetEvent, PodDisruptionBudgetStatus> {
     let verdict = ("False", "SyncFailed");
     let status = PodDisruptionBudgetStatus {
-        disruptions_allowed: 0,
+        disruptions_allowed: Some(0),
         conditions: Some(conditions(&before, verdict, why.clone(), before.observed_generation, now)),
         ..before.clone()
     };

@@ -83,7 +83,7 @@ fn known(caches: &Caches, namespace: &str, owner: &OwnerReference) -> OwnerScale
         }
         ("apps", "StatefulSet") => {
             let set = caches.stateful_sets.get(&key).filter(|set| same(&set.metadata));
-            set.map_or(OwnerScale::Nowhere, |set| wants(set.spec.as_ref().and_then(|spec| spec.replicas)))
+            set.map_or(OwnerScale::Nowhere, |set| wants(set.spec.replicas))
         }
         ("", "ReplicationController") => {
             let set = caches.replication_controllers.get(&key).filter(|set| same(&set.metadata));

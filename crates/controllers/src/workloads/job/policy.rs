@@ -43,7 +43,9 @@ fn apply(at: usize, rule: &PodFailurePolicyRule, pod: &Pod) -> Option<FailureAct
             let has = |type_: &str, status: &str| {
                 pod.status.conditions.iter().any(|is| is.type_ == type_ && is.status == status)
             };
-            let condition = patterns.into_iter().find(|pattern| has(&pattern.type_, &pattern.status))?;
+            let condition = patterns
+                .into_iter()
+                .find(|pattern| has(&pattern.type_, pattern.status.as_deref().unwrap_or("True")))?;
             format!("Pod {namespace}/{name} has condition {} matching {action} rule at index {at}", condition.type_)
         }
     };

@@ -147,7 +147,7 @@ impl Controller for PodGc {
             return Ok(()); // its next change tells
         }
         let Name { namespace, name } = &remove.pod;
-        tracing::info!(?remove.pod, ?remove.why, "delete a pod that nobody else would");
+        tracing::info!(?remove.pod, uid = remove.uid, ?remove.why, "delete a pod that nobody else would");
         if remove.fail {
             self.fail(&remove).await?;
         }

@@ -3,14 +3,13 @@
 //! * Pods on nodes that no longer exist: nobody there can say that they ended. After a while, so that a
 //!   node that is only registered anew keeps its pods, they are failed and removed.
 //! * Pods that are being deleted and were never placed: no node has to be waited for.
-//! * Pods that are being deleted and never started, on a node that does not answer: the same, after a while.
 //! * Pods that are being deleted on a node that was declared out of service.
 //! * Pods that ended, beyond as many as are kept.
 
 use std::{cmp::Reverse, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1::Node;
 
 use crate::{
     objects::pod::Pod,
@@ -21,14 +20,12 @@ use crate::{
 pub const QUARANTINE: SignedDuration = SignedDuration::from_secs(40);
 /// The same for pods that are being deleted anyway.
 pub const SHORT_QUARANTINE: SignedDuration = SignedDuration::from_secs(5);
-/// How long after its time a pod that never started is left to a node that does not answer.
-const LAST_CHANCE: SignedDuration = SignedDuration::from_secs(30);
 /// Finished pods that are kept, in the whole cluster.
 pub const FINISHED_KEPT: usize = 12_500;
 /// At a time; what is left is looked at again.
 const BATCH: usize = 500;
 
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+const OUT_OF_SERVICE: &str = mainstay_api::wellknown::taint::OUT_OF_SERVICE;
 
 pub enum World {
     Pod { pod: Arc<Pod>, node: NodeState },
@@ -74,7 +71,6 @@ pub struct Remove {
 pub enum Why {
     NodeGone { node: String },
     NeverPlaced,
-    NeverStarted,
     OutOfService,
     TooManyFinished,
 }
@@ -124,10 +120,6 @@ fn verdict(pod: &Pod, node: NodeState, now: Timestamp) -> Verdict {
         NodeState::None | NodeState::There { .. } if !pod.is_being_deleted() => Verdict::Keep,
         NodeState::None => Verdict::Remove(Why::NeverPlaced),
         NodeState::There { answers: false, out_of_service: true } => Verdict::Remove(Why::OutOfService),
-        NodeState::There { answers: false, .. } if !has_started(pod) => {
-            let ends = pod.metadata.deletion_timestamp.as_ref().map_or(now, |Time(at)| *at);
-            after(ends + LAST_CHANCE, Why::NeverStarted)
-        }
         NodeState::There { .. } => Verdict::Keep,
     }
 }
@@ -137,17 +129,13 @@ fn is_held(pod: &Pod) -> bool {
     pod.is_being_deleted() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
-fn has_started(pod: &Pod) -> bool {
-    let status = &pod.status;
-    status.start_time.is_some() || !status.container_statuses.is_empty() || !status.init_container_statuses.is_empty()
-}
-
 fn remove(pod: &Pod, why: Why) -> Remove {
     Remove { pod: ObjectKey::from_meta(&pod.metadata), uid: pod.uid().to_owned(), why, fail: !pod.is_finished() }
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::{Value, json};
 
     use super::*;
@@ -191,8 +179,8 @@ mod tests {
             ),
             ("well", pod("m", Some(90), fresh.clone()), there(true, false), 200, (None, None)),
             ("silent", pod("m", None, fresh.clone()), there(false, false), 200, (None, None)),
-            ("silent, leaving", pod("m", Some(190), fresh.clone()), there(false, false), 200, (None, Some(at(220)))),
-            ("silent, left", pod("m", Some(170), fresh), there(false, false), 200, removed(Why::NeverStarted)),
+            // It may have started without being able to say so: what becomes of it is up to the node's lifecycle.
+            ("silent, leaving", pod("m", Some(90), fresh), there(false, false), 999, (None, None)),
             ("silent, but it ran", pod("m", Some(90), started.clone()), there(false, false), 999, (None, None)),
             (
                 "out of service",

@@ -35,7 +35,7 @@ use crate::{
     },
 };
 use kind::ReplicaSetKind;
-use plan::{BURST, Desired, Step, World};
+use plan::{BURST, Desired, Step, World, is_replaced_first};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 /// Pods that are created or deleted in response.
@@ -173,7 +173,9 @@ impl<S: ReplicaSetKind> Controller for ReplicaSets<S> {
         let active = claimed.held.len();
         claimed.held.extend(rest);
         let replicas = usize::try_from(set.replicas()).unwrap_or(0);
-        let missing = replicas.saturating_sub(active).min(BURST);
+        // Those that are replaced before they go need names as well.
+        let replaced = claimed.held.iter().filter(|pod| is_replaced_first(pod)).count();
+        let missing = (replicas + replaced).saturating_sub(active).min(BURST);
         let taken = |name: &str| caches.pods.get(&ObjectKey::new(key.namespace.clone(), name)).is_some();
         let used = self.names.used_numbers(&owner.uid);
         let new_names = names::fresh(&key.name, &owner.uid, &used, taken).take(missing).collect();
@@ -244,12 +246,12 @@ impl<S: ReplicaSetKind> Controller for ReplicaSets<S> {
 
 /// The condition `ReplicaFailure`. One that stands with the same reason is left as it is.
 fn replica_failure(reason: &str, message: String, standing: &Status, at: Timestamp) -> ReplicaSetCondition {
-    let before = standing.conditions.iter().find(|condition| condition.type_ == REPLICA_FAILURE);
-    match before.filter(|before| before.status == "True" && before.reason.as_deref() == Some(reason)) {
+    let before = standing.conditions.iter().find(|condition| condition.type_.as_deref() == Some(REPLICA_FAILURE));
+    match before.filter(|before| before.status.as_deref() == Some("True") && before.reason.as_deref() == Some(reason)) {
         Some(before) => before.clone(),
         None => ReplicaSetCondition {
-            type_: REPLICA_FAILURE.to_owned(),
-            status: "True".to_owned(),
+            type_: Some(REPLICA_FAILURE.to_owned()),
+            status: Some("True".to_owned()),
             reason: Some(reason.to_owned()),
             message: Some(message),
             last_transition_time: Some(Time(at)),

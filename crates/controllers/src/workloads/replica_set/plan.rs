@@ -2,13 +2,13 @@
 //!
 //! Ownership comes first: a reconcile that adopts or releases pods does nothing else, since the next one sees the
 //! outcome. Pods that finished or are being deleted do not count. A gap is filled with new names; of a surplus those are
-//! deleted first that are missed least. What needs more than [`BURST`] actions is done in several reconciles, so that
+//! deleted first that are missed least. A pod that is about to be evicted ([`REPLACE_FIRST`]) has its replacement beside it. What needs more than [`BURST`] actions is done in several reconciles, so that
 //! the status keeps up.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use mainstay_api::selector::Labels;
+use mainstay_api::{selector::Labels, wellknown::mainstay::REPLACE_FIRST};
 
 use super::surplus;
 use crate::{
@@ -64,8 +64,11 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Step, Status> {
         plan.actions = world.claims.iter().cloned().map(Step::OwnershipChange).collect();
         return plan;
     }
-    let missing = want.replicas.saturating_sub(active.len());
-    let surplus = active.len().saturating_sub(want.replicas);
+    let (replaced, until) = replaced_first(active.iter().copied(), now);
+    plan.requeue_at = plan.requeue_at.into_iter().chain(until).min();
+    let wanted = want.replicas.saturating_add(if want.replicas == 0 { 0 } else { replaced });
+    let missing = wanted.saturating_sub(active.len());
+    let surplus = active.len().saturating_sub(wanted);
     if missing > 0 {
         let names = world.new_names.iter().take(missing.min(BURST));
         plan.actions = names.map(|name| Step::Create { name: name.clone() }).collect();
@@ -80,6 +83,19 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Step, Status> {
     plan
 }
 
+/// Whether it was marked so, be it long ago.
+pub fn is_replaced_first(pod: &Pod) -> bool {
+    pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(REPLACE_FIRST))
+}
+
+/// How many of these are about to be evicted once there is another in their place, and until when the first of them is.
+fn replaced_first<'a>(active: impl Iterator<Item = &'a Arc<Pod>>, now: Timestamp) -> (usize, Option<Timestamp>) {
+    let marks =
+        active.filter_map(|pod| pod.metadata.annotations.as_ref()?.get(REPLACE_FIRST)?.parse::<Timestamp>().ok());
+    let marks: Vec<Timestamp> = marks.filter(|until| *until > now).collect();
+    (marks.len(), marks.into_iter().min())
+}
+
 /// What is seen, and when it will be something else by the passing of time.
 fn status(world: &World, active: &[&Arc<Pod>], now: Timestamp) -> (Status, Option<Timestamp>) {
     let want = &world.want;
@@ -87,7 +103,13 @@ fn status(world: &World, active: &[&Arc<Pod>], now: Timestamp) -> (Status, Optio
         replicas: count(active.len()),
         observed_generation: want.generation,
         // Refusals are known only after the actions; whoever reports adds them.
-        conditions: world.standing.conditions.iter().filter(|c| c.type_ != super::REPLICA_FAILURE).cloned().collect(),
+        conditions: world
+            .standing
+            .conditions
+            .iter()
+            .filter(|c| c.type_.as_deref() != Some(super::REPLICA_FAILURE))
+            .cloned()
+            .collect(),
         ..Status::default()
     };
     if want.counts_leaving {

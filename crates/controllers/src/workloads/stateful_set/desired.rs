@@ -1,9 +1,6 @@
 //! A StatefulSet as its plan sees it: its spec with everything defaulted.
 
-use k8s_openapi::{
-    api::apps::v1::{StatefulSet, StatefulSetSpec},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use k8s_openapi::{api::apps::v1::StatefulSet, apimachinery::pkg::util::intstr::IntOrString};
 
 use mainstay_api::wellknown::mainstay::REPLACE_UNREADY;
 
@@ -62,8 +59,7 @@ pub struct Retention {
 
 impl Desired {
     pub fn from_set(set: &StatefulSet) -> Self {
-        let empty = StatefulSetSpec::default();
-        let spec = set.spec.as_ref().unwrap_or(&empty);
+        let spec = &set.spec;
         let strategy = spec.update_strategy.as_ref();
         let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
         let update = match strategy.and_then(|strategy| strategy.type_.as_deref()) {

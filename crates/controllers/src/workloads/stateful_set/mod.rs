@@ -57,7 +57,7 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
 }
 
 fn selects(set: &StatefulSet, meta: &kube::api::ObjectMeta) -> bool {
-    set.spec.as_ref().is_some_and(|spec| controller_ref::selects(&controller_ref::selector(&spec.selector), meta))
+    controller_ref::selects(&controller_ref::selector(&set.spec.selector), meta)
 }
 
 /// The sets that a claim may belong to, by its name.
@@ -128,15 +128,14 @@ impl StatefulSets {
         want: &Desired,
         missing: Vec<(String, Ordinal)>,
     ) -> Result<(), ApiError> {
-        let Some(spec) = &set.spec else { return Ok(()) };
         let (namespace, events) = (&owner.key.namespace, &self.context.events);
         for (name, ordinal) in missing {
-            let templates = spec.volume_claim_templates.iter().flatten();
+            let templates = set.spec.volume_claim_templates.iter().flatten();
             let is_its = |template: &&PersistentVolumeClaim| {
                 want.claim(template.metadata.name.as_deref().unwrap_or_default(), ordinal) == name
             };
             let Some(template) = templates.into_iter().find(is_its) else { continue };
-            let selected = spec.selector.match_labels.clone().unwrap_or_default();
+            let selected = set.spec.selector.match_labels.clone().unwrap_or_default();
             let kept_by = want.retention.with_set.then(|| owner.reference());
             let claim = claims::make(template, &name, namespace, selected, kept_by);
             let pod = want.pod(ordinal);
@@ -208,7 +207,7 @@ impl Controller for StatefulSets {
 
     async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
         let Some((set, owner, want)) = self.set(key) else { return Ok(None) };
-        let Some(spec) = &set.spec else { return Ok(None) };
+        let spec = &set.spec;
         let caches = &self.context.caches;
         let selector = controller_ref::selector(&spec.selector);
         let pods = controller_ref::claim_objects(&owner, &caches.pods, |pod| {

@@ -23,7 +23,7 @@ pub fn make(
     for (key, value) in labels(want, ordinal).into_iter().chain([(HASH, mark.to_owned())]) {
         pod["metadata"]["labels"][key] = json!(value);
     }
-    let service = set.spec.as_ref().and_then(|spec| spec.service_name.clone()).unwrap_or_default();
+    let service = set.spec.service_name.clone().unwrap_or_default();
     pod["spec"]["hostname"] = json!(name);
     if !service.is_empty() {
         pod["spec"]["subdomain"] = json!(service);
@@ -68,7 +68,7 @@ mod tests {
         });
         let set: StatefulSet = serde_json::from_value(set).unwrap();
         let owner = Owner::new(&OwnerKind::new::<StatefulSet>("statefulset-controller"), &set.metadata);
-        let pod = make(&owner, &set, &set.spec.as_ref().unwrap().template, "web-abc", &Desired::from_set(&set), 2);
+        let pod = make(&owner, &set, &set.spec.template, "web-abc", &Desired::from_set(&set), 2);
         let labels = json!({ "app": "web", POD_NAME: "web-2", POD_INDEX: "2", HASH: "web-abc" });
         assert_eq!(pod["metadata"]["labels"], labels);
         assert_eq!((&pod["spec"]["hostname"], &pod["spec"]["subdomain"]), (&json!("web-2"), &json!("web-all")));

@@ -77,7 +77,7 @@ fn scales(plan: &Plan<Step, Status>) -> Vec<(&str, i32)> {
 
 fn reason(status: &Status, type_: &str) -> (String, String) {
     let condition = status.condition(type_).expect("the condition");
-    (condition.status.clone(), condition.reason.clone().unwrap())
+    (condition.status.clone().unwrap(), condition.reason.clone().unwrap())
 }
 
 #[test]

@@ -17,7 +17,8 @@ fn pod(name: &str, ready: bool, leaving: bool) -> Arc<Pod> {
 
 fn world(spec: Value, pods: Vec<Arc<Pod>>, scale: i64) -> World {
     let budget = json!({ "metadata": { "name": "b", "namespace": "ns", "generation": 2 }, "spec": spec });
-    World { budget: Arc::new(serde_json::from_value(budget).unwrap()), pods, scale: Ok(scale), unmanaged: 0 }
+    let budget = Arc::new(serde_json::from_value(budget).unwrap());
+    World { budget, pods, scale: Ok(scale), unmanaged: 0, evictions: BTreeMap::new() }
 }
 
 fn pods(ready: usize, ill: usize) -> Vec<Arc<Pod>> {
@@ -28,7 +29,9 @@ fn pods(ready: usize, ill: usize) -> Vec<Arc<Pod>> {
 /// Allowed, healthy, desired, expected.
 fn counted(world: &World) -> (i32, i32, i32, i32) {
     let status = plan(world, at(100)).status.unwrap();
-    (status.disruptions_allowed, status.current_healthy, status.desired_healthy, status.expected_pods)
+    let counts = [status.disruptions_allowed, status.current_healthy, status.desired_healthy, status.expected_pods];
+    let [allowed, healthy, desired, expected] = counts.map(Option::unwrap);
+    (allowed, healthy, desired, expected)
 }
 
 #[test]
@@ -78,7 +81,7 @@ fn what_cannot_be_counted_allows_nothing() {
     let plan = plan(&it, at(200));
     let status = plan.status.unwrap();
     let condition = &status.conditions.unwrap()[0];
-    assert_eq!((status.disruptions_allowed, condition.reason.as_str()), (0, "SyncFailed"));
+    assert_eq!((status.disruptions_allowed, condition.reason.as_str()), (Some(0), "SyncFailed"));
     assert_eq!(condition.message, "found no controllers for pod \"r0\"");
     assert_eq!(plan.actions[0].note.reason, "CalculateExpectedPodCountFailed");
     assert_eq!(plan.requeue_at, Some(at(230)));
@@ -92,29 +95,32 @@ fn evicted_pods_do_not_count_until_they_are_seen_to_go() {
     Arc::make_mut(&mut it.budget).status = Some(status);
     let early = plan(&it, at(110));
     let status = early.status.unwrap();
-    assert_eq!((status.disruptions_allowed, status.current_healthy), (1, 2));
+    assert_eq!((status.disruptions_allowed, status.current_healthy), (Some(1), Some(2)));
     assert_eq!(status.disrupted_pods.unwrap().keys().collect::<Vec<_>>(), ["r0"]);
-    assert_eq!(early.requeue_at, Some(at(220)));
+    assert_eq!(early.requeue_at, Some(at(230)));
+    let seen = |uid: &str, age| {
+        let seen = SeenEviction { uid: Some(uid.to_owned()), age: Duration::from_secs(age) };
+        BTreeMap::from([("r0".to_owned(), seen)])
+    };
+    it.evictions = seen(it.pods[0].uid(), 100);
+    // Whatever the clocks say that wrote the eviction and the pod.
+    for now in [at(-5000), at(110), at(9000)] {
+        let planned = plan(&it, now);
+        let status = planned.status.unwrap();
+        assert_eq!((status.disruptions_allowed, planned.requeue_at), (Some(1), Some(now + Duration::from_secs(20))));
+    }
+    it.evictions = seen(it.pods[0].uid(), 120);
     let late = plan(&it, at(220));
     let status = late.status.unwrap();
-    assert_eq!((status.disruptions_allowed, status.disrupted_pods), (2, None), "nothing came of it");
+    assert_eq!((status.disruptions_allowed, status.disrupted_pods), (Some(2), None), "nothing came of it");
     assert_eq!((&*late.actions[0].note.reason, late.actions[0].pod.as_deref()), ("NotDeleted", Some("r0")));
     it.pods[0] = pod("r0", true, true);
     let status = plan(&it, at(110)).status.unwrap();
-    assert_eq!((status.disruptions_allowed, status.current_healthy, status.disrupted_pods), (1, 2, None));
-    let mut successor = (*pod("r0", true, false)).clone();
-    successor.metadata.creation_timestamp = Some(Time(at(105)));
-    it.pods[0] = Arc::new(successor);
+    assert_eq!((status.disruptions_allowed, status.current_healthy, status.disrupted_pods), (Some(1), Some(2), None));
+    it.pods[0] = pod("r0", true, false);
+    it.evictions = seen("of another", 1);
     let status = plan(&it, at(110)).status.unwrap();
-    assert_eq!((status.disruptions_allowed, status.disrupted_pods), (2, None), "another of that name");
-    let mut either = (*pod("r0", true, false)).clone();
-    either.metadata.creation_timestamp = Some(Time(at(100)));
-    it.pods[0] = Arc::new(either);
-    let early = plan(&it, at(104));
-    assert_eq!((early.status.unwrap().disruptions_allowed, early.requeue_at), (1, Some(at(105))), "one or the other");
-    let late = plan(&it, at(105));
-    let status = late.status.unwrap();
-    assert_eq!((status.disruptions_allowed, status.disrupted_pods, late.actions.len()), (2, None, 0));
+    assert_eq!((status.disruptions_allowed, status.disrupted_pods), (Some(2), None), "another of that name");
 }
 
 #[test]
@@ -122,7 +128,7 @@ fn a_budget_that_covers_nothing_says_so_once() {
     let mut it = world(json!({ "minAvailable": 0 }), vec![], 0);
     let first = plan(&it, at(100));
     assert_eq!(first.actions[0].note.reason, "NoPods");
-    assert_eq!(first.status.as_ref().unwrap().disruptions_allowed, 0);
+    assert_eq!(first.status.as_ref().unwrap().disruptions_allowed, Some(0));
     Arc::make_mut(&mut it.budget).status = first.status;
     assert!(plan(&it, at(200)).actions.is_empty());
 }
@@ -146,8 +152,8 @@ proptest! {
                 1 => it.pods = truth.clone(),
                 _ => {
                     let status = Arc::make_mut(&mut it.budget).status.get_or_insert_default();
-                    if status.disruptions_allowed > 0 && !truth[which].is_being_deleted() {
-                        status.disruptions_allowed -= 1;
+                    if status.disruptions_allowed > Some(0) && !truth[which].is_being_deleted() {
+                        status.disruptions_allowed = status.disruptions_allowed.map(|allowed| allowed - 1);
                         let name = truth[which].name().to_owned();
                         truth[which] = pod(&name, true, true);
                         status.disrupted_pods.get_or_insert_default().insert(name, Time(at(10)));

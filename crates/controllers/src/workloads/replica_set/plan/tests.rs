@@ -237,6 +237,24 @@ impl Model {
     }
 }
 
+#[test]
+fn a_pod_that_is_about_to_be_evicted_has_its_replacement_beside_it_for_a_while() {
+    let mut pods = some(&[Life::Ready(1), Life::Ready(1)]);
+    let marked = Arc::make_mut(&mut pods[0]);
+    marked.metadata.annotations.get_or_insert_default().insert(REPLACE_FIRST.to_owned(), at(100).to_string());
+    let mut two = world(2, pods.clone());
+    two.new_names = names::unused("web", "u", |name| pods.iter().any(|pod| pod.name() == name)).take(2).collect();
+    let made = plan(&two, at(10));
+    assert_eq!((created(&made), deleted(&made).len(), made.requeue_at), (1, 0, Some(at(100))));
+    pods.push(pod("web-new", 9, Life::Ready(20)));
+    let rests = plan(&world(2, pods.clone()), at(30));
+    assert_eq!((created(&rests), deleted(&rests).len()), (0, 0), "until it is evicted");
+    let expired = plan(&world(2, pods.clone()), at(100));
+    assert_eq!((created(&expired), deleted(&expired).len()), (0, 1), "who drained has not come back");
+    let none = plan(&world(0, pods), at(30));
+    assert_eq!(deleted(&none).len(), 3, "nothing is wanted");
+}
+
 proptest! {
     #[test]
     fn it_converges_and_rests_whatever_happens(events in events()) {

@@ -295,6 +295,6 @@ fn old_revisions_are_forgotten() {
         model.spec.image = image;
         model.rest();
     }
-    let retained: Vec<i64> = model.revisions.iter().map(|revision| revision.revision).collect();
+    let retained: Vec<i64> = model.revisions.iter().filter_map(|revision| revision.revision).collect();
     assert_eq!(retained, [3, 4]);
 }
