@@ -21,6 +21,7 @@ use nix::{
 use crate::spec::Resources;
 
 mod limits;
+mod memory_reaper;
 mod usage;
 
 pub use usage::Usage;
@@ -230,6 +231,9 @@ impl Cgroup<'_> {
 
     /// Removes it and all below. Its processes must have ended; the kernel may take a moment to notice.
     pub fn remove(&self) -> io::Result<()> {
+        if let Some(memory) = self.memory_dir() {
+            memory_reaper::empty_tree(&memory);
+        }
         self.dirs().iter().try_for_each(|dir| remove_tree(dir))
     }
 
@@ -239,6 +243,56 @@ impl Cgroup<'_> {
             let _ = fs::remove_dir(dir);
         }
     }
+
+    /// Removes it and all below, as [`remove`](Self::remove) does, but its part of the memory hierarchy of version 1 only loses
+    /// its name: it goes soon after, emptied, so that nothing of it stays in the kernel.
+    pub fn retire(&self) -> io::Result<()> {
+        let memory = self.memory_dir();
+        for dir in self.dirs() {
+            if Some(&dir) != memory.as_ref() {
+                remove_tree(&dir)?;
+            }
+        }
+        memory.map_or(Ok(()), |dir| memory_reaper::remove(&dir))
+    }
+
+    /// Removes it if nothing is in it, or nothing but what was [retired](Self::retire).
+    pub fn retire_if_empty(&self) {
+        let memory = self.memory_dir();
+        for dir in self.dirs() {
+            if Some(&dir) != memory.as_ref() {
+                let _ = fs::remove_dir(dir);
+            }
+        }
+        memory.iter().for_each(|dir| memory_reaper::remove_if_empty(dir));
+    }
+
+    /// Removes what an earlier process retired below it and did not live to see removed: groups that are in no hierarchy
+    /// but that of memory.
+    pub fn remove_leftover_memory(&self) {
+        if let (Some(memory), Some(main)) = (self.memory_dir(), self.main_dir()) {
+            leftover_dirs(&memory, &main).into_iter().for_each(memory_reaper::remove_later);
+        }
+    }
+
+    /// Its part of the memory hierarchy, if that is of version 1, has no other controller, and is not where processes are
+    /// looked for.
+    fn memory_dir(&self) -> Option<PathBuf> {
+        let Layout::V1(all) = self.layout else { return None };
+        let (_, root) = all.iter().find(|(names, _)| matches!(&names[..], [name] if name == "memory"))?;
+        Some(root.join(&self.path)).filter(|dir| self.main_dir().as_ref() != Some(dir))
+    }
+}
+
+/// The uppermost directories below `memory` that have no like below `main`.
+fn leftover_dirs(memory: &Path, main: &Path) -> Vec<PathBuf> {
+    let mut leftover = Vec::new();
+    for child in children(memory) {
+        let Some(name) = child.file_name() else { continue };
+        let like = main.join(name);
+        if like.is_dir() { leftover.extend(leftover_dirs(&child, &like)) } else { leftover.push(child) }
+    }
+    leftover
 }
 
 fn create_v2(root: &Path, path: &Path) -> io::Result<()> {
@@ -335,6 +389,31 @@ mod tests {
         let [hidden] = <[String; 1]>::try_from(missing(&layout_of(""), &|_| false)).unwrap();
         assert!(hidden.contains("/sys/fs/cgroup/cgroup.procs") && hidden.contains("nsenter"), "{hidden}");
         assert_eq!(missing(&layout_of(&complete), &|path| !path.starts_with("/sys/fs/cgroup/memory")).len(), 1);
+    }
+
+    #[test]
+    fn groups_that_only_the_memory_hierarchy_has_are_leftovers() {
+        let root = tempfile::tempdir().unwrap();
+        let (memory, pids) = (root.path().join("memory"), root.path().join("pids"));
+        for dir in ["memory/pod/old/container", "memory/pod/new", "memory/gone/sandbox", "pids/pod/new"] {
+            fs::create_dir_all(root.path().join(dir)).unwrap();
+        }
+        let mut found = leftover_dirs(&memory, &pids);
+        found.sort();
+        assert_eq!(found, [memory.join("gone"), memory.join("pod/old")]);
+    }
+
+    #[test]
+    fn memory_is_removed_apart_only_where_it_has_a_hierarchy_of_its_own() {
+        let path = |table: &str| {
+            let layout = layout_of(table);
+            Cgroup { layout: &layout, path: "a".into() }.memory_dir()
+        };
+        let pids = "34 29 0:31 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n";
+        assert_eq!(path(&format!("{HYBRID}{pids}")), Some(PathBuf::from("/sys/fs/cgroup/memory/a")));
+        assert_eq!(path(HYBRID), None, "processes are looked for there");
+        assert_eq!(path("31 29 0:28 / /cg rw - cgroup cgroup rw,cpu,memory\n"), None);
+        assert_eq!(path("33 29 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod cri;
 pub mod error;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+pub mod fence;
 pub mod idmap;
 pub mod images;
 pub mod observed;
@@ -21,5 +22,5 @@ pub mod suite;
 
 pub use error::RuntimeError;
 pub use observed::{ContainerId, ContainerState, ContainerStatus, Observed, PodUid, SandboxId, SandboxStatus};
-pub use port::{PodNetwork, Runtime, RuntimeVersion};
+pub use port::{FenceSupport, PodNetwork, Runtime, RuntimeVersion};
 pub use spec::{ContainerSpec, SandboxSpec};

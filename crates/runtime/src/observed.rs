@@ -106,6 +106,11 @@ impl ContainerState {
     pub fn has_ended(&self) -> bool {
         matches!(self, Self::Exited { .. })
     }
+
+    /// Ended for the machine's lack of contact, not by itself.
+    pub fn was_fenced(&self) -> bool {
+        matches!(self, Self::Exited { message, .. } if message == crate::fence::FENCED)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -77,7 +77,21 @@ pub trait Runtime: Send + Sync + 'static {
 
     async fn stats(&self) -> Result<Vec<ContainerStats>>;
 
+    /// From now on all containers of the sandbox stop when the time in the fence file is up ([`crate::fence`]), or no longer do.
+    /// The file is looked at before this returns; called again, it is looked at again.
+    async fn fence_sandbox(&self, _: &SandboxId, _: bool) -> Result<FenceSupport> {
+        Ok(FenceSupport::None)
+    }
+
     fn images(&self) -> &dyn Images;
+}
+
+/// Whether something stops a pod when its time is up, also while there is no agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FenceSupport {
+    Obeyed,
+    /// CRI runtimes, and shims of earlier versions.
+    None,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

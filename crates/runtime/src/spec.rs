@@ -102,6 +102,54 @@ pub struct ContainerSpec {
     pub annotations: BTreeMap<String, String>,
     /// Joins the pid namespace of this container of the sandbox (for debugging it).
     pub pid_of: Option<String>,
+    /// What makes the devices of the pod's claims usable.
+    #[serde(default, skip_serializing_if = "DeviceEdits::is_empty")]
+    pub device_edits: DeviceEdits,
+}
+
+/// What drivers of claimed devices ask for beyond variables and mounts, in the terms of the Container Device Interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceEdits {
+    pub nodes: Vec<DeviceNode>,
+    pub hooks: Vec<Hook>,
+    /// Names of devices that a CRI runtime looks up by itself (`vendor.com/class=name`).
+    pub cdi_devices: Vec<String>,
+}
+
+impl DeviceEdits {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A device node inside the container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceNode {
+    pub path: PathBuf,
+    /// The node on the machine that it is a copy of; `path` if it is not named.
+    pub host_path: Option<PathBuf>,
+    /// `b`, `c`, `u` or `p`, with its numbers; as on the machine if it is not named.
+    pub kind: Option<String>,
+    pub major: Option<i64>,
+    pub minor: Option<i64>,
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    /// Of `rwm`; all if it is empty.
+    pub permissions: String,
+}
+
+/// A program of the machine that is run at a point of the container's life, by the OCI specification.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hook {
+    /// `createRuntime`, `createContainer`, `startContainer`, `poststart`, `poststop` or `prestart`.
+    pub name: String,
+    pub path: PathBuf,
+    pub args: Vec<String>,
+    pub env: Vec<String>,
+    /// In seconds.
+    pub timeout: Option<i64>,
 }
 
 /// When a log file is set aside as `<path>.<time>` and a new one begun.

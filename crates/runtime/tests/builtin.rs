@@ -1,5 +1,7 @@
 //! The built-in runtime, held to what every runtime must do and to what only it promises. Needs root.
 
+#[path = "builtin/fence.rs"]
+mod fence;
 #[path = "builtin/outliving.rs"]
 mod outliving;
 #[path = "builtin/pod.rs"]

@@ -152,7 +152,7 @@ impl Inner {
                 };
                 let write = || -> io::Result<()> {
                     mainstay_files::create_private_dir(dir.path())?;
-                    record::write(&dir.config(), &config)?;
+                    record::write_json(&dir.config(), &config)?;
                     record::write(&dir.launch(), &launch)?;
                     // Last: what has it is whole.
                     record::write(&dir.record(), &made)
@@ -282,7 +282,7 @@ impl Inner {
         }
         let group = Cgroup::new(group);
         let removed = blocking(move || match group.kill_all(KILL_TIMEOUT) {
-            true => group.remove(),
+            true => group.retire(),
             false => Err(io::Error::other("something in it cannot be killed")),
         });
         removed.await?.map_err(|error| RuntimeError::failed(format!("remove the cgroup of container {id}"), error))?;

@@ -4,20 +4,30 @@
 //! them; it outlives the agent. This side makes records and asks shims. What it knows is in memory ([`state`]), read
 //! from disk at the start and kept true by the shims, so that looking costs nothing.
 
-use std::{collections::HashMap, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use caps::CapsHashSet;
-use mainstay_files::{create_private_dir, mountinfo};
+use mainstay_errors::with_path;
+use mainstay_files::{Format, create_private_dir, mountinfo};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 pub mod apparmor;
 mod capabilities;
 mod containers;
+#[cfg(test)]
+mod format_fixtures;
 mod mount_checks;
 mod oci;
-mod paths;
+pub mod paths;
 mod record;
 mod rootfs_files;
 mod sandboxes;
@@ -38,16 +48,53 @@ use crate::{
     error::RuntimeError,
     images::{ImageStore, Images},
     observed::{ContainerId, ContainerStats, Observed, PodUid, SandboxId},
-    port::{PodNetwork, Result, Runtime, RuntimeVersion},
+    port::{FenceSupport, PodNetwork, Result, Runtime, RuntimeVersion},
     session::{Attach, Exec, ExecOutput, Session, Tunnel},
     spec::{ContainerSpec, Resources, SandboxSpec},
 };
-use paths::Paths;
+use paths::{ContainerDir, Paths, SandboxDir};
+pub(crate) use record::boot_id;
+use record::{ContainerRecord, LaunchSpec, Record, RunRecord, SandboxRecord};
 use state::RuntimeState;
 use wire::Request;
 
 /// As in a container's id, and as RuntimeClasses name it.
 pub const NAME: &str = "mainstay";
+
+/// Formats of everything that the runtime keeps on disk.
+pub const FORMATS: [Format; 6] = [
+    SandboxRecord::FORMAT,
+    ContainerRecord::FORMAT,
+    LaunchSpec::FORMAT,
+    RunRecord::FORMAT,
+    wire::PROTOCOL,
+    crate::images::FORMAT,
+];
+
+/// Fails if there is a record below the runtime's directory that this program is too old for. Changes nothing.
+pub fn check_formats(directory: &Path) -> io::Result<()> {
+    for sandbox in list(&directory.join("sandboxes"))?.map(SandboxDir) {
+        SandboxRecord::FORMAT.check_file(&sandbox.record())?;
+        if let Ok(record) = record::read::<SandboxRecord>(&sandbox.record()) {
+            let newer = wire::PROTOCOL.check_number(record.protocol, None);
+            newer.map_err(|newer| with_path("read", &sandbox.record(), &io::Error::other(newer)))?;
+        }
+        for container in list(&sandbox.containers())?.map(ContainerDir) {
+            ContainerRecord::FORMAT.check_file(&container.record())?;
+            LaunchSpec::FORMAT.check_file(&container.launch())?;
+            RunRecord::FORMAT.check_file(&container.run())?;
+        }
+    }
+    Ok(())
+}
+
+fn list(directory: &Path) -> io::Result<impl Iterator<Item = PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        entries => Some(entries?),
+    };
+    Ok(entries.into_iter().flatten().flatten().map(|entry| entry.path()))
+}
 
 pub struct BuiltinSettings {
     /// What outlives a restart of the machine: `<data>/runtime`.
@@ -69,6 +116,8 @@ struct Inner {
     paths: Paths,
     cgroup_parent: String,
     shim: Vec<OsString>,
+    /// The shim is this very program.
+    shim_is_own_program: bool,
     network: Arc<dyn PodNetwork>,
     images: Arc<ImageStore>,
     boot: String,
@@ -107,6 +156,7 @@ impl Builtin {
         let inner = Arc::new(Inner {
             paths,
             cgroup_parent: settings.cgroup_parent,
+            shim_is_own_program: std::env::current_exe().is_ok_and(|own| settings.shim.first() == Some(&own.into())),
             shim: settings.shim,
             network: settings.network,
             images: settings.images,
@@ -116,6 +166,7 @@ impl Builtin {
             pod_locks: PodLocks::default(),
         });
         inner.restore_all().await?;
+        Cgroup::new(inner.cgroup_parent.clone()).remove_leftover_memory();
         inner.network.retain(&inner.state.ids().into_iter().collect()).await?;
         Ok(Self(inner))
     }
@@ -210,6 +261,10 @@ impl Runtime for Builtin {
 
     async fn stats(&self) -> Result<Vec<ContainerStats>> {
         self.0.stats().await
+    }
+
+    async fn fence_sandbox(&self, id: &SandboxId, is_fenced: bool) -> Result<FenceSupport> {
+        self.0.fence_sandbox(id, is_fenced).await
     }
 
     fn images(&self) -> &dyn Images {

@@ -11,7 +11,7 @@ use super::users::User;
 use crate::{
     cgroup::Layout,
     images::ImageConfig,
-    spec::{ContainerSpec, Mount, PidMode, Propagation, RecursiveReadOnly},
+    spec::{ContainerSpec, DeviceNode, Mount, PidMode, Propagation, RecursiveReadOnly},
 };
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -121,8 +121,9 @@ pub fn config(input: &ConfigInput<'_>) -> Result<Value, String> {
         // The hierarchies below are mounted read-only one by one; this is the directory that holds them.
         read_only.push(CGROUP);
     }
+    let hooks = hooks(spec);
     let propagates = spec.mounts.iter().any(|mount| mount.propagation == Propagation::Bidirectional);
-    Ok(json!({
+    let mut config = json!({
         "ociVersion": "1.0.2",
         "root": {"path": input.root, "readonly": security.read_only_root},
         "process": {
@@ -144,7 +145,23 @@ pub fn config(input: &ConfigInput<'_>) -> Result<Value, String> {
             "maskedPaths": if unmasked { &[][..] } else { &MASKED[..] },
             "readonlyPaths": read_only,
         },
-    }))
+    });
+    if !hooks.is_empty() {
+        config["hooks"] = Value::Object(hooks);
+    }
+    Ok(config)
+}
+
+/// By the point of the container's life at which they run.
+fn hooks(spec: &ContainerSpec) -> serde_json::Map<String, Value> {
+    let mut all = serde_json::Map::new();
+    for hook in &spec.device_edits.hooks {
+        let entry = json!({"path": hook.path, "args": hook.args, "env": hook.env, "timeout": hook.timeout});
+        if let Some(list) = all.entry(hook.name.clone()).or_insert_with(|| json!([])).as_array_mut() {
+            list.push(entry);
+        }
+    }
+    all
 }
 
 /// Whether the container sees nothing of the machine's cgroups but its own, which it cannot change. Privileged ones see all
@@ -228,11 +245,15 @@ fn mounts(input: &ConfigInput<'_>) -> Vec<Value> {
 /// The device nodes to make, and which may be used.
 fn devices(spec: &ContainerSpec) -> Result<(Vec<Value>, Vec<Value>), String> {
     if spec.security.privileged {
-        let all = host_devices(Path::new("/dev"), 0)
+        let mut all: Vec<Value> = host_devices(Path::new("/dev"), 0)
             .iter()
             .filter_map(|path| node(path).ok())
             .map(|(node, _)| node)
             .collect();
+        for edit in &spec.device_edits.nodes {
+            all.retain(|node| node["path"] != json!(edit.path));
+            all.push(claimed_node(edit)?.0);
+        }
         return Ok((all, vec![json!({"allow": true, "access": "rwm"})]));
     }
     let mut rules = vec![json!({"allow": false, "access": "rwm"})];
@@ -242,7 +263,37 @@ fn devices(spec: &ContainerSpec) -> Result<(Vec<Value>, Vec<Value>), String> {
         nodes.push(node);
         rules.push(rule);
     }
+    for edit in &spec.device_edits.nodes {
+        let (node, rule) = claimed_node(edit)?;
+        nodes.push(node);
+        rules.extend(rule);
+    }
     Ok((nodes, rules))
+}
+
+/// A node of a claimed device. What its driver leaves out is as on the machine. A pipe needs no permission.
+fn claimed_node(edit: &DeviceNode) -> Result<(Value, Option<Value>), String> {
+    let host_path = edit.host_path.as_deref().unwrap_or(&edit.path);
+    let described = edit.kind.as_deref().filter(|kind| *kind == "p" || edit.major.is_some());
+    let (mut made, kind) = match described {
+        Some(kind) => {
+            (json!({"type": kind, "major": edit.major.unwrap_or(0), "minor": edit.minor.unwrap_or(0)}), kind.to_owned())
+        }
+        None => {
+            let (made, _) = node(host_path)?;
+            let kind = made["type"].as_str().unwrap_or_default().to_owned();
+            (made, kind)
+        }
+    };
+    made["path"] = json!(edit.path);
+    for (field, value) in [("fileMode", edit.mode), ("uid", edit.uid), ("gid", edit.gid)] {
+        if let Some(value) = value {
+            made[field] = json!(value);
+        }
+    }
+    let access = if edit.permissions.is_empty() { "rwm" } else { &edit.permissions };
+    let rule = json!({"allow": true, "type": kind, "major": made["major"], "minor": made["minor"], "access": access});
+    Ok((made, (kind != "p").then_some(rule)))
 }
 
 fn node(path: &Path) -> Result<(Value, Value), String> {
@@ -283,6 +334,7 @@ fn host_devices(dir: &Path, depth: usize) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::{DeviceEdits, Hook};
 
     fn strings(all: &[&str]) -> Vec<String> {
         all.iter().map(|each| (*each).to_owned()).collect()
@@ -404,6 +456,30 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(made(&spec)["process"]["env"], json!(["PATH=/image", "A=pod", "HOSTNAME=x=y"]));
+    }
+
+    #[test]
+    fn claimed_devices_have_nodes_rules_and_hooks() {
+        let node = DeviceNode {
+            path: "/dev/gpu0".into(),
+            host_path: Some("/dev/null".into()),
+            mode: Some(0o640),
+            permissions: "rw".into(),
+            ..DeviceNode::default()
+        };
+        let hook = Hook { name: "createContainer".into(), path: "/bin/true".into(), ..Hook::default() };
+        let edits = DeviceEdits { nodes: vec![node], hooks: vec![hook], cdi_devices: vec![] };
+        let spec = ContainerSpec { command: strings(&["sh"]), device_edits: edits, ..Default::default() };
+        let config = made(&spec);
+        let node = &config["linux"]["devices"][0];
+        assert_eq!((&node["path"], &node["major"], &node["minor"]), (&json!("/dev/gpu0"), &json!(1), &json!(3)));
+        assert_eq!(node["fileMode"], json!(0o640));
+        let rule = json!({"allow": true, "type": "c", "major": 1, "minor": 3, "access": "rw"});
+        assert_eq!(config["linux"]["resources"]["devices"][1], rule);
+        assert_eq!(config["hooks"]["createContainer"][0]["path"], "/bin/true");
+        let edits =
+            DeviceEdits { nodes: vec![DeviceNode { path: "/etc".into(), ..Default::default() }], ..Default::default() };
+        assert_eq!(claimed_node(&edits.nodes[0]).unwrap_err(), "/etc is not a device");
     }
 
     #[test]

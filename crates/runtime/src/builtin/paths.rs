@@ -7,6 +7,7 @@
 //!                                                       /run.json        what became of it
 //! <run_dir>/s/<sandbox>      the shim's socket
 //! <run_dir>/shm/<sandbox>    the pod's /dev/shm, a mount
+//! <run_dir>/fence.json       until when unique pods may run, written by the agent
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -43,6 +44,11 @@ impl Paths {
     pub fn shm(&self, id: &SandboxId) -> PathBuf {
         self.all_shm().join(&id.0)
     }
+}
+
+/// Where in the run directory the limit is that shims of unique pods obey.
+pub fn fence_file(run_dir: &Path) -> PathBuf {
+    run_dir.join("fence.json")
 }
 
 #[derive(Clone, Debug)]

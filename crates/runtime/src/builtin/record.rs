@@ -3,6 +3,9 @@
 //!
 //! Nothing is synced: a record must outlive processes, not the machine's power. After a restart of the machine no
 //! container runs, and the boot id in each record says so.
+//!
+//! Each says its format; a newer one is refused and stays (see `mainstay_files::Format`). `launch.json` is read by the shim, which may
+//! be of an older version than the agent: it counts as part of the protocol between the two ([`super::wire::PROTOCOL`]).
 
 use std::{
     fs, io,
@@ -11,7 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use mainstay_files::{Durability, PRIVATE_FILE, write_atomic};
+use mainstay_files::{Durability, Format, PRIVATE_FILE, write_atomic};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -20,6 +23,27 @@ use crate::{
     observed::{ContainerId, ContainerState, PodRef, SandboxId},
     spec::{ContainerSpec, LogLimit, Resources, SandboxSpec, Seccomp},
 };
+
+/// What is kept in a file of its own.
+pub trait Record: Serialize + DeserializeOwned {
+    const FORMAT: Format;
+}
+
+impl Record for SandboxRecord {
+    const FORMAT: Format = Format::new("the record of a sandbox", 1);
+}
+
+impl Record for ContainerRecord {
+    const FORMAT: Format = Format::new("the record of a container", 1);
+}
+
+impl Record for LaunchSpec {
+    const FORMAT: Format = Format::new("the launch record of a container", 1);
+}
+
+impl Record for RunRecord {
+    const FORMAT: Format = Format::new("the record of a container's run", 1);
+}
 
 /// `sandbox.json`: written by the agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,6 +63,14 @@ pub struct SandboxRecord {
     /// The process whose user namespace is the pod's, if it has one.
     #[serde(default)]
     pub users: Option<ProcessIdentity>,
+    /// The version of the protocol that its shim speaks; older shims outlive the agent that started them.
+    #[serde(default = "first_protocol")]
+    pub protocol: u32,
+}
+
+/// Of shims that did not say.
+fn first_protocol() -> u32 {
+    1
 }
 
 impl SandboxRecord {
@@ -74,6 +106,13 @@ impl ProcessIdentity {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         (*fields.first()? != "Z").then_some(())?;
         Some(Self { pid, begun: fields.get(19)?.parse().ok()? })
+    }
+
+    /// Whether it was started by this very process.
+    pub fn is_own_child(self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
+        self.is_alive() && parent == Some(&std::process::id().to_string())
     }
 
     pub fn is_alive(self) -> bool {
@@ -214,11 +253,20 @@ impl RunRecord {
     }
 }
 
-pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
+pub fn read<T: Record>(path: &Path) -> io::Result<T> {
+    Ok(T::FORMAT.decode(&fs::read(path)?)?)
+}
+
+pub fn write<T: Record>(path: &Path, value: &T) -> io::Result<()> {
+    write_bytes(path, &T::FORMAT.encode(value)?)
+}
+
+/// A file in a format of others, such as that of the OCI specification.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
     Ok(serde_json::from_slice(&fs::read(path)?)?)
 }
 
-pub fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
+pub fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     write_bytes(path, &serde_json::to_vec(value)?)
 }
 

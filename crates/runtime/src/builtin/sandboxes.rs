@@ -7,36 +7,41 @@
 //! Removal writes nothing: on a full disk it is what makes room. That it has begun need not be recorded, because a
 //! sandbox without its shim is not ready, whatever its record says.
 
-use std::{fs, io, path::Path, process::Stdio, sync::Arc, time::Duration};
+use std::{ffi::OsStr, fs, io, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use mainstay_errors::with_path;
-use mainstay_files::{create_private_dir, mountinfo};
+use mainstay_files::{create_private_dir, is_newer, mountinfo};
 use nix::{
     mount::{MsFlags, mount},
-    sys::signal::{Signal, kill},
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
     unistd::Pid,
 };
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::Command,
+    signal::unix::{SignalKind, signal},
     time::timeout,
 };
 
 use super::{
     Inner,
     cgroup::Cgroup,
+    paths::fence_file,
     record::{self, ContainerRecord, ProcessIdentity, RunRecord, SandboxRecord},
     shim::StartupReport,
     shim_client::{self, ShimClient},
     state::{ContainerEntry, Sandbox},
-    wire::{Request, Response},
+    wire::{PROTOCOL, Request, Response},
 };
 use crate::{
     error::RuntimeError,
     images::VOLUME_PREFIX,
     observed::{ContainerId, SandboxId},
-    port::Result,
+    port::{FenceSupport, Result},
     spec::SandboxSpec,
 };
 
@@ -88,6 +93,7 @@ impl Inner {
             shim: None,
             reaper: None,
             users: None,
+            protocol: PROTOCOL.number,
         };
         self.state.insert(Sandbox::new(record.clone()));
         let made = record.clone();
@@ -95,7 +101,9 @@ impl Inner {
         blocking(move || inner.make_directories(&made))
             .await?
             .map_err(|error| RuntimeError::failed("make a sandbox", error))?;
-        (record.shim, record.reaper, record.users) = self.spawn_shim(id).await?;
+        let shim = self.spawn_shim(id).await?;
+        (record.shim, record.reaper, record.users) = (shim.process, shim.reaper, shim.users);
+        record.protocol = shim.protocol;
         self.save(&record)?;
         let shim = record.shim.ok_or_else(|| RuntimeError::failed("start the pod's shim", "it ended at once"))?;
         self.watch(id).await?;
@@ -135,14 +143,13 @@ impl Inner {
         self.state.change_sandbox(&record.id, |sandbox| sandbox.record = record.clone())
     }
 
-    async fn spawn_shim(
-        &self,
-        id: &SandboxId,
-    ) -> Result<(Option<ProcessIdentity>, Option<i32>, Option<ProcessIdentity>)> {
+    async fn spawn_shim(&self, id: &SandboxId) -> Result<StartedShim> {
         let failed = |error: io::Error| RuntimeError::failed("start the pod's shim", error);
         let (program, arguments) =
             self.shim.split_first().ok_or_else(|| failed(io::Error::other("no shim was named")))?;
-        let mut child = Command::new(program)
+        // The file may have been replaced by an upgrade: a shim of the agent's own version is wanted all the same.
+        let mut child = Command::new(if self.shim_is_own_program { OsStr::new("/proc/self/exe") } else { program })
+            .arg0(program)
             .args(arguments)
             .arg(&self.paths.sandbox(id).0)
             .arg(self.paths.socket(id))
@@ -174,7 +181,12 @@ impl Inner {
             }
         };
         match startup {
-            StartupReport::Ready { reaper, users } => Ok((process, reaper, users.and_then(ProcessIdentity::read))),
+            StartupReport::Ready { reaper, users, protocol } => {
+                PROTOCOL
+                    .check_number(protocol, None)
+                    .map_err(|newer| RuntimeError::failed("start the pod's shim", newer))?;
+                Ok(StartedShim { process, reaper, users: users.and_then(ProcessIdentity::read), protocol })
+            }
             StartupReport::Failed(why) => Err(RuntimeError::failed("start the pod's shim", why)),
         }
     }
@@ -235,6 +247,25 @@ impl Inner {
         }
     }
 
+    pub async fn fence_sandbox(&self, id: &SandboxId, is_fenced: bool) -> Result<FenceSupport> {
+        let unreachable = |error: io::Error| RuntimeError::failed("fence the pod", error);
+        let file = is_fenced.then(|| fence_file(&self.paths.run_dir));
+        let fenced = async {
+            let mut client = ShimClient::connect(&self.paths.socket(id)).await.map_err(unreachable)?;
+            client.send(&Request::Fence { file }, &[]).await.map_err(unreachable)?;
+            client.receive().await.map_err(unreachable)
+        };
+        let after = shim_client::RESPONSE_TIMEOUT;
+        match timeout(after, fenced).await {
+            Err(_) => Err(RuntimeError::Timeout { doing: "fence the pod".into(), after }),
+            Ok(answer) => match answer? {
+                Some((Response::Done, _)) => Ok(FenceSupport::Obeyed),
+                Some((Response::Failed { text, .. }, _)) => Err(RuntimeError::failed("fence the pod", text)),
+                Some(_) | None => Ok(FenceSupport::None),
+            },
+        }
+    }
+
     pub async fn remove_sandbox(self: &Arc<Self>, id: &SandboxId) -> Result<()> {
         let Ok((mut record, lock)) =
             self.state.read_sandbox(id, |sandbox| (sandbox.record.clone(), Arc::clone(&sandbox.lock)))
@@ -276,8 +307,8 @@ impl Inner {
     fn remove_traces(&self, record: &SandboxRecord) -> io::Result<()> {
         let dir = self.paths.sandbox(&record.id);
         mountinfo::unmount_and_remove(&self.paths.shm(&record.id))?;
-        Cgroup::new(record.cgroup()).remove()?;
-        Cgroup::new(record.pod_cgroup.clone()).remove_if_empty();
+        Cgroup::new(record.cgroup()).retire()?;
+        Cgroup::new(record.pod_cgroup.clone()).retire_if_empty();
         let _ = fs::remove_file(self.paths.socket(&record.id));
         mountinfo::remove_tree(&dir.containers())?;
         mountinfo::remove_tree(&dir.0)
@@ -292,6 +323,9 @@ impl Inner {
             let (id, shim) = (sandbox.record.id.clone(), sandbox.record.shim);
             let same_boot = sandbox.record.boot == self.boot;
             self.state.insert(sandbox);
+            if let Some(shim) = shim.filter(|shim| same_boot && shim.is_own_child()) {
+                tokio::spawn(reap_inherited(shim));
+            }
             if same_boot && self.watch(&id).await.is_ok() {
                 continue;
             }
@@ -339,12 +373,17 @@ impl Inner {
         for entry in fs::read_dir(self.paths.sandboxes())? {
             let id = SandboxId(entry?.file_name().to_string_lossy().into_owned());
             let dir = self.paths.sandbox(&id);
-            let Ok(record) = record::read::<SandboxRecord>(&dir.record()) else {
-                // Removal got as far as the record, or making it not as far as that: there is nothing else of it.
-                mountinfo::unmount_and_remove(&self.paths.shm(&id))?;
-                mountinfo::remove_tree(&dir.0)?;
-                continue;
+            let record = match record::read::<SandboxRecord>(&dir.record()) {
+                Ok(record) => record,
+                Err(error) if is_newer(&error) => return Err(with_path("read", &dir.record(), &error)),
+                Err(_) => {
+                    // Removal got as far as the record, or making it not as far as that: there is nothing else of it.
+                    mountinfo::unmount_and_remove(&self.paths.shm(&id))?;
+                    mountinfo::remove_tree(&dir.0)?;
+                    continue;
+                }
             };
+            PROTOCOL.check_number(record.protocol, None).map_err(io::Error::other)?;
             let mut sandbox = Sandbox::new(record);
             // Removal takes them before the sandbox itself, so they may be gone already.
             let containers = match fs::read_dir(dir.containers()) {
@@ -354,18 +393,42 @@ impl Inner {
             for entry in containers {
                 let container = ContainerId(entry.file_name().to_string_lossy().into_owned());
                 let paths = dir.container(&container);
-                let Ok(record) = record::read::<ContainerRecord>(&paths.record()) else {
-                    // Never finished: it was not reported to anybody.
-                    mountinfo::remove_tree(paths.path())?;
-                    continue;
+                let record = match record::read::<ContainerRecord>(&paths.record()) {
+                    Ok(record) => record,
+                    Err(error) if is_newer(&error) => return Err(with_path("read", &paths.record(), &error)),
+                    Err(_) => {
+                        // Never finished: it was not reported to anybody.
+                        mountinfo::remove_tree(paths.path())?;
+                        continue;
+                    }
                 };
-                let run = record::read::<RunRecord>(&paths.run()).ok();
+                let run = match record::read::<RunRecord>(&paths.run()) {
+                    Err(error) if is_newer(&error) => return Err(with_path("read", &paths.run(), &error)),
+                    run => run.ok(),
+                };
                 sandbox.containers.insert(container, ContainerEntry { record, run });
             }
             found.push(sandbox);
         }
         Ok(found)
     }
+}
+
+/// Waits for a shim that this process started before it executed another program, and of which the runtime's own
+/// handle went with the old one: it would stay a zombie.
+async fn reap_inherited(shim: ProcessIdentity) {
+    let Ok(mut child_ended) = signal(SignalKind::child()) else { return };
+    while let Ok(WaitStatus::StillAlive) = waitpid(Pid::from_raw(shim.pid), Some(WaitPidFlag::WNOHANG)) {
+        child_ended.recv().await;
+    }
+}
+
+/// A shim that said that it is ready.
+struct StartedShim {
+    process: Option<ProcessIdentity>,
+    reaper: Option<i32>,
+    users: Option<ProcessIdentity>,
+    protocol: u32,
 }
 
 /// For what waits for the kernel or the disk.

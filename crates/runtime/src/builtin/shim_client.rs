@@ -116,7 +116,7 @@ fn container(request: &Request) -> Option<String> {
         | Request::Attach { container, .. }
         | Request::Reopen { container }
         | Request::Forget { container } => Some(container.0.clone()),
-        Request::Watch | Request::Resize { .. } | Request::Shutdown => None,
+        Request::Watch | Request::Resize { .. } | Request::Fence { .. } | Request::Shutdown => None,
     }
 }
 
@@ -130,6 +130,7 @@ fn describe(request: &Request) -> String {
         Request::Resize { .. } => "resize the terminal",
         Request::Reopen { .. } => "reopen the log of container",
         Request::Forget { .. } => "remove container",
+        Request::Fence { .. } => "fence the pod",
         Request::Shutdown => "end the pod's shim",
     };
     container(request).map_or_else(|| verb.to_owned(), |id| format!("{verb} {id}"))

@@ -5,8 +5,10 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
 };
 
+use mainstay_files::Format;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -14,6 +16,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::record::RunRecord;
 use crate::observed::ContainerId;
+
+/// The version of this protocol and of `launch.json`. A shim says its own when it starts, and may be older than the agent: requests
+/// that an older one does not know are not sent to it. It rises when a message is added or changes its meaning.
+pub const PROTOCOL: Format = Format::new("the protocol of a pod's shim", 1);
 
 /// Longest frame.
 pub const MAX_FRAME: usize = 4 << 20;
@@ -58,6 +64,11 @@ pub enum Request {
     /// Of one that has ended.
     Forget {
         container: ContainerId,
+    },
+    /// Stop all containers when the time in this file is up; without one, run on. The file is looked at now. Unknown to shims of
+    /// versions before fences, which close the connection.
+    Fence {
+        file: Option<PathBuf>,
     },
     /// Kill everything and go.
     Shutdown,

@@ -210,6 +210,7 @@ pub fn container(
         envs: spec.env.iter().map(|(key, value)| proto::KeyValue { key: key.clone(), value: value.clone() }).collect(),
         mounts: spec.mounts.iter().map(|each| mount(each, pod.users)).collect(),
         devices: spec.devices.iter().map(|path| device(path)).collect(),
+        cdi_devices: cdi_devices(spec),
         labels: label::container_labels(instance, &pod.pod, spec),
         annotations: label::container_annotations(spec),
         log_path: text(log_path),
@@ -243,6 +244,11 @@ fn mount(mount: &crate::spec::Mount, users: Option<UserNamespace>) -> proto::Mou
         gid_mappings: mappings(users),
         recursive_read_only: is_recursive(mount),
     }
+}
+
+/// Devices that the runtime looks up in its own directories of the Container Device Interface.
+fn cdi_devices(spec: &ContainerSpec) -> Vec<proto::CdiDevice> {
+    spec.device_edits.cdi_devices.iter().map(|name| proto::CdiDevice { name: name.clone() }).collect()
 }
 
 fn device(path: &Path) -> proto::Device {

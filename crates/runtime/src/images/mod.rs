@@ -25,6 +25,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use mainstay_files::Format;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch as changes;
 
@@ -34,6 +35,9 @@ pub use rootfs::{Owners, Rootfs, what_overlay_lacks};
 pub use store::{ImageStore, Options};
 
 use crate::{error::RuntimeError, port::Result};
+
+/// Of the directory of images: an index of OCI's form, layers by content, root filesystems.
+pub const FORMAT: Format = Format::new("the image store", 1);
 
 /// The image that every machine has: its own root filesystem.
 pub const HOST_IMAGE: &str = "host";

@@ -133,11 +133,18 @@ pub async fn limits_are_updated_in_place(b: Arc<Bench>) {
 
 pub async fn want_of_memory_is_distinguished_from_other_kills(b: Arc<Bench>) {
     let pod = b.pod().await;
-    let mut spec = pod.program("greedy", &[BOX, "dd", "if=/dev/zero", "of=/dev/null", "bs=256M", "count=1"]);
+    // containerd listens for want of memory only once the container runs, and nothing tells since when.
+    let script = format!("{BOX} sleep 1; exec {BOX} dd if=/dev/zero of=/dev/null bs=256M count=1");
+    let mut spec = pod.program("greedy", &[BOX, "sh", "-c", &script]);
     spec.resources = limits(32, 100_000);
-    let status = pod.run(spec).await;
-    let ContainerState::Exited { exit_code, oom, .. } = status.state else { panic!("{status:?}") };
-    assert_eq!((exit_code, oom), (137, true));
+    let id = pod.start(spec).await;
+    // containerd learns of the cause from an event of its own, after the end.
+    let exit_code = eventually("the cause of the end is known", async || match pod.ended(&id).await.state {
+        ContainerState::Exited { exit_code, oom: true, .. } => Some(exit_code),
+        _ => None,
+    })
+    .await;
+    assert_eq!(exit_code, 137);
     let mut spec = pod.sleeper("modest");
     spec.resources = limits(32, 100_000);
     let id = pod.start(spec).await;

@@ -18,9 +18,10 @@ use crate::{
     builtin::{
         cgroup::Cgroup,
         paths::ContainerDir,
-        record::{self, ExitRecord, LaunchSpec, Phase, ProcessIdentity, RunRecord},
+        record::{self, ContainerRecord, ExitRecord, LaunchSpec, Phase, ProcessIdentity, RunRecord},
         sys,
     },
+    fence::FENCED,
     observed::ContainerId,
 };
 
@@ -45,6 +46,8 @@ pub struct Container {
     pub terminal: Option<OwnedFd>,
     pub log: Log,
     pub attached: Vec<AttachedClient>,
+    /// It was stopped because the pod's time was up.
+    pub is_fenced: bool,
     allowance: u64,
     counted: Instant,
 }
@@ -65,6 +68,7 @@ impl Container {
             terminal: None,
             log,
             attached: Vec::new(),
+            is_fenced: false,
             allowance: OUTPUT_BURST,
             counted: Instant::now(),
         }
@@ -105,6 +109,12 @@ impl Container {
         }
     }
 
+    /// What asks it to stop.
+    pub fn stop_signal(&self) -> i32 {
+        record::read::<ContainerRecord>(&self.dir.record())
+            .map_or(Signal::SIGTERM as i32, |container| container.stop_signal)
+    }
+
     /// Its first process has ended.
     pub fn record_exit(&mut self, exit_code: i32, signal: Option<i32>) {
         let started_at = match self.run.phase {
@@ -127,8 +137,8 @@ impl Container {
         let oom = exit_code != 0 && self.cgroup().oom_kills() > 0;
         self.stdin = None;
         self.stdin_buffer = Vec::new();
-        let exit =
-            ExitRecord { started_at, finished_at: Timestamp::now(), exit_code, signal, oom, message: String::new() };
+        let message = if self.is_fenced { FENCED.to_owned() } else { String::new() };
+        let exit = ExitRecord { started_at, finished_at: Timestamp::now(), exit_code, signal, oom, message };
         self.set_phase(None, Phase::Exited(exit));
     }
 

@@ -18,11 +18,19 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{container::Container, log::Stream, reaper::Reaper};
-use crate::builtin::{
-    paths::SandboxDir,
-    record::{Phase, RunRecord},
-    wire::{ReadOutcome, Request, Response},
+use super::{
+    container::Container,
+    fence::{Fence, FenceStep},
+    log::Stream,
+    reaper::Reaper,
+};
+use crate::{
+    builtin::{
+        paths::SandboxDir,
+        record::{Phase, RunRecord},
+        wire::{ReadOutcome, Request, Response},
+    },
+    fence::{FENCED, boot_time},
 };
 
 mod connection;
@@ -50,6 +58,8 @@ pub struct Shim {
     unassigned_exits: Vec<(i32, i32, Option<i32>)>,
     /// Who asked us to go, and until when we wait for the containers.
     ending: Option<(u64, Instant)>,
+    /// Of a pod that must be unique.
+    fence: Option<Fence>,
     buffer: Vec<u8>,
 }
 
@@ -65,6 +75,7 @@ struct Exec {
 enum PollSource {
     Listener,
     Signals,
+    Fence,
     Connection(u64),
     Launch(usize),
     Output(u64, Stream),
@@ -90,6 +101,7 @@ impl Shim {
             execs: Vec::new(),
             unassigned_exits: Vec::new(),
             ending: None,
+            fence: None,
             buffer: vec![0; BUFFER],
         })
     }
@@ -130,6 +142,9 @@ impl Shim {
         let (input, output) = (PollFlags::POLLIN, PollFlags::POLLOUT);
         add(PollSource::Listener, self.listener.as_fd(), input);
         add(PollSource::Signals, self.signals.as_fd(), input);
+        if let Some(fence) = &self.fence {
+            add(PollSource::Fence, fence.as_fd(), input);
+        }
         for (key, connection) in &self.connections {
             let flags = if connection.has_unsent() { input | output } else { input };
             add(PollSource::Connection(*key), connection.stream.as_fd(), flags);
@@ -185,6 +200,7 @@ impl Shim {
                 while let Ok(Some(_)) = self.signals.read_signal() {}
                 self.reap();
             }
+            PollSource::Fence => self.look_at_fence(),
             PollSource::Connection(key) => self.handle_connection(key, flags),
             PollSource::Launch(index) => self.handle_launch(index),
             PollSource::Output(key, stream) => {
@@ -241,6 +257,25 @@ impl Shim {
             .collect();
         for connection in stuck {
             self.close(connection);
+        }
+    }
+
+    /// Stops or kills all containers if the pod's time is up.
+    fn look_at_fence(&mut self) {
+        let is_running = !self.launches.is_empty() || self.containers.values().any(Container::is_running);
+        let Some(fence) = &mut self.fence else { return };
+        let step = fence.look(boot_time(), is_running);
+        if step == FenceStep::Nothing {
+            return;
+        }
+        self.abort_launches(FENCED);
+        for container in self.containers.values_mut().filter(|container| container.is_running()) {
+            container.is_fenced = true;
+            let _ = match step {
+                FenceStep::Nothing => Ok(()),
+                FenceStep::Stop => container.signal(container.stop_signal(), false),
+                FenceStep::Kill => container.signal(Signal::SIGKILL as i32, true),
+            };
         }
     }
 

@@ -139,12 +139,12 @@ fn launch_container(job: LaunchJob, channel: &Rc<OwnedFd>) -> Result<(), String>
 
 fn launch_exec(job: LaunchJob, channel: &Rc<OwnedFd>) -> Result<(), String> {
     let LaunchKind::Exec { command, tty } = &job.kind else { return Err("not an exec".into()) };
-    let mut spec: Value = record::read(&job.dir.config()).map_err(|error| error.to_string())?;
+    let mut spec: Value = record::read_json(&job.dir.config()).map_err(|error| error.to_string())?;
     let mut process = spec["process"].take();
     process["args"] = json!(command);
     process["terminal"] = json!(tty);
     let file = job.dir.path().join(format!("exec-{}.json", std::process::id()));
-    record::write(&file, &process).map_err(|error| error.to_string())?;
+    record::write_json(&file, &process).map_err(|error| error.to_string())?;
     let _remove = RemoveOnDrop(file.clone());
     if let Some(staging) = &job.launch.staging {
         // libcontainer looks for the root directory before it joins the container, where alone it is.

@@ -31,6 +31,7 @@ use super::{
     paths::SandboxDir,
     record,
     record::SandboxRecord,
+    wire::PROTOCOL,
 };
 use crate::spec::{PidMode, SandboxSpec};
 
@@ -38,6 +39,7 @@ mod attached_client;
 mod container;
 mod events;
 mod executor;
+mod fence;
 mod launch;
 mod libcontainer_log;
 mod log;
@@ -52,8 +54,15 @@ pub enum StartupReport {
         reaper: Option<i32>,
         /// The pid of the process whose user namespace is the pod's.
         users: Option<i32>,
+        /// The version of the protocol that it speaks.
+        #[serde(default = "first_protocol")]
+        protocol: u32,
     },
     Failed(String),
+}
+
+fn first_protocol() -> u32 {
+    1
 }
 
 /// `shim <sandbox directory> <socket>`. Never returns while the sandbox lives.
@@ -69,6 +78,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             let output = report_startup(&StartupReport::Ready {
                 reaper: pid.filter(|_| spec.pid == PidMode::Pod),
                 users: pid.filter(|_| spec.users.is_some()),
+                protocol: PROTOCOL.number,
             });
             if output.and_then(|()| detach_stdio()).is_err() {
                 let _ = std::fs::remove_file(&socket);

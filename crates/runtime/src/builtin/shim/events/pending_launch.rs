@@ -133,6 +133,20 @@ impl Shim {
         }
     }
 
+    /// Gives up everything that does not run yet.
+    pub(super) fn abort_launches(&mut self, why: &str) {
+        for mut launch in std::mem::take(&mut self.launches) {
+            let _ = kill(launch.helper, Signal::SIGKILL);
+            if launch.exec.is_none()
+                && let Some(container) = self.containers.get(&launch.container)
+            {
+                container.cgroup().signal(Signal::SIGKILL);
+            }
+            launch.failed = Some((true, why.to_owned()));
+            self.finish_launch(launch);
+        }
+    }
+
     fn finish_launch(&mut self, launch: PendingLaunch) {
         let failed = match (launch.failed.clone(), launch.pid) {
             // One of the program itself says all there is.

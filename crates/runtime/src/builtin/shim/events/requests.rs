@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -20,6 +21,7 @@ use crate::{
         shim::{
             attached_client::AttachedClient,
             container::Container,
+            fence::Fence,
             launch::{LaunchJob, LaunchKind, Stdio},
         },
         wire::{FailureKind, Request, Response, Streams},
@@ -55,6 +57,7 @@ impl Shim {
                 container.log.reopen();
                 Response::Done
             })),
+            Request::Fence { file } => Some(self.set_fence(file)),
             Request::Forget { container } => {
                 if let Some(key) = self.key_of(&container)
                     && !self.containers.get(&key).is_some_and(Container::is_running)
@@ -96,6 +99,11 @@ impl Shim {
     }
 
     fn try_start(&mut self, from: u64, id: ContainerId) -> io::Result<()> {
+        if self.fence.as_ref().is_some_and(|fence| !fence.permits_start()) {
+            return Err(io::Error::other(
+                "this machine has no contact with the cluster, which may run the pod elsewhere",
+            ));
+        }
         let dir = self.dir.container(&id);
         let launch: LaunchSpec = record::read(&dir.launch())?;
         let mut container = Container::new(id.clone(), dir.clone(), launch.clone());
@@ -109,7 +117,22 @@ impl Shim {
         if let (Err(error), Some(container)) = (&begun, self.containers.get_mut(&key)) {
             container.record_start_failure(error.to_string());
         }
+        self.look_at_fence(); // its timer rests while nothing runs
         begun
+    }
+
+    fn set_fence(&mut self, file: Option<PathBuf>) -> Response {
+        match file.map(Fence::new).transpose() {
+            Ok(fence) => {
+                // One that has begun to stop its pod does not forget it.
+                if self.fence.as_ref().map(Fence::file) != fence.as_ref().map(Fence::file) {
+                    self.fence = fence;
+                }
+                self.look_at_fence();
+                Response::Done
+            }
+            Err(error) => failed(&error),
+        }
     }
 
     fn kill(&mut self, id: &ContainerId, signal: i32, all: bool) -> Response {
