@@ -372,6 +372,8 @@ fn remove_from<K: Eq + Hash, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: 
 pub struct Catalogue {
     state: RwLock<CatalogueState>,
     zone: watch::Sender<Option<Arc<str>>>,
+    /// Counts changes of Services and slices.
+    version: watch::Sender<u64>,
 }
 
 impl Catalogue {
@@ -381,11 +383,19 @@ impl Catalogue {
 
     pub fn set_service(&self, key: Key, service: Option<Service>) {
         self.state.write().set_service(key, service);
+        self.version.send_modify(|version| *version += 1);
     }
 
     /// Returns the Services that the slice belonged to or belongs to.
     pub fn set_slice(&self, key: Key, slice: Option<Slice>) -> Vec<Key> {
-        self.state.write().set_slice(key, slice)
+        let services = self.state.write().set_slice(key, slice);
+        self.version.send_modify(|version| *version += 1);
+        services
+    }
+
+    /// Changes whenever a Service or a slice does.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
     }
 
     pub fn set_machine(&self, name: &str, address: Option<Ipv4Addr>) {

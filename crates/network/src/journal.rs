@@ -12,13 +12,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
+use mainstay_files::{Durability, Format, PRIVATE_FILE, create_private_dir, write_atomic};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     nft::uapi::{IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP},
     range::Range,
 };
+
+pub const FORMAT: Format = Format::new("the record of pod addresses", 1);
 
 /// A port of the machine that leads to a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +88,7 @@ pub struct Journal {
 impl Journal {
     pub fn open(path: PathBuf) -> Self {
         let pages = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+            Ok(bytes) => FORMAT.decode(&bytes).unwrap_or_else(|error| {
                 tracing::warn!(?path, %error, "the record of pod addresses is unreadable and begins anew");
                 Pages::default()
             }),
@@ -196,7 +198,7 @@ fn is_full(error: &std::io::Error) -> bool {
 fn replace(path: &Path, pages: &Pages) -> std::io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     create_private_dir(directory)?;
-    write_atomic(path, &serde_json::to_vec(pages)?, PRIVATE_FILE, Durability::Volatile)
+    write_atomic(path, &FORMAT.encode(pages)?, PRIVATE_FILE, Durability::Volatile)
 }
 
 #[cfg(test)]
@@ -267,6 +269,10 @@ mod tests {
         let first = take(&mut journal, "a");
         let port = HostPort { protocol: Protocol::Tcp, host_ip: None, host_port: 80, pod_port: 8080 };
         assert_eq!(journal.take("a", range(), std::slice::from_ref(&port)).unwrap().address.octets()[3], first);
+        assert_eq!(Journal::open(dir.path().join("j")).leases()["a"].ports, std::slice::from_ref(&port));
+        let written = std::fs::read(dir.path().join("j")).unwrap();
+        let fixture = mainstay_testing::format_fixture(env!("CARGO_MANIFEST_DIR"), "format-1/addresses.json", &written);
+        std::fs::write(dir.path().join("j"), fixture).unwrap();
         assert_eq!(Journal::open(dir.path().join("j")).leases()["a"].ports, [port]);
     }
 

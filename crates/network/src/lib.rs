@@ -16,7 +16,7 @@ pub mod catalogue;
 pub mod conntrack;
 pub mod dns;
 mod error;
-mod journal;
+pub mod journal;
 pub mod leftovers;
 mod links;
 pub mod loopback;
@@ -25,6 +25,9 @@ mod nft;
 pub mod proxy;
 mod range;
 pub mod services;
+
+#[cfg(feature = "fuzzing")]
+pub use dns::fuzzing;
 
 pub use bridge::{Bridge, Settings, bridge_name};
 pub use error::NetworkError;

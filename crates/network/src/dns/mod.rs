@@ -15,6 +15,8 @@
 mod cluster;
 mod consul;
 mod forward;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod name;
 mod query;
 mod response;

@@ -7,6 +7,9 @@
 mod cache;
 mod upstream;
 
+#[cfg(feature = "fuzzing")]
+pub use self::upstream::fuzzing;
+
 use std::{
     collections::HashMap,
     net::SocketAddr,

@@ -88,17 +88,23 @@ async fn exchange(upstream: SocketAddr, question: &Question) -> Result<UpstreamA
         Some((message, bytes)) if !message.metadata.truncation => (message, bytes),
         _ => query_tcp(upstream, &query).await?,
     };
-    let rcode = match message.metadata.response_code {
-        ResponseCode::NoError => Rcode::NoError,
-        ResponseCode::NXDomain => Rcode::NxDomain,
-        other => return Err(UpstreamError::Rcode(other)),
-    };
-    let seconds = answer_ttl(&message, rcode);
-    let (answers, mut authority) = (to_records(&message.answers), to_records(&message.authorities));
-    // Clients, too, cache a negative answer no longer than the zone says.
-    authority.iter_mut().for_each(|record| record.ttl = record.ttl.min(seconds));
-    let ttl = Duration::from_secs(seconds.into());
-    Ok(UpstreamAnswer { response: Response { answers, authority, ..Response::with_rcode(rcode) }, ttl, bytes })
+    UpstreamAnswer::new(&message, bytes)
+}
+
+impl UpstreamAnswer {
+    fn new(message: &Message, bytes: usize) -> Result<Self, UpstreamError> {
+        let rcode = match message.metadata.response_code {
+            ResponseCode::NoError => Rcode::NoError,
+            ResponseCode::NXDomain => Rcode::NxDomain,
+            other => return Err(UpstreamError::Rcode(other)),
+        };
+        let seconds = answer_ttl(message, rcode);
+        let (answers, mut authority) = (to_records(&message.answers), to_records(&message.authorities));
+        // Clients, too, cache a negative answer no longer than the zone says.
+        authority.iter_mut().for_each(|record| record.ttl = record.ttl.min(seconds));
+        let ttl = Duration::from_secs(seconds.into());
+        Ok(Self { response: Response { answers, authority, ..Response::with_rcode(rcode) }, ttl, bytes })
+    }
 }
 
 /// A query as it is sent.
@@ -246,6 +252,29 @@ fn wire_format(name: &hickory_proto::rr::Name) -> Vec<u8> {
     }
     wire.push(0);
     wire
+}
+
+/// Entrance for the fuzz target.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    use super::{Question, ReplyMatch, Response, UpstreamAnswer, UpstreamQuery};
+
+    /// A query and the response to it, whose header and records are those of `packet`.
+    pub fn read_answer(question: &Question, packet: &[u8]) -> Option<(Vec<u8>, Response)> {
+        let query = UpstreamQuery::new(question, false);
+        let (header, records) = packet.split_at_checked(12)?;
+        let mut answer = [header, &query.packet[12..], records].concat();
+        answer[..2].copy_from_slice(&query.packet[..2]);
+        answer[2] |= 0x80;
+        answer[4..6].copy_from_slice(&[0, 1]);
+        match query.read(&answer) {
+            ReplyMatch::Matches(message) => {
+                let read = UpstreamAnswer::new(&message, answer.len()).ok()?;
+                Some((query.packet, read.response))
+            }
+            ReplyMatch::OtherCase(_) | ReplyMatch::Mismatch => None,
+        }
+    }
 }
 
 #[cfg(test)]
