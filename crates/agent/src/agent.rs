@@ -3,6 +3,7 @@
 mod build;
 mod engine;
 mod run;
+mod state;
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -10,8 +11,14 @@ use kube::Client;
 use mainstay_events::EventWriter;
 use mainstay_runtime::RuntimeError;
 
-pub use self::engine::{Engine, start_engine};
+pub use self::{
+    engine::{Engine, start_engine},
+    state::AgentState,
+};
 use crate::{
+    dependencies::Dependencies,
+    devices::DeviceManager,
+    fence::Fence,
     leftovers::LeftoversError,
     logs::rotate::Rotation,
     network::NodeWatch,
@@ -23,6 +30,7 @@ use crate::{
     sources::{directory::Directory, mirror::Mirrors, pod_watch::PodWatch},
     standalone, stream,
     task_scope::TaskScope,
+    tls::{Identity, TlsError},
     volumes::local_path::LocalPath,
     worker::Workers,
 };
@@ -58,6 +66,8 @@ pub struct Config {
     pub engine: Engine,
     pub control_plane: ControlPlane,
     pub tls: Arc<rustls::ServerConfig>,
+    /// By which other nodes are asked and answered; nothing without a cluster.
+    pub peers: Option<Identity>,
     /// All nodes' pods.
     pub cluster_range: mainstay_network::Range,
     /// All Services.
@@ -81,6 +91,8 @@ pub enum AgentError {
     },
     #[error("start the container runtime")]
     Runtime(#[from] RuntimeError),
+    #[error("answer other nodes")]
+    Peers(#[source] TlsError),
     #[error("set up the pod network: {0}")]
     Network(String),
     #[error("remove pods of which the data directory has no record")]
@@ -95,8 +107,11 @@ pub struct Agent {
     /// Serves logs, exec and the like.
     server: stream::Server,
     static_pods: Option<Directory>,
+    /// Drivers of claimed devices.
+    devices: Arc<DeviceManager>,
     cluster: Option<ClusterParts>,
     workers: Workers,
+    dependencies: Arc<Dependencies>,
     log_rotation: Rotation,
     /// Work of the parts that nobody waits for.
     background: TaskScope,
@@ -111,6 +126,7 @@ struct ClusterParts {
     local_path: LocalPath,
     node_watch: NodeWatch,
     services: Services,
+    fence: Arc<Fence>,
 }
 
 impl Agent {

@@ -10,7 +10,7 @@ use mainstay_runtime::{ContainerId, Runtime, RuntimeError};
 
 use crate::probe::{http_get, port, target_host, tcp};
 
-const USER_AGENT: &str = "kube-lifecycle/1.33";
+const USER_AGENT: &str = "kube-lifecycle/1.37";
 
 /// How much of a hook command's output its event shows.
 const OUTPUT_LIMIT: usize = 1024;

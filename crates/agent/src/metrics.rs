@@ -1,10 +1,12 @@
 //! The agent's Prometheus metrics, served at `/metrics` on its port.
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::{EncodeLabelSet, EncodeLabelValue, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
+
+use crate::worker::slow_start::StartStep;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct Owner {
@@ -13,10 +15,46 @@ pub struct Owner {
     pub owner: String,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct SlowStartLabels {
+    pub step: StartStep,
+}
+
+/// The phase of a pod whose status was written.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
+pub enum Phase {
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+    Unknown,
+}
+
+impl Phase {
+    pub fn parse(phase: Option<&str>) -> Self {
+        match phase {
+            Some("Pending") => Self::Pending,
+            Some("Running") => Self::Running,
+            Some("Succeeded") => Self::Succeeded,
+            Some("Failed") => Self::Failed,
+            Some(_) | None => Self::Unknown,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct StatusUpdateLabels {
+    pub phase: Phase,
+}
+
 #[derive(Clone, Default)]
 pub struct Metrics {
+    /// Statuses of pods that were written, by phase.
+    pub status_updates: Family<StatusUpdateLabels, Counter>,
     /// Containers restarted because their liveness failed.
     pub liveness_restarts: Family<Owner, Counter>,
+    /// Pods that had not started a container in time, by the step they hung in.
+    pub slow_starts: Family<SlowStartLabels, Counter>,
     /// Faults of our own while working on a pod.
     pub worker_panics: Counter,
     /// Services that the table has.
@@ -33,6 +71,10 @@ impl Metrics {
         let mut registry = Registry::with_prefix("mainstay_agent");
         let help = "Containers restarted because their liveness failed, by owner";
         registry.register("liveness_restarts", help, self.liveness_restarts.clone());
+        let help = "Statuses of pods that were written to the API, by phase";
+        registry.register("status_updates", help, self.status_updates.clone());
+        let help = "Pods that had not started a container within the limit, by the step they hung in";
+        registry.register("slow_starts", help, self.slow_starts.clone());
         let help = "Times that the worker of a pod panicked and was started again";
         registry.register("worker_panics", help, self.worker_panics.clone());
         registry.register("services", "Services known on this machine", self.services.clone());
@@ -58,5 +100,17 @@ mod tests {
         metrics.liveness_restarts.get_or_create(&owner).inc_by(3);
         let line = "mainstay_agent_liveness_restarts_total{namespace=\"shop\",owner=\"ReplicaSet web\"} 3";
         assert!(metrics.exposed().contains(line), "{}", metrics.exposed());
+    }
+
+    #[test]
+    fn status_updates_are_shown_by_phase() {
+        let metrics = Metrics::default();
+        for phase in [Some("Running"), Some("Running"), None] {
+            metrics.status_updates.get_or_create(&StatusUpdateLabels { phase: Phase::parse(phase) }).inc();
+        }
+        for line in ["{phase=\"Running\"} 2", "{phase=\"Unknown\"} 1"] {
+            let line = format!("mainstay_agent_status_updates_total{line}");
+            assert!(metrics.exposed().contains(&line), "{}", metrics.exposed());
+        }
     }
 }

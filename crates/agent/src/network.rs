@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -17,10 +18,14 @@ use mainstay_runtime::{PodNetwork, RuntimeError, SandboxId, SandboxSpec, port::R
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::services::{
-    TableVersion,
-    follow::{WatchUpdate, follow, version},
-    wire::Node,
+use crate::{
+    fence::{Fence, peers::Peer},
+    pod_routes::{RouteProblem, RoutedNode, judge_routes},
+    services::{
+        TableVersion,
+        follow::{WatchUpdate, follow, version},
+        wire::Node,
+    },
 };
 
 /// A bridge of this machine.
@@ -77,8 +82,14 @@ pub struct NodeWatch {
     pub bridge: Option<Arc<Bridge>>,
     pub catalogue: Arc<Catalogue>,
     pub in_force: Arc<watch::Sender<TableVersion>>,
+    /// Learns which nodes it can ask for their contact.
+    pub fence: Arc<Fence>,
+    /// Learns whether pods of other nodes can be reached.
+    pub route_problem: RouteProblem,
 }
 
+/// How soon routes that could not be set are tried again: a network of this machine may have come.
+const RETRY_ROUTES: Duration = Duration::from_secs(10);
 /// Nodes that may wait to be taken in.
 const QUEUE: usize = 256;
 
@@ -90,10 +101,16 @@ impl NodeWatch {
     }
 
     async fn apply_updates(&self, mut received: mpsc::Receiver<WatchUpdate<Node>>) {
-        let (mut known, mut complete, mut routed) = (BTreeMap::new(), false, None);
-        let (mut newest, mut owes) = (0, true);
-        while let Some(first) = received.recv().await {
-            let mut next = Some(first);
+        let (mut known, mut complete, mut routed) = (BTreeMap::new(), false, Routed::default());
+        let (mut newest, mut owes, mut is_listing) = (0, true, false);
+        let mut retries = false;
+        loop {
+            let patience = if retries { RETRY_ROUTES } else { Duration::MAX };
+            let mut next = match tokio::time::timeout(patience, received.recv()).await {
+                Ok(None) => return,
+                Ok(first) => first,
+                Err(_) => None,
+            };
             while let Some(update) = next {
                 match update {
                     WatchUpdate::Applied(node) => {
@@ -102,25 +119,33 @@ impl NodeWatch {
                         if name(&node) == self.node_name {
                             self.catalogue.set_zone(node.zone());
                         }
-                        known.insert(name(&node), (node.range(), node.address()));
+                        let peer = node.agent().map(|address| Peer { address, is_ready: node.is_ready() });
+                        self.fence.set_peer(&name(&node), peer);
+                        known.insert(name(&node), routed_node(&node));
                     }
                     WatchUpdate::Deleted(key) => {
                         owes |= known.remove(&*key.name).is_some();
+                        self.fence.set_peer(&key.name, None);
                         self.catalogue.set_machine(&key.name, None);
                     }
                     WatchUpdate::Synced(all) => {
-                        complete = true;
+                        (complete, is_listing) = (true, false);
                         let gone = known.keys().filter(|name| !all.contains(&Key::new("", name)));
                         for name in gone.cloned().collect::<Vec<_>>() {
                             owes |= known.remove(&name).is_some();
+                            self.fence.set_peer(&name, None);
                             self.catalogue.set_machine(&name, None);
                         }
                     }
+                    WatchUpdate::Listing => is_listing = true,
                     WatchUpdate::Interrupted => {}
                 }
                 next = received.try_recv().ok();
             }
-            if complete && self.route(&known, &mut routed).await {
+            let is_routed = complete && self.route(&known, &mut routed).await;
+            retries = complete && routed.routes.is_none();
+            // In the middle of a list an older change may still be missing.
+            if is_routed && !is_listing {
                 self.in_force.send_if_modified(|now| {
                     now.nodes = newest;
                     let owed = std::mem::take(&mut owes) && now.owed > 0;
@@ -131,46 +156,61 @@ impl NodeWatch {
         }
     }
 
-    /// Whether routes are as they should be.
-    async fn route(&self, known: &BTreeMap<String, View>, routed: &mut Option<BTreeMap<Range, Ipv4Addr>>) -> bool {
+    /// Whether routes lead nowhere else than they should.
+    async fn route(&self, known: &BTreeMap<String, RoutedNode>, routed: &mut Routed) -> bool {
         let Some(bridge) = &self.bridge else { return true };
-        if let Some((Some(range), _)) = known.get(&self.node_name)
+        if let Some(RoutedNode { range: Some(range), .. }) = known.get(&self.node_name)
             && let Err(error) = bridge.set_range(*range).await
         {
             tracing::warn!(error = error.chain(), "cannot use the range of addresses for pods");
         }
         let wanted = routes(known, &self.node_name);
-        if routed.as_ref() == Some(&wanted) {
+        if routed.routes.as_ref() == Some(&wanted) {
             return true;
         }
         match bridge.set_routes(&wanted).await {
             Ok(far) => {
-                for machine in far {
+                let far: BTreeSet<Ipv4Addr> = far.into_iter().collect();
+                for machine in far.difference(&routed.far) {
                     tracing::warn!(%machine, "pods there cannot be reached: the machine is not on a network of this one");
                 }
-                *routed = Some(wanted);
+                self.route_problem.set(judge_routes(&self.node_name, known, &far));
+                *routed = Routed { routes: far.is_empty().then_some(wanted), far };
                 true
             }
             Err(error) => {
                 tracing::warn!(error = error.chain(), "cannot set the routes to other machines");
+                self.route_problem.set(Some(format!("cannot set the routes to other nodes: {}", error.chain())));
+                routed.routes = None;
                 false
             }
         }
     }
 }
 
+/// What routes were last set to.
+#[derive(Default)]
+struct Routed {
+    /// None if some are missing.
+    routes: Option<BTreeMap<Range, Ipv4Addr>>,
+    /// Machines to which there is none.
+    far: BTreeSet<Ipv4Addr>,
+}
+
 fn name(node: &Node) -> String {
     node.metadata.name.clone().unwrap_or_default()
 }
 
-/// A Node's range and address.
-type View = (Option<Range>, Option<Ipv4Addr>);
+fn routed_node(node: &Node) -> RoutedNode {
+    let created = node.metadata.creation_timestamp.as_ref().map(|created| created.0);
+    RoutedNode { range: node.range(), address: node.address(), created }
+}
 
 /// Other machines' ranges; none behind an address of our own, which is a second agent on this machine.
-fn routes(nodes: &BTreeMap<String, View>, own: &str) -> BTreeMap<Range, Ipv4Addr> {
-    let here = nodes.get(own).and_then(|(_, address)| *address);
+fn routes(nodes: &BTreeMap<String, RoutedNode>, own: &str) -> BTreeMap<Range, Ipv4Addr> {
+    let here = nodes.get(own).and_then(|node| node.address);
     let others = nodes.iter().filter(|(name, _)| *name != own);
-    let others = others.filter_map(|(_, (range, address))| Some(((*range)?, (*address)?)));
+    let others = others.filter_map(|(_, node)| Some((node.range?, node.address?)));
     others.filter(|(_, address)| Some(*address) != here && !address.is_loopback()).collect()
 }
 
@@ -180,7 +220,11 @@ mod tests {
 
     #[test]
     fn routes_lead_to_others_and_never_to_ourselves() {
-        let view = |range: &str, address: &str| -> View { (range.parse().ok(), address.parse().ok()) };
+        let view = |range: &str, address: &str| RoutedNode {
+            range: range.parse().ok(),
+            address: address.parse().ok(),
+            created: None,
+        };
         let nodes = BTreeMap::from([
             ("a".to_owned(), view("10.244.0.0/24", "10.0.0.1")),
             ("b".to_owned(), view("10.244.1.0/24", "10.0.0.2")),

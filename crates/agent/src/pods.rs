@@ -138,6 +138,11 @@ impl Pods {
         takers.map(|(uid, pod)| (uid.clone(), pod.clone())).collect()
     }
 
+    /// Uids of the pods that are wanted, and of those that were and have not ended.
+    pub fn held_uids(&self) -> BTreeSet<String> {
+        self.held.read().keys().map(|uid| uid.0.clone()).collect()
+    }
+
     /// Nothing of a pod is left on this machine. What is wanted stays held.
     pub fn release(&self, uid: &PodUid) {
         let wanted = self.wanted.read();

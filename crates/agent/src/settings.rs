@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use mainstay_api::ports::{DEFAULT_AUTOMATIC_PORTS, DEFAULT_EXPLICIT_PORTS, PortRanges};
+use mainstay_api::{
+    node_loss::Timing,
+    ports::{DEFAULT_AUTOMATIC_PORTS, DEFAULT_EXPLICIT_PORTS, PortRanges},
+};
 use mainstay_backoff::Backoff;
 
 #[derive(Clone, Debug)]
@@ -47,8 +50,10 @@ pub struct Settings {
     pub termination_grace: Duration,
     /// How long a container that failed waits for its restart.
     pub restart_backoff: RestartBackoff,
-    /// How often the node's Lease is renewed at least.
-    pub heartbeat: Duration,
+    /// Heartbeats, and how soon without contact pods that must be unique stop; from the cluster's settings.
+    pub timing: Timing,
+    /// A pod that has started no container for so long is reported; zero for never.
+    pub slow_start_limit: Duration,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
 }
@@ -56,7 +61,7 @@ pub struct Settings {
 impl Settings {
     /// How often the node's Lease is renewed so that its offer, which that renews as well, does not expire.
     pub fn heartbeat_period(&self) -> Duration {
-        self.heartbeat.min(Offering::renewal_period(self.offering.ttl))
+        self.timing.heartbeat.min(Offering::renewal_period(self.offering.ttl))
     }
 
     /// What does not outlive the machine's next start: sockets of shims, pods' shared memory, Secrets for a restart.

@@ -58,7 +58,8 @@ pub fn settings() -> Settings {
         drain_timeout: Duration::ZERO,
         termination_grace: Duration::from_secs(30),
         restart_backoff: Default::default(),
-        heartbeat: Duration::from_secs(10),
+        timing: Default::default(),
+        slow_start_limit: Duration::from_secs(120),
         status_interval: Duration::from_secs(300),
     }
 }

@@ -11,13 +11,19 @@ use hyper_util::{
 };
 use kube::client::{Body, ConfigExt};
 use mainstay_api::wellknown;
-use mainstay_tls::{ClientVerifier, RotatingCertificate};
+use mainstay_tls::{ClientVerifier, RotatingCertificate, ServerVerifier};
 use rustls::{ClientConfig, ServerConfig};
 
-use crate::servers::{CONNECT, Dial, Servers};
+use crate::{
+    fence::peers::CONTACT_PROTOCOL,
+    servers::{CONNECT, Dial, Servers},
+};
 
 /// Whoever has one of these groups in a certificate of our CA may call an agent: servers, and administrators.
 const CALLERS: [&str; 2] = ["mainstay:servers", wellknown::user::MASTERS_GROUP];
+
+/// Whoever has this group may ask whether a node has contact.
+const NODES: [&str; 1] = [wellknown::user::NODES_GROUP];
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ALIVES: u32 = 3;
@@ -83,6 +89,32 @@ impl Identity {
             .with_cert_resolver(self.serving.clone());
         config.alpn_protocols = vec![b"http/1.1".to_vec()]; // upgrades to streams need it
         Ok(config)
+    }
+
+    /// For other nodes that ask whether this one has contact. Only nodes of the cluster get through the handshake; they are shown
+    /// the node's client certificate, whose authority they know.
+    pub fn peer_server_config(&self) -> Result<ServerConfig, TlsError> {
+        let mut config = ServerConfig::builder_with_provider(mainstay_tls::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(unusable("TLS"))?
+            .with_client_cert_verifier(Arc::new(ClientVerifier::members_of(&self.ca, &NODES)?))
+            .with_cert_resolver(self.client.clone());
+        config.alpn_protocols = vec![CONTACT_PROTOCOL.to_vec()];
+        Ok(config)
+    }
+
+    /// For asking the node of this name, and nobody else.
+    pub fn peer_client_config(&self, node_name: &str) -> Result<Arc<ClientConfig>, TlsError> {
+        let name = format!("{}{node_name}", wellknown::user::NODE_PREFIX);
+        let verifier = ServerVerifier::client_certificate(&self.ca, name, wellknown::user::NODES_GROUP)?;
+        let mut config = ClientConfig::builder_with_provider(mainstay_tls::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(unusable("TLS"))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_cert_resolver(self.client.clone());
+        config.alpn_protocols = vec![CONTACT_PROTOCOL.to_vec()];
+        Ok(Arc::new(config))
     }
 
     /// A client of the servers' API as this machine.

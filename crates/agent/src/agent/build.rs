@@ -10,11 +10,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use mainstay_network::Bridge;
-use mainstay_runtime::spec::LogLimit;
+use mainstay_runtime::{builtin::paths::fence_file, spec::LogLimit};
 
 use super::{Agent, AgentError, ClusterParts, Config, Engine, engine::start_engine};
 use crate::{
+    dependencies::Dependencies,
+    devices::DeviceManager,
     events::Events,
+    fence::{Fence, FenceParts},
     heal::{Healer, OwnerPolicies},
     hook::Hooks,
     host_network,
@@ -24,6 +27,7 @@ use crate::{
     node::{NodeReporter, Parts},
     objects::{self, Objects},
     offers::{OfferAdmission, OfferPublisher},
+    pod_routes::RouteProblem,
     pods::{Pods, Source},
     probe::Probes,
     services::{Services, ServicesSettings},
@@ -39,7 +43,7 @@ use crate::{
 
 impl Agent {
     pub async fn build(config: Config) -> Result<Self, AgentError> {
-        let Config { mut settings, engine, control_plane, tls, cluster_range, service_range, names } = config;
+        let Config { mut settings, engine, control_plane, tls, peers, cluster_range, service_range, names } = config;
         let server = control_plane.server();
         let client = control_plane.client();
         for directory in [&settings.directory, &settings.log_directory] {
@@ -84,8 +88,28 @@ impl Agent {
         let objects =
             Objects::new(client.clone(), wake.clone()).with_checkpoints(&objects::checkpoint_directory(&settings));
         let objects = Arc::new(objects);
+        let fence = Fence::new(FenceParts {
+            node_name: settings.node_name.clone(),
+            timing: settings.timing,
+            limit_file: fence_file(&settings.run_directory()),
+            directory: settings.directory.clone(),
+            client: client.clone(),
+            runtime: runtime.clone(),
+            pods: pods.clone(),
+            objects: objects.clone(),
+            events: events.clone(),
+            wake: wake.clone(),
+            identity: peers.clone(),
+        });
+        let stream_server = match &peers {
+            Some(identity) => {
+                let peer_tls = identity.peer_server_config().map_err(AgentError::Peers)?;
+                stream_server.answering_peers(Arc::new(peer_tls), fence.clone())
+            }
+            None => stream_server,
+        };
         let volumes = Arc::new(Volumes::new(&settings, objects.clone()).with_images(runtime.clone()));
-        let suspicion = healer.clone();
+        let (suspicion, route_problem) = (healer.clone(), RouteProblem::default());
         let keeper = NodeReporter::new(Parts {
             client: client.clone(),
             servers: server.map(|(_, servers)| servers.clone()).unwrap_or_default(),
@@ -94,7 +118,9 @@ impl Agent {
             pods: pods.clone(),
             events: events.clone(),
             wake: wake.clone(),
+            fence: fence.clone(),
             suspect: Box::new(move || suspicion.suspect()),
+            route_problem: route_problem.clone(),
         });
         let mirrors = Mirrors::new(client.clone(), pods.clone(), wake.clone(), keeper.node());
         let cluster = match server {
@@ -109,8 +135,15 @@ impl Agent {
                 };
                 let services = Services::build(services, client.clone(), servers.clone(), metrics.clone())
                     .map_err(|error| AgentError::Network(error.chain()))?;
-                let shared =
-                    Shared { settings: &settings, pods: &pods, events: &events, keeper: &keeper, healer: &healer };
+                let shared = Shared {
+                    settings: &settings,
+                    pods: &pods,
+                    events: &events,
+                    keeper: &keeper,
+                    healer: &healer,
+                    fence: &fence,
+                    route_problem: &route_problem,
+                };
                 Some(ClusterParts::build(client, &shared, mirrors.clone(), services, bridge)?)
             }
             None => {
@@ -128,8 +161,13 @@ impl Agent {
                 None
             }
         };
+        let is_cri = matches!(engine, Engine::Cri { .. });
+        let devices = DeviceManager::new(&settings, client.clone(), pods.clone(), wake.clone(), is_cri);
         let traffic = cluster.as_ref().map(|cluster| cluster.services.traffic.clone()).unwrap_or_default();
+        let catalogue = cluster.as_ref().map(|cluster| cluster.services.catalogue.clone());
+        let dependencies = Dependencies::new(catalogue, wake.clone());
         let context = WorkerContext {
+            dependencies: dependencies.clone(),
             runtime_name: version.name,
             specs: Specs::new(settings.clone(), objects.clone(), volumes.clone(), events.clone()),
             probes: Probes::new(runtime.clone(), events.clone(), wake.clone(), policies),
@@ -142,14 +180,16 @@ impl Agent {
             events,
             objects,
             volumes,
+            devices: devices.clone(),
             healer,
             evictions: keeper.evictions(),
+            fence,
             traffic,
             metrics,
             mirrors,
             node: keeper.node(),
             user_ids: crate::user_ids::UserIds::of_machine(&settings.instance),
-            is_cri: matches!(engine, Engine::Cri { .. }),
+            is_cri,
         };
         Ok(Self {
             event_writer,
@@ -159,7 +199,9 @@ impl Agent {
             settings,
             server: stream_server,
             static_pods,
+            devices,
             cluster,
+            dependencies,
             background,
         })
     }
@@ -172,6 +214,8 @@ struct Shared<'a> {
     events: &'a Events,
     keeper: &'a Arc<NodeReporter>,
     healer: &'a Arc<Healer>,
+    fence: &'a Arc<Fence>,
+    route_problem: &'a RouteProblem,
 }
 
 impl ClusterParts {
@@ -210,9 +254,12 @@ impl ClusterParts {
             bridge,
             catalogue: services.catalogue.clone(),
             in_force: services.in_force.clone(),
+            fence: shared.fence.clone(),
+            route_problem: shared.route_problem.clone(),
         };
         let local_path = LocalPath::new(client.clone(), settings);
-        Ok(Self { pod_watch, mirrors, keeper: keeper.clone(), offers, local_path, node_watch, services })
+        let fence = shared.fence.clone();
+        Ok(Self { pod_watch, mirrors, keeper: keeper.clone(), offers, local_path, node_watch, services, fence })
     }
 }
 

@@ -11,6 +11,12 @@ use crate::node::{
 impl Agent {
     /// Works until asked to stop. Containers run on.
     pub async fn run(self, stop: CancellationToken) {
+        let draining = stop.clone();
+        self.run_with_drain(stop, draining).await;
+    }
+
+    /// Likewise; once `draining` is cancelled the node offers nothing any more, so that it gets no new pods.
+    pub async fn run_with_drain(self, stop: CancellationToken, draining: CancellationToken) {
         let tasks = TaskTracker::new();
         // The last events are about stopping, so they are written until the very end.
         let end_of_events = CancellationToken::new();
@@ -22,12 +28,17 @@ impl Agent {
             tasks.spawn(source.run(stop.clone()));
         }
         let mut keeper = None;
+        if self.cluster.is_some() {
+            tasks.spawn(self.devices.run(stop.clone()));
+        }
         if let Some(cluster) = self.cluster {
-            let ClusterParts { pod_watch, mirrors, keeper: node, offers, local_path, node_watch, services } = cluster;
+            let ClusterParts { pod_watch, mirrors, keeper: node, offers, local_path, node_watch, services, fence } =
+                cluster;
             tasks.spawn(pod_watch.run(stop.clone()));
             tasks.spawn(mirrors.run(stop.clone()));
             tasks.spawn(node.clone().run(stop.clone()));
-            tasks.spawn(offers.run(stop.clone()));
+            tasks.spawn(fence.run(stop.clone()));
+            tasks.spawn(offers.run(draining));
             tasks.spawn(local_path.run(stop.clone()));
             tasks.spawn(node_watch.run(self.client.clone(), stop.clone()));
             tasks.spawn(services.run(stop.clone()));
@@ -35,6 +46,12 @@ impl Agent {
         }
         tasks.spawn(self.log_rotation.run(stop.clone()));
         tasks.spawn(self.workers.run(stop.clone()));
+        tasks.spawn({
+            let (dependencies, stop) = (self.dependencies, stop.clone());
+            async move {
+                stop.run_until_cancelled(dependencies.run()).await;
+            }
+        });
         tasks.close();
         stop.cancelled().await;
         tasks.wait().await;

@@ -15,7 +15,7 @@ mod ladder;
 mod node_suspicion;
 mod owner;
 mod owner_policy;
-mod record;
+pub mod record;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -91,6 +91,10 @@ pub enum RestartPermission {
     Denied {
         reason: String,
         retry_at: Timestamp,
+    },
+    /// Something that the pod needs is missing, and a restart would not bring it; it goes on running, degraded.
+    Withheld {
+        reason: String,
     },
 }
 
@@ -192,7 +196,7 @@ impl Healer {
             Diagnosis::ProbeRecovered => self.budget.clear_denial(&uid),
             Diagnosis::ProbeFailed { permission, newly_denied, .. } => {
                 self.policies.refresh(pod);
-                if let RestartPermission::Denied { reason, .. } = permission
+                if let RestartPermission::Denied { reason, .. } | RestartPermission::Withheld { reason } = permission
                     && *newly_denied
                 {
                     let message = format!("Container {container} is kept running although unhealthy: {reason}");

@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
+use mainstay_files::{Durability, Format, PRIVATE_FILE, create_private_dir, write_atomic};
 use mainstay_runtime::PodUid;
 use serde::{Deserialize, Serialize};
 
 use super::{Rung, ladder::History};
+
+pub const FORMAT: Format = Format::new("the healing record of a pod", 1);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealingRecord {
@@ -30,7 +32,7 @@ impl RecordFiles {
 
     pub fn read(&self, pod: &PodUid) -> HealingRecord {
         let Ok(text) = std::fs::read(self.path(pod)) else { return HealingRecord::default() };
-        serde_json::from_slice(&text).unwrap_or_else(|error| {
+        FORMAT.decode(&text).unwrap_or_else(|error| {
             tracing::warn!(uid = %pod, %error, "cannot read the record of past failures of a pod; it starts empty");
             HealingRecord::default()
         })
@@ -46,7 +48,7 @@ impl RecordFiles {
         let path = self.path(pod);
         let directory = path.parent().unwrap_or(&self.directory);
         create_private_dir(directory)?;
-        write_atomic(&path, &serde_json::to_vec(record)?, PRIVATE_FILE, Durability::Volatile)
+        write_atomic(&path, &FORMAT.encode(record)?, PRIVATE_FILE, Durability::Volatile)
     }
 
     pub fn remove(&self, pod: &PodUid) {
@@ -76,6 +78,11 @@ mod tests {
         files.write(&pod, &record);
         assert_eq!(files.read(&pod).history, record.history);
         assert_eq!(files.read(&pod).decided, record.decided);
+        let written = std::fs::read(directory.path().join("pods/u/heal.json")).unwrap();
+        let fixture =
+            mainstay_testing::format_fixture(env!("CARGO_MANIFEST_DIR"), "format-1/healing-record.json", &written);
+        std::fs::write(directory.path().join("pods/u/heal.json"), fixture).unwrap();
+        assert_eq!(files.read(&pod), record);
         std::fs::write(directory.path().join("pods/u/heal.json"), "{").unwrap();
         assert!(files.read(&pod).history.is_empty());
         files.remove(&pod);

@@ -13,6 +13,7 @@ mod token;
 use std::{net::IpAddr, path::Path};
 
 use jiff::Timestamp;
+use mainstay_files::Format;
 use x509_parser::prelude::{FromDer, GeneralName, Pem, X509Certificate};
 
 pub use self::{
@@ -25,6 +26,9 @@ use crate::{
     servers::Servers,
     tls::{self, Identity, Pair, TlsError},
 };
+
+/// Of the files of a machine that joined, and of the token it joined with. They are PEM and text, which bear no number of their own.
+pub const FORMAT: Format = Format::new("the identity of a node", 1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {

@@ -34,17 +34,24 @@ pub fn find() -> io::Result<Vec<Holder>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        for descriptor in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-            let Some(data_dir) = fs::read_link(descriptor.path()).ok().and_then(|file| data_dir_of(&file)) else {
-                continue;
-            };
-            let info = Path::new("/proc").join(pid.to_string()).join("fdinfo").join(descriptor.file_name());
-            if has_lock(&fs::read_to_string(info).unwrap_or_default()) {
-                found.push(Holder { pid, data_dir, descriptor: descriptor.path() });
-            }
-        }
+        found.extend(find_in_process(pid));
     }
     Ok(found)
+}
+
+/// The data directories that one process holds, as far as can be seen.
+pub fn find_in_process(pid: i32) -> Vec<Holder> {
+    let mut found = Vec::new();
+    for descriptor in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let Some(data_dir) = fs::read_link(descriptor.path()).ok().and_then(|file| data_dir_of(&file)) else {
+            continue;
+        };
+        let info = Path::new("/proc").join(pid.to_string()).join("fdinfo").join(descriptor.file_name());
+        if has_lock(&fs::read_to_string(info).unwrap_or_default()) {
+            found.push(Holder { pid, data_dir, descriptor: descriptor.path() });
+        }
+    }
+    found
 }
 
 /// Of a lock file's name as the kernel shows it.

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mainstay_files::{Durability, create_private_dir, mountinfo, write_atomic};
+use mainstay_files::{Durability, Format, create_private_dir, mountinfo, write_atomic};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -62,17 +62,19 @@ pub struct InstanceRecord {
 }
 
 impl InstanceRecord {
+    pub const FORMAT: Format = Format::new("the record of an instance", 1);
+
     fn path(instance: &Instance) -> PathBuf {
         instance.run_dir().join("instance.json")
     }
 
     pub fn read(instance: &Instance) -> Option<Self> {
-        serde_json::from_slice(&fs::read(Self::path(instance)).ok()?).ok()
+        Self::FORMAT.decode(&fs::read(Self::path(instance)).ok()?).ok()
     }
 
     pub fn write(&self, instance: &Instance) -> io::Result<()> {
         create_private_dir(&instance.run_dir())?;
-        write_atomic(&Self::path(instance), &serde_json::to_vec(self)?, 0o600, Durability::Volatile)
+        write_atomic(&Self::path(instance), &Self::FORMAT.encode(self)?, 0o600, Durability::Volatile)
     }
 }
 

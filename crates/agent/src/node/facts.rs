@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 /// What an agent of this version speaks.
-pub const VERSION: &str = concat!("v1.33.0+mainstay-", env!("CARGO_PKG_VERSION"));
+pub const VERSION: &str = concat!("v1.37.0+mainstay-", env!("CARGO_PKG_VERSION"));
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {

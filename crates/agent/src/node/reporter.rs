@@ -12,11 +12,8 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{
-        coordination::v1::{Lease, LeaseSpec},
-        core::v1::{Node, NodeSpec, NodeStatus, Taint},
-    },
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
+    api::core::v1::{Node, NodeSpec, NodeStatus, Taint},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{
     Api, Client,
@@ -24,7 +21,10 @@ use kube::{
 };
 use mainstay_api::{
     validation::names,
-    wellknown::kubernetes::{ARCH, HOSTNAME, OS},
+    wellknown::{
+        NO_POD_RANGE,
+        kubernetes::{ARCH, HOSTNAME, OS},
+    },
 };
 use mainstay_errors::error_chain;
 use mainstay_runtime::Runtime;
@@ -44,6 +44,8 @@ use super::{
 };
 use crate::{
     events::{EventType, Events},
+    fence::Fence,
+    pod_routes::RouteProblem,
     pods::Pods,
     servers::Servers,
     settings::{Network, Settings},
@@ -55,17 +57,11 @@ use crate::{
 const LOOK: Duration = Duration::from_secs(10);
 /// No call of API or runtime may hold up the others longer.
 const DEADLINE: Duration = Duration::from_secs(8);
-/// So often in a row a server may refuse to renew the lease.
-const REFUSALS: u32 = 5;
 /// How soon a label that the API refused is tried again.
 const REFUSED_LABEL_RETRY: Duration = Duration::from_secs(600);
 /// Says that pods of this machine are reached at ports of its own.
 const ENDPOINTS: &str = mainstay_api::wellknown::mainstay::ENDPOINTS;
 const HOST_PORT: &str = mainstay_api::wellknown::mainstay::ENDPOINTS_HOST_PORT;
-const RENEWED_OFFER: &str = mainstay_api::wellknown::mainstay::RENEWED_OFFER;
-const LEASES: &str = mainstay_api::wellknown::namespace::NODE_LEASES;
-/// Others believe that the machine is there for this long after a heartbeat.
-const LEASE_SECONDS: i32 = 40;
 
 pub struct Parts {
     pub client: Client,
@@ -76,8 +72,12 @@ pub struct Parts {
     pub pods: Arc<Pods>,
     pub events: Events,
     pub wake: Wake,
+    /// What heartbeats promise, and what hears of them.
+    pub fence: Arc<Fence>,
     /// Why pods had better be elsewhere, if healing says so.
     pub suspect: Box<dyn Fn() -> Option<String> + Send + Sync>,
+    /// Why pods of other nodes cannot be reached from here.
+    pub route_problem: RouteProblem,
 }
 
 pub struct NodeReporter {
@@ -118,7 +118,7 @@ fn refusal(error: &kube::Error) -> Option<&str> {
     }
 }
 
-fn has_code(error: &kube::Error, code: u16) -> bool {
+pub(super) fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
@@ -186,7 +186,7 @@ impl NodeReporter {
         }
     }
 
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.parts.settings.node_name
     }
 
@@ -255,7 +255,8 @@ impl NodeReporter {
         let (runtime, images) = tokio::time::timeout(DEADLINE / 2, answers).await.unwrap_or_else(|_| silent());
         let measured = (self.measure)();
         let pressures = self.upkeep.lock().pressures(&measured, &self.parts.settings.eviction, Timestamp::now());
-        MachineObservation { runtime, measured, pressures, images, suspect: (self.parts.suspect)() }
+        let (suspect, route_problem) = ((self.parts.suspect)(), self.parts.route_problem.get());
+        MachineObservation { runtime, measured, pressures, images, suspect, route_problem }
     }
 
     /// The Node in the API with our labels and how its pods are reached, created if it does not exist.
@@ -294,6 +295,12 @@ impl NodeReporter {
             }
             created => created,
         };
+        if let Err(kube::Error::Api(status)) = &created
+            && status.message.starts_with(NO_POD_RANGE)
+        {
+            // There is no Node that could have a condition: the event is what people find.
+            self.parts.events.node(&wanted, EventType::Warning, "CIDRNotAvailable", status.message.as_str());
+        }
         let node = created.map_err(api("register the node"))?;
         tracing::info!(node = self.name(), "registered the node");
         self.parts.events.node(&node, EventType::Normal, "Starting", "Starting mainstay agent.");
@@ -408,61 +415,9 @@ impl NodeReporter {
             events.node(node, EventType::Normal, reason, format!("Node {} status is now: {reason}", self.name()));
         }
     }
-
-    async fn heartbeat(&self) {
-        let mut known = self.node.subscribe();
-        let (mut retries, mut refused) = (api_retries(), 0);
-        loop {
-            // The Lease belongs to the Node: first there has to be one.
-            let Ok(owner) = known.wait_for(Option::is_some).await.map(|node| node.as_ref().and_then(owner)) else {
-                return;
-            };
-            match tokio::time::timeout(DEADLINE, self.renew(owner)).await.unwrap_or(Err(ReportError::Silent)) {
-                Ok(()) => {
-                    retries.reset();
-                    refused = 0;
-                    tokio::time::sleep(self.parts.settings.heartbeat_period()).await;
-                }
-                Err(error) => {
-                    tracing::debug!(error = error_chain(&error), "cannot renew the node's Lease; will retry");
-                    refused += 1;
-                    if matches!(error, ReportError::Silent) || refused == REFUSALS {
-                        self.parts.servers.leave();
-                        refused = 0;
-                    }
-                    tokio::time::sleep(retries.record_failure()).await;
-                }
-            }
-        }
-    }
-
-    async fn renew(&self, owner: Option<OwnerReference>) -> Result<(), ReportError> {
-        let leases: Api<Lease> = Api::namespaced(self.parts.client.clone(), LEASES);
-        let spec = LeaseSpec {
-            holder_identity: Some(self.name().to_owned()),
-            lease_duration_seconds: Some(LEASE_SECONDS),
-            renew_time: Some(MicroTime(Timestamp::now())),
-            ..LeaseSpec::default()
-        };
-        let annotations = json!({ RENEWED_OFFER: *self.renewed_offer.borrow() });
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations }, "spec": spec }));
-        match leases.patch(self.name(), &PatchParams::default(), &patch).await {
-            Ok(_) => return Ok(()),
-            Err(error) if has_code(&error, 404) => {}
-            Err(error) => return Err(api("renew the node's lease")(error)),
-        }
-        let metadata = ObjectMeta {
-            name: Some(self.name().to_owned()),
-            namespace: Some(LEASES.to_owned()),
-            owner_references: owner.map(|owner| vec![owner]),
-            ..ObjectMeta::default()
-        };
-        let lease = Lease { metadata, spec: Some(spec) };
-        leases.create(&PostParams::default(), &lease).await.map(drop).map_err(api("make the node's lease"))
-    }
 }
 
-fn owner(node: &Node) -> Option<OwnerReference> {
+pub(super) fn owner(node: &Node) -> Option<OwnerReference> {
     Some(OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),

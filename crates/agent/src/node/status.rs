@@ -21,6 +21,8 @@ use crate::settings::Settings;
 /// No more images than these are reported, the largest first.
 const MOST_IMAGES: usize = 50;
 const MOST_NAMES: usize = 5;
+/// The condition of a node whose pods do not reach those of others; servers taint such a node.
+const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 
 /// What was seen of the machine, at one moment.
 #[derive(Clone, Debug)]
@@ -33,6 +35,8 @@ pub struct MachineObservation {
     pub images: Vec<Image>,
     /// Why pods had better be elsewhere.
     pub suspect: Option<String>,
+    /// Why pods of other nodes cannot be reached.
+    pub route_problem: Option<String>,
 }
 
 pub fn status(
@@ -179,6 +183,15 @@ fn conditions(observed: &MachineObservation, before: Option<&NodeStatus>, now: T
             ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
         ),
     ];
+    let had_problem = before.is_some_and(|status| condition(status, NETWORK_UNAVAILABLE).is_some());
+    match &observed.route_problem {
+        Some(why) => all.push((NETWORK_UNAVAILABLE, (true, "NoRouteCreated", why.clone()))),
+        None if had_problem => {
+            let message = "routes to the pods of other nodes are there".to_owned();
+            all.push((NETWORK_UNAVAILABLE, (false, "RouteCreated", message)));
+        }
+        None => {}
+    }
     let was_suspect = before.is_some_and(|status| condition(status, "Suspect").is_some());
     match &observed.suspect {
         Some(why) => all.push(("Suspect", (true, "HealingFailed", why.clone()))),

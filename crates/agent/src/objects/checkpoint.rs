@@ -4,8 +4,15 @@
 
 use std::{io, path::PathBuf};
 
-use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
-use serde::{Serialize, de::DeserializeOwned};
+use mainstay_files::{Durability, Format, PRIVATE_FILE, create_private_dir, write_atomic};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+pub const FORMAT: Format = Format::new("the checkpoint of Secrets and ConfigMaps", 1);
+
+#[derive(Serialize, Deserialize)]
+struct Content<T> {
+    items: Vec<T>,
+}
 
 /// A directory of files, or nothing.
 #[derive(Clone, Debug)]
@@ -24,14 +31,16 @@ impl ObjectCheckpoint {
 
     pub(super) fn read<K: DeserializeOwned>(&self, file: &str) -> Option<Vec<K>> {
         let text = std::fs::read(self.directory.as_ref()?.join(file)).ok()?;
-        serde_json::from_slice(&text).ok()
+        let content = FORMAT.decode::<Content<K>>(&text).map(|content| content.items);
+        // Without a number it was a bare list.
+        content.or_else(|_| serde_json::from_slice(&text)).ok()
     }
 
     pub(super) fn write<'a, K: Serialize + 'a>(&self, file: &str, objects: impl Iterator<Item = &'a K>) {
         let Some(directory) = &self.directory else { return };
         let write = || -> io::Result<()> {
             create_private_dir(directory)?;
-            let text = serde_json::to_vec(&objects.collect::<Vec<_>>())?;
+            let text = FORMAT.encode(&Content { items: objects.collect() })?;
             // Whole or not at all: a half of it would be read as nothing, and the old one is better than that.
             write_atomic(&directory.join(file), &text, PRIVATE_FILE, Durability::Volatile)
         };

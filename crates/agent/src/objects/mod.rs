@@ -1,4 +1,4 @@
-//! Caches of the objects that pods refer to: ConfigMaps, Secrets, claims, volumes, Services and service account tokens.
+//! Caches of the objects that pods refer to: ConfigMaps, Secrets, claims, volumes, trust bundles, Services and service account tokens.
 //!
 //! Each object that some pod here refers to is followed while one does, and only then. A pod is woken
 //! when something it asked for appears, changes or goes, so waiting for a ConfigMap ends the moment it
@@ -6,7 +6,7 @@
 //! [`ObjectError::Unreachable`], which is not the same as [`ObjectError::Missing`]: nothing may be concluded from it.
 
 mod changes;
-mod checkpoint;
+pub mod checkpoint;
 #[cfg(test)]
 pub(crate) mod fake;
 mod object_cache;
@@ -20,9 +20,13 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service};
+use k8s_openapi::api::{
+    certificates::v1::ClusterTrustBundle,
+    core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service},
+};
 use kube::{Api, Client};
 use mainstay_runtime::PodUid;
+use parking_lot::Mutex;
 
 use self::{
     changes::Changes,
@@ -53,10 +57,13 @@ pub struct Objects {
     secrets: ObjectCache<Secret>,
     claims: ObjectCache<PersistentVolumeClaim>,
     volumes: ObjectCache<PersistentVolume>,
+    trust_bundles: ObjectCache<ClusterTrustBundle>,
     /// Nobody is woken for these: they only matter when a container is made.
     services: ObjectCache<Service>,
     tokens: Tokens,
     changes: Changes,
+    /// Of claims that pods here have asked for, by namespace and name.
+    access_modes: Mutex<BTreeMap<(String, String), Vec<String>>>,
 }
 
 impl Objects {
@@ -68,9 +75,11 @@ impl Objects {
             secrets: ObjectCache::new(client.clone(), Api::namespaced, Some(changes.clone())),
             claims: ObjectCache::new(client.clone(), Api::namespaced, Some(changes.clone())),
             volumes: ObjectCache::new(client.clone(), |client, _| Api::all(client), Some(changes.clone())),
+            trust_bundles: ObjectCache::new(client.clone(), |client, _| Api::all(client), Some(changes.clone())),
             services: ObjectCache::new(client.clone(), Api::namespaced, None),
             tokens: Tokens::new(client, wake),
             changes,
+            access_modes: Mutex::default(),
         }
     }
 
@@ -82,6 +91,7 @@ impl Objects {
         self.secrets.checkpoint_in(within("secrets"));
         self.claims.checkpoint_in(within("claims"));
         self.volumes.checkpoint_in(within("volumes"));
+        self.trust_bundles.checkpoint_in(within("clustertrustbundles"));
         self.services.checkpoint_in(within("services"));
         self
     }
@@ -95,11 +105,28 @@ impl Objects {
     }
 
     pub async fn claim(&self, pod: &PodUid, namespace: &str, name: &str) -> ObjectResult<PersistentVolumeClaim> {
-        self.claims.get_named(pod, namespace, name).await
+        let claim = self.claims.get_named(pod, namespace, name).await?;
+        let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.clone()).unwrap_or_default();
+        self.access_modes.lock().insert((namespace.to_owned(), name.to_owned()), modes);
+        Ok(claim)
+    }
+
+    /// Of a claim that some pod here has asked for.
+    pub fn access_modes(&self, namespace: &str, name: &str) -> Option<Vec<String>> {
+        self.access_modes.lock().get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
     pub async fn volume(&self, pod: &PodUid, name: &str) -> ObjectResult<PersistentVolume> {
         self.volumes.get_named(pod, "", name).await
+    }
+
+    pub async fn trust_bundle(&self, pod: &PodUid, name: &str) -> ObjectResult<ClusterTrustBundle> {
+        self.trust_bundles.get_named(pod, "", name).await
+    }
+
+    /// All trust bundles of the cluster.
+    pub async fn trust_bundles(&self, pod: &PodUid) -> Result<BTreeMap<String, Arc<ClusterTrustBundle>>, ObjectError> {
+        self.trust_bundles.get(pod, &Selection::all("")).await
     }
 
     pub fn client(&self) -> &Client {
@@ -132,6 +159,7 @@ impl Objects {
         self.secrets.forget(pod);
         self.claims.forget(pod);
         self.volumes.forget(pod);
+        self.trust_bundles.forget(pod);
         self.services.forget(pod);
         self.tokens.forget(pod);
         self.changes.forget(pod);

@@ -48,12 +48,12 @@ impl Selection {
     }
 }
 
-type Found<K> = BTreeMap<String, Arc<K>>;
+type ObjectsByName<K> = BTreeMap<String, Arc<K>>;
 
 #[derive(Clone)]
 enum State<K> {
     Asking,
-    Synced(Found<K>),
+    Synced(ObjectsByName<K>),
     Unreachable(String),
 }
 
@@ -95,7 +95,7 @@ where
     }
 
     /// What is known now; waits for the first answer if none has come yet.
-    pub(super) async fn get(&self, pod: &PodUid, which: &Selection) -> Result<Found<K>, ObjectError> {
+    pub(super) async fn get(&self, pod: &PodUid, which: &Selection) -> Result<ObjectsByName<K>, ObjectError> {
         let mut state = self.follow(pod, which);
         let state = state.wait_for(|state| !matches!(state, State::Asking)).await;
         match state.as_deref() {
@@ -150,7 +150,7 @@ where
             None => watcher::Config::default(),
         };
         let mut events = pin!(watcher(api, config));
-        let (mut known, mut listed) = (Found::new(), Found::new());
+        let (mut known, mut listed) = (ObjectsByName::new(), ObjectsByName::new());
         let mut retries = ApiRetries::new(Duration::from_millis(250), Duration::from_secs(5));
         loop {
             let event = if matches!(*self.state.borrow(), State::Asking) {
@@ -195,7 +195,7 @@ where
     }
 
     /// Without an answer: what an earlier agent received, or nothing.
-    fn fall_back(&self, known: &mut Found<K>, why: &str) {
+    fn fall_back(&self, known: &mut ObjectsByName<K>, why: &str) {
         let (saved, file) = &self.saved;
         match saved.read::<K>(file) {
             Some(found) => {
@@ -207,7 +207,7 @@ where
     }
 
     /// Whoever waits for the first answer gets it by waiting; everybody else is woken.
-    fn publish(&self, known: &Found<K>) {
+    fn publish(&self, known: &ObjectsByName<K>) {
         let before = self.state.send_replace(State::Synced(known.clone()));
         let news = match &before {
             State::Asking => false,
@@ -226,6 +226,6 @@ where
     }
 }
 
-fn versions<K: Resource>(found: &Found<K>) -> impl Iterator<Item = (&String, Option<&String>)> {
+fn versions<K: Resource>(found: &ObjectsByName<K>) -> impl Iterator<Item = (&String, Option<&String>)> {
     found.iter().map(|(name, object)| (name, object.meta().resource_version.as_ref()))
 }

@@ -103,8 +103,8 @@ impl Tokens {
             .and_then(|spec| spec.service_account_name.as_deref())
             .unwrap_or(mainstay_api::wellknown::DEFAULT_SERVICE_ACCOUNT);
         let request = TokenRequest {
-            spec: TokenRequestSpec {
-                audiences: if audience.is_empty() { Vec::new() } else { vec![audience.to_owned()] },
+            spec: Some(TokenRequestSpec {
+                audiences: (!audience.is_empty()).then(|| vec![audience.to_owned()]),
                 expiration_seconds: Some(seconds),
                 bound_object_ref: Some(BoundObjectReference {
                     api_version: Some("v1".to_owned()),
@@ -112,7 +112,8 @@ impl Tokens {
                     name: pod.metadata.name.clone(),
                     uid: pod.metadata.uid.clone(),
                 }),
-            },
+                ..TokenRequestSpec::default()
+            }),
             ..TokenRequest::default()
         };
         let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
@@ -126,8 +127,9 @@ impl Tokens {
             Ok(Err(error)) => return Err(ObjectError::Unreachable(error_chain(&error))),
             Err(_) => return Err(ObjectError::Unreachable("the API does not answer".to_owned())),
         };
-        let status = answer.status.ok_or_else(|| ObjectError::Unreachable("the API gave no token".to_owned()))?;
-        Ok((status.token.into(), status.expiration_timestamp.0))
+        let given = answer.status.and_then(|status| status.token.zip(status.expiration_timestamp));
+        let (token, expires) = given.ok_or_else(|| ObjectError::Unreachable("the API gave no token".to_owned()))?;
+        Ok((token.into(), expires.0))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The file is a journal: a line for each object that came or went, so that a change costs what it changes. A complete
 //! account replaces it, and so does one of our own when most of its lines no longer count. A line that
-//! was cut short by a power cut is not read.
+//! was cut short by a power cut is not read. The first line says the format.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -14,11 +14,13 @@ use std::{
     thread,
 };
 
-use mainstay_files::{AtomicFile, Durability, PRIVATE_FILE, create_private_dir};
+use mainstay_files::{AtomicFile, Durability, Format, PRIVATE_FILE, create_private_dir};
 use mainstay_network::catalogue::Key;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::follow::{WatchedKind, key};
+
+pub const FORMAT: Format = Format::new("the checkpoint of watched objects", 1);
 
 /// The journal may be so much longer than what counts.
 const SLACK: usize = 1_000;
@@ -85,7 +87,14 @@ impl<K: WatchedKind> WatchCheckpoint<K> {
     pub fn read(&self) -> Option<Vec<K>> {
         let file = File::open(&self.path).ok()?;
         let mut known = BTreeMap::new();
+        let mut first = true;
         for line in BufReader::new(file).lines().map_while(Result::ok) {
+            if std::mem::take(&mut first)
+                && let Err(newer) = FORMAT.check(line.as_bytes())
+            {
+                tracing::warn!(file = %self.path.display(), error = %newer, "a checkpoint is not read");
+                return None;
+            }
             match serde_json::from_str::<Line<K>>(&line) {
                 Ok(Line { namespace, name, object: Some(object) }) => drop(known.insert((namespace, name), object)),
                 Ok(Line { namespace, name, object: None }) => drop(known.remove(&(namespace, name))),
@@ -201,7 +210,9 @@ fn create(path: &Path) -> io::Result<BufWriter<AtomicFile>> {
     if let Some(directory) = path.parent() {
         create_private_dir(directory)?;
     }
-    Ok(BufWriter::new(AtomicFile::create(path, PRIVATE_FILE)?))
+    let mut file = BufWriter::new(AtomicFile::create(path, PRIVATE_FILE)?);
+    file.write_all(FORMAT.encode_line().as_bytes())?;
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -248,6 +259,26 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_of_format_1_is_read_and_a_newer_one_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nodes");
+        obeyed(&path, |retained| {
+            retained.begin();
+            retained.insert(&node("a", "10.0.0.1"));
+            retained.complete();
+            retained.remove(&Key::new("", "b"));
+        });
+        let written = std::fs::read(&path).unwrap();
+        let name = "format-1/watch-checkpoint.jsonl";
+        let fixture = mainstay_testing::format_fixture(env!("CARGO_MANIFEST_DIR"), name, &written);
+        std::fs::write(&path, &fixture).unwrap();
+        assert_eq!(read(&path), [("a".to_owned(), "10.0.0.1".to_owned())]);
+        let newer = String::from_utf8(fixture).unwrap().replacen("\"format\":1", "\"format\":2", 1);
+        std::fs::write(&path, newer).unwrap();
+        assert_eq!(read(&path), []);
+    }
+
+    #[test]
     fn an_account_that_was_never_completed_does_not_count() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nodes");
@@ -290,6 +321,6 @@ mod tests {
         });
         assert_eq!(read(&path), [("b".to_owned(), "10.1.7.208".to_owned())]);
         let lines = std::fs::read_to_string(&path).unwrap().lines().count();
-        assert_eq!(lines, 1);
+        assert_eq!(lines, 2, "its format, and the one that counts");
     }
 }

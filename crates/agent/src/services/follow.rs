@@ -24,9 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAGE: u32 = 100;
 
 pub enum WatchUpdate<K> {
+    /// A list begins: until it is complete, what is applied is some of it, in the order of names.
+    Listing,
     Applied(K),
     Deleted(Key),
-    /// The first list is complete: what is not among these keys is gone.
+    /// The list is complete: what is not among these keys is gone.
     Synced(BTreeSet<Key>),
     /// The watch was lost: the next server may know nothing of this node.
     Interrupted,
@@ -78,7 +80,7 @@ pub async fn follow<K: WatchedKind>(api: Api<K>, file: PathBuf, updates: mpsc::S
             Some(Ok(Event::Init)) => {
                 listed.clear();
                 saved.begin();
-                Some(())
+                updates.send(WatchUpdate::Listing).await.ok()
             }
             Some(Ok(Event::InitApply(object))) => {
                 listed.insert(key(&object));
@@ -117,5 +119,6 @@ async fn recall<K: WatchedKind>(saved: &WatchCheckpoint<K>, updates: &mpsc::Send
     for object in objects {
         updates.send(WatchUpdate::Applied(object)).await.ok()?;
     }
-    updates.send(WatchUpdate::Synced(all)).await.ok()
+    updates.send(WatchUpdate::Synced(all)).await.ok()?;
+    updates.send(WatchUpdate::Listing).await.ok() // of the API, whenever it answers
 }

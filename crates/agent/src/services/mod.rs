@@ -4,7 +4,7 @@
 //! ([`kept`]) for a start without it. [`reconciler`] brings the catalogue, and with it the packet rules, up to date; [`publish`]
 //! tells the API how far; [`names`] runs DNS; [`drain`] says whether a pod may still be sent to.
 
-mod checkpoint;
+pub mod checkpoint;
 mod drain;
 pub mod follow;
 mod names;

@@ -54,8 +54,7 @@ pub struct ServiceReconciler {
     dirty: BTreeSet<Key>,
     services_complete: bool,
     slices_complete: bool,
-    /// The newest version of an EndpointSlice that was taken in.
-    newest: u64,
+    progress: SliceProgress,
     /// Something that somebody waits for is among what was taken in.
     owes: bool,
 }
@@ -68,7 +67,7 @@ impl ServiceReconciler {
             dirty: BTreeSet::new(),
             services_complete: false,
             slices_complete: false,
-            newest: 0,
+            progress: SliceProgress::default(),
             owes: true,
         }
     }
@@ -130,7 +129,7 @@ impl ServiceReconciler {
                 let gone = self.gone(&all, |known| known.services().map(|(key, _)| key.clone()).collect());
                 gone.into_iter().for_each(|key| self.forget_service(key));
             }
-            WatchUpdate::Interrupted => {}
+            WatchUpdate::Listing | WatchUpdate::Interrupted => {}
         }
     }
 
@@ -142,8 +141,9 @@ impl ServiceReconciler {
 
     fn hear_of_slice(&mut self, news: WatchUpdate<EndpointSlice>) {
         match news {
+            WatchUpdate::Listing => self.progress.is_listing = true,
             WatchUpdate::Applied(slice) => {
-                self.newest = self.newest.max(version(&slice));
+                self.progress.take_in(version(&slice));
                 let read = slice.to_catalogue(&mut self.names);
                 let key = key(&slice);
                 if is_api(&key) {
@@ -154,6 +154,7 @@ impl ServiceReconciler {
             WatchUpdate::Deleted(key) => self.set_slice(key, None),
             WatchUpdate::Synced(all) => {
                 self.slices_complete = true;
+                self.progress.is_listing = false;
                 let gone = self.gone(&all, |known| known.slices().map(|(key, _)| key.clone()).collect());
                 gone.into_iter().for_each(|key| self.set_slice(key, None));
             }
@@ -191,7 +192,8 @@ impl ServiceReconciler {
             let known = self.parts.catalogue.read().services().count();
             self.parts.metrics.services.set(i64::try_from(known).unwrap_or(i64::MAX));
         }
-        let (endpoints, owes) = (self.newest, std::mem::take(&mut self.owes));
+        let Some(endpoints) = self.progress.complete_until() else { return Ok(()) };
+        let owes = std::mem::take(&mut self.owes);
         self.parts.in_force.send_if_modified(|now| {
             now.endpoints = endpoints;
             now.owed += u64::from(owes);
@@ -225,6 +227,26 @@ impl ServiceReconciler {
             }
             Err(error) => tracing::warn!(error = error.chain(), "cannot compare packet rules with what they should be"),
         }
+    }
+}
+
+/// Up to which version all changes of EndpointSlices were taken in.
+#[derive(Default)]
+struct SliceProgress {
+    /// Of all that were taken in.
+    newest: u64,
+    is_listing: bool,
+}
+
+impl SliceProgress {
+    fn take_in(&mut self, version: u64) {
+        self.newest = self.newest.max(version);
+    }
+
+    /// None in the middle of a list. It comes in the order of names: an older change may still be missing, and whoever said
+    /// otherwise would have a pod stopped to which this machine still sends.
+    fn complete_until(&self) -> Option<u64> {
+        (!self.is_listing).then_some(self.newest)
     }
 }
 
@@ -264,6 +286,19 @@ mod tests {
         };
         let endpoints = ready.iter().map(endpoint(true)).chain(waiting.iter().map(endpoint(false))).collect();
         catalogue::Slice { service: "web".into(), ports: vec![], endpoints }
+    }
+
+    #[test]
+    fn nothing_is_said_of_how_far_the_table_is_in_the_middle_of_a_list() {
+        let mut progress = SliceProgress::default();
+        progress.take_in(5);
+        assert_eq!(progress.complete_until(), Some(5));
+        progress.is_listing = true;
+        progress.take_in(9);
+        assert_eq!(progress.complete_until(), None, "one that changed at 7 may come next");
+        progress.take_in(7);
+        progress.is_listing = false;
+        assert_eq!(progress.complete_until(), Some(9));
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! Decodes the fields of Services, EndpointSlices and Nodes that the network needs, straight from JSON.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::{
     api::{core, discovery},
@@ -269,6 +274,31 @@ struct NodeSpec {
 struct NodeStatus {
     #[serde(deserialize_with = "or_default")]
     addresses: Vec<NodeAddress>,
+    #[serde(deserialize_with = "or_default")]
+    conditions: Vec<NodeCondition>,
+    #[serde(rename = "daemonEndpoints", deserialize_with = "or_default")]
+    daemon_endpoints: DaemonEndpoints,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct NodeCondition {
+    r#type: String,
+    status: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct DaemonEndpoints {
+    #[serde(rename = "kubeletEndpoint", deserialize_with = "or_default")]
+    kubelet_endpoint: DaemonEndpoint,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct DaemonEndpoint {
+    #[serde(rename = "Port")]
+    port: u16,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -282,6 +312,16 @@ impl Node {
     /// The addresses of its pods.
     pub fn range(&self) -> Option<Range> {
         self.spec.pod_cidr.parse().ok()
+    }
+
+    /// Where its agent answers.
+    pub fn agent(&self) -> Option<SocketAddr> {
+        let port = Some(self.status.daemon_endpoints.kubelet_endpoint.port).filter(|port| *port != 0)?;
+        Some(SocketAddr::from((self.address()?, port)))
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.status.conditions.iter().any(|condition| condition.r#type == "Ready" && condition.status == "True")
     }
 
     pub fn zone(&self) -> Option<&str> {

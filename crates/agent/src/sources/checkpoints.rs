@@ -14,8 +14,11 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
+use mainstay_files::{Durability, Format, PRIVATE_FILE, create_private_dir, write_atomic};
 use mainstay_runtime::PodUid;
+
+/// A checkpoint is the pod in the API's own form, with this number beside it.
+pub const FORMAT: Format = Format::new("the checkpoint of a pod", 1);
 
 enum Order {
     Write {
@@ -54,7 +57,7 @@ impl PodCheckpoints {
         let mut pods = Vec::new();
         for path in files.flatten().map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "json"))
         {
-            match fs::read(&path).and_then(|content| Ok(serde_json::from_slice::<Pod>(&content)?)) {
+            match fs::read(&path).and_then(|content| Ok(FORMAT.decode::<Pod>(&content)?)) {
                 Ok(pod) => pods.push(pod),
                 Err(error) => tracing::warn!(file = %path.display(), %error, "the checkpoint of a pod cannot be read"),
             }
@@ -68,7 +71,7 @@ impl PodCheckpoints {
         let mut pod = pod.clone();
         pod.metadata.managed_fields = None;
         pod.metadata.resource_version = None;
-        if let Ok(content) = serde_json::to_vec(&pod) {
+        if let Ok(content) = FORMAT.encode(&pod) {
             self.order(Order::Write { file: file_name(&uid), content });
         }
     }
@@ -175,6 +178,19 @@ mod tests {
         checkpoints.remove(&PodUid("b".into()));
         drop(checkpoints);
         assert_eq!(loaded(directory.path()), expected(&[("c", "one")]));
+    }
+
+    #[test]
+    fn a_checkpoint_of_format_1_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let checkpoints = PodCheckpoints::open(directory.path().to_owned()).unwrap();
+        checkpoints.write(&pod("a", "one"));
+        drop(checkpoints);
+        let written = fs::read(directory.path().join("a.json")).unwrap();
+        let fixture =
+            mainstay_testing::format_fixture(env!("CARGO_MANIFEST_DIR"), "format-1/pod-checkpoint.json", &written);
+        fs::write(directory.path().join("a.json"), fixture).unwrap();
+        assert_eq!(loaded(directory.path()), expected(&[("a", "one")]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! * [`pod_watch`]: those bound to this machine; `checkpoints`: their files, for a start without a server
 //! * [`directory`]: static pods, as their [`manifest`]s say; [`mirror`]: shown in the API
 
-mod checkpoints;
+pub mod checkpoints;
 pub mod directory;
 pub mod manifest;
 pub mod mirror;

@@ -26,6 +26,9 @@ pub fn names(pod: &Pod, cluster_domain: &str, machine: &NodeFacts) -> Result<Nam
         return Ok(Names { hostname: name.clone(), short: name, full: None });
     }
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    if let Some(name) = given(&spec.hostname_override) {
+        return Ok(Names { hostname: name.clone(), short: name, full: None });
+    }
     let short = given(&spec.hostname).unwrap_or_else(|| {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let cut = name.get(..LABEL).unwrap_or(&name);

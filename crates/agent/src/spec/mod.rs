@@ -29,7 +29,7 @@ use mainstay_runtime::{
     ContainerSpec, PodUid, SandboxSpec,
     images::Image,
     observed::PodRef,
-    spec::{Dns, LogLimit, Resources},
+    spec::{DeviceEdits, Dns, LogLimit, Resources},
 };
 
 use self::machine::NodeFacts;
@@ -133,6 +133,7 @@ impl Specs {
             labels: container::labels(pod, name),
             annotations: [(SPEC_HASH.to_owned(), identity(container))].into(),
             pid_of: asked.target,
+            device_edits: DeviceEdits::default(),
             env: env.into_iter().collect(),
         })
     }

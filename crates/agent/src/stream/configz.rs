@@ -47,6 +47,6 @@ mod tests {
         let config = &config["kubeletconfig"];
         assert_eq!((&config["maxPods"], &config["clusterDomain"]), (&json!(110), &json!("cluster.local")));
         assert_eq!(config["evictionHard"]["nodefs.available"], json!("10%"));
-        assert_eq!(config["nodeLeaseRenewInterval"], json!("3s"));
+        assert_eq!(config["nodeLeaseRenewInterval"], json!("2s"));
     }
 }

@@ -1,22 +1,26 @@
 //! Serves one TLS connection: routes each request to its handler.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
 use http::{Method, Request, StatusCode};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::server::Acceptor;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    exec, find, forward, host_logs, logs,
+    exec, find, forward,
+    handshakes::Handshake,
+    host_logs, logs,
     response::{self, HandlerResult, RequestError, Response},
     route::Route,
-    server::Parts,
+    server::{AcceptedTls, Parts},
     stats, tunnel,
 };
+use crate::fence::peers::{self, CONTACT_PROTOCOL};
 
 /// A server that vanished without a word is noticed within about a minute.
 const KEEPALIVE: TcpKeepalive =
@@ -25,11 +29,24 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection may stay silent between requests.
 const IDLE: Duration = Duration::from_secs(120);
 
-pub async fn run(stream: TcpStream, tls: TlsAcceptor, parts: Arc<Parts>, stop: CancellationToken) {
+/// Serves a connection. `handshake` is its place among those that have not shown a certificate.
+pub async fn run(
+    stream: TcpStream,
+    handshake: Handshake,
+    tls: AcceptedTls,
+    parts: Arc<Parts>,
+    stop: CancellationToken,
+) {
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
-    let stream = match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
+    let accepted = tokio::select! {
+        () = handshake.evicted() => return tracing::debug!("another connection took the place of this handshake"),
+        accepted = tokio::time::timeout(HANDSHAKE, accept(stream, tls)) => accepted,
+    };
+    drop(handshake);
+    let stream = match accepted {
+        Ok(Ok(Some(stream))) => stream,
+        Ok(Ok(None)) => return,
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return tracing::debug!("TLS handshake took too long"),
     };
@@ -48,6 +65,20 @@ pub async fn run(stream: TcpStream, tls: TlsAcceptor, parts: Arc<Parts>, stop: C
         .with_upgrades();
     if let Err(error) = connection.await {
         tracing::debug!(%error, "connection ended badly");
+    }
+}
+
+/// Nothing if it was another node's question, which is answered.
+async fn accept(stream: TcpStream, tls: AcceptedTls) -> io::Result<Option<TlsStream<TcpStream>>> {
+    let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    let is_question = begun.client_hello().alpn().is_some_and(|mut all| all.any(|name| name == CONTACT_PROTOCOL));
+    match tls.peers.filter(|_| is_question) {
+        Some((config, fence)) => {
+            let stream = begun.into_stream(config).await?;
+            peers::answer(stream, fence.answer()).await?;
+            Ok(None)
+        }
+        None => begun.into_stream(tls.calls).await.map(Some),
     }
 }
 

@@ -10,6 +10,7 @@ mod connection;
 pub mod exec;
 pub mod find;
 pub mod forward;
+mod handshakes;
 mod host_logs;
 mod logs;
 pub mod remote;

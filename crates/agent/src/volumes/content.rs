@@ -1,19 +1,24 @@
 //! configMap, secret, downwardAPI and projected volumes: the files that they contain.
 
+use std::{collections::BTreeSet, sync::Arc};
+
 use k8s_openapi::{
     ByteString,
+    api::certificates::v1::ClusterTrustBundle,
     api::core::v1::{
-        ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Secret, ServiceAccountTokenProjection,
-        Volume,
+        ClusterTrustBundleProjection, ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Secret,
+        ServiceAccountTokenProjection, Volume,
     },
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
+use mainstay_api::validation::labels;
 
 use super::{
     PlanFailure,
     atomic::{File, Payload},
 };
 use crate::{
-    objects::Objects,
+    objects::{ObjectError, Objects},
     spec::{container, env, machine::NodeFacts, pod_ref},
 };
 
@@ -80,6 +85,24 @@ impl Keys<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a projection takes a bundle: no selector takes none, an empty one takes all.
+fn selects(selector: Option<&LabelSelector>, bundle: &ClusterTrustBundle) -> bool {
+    let own = bundle.metadata.labels.clone().unwrap_or_default();
+    selector.is_some_and(|selector| labels::matches(selector, &own))
+}
+
+/// All anchors of some bundles, each once, in an order that does not depend on the bundles'.
+fn anchors(bundles: &[Arc<ClusterTrustBundle>]) -> String {
+    const END: &str = "-----END CERTIFICATE-----";
+    let texts = bundles.iter().map(|bundle| bundle.spec.trust_bundle.as_str());
+    let blocks: BTreeSet<&str> = texts
+        .flat_map(|text| text.split_inclusive(END))
+        .filter_map(|block| block.find("-----BEGIN CERTIFICATE-----").map(|at| block[at..].trim()))
+        .filter(|block| block.ends_with(END))
+        .collect();
+    blocks.into_iter().map(|block| format!("{block}\n")).collect()
 }
 
 struct Reader<'a> {
@@ -152,8 +175,10 @@ impl Reader<'_> {
                 self.downward(downward.items.as_deref().unwrap_or_default(), mode, payload)
             } else if let Some(token) = &source.service_account_token {
                 self.token(token, mode, payload).await
+            } else if let Some(bundle) = &source.cluster_trust_bundle {
+                self.trust_bundle(bundle, mode, payload).await
             } else {
-                let why = "projected volumes: clusterTrustBundle is not supported here";
+                let why = "projected volumes: podCertificate is not supported here";
                 Err(PlanFailure::Refused(why.to_owned()))
             };
             match result {
@@ -167,6 +192,42 @@ impl Reader<'_> {
             [why] => Err(PlanFailure::Refused(std::mem::take(why))),
             several => Err(PlanFailure::Refused(format!("[{}]", several.join(", ")))),
         }
+    }
+
+    async fn trust_bundle(
+        &self,
+        wanted: &ClusterTrustBundleProjection,
+        mode: i32,
+        payload: &mut Payload,
+    ) -> Result<(), PlanFailure> {
+        let whose = pod_ref(self.pod);
+        let found = match (&wanted.name, &wanted.signer_name) {
+            (Some(name), _) => self.objects.trust_bundle(&whose.uid, name).await.map(|bundle| vec![bundle]),
+            (None, signer) => self.objects.trust_bundles(&whose.uid).await.map(|all| {
+                let is_wanted = |bundle: &Arc<ClusterTrustBundle>| {
+                    bundle.spec.signer_name == *signer && selects(wanted.label_selector.as_ref(), bundle)
+                };
+                all.into_values().filter(is_wanted).collect()
+            }),
+        };
+        let what = || match (&wanted.name, &wanted.signer_name) {
+            (Some(name), _) => format!("clustertrustbundle {name:?}"),
+            (None, signer) => format!("clustertrustbundles of signer {:?}", signer.as_deref().unwrap_or_default()),
+        };
+        let found = match found {
+            Ok(bundles) if bundles.is_empty() => Err(ObjectError::Missing),
+            other => other,
+        };
+        let found = found.map_err(|lack| PlanFailure::from_object_error(lack, what));
+        let is_optional = wanted.optional.unwrap_or_default();
+        let bundles = match found {
+            Ok(bundles) => bundles,
+            // The file is there, and nobody is trusted.
+            Err(PlanFailure::Refused(_)) if is_optional => Vec::new(),
+            Err(trouble) => return Err(trouble),
+        };
+        payload.add_file(&wanted.path, anchors(&bundles), bits(mode));
+        Ok(())
     }
 
     async fn token(
@@ -228,4 +289,38 @@ fn bytes<'a>((key, data): (&'a String, &'a ByteString)) -> (&'a str, &'a [u8]) {
 
 fn bits(mode: i32) -> u32 {
     u32::try_from(mode).unwrap_or_default() & 0o777
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn bundle(labels: serde_json::Value, text: &str) -> Arc<ClusterTrustBundle> {
+        let bundle = json!({"metadata": {"name": "b", "labels": labels}, "spec": {"trustBundle": text}});
+        Arc::new(serde_json::from_value(bundle).unwrap())
+    }
+
+    #[test]
+    fn every_anchor_is_written_once_whatever_the_order_of_bundles() {
+        let anchor = |body: &str| format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----");
+        let (a, b) = (anchor("AAAA"), anchor("BBBB"));
+        let first = bundle(json!({}), &format!("# a comment\n{b}\n{a}\n"));
+        let second = bundle(json!({}), &format!("{a}\n"));
+        let expected = format!("{a}\n{b}\n");
+        assert_eq!(anchors(&[first.clone(), second.clone()]), expected);
+        assert_eq!(anchors(&[second, first]), expected);
+        assert_eq!(anchors(&[]), "");
+    }
+
+    #[test]
+    fn a_projection_without_a_selector_takes_no_bundle_and_an_empty_one_all() {
+        let live = bundle(json!({"env": "live"}), "");
+        let selector = |selector| serde_json::from_value::<LabelSelector>(selector).unwrap();
+        assert!(!selects(None, &live));
+        assert!(selects(Some(&selector(json!({}))), &live));
+        assert!(selects(Some(&selector(json!({"matchLabels": {"env": "live"}}))), &live));
+        assert!(!selects(Some(&selector(json!({"matchLabels": {"env": "test"}}))), &live));
+    }
 }

@@ -11,7 +11,9 @@ use std::{
 use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use kube::{Api, api::DeleteParams};
 use mainstay_errors::error_chain;
-use mainstay_runtime::{ContainerId, PodUid, RuntimeError, SandboxStatus, idmap::UserNamespace};
+use mainstay_runtime::{
+    ContainerId, ContainerStatus, PodUid, RuntimeError, SandboxStatus, idmap::UserNamespace, images::Image,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -23,7 +25,8 @@ use super::{
     world::{GRACE, IDENTITY, RESOURCES},
 };
 use crate::{
-    container_lists::find_container, events::EventType, hook::HookTarget, pods::Source, spec, volumes::PrepareError,
+    container_lists::find_container, devices::DeviceError, events::EventType, hook::HookTarget, pods::Source, spec,
+    volumes::PrepareError,
 };
 
 /// The least a container gets after its preStop hook has used up the pod's grace.
@@ -53,6 +56,10 @@ impl Failure {
         Self::other(format!("internal error: {}", text.unwrap_or("panic")))
     }
 
+    fn of_devices(error: &DeviceError) -> Self {
+        Self { kind: FailureKind::Devices, message: error_chain(error) }
+    }
+
     fn other(error: impl std::fmt::Display) -> Self {
         Self { kind: FailureKind::Other, message: error.to_string() }
     }
@@ -69,6 +76,7 @@ pub async fn act(
     match action {
         Action::PrepareVolumes => prepare_volumes(context, on).await,
         Action::CreateSandbox { attempt } => create_sandbox(context, on, attempt).await,
+        Action::PullImage { container } => pull_image(context, on, &container).await.map(drop),
         Action::Start { container, attempt } => start(context, on, &container, attempt).await,
         Action::Stop { container, id, grace, why } => stop(context, on, &container, &id, grace, &why).await,
         Action::Resize { container, id } => resize(context, on, &container, &id).await,
@@ -85,7 +93,10 @@ pub async fn act(
             }
             Ok(())
         }
-        Action::ReleaseVolumes => context.volumes.release(uid).await.map_err(Failure::other),
+        Action::ReleaseVolumes => {
+            context.devices.unprepare(uid).await.map_err(|error| Failure::of_devices(&error))?;
+            context.volumes.release(uid).await.map_err(Failure::other)
+        }
         Action::RequestRestart => {
             if let Some(pod) = &on.pod {
                 context.healer.request_restart(pod).await;
@@ -127,6 +138,19 @@ async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> ActionResult 
             context.events.pod(pod, EventType::Warning, "FailedMount", text.clone());
             Failure::other(text)
         }
+    })?;
+    prepare_devices(context, on, pod).await
+}
+
+/// The devices of the pod's claims.
+async fn prepare_devices(context: &WorkerContext, on: &Subject, pod: &Pod) -> ActionResult {
+    let Some(prepared) = on.give_up.run_until_cancelled(context.devices.prepare(pod)).await else {
+        return Err(Failure::other("given up, because the pod ends"));
+    };
+    prepared.map_err(|error| {
+        let text = format!("Failed to prepare dynamic resources: {}", error_chain(&error));
+        context.events.pod(pod, EventType::Warning, "FailedPrepareDynamicResources", text);
+        Failure::of_devices(&error)
     })
 }
 
@@ -169,6 +193,21 @@ async fn runtime_handler(context: &WorkerContext, pod: &Pod) -> Result<String, S
     }
 }
 
+async fn pull_image(context: &WorkerContext, on: &Subject, name: &str) -> Result<Image, Failure> {
+    let pod = pod(on)?;
+    let container = find_container(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
+    let request = ImageRequest {
+        container: Some(name),
+        reference: container.image.as_deref().unwrap_or_default(),
+        policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
+    };
+    // Other pods may wait for the same image: what was fetched so far is not lost.
+    let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(context, pod, &request)).await else {
+        return Err(Failure::other("given up, because the pod ends"));
+    };
+    resolved.map_err(|no| Failure { kind: no.kind, message: no.message })
+}
+
 async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) -> ActionResult {
     let pod = pod(on)?;
     let container = find_container(pod, name).ok_or_else(|| Failure::other("no such container in the pod"))?;
@@ -179,19 +218,11 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
         Failure { kind, message }
     };
 
-    let request = ImageRequest {
-        container: Some(name),
-        reference: container.image.as_deref().unwrap_or_default(),
-        policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
-    };
-    // Other pods may wait for the same image: what was fetched so far is not lost.
-    let Some(resolved) = on.give_up.run_until_cancelled(image::resolve(context, pod, &request)).await else {
-        return Err(Failure::other("given up, because the pod ends"));
-    };
-    let image = resolved.map_err(|no| Failure { kind: no.kind, message: no.message })?;
+    let image = pull_image(context, on, name).await?;
     let wanted =
         spec::ContainerRequest { pod, name, attempt, image: &image, addresses: &addresses(context, pod, sandbox) };
     let mut made = context.specs.container(&wanted).await.map_err(|e| failed(FailureKind::Config, e.to_string()))?;
+    context.devices.apply(pod, &container, &mut made).map_err(|why| failed(FailureKind::Config, why))?;
     made.annotations.insert(IDENTITY.into(), spec::identity(&container));
     let resources = serde_json::to_string(&context.specs.resources(pod, &container)).unwrap_or_default();
     made.annotations.insert(RESOURCES.into(), resources);
@@ -203,9 +234,17 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
     {
         tracing::warn!(%error, "cannot set the limits of the pod as a whole; those of its containers hold");
     }
+    let source = on.source.unwrap_or(Source::Api);
+    context.fence.cover(pod, source, &sandbox.id).await.map_err(Failure::other)?;
+    remove_fenced(context, pod, name, attempt).await?;
     let created = context.runtime.create_container(&sandbox.id, &made).await;
     let id = created.map_err(|error| failed(FailureKind::Create, error.to_string()))?;
     say(EventType::Normal, "Created", format!("Created container: {name}"));
+    // An image may have taken long, or the process may have been frozen.
+    if !context.fence.permits_start(pod, source) {
+        gone(context.runtime.remove_container(&id).await)?;
+        return Err(Failure::other("this node has no contact with the cluster, which may run the pod elsewhere"));
+    }
     match context.runtime.start_container(&id).await {
         Ok(()) => say(EventType::Normal, "Started", format!("Started container {name}")),
         // It counts as one that ran and ended: seen as such at the next look.
@@ -228,6 +267,16 @@ async fn start(context: &WorkerContext, on: &Subject, name: &str, attempt: u32) 
         }
     }
     Ok(())
+}
+
+/// What was stopped for lack of contact makes way for the container that takes its place.
+async fn remove_fenced(context: &WorkerContext, pod: &Pod, name: &str, attempt: u32) -> ActionResult {
+    let observed = context.runtime.observe(Some(&spec::pod_ref(pod).uid)).await.map_err(Failure::other)?;
+    let is_in_the_way = |c: &&ContainerStatus| c.name == name && c.attempt == attempt && c.state.was_fenced();
+    match observed.containers.iter().find(is_in_the_way) {
+        Some(fenced) => gone(context.runtime.remove_container(&fenced.id).await),
+        None => Ok(()),
+    }
 }
 
 fn grace(pod: &Pod) -> Duration {

@@ -8,7 +8,10 @@ use mainstay_runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::{
+    dependencies::Dependencies,
+    devices::DeviceManager,
     events::{EventType, Events},
+    fence::Fence,
     heal::Healer,
     hook::Hooks,
     metrics::Metrics,
@@ -37,10 +40,13 @@ pub struct WorkerContext {
     pub objects: Arc<Objects>,
     pub specs: Specs,
     pub volumes: Arc<Volumes>,
+    pub devices: Arc<DeviceManager>,
     pub probes: Probes,
     pub hooks: Hooks,
     pub healer: Arc<Healer>,
     pub evictions: Evictions,
+    pub fence: Arc<Fence>,
+    pub dependencies: Arc<Dependencies>,
     pub traffic: Arc<Traffic>,
     pub mirrors: Arc<Mirrors>,
     /// This node as the API has it.

@@ -6,12 +6,13 @@
 
 mod act;
 mod context;
-mod drain;
+pub mod drain;
 mod image;
 mod plan;
 mod report;
 mod resize;
 mod retry_state;
+pub mod slow_start;
 mod status;
 mod task;
 mod termination_message;

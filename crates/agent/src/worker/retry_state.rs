@@ -88,6 +88,8 @@ pub enum FailureKind {
     Run,
     /// A claim is not bound yet: no failure unless it takes long.
     UnboundClaim,
+    /// Devices of a claim are not prepared, or not unprepared: tried again at once when their driver is there.
+    Devices,
     Other,
 }
 
@@ -95,6 +97,8 @@ pub enum FailureKind {
 pub struct ContainerRetryState {
     /// Why it could not be made or started.
     pub failure: Option<StepFailure>,
+    /// Its image was fetched ahead of its start.
+    pub has_image: bool,
     /// Attempts up to here do not count as failures.
     pub forgiven: u32,
     /// The newest attempt that ended, and what is to be done about it.
@@ -140,6 +144,11 @@ impl Step {
             Self::Undone | Self::Done | Self::Waiting { .. } => 0,
         };
         *self = Self::Failed(StepFailure::after(failures, kind, message, now));
+    }
+
+    /// Fails without a penalty: what it waits for may be there any moment, and is cheap to ask for.
+    pub fn fail_without_backoff(&mut self, kind: FailureKind, message: String, now: Timestamp) {
+        *self = Self::Failed(StepFailure::after(0, kind, message, now));
     }
 
     /// Waits on. Says whether it has taken so long that somebody should know.

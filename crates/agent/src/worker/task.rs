@@ -10,6 +10,7 @@ use std::{
 use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use mainstay_api::needs::{self, Needs};
 use mainstay_errors::error_chain;
 use mainstay_runtime::{ContainerId, ContainerState, Observed, PodUid, RuntimeError};
 use tokio::{sync::Notify, task::JoinSet};
@@ -23,6 +24,7 @@ use super::{
     report,
     resize::{self, Allocation, PendingResize},
     retry_state::{FailureKind, Operation, PodRetryState, Step, StepFailure},
+    slow_start::{self, SlowStart},
     status::{self, Facts},
     termination_message,
     view::{EndingWhy, PodView},
@@ -31,9 +33,11 @@ use super::{
 use crate::{
     admission::{self, Host},
     container_lists::find_container,
+    dependencies::NeedsObservation,
     events::EventType,
     heal::{Diagnosis, HealingDecision, HealingObservation},
     hook::full_name,
+    metrics::{Phase, SlowStartLabels, StatusUpdateLabels},
     node::Eviction,
     offers::{NodeCapacity, PodDemand, is_fresh},
     pods::Source,
@@ -62,6 +66,10 @@ pub async fn run(context: &Arc<WorkerContext>, uid: &PodUid, notify: &Notify, st
         allocated: None,
         known: None,
         reported_to: None,
+        starting_since: None,
+        reported_slow: false,
+        reported_waiting: false,
+        reported_overdue: false,
         messages: BTreeMap::new(),
         refreshed: None,
         volumes_outdated: false,
@@ -115,6 +123,14 @@ struct Worker<'a> {
     known: Option<PodStatus>,
     /// The uid of whom the API showed it by: a static pod's mirror may be replaced by one without any status.
     reported_to: Option<String>,
+    /// Since when the pod is being started by this worker.
+    starting_since: Option<Timestamp>,
+    /// That it takes long was said.
+    reported_slow: bool,
+    /// That it waits for its needs was said.
+    reported_waiting: bool,
+    /// That it has waited longer than it should was said.
+    reported_overdue: bool,
     /// Termination messages of containers.
     messages: BTreeMap<ContainerId, String>,
     /// When volumes were last brought up to date, and whether they are to be looked at again.
@@ -147,7 +163,9 @@ impl Worker<'_> {
         let view = match (&wanted, &self.last) {
             (Some(wanted), _) => {
                 let limits = |container: &_| self.context.specs.resources(&wanted.pod, container);
-                let failed = self.context.evictions.evicted(self.uid).or_else(|| self.refuse(&wanted.pod));
+                let failed = self.context.evictions.evicted(self.uid);
+                let failed =
+                    failed.or_else(|| self.refuse(&wanted.pod)).or_else(|| self.give_up_waiting(&wanted.pod, now));
                 PodView::from_pod(&wanted.pod, limits, failed, now)
             }
             (None, last) => {
@@ -162,11 +180,14 @@ impl Worker<'_> {
         };
         let mut world = world(view, observed, self.retry_state.clone(), self.context.settings.restart_backoff);
         world.pending_resize = pending_resize;
+        world.is_cut_off =
+            self.last.as_ref().is_some_and(|(pod, source)| !self.context.fence.permits_start(pod, *source));
         if world.pod.ending.is_some() || world.pod.finished || self.retry_state.recreate.is_some() {
             std::mem::take(&mut self.starts).cancel();
         }
-        if let Some((pod, _)) = &self.last {
-            let pod = pod.clone();
+        if let Some((pod, source)) = &self.last {
+            let (pod, source) = (pod.clone(), *source);
+            world.needs = self.context.dependencies.observe(self.uid, &pod, source);
             self.probe(&pod, &mut world);
             if world.pod.ending.is_none() && !world.pod.finished {
                 world.healing = self.context.healer.observe(&pod, now);
@@ -184,13 +205,84 @@ impl Worker<'_> {
         self.record_healing(&plan, &mut world, now);
         let over = plan.over && self.tasks.is_empty();
         let report_at = self.report_status(&world, now, &plan).await;
+        let overdue_at = self.report_waiting(&world, now);
+        let slow_at = self.report_slow_start(&world, now);
         let resize_at = world.pending_resize.as_ref().map(|_| now + RESIZE_RETRY);
-        let wake_at =
-            [plan.wake_at, report_at, refresh_at, resize_at, self.deadline(&world)].into_iter().flatten().min();
+        let wake_at = [plan.wake_at, report_at, refresh_at, resize_at, slow_at, overdue_at, self.deadline(&world)]
+            .into_iter()
+            .flatten()
+            .min();
         for action in plan.actions {
             self.begin(action, &world, now);
         }
         if over { WorkerStep::Finished } else { WorkerStep::WakeAt(wake_at) }
+    }
+
+    /// A pod that is never started a second time fails once it has waited for its needs as long as it says. Others wait on.
+    fn give_up_waiting(&self, pod: &Pod, now: Timestamp) -> Option<Eviction> {
+        let never = pod.spec.as_ref().is_some_and(|spec| spec.restart_policy.as_deref() == Some("Never"));
+        let status = self.known.as_ref().or(pod.status.as_ref()).filter(|_| never)?;
+        let within = Needs::from_annotations(&pod.metadata.annotations).within?;
+        let missing = status::dependencies::overdue(status, within, now)?;
+        let message = format!("The needs of the pod were not met within {} s: {missing}", within.as_secs());
+        self.context.events.pod(pod, EventType::Warning, needs::TIMEOUT, &message);
+        self.context.evictions.reject(self.uid, needs::TIMEOUT.to_owned(), message);
+        self.context.evictions.evicted(self.uid)
+    }
+
+    /// Says when the pod begins to wait for its needs, when that takes longer than it should, and when it goes on.
+    /// Returns when to look again.
+    fn report_waiting(&mut self, world: &World, now: Timestamp) -> Option<Timestamp> {
+        let (pod, _) = self.last.as_ref()?;
+        let is_over = world.pod.ending.is_some() || world.pod.finished;
+        let waits_for = world.waits_for().filter(|_| !is_over);
+        match (&waits_for, self.reported_waiting) {
+            (Some(missing), false) => {
+                let text = format!("Waiting for {missing}");
+                self.context.events.pod(pod, EventType::Normal, "WaitingForDependencies", text);
+            }
+            (None, true) if !is_over => {
+                let text = "All needs of the pod are met; its containers are started";
+                self.context.events.pod(pod, EventType::Normal, needs::CONDITION, text);
+            }
+            (Some(_), true) | (None, _) => {}
+        }
+        self.reported_waiting = waits_for.is_some();
+        if self.reported_waiting {
+            // Waiting is not being slow.
+            self.starting_since = None;
+        }
+        let missing = waits_for?;
+        let due = status::dependencies::due_at(self.known.as_ref().or(pod.status.as_ref())?, world.needs.within?)?;
+        if now < due {
+            return Some(due);
+        }
+        if !std::mem::replace(&mut self.reported_overdue, true) {
+            let text = format!("Still waiting after {} s: {missing}", world.needs.within?.as_secs());
+            self.context.events.pod(pod, EventType::Warning, needs::TIMEOUT, text);
+        }
+        None
+    }
+
+    /// Says once that the pod takes long to start, and in which step it hangs; else returns when to look again.
+    fn report_slow_start(&mut self, world: &World, now: Timestamp) -> Option<Timestamp> {
+        let (pod, _) = self.last.as_ref()?;
+        let (since, limit) = (*self.starting_since.get_or_insert(now), self.context.settings.slow_start_limit);
+        if self.reported_slow {
+            return None;
+        }
+        match slow_start::judge(world, since, limit, now) {
+            Err(look_again) => look_again,
+            Ok(SlowStart { step, failure }) => {
+                self.reported_slow = true;
+                let seconds = limit.as_secs();
+                let why = failure.map(|failure| format!(": {failure}")).unwrap_or_default();
+                let text = format!("Pod has not started a container within {seconds} s: {}{why}", step.text());
+                self.context.events.pod(pod, EventType::Warning, "SlowStart", text);
+                self.context.metrics.slow_starts.get_or_create(&SlowStartLabels { step }).inc();
+                None
+            }
+        }
     }
 
     /// The pod as it is allocated: with the resources that its spec asks for, unless they are a resize that does not fit.
@@ -329,6 +421,7 @@ impl Worker<'_> {
                 | FailureKind::Create
                 | FailureKind::Run
                 | FailureKind::UnboundClaim
+                | FailureKind::Devices
                 | FailureKind::Other => false,
             };
             if cured && let Some(retry_state) = self.retry_state.containers.get_mut(&name) {
@@ -424,6 +517,9 @@ impl Worker<'_> {
                     self.context.events.pod(pod, EventType::Warning, "FailedMount", message);
                 }
             }
+            Err(Failure { kind: FailureKind::Devices, message }) => {
+                step.fail_without_backoff(FailureKind::Devices, message, now);
+            }
             Err(failure) => step.fail(failure.kind, failure.message, now),
             Ok(()) => *step = Step::Done,
         }
@@ -448,6 +544,7 @@ impl Worker<'_> {
         match result {
             Ok(()) => {
                 retry_state.failure = None;
+                retry_state.has_image |= matches!(action, Some(Action::PullImage { .. }));
                 if resized.is_some() {
                     retry_state.applied = resized;
                 }
@@ -487,7 +584,7 @@ impl Worker<'_> {
         }
         let identity = self.context.mirrors.api_identity(&pod)?;
         let is_known = self.known.as_ref() == Some(&status) && self.reported_to.as_ref() == Some(&identity.uid);
-        if is_known || self.retry_state.in_progress.contains(&Operation::Report) {
+        if is_known && !status::is_overruled(&api) || self.retry_state.in_progress.contains(&Operation::Report) {
             return None;
         }
         if let Err(Some(at)) = self.retry_state.report.due(now) {
@@ -499,7 +596,11 @@ impl Worker<'_> {
             let since = Instant::now();
             let written = report::report(&context.client, &identity, &status, Some(&known)).await;
             let (result, reported) = match written {
-                Ok(()) => (Ok(()), Some((status, identity.uid))),
+                Ok(()) => {
+                    let labels = StatusUpdateLabels { phase: Phase::parse(status.phase.as_deref()) };
+                    context.metrics.status_updates.get_or_create(&labels).inc();
+                    (Ok(()), Some((status, identity.uid)))
+                }
                 Err(error) => (Err(Failure { kind: FailureKind::Other, message: error_chain(&error) }), None),
             };
             FinishedOperation { what: Operation::Report, action: None, result, reported, took: since.elapsed() }
@@ -526,6 +627,7 @@ impl Worker<'_> {
     async fn forget(self) {
         self.context.probes.forget(self.uid);
         self.context.healer.forget(self.uid);
+        self.context.dependencies.forget(self.uid);
         self.context.objects.forget(self.uid);
         crate::logs::remove(&self.context.settings.log_directory, self.uid).await;
     }
@@ -535,9 +637,10 @@ fn operation(action: &Action) -> Operation {
     match action {
         Action::PrepareVolumes => Operation::Volumes,
         Action::CreateSandbox { .. } => Operation::Sandbox,
-        Action::Start { container, .. } | Action::Stop { container, .. } | Action::Resize { container, .. } => {
-            Operation::Container(container.clone())
-        }
+        Action::PullImage { container }
+        | Action::Start { container, .. }
+        | Action::Stop { container, .. }
+        | Action::Resize { container, .. } => Operation::Container(container.clone()),
         Action::Remove { .. } | Action::RemoveSandboxes { .. } => Operation::Cleanup,
         Action::ReleaseVolumes => Operation::Release,
         Action::RemoveFromApi | Action::Move { .. } => Operation::ApiRemoval,
@@ -565,5 +668,7 @@ fn world(pod: PodView, observed: Observed, retry_state: PodRetryState, restart_b
         restart_backoff,
         pending_resize: None,
         drains_until: None,
+        is_cut_off: false,
+        needs: NeedsObservation::default(),
     }
 }

@@ -22,7 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{WorkerContext, Workers};
 use crate::{
+    dependencies::Dependencies,
+    devices::DeviceManager,
     events::{EventType, Events},
+    fence::{Fence, FenceParts},
     heal::{Healer, OwnerPolicies},
     hook::Hooks,
     metrics::Metrics,
@@ -114,11 +117,15 @@ fn context(
     let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
     let (_, node) = watch::channel(None);
     let mirrors = Mirrors::new(client.clone(), pods.clone(), wake.clone(), node.clone());
+    let fence = Fence::new(FenceParts::testing(&client, runtime.clone(), &pods, &events, &wake));
     let context = WorkerContext {
+        fence,
+        dependencies: Dependencies::new(None, wake.clone()),
         runtime_name: "fake".to_owned(),
         specs: Specs::new(settings.clone(), objects.clone(), volumes.clone(), events.clone()),
         probes: Probes::new(runtime.clone(), events.clone(), wake.clone(), policies),
         hooks: Hooks::new(runtime.clone()),
+        devices: DeviceManager::new(&settings, client.clone(), pods.clone(), wake.clone(), false),
         user_ids: UserIds::of_machine(&settings.instance),
         settings,
         client,

@@ -49,8 +49,32 @@ pub struct ContainerView {
     pub identity: String,
     pub resources: Resources,
     pub resize_restarts: ResizeRestarts,
+    pub restart_rules: RestartRules,
     /// How many containers of this name there have been, as the API remembers.
     pub made: u32,
+}
+
+/// What a container says about its own restarts, where that differs from its pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestartRules {
+    pub policy: Option<RestartPolicy>,
+    /// Exit codes with which it is started again whatever the policy: those in the list, or those that are not.
+    pub exit_codes: Vec<(bool, Vec<i32>)>,
+}
+
+impl RestartRules {
+    fn from_container(container: &Container) -> Self {
+        let rules = container.restart_policy_rules.iter().flatten();
+        let codes = rules.filter_map(|rule| rule.exit_codes.as_ref());
+        Self {
+            policy: container.restart_policy.as_deref().map(RestartPolicy::from_name),
+            exit_codes: codes.map(|own| (own.operator == "In", own.values.clone().unwrap_or_default())).collect(),
+        }
+    }
+
+    fn restart(&self, exit_code: i32) -> bool {
+        self.exit_codes.iter().any(|(listed, codes)| codes.contains(&exit_code) == *listed)
+    }
 }
 
 /// The resources of which a change takes effect only in a new container, as `resizePolicy` says.
@@ -108,7 +132,7 @@ impl PodView {
         let grace = grace(&spec);
         let view = |c: &Container, role| ContainerView::from_container(pod, c, role, limits(c));
         Self {
-            restart: RestartPolicy::from_spec(&spec),
+            restart: RestartPolicy::from_name(spec.restart_policy.as_deref().unwrap_or("Always")),
             init: spec.init_containers.iter().flatten().map(|c| view(c, init_role(c))).collect(),
             main: spec.containers.iter().map(|c| view(c, Role::Main)).collect(),
             ephemeral: spec
@@ -136,6 +160,22 @@ impl PodView {
         }
     }
 
+    /// Whether a container that ended with `exit_code` is started again.
+    pub fn restarts(&self, container: &ContainerView, exit_code: i32) -> bool {
+        let policy = match container.role {
+            Role::Sidecar => return true,
+            Role::Ephemeral => return false,
+            // A first failure of an init container with `Always` is tried again like any other.
+            Role::Init | Role::Main => container.restart_rules.policy.unwrap_or(self.restart),
+        };
+        container.restart_rules.restart(exit_code)
+            || match policy {
+                RestartPolicy::Always => true,
+                RestartPolicy::OnFailure => exit_code != 0,
+                RestartPolicy::Never => false,
+            }
+    }
+
     pub fn containers(&self) -> impl Iterator<Item = &ContainerView> {
         self.init.iter().chain(&self.main).chain(&self.ephemeral)
     }
@@ -146,26 +186,11 @@ impl PodView {
 }
 
 impl RestartPolicy {
-    /// Whether a container in this role that ended with `exit_code` is started again.
-    pub fn restarts(self, role: Role, exit_code: i32) -> bool {
-        let policy = match role {
-            Role::Sidecar => Self::Always,
-            // A first failure of an init container with `Always` is tried again like any other.
-            Role::Init | Role::Main => self,
-            Role::Ephemeral => Self::Never,
-        };
-        match policy {
-            Self::Always => true,
-            Self::OnFailure => exit_code != 0,
-            Self::Never => false,
-        }
-    }
-
-    fn from_spec(spec: &PodSpec) -> Self {
-        match spec.restart_policy.as_deref() {
-            Some("Never") => Self::Never,
-            Some("OnFailure") => Self::OnFailure,
-            Some(_) | None => Self::Always,
+    fn from_name(name: &str) -> Self {
+        match name {
+            "Never" => Self::Never,
+            "OnFailure" => Self::OnFailure,
+            _ => Self::Always,
         }
     }
 }
@@ -186,6 +211,7 @@ impl ContainerView {
             identity: spec::identity(container),
             resources,
             resize_restarts: ResizeRestarts::from_container(container),
+            restart_rules: RestartRules::from_container(container),
             made: made.map_or(0, |s| u32::try_from(s.restart_count).unwrap_or(0) + 1),
         }
     }

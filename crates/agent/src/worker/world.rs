@@ -10,7 +10,7 @@ use super::{
     retry_state::PodRetryState,
     view::{ContainerView, PodView},
 };
-use crate::{heal::HealingObservation, probe, settings::RestartBackoff};
+use crate::{dependencies::NeedsObservation, heal::HealingObservation, probe, settings::RestartBackoff};
 
 /// The annotation in which a container remembers what it was made from.
 pub const IDENTITY: &str = "mainstay.dev/identity";
@@ -34,6 +34,9 @@ pub struct World {
     pub pending_resize: Option<PendingResize>,
     /// Until when a pod that ends waits for machines to stop sending to it; nothing if none does.
     pub drains_until: Option<Timestamp>,
+    /// The pod must be unique, and this node has no contact: nothing of it is started.
+    pub is_cut_off: bool,
+    pub needs: NeedsObservation,
 }
 
 impl World {
@@ -53,6 +56,12 @@ impl World {
     /// Whether any container of the pod proper has been made in this sandbox: then initialisation is over.
     pub fn is_initialized(&self) -> bool {
         self.pod.main.iter().any(|c| self.newest(&c.name).is_some())
+    }
+
+    /// What the pod waits for before any of its containers is made. Once one was, only needs that are to be kept count.
+    pub fn waits_for(&self) -> Option<String> {
+        let has_begun = self.pod.init.iter().chain(&self.pod.main).any(|c| self.newest(&c.name).is_some());
+        self.needs.message().filter(|_| !has_begun)
     }
 
     /// A running container, the limits that it has, if they are not those it should have.

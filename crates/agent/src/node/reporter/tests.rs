@@ -1,4 +1,9 @@
+use mainstay_api::node_loss::Timing;
+
+use k8s_openapi::api::coordination::v1::Lease;
+
 use super::*;
+use crate::node::heartbeat::LEASES;
 
 #[test]
 fn taints_are_read_as_people_write_them() {
@@ -18,7 +23,7 @@ struct Machine {
 
 fn test_settings() -> Settings {
     Settings {
-        heartbeat: Duration::from_millis(50),
+        timing: Timing { heartbeat: Duration::from_millis(50), ..Timing::default() },
         labels: vec![("rack".into(), "7".into())],
         taints: vec!["dedicated=db:PreferNoSchedule".into()],
         ..crate::testing::settings()
@@ -37,15 +42,19 @@ fn machine_with(
     let wake = Wake::default();
     let (events, recorded) = Events::new("m1");
     let pods = Arc::new(Pods::new(wake.clone()));
+    let runtime = Arc::new(mainstay_runtime::fake::Fake::new());
+    let fence = crate::fence::FenceParts::testing(client, runtime.clone(), &pods, &events, &wake);
     let parts = Parts {
+        fence: crate::fence::Fence::new(fence),
         client: client.clone(),
         servers: Servers::named(&["https://first", "https://second"]).unwrap(),
         settings: Arc::new(settings),
-        runtime: Arc::new(mainstay_runtime::fake::Fake::new()),
+        runtime,
         pods: pods.clone(),
         events,
         wake,
         suspect: Box::new(|| None),
+        route_problem: RouteProblem::default(),
     };
     let keeper = NodeReporter::measuring(parts, measured);
     let stop = CancellationToken::new();
@@ -283,4 +292,21 @@ fn sandbox(uid: &str) -> mainstay_runtime::spec::SandboxSpec {
         runtime_handler: String::new(),
         selinux: None,
     }
+}
+
+#[tokio::test]
+async fn a_second_agent_of_a_node_is_refused_while_the_first_sends_heartbeats() {
+    use crate::node::sole_agent::check_sole_agent;
+
+    let client = crate::testing::api(&["default", LEASES]).await;
+    let leases = Api::<Lease>::namespaced(client.clone(), LEASES);
+    let first = machine(&client, NodeMeasurement::default);
+    crate::testing::until("the lease is written", async || leases.get_opt("m1").await.unwrap().is_some()).await;
+    let copied = Settings { instance: "a-copy".to_owned(), ..test_settings() };
+    let refused = check_sole_agent(&client, &copied).await.unwrap_err();
+    assert_eq!(refused.node, "m1");
+    assert!(refused.other.contains(&test_settings().instance), "{refused}");
+    check_sole_agent(&client, &test_settings()).await.expect("it is started again");
+    first.stop().await;
+    check_sole_agent(&client, &copied).await.expect("the first has ended");
 }

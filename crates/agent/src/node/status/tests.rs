@@ -13,6 +13,7 @@ fn observed() -> MachineObservation {
         pressures: BTreeSet::new(),
         images: vec![],
         suspect: None,
+        route_problem: None,
     }
 }
 
@@ -22,6 +23,22 @@ fn at(second: i64) -> Timestamp {
 
 fn made(observed: &MachineObservation, before: Option<&NodeStatus>, now: i64) -> NodeStatus {
     status(&settings(), &facts(), observed, before, at(now))
+}
+
+#[test]
+fn a_node_without_routes_says_so_and_that_they_are_back() {
+    let network = |status: &NodeStatus| {
+        let found = condition(status, NETWORK_UNAVAILABLE)?;
+        Some((found.status.clone(), found.reason.clone().unwrap(), found.message.clone().unwrap()))
+    };
+    let first = made(&observed(), None, 0);
+    assert_eq!(network(&first), None, "nothing was ever wrong");
+    let cut_off = MachineObservation { route_problem: Some("no route to b".into()), ..observed() };
+    let cut_off = made(&cut_off, Some(&first), 10);
+    let expected = ("True".to_owned(), "NoRouteCreated".to_owned(), "no route to b".to_owned());
+    assert_eq!(network(&cut_off), Some(expected));
+    let back = network(&made(&observed(), Some(&cut_off), 20)).unwrap();
+    assert_eq!((back.0.as_str(), back.1.as_str()), ("False", "RouteCreated"));
 }
 
 #[test]

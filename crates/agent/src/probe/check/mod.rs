@@ -17,7 +17,7 @@ use k8s_openapi::{
 use mainstay_runtime::{ContainerId, Runtime};
 
 /// What a probe says of itself to those it asks.
-pub const USER_AGENT: &str = "kube-probe/1.33";
+pub const USER_AGENT: &str = "kube-probe/1.37";
 
 /// Of what a server or a command says, this much is kept.
 pub const KEPT: usize = 10 << 10;

@@ -219,6 +219,8 @@ fn value_from(
                 None => Err(no_key(&reference.key, "Secret", namespace, &reference.name)),
             },
         }
+    } else if source.file_key_ref.is_some() {
+        Err(ConfigError::Refused("env: fileKeyRef is not supported here".to_owned()))
     } else {
         Ok(Some(String::new()))
     }

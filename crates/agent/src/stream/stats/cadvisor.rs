@@ -34,7 +34,13 @@ struct Family {
 struct Exposition(Vec<Family>);
 
 impl Exposition {
-    fn put(&mut self, (name, kind, help): Metric, labels: &str, value: impl std::fmt::Display, at: Option<i64>) {
+    fn write_sample(
+        &mut self,
+        (name, kind, help): Metric,
+        labels: &str,
+        value: impl std::fmt::Display,
+        at: Option<i64>,
+    ) {
         let time = at.map(|at| format!(" {at}")).unwrap_or_default();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
         let sample = format!("{name}{labels} {value}{time}");
@@ -112,9 +118,9 @@ pub fn exposition(reading: &Reading, observed: &Observed) -> String {
             let labels = labels(name, &cgroup_path(container), &container.image, &container.id.0, Some(pod));
             put_usage(&mut out, &labels, usage, at);
             if let ContainerState::Running { started_at } = container.state {
-                out.put(STARTED, &labels, started_at.as_second(), Some(at));
+                out.write_sample(STARTED, &labels, started_at.as_second(), Some(at));
             }
-            out.put(LAST_SEEN, &labels, reading.at.as_second(), Some(at));
+            out.write_sample(LAST_SEEN, &labels, reading.at.as_second(), Some(at));
         }
         let total = running.iter().fold(Usage::default(), |sum, (_, usage, _)| sum.plus(usage));
         let path =
@@ -125,22 +131,25 @@ pub fn exposition(reading: &Reading, observed: &Observed) -> String {
             let labels = format!("{},interface=\"{interface}\"", labels("", &path, "", "", Some(pod)));
             for (metrics, counters) in [(RECEIVED, received), (TRANSMITTED, transmitted)] {
                 let values = [counters.bytes, counters.packets, counters.errors, counters.dropped];
-                metrics.into_iter().zip(values).for_each(|(metric, value)| out.put(metric, &labels, value, Some(at)));
+                metrics
+                    .into_iter()
+                    .zip(values)
+                    .for_each(|(metric, value)| out.write_sample(metric, &labels, value, Some(at)));
             }
         }
     }
     let MachineSize { cpus, memory } = machine_size();
-    out.put(CORES, "", cpus, None);
-    out.put(MACHINE_MEMORY, "", memory, None);
+    out.write_sample(CORES, "", cpus, None);
+    out.write_sample(MACHINE_MEMORY, "", memory, None);
     out.text()
 }
 
 fn put_usage(out: &mut Exposition, labels: &str, usage: &Usage, at: i64) {
-    out.put(CPU, &format!("{labels},cpu=\"total\""), usage.cpu_nanos as f64 / 1e9, Some(at));
-    out.put(MEMORY, labels, usage.memory, Some(at));
-    out.put(WORKING_SET, labels, usage.working_set, Some(at));
-    out.put(RSS, labels, usage.rss, Some(at));
-    out.put(FILES, labels, usage.rootfs, Some(at));
+    out.write_sample(CPU, &format!("{labels},cpu=\"total\""), usage.cpu_nanos as f64 / 1e9, Some(at));
+    out.write_sample(MEMORY, labels, usage.memory, Some(at));
+    out.write_sample(WORKING_SET, labels, usage.working_set, Some(at));
+    out.write_sample(RSS, labels, usage.rss, Some(at));
+    out.write_sample(FILES, labels, usage.rootfs, Some(at));
 }
 
 fn labels(container: &str, id: &str, image: &str, name: &str, pod: Option<&PodRef>) -> String {

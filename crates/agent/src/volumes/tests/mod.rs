@@ -44,7 +44,8 @@ pub(crate) fn settings(directory: PathBuf) -> Settings {
         drain_timeout: std::time::Duration::ZERO,
         termination_grace: std::time::Duration::from_secs(30),
         restart_backoff: Default::default(),
-        heartbeat: std::time::Duration::from_secs(10),
+        timing: Default::default(),
+        slow_start_limit: std::time::Duration::from_secs(120),
         status_interval: std::time::Duration::from_secs(300),
     }
 }

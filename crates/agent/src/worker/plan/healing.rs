@@ -19,6 +19,7 @@ pub fn decide(world: &World, now: Timestamp) -> Vec<HealingDecision> {
     let decide = |view: &ContainerView| {
         let observed = world.newest(&view.name)?;
         let diagnosis = match &observed.state {
+            state if state.was_fenced() => None,
             ContainerState::Exited { exit_code, oom, .. } => {
                 diagnose_end(world, view, observed, (*exit_code, *oom), &mut history, now)
             }
@@ -47,7 +48,7 @@ fn diagnose_end(
         return Some(Diagnosis::Ended { resets_backoff: true });
     }
     let unhealthy = retry_state.probe_failure.as_ref().filter(|failure| failure.attempt == observed.attempt);
-    if exit_code == 0 && unhealthy.is_none() || !world.pod.restart.restarts(view.role, exit_code) {
+    if exit_code == 0 && unhealthy.is_none() || !world.pod.restarts(view, exit_code) {
         return Some(Diagnosis::Ended { resets_backoff: false });
     }
     if let Some((attempt, rung)) = world.healing.record.decided.get(&view.name)
@@ -77,11 +78,16 @@ fn diagnose_probe(world: &World, view: &ContainerView, observed: &ContainerStatu
     let permission = match failed.probe {
         // Once granted, the permission holds for this container.
         _ if before.as_ref().is_some_and(|before| before.permission == RestartPermission::Granted) => return None,
-        ProbeKind::Liveness => world.healing.permission.clone(),
+        ProbeKind::Liveness => match world.needs.message_after_start() {
+            Some(missing) => RestartPermission::Withheld { reason: format!("it waits for {missing}") },
+            None => world.healing.permission.clone(),
+        },
         // One that never came up serves nobody, so nobody misses it: only liveness draws on the set's budget.
         ProbeKind::Startup | ProbeKind::Readiness => RestartPermission::Granted,
     };
-    let is_denied = |permission: &RestartPermission| matches!(permission, RestartPermission::Denied { .. });
+    let is_denied = |permission: &RestartPermission| {
+        matches!(permission, RestartPermission::Denied { .. } | RestartPermission::Withheld { .. })
+    };
     let was_denied = before.as_ref().is_some_and(|before| is_denied(&before.permission));
     if before.is_some_and(|before| before.permission == permission && before.message == failed.why) {
         return None;
@@ -97,7 +103,7 @@ pub fn request_restart(world: &World, permission: &RestartPermission, now: Times
         return;
     }
     match permission {
-        RestartPermission::Granted => {}
+        RestartPermission::Granted | RestartPermission::Withheld { .. } => {}
         RestartPermission::Denied { retry_at, .. } if now < *retry_at => plan.wake(*retry_at),
         RestartPermission::NotRequested | RestartPermission::Denied { .. } => plan.act(Action::RequestRestart),
     }

@@ -18,7 +18,7 @@ use mainstay_runtime::{ContainerId, ContainerState, SandboxId};
 
 use super::{
     retry_state::Operation,
-    view::{Ending, EndingWhy, RestartPolicy, Role},
+    view::{ContainerView, Ending, EndingWhy, Role},
     world::World,
 };
 use crate::{
@@ -28,9 +28,14 @@ use crate::{
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// Volumes, then the devices of claims.
     PrepareVolumes,
     CreateSandbox {
         attempt: u32,
+    },
+    /// Fetch the image of a container that may not start yet.
+    PullImage {
+        container: String,
     },
     /// Fetch the image, make the container, start it, run its first hook.
     Start {
@@ -55,6 +60,7 @@ pub enum Action {
         ids: Vec<SandboxId>,
         why: &'static str,
     },
+    /// The devices of claims, then volumes.
     ReleaseVolumes,
     /// Nothing is left: take the pod out of the API if it is to go.
     RemoveFromApi,
@@ -169,24 +175,19 @@ pub enum Outcome {
 /// How the pod's work ended, if it ended for good.
 pub fn outcome(world: &World) -> Option<Outcome> {
     let code = |name: &str| match &world.newest(name)?.state {
+        state if state.was_fenced() => None,
         ContainerState::Exited { exit_code, .. } => Some(*exit_code),
         ContainerState::Created | ContainerState::Running { .. } | ContainerState::Unknown => None,
     };
-    let stays_down = |code: i32| match world.pod.restart {
-        RestartPolicy::Always => false,
-        RestartPolicy::OnFailure => code == 0,
-        RestartPolicy::Never => true,
-    };
-    let failed_init =
-        world.pod.init.iter().filter(|c| c.role == Role::Init).any(|c| code(&c.name).is_some_and(|code| code != 0));
-    if failed_init && world.pod.restart == RestartPolicy::Never {
+    let gave_up = |c: &ContainerView| code(&c.name).is_some_and(|code| code != 0 && !world.pod.restarts(c, code));
+    if world.pod.init.iter().filter(|c| c.role == Role::Init).any(gave_up) {
         return Some(Outcome::Failed);
     }
     let mut worst = Outcome::Succeeded;
     for container in &world.pod.main {
         let code = code(&container.name)?;
         let changed = world.newest(&container.name).is_some_and(|observed| !is_current(observed, container));
-        if !stays_down(code) || changed {
+        if world.pod.restarts(container, code) || changed {
             return None;
         }
         if code != 0 {

@@ -29,6 +29,9 @@ pub fn plan(world: &World, now: Timestamp, plan: &mut Plan) {
         }
         return;
     }
+    if world.is_cut_off && world.all().all(|container| !container.state.is_running()) {
+        return; // whoever ends this wakes us
+    }
     if !world.retry_state.volumes.is_done() {
         step(world, Operation::Volumes, Action::PrepareVolumes, now, plan);
         // What runs already has its volumes, current or not.
@@ -47,9 +50,25 @@ pub fn plan(world: &World, now: Timestamp, plan: &mut Plan) {
             start(world, container, now, plan);
         }
     }
+    if world.waits_for().is_some() {
+        return prepare_images(world, now, plan);
+    }
     if initialize(world, now, plan) {
         for container in &world.pod.main {
             keep_running(world, container, now, plan);
+        }
+    }
+}
+
+/// Everything but the containers is made ready while the pod waits for its needs.
+fn prepare_images(world: &World, now: Timestamp, plan: &mut Plan) {
+    for container in world.pod.init.iter().chain(&world.pod.main) {
+        let state = world.retry_state.container(&container.name);
+        if !state.has_image
+            && !world.retry_state.is_in_progress(&container.name)
+            && !is_paused(world, &container.name, now, plan)
+        {
+            plan.act(Action::PullImage { container: container.name.clone() });
         }
     }
 }
@@ -114,6 +133,10 @@ fn keep_running(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mu
             remove(world, Action::Remove { ids: vec![observed.id.clone()] }, now, plan);
         }
         ContainerState::Unknown => stop(wanted, observed, Duration::ZERO, StopWhy::Lost, plan),
+        // Its end says nothing about it: it is started again as the same attempt.
+        ContainerState::Exited { .. } if observed.state.was_fenced() => {
+            start_attempt(world, wanted, observed.attempt, now, plan);
+        }
         ContainerState::Exited { .. } => restart(world, wanted, observed, now, plan),
     }
 }
@@ -161,7 +184,7 @@ fn stop(wanted: &ContainerView, observed: &ContainerStatus, grace: Duration, why
 fn restart(world: &World, wanted: &ContainerView, observed: &ContainerStatus, now: Timestamp, plan: &mut Plan) {
     let ContainerState::Exited { exit_code, .. } = observed.state else { return };
     let changed = !is_current(observed, wanted);
-    if !world.pod.restart.restarts(wanted.role, exit_code) && !changed {
+    if !world.pod.restarts(wanted, exit_code) && !changed {
         return;
     }
     let retry_state = world.retry_state.container(&wanted.name);
@@ -191,7 +214,12 @@ pub fn restart_at(world: &World, wanted: &ContainerView, observed: &ContainerSta
 }
 
 fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan) {
-    if world.retry_state.is_in_progress(&wanted.name) {
+    let observed = world.newest(&wanted.name).map_or(0, |c| c.attempt + 1);
+    start_attempt(world, wanted, observed.max(wanted.made), now, plan);
+}
+
+fn start_attempt(world: &World, wanted: &ContainerView, attempt: u32, now: Timestamp, plan: &mut Plan) {
+    if world.retry_state.is_in_progress(&wanted.name) || world.is_cut_off {
         return;
     }
     if let Some(trouble) = &world.retry_state.container(&wanted.name).failure {
@@ -204,6 +232,5 @@ fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan)
             return plan.wake(if curable { trouble.retry_at.min(now + SOON) } else { trouble.retry_at });
         }
     }
-    let observed = world.newest(&wanted.name).map_or(0, |c| c.attempt + 1);
-    plan.act(Action::Start { container: wanted.name.clone(), attempt: observed.max(wanted.made) });
+    plan.act(Action::Start { container: wanted.name.clone(), attempt });
 }

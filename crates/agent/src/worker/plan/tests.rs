@@ -5,12 +5,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    dependencies::{NeedsObservation, UnmetNeed},
     heal::{Diagnosis, HealingObservation, RestartPermission, Step as LadderStep},
     probe,
     settings::RestartBackoff,
     worker::{
         retry_state::{FailureKind, PodRetryState, Step, StepFailure},
-        view::{ContainerView, PodView, ResizeRestarts},
+        view::{PodView, ResizeRestarts, RestartPolicy, RestartRules},
         world::IDENTITY,
     },
 };
@@ -29,6 +30,7 @@ fn view(name: &str, role: Role) -> ContainerView {
         identity: "v1".into(),
         resources: Resources::default(),
         resize_restarts: ResizeRestarts::default(),
+        restart_rules: RestartRules::default(),
         made: 0,
     }
 }
@@ -102,7 +104,53 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
         restart_backoff: RestartBackoff::default(),
         pending_resize: None,
         drains_until: None,
+        is_cut_off: false,
+        needs: NeedsObservation::default(),
     }
+}
+
+fn needing(message: &str, keep: bool) -> NeedsObservation {
+    let unmet = vec![UnmetNeed { message: message.to_owned(), keep }];
+    NeedsObservation { unmet, within: None, is_declared: true }
+}
+
+#[test]
+fn a_pod_that_waits_for_its_needs_has_its_images_and_starts_nothing() {
+    let mut waiting = world(RestartPolicy::Always, &[("i", Role::Init)], &["c"]);
+    waiting.needs = needing("db: 0 of 1 ready", false);
+    let pull = |name: &str| Action::PullImage { container: name.to_owned() };
+    assert_eq!(plan(&waiting, at(0)).actions, [pull("i"), pull("c")]);
+    for name in ["i", "c"] {
+        waiting.retry_state.containers.entry(name.to_owned()).or_default().has_image = true;
+    }
+    assert_eq!(plan(&waiting, at(0)).actions, []);
+    let met = World { needs: NeedsObservation { is_declared: true, ..NeedsObservation::default() }, ..waiting.clone() };
+    assert_eq!(plan(&met, at(0)).actions, [Action::Start { container: "i".to_owned(), attempt: 0 }]);
+    let begun = waiting.with(container("i", 0, exited(0, 5)));
+    assert_eq!(
+        plan(&begun, at(5)).actions,
+        [Action::Start { container: "c".to_owned(), attempt: 0 }],
+        "a pod that has begun to start is not stopped half-way"
+    );
+}
+
+#[test]
+fn a_liveness_failure_while_a_kept_need_is_unmet_draws_no_restart() {
+    let failed =
+        probe::FailedProbe { probe: ProbeKind::Liveness, why: "refused".to_owned(), since: T0, grace_seconds: None };
+    let unhealthy = |needs| {
+        let mut world = world(RestartPolicy::Always, &[], &["c"]).with(container("c", 0, running()));
+        let id = world.newest("c").unwrap().id.clone();
+        world.probes.insert(id, probe::Results { started: true, ready: false, failed: Some(failed.clone()) });
+        world.needs = needs;
+        plan(&world, at(60)).actions
+    };
+    assert_eq!(unhealthy(needing("db: 0 of 1 ready", true)), []);
+    let restarts = |actions: Vec<Action>| {
+        matches!(actions[..], [Action::Stop { why: StopWhy::Unhealthy(ProbeKind::Liveness), .. }])
+    };
+    assert!(restarts(unhealthy(needing("db: 0 of 1 ready", false))), "only a need that is to be kept counts");
+    assert!(restarts(unhealthy(NeedsObservation::default())));
 }
 
 impl World {
@@ -114,6 +162,40 @@ impl World {
         list.sort_by_key(|c| std::cmp::Reverse(c.attempt));
         self
     }
+}
+
+/// Stopped for the node's lack of contact.
+fn fenced(finished: u64) -> ContainerState {
+    let ContainerState::Exited { started_at, finished_at, signal, oom, .. } = exited(137, finished) else {
+        unreachable!()
+    };
+    let message = mainstay_runtime::fence::FENCED.to_owned();
+    ContainerState::Exited { started_at, finished_at, exit_code: 137, signal, oom, message }
+}
+
+#[test]
+fn what_was_stopped_for_lack_of_contact_starts_again_as_the_same_attempt_without_delay_or_blame() {
+    for restart in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
+        let stopped = world(restart, &[], &["c"]).with(container("c", 3, fenced(10)));
+        let again = plan(&stopped, at(10));
+        assert_eq!((again.actions, again.healing), (vec![start("c", 3)], vec![]), "{restart:?}");
+        assert_eq!(outcome(&stopped), None);
+        let cut_off = World { is_cut_off: true, ..stopped };
+        assert_eq!(plan(&cut_off, at(60)), Plan::default(), "not before there is contact");
+    }
+}
+
+#[test]
+fn nothing_of_a_unique_pod_is_started_on_a_node_without_contact() {
+    let mut absent = World { is_cut_off: true, ..world(RestartPolicy::Always, &[], &["c"]) };
+    assert_eq!(plan(&absent, at(0)).actions, []);
+    absent.sandboxes.clear();
+    absent.retry_state.volumes = Step::Undone;
+    assert_eq!(plan(&absent, at(0)).actions, [], "neither volumes nor a sandbox");
+    let crashed = World { is_cut_off: true, ..world(RestartPolicy::Always, &[], &["c", "d"]) }
+        .with(container("c", 0, running()))
+        .with(container("d", 0, exited(1, 5)));
+    assert_eq!(plan(&crashed, at(60)).actions, [], "what runs is the shim's to stop");
 }
 
 fn start(name: &str, attempt: u32) -> Action {
@@ -135,6 +217,21 @@ fn name_of(action: &Action) -> Option<&str> {
         }
         _ => None,
     }
+}
+
+#[test]
+fn a_containers_own_policy_and_rules_come_before_those_of_its_pod() {
+    let rules = RestartRules { policy: Some(RestartPolicy::Never), exit_codes: vec![(true, vec![42])] };
+    let outcome_with = |rules: &RestartRules, code: i32| {
+        let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, exited(code, 10)));
+        world.pod.main[0].restart_rules = rules.clone();
+        outcome(&world)
+    };
+    assert_eq!(outcome_with(&RestartRules::default(), 1), None, "the pod's policy starts it again");
+    assert_eq!(outcome_with(&rules, 1), Some(Outcome::Failed));
+    assert_eq!(outcome_with(&rules, 42), None, "a rule starts it again");
+    let others = RestartRules { exit_codes: vec![(false, vec![42])], ..rules };
+    assert_eq!((outcome_with(&others, 42), outcome_with(&others, 1)), (Some(Outcome::Failed), None));
 }
 
 #[test]
@@ -482,7 +579,7 @@ fn apply(world: &mut World, action: Action, now: Timestamp) {
             world.containers.entry(name).or_default().insert(0, seen);
         }
         Action::Stop { container: name, id, .. } => end(world, &name, &id, 143, now),
-        Action::Resize { .. } | Action::Move { .. } | Action::RequestRestart => {}
+        Action::PullImage { .. } | Action::Resize { .. } | Action::Move { .. } | Action::RequestRestart => {}
         Action::Remove { ids } => {
             for list in world.containers.values_mut() {
                 assert!(list.iter().all(|c| !(ids.contains(&c.id) && c.state.is_running())), "removed while running");
@@ -590,4 +687,19 @@ proptest! {
             prop_assert!(plan(&world, now).over);
         }
     }
+}
+
+#[test]
+fn a_pod_that_does_not_start_is_reported_with_the_step_it_hangs_in() {
+    use super::super::slow_start::{StartStep, judge};
+    let (start, limit) = (Timestamp::UNIX_EPOCH, Duration::from_secs(120));
+    let late = start + limit;
+    let mut hangs = world(RestartPolicy::Always, &[], &["c"]);
+    hangs.sandboxes.clear();
+    hangs.retry_state = PodRetryState::default();
+    assert_eq!(judge(&hangs, start, limit, start), Err(Some(late)), "there is time");
+    assert_eq!(judge(&hangs, start, Duration::ZERO, late), Err(None), "nobody wants to know");
+    assert_eq!(judge(&hangs, start, limit, late).map(|slow| slow.step), Ok(StartStep::Volumes));
+    hangs.retry_state.volumes = Step::Done;
+    assert_eq!(judge(&hangs, start, limit, late).map(|slow| slow.step), Ok(StartStep::Sandbox));
 }

@@ -5,6 +5,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
+use super::dependencies;
 use super::{Facts, is_terminal, whole_second};
 use crate::{
     heal::RestartPermission,
@@ -22,15 +23,15 @@ pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 /// Set when a container is kept running although a probe condemns it.
 pub const DEGRADED: &str = "Degraded";
 
-struct Finding {
-    kind: &'static str,
-    holds: bool,
-    reason: Option<&'static str>,
-    message: Option<String>,
+pub struct Finding {
+    pub kind: &'static str,
+    pub holds: bool,
+    pub reason: Option<&'static str>,
+    pub message: Option<String>,
 }
 
 impl Finding {
-    fn plain(kind: &'static str, holds: bool) -> Self {
+    pub fn plain(kind: &'static str, holds: bool) -> Self {
         Self { kind, holds, reason: None, message: None }
     }
 }
@@ -43,12 +44,13 @@ pub fn conditions(world: &World, facts: &Facts<'_>, status: &PodStatus) -> Vec<P
     let mut findings = vec![
         Finding::plain("PodReadyToStartContainers", world.sandbox().is_some_and(|s| s.ready)),
         initialized(world, status, succeeded),
-        ready(facts, &ready_containers, succeeded, finished),
+        ready(world, facts, &ready_containers, succeeded, finished),
         ready_containers,
         Finding::plain("PodScheduled", true),
     ];
     findings.extend(degraded(world, facts));
     findings.extend(resize(world));
+    findings.extend(dependencies::finding(world, facts));
     if let Some(EndingWhy::Failed { reason, message }) = world.pod.ending.as_ref().map(|e| &e.why)
         && reason == "Evicted"
     {
@@ -146,10 +148,14 @@ fn containers_ready(status: &PodStatus, succeeded: bool, finished: bool) -> Find
     Finding { kind, holds: false, reason: Some("ContainersNotReady"), message: Some(message) }
 }
 
-fn ready(facts: &Facts<'_>, containers: &Finding, succeeded: bool, finished: bool) -> Finding {
+fn ready(world: &World, facts: &Facts<'_>, containers: &Finding, succeeded: bool, finished: bool) -> Finding {
     let kind = "Ready";
     if !containers.holds || succeeded || finished {
         return Finding { kind, holds: false, reason: containers.reason, message: containers.message.clone() };
+    }
+    if let Some(missing) = world.needs.message_after_start() {
+        let message = Some(format!("waiting for {missing}"));
+        return Finding { kind, holds: false, reason: Some("DependenciesNotMet"), message };
     }
     let gates = facts.pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
     let held = facts.pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -168,19 +174,20 @@ fn ready(facts: &Facts<'_>, containers: &Finding, succeeded: bool, finished: boo
 }
 
 fn degraded(world: &World, facts: &Facts<'_>) -> Option<Finding> {
-    let retained =
-        world.pod.containers().find_map(|view| match world.retry_state.container(&view.name).probe_failure {
-            Some(ProbeFailure { attempt, permission: RestartPermission::Denied { reason, .. }, .. })
-                if world.newest(&view.name).is_some_and(|c| c.attempt == attempt) =>
-            {
-                Some(format!("container {}: {reason}", view.name))
-            }
-            Some(_) | None => None,
-        });
+    let retained = world.pod.containers().find_map(|view| {
+        let ProbeFailure { attempt, permission, .. } = world.retry_state.container(&view.name).probe_failure?;
+        let (cause, reason) = match permission {
+            RestartPermission::Denied { reason, .. } => ("RestartBudget", reason),
+            RestartPermission::Withheld { reason } => ("DependenciesNotMet", reason),
+            RestartPermission::Granted | RestartPermission::NotRequested => return None,
+        };
+        let is_current = world.newest(&view.name).is_some_and(|c| c.attempt == attempt);
+        is_current.then(|| (cause, format!("container {}: {reason}", view.name)))
+    });
     let was = facts.previous.conditions.iter().flatten().any(|c| c.type_ == DEGRADED);
     match retained {
-        Some(message) => {
-            Some(Finding { kind: DEGRADED, holds: true, reason: Some("RestartBudget"), message: Some(message) })
+        Some((cause, message)) => {
+            Some(Finding { kind: DEGRADED, holds: true, reason: Some(cause), message: Some(message) })
         }
         None if was => Some(Finding::plain(DEGRADED, false)),
         None => None,

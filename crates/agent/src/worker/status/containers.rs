@@ -13,6 +13,7 @@ use mainstay_runtime as runtime;
 
 use super::{Facts, Lists, restarts, whole_second};
 use crate::container_lists::as_container;
+use crate::fence::CUT_OFF;
 use crate::worker::{
     plan::restart_at,
     retry_state::{ContainerRetryState, FailureKind},
@@ -77,7 +78,7 @@ fn container_status(
     };
     if let runtime::ContainerState::Exited { exit_code, .. } = observed.state
         && !world.pod.finished
-        && restarts(world, view.role, exit_code)
+        && (restarts(world, view, exit_code) || observed.state.was_fenced() && world.pod.ending.is_none())
     {
         let waiting = waiting(world, view, &retry_state)
             .or_else(|| crash_loop(world, facts, view, observed))
@@ -135,12 +136,22 @@ fn absent(
 }
 
 fn creating(world: &World) -> ContainerStateWaiting {
+    if world.sandbox().is_some_and(|sandbox| sandbox.ready)
+        && let Some(missing) = world.waits_for()
+    {
+        let message = Some(format!("waiting for {missing}"));
+        return ContainerStateWaiting { reason: Some("WaitingForDependencies".into()), message };
+    }
     let initializing = !world.pod.init.is_empty() && !world.is_initialized();
     let reason = if initializing { "PodInitializing" } else { "ContainerCreating" };
     ContainerStateWaiting { reason: Some(reason.into()), message: None }
 }
 
 fn waiting(world: &World, view: &ContainerView, retry_state: &ContainerRetryState) -> Option<ContainerStateWaiting> {
+    if world.is_cut_off && world.pod.ending.is_none() {
+        let message = "this node has no contact with the cluster, which may run the pod elsewhere".to_owned();
+        return Some(ContainerStateWaiting { reason: Some(CUT_OFF.into()), message: Some(message) });
+    }
     let trouble = retry_state.failure.as_ref().filter(|_| world.pod.ending.is_none())?;
     let (reason, message) = match trouble.kind {
         FailureKind::Pull if trouble.failures <= 1 => ("ErrImagePull", trouble.message.clone()),
@@ -152,7 +163,7 @@ fn waiting(world: &World, view: &ContainerView, retry_state: &ContainerRetryStat
         FailureKind::Config => ("CreateContainerConfigError", trouble.message.clone()),
         FailureKind::Create => ("CreateContainerError", trouble.message.clone()),
         FailureKind::Run => ("RunContainerError", trouble.message.clone()),
-        FailureKind::UnboundClaim | FailureKind::Other => return None,
+        FailureKind::UnboundClaim | FailureKind::Devices | FailureKind::Other => return None,
     };
     Some(ContainerStateWaiting { reason: Some(reason.into()), message: Some(message) })
 }
@@ -163,7 +174,7 @@ fn crash_loop(
     view: &ContainerView,
     observed: &runtime::ContainerStatus,
 ) -> Option<ContainerStateWaiting> {
-    let at = restart_at(world, view, observed)?;
+    let at = restart_at(world, view, observed).filter(|_| !observed.state.was_fenced())?;
     let forgiven = world.retry_state.container(&view.name).forgiven;
     let pause = world.restart_backoff.delay(observed.attempt.saturating_sub(forgiven));
     if facts.now >= at || pause == Duration::ZERO {
@@ -219,6 +230,7 @@ fn state(facts: &Facts<'_>, observed: &runtime::ContainerStatus) -> ContainerSta
         },
         runtime::ContainerState::Exited { started_at, finished_at, exit_code, signal: _, oom, message } => {
             let reason = match (oom, started_at, exit_code) {
+                _ if observed.state.was_fenced() => CUT_OFF,
                 (true, ..) => "OOMKilled",
                 (false, None, _) => "StartError",
                 (false, Some(_), 0) => "Completed",

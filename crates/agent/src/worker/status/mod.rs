@@ -2,6 +2,7 @@
 
 pub mod conditions;
 mod containers;
+pub mod dependencies;
 #[cfg(test)]
 mod tests;
 
@@ -12,11 +13,12 @@ use k8s_openapi::{
     api::core::v1::{ContainerStatus, HostIP, Pod, PodIP, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use mainstay_api::wellknown::NODE_NOT_READY;
 use mainstay_runtime::ContainerId;
 
 use super::{
     plan::{Outcome, outcome},
-    view::{EndingWhy, RestartPolicy, Role},
+    view::{ContainerView, EndingWhy, Role},
     world::World,
 };
 
@@ -65,6 +67,13 @@ pub fn status(world: &World, facts: &Facts<'_>) -> PodStatus {
     }
     status.conditions = Some(conditions::conditions(world, facts, &status));
     status
+}
+
+/// Whether the server said in our place that the pod is not ready, because it did not hear this node: that is over, since
+/// we are heard again.
+pub fn is_overruled(api: &PodStatus) -> bool {
+    let mut conditions = api.conditions.iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.reason.as_deref() == Some(NODE_NOT_READY))
 }
 
 /// What was reported last, but in a terminal phase if the API has one: whoever set it, a pod never leaves it.
@@ -151,14 +160,13 @@ fn last_words(lists: &Lists) -> Option<Outcome> {
 }
 
 /// A container that ends is replaced.
-fn restarts(world: &World, role: Role, exit_code: i32) -> bool {
+fn restarts(world: &World, view: &ContainerView, exit_code: i32) -> bool {
     if world.pod.ending.is_some() {
         return false;
     }
-    match (role, world.pod.restart) {
-        (Role::Sidecar, _) => outcome(world).is_none(),
-        (Role::Ephemeral, _) | (_, RestartPolicy::Never) => false,
-        (Role::Init, _) | (Role::Main, RestartPolicy::OnFailure) => exit_code != 0,
-        (Role::Main, RestartPolicy::Always) => true,
+    match view.role {
+        Role::Sidecar => outcome(world).is_none(),
+        Role::Init => exit_code != 0 && world.pod.restarts(view, exit_code),
+        Role::Ephemeral | Role::Main => world.pod.restarts(view, exit_code),
     }
 }

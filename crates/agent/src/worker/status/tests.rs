@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
+    dependencies::{NeedsObservation, UnmetNeed},
     heal::HealingObservation,
     probe,
     settings::RestartBackoff,
@@ -84,7 +85,51 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         restart_backoff: RestartBackoff::default(),
         pending_resize: None,
         drains_until: None,
+        is_cut_off: false,
+        needs: NeedsObservation::default(),
     }
+}
+
+#[test]
+fn a_pod_says_what_it_waits_for_and_for_how_long_it_may() {
+    let pod = pod(json!({ "containers": [{ "name": "c", "image": "app:1" }] }));
+    let unmet = vec![UnmetNeed { message: "db: 0 of 1 ready".to_owned(), keep: true }];
+    let needs = NeedsObservation { unmet, within: Some(Duration::from_secs(10)), is_declared: true };
+    let waiting = World { needs: needs.clone(), ..world(&pod, vec![]) };
+    let condition = |status: &PodStatus, kind: &str| {
+        let found = status.conditions.iter().flatten().find(|c| c.type_ == kind).cloned().unwrap();
+        (found.status, found.reason, found.message.unwrap_or_default())
+    };
+    let reason = |text: &str| Some(text.to_owned());
+    let first = computed(&pod, &waiting);
+    assert_eq!(
+        condition(&first, "DependenciesMet"),
+        ("False".to_owned(), reason("Waiting"), "db: 0 of 1 ready (since 1970-01-01T00:00:06Z)".to_owned())
+    );
+    let container = first.container_statuses.as_ref().unwrap()[0].state.as_ref().unwrap().waiting.as_ref().unwrap();
+    assert_eq!(container.reason, reason("WaitingForDependencies"));
+    assert_eq!(dependencies::due_at(&first, Duration::from_secs(10)), Some(at(16)));
+    assert_eq!(dependencies::overdue(&first, Duration::from_secs(10), at(15)), None);
+    assert!(dependencies::overdue(&first, Duration::from_secs(10), at(16)).is_some());
+    let facts = Facts {
+        pod: &pod,
+        previous: &first,
+        host_addresses: &[],
+        runtime: "mainstay",
+        messages: &BTreeMap::new(),
+        now: at(16),
+    };
+    assert_eq!(condition(&status(&waiting, &facts), "DependenciesMet").1, reason("DependencyTimeout"));
+
+    let started = World { needs, ..world(&pod, vec![seen("c", 0, running())]) };
+    assert_eq!(condition(&computed(&pod, &started), "DependenciesMet").0, "False", "the need is to be kept");
+    let ready = condition(&computed(&pod, &started), "Ready");
+    assert_eq!(ready, ("False".to_owned(), reason("DependenciesNotMet"), "waiting for db: 0 of 1 ready".to_owned()));
+    let met = World { needs: NeedsObservation { is_declared: true, ..NeedsObservation::default() }, ..started };
+    assert_eq!(condition(&computed(&pod, &met), "DependenciesMet").0, "True");
+    assert_eq!(condition(&computed(&pod, &met), "Ready").0, "True");
+    let nothing = World { needs: NeedsObservation::default(), ..met };
+    assert!(computed(&pod, &nothing).conditions.unwrap().iter().all(|c| c.type_ != "DependenciesMet"));
 }
 
 fn computed(pod: &Pod, world: &World) -> PodStatus {

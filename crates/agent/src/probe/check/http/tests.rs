@@ -48,7 +48,7 @@ fn action(port: u16, path: &str) -> HTTPGetAction {
 
 async fn probe(get: &HTTPGetAction) -> Outcome {
     let address = Some(IpAddr::from([127, 0, 0, 1]));
-    let request = Request::new(get, &Container::default(), address, "kube-probe/1.33").unwrap();
+    let request = Request::new(get, &Container::default(), address, "kube-probe/1.37").unwrap();
     attempt(request, PATIENCE).await
 }
 
@@ -80,7 +80,7 @@ async fn the_request_is_what_upstream_sends() {
     let asked = &server.asked.await.unwrap()[0].to_lowercase();
     assert!(asked.starts_with("get /a%20b?q=1 http/1.1\r\n"), "{asked}");
     assert!(asked.contains(&format!("host: 127.0.0.1:{}\r\n", server.port)), "{asked}");
-    assert!(asked.contains("user-agent: kube-probe/1.33\r\n") && asked.contains("accept: */*\r\n"), "{asked}");
+    assert!(asked.contains("user-agent: kube-probe/1.37\r\n") && asked.contains("accept: */*\r\n"), "{asked}");
     assert!(asked.contains("connection: close\r\n"), "{asked}");
 }
 
