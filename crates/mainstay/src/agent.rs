@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use mainstay_agent::{
     join::{self, Token},
+    node::sole_agent::check_sole_agent,
     servers::Servers,
     settings::Settings,
     tls::Identity,
@@ -12,13 +13,16 @@ use mainstay_agent::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    api_contact::ApiContact,
     cli::AgentOptions,
     cluster_settings::ClusterSettings,
     exit::Exit,
     log,
     machine::{self, LocalAgent},
     process::DataDirLock,
+    readiness::Readiness,
     run::run_until_signal,
+    state_dump::StateDump,
 };
 
 /// How soon a server that could not be reached is tried again.
@@ -27,7 +31,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 pub fn run(options: &AgentOptions) -> Result<(), Exit> {
     let data_dir = options.data.path();
     run_until_signal(&options.common, log::STOCK, async |stop| {
-        let _lock = DataDirLock::acquire(&data_dir)?;
+        let _lock = DataDirLock::acquire_to_run(&data_dir)?;
+        mainstay_server::serve::raise_file_limit();
         let missing = machine::missing_requirements(&options.machine, &data_dir);
         if !missing.is_empty() {
             return Err(Exit::Refused(anyhow!("this machine cannot run pods:\n  - {}", missing.join("\n  - "))));
@@ -36,7 +41,10 @@ pub fn run(options: &AgentOptions) -> Result<(), Exit> {
         match &options.server[..] {
             [] if options.machine.static_pods.is_some() => {
                 let cluster = ClusterSettings::from_options(&options.common)?;
-                run_announced(LocalAgent::alone(&options.machine, settings, cluster).await?, stop).await;
+                let machine = LocalAgent::alone(&options.machine, settings, cluster).await?;
+                let readiness = Readiness::default().report(data_dir.clone(), stop.clone());
+                let state = StateDump { server: None, agent: Some(machine.state()) }.run(stop.clone());
+                tokio::join!(run_announced(machine, stop), readiness, state);
                 Ok(())
             }
             [] => Err(Exit::Refused(anyhow!(
@@ -49,7 +57,7 @@ pub fn run(options: &AgentOptions) -> Result<(), Exit> {
 
 async fn serve(
     options: &AgentOptions,
-    settings: Settings,
+    mut settings: Settings,
     urls: &[String],
     stop: CancellationToken,
 ) -> Result<(), Exit> {
@@ -61,10 +69,15 @@ async fn serve(
         return Ok(());
     };
     let identity = identity?;
+    if let Err(error) = ApiContact::new(&settings, urls).write(&settings.directory) {
+        tracing::warn!(%error, "cannot record how the API is reached: `mainstay down` will not remove pods from it");
+    }
     let client = identity.client(&servers).map_err(|e| Exit::Refused(anyhow!(e).context("--server")))?;
     let cluster = ClusterSettings::from_options(&options.common)?;
     let Some(checked) = stop.run_until_cancelled(cluster.check_as_node(&client)).await else { return Ok(()) };
-    checked?;
+    settings.timing = mainstay_agent::fence::last_known_timing(&settings.directory, checked?);
+    let Some(sole) = stop.run_until_cancelled(check_sole_agent(&client, &settings)).await else { return Ok(()) };
+    sole.map_err(|error| Exit::Refused(anyhow!(error)))?;
     let renewal = join::renew(
         identity.clone(),
         client.clone(),
@@ -74,8 +87,12 @@ async fn serve(
         stop.clone(),
     );
     let renewing = tokio::spawn(renewal);
-    run_announced(LocalAgent::build(&options.machine, settings, cluster, (client, servers), identity).await?, stop)
-        .await;
+    let node = Some((client.clone(), settings.node_name.clone()));
+    let machine = LocalAgent::build(&options.machine, settings, cluster, (client, servers), identity).await?;
+    let readiness = Readiness { server: None, node, drains_on_stop: machine.drains_on_stop() }
+        .report(options.data.path(), stop.clone());
+    let state = StateDump { server: None, agent: Some(machine.state()) }.run(stop.clone());
+    tokio::join!(run_announced(machine, stop), readiness, state);
     let _ = renewing.await;
     Ok(())
 }

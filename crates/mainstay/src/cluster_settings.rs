@@ -1,9 +1,11 @@
-//! Settings that all servers and machines of a cluster must share: pod range, service range, cluster domain.
+//! Settings that all servers and machines of a cluster must share: pod range, service range, cluster domain, and how soon
+//! a silent node is lost.
 //!
 //! The first server records its own in the ConfigMap `kube-system/mainstay-config`. Every later start of a server and
 //! every start of an agent compares its own with them and refuses to go on if one differs: with two service ranges two
 //! Services get one address, with two pod ranges nodes do not route to each other's pods. An agent that reaches no
-//! server starts all the same, since its pods must not depend on one. To change a recorded setting, stop all servers but
+//! server starts all the same, since its pods must not depend on one. Agents have no flags for the timings of node loss:
+//! they take those that are recorded. To change a recorded setting, stop all servers but
 //! one, delete the ConfigMap, and start everything with the new one.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -14,7 +16,10 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-use mainstay_api::wellknown::cluster_config::{NAME, NAMESPACE};
+use mainstay_api::{
+    node_loss::Timing,
+    wellknown::cluster_config::{NAME, NAMESPACE},
+};
 use mainstay_network::Range;
 
 use crate::{cli::CommonOptions, exit::Exit};
@@ -27,6 +32,10 @@ pub struct ClusterSettings {
     pub pod_range: Range,
     pub service_range: Range,
     pub cluster_domain: String,
+    /// The prefix length of each node's part of the pod range. Set at servers alone.
+    node_pod_range_size: Option<u8>,
+    /// Set at servers alone.
+    timing: Option<Timing>,
 }
 
 /// A setting that is another here than in the cluster.
@@ -48,16 +57,35 @@ impl ClusterSettings {
             )));
         }
         let cluster_domain = common.cluster_domain.trim_end_matches('.').to_lowercase();
-        Ok(Self { pod_range, service_range, cluster_domain })
+        Ok(Self { pod_range, service_range, cluster_domain, node_pod_range_size: None, timing: None })
+    }
+
+    /// Refuses a size of which the pod range holds none.
+    pub fn with_node_pod_range_size(self, bits: u8) -> Result<Self, Exit> {
+        if bits < self.pod_range.bits() {
+            return Err(Exit::Refused(anyhow!(
+                "--node-pod-range-size {bits}: --pod-range {} is too small for a single node's part of that size",
+                self.pod_range
+            )));
+        }
+        Ok(Self { node_pod_range_size: Some(bits), ..self })
+    }
+
+    pub fn with_timing(self, timing: Timing) -> Self {
+        Self { timing: Some(timing), ..self }
     }
 
     /// Flag, key in the ConfigMap, and value.
-    fn entries(&self) -> [(&'static str, &'static str, String); 3] {
-        [
+    fn entries(&self) -> Vec<(&'static str, &'static str, String)> {
+        let mut entries = vec![
             ("--pod-range", "podRange", self.pod_range.to_string()),
             ("--service-range", "serviceRange", self.service_range.to_string()),
             ("--cluster-domain", "clusterDomain", self.cluster_domain.clone()),
-        ]
+        ];
+        let size = self.node_pod_range_size.map(|bits| ("--node-pod-range-size", "nodePodRangeSize", bits.to_string()));
+        entries.extend(size);
+        entries.extend(self.timing.iter().flat_map(Timing::to_settings));
+        entries
     }
 
     /// A setting that is not recorded differs from none.
@@ -84,17 +112,30 @@ impl ClusterSettings {
         recorded.map_or(Ok(()), |recorded| self.compare(&recorded))
     }
 
-    /// Records them for everybody who comes later. Another server may have been faster: then compares.
+    /// Records them for everybody who comes later, also those that an earlier version did not record. Another server may
+    /// have been faster: then compares.
     pub async fn record(&self, client: &Client) -> Result<(), Exit> {
         let api = config_maps(client);
-        if api.get_opt(NAME).await.context("read the cluster's settings")?.is_some() {
-            return self.check(client).await;
+        let recorded = api.get_opt(NAME).await.context("read the cluster's settings")?;
+        let mut data = recorded.as_ref().and_then(|recorded| recorded.data.clone()).unwrap_or_default();
+        let known = data.len();
+        for (_, key, value) in self.entries() {
+            data.entry(key.to_owned()).or_insert(value);
         }
-        let data = self.entries().into_iter().map(|(_, key, value)| (key.to_owned(), value)).collect();
-        let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
-        let config_map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
-        match api.create(&PostParams::default(), &config_map).await {
-            Ok(_) => Ok(()),
+        let written = match recorded {
+            Some(recorded) if data.len() == known => return self.compare(&recorded),
+            Some(recorded) => {
+                let config_map = ConfigMap { data: Some(data), ..recorded };
+                api.replace(NAME, &PostParams::default(), &config_map).await
+            }
+            None => {
+                let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
+                api.create(&PostParams::default(), &ConfigMap { metadata, data: Some(data), ..ConfigMap::default() })
+                    .await
+            }
+        };
+        match written {
+            Ok(recorded) => self.compare(&recorded),
             Err(kube::Error::Api(status)) if status.code == 409 => self.check(client).await,
             // A server must start on a full disk: there are pods to delete.
             Err(kube::Error::Api(status)) if status.code == 507 => {
@@ -105,19 +146,22 @@ impl ClusterSettings {
         }
     }
 
-    /// For an agent: compares if a server answers.
-    pub async fn check_as_node(&self, client: &Client) -> Result<(), Exit> {
+    /// For an agent: compares if a server answers. Returns the timings that the servers recorded, if they did.
+    pub async fn check_as_node(&self, client: &Client) -> Result<Option<Timing>, Exit> {
         match tokio::time::timeout(PATIENCE, config_maps(client).get_opt(NAME)).await {
-            Ok(Ok(Some(recorded))) => self.compare(&recorded),
-            Ok(Ok(None)) => Ok(()),
+            Ok(Ok(Some(recorded))) => {
+                self.compare(&recorded)?;
+                Ok(Some(Timing::from_settings(&recorded.data.unwrap_or_default())))
+            }
+            Ok(Ok(None)) => Ok(None),
             Ok(Err(error)) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "cannot compare the cluster's settings with those of this machine");
-                Ok(())
+                Ok(None)
             }
             Err(_) => {
                 tracing::warn!("no server answers: this machine's settings are not compared with the cluster's");
-                Ok(())
+                Ok(None)
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The optional `--config` file: keys are long flags, values become their defaults.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
@@ -26,11 +27,19 @@ pub fn named_in(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("MAINSTAY_CONFIG").map(PathBuf::from)
 }
 
+fn read_table(file: &Path) -> Result<toml::Table, Exit> {
+    let text = fs::read_to_string(file).with_context(|| format!("read --config {}", file.display()))?;
+    toml::from_str(&text).map_err(|error| Exit::Refused(anyhow!(error).context(format!("--config {}", file.display()))))
+}
+
+/// The file's values as texts, by key. Which keys there are is checked by [`apply`].
+pub fn read(file: &Path) -> Result<BTreeMap<String, Vec<String>>, Exit> {
+    Ok(read_table(file)?.iter().map(|(key, value)| (key.clone(), texts(value).unwrap_or_default())).collect())
+}
+
 /// Makes the file's values the defaults of the flags they name.
 pub fn apply(command: Command, file: &Path) -> Result<Command, Exit> {
-    let text = fs::read_to_string(file).with_context(|| format!("read --config {}", file.display()))?;
-    let table: toml::Table = toml::from_str(&text)
-        .map_err(|error| Exit::Refused(anyhow!(error).context(format!("--config {}", file.display()))))?;
+    let table = read_table(file)?;
     let known: Vec<String> = command
         .get_subcommands()
         .flat_map(|sub| sub.get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned))

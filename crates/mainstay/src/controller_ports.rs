@@ -1,15 +1,20 @@
-//! What controllers get from the server beside its API: the keys that sign certificates, and deletes of many objects at
-//! once.
+//! What controllers get from the server beside its API: the keys that sign certificates, deletes of many objects at
+//! once, and objects written anew in the form in which they are stored now.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
 use jiff::Timestamp;
-use mainstay_controllers::{CertificateAuthority, CertificateRequest, ExpiringKind, ExpirySweeper, Signer, SweepError};
+use mainstay_controllers::{
+    CertificateAuthority, CertificateRequest, ExpiringKind, ExpirySweeper, MigrationFailure, Signer, StorageMigrator,
+    SweepError,
+};
 use mainstay_server::{
     event_expiry,
+    fence::Fence,
     handler::Handler,
     pki::{CertificateIssuer, CertificatePurpose, Request},
+    storage_migration,
 };
 
 pub struct ServerAuthority(pub CertificateIssuer);
@@ -36,20 +41,54 @@ impl CertificateAuthority for ServerAuthority {
     }
 }
 
-pub struct StoreSweeper(pub Arc<Handler>);
+pub struct StoreSweeper {
+    pub handler: Arc<Handler>,
+    /// The term in which it runs, if other servers may lead.
+    pub fence: Option<Arc<Fence>>,
+}
 
 impl ExpirySweeper for StoreSweeper {
     fn interval(&self) -> Duration {
-        event_expiry::interval(&self.0)
+        event_expiry::interval(&self.handler)
     }
 
     fn sweep(&self, kind: ExpiringKind, now: Timestamp) -> BoxFuture<'_, Result<(), SweepError>> {
         async move {
+            let Self { handler, fence } = self;
             match kind {
-                ExpiringKind::Events => event_expiry::sweep_events(&self.0, now).await?,
-                ExpiringKind::BootstrapTokens => event_expiry::sweep_bootstrap_tokens(&self.0, now).await?,
+                ExpiringKind::Events => event_expiry::sweep_events(handler, now, fence.as_deref()).await?,
+                ExpiringKind::BootstrapTokens => {
+                    event_expiry::sweep_bootstrap_tokens(handler, now, fence.as_deref()).await?;
+                }
             }
             Ok(())
+        }
+        .boxed()
+    }
+}
+
+pub struct StoreMigrator {
+    pub handler: Arc<Handler>,
+    /// The term in which it runs, if other servers may lead.
+    pub fence: Option<Arc<Fence>>,
+}
+
+impl StorageMigrator for StoreMigrator {
+    fn migrate<'a>(&'a self, group: &'a str, resource: &'a str) -> BoxFuture<'a, Result<u64, MigrationFailure>> {
+        async move {
+            match storage_migration::migrate(&self.handler, group, resource, self.fence.as_deref()).await {
+                Ok(migration) => {
+                    tracing::info!(
+                        group,
+                        resource,
+                        rewritten = migration.rewritten,
+                        "objects are in their stored form"
+                    );
+                    Ok(migration.revision.0)
+                }
+                Err(error) if error.is_final() => Err(MigrationFailure::Final(error.to_string())),
+                Err(error) => Err(MigrationFailure::Retry(error.into())),
+            }
         }
         .boxed()
     }

@@ -11,8 +11,11 @@ use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 use mainstay_files::{RestrictedPath, create_private_dir, restrict_tree};
 
 /// What lies in a data directory. Whatever else somebody has put beside it is left alone.
-const OURS: [&str; 10] = [
+const OURS: [&str; 13] = [
     "mainstay.pid",
+    "process.json",
+    "upgrade.lock",
+    "formats.json",
     "admin.kubeconfig",
     "encryption-config.yaml",
     "audit",

@@ -15,6 +15,7 @@ use mainstay_agent::{
 use mainstay_errors::error_chain;
 
 use crate::{
+    api_contact::ApiContact,
     cli::{DownOptions, RuntimeChoice, StopOptions, is_root},
     exit::Exit,
     leftovers, machine,
@@ -25,6 +26,13 @@ pub fn stop(options: &StopOptions) -> Result<(), Exit> {
     let data_dir = options.data.path();
     if process::stop(&data_dir, Duration::from_secs(options.timeout))? {
         println!("Stopped. Containers run on; the next start takes them up again.");
+        let settings = machine::directory_settings(&data_dir);
+        if mainstay_agent::fence::has_promised(&settings.directory) {
+            println!(
+                "But pods that must be unique (of StatefulSets, with ReadWriteOnce claims, or marked mainstay.dev/unique) end within \
+                 seconds, unless the agent starts again before: another machine may take them over."
+            );
+        }
     } else {
         println!("Nothing runs with --data-dir {}.", data_dir.display());
     }
@@ -56,6 +64,7 @@ pub fn down(options: &DownOptions) -> Result<(), Exit> {
             (None, swept) => swept,
         })
     })?;
+    remove_from_api(&runtime, &data_dir);
     if let Some(lock) = lock {
         lock.release();
     }
@@ -76,6 +85,23 @@ fn stop_for_good(data_dir: &Path, instance: &Instance, patience: Duration) -> Re
     // Without the run directory no pods run. The process stops all the same if the notice cannot be left.
     let _notice = instance.run_dir().is_dir().then(|| DownNotice::leave(instance));
     process::stop(data_dir, patience)
+}
+
+/// Nothing of the machine's pods runs any more: says so in the API, by removing them. Where that fails, the servers do it in their time.
+fn remove_from_api(runtime: &tokio::runtime::Runtime, data_dir: &Path) {
+    let directory = machine::directory_settings(data_dir).directory;
+    let removed = ApiContact::read(&directory).and_then(|contact| match contact {
+        Some(contact) => runtime.block_on(contact.remove_pods(&directory)).map(Some),
+        None => Ok(None),
+    });
+    match removed {
+        Ok(Some(pods)) => println!("Removed {pods} pods from the API."),
+        Ok(None) => {}
+        Err(error) => eprintln!(
+            "The pods of this machine stay in the API until its servers notice that it is gone: {}",
+            error_chain(&*error)
+        ),
+    }
 }
 
 /// Which runtime to ask for the pods: None if that needs a data directory that is gone, or none was ever used.

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use mainstay_agent::{
-    agent::{Agent, Config, ControlPlane, Engine},
+    agent::{Agent, AgentState, Config, ControlPlane, Engine},
     leftovers::{Instance, InstanceRecord},
     node::ended::DownNotice,
     servers::Servers,
@@ -17,7 +17,7 @@ use mainstay_agent::{
     settings::{Eviction, Network, Offering, Reserved, RestartBackoff, Settings},
     tls::Identity,
 };
-use mainstay_api::pod::DEFAULT_TERMINATION_GRACE_SECONDS;
+use mainstay_api::{node_loss::Timing, pod::DEFAULT_TERMINATION_GRACE_SECONDS};
 use mainstay_files::{Durability, PRIVATE_FILE, create_private_dir, write_atomic};
 use mainstay_network::{Range, conntrack};
 use mainstay_runtime::{cgroup, images::what_overlay_lacks};
@@ -27,16 +27,14 @@ use crate::{
     cli::{CommonOptions, MachineOptions, NetworkChoice, RuntimeChoice, is_root},
     cluster_settings::ClusterSettings,
     data_dir,
+    drain::on_stop::drain_own_node,
     exit::Exit,
-    process,
+    process, run,
     server::reachable,
 };
 
-const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Of static pods that do not state theirs, as upstream.
 const TERMINATION_GRACE: Duration = Duration::from_secs(DEFAULT_TERMINATION_GRACE_SECONDS as u64);
-/// More often than this, a node would load the server with nothing but heartbeats.
-const MIN_HEARTBEAT: Duration = Duration::from_secs(1);
 const STATUS_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Capabilities that running containers takes, with their numbers.
@@ -51,6 +49,12 @@ const CAPABILITIES: [(&str, u32); 6] = [
 
 pub struct LocalAgent {
     agent: Agent,
+    drain_on_stop: Option<DrainOnStop>,
+}
+
+struct DrainOnStop {
+    client: kube::Client,
+    timeout: Duration,
 }
 
 impl LocalAgent {
@@ -83,9 +87,14 @@ impl LocalAgent {
         if api.is_some() {
             settings.cluster_dns = vec![dns_address(cluster.service_range).into()];
         }
+        let drain_on_stop = api
+            .as_ref()
+            .filter(|_| options.drain_on_stop)
+            .map(|(client, _)| DrainOnStop { client: client.clone(), timeout: options.drain_on_stop_timeout });
         let server = |(client, servers)| ControlPlane::Server { client, servers };
         let config = Config {
             engine: engine(options)?,
+            peers: api.is_some().then(|| identity.clone()),
             control_plane: api.map_or(ControlPlane::Standalone, server),
             tls: identity.server_config().map_err(|e| Exit::Failed(anyhow!(e)))?.into(),
             cluster_range: cluster.pod_range,
@@ -106,7 +115,20 @@ impl LocalAgent {
                 "--conntrack-max and --conntrack-tcp-timeout-established need the machine's own network"
             );
         }
-        Ok(Self { agent: Agent::build(config).await.map_err(|e| Exit::Refused(anyhow!(e)))? })
+        let agent = Agent::build(config).await.map_err(|e| Exit::Refused(anyhow!(e)))?;
+        Ok(Self { agent, drain_on_stop })
+    }
+
+    pub fn state(&self) -> AgentState {
+        self.agent.state()
+    }
+
+    pub fn drains_on_stop(&self) -> bool {
+        self.drain_on_stop.is_some()
+    }
+
+    pub fn node_name(&self) -> &str {
+        &self.agent.settings().node_name
     }
 
     /// For people.
@@ -117,7 +139,16 @@ impl LocalAgent {
     }
 
     pub async fn run(self, stop: CancellationToken) {
-        self.agent.run(stop).await;
+        let Some(DrainOnStop { client, timeout }) = self.drain_on_stop else { return self.agent.run(stop).await };
+        let (node, ended) = (self.agent.settings().node_name.clone(), CancellationToken::new());
+        let drain = async {
+            stop.cancelled().await;
+            if !run::is_restarting() {
+                drain_own_node(client, &node, timeout).await;
+            }
+            ended.cancel();
+        };
+        tokio::join!(self.agent.run_with_drain(ended.clone(), stop.clone()), drain);
     }
 }
 
@@ -255,13 +286,13 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             NetworkChoice::Host => Network::Host,
         },
         drain_timeout: options.drain_timeout,
+        slow_start_limit: options.slow_start_limit,
         termination_grace: options.termination_grace,
         restart_backoff: RestartBackoff {
             first: options.restart_backoff,
             longest: options.restart_backoff_max,
             reset_after: options.restart_backoff_reset,
         },
-        heartbeat: options.heartbeat.max(MIN_HEARTBEAT),
         ..directory_settings(data_dir)
     })
 }
@@ -290,7 +321,8 @@ pub fn directory_settings(data_dir: &Path) -> Settings {
         drain_timeout: Duration::ZERO,
         termination_grace: TERMINATION_GRACE,
         restart_backoff: RestartBackoff::default(),
-        heartbeat: HEARTBEAT,
+        timing: Timing::default(),
+        slow_start_limit: Duration::ZERO,
         status_interval: STATUS_INTERVAL,
     }
 }

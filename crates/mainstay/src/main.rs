@@ -1,33 +1,41 @@
 //! Mainstay: pods on your own machines, kept up, behind the Kubernetes API.
 
 mod agent;
+mod api_contact;
 mod authentication;
 mod backup;
 mod cli;
 mod cluster_settings;
 mod config_file;
+mod config_reload;
 mod controller_ports;
 mod data_dir;
 mod demo;
 mod down;
+mod drain;
 mod exit;
+mod formats;
 mod hide_token;
 mod image;
 mod leader_gated;
 mod leftovers;
 mod log;
 mod machine;
+mod needs;
 mod process;
+mod readiness;
 mod restore;
 mod run;
 mod scheduler;
 mod secrets;
 mod server;
 mod sim;
+mod state_dump;
 mod store_dir;
 mod stores;
 mod token;
 mod up;
+mod upgrade;
 mod why;
 
 use cli::Command;
@@ -63,7 +71,11 @@ fn main() -> std::process::ExitCode {
         Command::Secrets(options) => secrets::run(&options),
         Command::Token(options) => token::run(&options),
         Command::Why(options) => why::run(&options),
+        Command::Needs(options) => needs::run(&options),
         Command::Sim(options) => sim::run(&options),
+        Command::Drain(options) => drain::run(&options),
+        Command::Upgrade(options) => upgrade::run(&options),
+        Command::CheckData(options) => formats::run(&options),
         Command::DemoWeb(options) => demo::web::run(&options),
     };
     done.map_or_else(Exit::report, |()| std::process::ExitCode::SUCCESS)

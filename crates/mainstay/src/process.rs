@@ -4,9 +4,9 @@
 //! process whose data directory is gone is found too, and none is started beside it.
 
 use std::{
-    fs::{self, File, TryLockError},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{Read, Seek, Write},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -15,11 +15,12 @@ use anyhow::{Context, anyhow};
 use mainstay_agent::leftovers::locks::{self, Holder, LOCK_FILE};
 use mainstay_files::open_private;
 use rustix::{
+    fs::OFlags,
     io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-use crate::{data_dir, exit::Exit};
+use crate::{data_dir, exit::Exit, formats};
 
 /// A process that was killed while it started another leaves the lock with its child, until that becomes its own program.
 const INHERITED: Duration = Duration::from_secs(5);
@@ -65,6 +66,7 @@ impl DataDirLock {
             .with_context(|| format!("create --data-dir {}, closed to other users", data_dir.display()))?;
         let locked = Self::lock(data_dir);
         if locked.is_ok() {
+            formats::check(data_dir)?;
             match data_dir::restrict_data(data_dir) {
                 Ok(more) => restricted.extend(more),
                 Err(error) => {
@@ -122,6 +124,13 @@ impl DataDirLock {
         Ok(Self { _lock: lock, path })
     }
 
+    /// For a process that is going to write to the directory.
+    pub fn acquire_to_run(data_dir: &Path) -> Result<Self, Exit> {
+        let lock = Self::acquire(data_dir)?;
+        formats::record(data_dir);
+        Ok(lock)
+    }
+
     /// Gives the directory back and removes the file that names its holder.
     pub fn release(self) {
         // While it is still locked: whoever waits for it sees that it is gone.
@@ -148,7 +157,7 @@ pub fn stop(data_dir: &Path, patience: Duration) -> Result<bool, Exit> {
     let Some((pid, file)) = find_running(data_dir)? else { return Ok(false) };
     let failed = |error: Errno| Exit::Failed(anyhow!(error).context(format!("stop process {}", pid.as_raw_pid())));
     match pidfd_open(pid, PidfdFlags::empty()) {
-        // Still locked: so this is the process that holds it, and not a later one of its number.
+        // It was seen to hold the lock, which is still held: so this is not a later process of its number.
         Ok(process) if !is_free(&file) => match pidfd_send_signal(&process, Signal::TERM) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => return Err(failed(error)),
@@ -167,17 +176,34 @@ pub fn stop(data_dir: &Path, patience: Duration) -> Result<bool, Exit> {
     Ok(true)
 }
 
-/// With the file that it has locked.
-fn find_running(data_dir: &Path) -> Result<Option<(Pid, File)>, Exit> {
+/// The process that holds a data directory, with the file that it has locked.
+pub fn find_running(data_dir: &Path) -> Result<Option<(Pid, File)>, Exit> {
     let path = path(data_dir);
-    match File::open(&path) {
+    // Not through a link, which may lead to the file of another instance.
+    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    match OpenOptions::new().read(true).custom_flags(flags).open(&path) {
         Ok(file) if is_free(&file) => {}
         Ok(mut file) => {
             let mut text = String::new();
             file.read_to_string(&mut text).with_context(|| format!("read {}", path.display()))?;
             let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-            let pid = pid.with_context(|| format!("{} holds no process id", path.display()))?;
-            return Ok(Some((pid, file)));
+            let pid: Pid = pid.with_context(|| format!("{} holds no process id", path.display()))?;
+            // Its number is only what somebody wrote: a file of another user may name any process.
+            let named = pid.as_raw_pid();
+            let holds = |holder: &Holder| is_file_at(&file, &holder.descriptor);
+            let has_ended = !Path::new("/proc").join(named.to_string()).exists();
+            if has_ended || locks::find_in_process(named).iter().any(holds) {
+                return Ok(Some((pid, file)));
+            }
+            let holder = locks::find().context("list processes")?.into_iter().find(holds);
+            return match holder.and_then(|holder| Pid::from_raw(holder.pid)) {
+                Some(holder) => Ok(Some((holder, file))),
+                None if is_free(&file) => Ok(None),
+                None => Err(Exit::Refused(anyhow!(
+                    "{} names process {named}, which does not hold it, and who does cannot be seen from here",
+                    path.display()
+                ))),
+            };
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(Exit::Failed(anyhow!(error).context(format!("open {}", path.display())))),
@@ -220,6 +246,15 @@ mod tests {
         drop(lock);
         assert!(!stop(dir.path(), Duration::ZERO).is_ok_and(|ran| ran));
         assert!(DataDirLock::acquire(dir.path()).is_ok());
+    }
+
+    #[test]
+    fn the_holder_is_who_has_the_lock_and_not_who_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let Ok(_lock) = DataDirLock::acquire(dir.path()) else { panic!("not locked") };
+        fs::write(path(dir.path()), "1\n").unwrap();
+        let Ok(Some((pid, _))) = find_running(dir.path()) else { panic!("not found") };
+        assert_eq!(pid.as_raw_pid(), std::process::id() as i32);
     }
 
     #[test]

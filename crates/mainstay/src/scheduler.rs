@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use kube::Client;
 use mainstay_scheduler::{DebugReply, Handle, Metrics, Settings, metrics::Registry};
-use mainstay_server::debug::{Debug, DebugResponse};
+use mainstay_server::{
+    SCHEDULER_USER, client,
+    debug::{Debug, DebugResponse},
+    handler::Handler,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::leader_gated;
@@ -43,11 +46,12 @@ impl Scheduler {
     }
 
     /// Schedules pods until asked to stop, while this server holds the Lease.
-    pub async fn run(self, client: Client, identity: Option<String>, stop: CancellationToken) {
+    pub async fn run(self, handler: Arc<Handler>, identity: Option<String>, stop: CancellationToken) {
         let Self { settings, metrics, handle } = self;
-        let place = {
-            let client = client.clone();
-            move |stop| mainstay_scheduler::run(client.clone(), settings, metrics.clone(), handle.clone(), stop)
+        let client = client::user(handler.clone(), SCHEDULER_USER, None);
+        let place = move |fence, stop| {
+            let client = client::user(handler.clone(), SCHEDULER_USER, fence);
+            mainstay_scheduler::run(client, settings, metrics.clone(), handle.clone(), stop)
         };
         leader_gated::run_leader_gated(client, LEASE, identity, stop, place).await;
     }

@@ -13,11 +13,12 @@ use mainstay_api::registry::Registry;
 use mainstay_controllers::{Clients, ControllerMetrics, run_with_metrics};
 use mainstay_files::create_private_dir;
 use mainstay_server::{
-    CONTROLLERS_USER, SCHEDULER_USER,
+    CONTROLLERS_USER,
     agent_tls::AgentTls,
     api::Api,
     audit::{Audit, Policy, Rotation},
     bootstrap, client,
+    fence::Fence,
     handler::Handler,
     pki::{
         self, CertificateIssuer, Pki, PkiError,
@@ -28,6 +29,7 @@ use mainstay_server::{
     storage::{
         Writers,
         encryption::{self, Encryption},
+        format::{StoreFormatError, check_store_format},
     },
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -36,7 +38,7 @@ use crate::{
     authentication,
     cli::{AuditOptions, ServerOptions},
     cluster_settings::ClusterSettings,
-    controller_ports::{ServerAuthority, StoreSweeper},
+    controller_ports::{ServerAuthority, StoreMigrator, StoreSweeper},
     exit::Exit,
     leader_gated,
     scheduler::Scheduler,
@@ -49,6 +51,9 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// The lease that the server holds whose controllers run.
 const CONTROLLERS_LEASE: &str = "mainstay-controllers";
+
+/// So long other servers have to be found by clients of one that stops.
+const SHUTDOWN_DELAY: Duration = Duration::from_secs(2);
 
 /// Everything of a server, built and bound but not yet running.
 pub struct Server {
@@ -70,6 +75,8 @@ pub struct Server {
     listener: Listener,
     /// Where pods reach this server, if the listener is for this machine alone.
     pod_listener: Option<Listener>,
+    /// Between the failure of `/readyz` and the end of the listeners.
+    shutdown_delay: Duration,
     /// Ends the listeners and with it the watches.
     stop_serving: CancellationToken,
     /// Ends what works in the background.
@@ -79,11 +86,18 @@ pub struct Server {
 impl Server {
     /// `pods_at` is an address of this machine that its pods reach, if it is to run any.
     pub async fn build(options: &ServerOptions, pods_at: Option<IpAddr>) -> Result<Self, Exit> {
-        let cluster = ClusterSettings::from_options(&options.common)?;
+        let timing = options.node_loss.timing()?;
+        let cluster = ClusterSettings::from_options(&options.common)?
+            .with_node_pod_range_size(options.node_pod_range_size)?
+            .with_timing(timing);
         let data_dir = options.data.path();
         create_private_dir(&data_dir).with_context(|| format!("create --data-dir {}", data_dir.display()))?;
         serve::raise_file_limit();
         let opened = stores::open(options, &data_dir).await?;
+        check_store_format(&*opened.store()).await.map_err(|error| match error {
+            StoreFormatError::Newer(_) => Exit::Refused(anyhow!(error).context(format!("--store {}", options.store))),
+            StoreFormatError::Store(_) => Exit::Failed(anyhow!(error)),
+        })?;
         let encryption = Arc::new(open_encryption(options, &data_dir, &opened).await?);
         let mut settings = settings(options);
         authentication::configure(&mut settings, options)?;
@@ -136,7 +150,7 @@ impl Server {
         let api = Api::new(Registry::builtin(), encryption.store(), settings);
         let agents = AgentTls::new(&pki).map_err(|e| Exit::Failed(anyhow!(e).context("prepare to reach machines")))?;
         let handler = Handler::new(api, stop_serving.clone()).with_backup(opened.backup()).with_ca(&pki.ca);
-        let handler = handler.with_encryption(encryption.clone());
+        let handler = handler.with_encryption(encryption.clone()).with_front_proxy(&pki);
         let (scheduler, mut registry) = Scheduler::new(scheduling);
         let audit = open_audit(&options.audit, &data_dir)?;
         let controller_metrics = ControllerMetrics::register(&mut registry);
@@ -152,11 +166,17 @@ impl Server {
         cluster.check(&own_client).await?;
         bootstrap::bootstrap(&handler, advertised).await.map_err(|e| Exit::Failed(anyhow!(e)))?;
         cluster.record(&own_client).await?;
+        let shutdown_delay = options.shutdown_delay_duration.unwrap_or(match &opened {
+            OpenStore::Embedded(_) => Duration::ZERO,
+            OpenStore::Etcd(_) => SHUTDOWN_DELAY,
+        });
         let stop_working = CancellationToken::new();
         let controllers = mainstay_controllers::Settings {
             root_ca: pki.ca.clone(),
+            timing,
             certificate_authority: Some(Arc::new(ServerAuthority(CertificateIssuer::new(&pki)))),
-            expiry_sweeper: Some(Arc::new(StoreSweeper(handler.clone()))),
+            expiry_sweeper: None, // one for each term
+            storage_migrator: None,
         };
         Ok(Self {
             store_dir: store_dir::locate(&data_dir, options.place.store_dir.as_deref()),
@@ -175,6 +195,7 @@ impl Server {
             scheduler,
             listener,
             pod_listener,
+            shutdown_delay,
             stop_serving,
             stop_working,
         })
@@ -219,12 +240,20 @@ impl Server {
         let renewer = CertificateRenewer::new(self.pki.clone(), self.kubeconfig, self.url, self.local_node);
         work.spawn(renewer.run(self.stop_working.clone()));
         let identity = matches!(self.opened, OpenStore::Etcd(_)).then(|| self.advertised.to_string());
-        let client = client::user(self.handler.clone(), CONTROLLERS_USER);
+        let client = client::user(self.handler.clone(), CONTROLLERS_USER, None);
         let control = {
-            let handler = self.handler.clone();
-            let clients = Clients::new(client.clone(), move |account| client::controller(handler.clone(), account));
-            let (settings, metrics) = (self.controllers, self.controller_metrics);
-            move |stop| run_with_metrics(clients.clone(), settings.clone(), metrics.clone(), stop)
+            let (handler, settings, metrics) = (self.handler.clone(), self.controllers, self.controller_metrics);
+            move |fence: Option<Arc<Fence>>, stop| {
+                let clients = fenced_clients(&handler, fence.as_ref());
+                let sweeper = StoreSweeper { handler: handler.clone(), fence: fence.clone() };
+                let migrator = StoreMigrator { handler: handler.clone(), fence };
+                let settings = mainstay_controllers::Settings {
+                    expiry_sweeper: Some(Arc::new(sweeper)),
+                    storage_migrator: Some(Arc::new(migrator)),
+                    ..settings.clone()
+                };
+                run_with_metrics(clients, settings, metrics.clone(), stop)
+            }
         };
         let stop_working = self.stop_working.clone();
         work.spawn(leader_gated::run_leader_gated(
@@ -234,15 +263,17 @@ impl Server {
             stop_working.clone(),
             control,
         ));
-        let client = client::user(self.handler.clone(), SCHEDULER_USER);
-        work.spawn(self.scheduler.run(client, identity, stop_working));
+        work.spawn(self.scheduler.run(self.handler.clone(), identity, stop_working));
         let serving = tokio::spawn(self.listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN));
         let for_pods = self
             .pod_listener
             .map(|listener| tokio::spawn(listener.run(self.handler.clone(), self.stop_serving.clone(), DRAIN)));
         stop.cancelled().await;
+        // Another server takes over what is decided, at once, while this one still answers.
+        self.handler.begin_shutdown();
+        self.stop_working.cancel();
+        tokio::time::sleep(self.shutdown_delay).await;
         self.stop_serving.cancel();
-        self.stop_working.cancel(); // at once: its watches have just ended
         let _ = serving.await;
         if let Some(for_pods) = for_pods {
             let _ = for_pods.await;
@@ -260,6 +291,13 @@ impl Server {
         }
         self.opened.close().await
     }
+}
+
+/// The clients of controllers, whose writes hold behind the fence alone.
+fn fenced_clients(handler: &Arc<Handler>, fence: Option<&Arc<Fence>>) -> Clients {
+    let shared = client::user(handler.clone(), CONTROLLERS_USER, fence.cloned());
+    let (handler, fence) = (handler.clone(), fence.cloned());
+    Clients::new(shared, move |account| client::controller(handler.clone(), account, fence.clone()))
 }
 
 fn open_audit(options: &AuditOptions, data_dir: &Path) -> Result<Option<Arc<Audit>>, Exit> {
@@ -307,7 +345,9 @@ fn settings(options: &ServerOptions) -> Settings {
         stall_timeout: Duration::from_secs(options.stall_timeout),
         event_ttl: Duration::from_secs(options.event_ttl),
         pod_range: (options.common.pod_range.base(), options.common.pod_range.bits()),
+        node_pod_bits: options.node_pod_range_size,
         service_range: (options.common.service_range.base(), options.common.service_range.bits()),
+        toleration_seconds: i64::try_from(options.node_loss.unreachable_toleration.as_secs()).unwrap_or(i64::MAX),
         pod_security: PodSecuritySettings {
             enforce: options.pod_security_enforce.unwrap_or(stock.enforce),
             warn: options.pod_security_warn.unwrap_or(stock.warn),

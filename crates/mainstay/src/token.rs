@@ -12,7 +12,7 @@ use kube::{
     config::Kubeconfig,
 };
 use mainstay_agent::join::Token;
-use mainstay_api::duration::parse_duration_with_days;
+use mainstay_api::{duration::parse_duration_with_days, wellknown::mainstay::USES_LEFT};
 
 use crate::{cli::DataDir, exit::Exit};
 
@@ -32,6 +32,10 @@ enum TokenCommand {
         /// How long machines may join with it, like 30m, 24h or 7d; 0 for no end
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_ttl)]
         ttl: Duration,
+
+        /// How many machines may join with it [default: any number]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        uses: Option<u32>,
     },
     /// Show which tokens there are, without their secrets
     List {
@@ -57,7 +61,7 @@ pub fn run(options: &TokenOptions) -> Result<(), Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {
         match &options.command {
-            TokenCommand::Create { data, ttl } => Cluster::connect(data).await?.create(*ttl).await,
+            TokenCommand::Create { data, ttl, uses } => Cluster::connect(data).await?.create(*ttl, *uses).await,
             TokenCommand::List { data } => Cluster::connect(data).await?.list().await,
             TokenCommand::Delete { id, data } => Cluster::connect(data).await?.delete(id).await,
         }
@@ -83,12 +87,12 @@ impl Cluster {
         Ok(Self { secrets, ca })
     }
 
-    async fn create(&self, ttl: Duration) -> Result<(), Exit> {
+    async fn create(&self, ttl: Duration, uses: Option<u32>) -> Result<(), Exit> {
         let (id, secret) = (random(6)?, random(16)?);
         let token =
             Token::new(&id, &secret, &self.ca).ok_or_else(|| anyhow!("the certificate authority is unreadable"))?;
         let expires = (!ttl.is_zero()).then(|| expiry(Timestamp::now(), ttl));
-        let object = secret_of(&id, &secret, expires);
+        let object = secret_of(&id, &secret, expires, uses);
         self.secrets.create(&PostParams::default(), &object).await.context("write the token")?;
         println!("{token}");
         Ok(())
@@ -97,14 +101,16 @@ impl Cluster {
     async fn list(&self) -> Result<(), Exit> {
         let params = ListParams::default().fields(&format!("type={TYPE}"));
         let tokens = self.secrets.list(&params).await.context("list tokens")?;
-        println!("{:<8} EXPIRES", "ID");
+        println!("{:<8} {:<22} USES LEFT", "ID", "EXPIRES");
         for token in tokens {
             let text = |key: &str| {
                 let value = token.data.as_ref().and_then(|data| data.get(key));
                 value.map(|value| String::from_utf8_lossy(&value.0).into_owned())
             };
             let expires = text("expiration").unwrap_or_else(|| "never".to_owned());
-            println!("{:<8} {expires}", text("token-id").unwrap_or_default());
+            let uses = token.metadata.annotations.as_ref().and_then(|annotations| annotations.get(USES_LEFT));
+            let uses = uses.map_or("any", String::as_str);
+            println!("{:<8} {expires:<22} {uses}", text("token-id").unwrap_or_default());
         }
         Ok(())
     }
@@ -129,7 +135,7 @@ fn expiry(now: Timestamp, ttl: Duration) -> Timestamp {
     Timestamp::from_second(end.as_second()).unwrap_or(end)
 }
 
-fn secret_of(id: &str, secret: &str, expires: Option<Timestamp>) -> Secret {
+fn secret_of(id: &str, secret: &str, expires: Option<Timestamp>, uses: Option<u32>) -> Secret {
     let mut data: std::collections::BTreeMap<String, ByteString> = [
         ("token-id", id.to_owned()),
         ("token-secret", secret.to_owned()),
@@ -143,7 +149,11 @@ fn secret_of(id: &str, secret: &str, expires: Option<Timestamp>) -> Secret {
         data.insert("expiration".to_owned(), ByteString(expires.to_string().into_bytes()));
     }
     Secret {
-        metadata: ObjectMeta { name: Some(format!("{PREFIX}{id}")), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(format!("{PREFIX}{id}")),
+            annotations: uses.map(|uses| [(USES_LEFT.to_owned(), uses.to_string())].into()),
+            ..ObjectMeta::default()
+        },
         type_: Some(TYPE.to_owned()),
         data: Some(data),
         ..Secret::default()
@@ -201,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_token_is_what_the_api_expects() {
-        let secret = secret_of("abcdef", "0123456789abcdef", Some("2026-01-01T00:00:00Z".parse().unwrap()));
+        let secret = secret_of("abcdef", "0123456789abcdef", Some("2026-01-01T00:00:00Z".parse().unwrap()), Some(3));
         assert_eq!(secret.metadata.name.as_deref(), Some("bootstrap-token-abcdef"));
         let data = secret.data.unwrap();
         assert_eq!(data["expiration"].0, b"2026-01-01T00:00:00Z");

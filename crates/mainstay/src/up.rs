@@ -8,6 +8,7 @@ use std::{
 use anyhow::anyhow;
 use mainstay_agent::{
     servers::Servers,
+    settings::Settings,
     tls::{Identity, Pair},
 };
 use mainstay_server::pki::renewal::NodeCertificates;
@@ -21,8 +22,10 @@ use crate::{
     log,
     machine::{self, LocalAgent},
     process::DataDirLock,
+    readiness::Readiness,
     run::run_until_signal,
     server::Server,
+    state_dump::StateDump,
 };
 
 pub fn run(options: &UpOptions) -> Result<(), Exit> {
@@ -31,7 +34,7 @@ pub fn run(options: &UpOptions) -> Result<(), Exit> {
     let default_filter = if options.demo { "warn" } else { log::STOCK };
     run_until_signal(&options.server.common, default_filter, async |stop| {
         let data_dir = options.server.data.path();
-        let _lock = DataDirLock::acquire(&data_dir)?;
+        let _lock = DataDirLock::acquire_to_run(&data_dir)?;
         let missing = machine::missing_requirements(&options.machine, &data_dir);
         let pods_at = if missing.is_empty() { machine::address(&options.machine) } else { None };
         let mut server = Server::build(&options.server, pods_at).await?;
@@ -42,7 +45,15 @@ pub fn run(options: &UpOptions) -> Result<(), Exit> {
         announce(&server, machine.as_ref().map_err(Vec::as_slice), started.elapsed());
         let kubeconfig = server.kubeconfig.clone();
         let demo = run_demo(options.demo, machine.is_ok(), server.client("demo"), &kubeconfig, stop.clone());
-        tokio::join!(run_both(server, machine.ok(), stop), demo).0
+        let readiness = Readiness {
+            server: Some(server.client("readiness")),
+            node: machine.as_ref().ok().map(|machine| (server.client("readiness"), machine.node_name().to_owned())),
+            drains_on_stop: machine.as_ref().is_ok_and(LocalAgent::drains_on_stop),
+        };
+        let state =
+            StateDump { server: Some(server.client("state")), agent: machine.as_ref().ok().map(LocalAgent::state) };
+        let (readiness, state) = (readiness.report(data_dir, stop.clone()), state.run(stop.clone()));
+        tokio::join!(run_both(server, machine.ok(), stop), demo, readiness, state).0
     })
 }
 
@@ -65,16 +76,22 @@ async fn run_demo(wanted: bool, pods_can_run: bool, client: kube::Client, kubeco
 pub fn run_server(options: &ServerOptions) -> Result<(), Exit> {
     let started = Instant::now();
     run_until_signal(&options.common, log::STOCK, async |stop| {
-        let _lock = DataDirLock::acquire(&options.data.path())?;
+        let _lock = DataDirLock::acquire_to_run(&options.data.path())?;
         let server = Server::build(options, None).await?;
         announce(&server, Err(&[]), started.elapsed());
-        run_both(server, None, stop).await
+        let readiness = Readiness { server: Some(server.client("readiness")), ..Readiness::default() };
+        let state = StateDump { server: Some(server.client("state")), agent: None };
+        let (readiness, state) = (readiness.report(options.data.path(), stop.clone()), state.run(stop.clone()));
+        tokio::join!(run_both(server, None, stop), readiness, state).0
     })
 }
 
 /// The agent of the server's own process: it needs no token, and speaks to the API without a socket.
 async fn local_machine(server: &mut Server, options: &UpOptions) -> Result<LocalAgent, Exit> {
-    let settings = machine::settings(&options.machine, &options.server.common, &server.data_dir)?;
+    let settings = Settings {
+        timing: options.server.node_loss.timing()?,
+        ..machine::settings(&options.machine, &options.server.common, &server.data_dir)?
+    };
     let issued =
         server.pki.issue_node(&settings.node_name, &settings.addresses).map_err(|e| Exit::Failed(anyhow!(e)))?;
     let pair = |identity: &mainstay_server::pki::Identity| Pair {

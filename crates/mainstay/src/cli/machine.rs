@@ -44,6 +44,18 @@ pub struct MachineOptions {
     #[arg(long, env = "MAINSTAY_NODE_TAINT", value_name = "KEY=VALUE:EFFECT", value_delimiter = ',')]
     pub node_taint: Vec<String>,
 
+    /// Report a pod that has started no container for so long, with the step it hangs in; 0s for never
+    #[arg(long, env = "MAINSTAY_SLOW_START_LIMIT", value_name = "TIME", default_value = "2m", value_parser = super::duration)]
+    pub slow_start_limit: std::time::Duration,
+
+    /// Evict the pods of this machine before it stops, as far as their budgets allow
+    #[arg(long, env = "MAINSTAY_DRAIN_ON_STOP")]
+    pub drain_on_stop: bool,
+
+    /// How long that may take; what is left then runs on
+    #[arg(long, env = "MAINSTAY_DRAIN_ON_STOP_TIMEOUT", value_name = "TIME", default_value = "5m", value_parser = super::duration)]
+    pub drain_on_stop_timeout: std::time::Duration,
+
     /// Most pods at the same time
     #[arg(long, env = "MAINSTAY_MAX_PODS", value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_pods: u32,
@@ -103,10 +115,6 @@ pub struct MachineOptions {
     /// A container that ran this long was healthy: its next failure counts as the first
     #[arg(long, env = "MAINSTAY_RESTART_BACKOFF_RESET", value_name = "TIME", default_value = "10m", value_parser = super::duration)]
     pub restart_backoff_reset: std::time::Duration,
-
-    /// How often this machine renews its Lease, by which the cluster knows that it is alive; at least as often as `--offer-ttl` needs
-    #[arg(long, env = "MAINSTAY_HEARTBEAT", value_name = "TIME", default_value = "10s", value_parser = super::duration)]
-    pub heartbeat: std::time::Duration,
 
     /// Domain of the names in Consul's style, such as `web.service.consul`
     #[arg(long, env = "MAINSTAY_ALIAS_DOMAIN", value_name = "DOMAIN", default_value = "consul")]

@@ -1,6 +1,7 @@
 //! The command line. Every flag is also an environment variable and a key of the `--config` file.
 
 mod machine;
+mod node_loss;
 mod scheduler;
 mod server;
 mod sim;
@@ -16,8 +17,8 @@ pub use self::{
     sim::SimOptions,
 };
 use crate::{
-    config_file, demo::web::WebOptions, exit::Exit, image::ImageOptions, secrets::SecretsOptions, token::TokenOptions,
-    why::WhyOptions,
+    config_file, demo::web::WebOptions, drain::DrainOptions, exit::Exit, image::ImageOptions, needs::NeedsOptions,
+    secrets::SecretsOptions, token::TokenOptions, upgrade::UpgradeOptions, why::WhyOptions,
 };
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
@@ -44,6 +45,10 @@ pub enum Command {
     Backup(BackupOptions),
     /// Make the store what it was when the backup FILE was written
     Restore(RestoreOptions),
+    /// Evict the pods of a node, honouring budgets, so that it can be stopped; --undo to have it take pods again
+    Drain(DrainOptions),
+    /// Replace the program with another version while pods run on, and go back if that does not become healthy
+    Upgrade(UpgradeOptions),
     /// Pull, import, list, tag and remove images of this machine
     Image(ImageOptions),
     /// Change the key that encrypts Secrets in the store
@@ -52,8 +57,13 @@ pub enum Command {
     Token(TokenOptions),
     /// Say why a pod, workload, Service, claim, node or namespace is not as it should be, and what to do next
     Why(WhyOptions),
+    /// Show what pods need of each other, and what they wait for
+    Needs(NeedsOptions),
     /// Measure how large a cluster can be: a real server with hollow nodes, which run no containers
     Sim(Box<SimOptions>),
+    /// Check that this program reads everything in a data directory
+    #[command(hide = true)]
+    CheckData(CheckDataOptions),
     /// The program of the demo's pods
     #[command(hide = true)]
     DemoWeb(WebOptions),
@@ -78,7 +88,7 @@ fn service_range(text: &str) -> Result<mainstay_network::Range, String> {
 }
 
 /// A duration such as `5s` or `1m30s`.
-fn duration(text: &str) -> Result<std::time::Duration, String> {
+pub fn duration(text: &str) -> Result<std::time::Duration, String> {
     mainstay_api::duration::parse_duration(text).ok_or_else(|| format!("{text:?} {}", mainstay_api::duration::EXPECTED))
 }
 
@@ -147,7 +157,7 @@ pub struct AgentOptions {
 /// What every command that keeps running understands.
 #[derive(Debug, Args)]
 pub struct CommonOptions {
-    /// Addresses of all machines' pods; each machine gets a /24 of it. The same on all servers and machines
+    /// Addresses of all machines' pods; each machine gets a part of it. The same on all servers and machines
     #[arg(long, env = "MAINSTAY_POD_RANGE", value_name = "RANGE", default_value = "10.244.0.0/16")]
     pub pod_range: mainstay_network::Range,
 
@@ -221,6 +231,12 @@ pub struct BackupOptions {
 }
 
 #[derive(Debug, Args)]
+pub struct CheckDataOptions {
+    #[command(flatten)]
+    pub data: DataDir,
+}
+
+#[derive(Debug, Args)]
 pub struct RestoreOptions {
     /// Backup to restore from
     pub file: PathBuf,
@@ -279,7 +295,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         | Command::Secrets(_)
         | Command::Token(_)
         | Command::Why(_)
+        | Command::Needs(_)
         | Command::Sim(_)
+        | Command::Drain(_)
+        | Command::Upgrade(_)
+        | Command::CheckData(_)
         | Command::DemoWeb(_) => {}
     }
     Ok(cli.command)

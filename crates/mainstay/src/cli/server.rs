@@ -5,12 +5,16 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::Args;
 use mainstay_server::settings::PodSecurityLevel;
 
-use super::{CommonOptions, DataDir, StoreDir, scheduler::SchedulerOptions, seconds};
+use super::{CommonOptions, DataDir, StoreDir, node_loss::NodeLossOptions, scheduler::SchedulerOptions, seconds};
 
 #[derive(Debug, Args)]
 pub struct ServerOptions {
     #[command(flatten)]
     pub data: DataDir,
+
+    /// Prefix length of each machine's part of --pod-range: 24 for 254 addresses. The same on all servers
+    #[arg(long, env = "MAINSTAY_NODE_POD_RANGE_SIZE", value_name = "BITS", default_value_t = 24, value_parser = clap::value_parser!(u8).range(16..=29))]
+    pub node_pod_range_size: u8,
 
     #[command(flatten)]
     pub common: CommonOptions,
@@ -54,6 +58,9 @@ pub struct ServerOptions {
     pub scheduler: SchedulerOptions,
 
     #[command(flatten)]
+    pub node_loss: NodeLossOptions,
+
+    #[command(flatten)]
     pub audit: AuditOptions,
 
     /// Pod Security Standard that pods must meet in namespaces without a label: privileged, baseline or restricted
@@ -78,11 +85,11 @@ pub struct ServerOptions {
     #[arg(long, env = "MAINSTAY_AUTHENTICATION_CONFIG", value_name = "FILE")]
     pub authentication_config: Option<PathBuf>,
 
-    /// Requests that only read, at work at the same time; one user has at most a quarter of them
+    /// Seats for requests at work that only read; FlowSchemas share out the seats of both kinds together
     #[arg(long, env = "MAINSTAY_MAX_READS", value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_reads: u32,
 
-    /// Requests that write, at work at the same time; one user has at most a quarter of them
+    /// Seats for requests at work that write; FlowSchemas share out the seats of both kinds together
     #[arg(long, env = "MAINSTAY_MAX_WRITES", value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_writes: u32,
 
@@ -109,6 +116,11 @@ pub struct ServerOptions {
     /// Longest time a client may take none of what is sent to it, in seconds
     #[arg(long, env = "MAINSTAY_STALL_TIMEOUT", value_name = "SECONDS", default_value_t = 60, value_parser = seconds())]
     pub stall_timeout: u64,
+
+    /// How long the server still answers when it was asked to stop, while /readyz fails and others take over
+    /// [default: 2s with etcd, where there may be others, else 0s]
+    #[arg(long, env = "MAINSTAY_SHUTDOWN_DELAY_DURATION", value_name = "TIME", value_parser = super::duration)]
+    pub shutdown_delay_duration: Option<std::time::Duration>,
 }
 
 impl ServerOptions {

@@ -8,7 +8,7 @@ mod explain;
 mod observe;
 mod target;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -46,7 +46,7 @@ pub struct WhyOptions {
 pub fn run(options: &WhyOptions) -> Result<(), Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start")?;
     runtime.block_on(async {
-        let observer = Observer::new(connect(options).await?, &options.namespace);
+        let observer = Observer::new(connect(options.kubeconfig.as_deref(), &options.data).await?, &options.namespace);
         let text = explain_target(&observer, &options.target).await?.ok_or_else(|| {
             let Target { kind, name } = &options.target;
             let place = match kind {
@@ -64,7 +64,10 @@ pub fn run(options: &WhyOptions) -> Result<(), Exit> {
 async fn explain_target(observer: &Observer, target: &Target) -> anyhow::Result<Option<String>> {
     let (name, now) = (target.name.as_str(), Timestamp::now());
     Ok(match target.kind {
-        TargetKind::Pod => observer.pod(name).await?.map(|facts| explain::explain_pod(&facts, now).to_string()),
+        TargetKind::Pod => match observer.pod(name).await? {
+            Some(facts) => Some(explain::explain_pod(&facts, now).to_string()),
+            None => explain::explain_removed_pod(&observer.removed_pod(name).await?, now).map(|gone| gone.to_string()),
+        },
         TargetKind::Workload(kind) => {
             observer.workload(kind, name).await?.map(|facts| explain::explain_workload(&facts, now))
         }
@@ -78,14 +81,17 @@ async fn explain_target(observer: &Observer, target: &Target) -> anyhow::Result<
     })
 }
 
-async fn connect(options: &WhyOptions) -> anyhow::Result<Client> {
+/// A client of the API, for commands that people run.
+pub async fn connect(kubeconfig: Option<&Path>, data: &DataDir) -> anyhow::Result<Client> {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let path = options.kubeconfig.clone().unwrap_or_else(|| options.data.path().join("admin.kubeconfig"));
+    let path = kubeconfig.map_or_else(|| data.path().join("admin.kubeconfig"), Path::to_owned);
     // Asked before reading, since the reader's error repeats its own cause.
     std::fs::metadata(&path).with_context(|| {
         format!("read {}; name another with --kubeconfig, or the server's --data-dir", path.display())
     })?;
     let kubeconfig = Kubeconfig::read_from(&path)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    // A 429 is an answer, which says why: of a budget that blocks an eviction, say.
+    config.default_retry = false;
     Ok(Client::try_from(config)?)
 }

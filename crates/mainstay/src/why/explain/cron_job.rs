@@ -29,11 +29,11 @@ pub fn explain_cron_job(facts: &CronJobFacts, now: Timestamp) -> String {
 fn cron_job_cause(facts: &CronJobFacts, now: Timestamp) -> Cause {
     let meta = &facts.cron_job.metadata;
     let (kubectl, name) = (text::kubectl(meta), text::name(meta));
-    let spec = facts.cron_job.spec.as_ref();
-    let schedule = spec.map(|spec| spec.schedule.as_str()).unwrap_or_default();
-    let zone = spec.and_then(|spec| spec.time_zone.as_deref()).unwrap_or("UTC");
+    let spec = &facts.cron_job.spec;
+    let schedule = &spec.schedule;
+    let zone = spec.time_zone.as_deref().unwrap_or("UTC");
     let schedule = format!("schedule {schedule:?} in {zone}");
-    if spec.and_then(|spec| spec.suspend) == Some(true) {
+    if spec.suspend == Some(true) {
         return Cause::new(format!("is suspended; {schedule}")).next(
             format!("{kubectl} patch cronjob {name} --type=merge -p '{{\"spec\":{{\"suspend\":false}}}}'"),
             "lets it start Jobs",

@@ -6,6 +6,7 @@
 mod claim;
 mod containers;
 mod cron_job;
+mod dependencies;
 mod namespace;
 mod node;
 mod pod;
@@ -21,9 +22,12 @@ use std::fmt;
 pub use self::{
     claim::{ClaimFacts, explain_claim},
     cron_job::{CronJobFacts, explain_cron_job},
+    dependencies::AwaitedFacts,
     namespace::{NamespaceFacts, RemainingObject, explain_namespace},
     node::{NodeFacts, explain_node},
-    pod::{AssignedNode, OwnerName, PodFacts, explain_pod, is_troubled},
+    pod::{
+        AssignedNode, LocalVolume, OwnerName, PodFacts, RemovedPodFacts, explain_pod, explain_removed_pod, is_troubled,
+    },
     service::{ServiceFacts, explain_service},
     workload::{WorkloadFacts, explain_workload},
 };

@@ -6,6 +6,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::MicroTime,
 };
 
+use mainstay_api::wellknown::taint::UNREACHABLE;
+
 use super::{Cause, Explanation, text};
 
 /// What was observed of a node.
@@ -47,7 +49,9 @@ fn node_cause(facts: &NodeFacts, now: Timestamp) -> Cause {
             .next("kubectl get offers", "which nodes offer what"),
         _ => Cause::new("is ready"),
     };
-    for pressure in ["MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"] {
+    for pressure in
+        ["MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", "Suspect", "EvictionsPaused"]
+    {
         if let Some(condition) = condition(node, pressure).filter(|condition| condition.status == "True") {
             cause = cause.detail(format!("{pressure}: {}", condition.message.as_deref().unwrap_or_default()));
         }
@@ -62,7 +66,13 @@ fn node_cause(facts: &NodeFacts, now: Timestamp) -> Cause {
     if taints.is_empty() { cause } else { cause.detail(format!("taints: {}", taints.join(", "))) }
 }
 
-fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+/// Whether it is silent while others are not, so that its pods are evicted.
+pub(super) fn is_lost(node: &Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|taint| taint.key == UNREACHABLE && taint.effect == "NoExecute")
+}
+
+pub(super) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.find(|condition| condition.type_ == kind)
 }

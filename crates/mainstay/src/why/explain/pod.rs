@@ -5,11 +5,17 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, Pod, PodCondition};
 use mainstay_api::{
+    needs,
+    node_loss::is_unique,
     pod::{is_finished, is_ready},
     wellknown::mainstay::REFUSED_BY,
 };
 
-use super::{Cause, ClaimFacts, Explanation, containers, node::not_ready, text, unscheduled};
+use super::{
+    AwaitedFacts, Cause, ClaimFacts, Explanation, containers, dependencies,
+    node::{condition, is_lost, not_ready},
+    text, unscheduled,
+};
 
 /// What was observed of a pod.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +26,13 @@ pub struct PodFacts {
     pub last_lines: BTreeMap<String, String>,
     /// Claims that the pod uses and that are not bound; those without a claim do not exist.
     pub unbound_claims: Vec<(String, Option<ClaimFacts>)>,
+    /// Of the claims that it uses, as far as they exist.
+    pub access_modes: BTreeMap<String, Vec<String>>,
+    /// Claims whose volumes are on one node alone.
+    pub local_volumes: Vec<LocalVolume>,
     pub node: AssignedNode,
+    /// What it waits for, if it waits for its needs.
+    pub awaited: Option<AwaitedFacts>,
     /// The Deployment, Job or the like to edit instead of the pod.
     pub owner: Option<OwnerName>,
 }
@@ -35,6 +47,26 @@ pub enum AssignedNode {
     Found(Box<Node>),
 }
 
+/// A claim whose volume is on one node alone.
+#[derive(Clone, Debug)]
+pub struct LocalVolume {
+    pub claim: String,
+    pub volume: String,
+    pub node: String,
+    /// Nothing if the node is gone.
+    pub found: Option<Box<Node>>,
+}
+
+/// A pod that is gone, of which events still tell, and what is there in its place.
+#[derive(Clone, Debug, Default)]
+pub struct RemovedPodFacts {
+    pub namespace: String,
+    pub name: String,
+    pub events: Vec<Event>,
+    /// Pods of the same owner, by their name.
+    pub siblings: Vec<Pod>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerName {
     /// In small letters, as kubectl takes it.
@@ -43,8 +75,16 @@ pub struct OwnerName {
 }
 
 /// Conditions that the headline and the lines of containers cover.
-const COVERED_CONDITIONS: [&str; 5] =
-    ["PodScheduled", "Ready", "ContainersReady", "Initialized", "PodReadyToStartContainers"];
+const COVERED_CONDITIONS: [&str; 8] = [
+    "PodScheduled",
+    "Ready",
+    "ContainersReady",
+    "Initialized",
+    "PodReadyToStartContainers",
+    needs::CONDITION,
+    needs::OBJECTS_CONDITION,
+    needs::CYCLE_CONDITION,
+];
 
 /// Events of attempts to start a pod.
 const START_FAILURES: [&str; 4] = ["FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"];
@@ -102,14 +142,16 @@ fn find_cause(facts: &PodFacts, now: Timestamp) -> Cause {
         }
         AssignedNode::Found(node) => {
             if let Some(why) = not_ready(node, now) {
-                return Cause::new(format!("is on node {node_name}, which is not ready: {why}"))
-                    .next(format!("mainstay why node/{node_name}"), "why the node is not ready");
+                return on_node_in_trouble(facts, node, &why);
             }
         }
         AssignedNode::Unknown => {}
     }
     if is_ready(&facts.pod) {
         return Cause::new(running(facts, node_name, now, "ready"));
+    }
+    if let Some(cause) = dependencies::find_cause(facts, now) {
+        return cause;
     }
     if let Some(cause) = containers::find_cause(facts, now) {
         return cause;
@@ -122,6 +164,58 @@ fn find_cause(facts: &PodFacts, now: Timestamp) -> Cause {
         return Cause::new(format!("runs on {node_name}, but is not ready: its readiness gate {gate} is not met"));
     }
     Cause::new(running(facts, node_name, now, "not ready"))
+}
+
+/// Of a pod whose node is not ready or lost: what becomes of it.
+fn on_node_in_trouble(facts: &PodFacts, node: &Node, why: &str) -> Cause {
+    let name = text::name(&node.metadata);
+    let mut cause = Cause::new(format!("is on node {name}, which is not ready: {why}"));
+    if let Some(paused) = condition(node, "EvictionsPaused").filter(|condition| condition.status == "True") {
+        cause = cause.detail(format!("it stays there: {}", paused.message.as_deref().unwrap_or_default()));
+    } else if is_lost(node) {
+        let unique = is_unique(&facts.pod, |claim| facts.access_modes.get(claim).map(Vec::as_slice));
+        let fate = match (facts.owner.is_some(), unique) {
+            (_, true) => {
+                "it must never run twice: it is replaced only once its node has promised to have stopped it and other \
+                 nodes are heard"
+            }
+            (true, false) => "it is replaced elsewhere when it no longer tolerates the taint",
+            (false, false) => "nobody would replace it: it is failed when it no longer tolerates the taint",
+        };
+        cause = cause.detail(fate);
+        if unique {
+            let kubectl = text::kubectl(&facts.pod.metadata);
+            let command = format!("{kubectl} delete pod {} --force --grace-period=0", text::name(&facts.pod.metadata));
+            cause = cause.next(command, "only if the machine is off: replaces it at once");
+        }
+    }
+    let local = facts.local_volumes.iter().filter(|local| local.node == name);
+    for LocalVolume { claim, volume, .. } in local {
+        cause = cause.detail(format!("cannot move: its claim {claim:?} is volume {volume} on node {name} itself"));
+    }
+    cause.next(format!("mainstay why node/{name}"), "why the node is not ready")
+}
+
+/// Why a pod is gone, if events say so.
+pub fn explain_removed_pod(facts: &RemovedPodFacts, now: Timestamp) -> Option<Explanation> {
+    let lost = text::newest(&facts.events, &["NodeLost"])?;
+    let why = text::clause(lost.message.as_deref().unwrap_or_default());
+    let mut cause = Cause::new(format!("is gone. {why}"));
+    for pod in &facts.siblings {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|node| !node.is_empty());
+        let place = match (node, is_ready(pod)) {
+            (Some(node), true) => format!("runs on {node}"),
+            (Some(node), false) => format!("is on {node}, not ready yet"),
+            (None, _) => "waits for a node".to_owned(),
+        };
+        cause = cause.detail(format!("pod {} {place}", text::name(&pod.metadata)));
+    }
+    if let Some(waiting) = facts.siblings.iter().find(|pod| !is_ready(pod)) {
+        let name = text::name(&waiting.metadata);
+        cause = cause.next(format!("mainstay why -n {} pod/{name}", facts.namespace), "what it waits for");
+    }
+    let subject = format!("pod {}/{}", facts.namespace, facts.name);
+    Some(cause.into_explanation(subject, text::history(&facts.events, now)))
 }
 
 fn running(facts: &PodFacts, node: &str, now: Timestamp, readiness: &str) -> String {

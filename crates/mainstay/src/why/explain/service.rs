@@ -86,7 +86,7 @@ fn service_cause(facts: &ServiceFacts, troubled: Option<&Explanation>) -> Cause 
 }
 
 fn ready_endpoints(slices: &[EndpointSlice]) -> usize {
-    let endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
+    let endpoints = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten());
     // Not set means ready, as upstream.
     endpoints.filter(|endpoint| endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true)).count()
 }

@@ -3,7 +3,13 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, PodSpec};
 
-use super::{Cause, claim::claim_cause, pod::PodFacts, text};
+use super::{
+    Cause,
+    claim::claim_cause,
+    node::not_ready,
+    pod::{LocalVolume, PodFacts},
+    text,
+};
 
 /// The scheduler that is built in.
 const BUILT_IN_SCHEDULER: &str = "default-scheduler";
@@ -40,7 +46,32 @@ pub fn find_cause(facts: &PodFacts, now: Timestamp) -> Cause {
     if let Some(cause) = claims(facts, now).filter(|_| names_claim) {
         return cause;
     }
+    if let Some(cause) = on_lost_node(facts, now) {
+        return cause;
+    }
     no_node_fits(facts, spec, &SchedulerMessage::parse(message))
+}
+
+/// A volume that is on a node which is not there.
+fn on_lost_node(facts: &PodFacts, now: Timestamp) -> Option<Cause> {
+    let trouble = |local: &LocalVolume| match &local.found {
+        Some(node) => not_ready(node, now).map(|why| format!("which is not ready: {why}")),
+        None => Some("which does not exist".to_owned()),
+    };
+    let (local, trouble) = facts.local_volumes.iter().find_map(|local| Some((local, trouble(local)?)))?;
+    let LocalVolume { claim, volume, node, .. } = local;
+    let kubectl = text::kubectl(&facts.pod.metadata);
+    let name = text::name(&facts.pod.metadata);
+    let headline = format!("cannot move: its claim {claim:?} is volume {volume} on node {node}, {trouble}");
+    Some(
+        Cause::new(headline)
+            .detail("it runs there again when the machine is back, with its data")
+            .next(format!("mainstay why node/{node}"), "why the node is not ready")
+            .next(
+                format!("{kubectl} delete pvc {claim} --wait=false && {kubectl} delete pod {name}"),
+                "only if the data is lost or not needed: starts elsewhere with an empty volume, if somebody makes the claim anew",
+            ),
+    )
 }
 
 fn claims(facts: &PodFacts, now: Timestamp) -> Option<Cause> {

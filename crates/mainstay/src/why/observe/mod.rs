@@ -3,6 +3,7 @@
 //! The object that is asked about must be readable; what only adds to the explanation (logs, nodes, storage classes) is
 //! left out where it cannot be read, or not in time.
 
+mod dependencies;
 mod objects;
 mod pods;
 

@@ -6,16 +6,20 @@ use anyhow::Context;
 use k8s_openapi::api::{
     apps::v1::ReplicaSet,
     batch::v1::{CronJob, Job},
-    core::v1::{ContainerStatus, Node, PersistentVolumeClaim, Pod},
+    core::v1::{ContainerStatus, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod},
 };
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, ListParams, LogParams, ObjectMeta},
 };
 
+use mainstay_api::{node_loss, wellknown::kubernetes::HOSTNAME};
+
 use super::{Observer, PODS_EXPLAINED, is_owned_by, optional};
 use crate::why::{
-    explain::{AssignedNode, CronJobFacts, OwnerName, PodFacts, WorkloadFacts, is_troubled},
+    explain::{
+        AssignedNode, CronJobFacts, LocalVolume, OwnerName, PodFacts, RemovedPodFacts, WorkloadFacts, is_troubled,
+    },
     target::WorkloadKind,
 };
 
@@ -26,6 +30,12 @@ impl Observer {
     }
 
     pub(super) async fn pod_facts(&self, pod: Pod) -> anyhow::Result<PodFacts> {
+        let awaited = self.awaited(&pod, 0).await;
+        Ok(PodFacts { awaited, ..self.own_facts(pod).await? })
+    }
+
+    /// Without what it waits for.
+    pub(super) async fn own_facts(&self, pod: Pod) -> anyhow::Result<PodFacts> {
         let spec = pod.spec.clone().unwrap_or_default();
         let node = match spec.node_name.filter(|node| !node.is_empty()) {
             Some(node) => match optional(Api::<Node>::all(self.client.clone()).get_opt(&node)).await {
@@ -35,26 +45,64 @@ impl Observer {
             },
             None => AssignedNode::Unknown,
         };
-        let mut unbound_claims = Vec::new();
-        for volume in spec.volumes.iter().flatten() {
-            let Some(claim) = &volume.persistent_volume_claim else { continue };
-            let name = claim.claim_name.clone();
+        let (mut unbound_claims, mut local_volumes, mut access_modes) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for name in node_loss::claims(&pod) {
             match optional(self.api::<PersistentVolumeClaim>().get_opt(&name)).await {
-                Some(Some(claim)) if !is_bound(&claim) => {
-                    unbound_claims.push((name, Some(self.claim_facts(claim).await?)));
+                Some(Some(claim)) => {
+                    let spec = claim.spec.clone().unwrap_or_default();
+                    access_modes.insert(name.clone(), spec.access_modes.unwrap_or_default());
+                    if is_bound(&claim) {
+                        local_volumes.extend(self.local_volume(&name, &spec.volume_name.unwrap_or_default()).await);
+                    } else {
+                        unbound_claims.push((name, Some(self.claim_facts(claim).await?)));
+                    }
                 }
                 Some(None) => unbound_claims.push((name, None)),
-                Some(Some(_)) | None => {}
+                None => {}
             }
         }
         Ok(PodFacts {
             events: self.events("Pod", &pod.metadata).await?,
             last_lines: self.last_lines(&pod).await,
             unbound_claims,
+            local_volumes,
+            access_modes,
             node,
+            awaited: None,
             owner: self.owner(&pod.metadata).await,
             pod,
         })
+    }
+
+    /// Where a bound claim's volume is, if that is one node alone.
+    async fn local_volume(&self, claim: &str, volume: &str) -> Option<LocalVolume> {
+        let volumes = Api::<PersistentVolume>::all(self.client.clone());
+        let spec = optional(volumes.get_opt(volume)).await??.spec?;
+        let terms = spec.node_affinity?.required?.node_selector_terms;
+        let [term] = terms.as_slice() else { return None };
+        let mut fields = term.match_fields.iter().flatten().chain(term.match_expressions.iter().flatten());
+        let names =
+            fields.find(|field| ["metadata.name", HOSTNAME].contains(&&*field.key) && field.operator == "In")?;
+        let [node] = names.values.as_deref()? else { return None };
+        let found = optional(Api::<Node>::all(self.client.clone()).get_opt(node)).await?;
+        let (claim, volume) = (claim.to_owned(), volume.to_owned());
+        Some(LocalVolume { claim, volume, node: node.clone(), found: found.map(Box::new) })
+    }
+
+    /// What events tell of a pod that is gone, and the pods that have its owner's names.
+    pub async fn removed_pod(&self, name: &str) -> anyhow::Result<RemovedPodFacts> {
+        let about = format!("involvedObject.kind=Pod,involvedObject.name={name}");
+        let events =
+            self.api::<Event>().list(&ListParams::default().fields(&about)).await.context("list its events")?;
+        let owner = name.rsplit_once('-').map_or(name, |(owner, _)| owner);
+        let is_sibling = |pod: &Pod| {
+            let own = pod.metadata.name.as_deref().unwrap_or_default();
+            own.rsplit_once('-').is_some_and(|(prefix, _)| prefix == owner)
+        };
+        let mut siblings = self.all_pods().await?;
+        siblings.retain(is_sibling);
+        siblings.truncate(PODS_EXPLAINED);
+        Ok(RemovedPodFacts { namespace: self.namespace.clone(), name: name.to_owned(), events: events.items, siblings })
     }
 
     /// The last line of the log of each container that ended in failure.

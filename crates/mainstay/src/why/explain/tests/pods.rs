@@ -1,7 +1,9 @@
 use k8s_openapi::api::core::v1::Node;
 
 use super::*;
-use crate::why::explain::{AssignedNode, ClaimFacts, OwnerName, PodFacts, explain_pod};
+use crate::why::explain::{
+    AssignedNode, ClaimFacts, LocalVolume, OwnerName, PodFacts, RemovedPodFacts, explain_pod, explain_removed_pod,
+};
 
 fn pod_facts(spec: Value, status: Value) -> PodFacts {
     let meta = json!({ "name": "p", "namespace": "ns", "uid": "u", "creationTimestamp": "2026-01-01T00:57:50Z" });
@@ -190,6 +192,68 @@ fn a_pod_on_a_silent_node_points_to_the_node() {
     facts.pod.metadata.deletion_timestamp = Some(object(json!("2026-01-01T00:59:00Z")));
     assert!(headline(&facts).contains("so nobody confirms that it stopped"), "{}", headline(&facts));
     assert_eq!(next(&facts), ["kubectl -n ns delete pod p --force --grace-period=0"]);
+}
+
+fn lost_node() -> Node {
+    let ready = json!({ "type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T00:59:00Z" });
+    let taint = json!({ "key": "node.kubernetes.io/unreachable", "effect": "NoExecute" });
+    let (spec, status) = (json!({ "taints": [taint] }), json!({ "conditions": [ready] }));
+    object(json!({ "metadata": { "name": "n1" }, "spec": spec, "status": status }))
+}
+
+#[test]
+fn a_pod_on_a_lost_node_says_what_becomes_of_it() {
+    let mut facts = pod_facts(json!({ "containers": [], "nodeName": "n1" }), json!({ "phase": "Running" }));
+    facts.node = AssignedNode::Found(Box::new(lost_node()));
+    let details = |facts: &PodFacts| explain_pod(facts, now()).details.join("; ");
+    assert!(details(&facts).contains("it is failed"), "{}", details(&facts));
+    facts.owner = Some(OwnerName { kind: "deployment".to_owned(), name: "web".to_owned() });
+    assert!(details(&facts).contains("it is replaced elsewhere"), "{}", details(&facts));
+    facts.pod.metadata.annotations = Some([("mainstay.dev/unique".to_owned(), "true".to_owned())].into());
+    assert!(details(&facts).contains("it must never run twice"), "{}", details(&facts));
+    assert_eq!(next(&facts)[0], "kubectl -n ns delete pod p --force --grace-period=0");
+}
+
+#[test]
+fn a_pod_that_waits_for_a_volume_on_a_lost_node_names_both_and_what_to_do() {
+    let mut facts = unschedulable(
+        json!({ "containers": [] }),
+        "0/2 nodes are available: 1 node(s) had volume node affinity conflict, 1 node(s) had untolerated taint {x: }.",
+    );
+    facts.local_volumes = vec![LocalVolume {
+        claim: "data".to_owned(),
+        volume: "pvc-1".to_owned(),
+        node: "n1".to_owned(),
+        found: Some(Box::new(lost_node())),
+    }];
+    let expected = "cannot move: its claim \"data\" is volume pvc-1 on node n1, which is not ready: its agent has been \
+                    silent for 1m0s";
+    assert_eq!(headline(&facts), expected);
+    assert_eq!(next(&facts)[0], "mainstay why node/n1");
+    assert!(next(&facts)[1].contains("delete pvc data"), "{:?}", next(&facts));
+}
+
+#[test]
+fn a_pod_that_was_removed_with_its_node_says_where_its_successor_runs() {
+    let successor = json!({
+        "metadata": { "name": "web-2" }, "spec": { "containers": [], "nodeName": "n2" },
+        "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+    });
+    let mut facts = RemovedPodFacts {
+        namespace: "ns".to_owned(),
+        name: "web-1".to_owned(),
+        siblings: vec![object(successor)],
+        ..RemovedPodFacts::default()
+    };
+    assert_eq!(explain_removed_pod(&facts, now()), None, "nothing tells of it");
+    let message = "Removed: its node n1 has been silent since 2026-01-01T00:59:00Z";
+    facts.events = vec![object(json!({
+        "metadata": { "name": "e" }, "involvedObject": {}, "reason": "NodeLost", "message": message, "type": "Warning",
+        "lastTimestamp": "2026-01-01T00:59:13Z",
+    }))];
+    let text = explain_removed_pod(&facts, now()).unwrap().to_string();
+    assert!(text.starts_with(&format!("pod ns/web-1 is gone. {message}")), "{text}");
+    assert!(text.contains("pod web-2 runs on n2"), "{text}");
 }
 
 #[test]
