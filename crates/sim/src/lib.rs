@@ -17,7 +17,7 @@ pub mod fleet;
 pub mod hollow_node;
 pub mod load;
 pub mod pod;
-mod pod_report;
+pub mod pod_report;
 pub mod pod_times;
 pub mod process;
 pub mod progress;

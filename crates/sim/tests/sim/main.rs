@@ -6,3 +6,4 @@ mod killed_store;
 mod nodes;
 mod server_killed;
 mod service_tables;
+mod simulator;

@@ -90,6 +90,13 @@ async fn pods_that_a_lying_node_cannot_take_are_refused_and_bound_elsewhere() {
     })
     .await;
     assert_eq!(running.fleet.pods_per_node(), [5, 5, 5, 5]);
+    // A start is counted once the server has answered to its report.
+    with_timeout("all starts are counted", async {
+        while running.fleet.counters.started.load(Relaxed) < 20 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
     assert_eq!(running.fleet.counters.started.load(Relaxed), 20, "each pod was started once");
     running.stop().await;
     cluster.stop().await;
