@@ -22,11 +22,14 @@ v1 resourcequotas: Name, Request, Limit, Age
 v1 secrets: Name, Type, Data, Age
 v1 serviceaccounts: Name, Secrets, Age
 v1 services: Name, Type, Cluster-IP, External-IP, Port(s), Age | Selector
+admissionregistration.k8s.io/v1 mutatingadmissionpolicies: Name, Mutations, ParamKind, Age
+admissionregistration.k8s.io/v1 mutatingadmissionpolicybindings: Name, PolicyName, ParamRef, Age
 admissionregistration.k8s.io/v1 mutatingwebhookconfigurations: Name, Webhooks, Age
 admissionregistration.k8s.io/v1 validatingadmissionpolicies: Name, Validations, ParamKind, Age
 admissionregistration.k8s.io/v1 validatingadmissionpolicybindings: Name, PolicyName, ParamRef, Age
 admissionregistration.k8s.io/v1 validatingwebhookconfigurations: Name, Webhooks, Age
 apiextensions.k8s.io/v1 customresourcedefinitions: Name, Created At
+apiregistration.k8s.io/v1 apiservices: Name, Service, Available, Age
 apps/v1 controllerrevisions: Name, Controller, Revision, Age
 apps/v1 daemonsets: Name, Desired, Current, Ready, Up-to-date, Available, Node Selector, Age | Containers, Images, Selector
 apps/v1 deployments: Name, Ready, Up-to-date, Available, Age | Containers, Images, Selector
@@ -37,9 +40,13 @@ autoscaling/v1 horizontalpodautoscalers: Name, Reference, Targets, MinPods, MaxP
 batch/v1 cronjobs: Name, Schedule, Timezone, Suspend, Active, Last Schedule, Age | Containers, Images, Selector
 batch/v1 jobs: Name, Status, Completions, Duration, Age | Containers, Images, Selector
 certificates.k8s.io/v1 certificatesigningrequests: Name, Age, SignerName, Requestor, RequestedDuration, Condition
+certificates.k8s.io/v1 clustertrustbundles: Name, SignerName
+certificates.k8s.io/v1 podcertificaterequests: Name, PodName, ServiceAccountName, NodeName, SignerName, State, Age
 coordination.k8s.io/v1 leases: Name, Holder, Age
 discovery.k8s.io/v1 endpointslices: Name, AddressType, Ports, Endpoints, Age
 events.k8s.io/v1 events: Last Seen, Type, Reason, Object, Message | Subobject, Source, First Seen, Count, Name
+flowcontrol.apiserver.k8s.io/v1 flowschemas: Name, PriorityLevel, MatchingPrecedence, DistinguisherMethod, Age, MissingPL
+flowcontrol.apiserver.k8s.io/v1 prioritylevelconfigurations: Name, Type, NominalConcurrencyShares, Queues, HandSize, QueueLengthLimit, Age
 networking.k8s.io/v1 ingressclasses: Name, Controller, Parameters, Age
 networking.k8s.io/v1 ingresses: Name, Class, Hosts, Address, Ports, Age
 networking.k8s.io/v1 ipaddresses: Name, ParentRef
@@ -55,12 +62,19 @@ rbac.authorization.k8s.io/v1 clusterrolebindings: Name, Role, Age | Users, Group
 rbac.authorization.k8s.io/v1 clusterroles: Name, Created At
 rbac.authorization.k8s.io/v1 rolebindings: Name, Role, Age | Users, Groups, ServiceAccounts
 rbac.authorization.k8s.io/v1 roles: Name, Created At
+resource.k8s.io/v1 deviceclasses: Name, Age
+resource.k8s.io/v1 devicetaintrules: Name, Age
+resource.k8s.io/v1 resourceclaims: Name, State, Age
+resource.k8s.io/v1 resourceclaimtemplates: Name, Age
+resource.k8s.io/v1 resourceslices: Name, Node, Driver, Pool, Age
 scheduling.k8s.io/v1 priorityclasses: Name, Value, Global-Default, Age, PreemptionPolicy
 storage.k8s.io/v1 csidrivers: Name, AttachRequired, PodInfoOnMount, StorageCapacity, TokenRequests, RequiresRepublish, Modes, Age
 storage.k8s.io/v1 csinodes: Name, Drivers, Age
 storage.k8s.io/v1 csistoragecapacities: Name, StorageClassName, Capacity
 storage.k8s.io/v1 storageclasses: Name, Provisioner, ReclaimPolicy, VolumeBindingMode, AllowVolumeExpansion, Age
 storage.k8s.io/v1 volumeattachments: Name, Attacher, PV, Node, Attached, Age
+storage.k8s.io/v1 volumeattributesclasses: Name, DriverName, Age
+storagemigration.k8s.io/v1 storageversionmigrations: Name, Resource, State, Age
 ";
 
 async fn get(client: &kube::Client, path: &str, accept: &str) -> Value {

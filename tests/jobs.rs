@@ -70,9 +70,10 @@ fn jobs_run_to_their_ends() {
     k.ok("patch job parallel -p '{\"spec\":{\"ttlSecondsAfterFinished\":0}}'");
     eventually("it does not stay", || (k.ok("get job parallel --ignore-not-found")).is_empty().then_some(()));
     eventually("nor do its pods", || k.ok("get pods -l job-name=parallel -o name").is_empty().then_some(()));
-    let events = k.ok("get events --field-selector involvedObject.kind=Job");
     for reason in ["SuccessfulCreate", "Completed", "BackoffLimitExceeded", "PodFailurePolicy", "DeadlineExceeded"] {
-        assert!(events.contains(reason), "{reason}: {events}");
+        eventually(&format!("an event tells of {reason}"), || {
+            k.ok("get events --field-selector involvedObject.kind=Job").contains(reason).then_some(())
+        });
     }
 }
 
@@ -125,8 +126,10 @@ fn cron_jobs_start_jobs_and_people_do_so_by_hand() {
         Some(k.value("cronjob tick", "{.status.lastSuccessfulTime}")).filter(|time| !time.is_empty())
     });
     assert!(k.ok("get cronjob tick").contains("0 0 1 1 *"));
-    let events = k.ok("get events --field-selector involvedObject.name=tick");
-    assert!(events.contains("SuccessfulCreate") && events.contains("SawCompletedJob"), "{events}");
+    eventually("events tell both", || {
+        let events = k.ok("get events --field-selector involvedObject.name=tick");
+        (events.contains("SuccessfulCreate") && events.contains("SawCompletedJob")).then_some(())
+    });
     let bad = k.json("get cronjob tick -o json");
     let bad = json!({
         "apiVersion": "batch/v1", "kind": "CronJob", "metadata": { "name": "bad" },

@@ -120,6 +120,21 @@ async fn expired_tokens_are_cleared_away_and_tokens_can_be_listed_and_deleted() 
 }
 
 #[tokio::test]
+async fn a_token_for_one_machine_lets_one_join() {
+    let cluster = Cluster::start();
+    let made = cluster.mainstay_with(&["token", "create", "--uses", "1"]).ok();
+    let token: Token = made.trim().parse().expect("a token");
+    joined(&cluster, Some(&token), "a", "m1").await.expect("it joins");
+    let refused = joined(&cluster, Some(&token), "b", "m2").await.expect_err("the token is used up");
+    assert!(!refused.may_pass(), "{refused}");
+    let why = mainstay_errors::error_chain(&refused);
+    assert!(why.contains("is used up: make another one with `mainstay token create`"), "{why}");
+    let listed = cluster.mainstay("token", "list").ok();
+    assert!(listed.lines().any(|line| line.ends_with(" 0")), "{listed}");
+    joined(&cluster, Some(&token), "a", "m1").await.expect("a member needs no token");
+}
+
+#[tokio::test]
 async fn certificates_are_renewed_while_in_use() {
     let cluster = Cluster::start();
     let token = token(&cluster);

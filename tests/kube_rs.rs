@@ -165,7 +165,7 @@ async fn a_controller_reconciles_until_the_world_is_as_it_should_be() {
 
     async fn reconcile(deployment: Arc<Deployment>, client: Arc<Client>) -> Result<Action, Error> {
         let maps: Api<ConfigMap> = Api::default_namespaced((*client).clone());
-        let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or_default();
+        let replicas = deployment.spec.replicas.unwrap_or_default();
         let owner = kube::Resource::controller_owner_ref(&*deployment, &()).expect("it is stored");
         let mirror = ConfigMap {
             metadata: ObjectMeta { owner_references: Some(vec![owner]), ..map(&deployment.name_any()).metadata },

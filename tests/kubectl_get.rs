@@ -96,7 +96,7 @@ fn discovery_lists_what_there_is(k: &Kubectl) {
     for version in ["v1", "apps/v1", "batch/v1", "autoscaling/v2", "networking.k8s.io/v1"] {
         assert!(versions.lines().any(|line| line == version), "{version}: {versions}");
     }
-    assert!(k.ok("version").contains("v1.33."));
+    assert!(k.ok("version").contains("v1.37."));
     assert!(k.ok("cluster-info").contains(k.cluster.url()));
     assert_eq!(k.ok("get --raw /readyz"), "ok");
 }

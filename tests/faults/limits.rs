@@ -6,8 +6,10 @@ use std::{
     time::Instant,
 };
 
+use serde_json::json;
+
 use super::support::{
-    Client, HttpResponse, Server,
+    Client, HttpResponse, Identity, Server,
     objects::{CONFIG_MAPS, config_map},
 };
 use crate::harness::{PATIENCE, eventually};
@@ -19,13 +21,44 @@ fn assert_busy(answer: &HttpResponse) {
     assert_eq!(answer.header("retry-after"), Some("1"));
 }
 
+/// A user who may do everything, one request at a time: administrators are exempt from limits, and others wait in queues.
+fn limited_user(server: &Server) -> Identity {
+    let (ann, mut admin) = (server.authority().client("ann", &[]), server.client());
+    let binding = json!({
+        "metadata": { "name": "ann" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin" },
+        "subjects": [{ "kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "ann" }],
+    });
+    admin.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).granted();
+    let limited = json!({
+        "nominalConcurrencyShares": 1, "lendablePercent": 0, "borrowingLimitPercent": 0, "limitResponse": { "type": "Reject" },
+    });
+    let level = json!({ "metadata": { "name": "narrow" }, "spec": { "type": "Limited", "limited": limited } });
+    admin.post("/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations", &level).granted();
+    let everything = json!({
+        "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"], "clusterScope": true,
+    });
+    let rule = json!({ "subjects": [{ "kind": "User", "user": { "name": "ann" } }], "resourceRules": [everything] });
+    let schema = json!({
+        "metadata": { "name": "ann" },
+        "spec": { "priorityLevelConfiguration": { "name": "narrow" }, "matchingPrecedence": 10, "rules": [rule] },
+    });
+    admin.post("/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas", &schema).granted();
+    eventually("ann may", || (server.client_as(&ann).get(CONFIG_MAPS).code == 200).then_some(()));
+    ann
+}
+
 /// Asks on eight connections at once until somebody is refused, and returns the refusal.
 #[track_caller]
-fn refused_in_a_crowd(server: &Server, ask: impl Fn(&mut Client) -> HttpResponse + Sync) -> HttpResponse {
+fn refused_in_a_crowd(
+    server: &Server,
+    user: &Identity,
+    ask: impl Fn(&mut Client) -> HttpResponse + Sync,
+) -> HttpResponse {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let asker = || {
-            let mut client = server.client();
+            let mut client = server.client_as(user);
             let deadline = Instant::now() + PATIENCE;
             while !over.load(Ordering::Relaxed) && Instant::now() < deadline {
                 let answer = ask(&mut client);
@@ -44,31 +77,34 @@ fn refused_in_a_crowd(server: &Server, ask: impl Fn(&mut Client) -> HttpResponse
 
 #[test]
 fn writes_beyond_the_limit_are_asked_to_retry() {
-    let server = Server::start_with(&["--max-writes", "1"]);
-    let mut client = server.client();
+    let server = Server::start_with(&["--max-writes", "1", "--max-reads", "1"]);
+    let (mut client, ann) = (server.client(), limited_user(&server));
     client.post(CONFIG_MAPS, &config_map("c")).granted();
-    let refusal = refused_in_a_crowd(&server, |client| {
+    let refusal = refused_in_a_crowd(&server, &ann, |client| {
         client.put(&format!("{CONFIG_MAPS}/c"), &config_map("c"));
         client.delete(&format!("{CONFIG_MAPS}/none?dryRun=All"));
         client.post(&format!("{CONFIG_MAPS}?dryRun=All"), &config_map("d"))
     });
     assert_busy(&refusal);
     client.get(CONFIG_MAPS).granted();
+    let mut client = server.client_as(&ann);
     eventually("alone there is room", || (client.post(CONFIG_MAPS, &config_map("e")).code == 201).then_some(()));
 }
 
 #[test]
 fn reads_beyond_the_limit_are_asked_to_retry() {
-    let server = Server::start_with(&["--max-reads", "1"]);
-    let mut client = server.client();
+    let server = Server::start_with(&["--max-writes", "1", "--max-reads", "1"]);
+    let (mut client, ann) = (server.client(), limited_user(&server));
     for n in 0..300 {
         client.post(CONFIG_MAPS, &config_map(&format!("c{n}"))).granted();
     }
-    let refusal = refused_in_a_crowd(&server, |client| client.get(&format!("{CONFIG_MAPS}?labelSelector=a%21%3Db")));
+    let refusal =
+        refused_in_a_crowd(&server, &ann, |client| client.get(&format!("{CONFIG_MAPS}?labelSelector=a%21%3Db")));
     assert_busy(&refusal);
     client.post(CONFIG_MAPS, &config_map("written")).granted();
     assert_eq!(client.get("/livez").code, 200);
     assert_eq!(client.watch(&format!("{CONFIG_MAPS}?watch=1")).about("written")["type"], "ADDED");
+    let mut client = server.client_as(&ann);
     eventually("alone there is room", || (client.get(CONFIG_MAPS).code == 200).then_some(()));
 }
 

@@ -27,6 +27,7 @@ mod patches;
 mod races;
 mod refused_objects;
 mod removed;
+mod servers;
 mod slow_clients;
 mod stopping;
 mod unwanted_bodies;

@@ -31,6 +31,8 @@ pub struct Cluster {
     parts: Parts,
     flags: Vec<String>,
     umask: &'static str,
+    /// The binary, or a copy of it.
+    program: PathBuf,
 }
 
 /// Which parts of the binary run.
@@ -74,6 +76,20 @@ impl Cluster {
         Self::of(Parts::ServerAndAgent, UMASK, [machine_flags(), owned(flags)].concat(), Some(size))
     }
 
+    /// A cluster with pods whose program is a file of its own, which may be replaced, and whose port stays the same.
+    #[track_caller]
+    pub fn with_pods_of(program: &Path, flags: &[&str]) -> Self {
+        let port =
+            std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+        let flags = [machine_flags(), owned(&["--evict-disk", "0"]), owned(flags)].concat();
+        let dir = tempfile::Builder::new().prefix("mainstay-test-").tempdir().expect("make a directory");
+        let listen = format!("127.0.0.1:{port}");
+        let mut server = launch(program, Parts::ServerAndAgent, UMASK, dir.path(), &listen, &flags);
+        let url = server.wait_until_it_serves();
+        let program = program.to_owned();
+        Self { server, disk: None, dir, url, parts: Parts::ServerAndAgent, flags, umask: UMASK, program }
+    }
+
     /// The file system of the data directory, if it has one of its own.
     pub fn disk(&self) -> Option<&SmallDisk> {
         self.disk.as_ref()
@@ -87,9 +103,10 @@ impl Cluster {
             fs::create_dir(&data).expect("make a directory");
             SmallDisk::mount(&data, size)
         });
-        let mut server = launch(parts, umask, dir.path(), "127.0.0.1:0", &flags);
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_mainstay"));
+        let mut server = launch(&program, parts, umask, dir.path(), "127.0.0.1:0", &flags);
         let url = server.wait_until_it_serves();
-        Self { server, disk, dir, url, parts, flags, umask }
+        Self { server, disk, dir, url, parts, flags, umask, program }
     }
 
     pub fn data_dir(&self) -> PathBuf {
@@ -106,7 +123,7 @@ impl Cluster {
     #[track_caller]
     pub fn start_again(&mut self) {
         let address = self.url.trim_start_matches("https://").to_owned();
-        self.server = launch(self.parts, self.umask, self.dir.path(), &address, &self.flags);
+        self.server = launch(&self.program, self.parts, self.umask, self.dir.path(), &address, &self.flags);
         self.url = self.server.wait_until_it_serves();
     }
 
@@ -133,6 +150,14 @@ impl Cluster {
             program.arg("--force");
         }
         run(program, &format!("mainstay {command} {file}"), "", PATIENCE)
+    }
+
+    /// Runs a command with any arguments on this cluster's data.
+    #[track_caller]
+    pub fn mainstay_with(&self, arguments: &[&str]) -> Output {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+        program.args(arguments).arg("--data-dir").arg(self.data_dir());
+        run(program, &format!("mainstay {}", arguments.join(" ")), "", PATIENCE)
     }
 
     /// Runs `mainstay image` on this cluster's data.
@@ -199,14 +224,15 @@ fn machine_flags() -> Vec<String> {
     flags.map(str::to_owned).to_vec()
 }
 
-fn launch(parts: Parts, umask: &str, dir: &Path, listen: &str, flags: &[String]) -> Daemon {
+fn launch(program: &Path, parts: Parts, umask: &str, dir: &Path, listen: &str, flags: &[String]) -> Daemon {
     let parts = match parts {
         Parts::Server => "server",
         Parts::ServerAndAgent => "up",
     };
     let mut command = Command::new("sh");
     command
-        .args(["-c", "umask \"$0\"; exec \"$@\"", umask, env!("CARGO_BIN_EXE_mainstay")])
+        .args(["-c", "umask \"$0\"; exec \"$@\"", umask])
+        .arg(program)
         .args([parts, "--listen", listen, "--data-dir"])
         .arg(dir.join("data"))
         .args(flags);

@@ -1,4 +1,4 @@
-//! A real etcd of one member.
+//! A real etcd, of one member or of three.
 
 use std::{
     net::TcpListener,
@@ -17,6 +17,9 @@ pub struct Etcd {
     dir: TempDir,
     client: u16,
     peer: u16,
+    /// Its name, and the names and ports of all members.
+    name: String,
+    members: String,
 }
 
 impl Etcd {
@@ -31,10 +34,46 @@ impl Etcd {
     pub fn start_within(program: &'static str, namespace: Option<String>) -> Self {
         let dir = tempfile::Builder::new().prefix("mainstay-etcd-").tempdir().expect("make a directory");
         let (client, peer) = (free_port(), free_port());
-        let child = launch(within(namespace.as_deref(), program), &dir, client, peer);
-        let etcd = Self { program, namespace, child, dir, client, peer };
+        let (name, members) = ("default".to_owned(), format!("default=http://127.0.0.1:{peer}"));
+        let child = launch(within(namespace.as_deref(), program), &dir, [client, peer], &name, &members);
+        let etcd = Self { program, namespace, child, dir, client, peer, name, members };
         eventually("etcd answers", || etcd.answers().then_some(()));
         etcd
+    }
+
+    /// The members of one etcd.
+    #[track_caller]
+    pub fn start_three(program: &'static str) -> [Self; 3] {
+        let ports = [0; 3].map(|_| [free_port(), free_port()]);
+        let members = ports.iter().enumerate().map(|(n, [_, peer])| format!("m{n}=http://127.0.0.1:{peer}"));
+        let members = members.collect::<Vec<_>>().join(",");
+        let mut n = 0;
+        let started = ports.map(|[client, peer]| {
+            let dir = tempfile::Builder::new().prefix("mainstay-etcd-").tempdir().expect("make a directory");
+            let name = format!("m{n}");
+            n += 1;
+            let child = launch(within(None, program), &dir, [client, peer], &name, &members);
+            Self { program, namespace: None, child, dir, client, peer, name, members: members.clone() }
+        });
+        for member in &started {
+            eventually("etcd answers", || member.answers().then_some(()));
+        }
+        started
+    }
+
+    /// `--store` for all members.
+    pub fn flag_for(members: &[Self]) -> String {
+        let all: Vec<String> = members.iter().map(|member| format!("127.0.0.1:{}", member.client)).collect();
+        format!("etcd://{}", all.join(","))
+    }
+
+    /// Whether it is the leader among the members.
+    pub fn is_leader(&self) -> bool {
+        let status = self.ctl(&["endpoint", "status", "-w", "json"]).unwrap_or_default();
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
+        let of = |field: &serde_json::Value| field.as_u64();
+        let status = &status[0]["Status"];
+        of(&status["leader"]).is_some() && of(&status["leader"]) == of(&status["header"]["member_id"])
     }
 
     pub fn flag(&self) -> String {
@@ -76,8 +115,14 @@ impl Etcd {
     /// Starts it again after a kill, with the same data and address.
     #[track_caller]
     pub fn start_again(&mut self) {
-        self.child = launch(within(self.namespace.as_deref(), self.program), &self.dir, self.client, self.peer);
+        self.launch_again();
         eventually("etcd answers again", || self.answers().then_some(()));
+    }
+
+    /// As [`start_again`](Self::start_again), without waiting for it to answer: it may need the other members for that.
+    pub fn launch_again(&mut self) {
+        let etcd = within(self.namespace.as_deref(), self.program);
+        self.child = launch(etcd, &self.dir, [self.client, self.peer], &self.name, &self.members);
     }
 
     /// `STOP` and `CONT`.
@@ -113,13 +158,13 @@ fn within(namespace: Option<&str>, program: &str) -> Command {
     command
 }
 
-fn launch(mut etcd: Command, dir: &TempDir, client: u16, peer: u16) -> Child {
+fn launch(mut etcd: Command, dir: &TempDir, [client, peer]: [u16; 2], name: &str, members: &str) -> Child {
     let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
     etcd.arg("--data-dir")
         .arg(dir.path().join("etcd"))
         .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
         .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-        .args(["--initial-cluster", &format!("default={peer}"), "--unsafe-no-fsync"])
+        .args(["--name", name, "--initial-cluster", members, "--unsafe-no-fsync"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

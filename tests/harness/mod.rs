@@ -2,11 +2,13 @@
 
 mod cluster;
 pub mod command;
+mod device_driver;
 mod disk;
 mod etcd;
 mod following;
 pub mod host;
 pub mod images;
+mod javascript;
 mod kubectl;
 pub mod machines;
 mod python;
@@ -16,9 +18,11 @@ mod words;
 use std::time::Duration;
 
 pub use cluster::Cluster;
+pub use device_driver::DeviceDriver;
 pub use disk::SmallDisk;
 pub use etcd::Etcd;
 pub use following::Following;
+pub use javascript::javascript;
 pub use kubectl::{Kubectl, Version};
 pub use machines::Machines;
 pub use mainstay_testing::{eventually, tool};

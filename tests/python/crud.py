@@ -5,7 +5,7 @@ config.load_kube_config()
 core, apps, batch = client.CoreV1Api(), client.AppsV1Api(), client.BatchV1Api()
 
 version = client.VersionApi().get_code()
-assert (version.major, version.minor) == ("1", "33"), version
+assert (version.major, version.minor) == ("1", "37"), version
 
 # core
 body = client.V1ConfigMap(metadata={"name": "c", "labels": {"a": "b"}}, data={"k": "v"})

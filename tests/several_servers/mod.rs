@@ -2,6 +2,7 @@
 
 mod endpoints;
 mod etcd;
+mod frozen;
 mod hanging;
 mod takeover;
 mod together;

@@ -12,6 +12,7 @@ mod words;
 mod cluster;
 mod exec;
 mod forward;
+mod javascript;
 mod logs;
 mod measure;
 mod processes;
