@@ -23,10 +23,17 @@ pub struct Target {
     host: String,
     port: u16,
     tls: TlsConnector,
+    /// The same without a client certificate, for who has a token.
+    tls_for_tokens: TlsConnector,
     token: Option<String>,
 }
 
 impl Target {
+    /// The same server, as somebody with a token.
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { tls: self.tls_for_tokens.clone(), token: Some(token.to_owned()), ..self.clone() }
+    }
+
     pub fn from_kubeconfig(file: &Path) -> anyhow::Result<Self> {
         let config: Value = serde_saphyr::from_str(&std::fs::read_to_string(file)?)?;
         let (cluster, user) = (&config["clusters"][0]["cluster"], &config["users"][0]["user"]);
@@ -46,6 +53,7 @@ impl Target {
         let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);
+        let tls_for_tokens = TlsConnector::from(Arc::new(builder.clone().with_no_client_auth()));
         let certificate = pem(user, "client-certificate")?;
         let key = pem(user, "client-key")?;
         let tls = match (certificate, key) {
@@ -62,6 +70,7 @@ impl Target {
             host: url.host().context("no host in the server's URL")?.to_owned(),
             port: url.port_u16().unwrap_or(443),
             tls: TlsConnector::from(Arc::new(tls)),
+            tls_for_tokens,
             token: user["token"].as_str().map(str::to_owned),
         })
     }

@@ -8,6 +8,7 @@ mod absurd;
 mod client;
 mod custom;
 mod disk;
+mod flood;
 mod load;
 mod report;
 mod server;
@@ -51,6 +52,9 @@ struct Options {
     /// Custom objects, and ConfigMaps to compare them with
     #[arg(long, default_value_t = 100_000)]
     custom_objects: usize,
+    /// Connections that flood the server with LISTs
+    #[arg(long, default_value_t = 400)]
+    flood: usize,
     /// Measure only what contains this word
     #[arg(long, default_value = "")]
     only: String,
@@ -128,6 +132,9 @@ async fn run(options: Options) -> anyhow::Result<()> {
             "ms",
             Some(("limit", 50.0)),
         );
+    }
+    if report.wants("flood") {
+        flood::run(&target, options.flood, time, &report).await?;
     }
     if let Some(server) = &spawned
         && report.wants("absurd bodies")
