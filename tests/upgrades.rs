@@ -33,6 +33,7 @@ spec:
   template:
     metadata: {labels: {app: web}}
     spec:
+      terminationGracePeriodSeconds: 1 # the program has no handler for SIGTERM
       containers:
       - name: c
         image: host
