@@ -19,12 +19,14 @@
 //! * [`references`]: which objects a pod refers to
 //! * [`node_loss`]: when a silent node counts as lost, and what may then be started elsewhere
 //! * [`node_object`]: kinds in which nodes report about themselves: [`offer`], [`service_table`]
+//! * [`config_template`]: the kind ConfigTemplate: configuration that is rendered and reaches pods in waves
 //! * [`narrow`]: kinds of which only a few fields are read
 //! * [`service`]: what Services ask for in annotations of ours
 //! * [`int_or_percent`]: a number, or a percentage of another
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod apply;
+pub mod config_template;
 pub mod convert;
 pub mod crd;
 pub mod decode;

@@ -1,10 +1,11 @@
 //! `mainstay.dev/v1`: kinds of our own.
 
 use super::{
-    rules::{offer::OfferRules, service_table::ServiceTableRules},
+    rules::{config_template::ConfigTemplateRules, offer::OfferRules, service_table::ServiceTableRules},
     table,
 };
 use crate::{
+    config_template::ConfigTemplate,
     descriptor::{Descriptor, Volatile, Writer},
     groups::builder::describe,
     offer::Offer,
@@ -14,6 +15,13 @@ use crate::{
 /// Kinds of groups outside Kubernetes are stored below their group's name, as upstream stores them.
 pub fn kinds() -> Vec<Descriptor> {
     vec![
+        describe::<ConfigTemplate>()
+            .rules::<ConfigTemplateRules>()
+            .columns(&table::CONFIG_TEMPLATES)
+            .short("ct")
+            .status()
+            .generation()
+            .stored_below("mainstay.dev/configtemplates"),
         describe::<Offer>()
             .rules::<OfferRules>()
             .columns(&table::OFFERS)

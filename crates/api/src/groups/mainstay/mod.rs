@@ -1,4 +1,4 @@
-//! mainstay.dev: Offer and ServiceTable, in which nodes state what they can take and where their packet rules are.
+//! mainstay.dev: ConfigTemplate, and Offer and ServiceTable, in which nodes state what they can take and where their packet rules are.
 
 mod kinds;
 pub mod rules;

@@ -1,11 +1,40 @@
 //! Columns of `mainstay.dev/v1`.
 
 use crate::{
+    config_template::CURRENT,
     quantity::Quantity,
     table::{
         Columns,
         column::{AGE, NAME, text as column, wide},
         read::{NONE, age, int, join, list, name, scalar, texts},
+    },
+};
+
+pub static CONFIG_TEMPLATES: Columns = Columns {
+    definitions: &[
+        NAME,
+        column("Output", "The ConfigMap or Secret, and its key, that the result is written to."),
+        column("Version", "The last good version, which the output holds."),
+        column("Status", "Whether the newest version is current, on its way, or was taken back."),
+        column("Consumers", "How many consumers have the wanted version, of how many."),
+        AGE,
+    ],
+    cells: |object, now| {
+        let output = ["configMap", "secret"].iter().find_map(|kind| {
+            let field = |field: &str| scalar(object, &format!("/spec/output/{kind}/{field}"));
+            Some(format!("{}/{}[{}]", kind.to_lowercase(), field("name")?, field("key")?))
+        });
+        let consumers = |field: &str| int(object, &format!("/status/consumers/{field}"));
+        let current = list(object, "/status/conditions").iter().find(|condition| condition["type"] == CURRENT);
+        let reason = current.and_then(|condition| condition["reason"].as_str()).unwrap_or("Pending");
+        vec![
+            name(object),
+            output.unwrap_or_else(|| NONE.to_owned()).into(),
+            scalar(object, "/status/version").unwrap_or_else(|| NONE.to_owned()).into(),
+            reason.into(),
+            format!("{}/{}", consumers("updated"), consumers("total")).into(),
+            age(object, now),
+        ]
     },
 };
 
@@ -71,6 +100,20 @@ mod tests {
 
     use super::*;
     use crate::table::testing::row;
+
+    #[test]
+    fn config_templates_show_their_version_and_how_far_it_has_come() {
+        let template = json!({
+            "spec": {"output": {"configMap": {"name": "zones", "key": "zones.conf"}}},
+            "status": {
+                "version": "5f3a000000", "consumers": {"updated": 1, "total": 3},
+                "conditions": [{"type": "Current", "reason": "Progressing"}],
+            },
+        });
+        let cells = json!(["x", "configmap/zones[zones.conf]", "5f3a000000", "Progressing", "1/3", "5m"]);
+        assert_eq!(row(&CONFIG_TEMPLATES, template), cells);
+        assert_eq!(row(&CONFIG_TEMPLATES, json!({})), json!(["x", "<none>", "<none>", "Pending", "0/0", "5m"]));
+    }
 
     #[test]
     fn offers_show_what_is_free() {

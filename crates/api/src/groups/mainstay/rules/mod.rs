@@ -1,4 +1,5 @@
-//! Validation of the objects that nodes write about themselves.
+//! Defaulting and validation of kinds of our own.
 
+pub mod config_template;
 pub mod offer;
 pub mod service_table;

@@ -1,0 +1,13 @@
+//! Renders configuration templates (`minijinja`, Jinja2's language): the same template and inputs give the same bytes.
+//!
+//! * [`render`](mod@render): a template over inputs; [`check_syntax`]: whether a text is a template at all
+//! * [`version`]: the name of what was rendered
+//!
+//! Rendering reads no clock, no file and no environment. It is bounded in steps, depth and size of what it writes. What it takes
+//! in memory on the way is not ([`render`](mod@render) says why): whoever renders templates of strangers does so in a process of its own.
+
+pub mod render;
+pub mod version;
+
+pub use render::{MAX_OUTPUT, MAX_SOURCE, TemplateError, check_syntax, render};
+pub use version::version;

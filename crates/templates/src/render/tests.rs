@@ -1,0 +1,93 @@
+use proptest::{collection::btree_map, prelude::*};
+use serde_json::json;
+
+use super::*;
+
+fn inputs(value: Value) -> BTreeMap<String, Value> {
+    value.as_object().expect("inputs by name").clone().into_iter().collect()
+}
+
+fn error(source: &str) -> String {
+    render(source, &inputs(json!({ "db": { "ready": [] } }))).expect_err(source).to_string()
+}
+
+#[test]
+fn blocks_leave_no_blank_lines_and_nothing_is_escaped() {
+    let source = "zones:\n{% for zone in zones %}\n  - <{{ zone }}>\n{% endfor %}\n";
+    let rendered = render(source, &inputs(json!({ "zones": ["a", "b"] })));
+    assert_eq!(rendered.unwrap(), "zones:\n  - <a>\n  - <b>\n");
+}
+
+#[test]
+fn json_is_written_with_sorted_keys() {
+    let rendered = render("{{ all|tojson }}", &inputs(json!({ "all": { "b": 1, "a": [true, null] } })));
+    assert_eq!(rendered.unwrap(), r#"{"a": [true, null], "b": 1}"#);
+}
+
+#[test]
+fn what_a_template_names_has_to_exist() {
+    assert_eq!(error("a\n{{ mysql }}"), r#"line 2: undefined value in "{{ mysql }}""#);
+    assert_eq!(error("{{ db.password }}"), r#"line 1: undefined value in "{{ db.password }}""#);
+    assert_eq!(error("{{ db.ready[0] }}"), r#"line 1: undefined value in "{{ db.ready[0] }}""#);
+    assert_eq!(error("{{ db|reverse_dns }}"), "line 1: unknown filter: filter reverse_dns is unknown");
+    assert_eq!(
+        error("\n\n{% include 'other' %}"),
+        "line 3: template not found: tried to include non-existing template 'other'"
+    );
+}
+
+#[test]
+fn syntax_errors_name_their_line() {
+    assert_eq!(check_syntax("{{ ok }}"), Ok(()));
+    let error = check_syntax("a\nb\n{% for x in %}\n{% endfor %}").expect_err("no expression");
+    assert_eq!(error.line, Some(3), "{error}");
+    let error = check_syntax("{% for x in y %}").expect_err("no end");
+    assert_eq!(error.line, Some(1), "{error}");
+}
+
+#[test]
+fn endless_templates_are_stopped() {
+    let endless = "{% for a in range(90000) %}{% for b in range(90000) %}{% set c = b %}{% endfor %}{% endfor %}";
+    assert!(error(endless).contains("takes more than 5000000 steps"), "{}", error(endless));
+    let recursive = "{% macro f(x) %}{{ f(x) }}{% endmacro %}\n{{ f(1) }}";
+    assert!(error(recursive).contains("recursion limit exceeded"), "{}", error(recursive));
+    let long = "{% for a in range(90000) %}0123456789012345678901234567890{% endfor %}";
+    assert_eq!(error(long), "renders more than 1024000 bytes");
+    assert_eq!(error(&"x".repeat(10 << 20)), "is longer than 262144 bytes");
+    assert_eq!(check_syntax(&"x".repeat(10 << 20)).unwrap_err().to_string(), "is longer than 262144 bytes");
+}
+
+#[test]
+fn an_error_can_be_shown_without_values() {
+    let error = render("{{ secret + 1 }}", &inputs(json!({ "secret": "s3cret" }))).expect_err("a text and a number");
+    assert!(!error.without_detail().to_string().contains("s3cret"));
+}
+
+fn any_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![any::<i32>().prop_map(Value::from), "[a-z]{0,8}".prop_map(Value::from), Just(Value::Null)];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            btree_map("[a-z]{1,6}", inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_same_inputs_give_the_same_bytes(values in btree_map("[a-z]{1,6}", any_value(), 0..6)) {
+        let source = "{% for name in names|sort %}{{ name }}\n{% endfor %}{{ all|tojson }}\n{{ all|items|list }}";
+        let names: Vec<&String> = values.keys().rev().collect();
+        let forward = BTreeMap::from([("names".to_owned(), json!(names)), ("all".to_owned(), json!(values))]);
+        let names: Vec<&String> = values.keys().collect();
+        let backward = BTreeMap::from([("all".to_owned(), json!(values)), ("names".to_owned(), json!(names))]);
+        let rendered = render(source, &forward).expect("renders");
+        prop_assert_eq!(&rendered, &render(source, &backward).expect("renders"));
+        prop_assert_eq!(&rendered, &render(source, &forward).expect("renders"));
+    }
+
+    #[test]
+    fn no_text_makes_the_parser_panic(source in "[{}%# a-z0-9'\"|.()\\n-]{0,80}") {
+        let _ = check_syntax(&source);
+    }
+}
