@@ -47,7 +47,7 @@ pub const SIGNALS: [&str; 8] = ["SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUS
 pub const HTTP_METHODS: [&str; 3] = ["GET", "POST", "PUT"];
 pub const WORKLOAD_KINDS: [&str; 4] = ["DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"];
 
-/// Of a pod: what each ConfigTemplate whose consumer it is did with it, as JSON of [`ConsumerStates`].
+/// Of a pod: what each ConfigTemplate whose consumer it is did with it, as JSON by the name of the template.
 pub const CONSUMER_ANNOTATION: &str = "mainstay.dev/config-consumer";
 /// Of copies of the output: the ConfigTemplate that they are versions of.
 pub const TEMPLATE_LABEL: &str = "mainstay.dev/config-template";
@@ -373,30 +373,6 @@ pub mod result {
     pub const SUPERSEDED: &str = "Superseded";
     pub const INVALID: &str = "Invalid";
     pub const ROLLED_BACK: &str = "RolledBack";
-}
-
-/// What the pod's annotation [`CONSUMER_ANNOTATION`] says, by the name of the ConfigTemplate.
-pub type ConsumerStates = BTreeMap<String, ConsumerState>;
-
-/// How far a consumer has come with a version.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConsumerState {
-    pub version: String,
-    pub step: ConsumerStep,
-    pub time: Time,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub message: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ConsumerStep {
-    /// It is to read this version; its files follow.
-    Assigned,
-    /// It reads it and was notified.
-    Notified,
-    /// It could not be notified.
-    Failed,
 }
 
 impl ConfigTemplate {

@@ -27,6 +27,7 @@
 
 pub mod apply;
 pub mod config_template;
+pub mod config_versions;
 pub mod convert;
 pub mod crd;
 pub mod decode;

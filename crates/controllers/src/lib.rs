@@ -13,6 +13,7 @@
 //! * [`resource_claims`]: ResourceClaims made of templates, and their end
 //! * [`resource_quota`]: counts what namespaces use of their quotas
 //! * [`dependencies`]: needs of pods that nodes cannot judge, and cycles among them
+//! * [`config_templates`]: renders ConfigTemplates and brings new versions to their consumers
 //! * [`services`]: endpoints of Services, and drain acknowledgements
 //! * [`volumes`]: binds claims, and provisions and reclaims volumes
 //! * [`certificates`]: approves and signs certificate requests; [`expiry`]: deletes old Events and tokens
@@ -26,6 +27,7 @@
 mod autoscaling;
 mod certificates;
 mod cluster_role_aggregation;
+mod config_templates;
 mod dependencies;
 mod expiry;
 mod garbage_collector;
@@ -44,6 +46,7 @@ mod volumes;
 mod workloads;
 
 pub use certificates::{CertificateAuthority, CertificateRequest, Signer};
+pub use config_templates::notify::{CommandResult, ConsumerNotifier, PodCommand, PodRequest};
 pub use expiry::{ExpiringKind, ExpirySweeper, SweepError};
 pub use manager::{Settings, run, run_with_metrics};
 pub use runtime::{Clients, ControllerMetrics, metrics::Registry};

@@ -8,7 +8,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     autoscaling, certificates,
     certificates::CertificateAuthority,
-    cluster_role_aggregation, dependencies, expiry,
+    cluster_role_aggregation, config_templates,
+    config_templates::notify::ConsumerNotifier,
+    dependencies, expiry,
     expiry::ExpirySweeper,
     garbage_collector, namespace, namespace_defaults, node_lifecycle,
     objects::replica_set::{ReplicaSet, ReplicationController},
@@ -34,6 +36,8 @@ pub struct Settings {
     pub expiry_sweeper: Option<Arc<dyn ExpirySweeper>>,
     /// Writes stored objects anew; without one, StorageVersionMigrations wait.
     pub storage_migrator: Option<Arc<dyn StorageMigrator>>,
+    /// Reaches programs in pods; without one, they are reached by the API.
+    pub consumer_notifier: Option<Arc<dyn ConsumerNotifier>>,
 }
 
 /// Every controller there is, each with the service account of `kube-system` that its requests are made as; what these
@@ -80,6 +84,10 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         resource_claims::reservations::controller(&context_for("resource-claim-controller")),
         dependencies::object_needs::controller(&context_for("dependency-controller")),
         dependencies::cycles::controller(&context_for("dependency-controller")),
+        config_templates::controller(
+            &context_for("config-template-controller"),
+            settings.consumer_notifier.clone(),
+        ),
         volumes::claims::controller(&context_for("persistent-volume-binder")),
         volumes::volume_lifecycle::controller(&context_for("persistent-volume-binder")),
         volumes::ephemeral::controller(&context_for("ephemeral-volume-controller")),
@@ -108,6 +116,7 @@ pub async fn run_with_metrics(
     let tasks = TaskTracker::new();
     context.caches.run(&client, &tasks, &stop);
     tasks.spawn(context.service_tables.clone().run(client.clone(), stop.clone()));
+    tasks.spawn(context.config_templates.clone().run(client.clone(), stop.clone()));
     context.device_caches.run(&client, &tasks, &stop);
     tasks.spawn(context.metadata.clone().run(stop.clone()));
     tasks.spawn(writer.run(client, stop.clone()));

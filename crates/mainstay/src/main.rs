@@ -6,6 +6,7 @@ mod authentication;
 mod backup;
 mod cli;
 mod cluster_settings;
+mod config;
 mod config_file;
 mod config_reload;
 mod controller_ports;
@@ -72,6 +73,7 @@ fn main() -> std::process::ExitCode {
         Command::Token(options) => token::run(&options),
         Command::Why(options) => why::run(&options),
         Command::Needs(options) => needs::run(&options),
+        Command::Config(options) => config::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Drain(options) => drain::run(&options),
         Command::Upgrade(options) => upgrade::run(&options),

@@ -19,7 +19,7 @@ use k8s_openapi::api::{
     storagemigration::v1::StorageVersionMigration,
 };
 use kube::Client;
-use mainstay_api::{service_table::ServiceTable, wellknown::namespace::NODE_LEASES};
+use mainstay_api::{config_template::ConfigTemplate, service_table::ServiceTable, wellknown::namespace::NODE_LEASES};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -158,6 +158,8 @@ pub struct Context {
     pub clock: Clock,
     /// Apart from the others: a server without this kind must not keep every controller from starting.
     pub service_tables: Arc<Cache<ServiceTable>>,
+    /// Likewise.
+    pub config_templates: Arc<Cache<ConfigTemplate>>,
     pub device_caches: DeviceCaches,
     /// Which resources the server has.
     pub discovery: Arc<DiscoveryCache>,
@@ -170,8 +172,19 @@ impl Context {
         let discovery = Arc::<DiscoveryCache>::default();
         let metadata = MetadataWatch::new(client.clone(), discovery.clone());
         let (caches, clock, service_tables) = (Caches::default(), Clock::default(), Arc::new(Cache::new()));
-        let device_caches = DeviceCaches::default();
-        Arc::new(Self { client, caches, events, metrics, clock, service_tables, device_caches, discovery, metadata })
+        let (device_caches, config_templates) = (DeviceCaches::default(), Arc::new(Cache::new()));
+        Arc::new(Self {
+            client,
+            caches,
+            events,
+            metrics,
+            clock,
+            service_tables,
+            config_templates,
+            device_caches,
+            discovery,
+            metadata,
+        })
     }
 
     /// The same for one controller: its requests are made with this client.

@@ -19,7 +19,7 @@ pub mod mirror;
 mod pack;
 mod ports;
 mod selected_pods;
-mod slice_index;
+pub mod slice_index;
 pub mod slices;
 mod subsets;
 #[cfg(test)]

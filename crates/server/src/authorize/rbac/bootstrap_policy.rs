@@ -241,6 +241,17 @@ pub const CLUSTER_ROLES: &[RoleSpec] = &[
             rule(READ, RESOURCE, &["resourceclaims", "resourceclaims/status", "resourceclaimtemplates"]),
         ],
     },
+    // A template has commands run in pods and reads Secrets of its namespace, as whoever may edit can anyway.
+    RoleSpec {
+        name: "mainstay:aggregate-to-edit",
+        aggregate_to: &["edit"],
+        rules: &[rule(WRITE, &["mainstay.dev"], &["configtemplates"])],
+    },
+    RoleSpec {
+        name: "mainstay:aggregate-to-view",
+        aggregate_to: &["view"],
+        rules: &[rule(READ, &["mainstay.dev"], &["configtemplates", "configtemplates/status"])],
+    },
     RoleSpec {
         name: "system:aggregated-metrics-reader",
         aggregate_to: &["admin", "edit", "view"],

@@ -209,6 +209,17 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
     controller("drain-acknowledgement-controller", &[POD_STATUS]),
     controller("dependency-controller", &[POD_STATUS]),
     controller(
+        "config-template-controller",
+        &[
+            rule(&["update"], &["mainstay.dev"], &["configtemplates/status"]),
+            rule(&["create", "delete", "get", "list", "patch"], CORE, &["configmaps", "secrets"]),
+            rule(&["get", "patch"], CORE, &["pods"]),
+            rule(&["create"], CORE, &["pods/eviction"]),
+            rule(&["get"], CORE, &["pods/exec"]),
+            rule(&["create", "get", "update"], CORE, &["pods/proxy"]),
+        ],
+    ),
+    controller(
         "persistent-volume-binder",
         &[
             rule(&["create", "delete", "get", "list", "patch"], CORE, &["persistentvolumes"]),

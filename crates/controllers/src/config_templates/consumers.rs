@@ -1,0 +1,291 @@
+//! Consumers: the pods that read a template's output, how far each has come with a version, and whether it is well.
+//!
+//! What was done with a pod is in an annotation of it, so that it goes with the pod. Its node says in a condition which versions the files of
+//! the pod are of ([`FILES_CONDITION`]): nobody is notified before.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Patch, PatchParams};
+use mainstay_api::{
+    config_template::{CONSUMER_ANNOTATION, ConfigTemplate, Consumer, OnChange, OutputKind, TIMEOUT_SECONDS},
+    config_versions::{self, ConfigKind, ConfigSource, ConfigVersions, FILES_CONDITION},
+    validation::labels,
+};
+use mainstay_waves::Health;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{
+    notify::{NotifyRequest, NotifyResult, PodAction},
+    plan::Outcome,
+};
+use crate::{
+    objects::pod::Pod,
+    runtime::{ApiError, Caches, Context, ObjectKey, error},
+};
+
+/// How often a write is repeated that met another one.
+const ATTEMPTS: usize = 5;
+
+/// How far a pod has come with a version of one template.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConsumerState {
+    pub version: String,
+    pub step: Step,
+    pub time: Time,
+    /// How often its containers had been restarted by then.
+    #[serde(default)]
+    pub restarts: i32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// It is to read this version; its files follow.
+    Assigned,
+    /// It reads it, and was notified where that is asked for.
+    Notified,
+    /// It could not be notified.
+    Failed,
+}
+
+/// By the name of the template: what the annotation of a pod says.
+type ConsumerStates = BTreeMap<String, ConsumerState>;
+
+/// A pod as far as rollouts look at it.
+#[derive(Clone, Debug)]
+pub struct ConsumerView {
+    pub name: String,
+    pub uid: String,
+    pub action: PodAction,
+    pub first_container: String,
+    pub state: Option<ConsumerState>,
+    /// The copy of the output that its files are of, as its node says.
+    pub files: Option<String>,
+    /// A container of it has started.
+    pub started: bool,
+    /// The container that is notified runs.
+    pub running: bool,
+    pub deleting: bool,
+    pub health: Health,
+    pub restarts: i32,
+    /// How a container that was restarted ended, if that was a failure.
+    pub crash: Option<String>,
+}
+
+/// The consumers of a template that are not at their end, by name.
+pub fn observe(caches: &Caches, template: &ConfigTemplate) -> Vec<ConsumerView> {
+    let pods = caches.pods.in_namespace(template.namespace());
+    let consumers = pods.iter().filter(|pod| !pod.is_finished());
+    consumers.filter_map(|pod| Some(view(template, find(caches, template, pod)?, pod))).collect()
+}
+
+/// The entry of the template that a pod is a consumer by: the first that fits.
+pub fn find<'t>(caches: &Caches, template: &'t ConfigTemplate, pod: &Pod) -> Option<&'t Consumer> {
+    if pod.metadata.namespace.as_deref() != Some(template.namespace()) {
+        return None;
+    }
+    template.spec.consumers.iter().find(|consumer| {
+        let own = pod.metadata.labels.clone().unwrap_or_default();
+        let selected = consumer.selector.as_ref().is_some_and(|selector| labels::matches(selector, &own));
+        let belongs = || consumer.workload.as_ref().is_some_and(|own| belongs(caches, pod, &own.kind, &own.name));
+        selected || belongs()
+    })
+}
+
+/// Whether a workload controls the pod, a Deployment by its ReplicaSets.
+fn belongs(caches: &Caches, pod: &Pod, kind: &str, name: &str) -> bool {
+    let controller = |meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| {
+        let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+        Some((owner.kind.clone(), owner.name.clone()))
+    };
+    let Some(owner) = controller(&pod.metadata) else { return false };
+    if kind != "Deployment" {
+        return owner == (kind.to_owned(), name.to_owned());
+    }
+    let (owner_kind, owner_name) = owner;
+    let key = ObjectKey::new(pod.metadata.namespace.clone().unwrap_or_default(), owner_name);
+    let set = caches.replica_sets.get(&key).filter(|_| owner_kind == "ReplicaSet");
+    set.and_then(|set| controller(&set.metadata)).is_some_and(|own| own == (kind.to_owned(), name.to_owned()))
+}
+
+/// What a template's output is called in a pod's map of versions.
+pub fn output_source(template: &ConfigTemplate) -> Option<ConfigSource> {
+    let (output, kind) = template.spec.output.target()?;
+    Some(ConfigSource { kind: config_kind(kind), name: output.name.clone() })
+}
+
+pub fn config_kind(kind: OutputKind) -> ConfigKind {
+    match kind {
+        OutputKind::ConfigMap => ConfigKind::ConfigMap,
+        OutputKind::Secret => ConfigKind::Secret,
+    }
+}
+
+fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn states(pod: &Pod) -> ConsumerStates {
+    annotation(pod, CONSUMER_ANNOTATION).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+fn view(template: &ConfigTemplate, consumer: &Consumer, pod: &Pod) -> ConsumerView {
+    let action = pod_action(consumer.on_change.as_ref(), pod);
+    let files = pod.condition(FILES_CONDITION).filter(|condition| condition.status == "True").and_then(|condition| {
+        let versions: ConfigVersions = condition.message.as_deref()?.parse().ok()?;
+        versions.copies.get(&output_source(template)?).cloned()
+    });
+    let statuses = &pod.status.container_statuses;
+    let is_running = |name: &str| {
+        statuses.iter().any(|own| own.name == name && own.state.as_ref().is_some_and(|state| state.running.is_some()))
+    };
+    let started = statuses.iter().any(|own| {
+        own.restart_count > 0 || own.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+    });
+    let crash = statuses.iter().find_map(|own| {
+        let ended = [&own.state, &own.last_state].into_iter().flatten().find_map(|state| state.terminated.as_ref())?;
+        (ended.exit_code != 0).then(|| format!("container {} ended with {}", own.name, ended.exit_code))
+    });
+    ConsumerView {
+        name: pod.name().to_owned(),
+        uid: pod.uid().to_owned(),
+        running: match action.container() {
+            Some(container) => is_running(container),
+            None => statuses.iter().any(|own| is_running(&own.name)),
+        },
+        action,
+        first_container: pod.spec.containers.first().map(|own| own.name.clone()).unwrap_or_default(),
+        state: states(pod).remove(template.name()),
+        files,
+        started,
+        deleting: pod.is_being_deleted(),
+        health: health(pod),
+        restarts: statuses.iter().map(|own| own.restart_count).sum(),
+        crash,
+    }
+}
+
+fn health(pod: &Pod) -> Health {
+    let ready = pod.condition("Ready");
+    let since = ready.and_then(|ready| ready.last_transition_time.as_ref()).map_or(pod.created(), |Time(time)| *time);
+    match ready.map(|ready| ready.status.as_str()) {
+        Some("True") => Health::Healthy { since },
+        Some("Unknown") => Health::Unknown { since },
+        _ => Health::Unhealthy { since },
+    }
+}
+
+/// What is done in a pod when it has a new version; the container is its first one if none is named.
+fn pod_action(on_change: Option<&OnChange>, pod: &Pod) -> PodAction {
+    let container = |named: &Option<String>| {
+        let first = || pod.spec.containers.first().map(|container| container.name.clone());
+        named.clone().or_else(first).unwrap_or_default()
+    };
+    let timeout = |seconds: Option<i32>| seconds.unwrap_or(TIMEOUT_SECONDS).unsigned_abs();
+    match on_change {
+        Some(OnChange { signal: Some(signal), .. }) => {
+            PodAction::Signal { container: container(&signal.container), signal: signal.signal.clone() }
+        }
+        Some(OnChange { exec: Some(exec), .. }) => PodAction::Exec {
+            container: container(&exec.container),
+            command: exec.command.clone(),
+            timeout: timeout(exec.timeout_seconds),
+        },
+        Some(OnChange { http: Some(http), .. }) => PodAction::Http {
+            port: http.port,
+            path: http.path.clone().unwrap_or_default(),
+            method: http.method.clone().unwrap_or_default(),
+            timeout: timeout(http.timeout_seconds),
+        },
+        Some(OnChange { restart: Some(_), .. }) => PodAction::Restart,
+        _ => PodAction::Nothing,
+    }
+}
+
+/// What is to be written to a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConsumerChange {
+    pub pod: String,
+    pub uid: String,
+    pub output: ConfigSource,
+    /// The copy that it is to read; without one the output itself.
+    pub copy: Option<String>,
+    pub state: ConsumerState,
+}
+
+impl ConsumerChange {
+    /// The same once the pod was notified, or could not be.
+    pub fn finished(mut self, result: NotifyResult, now: Timestamp) -> Self {
+        (self.state.step, self.state.message) = match result {
+            NotifyResult::Notified => (Step::Notified, String::new()),
+            NotifyResult::Failed(message) => (Step::Failed, message),
+        };
+        self.state.time = Time(now);
+        self
+    }
+}
+
+impl ConsumerView {
+    pub fn change(&self, output: &ConfigSource, copy: Option<&str>, version: &str, step: Step, now: Timestamp) -> ConsumerChange {
+        let state = ConsumerState {
+            version: version.to_owned(),
+            step,
+            time: Time(now),
+            restarts: self.restarts,
+            message: String::new(),
+        };
+        let (pod, uid) = (self.name.clone(), self.uid.clone());
+        ConsumerChange { pod, uid, output: output.clone(), copy: copy.map(str::to_owned), state }
+    }
+
+    pub fn notification(&self, show_output: bool) -> NotifyRequest {
+        NotifyRequest { pod: self.name.clone(), action: self.action.clone(), show_output }
+    }
+}
+
+/// Writes the annotations of a pod. Other templates have theirs in the same ones: the write is fenced by the version that it was made from.
+pub async fn write(context: &Context, template: &ObjectKey, change: ConsumerChange) -> Result<Outcome, ApiError> {
+    let key = ObjectKey::new(template.namespace.clone(), change.pod.clone());
+    let pods = context.pods_in(&key.namespace);
+    let failed = |error| ApiError::new(format!("write the configuration version of pod {key:?}"), error);
+    let mut pod = context.caches.pods.get(&key).map(|pod| (*pod).clone());
+    for attempt in 1..=ATTEMPTS {
+        let Some(current) = pod.filter(|pod| pod.uid() == change.uid) else { return Ok(Outcome::Done) };
+        let patch = Patch::Merge(annotations(&current, &template.name, &change));
+        match pods.patch(&key.name, &PatchParams::default(), &patch).await {
+            Ok(written) => {
+                context.caches.pods.wrote(written);
+                return Ok(Outcome::Done);
+            }
+            Err(error) if error::is_not_found(&error, &key.name) => return Ok(Outcome::Done),
+            Err(error) if error::has_code(&error, 409) && attempt < ATTEMPTS => {
+                pod = pods.get_opt(&key.name).await.map_err(failed)?;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn annotations(pod: &Pod, template: &str, change: &ConsumerChange) -> serde_json::Value {
+    let mut versions = ConfigVersions::from_annotations(&pod.metadata.annotations);
+    match &change.copy {
+        Some(copy) => versions.copies.insert(change.output.clone(), copy.clone()),
+        None => versions.copies.remove(&change.output),
+    };
+    let mut states = states(pod);
+    states.insert(template.to_owned(), change.state.clone());
+    json!({ "metadata": {
+        "uid": change.uid,
+        "resourceVersion": pod.metadata.resource_version,
+        "annotations": {
+            config_versions::ANNOTATION: (!versions.is_empty()).then(|| versions.to_string()),
+            CONSUMER_ANNOTATION: json!(states).to_string(),
+        },
+    }})
+}

@@ -1,0 +1,175 @@
+//! Which templates read an object, kept up to date as templates change, so that a change renders only those that read it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use mainstay_api::{
+    config_template::{ConfigTemplate, OutputKind},
+    validation::labels,
+};
+use parking_lot::Mutex;
+
+use crate::runtime::ObjectKey;
+
+/// Something that templates read by name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    Service(ObjectKey),
+    ConfigMap(ObjectKey),
+    Secret(ObjectKey),
+    Nodes,
+}
+
+#[derive(Default)]
+pub struct InputIndex(Mutex<Indexed>);
+
+#[derive(Default)]
+struct Indexed {
+    readers: HashMap<Source, BTreeSet<ObjectKey>>,
+    writers: HashMap<Source, BTreeSet<ObjectKey>>,
+    /// Those that read Services by labels.
+    selecting: BTreeMap<ObjectKey, Vec<ServiceSelector>>,
+    by_namespace: HashMap<String, BTreeSet<ObjectKey>>,
+    entries: HashMap<ObjectKey, Entry>,
+}
+
+struct Entry {
+    reads: Vec<Source>,
+    writes: Option<Source>,
+}
+
+struct ServiceSelector {
+    /// All of them without one.
+    namespace: Option<String>,
+    selector: LabelSelector,
+}
+
+impl InputIndex {
+    /// Takes in what a template reads by now; nothing if it is gone.
+    pub fn set(&self, key: &ObjectKey, template: Option<&ConfigTemplate>) {
+        let mut indexed = self.0.lock();
+        indexed.remove(key);
+        let Some(template) = template else { return };
+        let (mut reads, mut selecting) = (Vec::new(), Vec::new());
+        for input in &template.spec.inputs {
+            let own = |name: &str| ObjectKey::new(key.namespace.clone(), name);
+            if let Some(service) = &input.service {
+                let namespace = service.namespace.clone().unwrap_or_else(|| key.namespace.clone());
+                if let Some(name) = &service.name {
+                    reads.push(Source::Service(ObjectKey::new(namespace, name)));
+                } else if let Some(selector) = &service.selector {
+                    let namespace = Some(namespace).filter(|namespace| namespace != "*");
+                    selecting.push(ServiceSelector { namespace, selector: selector.clone() });
+                }
+            }
+            reads.extend(input.config_map.as_ref().map(|map| Source::ConfigMap(own(&map.name))));
+            reads.extend(input.secret.as_ref().map(|secret| Source::Secret(own(&secret.name))));
+            reads.extend(input.nodes.as_ref().map(|_| Source::Nodes));
+        }
+        let writes = template.spec.output.target().map(|(output, kind)| {
+            let key = ObjectKey::new(key.namespace.clone(), output.name.clone());
+            match kind {
+                OutputKind::ConfigMap => Source::ConfigMap(key),
+                OutputKind::Secret => Source::Secret(key),
+            }
+        });
+        for source in &reads {
+            indexed.readers.entry(source.clone()).or_default().insert(key.clone());
+        }
+        if let Some(output) = &writes {
+            indexed.writers.entry(output.clone()).or_default().insert(key.clone());
+        }
+        if !selecting.is_empty() {
+            indexed.selecting.insert(key.clone(), selecting);
+        }
+        indexed.by_namespace.entry(key.namespace.clone()).or_default().insert(key.clone());
+        indexed.entries.insert(key.clone(), Entry { reads, writes });
+    }
+
+    pub fn readers(&self, source: &Source) -> Vec<ObjectKey> {
+        self.0.lock().readers.get(source).into_iter().flatten().cloned().collect()
+    }
+
+    /// Those whose output it is.
+    pub fn writers(&self, source: &Source) -> Vec<ObjectKey> {
+        self.0.lock().writers.get(source).into_iter().flatten().cloned().collect()
+    }
+
+    /// Those that read a Service by name, or select it by any of these sets of labels.
+    pub fn readers_of_service(&self, service: &ObjectKey, all: &[&BTreeMap<String, String>]) -> Vec<ObjectKey> {
+        let mut readers: BTreeSet<ObjectKey> = self.readers(&Source::Service(service.clone())).into_iter().collect();
+        let indexed = self.0.lock();
+        let selects = |own: &ServiceSelector| {
+            own.namespace.as_ref().is_none_or(|namespace| *namespace == service.namespace)
+                && all.iter().any(|found| labels::matches(&own.selector, found))
+        };
+        let selecting = indexed.selecting.iter().filter(|(_, selectors)| selectors.iter().any(selects));
+        readers.extend(selecting.map(|(key, _)| key.clone()));
+        readers.into_iter().collect()
+    }
+
+    pub fn templates_in(&self, namespace: &str) -> Vec<ObjectKey> {
+        self.0.lock().by_namespace.get(namespace).into_iter().flatten().cloned().collect()
+    }
+}
+
+impl Indexed {
+    fn remove(&mut self, key: &ObjectKey) {
+        fn remove_from<S: std::hash::Hash + Eq>(
+            groups: &mut HashMap<S, BTreeSet<ObjectKey>>,
+            group: &S,
+            key: &ObjectKey,
+        ) {
+            if let Some(members) = groups.get_mut(group) {
+                members.remove(key);
+                if members.is_empty() {
+                    groups.remove(group);
+                }
+            }
+        }
+        let Some(Entry { reads, writes }) = self.entries.remove(key) else { return };
+        reads.iter().for_each(|source| remove_from(&mut self.readers, source, key));
+        writes.iter().for_each(|source| remove_from(&mut self.writers, source, key));
+        remove_from(&mut self.by_namespace, &key.namespace, key);
+        self.selecting.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_change_finds_the_templates_that_read_it_and_no_others() {
+        let index = InputIndex::default();
+        let key = |name: &str| ObjectKey::new("shop", name);
+        let set = |name: &str, input: serde_json::Value| {
+            let spec = json!({ "inputs": [input], "output": { "configMap": { "name": name, "key": "k" } } });
+            let template: ConfigTemplate = serde_json::from_value(json!({ "spec": spec })).unwrap();
+            index.set(&key(name), Some(&template));
+        };
+        set("by-name", json!({ "name": "a", "service": { "name": "mysql" } }));
+        set("elsewhere", json!({ "name": "a", "service": { "name": "mysql", "namespace": "data" } }));
+        set("by-label", json!({ "name": "a", "service": { "selector": { "matchLabels": { "role": "db" } }, "namespace": "*" } }));
+        set("map", json!({ "name": "a", "configMap": { "name": "settings" } }));
+        set("secret", json!({ "name": "a", "secret": { "name": "settings" } }));
+        set("nodes", json!({ "name": "a", "nodes": {} }));
+        let db = BTreeMap::from([("role".to_owned(), "db".to_owned())]);
+        let of_service = |namespace: &str, labels: &BTreeMap<String, String>| {
+            index.readers_of_service(&ObjectKey::new(namespace, "mysql"), &[labels])
+        };
+        assert_eq!(of_service("shop", &BTreeMap::new()), [key("by-name")]);
+        assert_eq!(of_service("data", &db), [key("by-label"), key("elsewhere")]);
+        assert_eq!(index.readers(&Source::ConfigMap(key("settings"))), [key("map")]);
+        assert_eq!(index.readers(&Source::Secret(key("settings"))), [key("secret")]);
+        assert_eq!(index.readers(&Source::Nodes), [key("nodes")]);
+        assert_eq!(index.writers(&Source::ConfigMap(key("map"))), [key("map")]);
+        set("map", json!({ "name": "a", "nodes": {} }));
+        index.set(&key("nodes"), None);
+        assert_eq!(index.readers(&Source::ConfigMap(key("settings"))), []);
+        assert_eq!(index.readers(&Source::Nodes), [key("map")]);
+        assert_eq!(index.templates_in("shop").len(), 5);
+    }
+}

@@ -1,0 +1,237 @@
+//! ConfigTemplates ([`mainstay_api::config_template`]): renders them when their inputs change, and brings each version to its consumers.
+//!
+//! * [`input_index`]: which templates read an object, so that a change renders only those; [`quiet_period`]: several changes are one
+//! * [`inputs`]: objects of the cluster as templates see them
+//! * [`consumers`]: the pods that read the output, how far each has come, and whether it is well
+//! * [`plan`]: what to do next (pure): validate, move consumers in waves, accept, return to the last good version
+//! * [`versions`]: the output and the immutable copies of its versions; [`notify`]: tells programs in pods
+//!
+//! Nothing stores a step: the status has the last good version and the one on its way, a pod's annotation has the version it was given. The output
+//! holds the last good version, so that a pod that starts has it. A consumer that is moved reads a copy meanwhile.
+
+mod consumers;
+mod input_index;
+mod inputs;
+pub mod notify;
+mod plan;
+mod quiet_period;
+mod report;
+mod versions;
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
+use mainstay_api::config_template::{ConfigTemplate, MAX_DELAY_SECONDS, QUIET_SECONDS};
+
+use self::{
+    input_index::{InputIndex, Source},
+    notify::ConsumerNotifier,
+    plan::{Action, Outcome, Rendered, World},
+    quiet_period::QuietPeriods,
+    report::Report,
+};
+use crate::{
+    runtime::{
+        ApiError, Cache, Context, Controller, Limits, ObjectKey, Outcomes, Plan, Runnable, WorkQueue,
+        context::resync_every, metadata_watch::MetadataEvent, object_writes, recorder::EventSubject,
+    },
+    services::slice_index::service_of,
+};
+
+/// How often all templates are looked at even if nothing changes.
+const RESYNC: Duration = Duration::from_secs(300);
+
+pub struct ConfigTemplateController {
+    context: Arc<Context>,
+    quiet: Arc<QuietPeriods>,
+    notifier: Arc<dyn ConsumerNotifier>,
+}
+
+pub fn controller(context: &Arc<Context>, notifier: Option<Arc<dyn ConsumerNotifier>>) -> Runnable {
+    let queue = context.queue::<ConfigTemplateController>();
+    let wakes =
+        Arc::new(Wakes { queue: queue.clone(), index: InputIndex::default(), quiet: Arc::default(), clock: context.clock.clone() });
+    wakes.follow(context);
+    let resync = resync_every(RESYNC, {
+        let (queue, templates) = (queue.clone(), context.config_templates.clone());
+        move || templates.all().iter().for_each(|own| queue.add(ObjectKey::from_meta(&own.metadata)))
+    });
+    let notifier = notifier.unwrap_or_else(|| Arc::new(notify::ApiNotifier::new(context.client.clone())));
+    let quiet = wakes.quiet.clone();
+    let controller = ConfigTemplateController { context: context.clone(), quiet, notifier };
+    context.runnable(Arc::new(controller), queue, Limits::default()).alongside(resync)
+}
+
+/// What wakes a template: changes of itself, of its inputs (after they were quiet), of its consumers and of its output.
+struct Wakes {
+    queue: Arc<WorkQueue<ObjectKey>>,
+    index: InputIndex,
+    quiet: Arc<QuietPeriods>,
+    clock: crate::runtime::Clock,
+}
+
+impl Wakes {
+    fn follow(self: &Arc<Self>, context: &Arc<Context>) {
+        let own = self.clone();
+        context.config_templates.on_change(move |change| {
+            own.index.set(change.key, change.after);
+            if change.after.is_none() {
+                own.quiet.forget(change.key);
+            }
+            own.queue.add(change.key.clone());
+        });
+        let (own, caches) = (self.clone(), context.caches.clone());
+        context.caches.slices.on_change(move |change| {
+            let Some(service) = change.latest().and_then(service_of) else { return };
+            let labels = caches.services.get(&service).map(|service| service.labels()).unwrap_or_default();
+            own.inputs_changed(own.index.readers_of_service(&service, &[&labels]));
+        });
+        let own = self.clone();
+        context.caches.services.on_change(move |change| {
+            let labels = [change.before, change.after].map(|service| service.map(|own| own.labels()).unwrap_or_default());
+            own.inputs_changed(own.index.readers_of_service(change.key, &[&labels[0], &labels[1]]));
+        });
+        let own = self.clone();
+        context.caches.nodes.on_change(move |change| {
+            if change.before.map(inputs::node_value) != change.after.map(inputs::node_value) {
+                own.inputs_changed(own.index.readers(&Source::Nodes));
+            }
+        });
+        let own = self.clone();
+        context.metadata.on_event(move |resource, event| {
+            let (MetadataEvent::Applied(meta) | MetadataEvent::Deleted(meta)) = event else { return };
+            let key = ObjectKey::from_meta(meta);
+            let source = if resource.is_named("", "configmaps") {
+                Source::ConfigMap(key)
+            } else if resource.is_named("", "secrets") {
+                Source::Secret(key)
+            } else {
+                return;
+            };
+            own.inputs_changed(own.index.readers(&source));
+            own.index.writers(&source).into_iter().for_each(|template| own.queue.add(template));
+        });
+        let (own, context) = (self.clone(), Arc::downgrade(context));
+        let pods = context.upgrade().map(|context| context.caches.pods.clone());
+        pods.into_iter().for_each(|pods| {
+            let (own, context) = (own.clone(), context.clone());
+            pods.on_change(move |change| {
+                let (Some(context), Some(pod)) = (context.upgrade(), change.latest()) else { return };
+                for template in own.index.templates_in(&change.key.namespace) {
+                    let template = context.config_templates.get(&template);
+                    if let Some(template) = template.filter(|own| consumers::find(&context.caches, own, pod).is_some()) {
+                        own.queue.add(ObjectKey::from_meta(&template.metadata));
+                    }
+                }
+            });
+        });
+    }
+
+    fn inputs_changed(&self, readers: Vec<ObjectKey>) {
+        for template in readers {
+            self.quiet.touch(&template, self.clock.now());
+            self.queue.add(template);
+        }
+    }
+}
+
+fn seconds(value: Option<i32>, default: i32) -> SignedDuration {
+    SignedDuration::from_secs(value.unwrap_or(default).into())
+}
+
+impl Controller for ConfigTemplateController {
+    const NAME: &'static str = "config_template";
+    /// Consumers are told beside each other; the plan says how many at a time.
+    const CONCURRENT_ACTIONS: usize = 16;
+    type Key = ObjectKey;
+    type World = World;
+    type Action = Action;
+    type Outcome = Outcome;
+    type Status = Report;
+
+    async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
+        let Some(template) = self.context.config_templates.get(key) else { return Ok(None) };
+        if template.metadata.deletion_timestamp.is_some() {
+            return Ok(None);
+        }
+        let spec = &template.spec;
+        let (quiet, longest) =
+            (seconds(spec.quiet_seconds, QUIET_SECONDS), seconds(spec.max_delay_seconds, MAX_DELAY_SECONDS));
+        let due = self.quiet.take(key, quiet, longest, self.context.clock.now());
+        if let Err(at) = due {
+            return Ok(Some(World::wait_for_quiet(template, at)));
+        }
+        let read = inputs::read(&self.context, &template).await;
+        let inputs = match read {
+            Ok(inputs) => inputs,
+            Err(error) => {
+                self.quiet.touch(key, Timestamp::MIN); // what was taken has not been looked at
+                return Err(error);
+            }
+        };
+        let rendered = Rendered::render(&template, inputs);
+        let output = versions::read(&self.context.client, &template).await?;
+        let consumers = consumers::observe(&self.context.caches, &template);
+        Ok(Some(World { template, quiet_until: None, rendered: Some(rendered), output, consumers }))
+    }
+
+    fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
+        plan::plan(world, now)
+    }
+
+    async fn apply(&self, key: &ObjectKey, action: Action) -> Result<Outcome, ApiError> {
+        let context = &self.context;
+        match action {
+            Action::WriteOutput { output, owner, content } => {
+                versions::write_output(&context.client, &key.namespace, &output, &owner, content).await
+            }
+            Action::MakeCopy(copy) => versions::make_copy(&context.client, &key.namespace, copy).await,
+            Action::DeleteCopy { kind, name, uid } => {
+                versions::delete_copy(&context.client, &key.namespace, kind, &name, &uid).await
+            }
+            Action::Validate(request) => notify::validate(&*self.notifier, &key.namespace, request).await,
+            Action::SetConsumer(change) => consumers::write(context, key, change).await,
+            Action::Notify { change, how } => {
+                let step = notify::notify(&*self.notifier, &key.namespace, &how).await?;
+                consumers::write(context, key, change.finished(step, context.clock.now())).await
+            }
+            Action::Evict { pod, uid } => notify::evict(context, &key.namespace, &pod, &uid).await,
+        }
+    }
+
+    async fn report(&self, key: &ObjectKey, report: Report, outcomes: &Outcomes<Outcome>) -> Result<(), ApiError> {
+        let Some(template) = self.context.config_templates.get(key) else { return Ok(()) };
+        let (status, events) = report.finish(&template, outcomes, self.context.clock.now());
+        if template.status.as_ref() != Some(&status) {
+            let cache: &Cache<ConfigTemplate> = &self.context.config_templates;
+            object_writes::write_status(&self.context.client, cache, key, &status).await?;
+        }
+        for event in events {
+            self.context.events.record(&Subject(&template), event);
+        }
+        Ok(())
+    }
+}
+
+/// A template that events are about.
+struct Subject<'a>(&'a ConfigTemplate);
+
+impl EventSubject for Subject<'_> {
+    fn involved_object(&self) -> ObjectReference {
+        let meta = &self.0.metadata;
+        ObjectReference {
+            api_version: Some(self.0.api_version.clone()),
+            kind: Some(self.0.kind.clone()),
+            name: meta.name.clone(),
+            namespace: meta.namespace.clone(),
+            uid: meta.uid.clone(),
+            resource_version: meta.resource_version.clone(),
+            field_path: None,
+        }
+    }
+
+    fn component(&self) -> &'static str {
+        "config-template-controller"
+    }
+}

@@ -1,0 +1,279 @@
+//! The output of a template, and the immutable copies of its versions.
+//!
+//! The key of the output is written by server-side apply, with a field manager of the template and without force: somebody else who has the key
+//! keeps it, and the template says so. Copies belong to the output, not to the template: pods go on reading them when the template is deleted.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    ByteString, NamespaceResourceScope,
+    api::core::v1::{ConfigMap, Secret},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use mainstay_api::{
+    config_template::{ConfigTemplate, OutputKey, OutputKind, TEMPLATE_LABEL},
+    config_versions::{copy_config_map, copy_secret},
+};
+use mainstay_templates::version;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{notify::Content, plan::Outcome};
+use crate::runtime::{ApiError, error};
+
+/// On a copy: the version that it is of.
+pub const VERSION_LABEL: &str = "mainstay.dev/config-version";
+/// Labels are shorter than names.
+const LONGEST_LABEL: usize = 63;
+const LONGEST_MANAGER: usize = 128;
+
+/// What there is of a template's versions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OutputState {
+    /// The version of what the output holds now; nothing if it, or the key, does not exist.
+    pub version: Option<String>,
+    pub exists: bool,
+    pub copies: Vec<Copy>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Copy {
+    pub name: String,
+    pub uid: String,
+    pub version: String,
+}
+
+impl OutputState {
+    /// The copy of a version.
+    pub fn copy(&self, version: &str) -> Option<&str> {
+        self.copies.iter().find(|copy| copy.version == version).map(|copy| copy.name.as_str())
+    }
+}
+
+/// An object with keys: a ConfigMap or a Secret.
+trait Keyed: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + Serialize + DeserializeOwned {
+    fn value(&self, key: &str) -> Option<String>;
+    /// The same with this value of a key.
+    fn with_value(self, key: &str, value: &str) -> Self;
+    fn with_meta(metadata: ObjectMeta) -> Self;
+    fn copied(&self) -> Self;
+}
+
+impl Keyed for ConfigMap {
+    fn value(&self, key: &str) -> Option<String> {
+        self.data.as_ref()?.get(key).cloned()
+    }
+
+    fn with_value(mut self, key: &str, value: &str) -> Self {
+        self.data.get_or_insert_default().insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    fn with_meta(metadata: ObjectMeta) -> Self {
+        Self { metadata, ..Self::default() }
+    }
+
+    fn copied(&self) -> Self {
+        copy_config_map(self)
+    }
+}
+
+impl Keyed for Secret {
+    fn value(&self, key: &str) -> Option<String> {
+        let value = self.data.as_ref()?.get(key)?;
+        String::from_utf8(value.0.clone()).ok()
+    }
+
+    fn with_value(mut self, key: &str, value: &str) -> Self {
+        self.data.get_or_insert_default().insert(key.to_owned(), ByteString(value.as_bytes().to_vec()));
+        self
+    }
+
+    fn with_meta(metadata: ObjectMeta) -> Self {
+        Self { metadata, ..Self::default() }
+    }
+
+    fn copied(&self) -> Self {
+        copy_secret(self)
+    }
+}
+
+/// The value of [`TEMPLATE_LABEL`]: the template's name, or if that is too long for a label, a digest of it.
+fn template_label(template: &str) -> String {
+    if template.len() <= LONGEST_LABEL { template.to_owned() } else { version(template) }
+}
+
+/// The field manager that writes the output of a template.
+fn field_manager(template: &TemplateOwner) -> String {
+    let manager = format!("config-template/{}", template.name);
+    if manager.len() <= LONGEST_MANAGER { manager } else { format!("config-template/{}", template.uid) }
+}
+
+/// The template that an output belongs to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TemplateOwner {
+    pub name: String,
+    pub uid: String,
+}
+
+/// What the output and its copies are now.
+pub async fn read(client: &Client, template: &ConfigTemplate) -> Result<OutputState, ApiError> {
+    match template.spec.output.target() {
+        Some((output, OutputKind::ConfigMap)) => read_as::<ConfigMap>(client, template, output).await,
+        Some((output, OutputKind::Secret)) => read_as::<Secret>(client, template, output).await,
+        None => Ok(OutputState::default()),
+    }
+}
+
+async fn read_as<K: Keyed>(
+    client: &Client,
+    template: &ConfigTemplate,
+    output: &OutputKey,
+) -> Result<OutputState, ApiError> {
+    let objects: Api<K> = Api::namespaced(client.clone(), template.namespace());
+    let doing = |what: &str| format!("{what} {} {}/{}", K::kind(&()).to_lowercase(), template.namespace(), output.name);
+    let current = objects.get_opt(&output.name).await.map_err(ApiError::when(doing("read")))?;
+    let copies = ListParams::default().labels(&format!("{TEMPLATE_LABEL}={}", template_label(template.name())));
+    let copies = objects.list_metadata(&copies).await.map_err(ApiError::when(doing("list copies of")))?;
+    let copies = copies.into_iter().filter_map(|copy| {
+        let version = copy.labels().get(VERSION_LABEL)?.clone();
+        Some(Copy { name: copy.name_any(), uid: copy.uid()?, version })
+    });
+    Ok(OutputState {
+        version: current.as_ref().and_then(|current| current.value(&output.key)).map(|value| version(&value)),
+        exists: current.is_some(),
+        copies: copies.collect(),
+    })
+}
+
+/// Where a content comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VersionContent {
+    Rendered(Content),
+    /// In the copy of this name.
+    Copy(String),
+}
+
+/// A key of an object, and what sort of object it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputTarget {
+    pub kind: OutputKind,
+    pub key: OutputKey,
+}
+
+/// Writes a version to the output; a key that somebody else has is left alone.
+pub async fn write_output(
+    client: &Client,
+    namespace: &str,
+    output: &OutputTarget,
+    owner: &TemplateOwner,
+    content: VersionContent,
+) -> Result<Outcome, ApiError> {
+    match output.kind {
+        OutputKind::ConfigMap => write_as::<ConfigMap>(client, namespace, &output.key, owner, content).await,
+        OutputKind::Secret => write_as::<Secret>(client, namespace, &output.key, owner, content).await,
+    }
+}
+
+async fn write_as<K: Keyed>(
+    client: &Client,
+    namespace: &str,
+    output: &OutputKey,
+    owner: &TemplateOwner,
+    content: VersionContent,
+) -> Result<Outcome, ApiError> {
+    let objects: Api<K> = Api::namespaced(client.clone(), namespace);
+    let doing = format!("write {} {namespace}/{}", K::kind(&()).to_lowercase(), output.name);
+    let content = match content {
+        VersionContent::Rendered(Content(content)) => content,
+        VersionContent::Copy(name) => {
+            let copy = objects.get(&name).await.map_err(ApiError::when(format!("read copy {namespace}/{name}")))?;
+            copy.value(&output.key).unwrap_or_default()
+        }
+    };
+    let metadata = ObjectMeta {
+        name: Some(output.name.clone()),
+        namespace: Some(namespace.to_owned()),
+        ..ObjectMeta::default()
+    };
+    let wanted = K::with_meta(metadata).with_value(&output.key, &content);
+    match objects.patch(&output.name, &PatchParams::apply(&field_manager(owner)), &Patch::Apply(&wanted)).await {
+        Ok(_) => Ok(Outcome::Written),
+        Err(error) if error::has_code(&error, 409) || error::has_code(&error, 422) => {
+            Ok(Outcome::Refused(error::message(&error)))
+        }
+        Err(error) => Err(ApiError::new(doing, error)),
+    }
+}
+
+/// A copy that is to be made of the output with this content.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewCopy {
+    pub output: OutputTarget,
+    pub owner: TemplateOwner,
+    pub version: String,
+    pub content: Content,
+}
+
+/// Makes the copy, with whatever other keys the output has now.
+pub async fn make_copy(client: &Client, namespace: &str, copy: NewCopy) -> Result<Outcome, ApiError> {
+    match copy.output.kind {
+        OutputKind::ConfigMap => make_copy_as::<ConfigMap>(client, namespace, copy).await,
+        OutputKind::Secret => make_copy_as::<Secret>(client, namespace, copy).await,
+    }
+}
+
+async fn make_copy_as<K: Keyed>(client: &Client, namespace: &str, new: NewCopy) -> Result<Outcome, ApiError> {
+    let objects: Api<K> = Api::namespaced(client.clone(), namespace);
+    let NewCopy { output: OutputTarget { key: output, .. }, owner, version, content: Content(content) } = new;
+    let doing = format!("copy {} {namespace}/{}", K::kind(&()).to_lowercase(), output.name);
+    let Some(original) = objects.get_opt(&output.name).await.map_err(ApiError::when(doing.clone()))? else {
+        return Ok(Outcome::Done); // the next reconcile writes it first
+    };
+    let owned_by = OwnerReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: output.name.clone(),
+        uid: original.uid().unwrap_or_default(),
+        ..OwnerReference::default()
+    };
+    let mut copy = original.with_value(&output.key, &content).copied();
+    let labels: BTreeMap<String, String> = [
+        (TEMPLATE_LABEL.to_owned(), template_label(&owner.name)),
+        (VERSION_LABEL.to_owned(), version),
+    ]
+    .into();
+    copy.labels_mut().extend(labels);
+    copy.meta_mut().owner_references = Some(vec![owned_by]);
+    match objects.create(&PostParams::default(), &copy).await {
+        Ok(_) => Ok(Outcome::Done),
+        Err(error) if error::has_code(&error, 409) => Ok(Outcome::Done),
+        Err(error) => Err(ApiError::new(doing, error)),
+    }
+}
+
+pub async fn delete_copy(
+    client: &Client,
+    namespace: &str,
+    kind: OutputKind,
+    name: &str,
+    uid: &str,
+) -> Result<Outcome, ApiError> {
+    async fn delete<K: Keyed>(client: &Client, namespace: &str, name: &str, params: &DeleteParams) -> Result<(), kube::Error> {
+        Api::<K>::namespaced(client.clone(), namespace).delete(name, params).await.map(drop)
+    }
+    let preconditions = Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
+    let params = DeleteParams { preconditions, ..DeleteParams::background() };
+    let deleted = match kind {
+        OutputKind::ConfigMap => delete::<ConfigMap>(client, namespace, name, &params).await,
+        OutputKind::Secret => delete::<Secret>(client, namespace, name, &params).await,
+    };
+    match deleted {
+        Ok(()) => Ok(Outcome::Done),
+        Err(error) if error::is_not_found(&error, name) || error::has_code(&error, 409) => Ok(Outcome::Done),
+        Err(error) => Err(ApiError::new(format!("delete copy {namespace}/{name}"), error)),
+    }
+}
