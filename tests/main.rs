@@ -10,6 +10,7 @@ mod api_from_pods;
 mod autoscaling;
 mod cluster_settings;
 mod columns;
+mod config_templates;
 mod containerd_lifecycle;
 mod custom_resources;
 mod devices;

@@ -8,9 +8,7 @@ use std::{convert::Infallible, sync::Arc};
 use http::{Request, Response};
 use http_body_util::Either;
 use hyper::{
-    body::Incoming,
-    client::conn::http1 as client_http1,
-    server::conn::http1 as server_http1,
+    body::Incoming, client::conn::http1 as client_http1, server::conn::http1 as server_http1,
     service::service_fn as http_service_fn,
 };
 use hyper_util::rt::TokioIo;

@@ -235,6 +235,11 @@ impl Volumes {
         shown.unwrap_or_else(|| ConfigVersions::from_annotations(&pod.metadata.annotations))
     }
 
+    /// The versions of ConfigMaps and Secrets that the pod's volumes show, if any are known to.
+    pub fn shown_versions(&self, pod: &PodUid) -> ConfigVersions {
+        self.state.lock().versions.get(pod).cloned().unwrap_or_default()
+    }
+
     /// All volumes show these versions now; those before are no longer followed.
     fn record_versions(&self, pod: &Pod, uid: &PodUid, versions: ConfigVersions) {
         let mut state = self.state.lock();

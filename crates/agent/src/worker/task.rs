@@ -10,7 +10,10 @@ use std::{
 use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use mainstay_api::needs::{self, Needs};
+use mainstay_api::{
+    config_versions::ConfigVersions,
+    needs::{self, Needs},
+};
 use mainstay_errors::error_chain;
 use mainstay_runtime::{ContainerId, ContainerState, Observed, PodUid, RuntimeError};
 use tokio::{sync::Notify, task::JoinSet};
@@ -180,6 +183,7 @@ impl Worker<'_> {
         };
         let mut world = world(view, observed, self.retry_state.clone(), self.context.settings.restart_backoff);
         world.pending_resize = pending_resize;
+        world.config_versions = self.context.volumes.shown_versions(self.uid);
         world.is_cut_off =
             self.last.as_ref().is_some_and(|(pod, source)| !self.context.fence.permits_start(pod, *source));
         if world.pod.ending.is_some() || world.pod.finished || self.retry_state.recreate.is_some() {
@@ -670,5 +674,6 @@ fn world(pod: PodView, observed: Observed, retry_state: PodRetryState, restart_b
         drains_until: None,
         is_cut_off: false,
         needs: NeedsObservation::default(),
+        config_versions: ConfigVersions::default(),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use mainstay_api::config_versions::ConfigVersions;
 use mainstay_runtime::{ContainerId, ContainerStatus, SandboxStatus, spec::Resources};
 
 use super::{
@@ -37,6 +38,8 @@ pub struct World {
     /// The pod must be unique, and this node has no contact: nothing of it is started.
     pub is_cut_off: bool,
     pub needs: NeedsObservation,
+    /// Versions of ConfigMaps and Secrets that its volumes show, if any.
+    pub config_versions: ConfigVersions,
 }
 
 impl World {

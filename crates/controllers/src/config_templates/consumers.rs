@@ -145,7 +145,8 @@ fn view(template: &ConfigTemplate, consumer: &Consumer, pod: &Pod) -> ConsumerVi
         statuses.iter().any(|own| own.name == name && own.state.as_ref().is_some_and(|state| state.running.is_some()))
     };
     let started = statuses.iter().any(|own| {
-        own.restart_count > 0 || own.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+        own.restart_count > 0
+            || own.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some())
     });
     let crash = statuses.iter().find_map(|own| {
         let ended = [&own.state, &own.last_state].into_iter().flatten().find_map(|state| state.terminated.as_ref())?;
@@ -231,7 +232,14 @@ impl ConsumerChange {
 }
 
 impl ConsumerView {
-    pub fn change(&self, output: &ConfigSource, copy: Option<&str>, version: &str, step: Step, now: Timestamp) -> ConsumerChange {
+    pub fn change(
+        &self,
+        output: &ConfigSource,
+        copy: Option<&str>,
+        version: &str,
+        step: Step,
+        now: Timestamp,
+    ) -> ConsumerChange {
         let state = ConsumerState {
             version: version.to_owned(),
             step,

@@ -152,7 +152,10 @@ mod tests {
         };
         set("by-name", json!({ "name": "a", "service": { "name": "mysql" } }));
         set("elsewhere", json!({ "name": "a", "service": { "name": "mysql", "namespace": "data" } }));
-        set("by-label", json!({ "name": "a", "service": { "selector": { "matchLabels": { "role": "db" } }, "namespace": "*" } }));
+        set(
+            "by-label",
+            json!({ "name": "a", "service": { "selector": { "matchLabels": { "role": "db" } }, "namespace": "*" } }),
+        );
         set("map", json!({ "name": "a", "configMap": { "name": "settings" } }));
         set("secret", json!({ "name": "a", "secret": { "name": "settings" } }));
         set("nodes", json!({ "name": "a", "nodes": {} }));

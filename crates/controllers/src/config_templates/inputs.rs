@@ -198,9 +198,9 @@ fn service_value(service: &Service, slices: &[impl AsRef<EndpointSlice>]) -> Val
             }
         }
     }
-    let ports = service.spec.ports.iter().map(|port| {
-        json!({ "name": port.name.clone().unwrap_or_default(), "port": port.port, "protocol": port.protocol })
-    });
+    let ports = service.spec.ports.iter().map(
+        |port| json!({ "name": port.name.clone().unwrap_or_default(), "port": port.port, "protocol": port.protocol }),
+    );
     json!({
         "name": service.name(),
         "namespace": service.namespace(),
@@ -246,7 +246,8 @@ mod tests {
     use super::*;
 
     fn slice(endpoints: Value) -> Box<EndpointSlice> {
-        let slice = json!({ "addressType": "IPv4", "endpoints": endpoints, "ports": [{ "name": "sql", "port": 3306 }] });
+        let slice =
+            json!({ "addressType": "IPv4", "endpoints": endpoints, "ports": [{ "name": "sql", "port": 3306 }] });
         serde_json::from_value(slice).unwrap()
     }
 

@@ -50,8 +50,12 @@ pub struct ConfigTemplateController {
 
 pub fn controller(context: &Arc<Context>, notifier: Option<Arc<dyn ConsumerNotifier>>) -> Runnable {
     let queue = context.queue::<ConfigTemplateController>();
-    let wakes =
-        Arc::new(Wakes { queue: queue.clone(), index: InputIndex::default(), quiet: Arc::default(), clock: context.clock.clone() });
+    let wakes = Arc::new(Wakes {
+        queue: queue.clone(),
+        index: InputIndex::default(),
+        quiet: Arc::default(),
+        clock: context.clock.clone(),
+    });
     wakes.follow(context);
     let resync = resync_every(RESYNC, {
         let (queue, templates) = (queue.clone(), context.config_templates.clone());
@@ -89,7 +93,8 @@ impl Wakes {
         });
         let own = self.clone();
         context.caches.services.on_change(move |change| {
-            let labels = [change.before, change.after].map(|service| service.map(|own| own.labels()).unwrap_or_default());
+            let labels =
+                [change.before, change.after].map(|service| service.map(|own| own.labels()).unwrap_or_default());
             own.inputs_changed(own.index.readers_of_service(change.key, &[&labels[0], &labels[1]]));
         });
         let own = self.clone();
@@ -120,7 +125,8 @@ impl Wakes {
                 let (Some(context), Some(pod)) = (context.upgrade(), change.latest()) else { return };
                 for template in own.index.templates_in(&change.key.namespace) {
                     let template = context.config_templates.get(&template);
-                    if let Some(template) = template.filter(|own| consumers::find(&context.caches, own, pod).is_some()) {
+                    if let Some(template) = template.filter(|own| consumers::find(&context.caches, own, pod).is_some())
+                    {
                         own.queue.add(ObjectKey::from_meta(&template.metadata));
                     }
                 }

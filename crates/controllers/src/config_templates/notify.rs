@@ -23,9 +23,21 @@ const SIGNAL_TIMEOUT: u32 = 10;
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodAction {
     Nothing,
-    Signal { container: String, signal: String },
-    Exec { container: String, command: Vec<String>, timeout: u32 },
-    Http { port: i32, path: String, method: String, timeout: u32 },
+    Signal {
+        container: String,
+        signal: String,
+    },
+    Exec {
+        container: String,
+        command: Vec<String>,
+        timeout: u32,
+    },
+    Http {
+        port: i32,
+        path: String,
+        method: String,
+        timeout: u32,
+    },
     /// It is evicted; its workload makes another one.
     Restart,
 }
@@ -104,7 +116,11 @@ pub trait ConsumerNotifier: Send + Sync + 'static {
 }
 
 /// Notifies a pod.
-pub async fn notify(notifier: &dyn ConsumerNotifier, namespace: &str, request: &NotifyRequest) -> Result<NotifyResult, ApiError> {
+pub async fn notify(
+    notifier: &dyn ConsumerNotifier,
+    namespace: &str,
+    request: &NotifyRequest,
+) -> Result<NotifyResult, ApiError> {
     let seconds = |timeout: u32| Duration::from_secs(timeout.into());
     let command = |container: &str, command: Vec<String>, timeout: u32| PodCommand {
         namespace: namespace.to_owned(),
@@ -184,8 +200,10 @@ pub async fn validate(
 pub async fn evict(context: &Context, namespace: &str, pod: &str, uid: &str) -> Result<Outcome, ApiError> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let preconditions = Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
-    let params =
-        EvictParams { delete_options: Some(DeleteParams { preconditions, ..DeleteParams::default() }), ..EvictParams::default() };
+    let params = EvictParams {
+        delete_options: Some(DeleteParams { preconditions, ..DeleteParams::default() }),
+        ..EvictParams::default()
+    };
     match pods.evict(pod, &params).await {
         Ok(_) => Ok(Outcome::Done),
         Err(error) if error::is_not_found(&error, pod) || error::has_code(&error, 409) => Ok(Outcome::Done),

@@ -82,14 +82,28 @@ impl Rendered {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    WriteOutput { output: OutputTarget, owner: TemplateOwner, content: VersionContent },
+    WriteOutput {
+        output: OutputTarget,
+        owner: TemplateOwner,
+        content: VersionContent,
+    },
     MakeCopy(NewCopy),
-    DeleteCopy { kind: mainstay_api::config_template::OutputKind, name: String, uid: String },
+    DeleteCopy {
+        kind: mainstay_api::config_template::OutputKind,
+        name: String,
+        uid: String,
+    },
     Validate(ValidateRequest),
     /// Has a pod read a version, or records that it does.
     SetConsumer(ConsumerChange),
-    Notify { change: ConsumerChange, how: NotifyRequest },
-    Evict { pod: String, uid: String },
+    Notify {
+        change: ConsumerChange,
+        how: NotifyRequest,
+    },
+    Evict {
+        pod: String,
+        uid: String,
+    },
 }
 
 /// What became of an action.
@@ -120,12 +134,22 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
     if let Some(at) = world.quiet_until {
         return Plan { requeue_at: Some(at), ..Plan::default() };
     }
-    let (Some((key, kind)), Some(source)) = (world.template.spec.output.target(), output_source(&world.template)) else {
+    let (Some((key, kind)), Some(source)) = (world.template.spec.output.target(), output_source(&world.template))
+    else {
         return Plan::default();
     };
     let owner = TemplateOwner { name: world.template.name().to_owned(), uid: world.template.uid().to_owned() };
     let output = OutputTarget { kind, key: key.clone() };
-    let mut planner = Planner { world, now, output, owner, source, report: Report::begin(world), actions: Vec::new(), requeue_at: None };
+    let mut planner = Planner {
+        world,
+        now,
+        output,
+        owner,
+        source,
+        report: Report::begin(world),
+        actions: Vec::new(),
+        requeue_at: None,
+    };
     planner.decide();
     planner.delete_old_copies();
     let Planner { report, actions, requeue_at, .. } = planner;
@@ -176,7 +200,13 @@ impl<'w> Planner<'w> {
             }
             let content = fresh.filter(|fresh| fresh.version == *pinned).map(|fresh| &fresh.content);
             let manager = last_manager(&world.template.metadata);
-            return Some(Wanted { version: pinned, content, changed: vec!["pinnedVersion".to_owned()], manager, is_pinned: true });
+            return Some(Wanted {
+                version: pinned,
+                content,
+                changed: vec!["pinnedVersion".to_owned()],
+                manager,
+                is_pinned: true,
+            });
         }
         let Some(fresh) = fresh else {
             let status = world.template.status.as_ref();
@@ -244,7 +274,8 @@ impl<'w> Planner<'w> {
             self.requeue_at = Some(self.now);
             return self.count_target(wanted.version);
         }
-        let from = wanted.content.cloned().map(VersionContent::Rendered).or_else(|| copy.clone().map(VersionContent::Copy));
+        let from =
+            wanted.content.cloned().map(VersionContent::Rendered).or_else(|| copy.clone().map(VersionContent::Copy));
         let Some(from) = from else { return };
         let validated = self.report.status.target.as_ref().is_some_and(|target| target.validated);
         if !validated && let Some(request) = self.validation(wanted) {
@@ -289,14 +320,17 @@ impl<'w> Planner<'w> {
             State::Complete { .. } => return self.accept(version, content, &state.to_string()),
             State::Stuck { .. } => {
                 let message = state.to_string();
-                return self.report.reject(Rejection { version: version.to_owned(), reason: "RolledBack", message }, self.now);
+                return self
+                    .report
+                    .reject(Rejection { version: version.to_owned(), reason: "RolledBack", message }, self.now);
             }
             State::Progressing { .. } | State::Soaking { .. } | State::Gated { .. } | State::Paused { .. } => {
                 self.report.situation = Situation::Progressing(state.to_string());
             }
         }
         for consumer in consumers {
-            let is_assigned = consumer.state.as_ref().is_some_and(|own| own.version == version && own.step == Step::Assigned);
+            let is_assigned =
+                consumer.state.as_ref().is_some_and(|own| own.version == version && own.step == Step::Assigned);
             if start.contains(&consumer.name) {
                 self.start_move(consumer, Some(copy), version);
             } else if is_assigned && !consumer.deleting {
@@ -353,7 +387,8 @@ impl<'w> Planner<'w> {
         for consumer in self.world.consumers.iter().filter(|consumer| !consumer.deleting) {
             counts.total += 1;
             counts.healthy += i32::from(matches!(consumer.health, Health::Healthy { .. }));
-            let updated = consumer.state.as_ref().is_some_and(|own| own.version == version && own.step == Step::Notified);
+            let updated =
+                consumer.state.as_ref().is_some_and(|own| own.version == version && own.step == Step::Notified);
             counts.updated += i32::from(updated);
         }
         self.report.status.consumers = (!self.world.template.spec.consumers.is_empty()).then_some(counts);
@@ -364,9 +399,17 @@ impl<'w> Planner<'w> {
         let status = &self.report.status;
         let mut kept: BTreeSet<&str> = status.history.iter().map(|entry| entry.version.as_str()).collect();
         kept.extend(status.version.as_deref());
-        kept.extend(status.target.iter().flat_map(|target| [Some(target.version.as_str()), target.previous.as_deref()]).flatten());
+        kept.extend(
+            status
+                .target
+                .iter()
+                .flat_map(|target| [Some(target.version.as_str()), target.previous.as_deref()])
+                .flatten(),
+        );
         kept.extend(self.world.template.spec.pinned_version.as_deref());
-        kept.extend(self.world.consumers.iter().filter_map(|own| own.state.as_ref()).map(|state| state.version.as_str()));
+        kept.extend(
+            self.world.consumers.iter().filter_map(|own| own.state.as_ref()).map(|state| state.version.as_str()),
+        );
         let kind = self.output.kind;
         let old = self.world.output.copies.iter().filter(|copy| !kept.contains(copy.version.as_str()));
         let deletes: Vec<Action> =

@@ -58,9 +58,8 @@ mod tests {
     fn a_template_is_due_when_its_inputs_are_quiet_and_at_the_latest_after_the_longest_time() {
         let (periods, key) = (QuietPeriods::default(), ObjectKey::new("ns", "zones"));
         let time = |millis: i64| Timestamp::from_millisecond(millis).unwrap();
-        let take = |now: i64| {
-            periods.take(&key, SignedDuration::from_secs(1), SignedDuration::from_secs(10), time(now))
-        };
+        let take =
+            |now: i64| periods.take(&key, SignedDuration::from_secs(1), SignedDuration::from_secs(10), time(now));
         assert_eq!(take(0), Ok(()), "nothing changed");
         periods.touch(&key, time(1_000));
         assert_eq!(take(1_000), Err(time(2_000)));

@@ -73,8 +73,7 @@ impl Report {
             return (vec!["template".to_owned()], last_manager(&template.metadata));
         };
         let is_other = |(name, digest): &(&String, &String)| before.inputs.get(*name) != Some(*digest);
-        let mut changed: Vec<String> =
-            rendered.digests.iter().filter(is_other).map(|(name, _)| name.clone()).collect();
+        let mut changed: Vec<String> = rendered.digests.iter().filter(is_other).map(|(name, _)| name.clone()).collect();
         let manager = changed.iter().find_map(|name| rendered.managers.get(name).cloned());
         if before.observed_generation != self.generation {
             changed.insert(0, "template".to_owned());
@@ -171,7 +170,10 @@ impl Report {
         if let Some(Rejection { version, reason, message }) = &self.rejection {
             let back = self.status.version.as_deref().unwrap_or("none");
             let note = format!("Version {version} was taken back to {back}: {message}");
-            events.push(EventNote::warning(if *reason == "ValidationFailed" { "ValidationFailed" } else { "ConfigurationRolledBack" }, note));
+            events.push(EventNote::warning(
+                if *reason == "ValidationFailed" { "ValidationFailed" } else { "ConfigurationRolledBack" },
+                note,
+            ));
         }
         self.status.observed_generation = self.generation;
         self.set_conditions(template, refused, now, &mut events);
@@ -198,7 +200,11 @@ impl Report {
                 events.push(EventNote::warning(reason, message));
             }
         }
-        let rejected = self.status.rejected.as_ref().map(|own| (own.reason.clone(), format!("version {}: {}", own.version, own.message)));
+        let rejected = self
+            .status
+            .rejected
+            .as_ref()
+            .map(|own| (own.reason.clone(), format!("version {}: {}", own.version, own.message)));
         let version = self.status.version.as_deref().unwrap_or("none");
         let (progressing, current, reason, message): (&str, &str, String, String) = if let Some(message) = refused {
             ("False", "False", "Conflict".to_owned(), message)
@@ -223,7 +229,9 @@ impl Report {
                 (Situation::Settled | Situation::Rejected, ..) if template.spec.pinned_version.is_some() => {
                     ("False", "True", "Pinned".to_owned(), format!("spec.pinnedVersion is {version}"))
                 }
-                (Situation::Settled | Situation::Rejected, ..) => ("False", "True", "Current".to_owned(), String::new()),
+                (Situation::Settled | Situation::Rejected, ..) => {
+                    ("False", "True", "Current".to_owned(), String::new())
+                }
             }
         };
         if self.set_condition(CURRENT, current, &reason, message.clone(), now) && reason == "Conflict" {

@@ -54,7 +54,9 @@ impl OutputState {
 }
 
 /// An object with keys: a ConfigMap or a Secret.
-trait Keyed: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + Serialize + DeserializeOwned {
+trait Keyed:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + Serialize + DeserializeOwned
+{
     fn value(&self, key: &str) -> Option<String>;
     /// The same with this value of a key.
     fn with_value(self, key: &str, value: &str) -> Self;
@@ -194,11 +196,8 @@ async fn write_as<K: Keyed>(
             copy.value(&output.key).unwrap_or_default()
         }
     };
-    let metadata = ObjectMeta {
-        name: Some(output.name.clone()),
-        namespace: Some(namespace.to_owned()),
-        ..ObjectMeta::default()
-    };
+    let metadata =
+        ObjectMeta { name: Some(output.name.clone()), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
     let wanted = K::with_meta(metadata).with_value(&output.key, &content);
     match objects.patch(&output.name, &PatchParams::apply(&field_manager(owner)), &Patch::Apply(&wanted)).await {
         Ok(_) => Ok(Outcome::Written),
@@ -241,11 +240,8 @@ async fn make_copy_as<K: Keyed>(client: &Client, namespace: &str, new: NewCopy) 
         ..OwnerReference::default()
     };
     let mut copy = original.with_value(&output.key, &content).copied();
-    let labels: BTreeMap<String, String> = [
-        (TEMPLATE_LABEL.to_owned(), template_label(&owner.name)),
-        (VERSION_LABEL.to_owned(), version),
-    ]
-    .into();
+    let labels: BTreeMap<String, String> =
+        [(TEMPLATE_LABEL.to_owned(), template_label(&owner.name)), (VERSION_LABEL.to_owned(), version)].into();
     copy.labels_mut().extend(labels);
     copy.meta_mut().owner_references = Some(vec![owned_by]);
     match objects.create(&PostParams::default(), &copy).await {
@@ -262,7 +258,12 @@ pub async fn delete_copy(
     name: &str,
     uid: &str,
 ) -> Result<Outcome, ApiError> {
-    async fn delete<K: Keyed>(client: &Client, namespace: &str, name: &str, params: &DeleteParams) -> Result<(), kube::Error> {
+    async fn delete<K: Keyed>(
+        client: &Client,
+        namespace: &str,
+        name: &str,
+        params: &DeleteParams,
+    ) -> Result<(), kube::Error> {
         Api::<K>::namespaced(client.clone(), namespace).delete(name, params).await.map(drop)
     }
     let preconditions = Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None });

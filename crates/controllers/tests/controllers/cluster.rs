@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use kube::{
     api::{DeleteParams, PostParams, PropagationPolicy},
 };
 use mainstay_api::node_loss::Timing;
-use mainstay_controllers::{Clients, Settings};
+use mainstay_controllers::{Clients, ConsumerNotifier, Settings};
 use mainstay_server::CONTROLLERS_USER;
 use mainstay_testing::TestApi;
 pub use mainstay_testing::until;
@@ -40,14 +40,23 @@ impl Cluster {
         Self::start_with(Timing::default()).await
     }
 
+    /// With this way to reach programs in pods.
+    pub async fn start_with_notifier(notifier: Arc<dyn ConsumerNotifier>) -> Self {
+        Self::start_as(Settings { consumer_notifier: Some(notifier), ..Settings::default() }).await
+    }
+
     /// With these timings of node loss.
     pub async fn start_with(timing: Timing) -> Self {
+        Self::start_as(Settings { timing, ..Settings::default() }).await
+    }
+
+    async fn start_as(settings: Settings) -> Self {
         let log = tracing_subscriber::EnvFilter::try_from_default_env()
             .unwrap_or_else(|_| "warn,mainstay_controllers=debug".into());
         let shown = tracing_subscriber::fmt::layer().with_test_writer().with_filter(log);
         let _ = tracing_subscriber::registry().with(shown).with(RightsRecorder).try_init();
         let api = TestApi::start(&["kube-system"]).await.with_roles().await;
-        let settings = Settings { root_ca: ROOT_CA.to_owned(), timing, ..Default::default() };
+        let settings = Settings { root_ca: ROOT_CA.to_owned(), ..settings };
         let clients = Clients::new(api.user_client(CONTROLLERS_USER), api.controller_clients());
         let controllers = tokio::spawn(mainstay_controllers::run(clients, settings, api.stop.clone()));
         let cluster = Self { client: api.client("test"), stop: api.stop, controllers };

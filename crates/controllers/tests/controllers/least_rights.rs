@@ -9,14 +9,18 @@ use kube::{Api, api::ListParams};
 use crate::{
     budgets,
     cluster::{Cluster, UsedRight, used_rights},
-    cron_jobs, dependencies, deployments, garbage, jobs, machines, namespaces, node_loss, quotas, replicas,
-    resource_claims, services, sets, volumes,
+    config_templates, cron_jobs, dependencies, deployments, garbage, jobs, machines, namespaces, node_loss, quotas,
+    replicas, resource_claims, services, sets, volumes,
 };
 
 const SCENARIOS: &[fn()] = &[
     budgets::a_budget_lets_one_pod_go_at_a_time,
     budgets::shares_follow_the_owners_scale_and_bare_pods_are_distinguished,
     budgets::pods_on_machines_that_are_gone_vanish,
+    config_templates::a_template_follows_its_inputs_and_keeps_the_last_good_version,
+    config_templates::a_key_of_somebody_else_is_a_conflict_and_not_a_fight,
+    config_templates::secrets_are_rendered_into_secrets_and_pods_are_restarted_by_eviction,
+    config_templates::pods_are_reached_by_the_api,
     cron_jobs::a_job_is_started_when_it_is_due_and_not_twice,
     cron_jobs::what_still_runs_is_waited_for_or_replaced,
     cron_jobs::a_finished_job_is_deleted_with_its_pods_after_its_time,
@@ -55,7 +59,7 @@ const SCENARIOS: &[fn()] = &[
 const NOT_PLAYED: [&str; 3] =
     ["horizontal-pod-autoscaler", "certificate-controller", "storage-version-migrator-controller"];
 /// Rights that are used after minutes, or by code that another controller runs here, and why.
-const NOT_SEEN: [(&str, &str); 11] = [
+const NOT_SEEN: [(&str, &str); 15] = [
     // Adoption is the same code for all workloads; ReplicaSets, Jobs, StatefulSets and Deployments adopt here.
     ("daemon-set-controller", "get daemonsets"),
     ("daemon-set-controller", "patch pods"),
@@ -63,6 +67,13 @@ const NOT_SEEN: [(&str, &str); 11] = [
     ("replication-controller", "get replicationcontrollers"),
     ("replication-controller", "delete pods"),
     ("replication-controller", "patch pods"),
+    // Copies of Secrets are deleted as those of ConfigMaps are.
+    ("config-template-controller", "delete secrets"),
+    // Only after a write that met another one.
+    ("config-template-controller", "get pods"),
+    // For requests with other methods than the stock one.
+    ("config-template-controller", "get pods/proxy"),
+    ("config-template-controller", "update pods/proxy"),
     // Ten old revisions are kept before the first is deleted.
     ("daemon-set-controller", "delete controllerrevisions"),
     ("statefulset-controller", "delete controllerrevisions"),

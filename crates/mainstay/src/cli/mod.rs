@@ -17,8 +17,8 @@ pub use self::{
     sim::SimOptions,
 };
 use crate::{
-    config::ConfigOptions, config_file, demo::web::WebOptions, drain::DrainOptions, exit::Exit, image::ImageOptions, needs::NeedsOptions,
-    secrets::SecretsOptions, token::TokenOptions, upgrade::UpgradeOptions, why::WhyOptions,
+    config::ConfigOptions, config_file, demo::web::WebOptions, drain::DrainOptions, exit::Exit, image::ImageOptions,
+    needs::NeedsOptions, secrets::SecretsOptions, token::TokenOptions, upgrade::UpgradeOptions, why::WhyOptions,
 };
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.

@@ -175,7 +175,8 @@ mod tests {
 
     #[test]
     fn undo_goes_to_the_last_good_version_before_the_current() {
-        let history = [entry("c", "Succeeded"), entry("x", "RolledBack"), entry("b", "Succeeded"), entry("a", "Succeeded")];
+        let history =
+            [entry("c", "Succeeded"), entry("x", "RolledBack"), entry("b", "Succeeded"), entry("a", "Succeeded")];
         let settled = status(json!({ "version": "c", "history": history }));
         assert_eq!(earlier_version(&settled, None, None).unwrap(), "b");
         assert_eq!(earlier_version(&settled, Some("b"), None).unwrap(), "c", "undo of an undo");

@@ -21,7 +21,10 @@ pub fn status(template: &ConfigTemplate) -> String {
         line("consumers", &format!("{updated} of {total} have the wanted version, {healthy} ready"));
     }
     if let Some(rejected) = &status.rejected {
-        line("rejected", &format!("{} at {} ({}): {}", rejected.version, rejected.time.0, rejected.reason, rejected.message));
+        line(
+            "rejected",
+            &format!("{} at {} ({}): {}", rejected.version, rejected.time.0, rejected.reason, rejected.message),
+        );
     }
     out
 }
@@ -44,9 +47,10 @@ pub fn history(entries: &[HistoryEntry]) -> String {
     let widths: [usize; 5] = std::array::from_fn(width);
     let mut out = String::new();
     for row in &rows {
-        let cells = row.iter().enumerate().map(|(column, text)| {
-            widths.get(column).map_or_else(|| text.clone(), |width| format!("{text:<width$}"))
-        });
+        let cells = row
+            .iter()
+            .enumerate()
+            .map(|(column, text)| widths.get(column).map_or_else(|| text.clone(), |width| format!("{text:<width$}")));
         let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
     out

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use mainstay_api::config_versions::ConfigVersions;
 use mainstay_runtime::{ContainerStatus, PodUid, SandboxStatus, observed::PodRef, spec::Resources};
 use proptest::prelude::*;
 
@@ -107,6 +108,7 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
         drains_until: None,
         is_cut_off: false,
         needs: NeedsObservation::default(),
+        config_versions: ConfigVersions::default(),
     }
 }
 

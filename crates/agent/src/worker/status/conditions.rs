@@ -4,6 +4,7 @@ use k8s_openapi::{
     api::core::v1::{ContainerStatus, PodCondition, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use mainstay_api::config_versions::FILES_CONDITION;
 
 use super::dependencies;
 use super::{Facts, is_terminal, whole_second};
@@ -51,6 +52,7 @@ pub fn conditions(world: &World, facts: &Facts<'_>, status: &PodStatus) -> Vec<P
     findings.extend(degraded(world, facts));
     findings.extend(resize(world));
     findings.extend(dependencies::finding(world, facts));
+    findings.extend(config_versions(world));
     if let Some(EndingWhy::Failed { reason, message }) = world.pod.ending.as_ref().map(|e| &e.why)
         && reason == "Evicted"
     {
@@ -62,6 +64,13 @@ pub fn conditions(world: &World, facts: &Facts<'_>, status: &PodStatus) -> Vec<P
         });
     }
     findings.into_iter().map(|finding| condition(finding, facts)).collect()
+}
+
+/// Of which versions the files of the pod are: whoever gave it others knows from this that they are there.
+fn config_versions(world: &World) -> Option<Finding> {
+    let shown = &world.config_versions;
+    let message = Some(shown.to_string());
+    (!shown.is_empty()).then_some(Finding { kind: FILES_CONDITION, holds: true, reason: None, message })
 }
 
 fn condition(finding: Finding, facts: &Facts<'_>) -> PodCondition {

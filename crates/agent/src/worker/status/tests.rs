@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use mainstay_api::config_versions::{ConfigVersions, FILES_CONDITION};
 use mainstay_runtime::{
     ContainerState, ContainerStatus as Seen, PodUid, SandboxId, SandboxStatus, observed::PodRef, spec::Resources,
 };
@@ -87,7 +88,19 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         drains_until: None,
         is_cut_off: false,
         needs: NeedsObservation::default(),
+        config_versions: ConfigVersions::default(),
     }
+}
+
+#[test]
+fn a_pod_says_of_which_versions_its_files_are() {
+    let pod = pod(json!({ "containers": [{ "name": "c", "image": "app:1" }] }));
+    let versions = r#"{"configmap/zones":"zones-5f3a09c2d81b7e46"}"#;
+    let shown = World { config_versions: versions.parse().unwrap(), ..world(&pod, vec![]) };
+    let find = |status: &PodStatus| status.conditions.iter().flatten().find(|c| c.type_ == FILES_CONDITION).cloned();
+    let condition = find(&computed(&pod, &shown)).unwrap();
+    assert_eq!((condition.status.as_str(), condition.message.as_deref()), ("True", Some(versions)));
+    assert_eq!(find(&computed(&pod, &world(&pod, vec![]))), None);
 }
 
 #[test]

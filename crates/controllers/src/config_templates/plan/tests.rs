@@ -6,11 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::config_templates::{
-    consumers::ConsumerState,
-    notify::NotifyResult,
-    versions::Copy,
-};
+use crate::config_templates::{consumers::ConsumerState, notify::NotifyResult, versions::Copy};
 
 /// A cluster with one template.
 struct Model {
@@ -74,10 +70,10 @@ impl Model {
     }
 
     fn world(&self) -> World {
-        let result = self.content.clone().map(|text| RenderedVersion { version: version(&text), content: Content(text) });
+        let result =
+            self.content.clone().map(|text| RenderedVersion { version: version(&text), content: Content(text) });
         let digest = result.as_ref().map(|rendered| rendered.version.clone()).unwrap_or_default();
-        let rendered =
-            Rendered { result, digests: [("db".to_owned(), digest)].into(), managers: Default::default() };
+        let rendered = Rendered { result, digests: [("db".to_owned(), digest)].into(), managers: Default::default() };
         World {
             template: Arc::new(self.template.clone()),
             quiet_until: None,
@@ -107,7 +103,9 @@ impl Model {
             Action::WriteOutput { content, .. } => {
                 let written = match content {
                     VersionContent::Rendered(Content(text)) => version(&text),
-                    VersionContent::Copy(name) => self.output.copies.iter().find(|copy| copy.name == name).unwrap().version.clone(),
+                    VersionContent::Copy(name) => {
+                        self.output.copies.iter().find(|copy| copy.name == name).unwrap().version.clone()
+                    }
                 };
                 (self.output.version, self.output.exists) = (Some(written), true);
                 return Outcome::Written;
@@ -184,7 +182,10 @@ impl Model {
     /// The version that each consumer reads.
     fn read_versions(&self) -> Vec<String> {
         let own = |consumer: &ConsumerView| consumer.state.as_ref().map(|state| state.version.clone());
-        self.consumers.iter().map(|consumer| own(consumer).or(self.output.version.clone()).unwrap_or_default()).collect()
+        self.consumers
+            .iter()
+            .map(|consumer| own(consumer).or(self.output.version.clone()).unwrap_or_default())
+            .collect()
     }
 
     fn results(&self) -> Vec<&str> {
@@ -237,7 +238,10 @@ fn a_bad_version_reaches_one_consumer_is_taken_back_and_not_tried_again() {
     assert_eq!(model.output.version, Some(version("one")));
     let (reason, message) = model.current();
     assert_eq!(reason, "RolledBack");
-    assert!(message.contains("web-0 (exit 1)") && message.ends_with(&format!("consumers have {}", version("one"))), "{message}");
+    assert!(
+        message.contains("web-0 (exit 1)") && message.ends_with(&format!("consumers have {}", version("one"))),
+        "{message}"
+    );
     assert_eq!(model.results(), [result::ROLLED_BACK, result::SUCCEEDED]);
     model.render("three");
     model.settle();

@@ -1,0 +1,309 @@
+//! ConfigTemplates: rendered from other objects, written without force, and brought to consumers in waves.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use mainstay_api::{
+    config_template::ConfigTemplate,
+    config_versions::{self, FILES_CONDITION},
+};
+use mainstay_controllers::{CommandResult, ConsumerNotifier, PodCommand, PodRequest, runtime::ApiError};
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, until};
+
+/// Records who was told, and refuses what is bad.
+#[derive(Default)]
+struct RecordingNotifier {
+    commands: Mutex<Vec<(String, String)>>,
+}
+
+impl RecordingNotifier {
+    fn record(&self, pod: String, what: String) -> BoxFuture<'_, Result<CommandResult, ApiError>> {
+        self.commands.lock().unwrap().push((pod, what));
+        Box::pin(async { Ok(CommandResult::Succeeded) })
+    }
+
+    /// How often each pod was told since the last time.
+    fn take(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for (pod, _) in std::mem::take(&mut *self.commands.lock().unwrap()) {
+            *counts.entry(pod).or_default() += 1;
+        }
+        counts
+    }
+}
+
+impl ConsumerNotifier for RecordingNotifier {
+    fn run(&self, command: PodCommand) -> BoxFuture<'_, Result<CommandResult, ApiError>> {
+        self.record(command.pod, command.command.join(" "))
+    }
+
+    fn request(&self, request: PodRequest) -> BoxFuture<'_, Result<CommandResult, ApiError>> {
+        self.record(request.pod, request.path)
+    }
+}
+
+fn templates(cluster: &Cluster) -> Api<ConfigTemplate> {
+    Api::namespaced(cluster.client.clone(), "default")
+}
+
+fn pods(cluster: &Cluster) -> Api<Pod> {
+    Api::namespaced(cluster.client.clone(), "default")
+}
+
+async fn create_template(cluster: &Cluster, name: &str, mut spec: Value) {
+    spec["quietSeconds"] = json!(0);
+    let template = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec })).unwrap();
+    templates(cluster).create(&PostParams::default(), &template).await.expect("create a template");
+}
+
+/// The reason of its condition `Current`.
+async fn reason(cluster: &Cluster, name: &str) -> (String, String) {
+    let template = templates(cluster).get(name).await.expect("the template");
+    let conditions = template.status.unwrap_or_default().conditions;
+    let current = conditions.into_iter().find(|condition| condition.type_ == "Current");
+    current.map(|condition| (condition.reason, condition.message)).unwrap_or_default()
+}
+
+async fn version(cluster: &Cluster, name: &str) -> String {
+    templates(cluster)
+        .get(name)
+        .await
+        .expect("the template")
+        .status
+        .and_then(|status| status.version)
+        .unwrap_or_default()
+}
+
+async fn set_map(cluster: &Cluster, name: &str, value: &str) {
+    let map =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": { "value": value } });
+    let params = PatchParams::apply("test").force();
+    cluster.maps("default").patch(name, &params, &Patch::Apply(map)).await.expect("write a config map");
+}
+
+async fn create_pod(cluster: &Cluster, name: &str, app: &str) {
+    let pod = json!({
+        "metadata": { "name": name, "labels": { "app": app } },
+        "spec": { "nodeName": "n1", "containers": [{ "name": "c", "image": "i" }] },
+    });
+    pods(cluster).create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.expect("create a pod");
+    report(cluster, name, json!([{ "type": "Ready", "status": "True" }])).await;
+}
+
+/// Reports a running pod with these conditions, as its node would.
+async fn report(cluster: &Cluster, name: &str, conditions: Value) {
+    let running = json!({
+        "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "state": { "running": {} },
+    });
+    let status = json!({ "status": { "phase": "Running", "conditions": conditions, "containerStatuses": [running] } });
+    let patch = Patch::Strategic(status);
+    pods(cluster).patch_status(name, &PatchParams::default(), &patch).await.expect("report as a node");
+}
+
+/// Reports for pods that were given versions that their files have them, as nodes would.
+async fn follow_versions(cluster: &Cluster) {
+    for pod in pods(cluster).list(&ListParams::default()).await.expect("list pods") {
+        let annotations = pod.metadata.annotations.unwrap_or_default();
+        let Some(wanted) = annotations.get(config_versions::ANNOTATION) else { continue };
+        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+        let shown = conditions.iter().find(|condition| condition.type_ == FILES_CONDITION);
+        if shown.and_then(|condition| condition.message.as_ref()) != Some(wanted) {
+            let name = pod.metadata.name.unwrap_or_default();
+            report(cluster, &name, json!([{ "type": FILES_CONDITION, "status": "True", "message": wanted }])).await;
+        }
+    }
+}
+
+fn by_map(map: &str, app: &str, output: &str) -> Value {
+    json!({
+        "inputs": [{ "name": "settings", "configMap": { "name": map } }],
+        "template": "value={{ settings.value }}\n",
+        "output": { "configMap": { "name": output, "key": "app.conf" } },
+        "consumers": [{ "selector": { "matchLabels": { "app": app } }, "onChange": { "signal": { "signal": "SIGHUP" } } }],
+        "rollout": { "maxUnavailable": "100%" },
+    })
+}
+
+#[tokio::test]
+async fn only_the_consumers_of_what_changed_are_notified() {
+    let notifier = Arc::new(RecordingNotifier::default());
+    let cluster = Cluster::start_with_notifier(notifier.clone()).await;
+    for number in 0..50 {
+        // Every fifth template reads what templates of its ten share.
+        let map = if number % 5 == 0 { format!("shared-{}", number / 10) } else { format!("own-{number}") };
+        set_map(&cluster, &map, "1").await;
+        for pod in 0..10 {
+            create_pod(&cluster, &format!("app-{number}-{pod}"), &format!("app-{number}")).await;
+        }
+        create_template(
+            &cluster,
+            &format!("t-{number}"),
+            by_map(&map, &format!("app-{number}"), &format!("out-{number}")),
+        )
+        .await;
+    }
+    until("all are current", async || {
+        let all = templates(&cluster).list(&ListParams::default()).await.expect("list templates");
+        let is_current = |template: &ConfigTemplate| {
+            let conditions = template.status.iter().flat_map(|status| &status.conditions);
+            conditions.into_iter().any(|condition| condition.type_ == "Current" && condition.status == "True")
+        };
+        all.items.len() == 50 && all.iter().all(is_current)
+    })
+    .await;
+    assert_eq!(notifier.take(), BTreeMap::new(), "the first version touches nobody");
+
+    let told_by = async |map: &str, changed: &[usize]| {
+        let mut before = Vec::new();
+        for number in changed {
+            before.push(version(&cluster, &format!("t-{number}")).await);
+        }
+        set_map(&cluster, map, "2").await;
+        until("the new version is current", async || {
+            follow_versions(&cluster).await;
+            for (number, before) in changed.iter().zip(&before) {
+                let name = format!("t-{number}");
+                if reason(&cluster, &name).await.0 != "Current" || version(&cluster, &name).await == *before {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+        notifier.take()
+    };
+    let pods_of = |numbers: &[usize]| -> BTreeMap<String, usize> {
+        let pods = numbers.iter().flat_map(|number| (0..10).map(move |pod| (format!("app-{number}-{pod}"), 1)));
+        pods.collect()
+    };
+    assert_eq!(told_by("own-7", &[7]).await, pods_of(&[7]));
+    assert_eq!(told_by("shared-2", &[20, 25]).await, pods_of(&[20, 25]));
+    // A change that renders to the same touches nobody: it is followed by one that does.
+    let patch = Patch::Merge(json!({ "data": { "unused": "x" } }));
+    cluster.maps("default").patch("own-7", &PatchParams::default(), &patch).await.expect("change another key");
+    assert_eq!(told_by("own-8", &[8]).await, pods_of(&[8]));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+pub async fn a_template_follows_its_inputs_and_keeps_the_last_good_version() {
+    let cluster = Cluster::start().await;
+    let spec = json!({
+        "inputs": [{ "name": "settings", "configMap": { "name": "settings" } }],
+        "template": "value={{ settings.value }}\n",
+        "output": { "configMap": { "name": "out", "key": "app.conf" } },
+        "historyLimit": 1,
+    });
+    create_template(&cluster, "t", spec).await;
+    until("its input is missing", async || reason(&cluster, "t").await.0 == "InputMissing").await;
+    let (_, message) = reason(&cluster, "t").await;
+    assert!(message.starts_with("spec.inputs[0] (settings): configmap \"settings\" does not exist"), "{message}");
+    let content = async || -> Option<String> { cluster.get("out").await?.data?.remove("app.conf") };
+    for value in ["1", "2", "3"] {
+        set_map(&cluster, "settings", value).await;
+        until("the output follows", async || content().await == Some(format!("value={value}\n"))).await;
+    }
+    until("old copies are deleted", async || {
+        let copies = ListParams::default().labels("mainstay.dev/config-template=t");
+        cluster.maps("default").list(&copies).await.expect("list copies").items.len() == 1
+    })
+    .await;
+    let map = json!({ "data": { "value": null } });
+    cluster
+        .maps("default")
+        .patch("settings", &PatchParams::default(), &Patch::Merge(map))
+        .await
+        .expect("remove the key");
+    until("the template names the line", async || reason(&cluster, "t").await.0 == "RenderFailed").await;
+    let (_, message) = reason(&cluster, "t").await;
+    let expected = "spec.template: line 1: undefined value in \"value={{ settings.value }}\"; consumers have ";
+    assert!(message.starts_with(expected), "{message}");
+    assert_eq!(content().await.as_deref(), Some("value=3\n"));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+pub async fn a_key_of_somebody_else_is_a_conflict_and_not_a_fight() {
+    let cluster = Cluster::start().await;
+    let theirs = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "out" }, "data": { "app.conf": "theirs" } });
+    let params = PatchParams::apply("puppet");
+    cluster.maps("default").patch("out", &params, &Patch::Apply(theirs)).await.expect("write a config map");
+    set_map(&cluster, "settings", "1").await;
+    create_template(&cluster, "t", by_map("settings", "none", "out")).await;
+    until("the conflict is named", async || reason(&cluster, "t").await.0 == "Conflict").await;
+    let (_, message) = reason(&cluster, "t").await;
+    assert!(message.contains("puppet") && message.contains(".data.app.conf"), "{message}");
+    let written = cluster.get("out").await.expect("the output").data.expect("data");
+    assert_eq!(written["app.conf"], "theirs");
+    let given_up = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "out" } });
+    cluster.maps("default").patch("out", &params, &Patch::Apply(given_up)).await.expect("give the key up");
+    until("the template has the key", async || reason(&cluster, "t").await.0 == "Current").await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+pub async fn secrets_are_rendered_into_secrets_and_pods_are_restarted_by_eviction() {
+    let cluster = Cluster::start().await;
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), "default");
+    let set = async |value: &str| {
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "db" }, "stringData": { "password": value },
+        });
+        let params = PatchParams::apply("test").force();
+        secrets.patch("db", &params, &Patch::Apply(secret)).await.expect("write a secret");
+    };
+    set("s3cret-1").await;
+    create_pod(&cluster, "web", "web").await;
+    let spec = json!({
+        "inputs": [{ "name": "db", "secret": { "name": "db" } }],
+        "template": "password={{ db.password }}\n",
+        "output": { "secret": { "name": "out", "key": "app.conf" } },
+        "consumers": [{ "selector": { "matchLabels": { "app": "web" } }, "onChange": { "restart": {} } }],
+    });
+    create_template(&cluster, "t", spec).await;
+    until("it is current", async || reason(&cluster, "t").await.0 == "Current").await;
+    set("s3cret-2").await;
+    until("the pod is evicted", async || {
+        let pod = pods(&cluster).get_opt("web").await.expect("get the pod");
+        pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())
+    })
+    .await;
+    let status = serde_json::to_string(&templates(&cluster).get("t").await.expect("the template").status).unwrap();
+    assert!(!status.contains("s3cret"), "{status}");
+    cluster.stop().await;
+}
+
+/// Commands and requests go through the API with the controller's own rights; there are no nodes here that would carry them out.
+#[tokio::test]
+pub async fn pods_are_reached_by_the_api() {
+    let cluster = Cluster::start().await;
+    set_map(&cluster, "settings", "1").await;
+    for (name, action) in
+        [("signal", json!({ "signal": { "signal": "SIGHUP" } })), ("http", json!({ "http": { "port": 80 } }))]
+    {
+        create_pod(&cluster, name, name).await;
+        let mut spec = by_map("settings", name, name);
+        spec["consumers"][0]["onChange"] = action;
+        create_template(&cluster, name, spec).await;
+        until("it is current", async || reason(&cluster, name).await.0 == "Current").await;
+    }
+    let maps: Api<ConfigMap> = cluster.maps("default");
+    set_map(&cluster, "settings", "2").await;
+    until("the request failed, and the version was taken back", async || {
+        follow_versions(&cluster).await;
+        reason(&cluster, "http").await.0 == "RolledBack"
+    })
+    .await;
+    assert_eq!(maps.get("http").await.expect("the output").data.expect("data")["app.conf"], "value=1\n");
+    cluster.stop().await;
+}

@@ -1,0 +1,170 @@
+//! Configuration that is rendered from the cluster and reaches pods that really run.
+
+use crate::harness::{Kubectl, Version, eventually};
+
+/// A Deployment whose pods read the output `zones`, and print it when they get a SIGHUP.
+fn web(replicas: usize) -> String {
+    format!(
+        r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: c
+        image: host
+        command: [sh, -c, "trap 'echo reload: $(cat /etc/zones/zones.conf)' HUP; echo started; while :; do sleep 0.2; done"]
+        volumeMounts: [{{name: zones, mountPath: /etc/zones}}]
+      volumes: [{{name: zones, configMap: {{name: zones}}}}]
+"#
+    )
+}
+
+fn pods(k: &Kubectl) -> Vec<String> {
+    k.value("pods -l app=web", "{.items[*].metadata.name}").split_whitespace().map(str::to_owned).collect()
+}
+
+fn until_ready(k: &Kubectl, count: usize) {
+    eventually("all pods are ready", || {
+        (k.value("deployment web", "{.status.readyReplicas}") == count.to_string()).then_some(())
+    });
+}
+
+fn current(k: &Kubectl) -> (String, String) {
+    let field = |field: &str| {
+        k.value("configtemplate zones", &format!("{{.status.conditions[?(@.type==\"Current\")].{field}}}"))
+    };
+    (field("reason"), field("message"))
+}
+
+fn until_reason(k: &Kubectl, reason: &str) {
+    eventually(&format!("the template is {reason}"), || (current(k).0 == reason).then_some(()));
+}
+
+/// What every pod reads.
+fn files(k: &Kubectl) -> Vec<String> {
+    pods(k)
+        .iter()
+        .map(|pod| k.run(&format!("exec {pod} -- cat /etc/zones/zones.conf")).stdout.trim().to_owned())
+        .collect()
+}
+
+fn until_files(k: &Kubectl, content: &str) {
+    eventually(&format!("all pods read {content:?}"), || {
+        let files = files(k);
+        (!files.is_empty() && files.iter().all(|file| file == content)).then_some(())
+    });
+}
+
+#[test]
+fn endpoints_reach_a_mounted_file_and_then_a_signal_arrives() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let endpoints = |addresses: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Endpoints, metadata: {{name: db}}, subsets: [{{addresses: [{addresses}], ports: [{{port: 3306}}]}}]}}"
+        )
+    };
+    k.create("{apiVersion: v1, kind: Service, metadata: {name: db}, spec: {ports: [{port: 3306}]}}");
+    k.create(&endpoints("{ip: 10.200.0.1}"));
+    k.create(&web(2));
+    k.create(
+        r#"
+apiVersion: mainstay.dev/v1
+kind: ConfigTemplate
+metadata: {name: zones}
+spec:
+  inputs: [{name: db, service: {name: db}}]
+  template: "{{ db.ready|join(' ') }}"
+  output: {configMap: {name: zones, key: zones.conf}}
+  consumers:
+  - workload: {kind: Deployment, name: web}
+    onChange: {signal: {signal: SIGHUP}}
+  rollout: {waves: [1], maxUnavailable: 1}
+"#,
+    );
+    until_ready(&k, 2);
+    until_reason(&k, "Current");
+    until_files(&k, "10.200.0.1");
+    k.apply(&endpoints("{ip: 10.200.0.1}, {ip: 10.200.0.2}"));
+    eventually("both were signalled once their files had changed", || {
+        let logs: Vec<String> = pods(&k).iter().map(|pod| k.ok(&format!("logs {pod}"))).collect();
+        logs.iter().all(|log| log.contains("reload: 10.200.0.1 10.200.0.2")).then_some(())
+    });
+    until_reason(&k, "Current");
+    until_files(&k, "10.200.0.1 10.200.0.2");
+    assert_eq!(k.value("configmap zones", "{.data.zones\\.conf}"), "10.200.0.1 10.200.0.2");
+    let restarts = k.value("pods -l app=web", "{.items[*].status.containerStatuses[0].restartCount}");
+    assert_eq!((restarts.as_str(), pods(&k).len()), ("0 0", 2), "nobody was restarted");
+    let table = k.ok("get configtemplates");
+    assert!(table.contains("configmap/zones[zones.conf]") && table.contains("2/2"), "{table}");
+    let history = k.cluster.mainstay_with(&["config", "history", "zones"]).ok();
+    assert!(history.lines().count() == 3 && history.contains("Succeeded  db"), "{history}");
+}
+
+#[test]
+fn a_bad_value_reaches_one_replica_is_taken_back_and_says_so_and_undo_goes_back() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    k.create(&web(3));
+    k.ok("create configmap settings --from-literal=mode=good");
+    k.create(
+        r#"
+apiVersion: mainstay.dev/v1
+kind: ConfigTemplate
+metadata: {name: zones}
+spec:
+  inputs: [{name: settings, configMap: {name: settings}}]
+  template: "mode={{ settings.mode }}"
+  output: {configMap: {name: zones, key: zones.conf}}
+  consumers:
+  - selector: {matchLabels: {app: web}}
+    onChange: {exec: {command: [sh, -c, "cat /etc/zones/zones.conf >> /tmp/reloads; ! grep bad /etc/zones/zones.conf"]}}
+  validate: {command: [sh, -c, "! grep invalid"], timeoutSeconds: 5}
+  rollout: {waves: [1], maxUnavailable: 1}
+"#,
+    );
+    until_ready(&k, 3);
+    until_reason(&k, "Current");
+    until_files(&k, "mode=good");
+    let set =
+        |mode: &str| k.ok(&format!(r#"patch configmap settings --type=merge -p '{{"data":{{"mode":"{mode}"}}}}'"#));
+    let config = |arguments: &[&str]| k.cluster.mainstay_with(&[&["config"], arguments].concat());
+
+    set("bad");
+    until_reason(&k, "RolledBack");
+    let (_, message) = current(&k);
+    assert!(message.contains("web-") && message.contains("mode=bad"), "{message}");
+    until_files(&k, "mode=good");
+    let reloads: Vec<String> =
+        pods(&k).iter().map(|pod| k.run(&format!("exec {pod} -- cat /tmp/reloads")).stdout).collect();
+    assert_eq!(reloads.iter().filter(|reloads| reloads.contains("mode=bad")).count(), 1, "{reloads:?}");
+    assert_eq!(k.value("configmap zones", "{.data.zones\\.conf}"), "mode=good", "new pods never have it");
+    eventually("an event says so", || k.ok("get events").contains("ConfigurationRolledBack").then_some(()));
+    let status = config(&["status", "zones"]).ok();
+    assert!(status.contains("RolledBack") && status.contains("rejected:"), "{status}");
+
+    set("invalid");
+    until_reason(&k, "ValidationFailed");
+    until_files(&k, "mode=good");
+
+    set("better");
+    until_files(&k, "mode=better");
+    until_reason(&k, "Current");
+    config(&["undo", "zones"]).ok();
+    until_files(&k, "mode=good");
+    until_reason(&k, "Pinned");
+    set("best");
+    config(&["resume", "zones"]).ok();
+    until_files(&k, "mode=best");
+    config(&["pause", "zones"]).ok();
+    set("paused");
+    until_reason(&k, "Paused");
+    assert_eq!(files(&k), ["mode=best"; 3]);
+    assert_eq!(config(&["undo", "zones", "--to", "0000000000"]).code, 1);
+    assert!(config(&["status", "nothing"]).refused().contains("there is no ConfigTemplate nothing"));
+}
