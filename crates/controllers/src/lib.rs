@@ -46,7 +46,10 @@ mod volumes;
 mod workloads;
 
 pub use certificates::{CertificateAuthority, CertificateRequest, Signer};
-pub use config_templates::notify::{CommandResult, ConsumerNotifier, PodCommand, PodRequest};
+pub use config_templates::{
+    notify::{CommandResult, ConsumerNotifier, PodCommand, PodRequest},
+    renderer::TemplateRenderer,
+};
 pub use expiry::{ExpiringKind, ExpirySweeper, SweepError};
 pub use manager::{Settings, run, run_with_metrics};
 pub use runtime::{Clients, ControllerMetrics, metrics::Registry};

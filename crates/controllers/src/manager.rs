@@ -9,7 +9,7 @@ use crate::{
     autoscaling, certificates,
     certificates::CertificateAuthority,
     cluster_role_aggregation, config_templates,
-    config_templates::notify::ConsumerNotifier,
+    config_templates::{notify::ConsumerNotifier, renderer::TemplateRenderer},
     dependencies, expiry,
     expiry::ExpirySweeper,
     garbage_collector, namespace, namespace_defaults, node_lifecycle,
@@ -38,6 +38,8 @@ pub struct Settings {
     pub storage_migrator: Option<Arc<dyn StorageMigrator>>,
     /// Reaches programs in pods; without one, they are reached by the API.
     pub consumer_notifier: Option<Arc<dyn ConsumerNotifier>>,
+    /// Renders ConfigTemplates; without one, this process does.
+    pub template_renderer: Option<Arc<dyn TemplateRenderer>>,
 }
 
 /// Every controller there is, each with the service account of `kube-system` that its requests are made as; what these

@@ -34,6 +34,7 @@ mod sim;
 mod state_dump;
 mod store_dir;
 mod stores;
+mod template_renderer;
 mod token;
 mod up;
 mod upgrade;
@@ -54,6 +55,10 @@ fn main() -> std::process::ExitCode {
     // One small process per pod, started by the agent: before anything that allocates or starts a thread.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == "shim") {
         return mainstay_runtime::builtin::shim::main(std::env::args_os().skip(2));
+    }
+    // One for every template that is rendered, with limits of its own.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == template_renderer::ARGUMENT) {
+        return template_renderer::main();
     }
     hide_token::hide_token_argument();
     let command = match cli::parse(std::env::args_os()) {

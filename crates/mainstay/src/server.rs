@@ -44,6 +44,7 @@ use crate::{
     scheduler::Scheduler,
     store_dir,
     stores::{self, OpenStore},
+    template_renderer::RenderProcess,
 };
 
 /// How long requests under way may take to end once the server stops.
@@ -177,6 +178,8 @@ impl Server {
             certificate_authority: Some(Arc::new(ServerAuthority(CertificateIssuer::new(&pki)))),
             expiry_sweeper: None, // one for each term
             storage_migrator: None,
+            consumer_notifier: None,
+            template_renderer: Some(Arc::new(RenderProcess::default())),
         };
         Ok(Self {
             store_dir: store_dir::locate(&data_dir, options.place.store_dir.as_deref()),

@@ -2,6 +2,7 @@
 //!
 //! * [`input_index`]: which templates read an object, so that a change renders only those; [`quiet_period`]: several changes are one
 //! * [`inputs`]: objects of the cluster as templates see them
+//! * [`renderer`]: where templates are rendered
 //! * [`consumers`]: the pods that read the output, how far each has come, and whether it is well
 //! * [`plan`]: what to do next (pure): validate, move consumers in waves, accept, return to the last good version
 //! * [`versions`]: the output and the immutable copies of its versions; [`notify`]: tells programs in pods
@@ -15,6 +16,7 @@ mod inputs;
 pub mod notify;
 mod plan;
 mod quiet_period;
+pub mod renderer;
 mod report;
 mod versions;
 
@@ -29,12 +31,14 @@ use self::{
     notify::ConsumerNotifier,
     plan::{Action, Outcome, Rendered, World},
     quiet_period::QuietPeriods,
+    renderer::{LocalRenderer, TemplateRenderer},
     report::Report,
 };
 use crate::{
     runtime::{
         ApiError, Cache, Context, Controller, Limits, ObjectKey, Outcomes, Plan, Runnable, WorkQueue,
-        context::resync_every, metadata_watch::MetadataEvent, object_writes, recorder::EventSubject,
+        context::resync_every, discovery::ServerResource, metadata_watch::MetadataEvent, object_writes,
+        recorder::EventSubject,
     },
     services::slice_index::service_of,
 };
@@ -46,9 +50,14 @@ pub struct ConfigTemplateController {
     context: Arc<Context>,
     quiet: Arc<QuietPeriods>,
     notifier: Arc<dyn ConsumerNotifier>,
+    renderer: Arc<dyn TemplateRenderer>,
 }
 
-pub fn controller(context: &Arc<Context>, notifier: Option<Arc<dyn ConsumerNotifier>>) -> Runnable {
+pub fn controller(
+    context: &Arc<Context>,
+    notifier: Option<Arc<dyn ConsumerNotifier>>,
+    renderer: Option<Arc<dyn TemplateRenderer>>,
+) -> Runnable {
     let queue = context.queue::<ConfigTemplateController>();
     let wakes = Arc::new(Wakes {
         queue: queue.clone(),
@@ -62,8 +71,9 @@ pub fn controller(context: &Arc<Context>, notifier: Option<Arc<dyn ConsumerNotif
         move || templates.all().iter().for_each(|own| queue.add(ObjectKey::from_meta(&own.metadata)))
     });
     let notifier = notifier.unwrap_or_else(|| Arc::new(notify::ApiNotifier::new(context.client.clone())));
+    let renderer = renderer.unwrap_or_else(|| Arc::new(LocalRenderer));
     let quiet = wakes.quiet.clone();
-    let controller = ConfigTemplateController { context: context.clone(), quiet, notifier };
+    let controller = ConfigTemplateController { context: context.clone(), quiet, notifier, renderer };
     context.runnable(Arc::new(controller), queue, Limits::default()).alongside(resync)
 }
 
@@ -76,6 +86,7 @@ struct Wakes {
 }
 
 impl Wakes {
+    /// Handlers outlive no leader term: they keep neither caches nor controller alive.
     fn follow(self: &Arc<Self>, context: &Arc<Context>) {
         let own = self.clone();
         context.config_templates.on_change(move |change| {
@@ -85,10 +96,10 @@ impl Wakes {
             }
             own.queue.add(change.key.clone());
         });
-        let (own, caches) = (self.clone(), context.caches.clone());
+        let (own, weak) = (self.clone(), Arc::downgrade(context));
         context.caches.slices.on_change(move |change| {
-            let Some(service) = change.latest().and_then(service_of) else { return };
-            let labels = caches.services.get(&service).map(|service| service.labels()).unwrap_or_default();
+            let Some((context, service)) = weak.upgrade().zip(change.latest().and_then(service_of)) else { return };
+            let labels = context.caches.services.get(&service).map(|service| service.labels()).unwrap_or_default();
             own.inputs_changed(own.index.readers_of_service(&service, &[&labels]));
         });
         let own = self.clone();
@@ -104,34 +115,31 @@ impl Wakes {
             }
         });
         let own = self.clone();
-        context.metadata.on_event(move |resource, event| {
-            let (MetadataEvent::Applied(meta) | MetadataEvent::Deleted(meta)) = event else { return };
-            let key = ObjectKey::from_meta(meta);
-            let source = if resource.is_named("", "configmaps") {
-                Source::ConfigMap(key)
-            } else if resource.is_named("", "secrets") {
-                Source::Secret(key)
-            } else {
-                return;
-            };
-            own.inputs_changed(own.index.readers(&source));
-            own.index.writers(&source).into_iter().for_each(|template| own.queue.add(template));
-        });
-        let (own, context) = (self.clone(), Arc::downgrade(context));
-        let pods = context.upgrade().map(|context| context.caches.pods.clone());
-        pods.into_iter().for_each(|pods| {
-            let (own, context) = (own.clone(), context.clone());
-            pods.on_change(move |change| {
-                let (Some(context), Some(pod)) = (context.upgrade(), change.latest()) else { return };
-                for template in own.index.templates_in(&change.key.namespace) {
-                    let template = context.config_templates.get(&template);
-                    if let Some(template) = template.filter(|own| consumers::find(&context.caches, own, pod).is_some())
-                    {
-                        own.queue.add(ObjectKey::from_meta(&template.metadata));
-                    }
+        context.metadata.on_event(move |resource, event| own.object_changed(resource, event));
+        let (own, weak) = (self.clone(), Arc::downgrade(context));
+        context.caches.pods.on_change(move |change| {
+            let Some((context, pod)) = weak.upgrade().zip(change.latest()) else { return };
+            for key in own.index.templates_in(&change.key.namespace) {
+                let template = context.config_templates.get(&key);
+                if template.is_some_and(|template| consumers::find(&context.caches, &template, pod).is_some()) {
+                    own.queue.add(key);
                 }
-            });
+            }
         });
+    }
+
+    /// A ConfigMap or Secret is an input, an output, or nothing to us.
+    fn object_changed(&self, resource: &ServerResource, event: &MetadataEvent) {
+        let (MetadataEvent::Applied(meta) | MetadataEvent::Deleted(meta)) = event else { return };
+        let source = if resource.is_named("", "configmaps") {
+            Source::ConfigMap(ObjectKey::from_meta(meta))
+        } else if resource.is_named("", "secrets") {
+            Source::Secret(ObjectKey::from_meta(meta))
+        } else {
+            return;
+        };
+        self.inputs_changed(self.index.readers(&source));
+        self.index.writers(&source).into_iter().for_each(|template| self.queue.add(template));
     }
 
     fn inputs_changed(&self, readers: Vec<ObjectKey>) {
@@ -176,7 +184,7 @@ impl Controller for ConfigTemplateController {
                 return Err(error);
             }
         };
-        let rendered = Rendered::render(&template, inputs);
+        let rendered = Rendered::render(&*self.renderer, &template, inputs).await;
         let output = versions::read(&self.context.client, &template).await?;
         let consumers = consumers::observe(&self.context.caches, &template);
         Ok(Some(World { template, quiet_until: None, rendered: Some(rendered), output, consumers }))

@@ -11,13 +11,14 @@ use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrSt
 use mainstay_api::config_template::{
     ConfigTemplate, ConsumerCounts, MAX_UNAVAILABLE, PROGRESS_DEADLINE_SECONDS, TIMEOUT_SECONDS, TargetVersion,
 };
-use mainstay_templates::{TemplateError, render, version};
+use mainstay_templates::{TemplateError, version};
 use mainstay_waves::{self as waves, Amount, Health, Member, Position, State, Strategy, Wave};
 
 use super::{
     consumers::{ConsumerChange, ConsumerView, Step, output_source},
     inputs::{Inputs, last_manager},
     notify::{Content, NotifyRequest, PodAction, ValidateRequest},
+    renderer::TemplateRenderer,
     report::{Rejection, Report, Situation},
     versions::{NewCopy, OutputState, OutputTarget, TemplateOwner, VersionContent},
 };
@@ -65,10 +66,10 @@ pub enum RenderFailure {
 }
 
 impl Rendered {
-    pub fn render(template: &ConfigTemplate, inputs: Inputs) -> Self {
+    pub async fn render(renderer: &dyn TemplateRenderer, template: &ConfigTemplate, inputs: Inputs) -> Self {
         let Inputs { values, digests, managers, missing } = inputs;
         let result = if missing.is_empty() {
-            match render(&template.spec.template, &values) {
+            match renderer.render(template.spec.template.clone(), values).await {
                 Ok(content) => Ok(RenderedVersion { version: version(&content), content: Content(content) }),
                 Err(error) if template.spec.reads_secrets() => Err(RenderFailure::Template(error.without_detail())),
                 Err(error) => Err(RenderFailure::Template(error)),
@@ -178,7 +179,7 @@ impl<'w> Planner<'w> {
         if good.as_deref() == Some(wanted.version) {
             self.report.abandon_target();
             self.settle(good.as_deref());
-        } else if rejected && !wanted.is_pinned {
+        } else if rejected {
             self.report.abandon_target();
             self.report.situation = Situation::Rejected;
             self.settle(good.as_deref());
@@ -266,11 +267,15 @@ impl<'w> Planner<'w> {
             return self.count_target(wanted.version);
         }
         let copy = self.world.output.copy(wanted.version).map(str::to_owned);
-        if good.is_some() && copy.is_none() {
+        let good_copy = good.as_deref().and_then(|good| self.world.output.copy(good)).map(str::to_owned);
+        if let (false, Some(good_copy)) = (self.world.output.exists, good_copy) {
+            // Somebody deleted it: pods that start need it.
+            self.actions.push(self.write_output(VersionContent::Copy(good_copy)));
+            return self.count_target(wanted.version);
+        }
+        if let (true, None, Some(content)) = (good.is_some() && self.world.output.exists, &copy, wanted.content) {
             // Consumers read it by its copy.
-            if let (Some(content), true) = (wanted.content, self.world.output.exists) {
-                self.make_copy(wanted.version, content.clone());
-            }
+            self.make_copy(wanted.version, content.clone());
             self.requeue_at = Some(self.now);
             return self.count_target(wanted.version);
         }

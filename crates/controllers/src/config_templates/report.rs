@@ -51,6 +51,9 @@ impl Report {
         let template = &world.template;
         let mut status = template.status.clone().unwrap_or_default();
         let generation = template.metadata.generation.unwrap_or_default();
+        if status.observed_generation != generation {
+            status.rejected = None; // whoever changes the template has it tried again
+        }
         let (mut failure, mut has_rendered) = (None, false);
         if let Some(rendered) = &world.rendered {
             has_rendered = true;
