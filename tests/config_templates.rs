@@ -168,3 +168,34 @@ spec:
     assert_eq!(config(&["undo", "zones", "--to", "0000000000"]).code, 1);
     assert!(config(&["status", "nothing"]).refused().contains("there is no ConfigTemplate nothing"));
 }
+
+#[test]
+fn templates_that_take_all_memory_or_never_end_harm_nobody_and_bad_ones_are_refused_with_their_line() {
+    let k = Kubectl::start(Version::V1_32);
+    let template = |name: &str, text: &str| {
+        format!(
+            "apiVersion: mainstay.dev/v1\nkind: ConfigTemplate\nmetadata: {{name: {name}}}\nspec:\n  inputs: []\n  template: {text:?}\n  \
+             output: {{configMap: {{name: {name}, key: k}}}}\n"
+        )
+    };
+    let doubling = "{% set ns = namespace(x='x') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}";
+    let endless = "{% for a in range(90000) %}{% for b in range(90000) %}{% set c = b %}{% endfor %}{% endfor %}";
+    for (name, text, expected) in [
+        ("doubling", doubling, "spec.template: takes more than 256 MiB of memory"),
+        ("endless", endless, "takes more than 5000000 steps"),
+        ("unknown", "a\n{{ nothing }}", "spec.template: line 2: undefined value in \"{{ nothing }}\""),
+    ] {
+        k.create(&template(name, text));
+        eventually(&format!("template {name} says what is wrong"), || {
+            let path = "{.status.conditions[?(@.type==\"Rendered\")].message}";
+            k.value(&format!("configtemplate {name}"), path).contains(expected).then_some(())
+        });
+    }
+    let refused = k.run_with("create -f -", &template("bad", "a\n{% for x %}"));
+    assert!(
+        refused.code != 0 && refused.stderr.contains("spec.template: Invalid value: line 2: syntax error"),
+        "{refused}"
+    );
+    k.create(&template("good", "fine"));
+    eventually("others are rendered all the same", || (k.value("configmap good", "{.data.k}") == "fine").then_some(()));
+}

@@ -20,8 +20,8 @@ use tokio::{io::AsyncWriteExt, process::Command, sync::Semaphore};
 
 /// The argument with which the program is one of these processes.
 pub const ARGUMENT: &str = "render-template";
-/// Address space of such a process, the program itself included.
-const MAX_MEMORY: u64 = 1 << 30;
+/// Of such a process, the program's own pages not included.
+const MAX_MEMORY: u64 = 256 << 20;
 const MAX_CPU_SECONDS: u64 = 10;
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// How many there are at a time.
@@ -41,7 +41,7 @@ enum Answer {
 
 /// The process: one template.
 pub fn main() -> ExitCode {
-    let bounded = setrlimit(Resource::RLIMIT_AS, MAX_MEMORY, MAX_MEMORY)
+    let bounded = setrlimit(Resource::RLIMIT_DATA, MAX_MEMORY, MAX_MEMORY)
         .and_then(|()| setrlimit(Resource::RLIMIT_CPU, MAX_CPU_SECONDS, MAX_CPU_SECONDS))
         .and_then(|()| setrlimit(Resource::RLIMIT_CORE, 0, 0));
     // The first to go when the machine has no memory left.
@@ -96,7 +96,9 @@ impl TemplateRenderer for RenderProcess {
 /// Nothing if the process died.
 async fn run(job: &Job) -> std::io::Result<Option<Answer>> {
     let mut process = Command::new("/proc/self/exe");
-    process.arg(ARGUMENT).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // The allocator would reserve more than there may be before the limit is set.
+    process.env_clear().env("MIMALLOC_ARENA_RESERVE", "0");
+    process.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = process.kill_on_drop(true).spawn()?;
     let mut stdin = process.stdin.take().ok_or_else(|| std::io::Error::other("no standard input"))?;
     let input = serde_json::to_vec(job)?;
