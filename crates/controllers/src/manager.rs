@@ -86,7 +86,11 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         resource_claims::reservations::controller(&context_for("resource-claim-controller")),
         dependencies::object_needs::controller(&context_for("dependency-controller")),
         dependencies::cycles::controller(&context_for("dependency-controller")),
-        config_templates::controller(&context_for("config-template-controller"), settings.consumer_notifier.clone()),
+        config_templates::controller(
+            &context_for("config-template-controller"),
+            settings.consumer_notifier.clone(),
+            settings.template_renderer.clone(),
+        ),
         volumes::claims::controller(&context_for("persistent-volume-binder")),
         volumes::volume_lifecycle::controller(&context_for("persistent-volume-binder")),
         volumes::ephemeral::controller(&context_for("ephemeral-volume-controller")),
