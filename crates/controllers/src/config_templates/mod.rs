@@ -2,7 +2,7 @@
 //!
 //! * [`input_index`]: which templates read an object, so that a change renders only those; [`quiet_period`]: several changes are one
 //! * [`inputs`]: objects of the cluster as templates see them
-//! * [`renderer`]: where templates are rendered
+//! * [`renderer`]: where templates are rendered; [`render_cache`]: the last results
 //! * [`consumers`]: the pods that read the output, how far each has come, and whether it is well
 //! * [`plan`]: what to do next (pure): validate, move consumers in waves, accept, return to the last good version
 //! * [`versions`]: the output and the immutable copies of its versions; [`notify`]: tells programs in pods
@@ -16,6 +16,7 @@ mod inputs;
 pub mod notify;
 mod plan;
 mod quiet_period;
+mod render_cache;
 pub mod renderer;
 mod report;
 mod versions;
@@ -31,6 +32,7 @@ use self::{
     notify::ConsumerNotifier,
     plan::{Action, Outcome, Rendered, World},
     quiet_period::QuietPeriods,
+    render_cache::RenderCache,
     renderer::{LocalRenderer, TemplateRenderer},
     report::Report,
 };
@@ -49,6 +51,7 @@ const RESYNC: Duration = Duration::from_secs(300);
 pub struct ConfigTemplateController {
     context: Arc<Context>,
     quiet: Arc<QuietPeriods>,
+    last_results: Arc<RenderCache>,
     notifier: Arc<dyn ConsumerNotifier>,
     renderer: Arc<dyn TemplateRenderer>,
 }
@@ -63,6 +66,7 @@ pub fn controller(
         queue: queue.clone(),
         index: InputIndex::default(),
         quiet: Arc::default(),
+        last_results: Arc::default(),
         clock: context.clock.clone(),
     });
     wakes.follow(context);
@@ -72,8 +76,8 @@ pub fn controller(
     });
     let notifier = notifier.unwrap_or_else(|| Arc::new(notify::ApiNotifier::new(context.client.clone())));
     let renderer = renderer.unwrap_or_else(|| Arc::new(LocalRenderer));
-    let quiet = wakes.quiet.clone();
-    let controller = ConfigTemplateController { context: context.clone(), quiet, notifier, renderer };
+    let (quiet, last_results) = (wakes.quiet.clone(), wakes.last_results.clone());
+    let controller = ConfigTemplateController { context: context.clone(), quiet, last_results, notifier, renderer };
     context.runnable(Arc::new(controller), queue, Limits::default()).alongside(resync)
 }
 
@@ -82,6 +86,7 @@ struct Wakes {
     queue: Arc<WorkQueue<ObjectKey>>,
     index: InputIndex,
     quiet: Arc<QuietPeriods>,
+    last_results: Arc<RenderCache>,
     clock: crate::runtime::Clock,
 }
 
@@ -93,6 +98,7 @@ impl Wakes {
             own.index.set(change.key, change.after);
             if change.after.is_none() {
                 own.quiet.forget(change.key);
+                own.last_results.forget(change.key);
             }
             own.queue.add(change.key.clone());
         });
@@ -184,7 +190,14 @@ impl Controller for ConfigTemplateController {
                 return Err(error);
             }
         };
-        let rendered = Rendered::render(&*self.renderer, &template, inputs).await;
+        let rendered = match self.last_results.get(key, &template, &inputs) {
+            Some(rendered) => rendered,
+            None => {
+                let rendered = Rendered::render(&*self.renderer, &template, inputs).await;
+                self.last_results.set(key, &template, &rendered);
+                rendered
+            }
+        };
         let output = versions::read(&self.context.client, &template).await?;
         let consumers = consumers::observe(&self.context.caches, &template);
         Ok(Some(World { template, quiet_until: None, rendered: Some(rendered), output, consumers }))

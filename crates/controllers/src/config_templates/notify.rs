@@ -234,44 +234,44 @@ impl ApiNotifier {
         };
         let doing = format!("run a command in container {container} of pod {namespace}/{pod}");
         let program = command.first().cloned().unwrap_or_default();
-        let run = async {
-            let mut process = pods.exec(&pod, command, &params).await.map_err(ApiError::when(doing))?;
-            let feed = {
-                let pipe = process.stdin();
-                async move {
-                    if let (Some(mut pipe), Some(Content(content))) = (pipe, stdin) {
-                        // A command that does not read all of it may judge all the same.
-                        let _ = pipe.write_all(content.as_bytes()).await;
-                        let _ = pipe.shutdown().await;
-                    }
-                }
-            };
-            let (stdout, stderr) = (process.stdout(), process.stderr());
-            let status = process.take_status();
-            let ended = async {
-                match status {
-                    Some(status) => status.await,
-                    None => None,
-                }
-            };
-            let ((), stdout, stderr, status) = tokio::join!(feed, read_start(stdout), read_start(stderr), ended);
-            let output = if stderr.is_empty() { stdout } else { stderr };
-            Ok(match status {
-                Some(status) if status.status.as_deref() == Some("Success") => CommandResult::Succeeded,
-                Some(status) => {
-                    let how = status.message.unwrap_or_else(|| "failed".to_owned());
-                    CommandResult::Failed { how: format!("{program}: {how}"), output }
-                }
-                None => CommandResult::Failed { how: format!("{program}: the connection ended before it did"), output },
-            })
+        let overdue = || {
+            let how = format!("{program}: not finished after {} s", timeout.as_secs());
+            Ok(CommandResult::Failed { how, output: String::new() })
         };
-        match tokio::time::timeout(timeout, run).await {
-            Ok(result) => result,
-            Err(_) => {
-                let how = format!("{program}: not finished after {} s", timeout.as_secs());
-                Ok(CommandResult::Failed { how, output: String::new() })
+        let deadline = tokio::time::Instant::now() + timeout;
+        let Ok(connected) = tokio::time::timeout_at(deadline, pods.exec(&pod, command, &params)).await else {
+            return overdue();
+        };
+        let mut process = connected.map_err(ApiError::when(doing))?;
+        let pipe = process.stdin();
+        let feed = async move {
+            if let (Some(mut pipe), Some(Content(content))) = (pipe, stdin) {
+                // A command that does not read all of it may judge all the same.
+                let _ = pipe.write_all(content.as_bytes()).await;
+                let _ = pipe.shutdown().await;
             }
-        }
+        };
+        let (stdout, stderr, status) = (process.stdout(), process.stderr(), process.take_status());
+        let ended = async {
+            match status {
+                Some(status) => status.await,
+                None => None,
+            }
+        };
+        let run = async { tokio::join!(feed, read_start(stdout), read_start(stderr), ended) };
+        let Ok(((), stdout, stderr, status)) = tokio::time::timeout_at(deadline, run).await else {
+            process.abort(); // hangs up, which nothing else would
+            return overdue();
+        };
+        let output = if stderr.is_empty() { stdout } else { stderr };
+        Ok(match status {
+            Some(status) if status.status.as_deref() == Some("Success") => CommandResult::Succeeded,
+            Some(status) => {
+                let how = status.message.unwrap_or_else(|| "failed".to_owned());
+                CommandResult::Failed { how: format!("{program}: {how}"), output }
+            }
+            None => CommandResult::Failed { how: format!("{program}: the connection ended before it did"), output },
+        })
     }
 
     async fn send(&self, request: PodRequest) -> Result<CommandResult, ApiError> {
