@@ -67,10 +67,10 @@ fn endpoints_reach_a_mounted_file_and_then_a_signal_arrives() {
     let k = Kubectl::with_pods(Version::V1_32);
     let endpoints = |addresses: &str| {
         format!(
-            "{{apiVersion: v1, kind: Endpoints, metadata: {{name: db}}, subsets: [{{addresses: [{addresses}], ports: [{{port: 3306}}]}}]}}"
+            "apiVersion: v1\nkind: Endpoints\nmetadata: {{name: db}}\nsubsets: [{{addresses: [{addresses}], ports: [{{port: 3306}}]}}]\n"
         )
     };
-    k.create("{apiVersion: v1, kind: Service, metadata: {name: db}, spec: {ports: [{port: 3306}]}}");
+    k.create("apiVersion: v1\nkind: Service\nmetadata: {name: db}\nspec: {ports: [{port: 3306}]}\n");
     k.create(&endpoints("{ip: 10.200.0.1}"));
     k.create(&web(2));
     k.create(
