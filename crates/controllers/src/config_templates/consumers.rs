@@ -3,7 +3,7 @@
 //! What was done with a pod is in an annotation of it, so that it goes with the pod. Its node says in a condition which versions the files of
 //! the pod are of ([`FILES_CONDITION`]): nobody is notified before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -82,6 +82,38 @@ pub fn observe(caches: &Caches, template: &ConfigTemplate) -> Vec<ConsumerView> 
     let pods = caches.pods.in_namespace(template.namespace());
     let consumers = pods.iter().filter(|pod| !pod.is_finished());
     consumers.filter_map(|pod| Some(view(template, find(caches, template, pod)?, pod))).collect()
+}
+
+/// Whether a pod is a consumer of the template, or was one.
+pub fn concerns(caches: &Caches, template: &ConfigTemplate, pod: &Pod) -> bool {
+    let in_namespace = pod.metadata.namespace.as_deref() == Some(template.namespace());
+    in_namespace && (find(caches, template, pod).is_some() || states(pod).contains_key(template.name()))
+}
+
+/// A pod that was a consumer, until the template or its labels changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FormerConsumer {
+    pub pod: String,
+    pub uid: String,
+}
+
+pub fn observe_former(caches: &Caches, template: &ConfigTemplate) -> Vec<FormerConsumer> {
+    let pods = caches.pods.in_namespace(template.namespace());
+    let was_consumer = |pod: &&std::sync::Arc<Pod>| {
+        pod.is_active() && states(pod).contains_key(template.name()) && find(caches, template, pod).is_none()
+    };
+    let former = |pod: &std::sync::Arc<Pod>| FormerConsumer { pod: pod.name().to_owned(), uid: pod.uid().to_owned() };
+    pods.iter().filter(was_consumer).map(former).collect()
+}
+
+/// The copies of the output that pods read, consumers or not.
+pub fn read_copies(caches: &Caches, template: &ConfigTemplate) -> BTreeSet<String> {
+    let Some(source) = output_source(template) else { return BTreeSet::new() };
+    let pods = caches.pods.in_namespace(template.namespace());
+    let reading = pods.iter().filter(|pod| !pod.is_finished());
+    reading
+        .filter_map(|pod| ConfigVersions::from_annotations(&pod.metadata.annotations).copies.remove(&source))
+        .collect()
 }
 
 /// The entry of the template that a pod is a consumer by: the first that fits.
@@ -256,15 +288,58 @@ impl ConsumerView {
     }
 }
 
-/// Writes the annotations of a pod. Other templates have theirs in the same ones: the write is fenced by the version that it was made from.
+/// Has a pod read a version, and records how far it has come.
 pub async fn write(context: &Context, template: &ObjectKey, change: ConsumerChange) -> Result<Outcome, ApiError> {
-    let key = ObjectKey::new(template.namespace.clone(), change.pod.clone());
+    let ConsumerChange { pod, uid, output, copy, state } = change;
+    let key = ObjectKey::new(template.namespace.clone(), pod);
+    let edit = |versions: &mut ConfigVersions, states: &mut ConsumerStates| {
+        match &copy {
+            Some(copy) => versions.copies.insert(output.clone(), copy.clone()),
+            None => versions.copies.remove(&output),
+        };
+        states.insert(template.name.clone(), state.clone());
+    };
+    edit_annotations(context, &key, &uid, edit).await
+}
+
+/// Has a pod that is no consumer any longer read the output itself.
+pub async fn release(
+    context: &Context,
+    template: &ObjectKey,
+    former: FormerConsumer,
+    output: &ConfigSource,
+) -> Result<Outcome, ApiError> {
+    let key = ObjectKey::new(template.namespace.clone(), former.pod);
+    let edit = |versions: &mut ConfigVersions, states: &mut ConsumerStates| {
+        versions.copies.remove(output);
+        states.remove(&template.name);
+    };
+    edit_annotations(context, &key, &former.uid, edit).await
+}
+
+/// Other templates have theirs in the same annotations: the write is fenced by the version that it was made from.
+async fn edit_annotations(
+    context: &Context,
+    key: &ObjectKey,
+    uid: &str,
+    edit: impl Fn(&mut ConfigVersions, &mut ConsumerStates),
+) -> Result<Outcome, ApiError> {
     let pods = context.pods_in(&key.namespace);
     let failed = |error| ApiError::new(format!("write the configuration version of pod {key:?}"), error);
-    let mut pod = context.caches.pods.get(&key).map(|pod| (*pod).clone());
+    let mut pod = context.caches.pods.get(key).map(|pod| (*pod).clone());
     for attempt in 1..=ATTEMPTS {
-        let Some(current) = pod.filter(|pod| pod.uid() == change.uid) else { return Ok(Outcome::Done) };
-        let patch = Patch::Merge(annotations(&current, &template.name, &change));
+        let Some(current) = pod.filter(|pod| pod.uid() == uid) else { return Ok(Outcome::Done) };
+        let mut versions = ConfigVersions::from_annotations(&current.metadata.annotations);
+        let mut states = states(&current);
+        edit(&mut versions, &mut states);
+        let patch = Patch::Merge(json!({ "metadata": {
+            "uid": uid,
+            "resourceVersion": current.metadata.resource_version,
+            "annotations": {
+                config_versions::ANNOTATION: (!versions.is_empty()).then(|| versions.to_string()),
+                CONSUMER_ANNOTATION: (!states.is_empty()).then(|| json!(states).to_string()),
+            },
+        }}));
         match pods.patch(&key.name, &PatchParams::default(), &patch).await {
             Ok(written) => {
                 context.caches.pods.wrote(written);
@@ -278,22 +353,4 @@ pub async fn write(context: &Context, template: &ObjectKey, change: ConsumerChan
         }
     }
     Ok(Outcome::Done)
-}
-
-fn annotations(pod: &Pod, template: &str, change: &ConsumerChange) -> serde_json::Value {
-    let mut versions = ConfigVersions::from_annotations(&pod.metadata.annotations);
-    match &change.copy {
-        Some(copy) => versions.copies.insert(change.output.clone(), copy.clone()),
-        None => versions.copies.remove(&change.output),
-    };
-    let mut states = states(pod);
-    states.insert(template.to_owned(), change.state.clone());
-    json!({ "metadata": {
-        "uid": change.uid,
-        "resourceVersion": pod.metadata.resource_version,
-        "annotations": {
-            config_versions::ANNOTATION: (!versions.is_empty()).then(|| versions.to_string()),
-            CONSUMER_ANNOTATION: json!(states).to_string(),
-        },
-    }})
 }

@@ -127,7 +127,7 @@ impl Wakes {
             let Some((context, pod)) = weak.upgrade().zip(change.latest()) else { return };
             for key in own.index.templates_in(&change.key.namespace) {
                 let template = context.config_templates.get(&key);
-                if template.is_some_and(|template| consumers::find(&context.caches, &template, pod).is_some()) {
+                if template.is_some_and(|template| consumers::concerns(&context.caches, &template, pod)) {
                     own.queue.add(key);
                 }
             }
@@ -199,8 +199,16 @@ impl Controller for ConfigTemplateController {
             }
         };
         let output = versions::read(&self.context.client, &template).await?;
-        let consumers = consumers::observe(&self.context.caches, &template);
-        Ok(Some(World { template, quiet_until: None, rendered: Some(rendered), output, consumers }))
+        let caches = &self.context.caches;
+        Ok(Some(World {
+            quiet_until: None,
+            rendered: Some(rendered),
+            output,
+            consumers: consumers::observe(caches, &template),
+            former: consumers::observe_former(caches, &template),
+            read_copies: consumers::read_copies(caches, &template),
+            template,
+        }))
     }
 
     fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
@@ -223,6 +231,7 @@ impl Controller for ConfigTemplateController {
                 let step = notify::notify(&*self.notifier, &key.namespace, &how).await?;
                 consumers::write(context, key, change.finished(step, context.clock.now())).await
             }
+            Action::Release { former, output } => consumers::release(context, key, former, &output).await,
             Action::Evict { pod, uid } => notify::evict(context, &key.namespace, &pod, &uid).await,
         }
     }

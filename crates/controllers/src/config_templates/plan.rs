@@ -8,19 +8,22 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString};
-use mainstay_api::config_template::{
-    ConfigTemplate, ConsumerCounts, MAX_UNAVAILABLE, PROGRESS_DEADLINE_SECONDS, TIMEOUT_SECONDS, TargetVersion,
+use mainstay_api::{
+    config_template::{
+        ConfigTemplate, ConsumerCounts, MAX_UNAVAILABLE, PROGRESS_DEADLINE_SECONDS, TIMEOUT_SECONDS, TargetVersion,
+    },
+    config_versions::ConfigSource,
 };
 use mainstay_templates::{TemplateError, version};
 use mainstay_waves::{self as waves, Amount, Health, Member, Position, State, Strategy, Wave};
 
 use super::{
-    consumers::{ConsumerChange, ConsumerView, Step, output_source},
+    consumers::{ConsumerChange, ConsumerView, FormerConsumer, Step, output_source},
     inputs::{Inputs, last_manager},
     notify::{Content, NotifyRequest, PodAction, ValidateRequest},
     renderer::TemplateRenderer,
     report::{Rejection, Report, Situation},
-    versions::{NewCopy, OutputState, OutputTarget, TemplateOwner, VersionContent},
+    versions::{Copy, NewCopy, OutputState, OutputTarget, TemplateOwner, VersionContent},
 };
 use crate::runtime::Plan;
 
@@ -35,12 +38,22 @@ pub struct World {
     pub rendered: Option<Rendered>,
     pub output: OutputState,
     pub consumers: Vec<ConsumerView>,
+    pub former: Vec<FormerConsumer>,
+    /// Copies of the output that pods read.
+    pub read_copies: BTreeSet<String>,
 }
 
 impl World {
     pub fn wait_for_quiet(template: Arc<ConfigTemplate>, until: Timestamp) -> Self {
-        let (output, consumers) = (OutputState::default(), Vec::new());
-        Self { template, quiet_until: Some(until), rendered: None, output, consumers }
+        Self {
+            template,
+            quiet_until: Some(until),
+            rendered: None,
+            output: OutputState::default(),
+            consumers: Vec::new(),
+            former: Vec::new(),
+            read_copies: BTreeSet::new(),
+        }
     }
 }
 
@@ -105,6 +118,10 @@ pub enum Action {
         pod: String,
         uid: String,
     },
+    Release {
+        former: FormerConsumer,
+        output: ConfigSource,
+    },
 }
 
 /// What became of an action.
@@ -152,6 +169,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan<Action, Report> {
         requeue_at: None,
     };
     planner.decide();
+    planner.release_former_consumers();
     planner.delete_old_copies();
     let Planner { report, actions, requeue_at, .. } = planner;
     Plan { actions, status: Some(report), requeue_at }
@@ -162,7 +180,7 @@ struct Planner<'w> {
     now: Timestamp,
     output: OutputTarget,
     owner: TemplateOwner,
-    source: mainstay_api::config_versions::ConfigSource,
+    source: ConfigSource,
     report: Report,
     actions: Vec<Action>,
     requeue_at: Option<Timestamp>,
@@ -399,6 +417,11 @@ impl<'w> Planner<'w> {
         self.report.status.consumers = (!self.world.template.spec.consumers.is_empty()).then_some(counts);
     }
 
+    fn release_former_consumers(&mut self) {
+        let former = self.world.former.iter().cloned();
+        self.actions.extend(former.map(|former| Action::Release { former, output: self.source.clone() }));
+    }
+
     /// Copies that neither a pod reads nor the history has.
     fn delete_old_copies(&mut self) {
         let status = &self.report.status;
@@ -416,7 +439,9 @@ impl<'w> Planner<'w> {
             self.world.consumers.iter().filter_map(|own| own.state.as_ref()).map(|state| state.version.as_str()),
         );
         let kind = self.output.kind;
-        let old = self.world.output.copies.iter().filter(|copy| !kept.contains(copy.version.as_str()));
+        let is_old =
+            |copy: &&Copy| !kept.contains(copy.version.as_str()) && !self.world.read_copies.contains(&copy.name);
+        let old = self.world.output.copies.iter().filter(is_old);
         let deletes: Vec<Action> =
             old.map(|copy| Action::DeleteCopy { kind, name: copy.name.clone(), uid: copy.uid.clone() }).collect();
         self.actions.extend(deletes);

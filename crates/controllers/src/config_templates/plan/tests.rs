@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::config_templates::{consumers::ConsumerState, notify::NotifyResult, versions::Copy};
+use crate::config_templates::notify::NotifyResult;
 
 /// A cluster with one template.
 struct Model {
@@ -14,6 +14,7 @@ struct Model {
     content: Result<String, RenderFailure>,
     output: OutputState,
     consumers: Vec<ConsumerView>,
+    former: Vec<FormerConsumer>,
     now: Timestamp,
     /// Versions that make a consumer fail when it is notified.
     bad: Vec<String>,
@@ -61,6 +62,7 @@ impl Model {
             content: Ok("one".to_owned()),
             output: OutputState::default(),
             consumers,
+            former: Vec::new(),
             now: Timestamp::UNIX_EPOCH + 100.seconds(),
             bad: Vec::new(),
             invalid: Vec::new(),
@@ -80,6 +82,8 @@ impl Model {
             rendered: Some(rendered),
             output: self.output.clone(),
             consumers: self.consumers.clone(),
+            former: self.former.clone(),
+            read_copies: self.consumers.iter().filter_map(|consumer| consumer.files.clone()).collect(),
         }
     }
 
@@ -141,6 +145,7 @@ impl Model {
                 self.consumers.push(fresh);
                 self.evicted.push(pod);
             }
+            Action::Release { former, .. } => self.former.retain(|own| *own != former),
         }
         Outcome::Done
     }
@@ -377,8 +382,13 @@ fn old_copies_are_deleted_unless_a_pod_reads_them() {
     let mut expected = vec![version("three"), version("four")];
     expected.sort();
     assert_eq!(copies, expected);
-    let state = ConsumerState { version: version("three"), ..model.consumers[0].state.clone().unwrap() };
-    assert_ne!(Some(&state), model.consumers[0].state.as_ref());
+    // Somebody who is no consumer any longer reads an old one until it is released.
+    model.former.push(FormerConsumer { pod: "other".to_owned(), uid: "u".to_owned() });
+    let mut world = model.world();
+    world.read_copies.insert(format!("zones-{}", version("three")));
+    model.template.spec.history_limit = Some(1);
+    let Plan { actions, .. } = plan(&world, model.now);
+    assert!(matches!(&actions[..], [Action::Release { .. }]), "{actions:?}");
 }
 
 proptest! {
