@@ -11,6 +11,7 @@ mod autoscaling;
 mod cluster_settings;
 mod columns;
 mod containerd_lifecycle;
+mod convert_units;
 mod custom_resources;
 mod devices;
 mod encryption;

@@ -9,6 +9,7 @@ mod cluster_settings;
 mod config_file;
 mod config_reload;
 mod controller_ports;
+mod convert;
 mod data_dir;
 mod demo;
 mod down;
@@ -72,6 +73,7 @@ fn main() -> std::process::ExitCode {
         Command::Token(options) => token::run(&options),
         Command::Why(options) => why::run(&options),
         Command::Needs(options) => needs::run(&options),
+        Command::Convert(options) => convert::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Drain(options) => drain::run(&options),
         Command::Upgrade(options) => upgrade::run(&options),

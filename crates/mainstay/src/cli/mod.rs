@@ -17,7 +17,7 @@ pub use self::{
     sim::SimOptions,
 };
 use crate::{
-    config_file, demo::web::WebOptions, drain::DrainOptions, exit::Exit, image::ImageOptions, needs::NeedsOptions,
+    config_file, convert::ConvertOptions, demo::web::WebOptions, drain::DrainOptions, exit::Exit, image::ImageOptions, needs::NeedsOptions,
     secrets::SecretsOptions, token::TokenOptions, upgrade::UpgradeOptions, why::WhyOptions,
 };
 
@@ -59,6 +59,8 @@ pub enum Command {
     Why(WhyOptions),
     /// Show what pods need of each other, and what they wait for
     Needs(NeedsOptions),
+    /// Turn units of systemd and fleet into manifests
+    Convert(ConvertOptions),
     /// Measure how large a cluster can be: a real server with hollow nodes, which run no containers
     Sim(Box<SimOptions>),
     /// Check that this program reads everything in a data directory
@@ -296,6 +298,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         | Command::Token(_)
         | Command::Why(_)
         | Command::Needs(_)
+        | Command::Convert(_)
         | Command::Sim(_)
         | Command::Drain(_)
         | Command::Upgrade(_)
