@@ -79,13 +79,14 @@ pub struct VolumeError {
 pub enum PrepareError {
     #[error(transparent)]
     Failed(#[from] VolumeError),
-    /// Everything but claims that are not bound is in place. The pod is woken when one of them changes.
+    /// Everything is in place but volumes that wait for something of the API: a claim that is not bound, a certificate that is
+    /// not issued. The pod is woken when that changes.
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{0}], unattached volumes=[], \
          failed to process volumes=[{0}]: {why}",
         .volumes.join(" ")
     )]
-    Unbound { volumes: Vec<String>, why: String },
+    Pending { volumes: Vec<String>, why: String },
 }
 
 impl PrepareError {
@@ -93,7 +94,7 @@ impl PrepareError {
     pub fn why(&self) -> &str {
         match self {
             Self::Failed(error) => &error.why,
-            Self::Unbound { why, .. } => why,
+            Self::Pending { why, .. } => why,
         }
     }
 }
@@ -170,13 +171,13 @@ impl Volumes {
         let uid = pod_ref(pod).uid;
         let asked = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
         let planned = futures::future::join_all(asked.map(|volume| self.plan(pod, volume))).await;
-        let (mut failed, mut tasks, mut unbound) = (None, Vec::new(), Vec::<VolumeError>::new());
+        let (mut failed, mut tasks, mut pending) = (None, Vec::new(), Vec::<VolumeError>::new());
         for plan in planned {
             match plan {
                 Ok(task) if self.state.lock().is_in_place(&uid, &task) => {}
                 Ok(task) => tasks.push(task),
                 Err(PlanError::Failed(error)) => _ = failed.get_or_insert(error),
-                Err(PlanError::Unbound(error)) => unbound.push(error),
+                Err(PlanError::Pending(error)) => pending.push(error),
             }
         }
         if let Some(first) = tasks.first().map(|task| task.name.clone()) {
@@ -196,8 +197,8 @@ impl Volumes {
         if let Some(error) = failed {
             return Err(error.into());
         }
-        match unbound.first().map(|error| error.why.clone()) {
-            Some(why) => Err(PrepareError::Unbound { volumes: unbound.into_iter().map(|e| e.volume).collect(), why }),
+        match pending.first().map(|error| error.why.clone()) {
+            Some(why) => Err(PrepareError::Pending { volumes: pending.into_iter().map(|e| e.volume).collect(), why }),
             None => Ok(()),
         }
     }
@@ -288,7 +289,7 @@ impl Volumes {
             match found {
                 Ok(what) => what,
                 Err(PlanFailure::Refused(why)) => return Err(failed(why)),
-                Err(PlanFailure::Unbound(why)) => return Err(PlanError::Unbound(error(why))),
+                Err(PlanFailure::Pending(why)) => return Err(PlanError::Pending(error(why))),
                 Err(PlanFailure::Unreachable(why)) => VolumePlan::Unknown { why },
             }
         };
@@ -330,16 +331,16 @@ impl Volumes {
 
 enum PlanError {
     Failed(VolumeError),
-    /// Its claim is not bound yet.
-    Unbound(VolumeError),
+    /// What it needs is on its way.
+    Pending(VolumeError),
 }
 
 /// Why a volume cannot be planned.
 #[derive(Debug)]
 enum PlanFailure {
     Refused(String),
-    /// A claim that is not bound yet.
-    Unbound(String),
+    /// A claim is not bound yet, a certificate not issued.
+    Pending(String),
     Unreachable(String),
 }
 
