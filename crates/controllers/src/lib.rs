@@ -10,7 +10,7 @@
 //! * [`garbage_collector`]: deletes dependents whose owners are gone
 //! * [`cluster_role_aggregation`]: the rules of ClusterRoles that are the sum of others
 //! * [`node_lifecycle`]: heartbeats, conditions and taints of nodes
-//! * [`resource_claims`]: ResourceClaims made of templates, and their end
+//! * [`resource_claims`]: ResourceClaims made of templates, their end, and eviction by taints of devices
 //! * [`resource_quota`]: counts what namespaces use of their quotas
 //! * [`dependencies`]: needs of pods that nodes cannot judge, and cycles among them
 //! * [`services`]: endpoints of Services, and drain acknowledgements

@@ -78,6 +78,7 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         services::drain_acknowledgement::controller(client("drain-acknowledgement-controller"), &services),
         resource_claims::templates::controller(&context_for("resource-claim-controller")),
         resource_claims::reservations::controller(&context_for("resource-claim-controller")),
+        resource_claims::device_taints::controller(&context_for("device-taint-eviction-controller")),
         dependencies::object_needs::controller(&context_for("dependency-controller")),
         dependencies::cycles::controller(&context_for("dependency-controller")),
         volumes::claims::controller(&context_for("persistent-volume-binder")),

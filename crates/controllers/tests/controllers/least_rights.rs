@@ -39,6 +39,7 @@ const SCENARIOS: &[fn()] = &[
     replicas::a_replication_controller_does_the_same,
     resource_claims::a_claim_of_a_template_comes_and_goes_with_its_pod,
     resource_claims::a_shared_claim_is_deallocated_when_its_last_pod_is_gone,
+    resource_claims::pods_are_evicted_when_their_device_is_tainted_and_they_do_not_tolerate_it,
     services::slices_and_endpoints_follow_pods_from_first_to_last,
     services::endpoints_people_wrote_are_repeated_in_slices,
     services::a_deleted_pod_is_drained_once_every_live_node_acknowledges_it,
