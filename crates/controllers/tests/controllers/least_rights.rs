@@ -9,7 +9,7 @@ use kube::{Api, api::ListParams};
 use crate::{
     budgets,
     cluster::{Cluster, UsedRight, used_rights},
-    cron_jobs, dependencies, deployments, garbage, jobs, machines, namespaces, node_loss, quotas, replicas,
+    cron_jobs, dependencies, deployments, followers, garbage, jobs, machines, namespaces, node_loss, quotas, replicas,
     resource_claims, services, sets, volumes,
 };
 
@@ -23,6 +23,7 @@ const SCENARIOS: &[fn()] = &[
     dependencies::a_pod_learns_whether_the_objects_that_it_needs_are_there,
     deployments::a_deployment_rolls_out_and_back_and_remembers,
     deployments::sets_left_behind_are_adopted_by_the_next_deployment_and_go_with_it,
+    followers::a_follower_moves_when_its_leader_has_moved_and_only_if_it_says_so,
     garbage::a_foreground_deletion_waits_for_dependents_that_block,
     garbage::orphans_lose_their_owner_and_stay,
     jobs::too_many_failures_fail_it_and_end_the_rest,
