@@ -109,7 +109,8 @@ impl Specs {
         };
         let container = &*asked.container;
         security::verify_non_root(pod, container, &image.user)?;
-        let mut sources = env::gather(&self.objects, pod, container).await?;
+        let versions = self.volumes.config_versions(pod);
+        let mut sources = env::gather(&self.objects, pod, &versions, container).await?;
         sources.files = self.env_files(pod, container)?;
         let about = env::About { pod, addresses, machine: &self.machine };
         let (env, skipped) = env::variables(container, &about, &sources)?;
