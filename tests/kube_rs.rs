@@ -335,7 +335,7 @@ async fn a_derived_kind_has_status_scale_columns_and_server_side_apply() {
 
     let applied = |size: i64| {
         Patch::Apply(
-            json!({"apiVersion": "rust.example.com/v1", "kind": "Widget", "spec": {"size": size, "color": "red"}}),
+            json!({"apiVersion": "rust.example.com/v1", "kind": "Widget", "metadata": {"name": "two"}, "spec": {"size": size, "color": "red"}}),
         )
     };
     let first = api.patch("two", &PatchParams::apply("first"), &applied(1)).await.unwrap();

@@ -187,7 +187,7 @@ impl Reader<'_> {
         mode: i32,
         payload: &mut Payload,
     ) -> Result<(), PlanFailure> {
-        let mut refused = Vec::new();
+        let (mut refused, mut pending) = (Vec::new(), None);
         for (index, source) in source.sources.iter().flatten().enumerate() {
             let result = if let Some(map) = &source.config_map {
                 let keys = Keys { items: map.items.as_deref(), mode, optional: map.optional };
@@ -209,11 +209,12 @@ impl Reader<'_> {
             match result {
                 Ok(()) => {}
                 Err(PlanFailure::Refused(why)) => refused.push(why),
-                Err(trouble) => return Err(trouble),
+                Err(PlanFailure::Pending(why)) => _ = pending.get_or_insert(why),
+                Err(trouble @ PlanFailure::Unreachable(_)) => return Err(trouble),
             }
         }
         match &mut refused[..] {
-            [] => Ok(()),
+            [] => pending.map_or(Ok(()), |why| Err(PlanFailure::Pending(why))),
             [why] => Err(PlanFailure::Refused(std::mem::take(why))),
             several => Err(PlanFailure::Refused(format!("[{}]", several.join(", ")))),
         }

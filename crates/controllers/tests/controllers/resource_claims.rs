@@ -47,13 +47,20 @@ impl Stage {
 
     /// As the scheduler does.
     async fn allocate(&self, claim: &str, pods: &[&Pod]) {
+        self.allocate_tolerating(claim, pods, json!([])).await;
+    }
+
+    async fn allocate_tolerating(&self, claim: &str, pods: &[&Pod], tolerations: Value) {
         let finalizers = json!({ "metadata": { "finalizers": ["resource.kubernetes.io/delete-protection"] } });
         self.claims().patch(claim, &PatchParams::default(), &Patch::Merge(finalizers)).await.expect("protect");
         let users: Vec<Value> = pods
             .iter()
             .map(|pod| json!({ "resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid }))
             .collect();
-        let result = json!({ "request": "gpu", "driver": "d.example.com", "pool": "n1", "device": "gpu-0" });
+        let mut result = json!({ "request": "gpu", "driver": "d.example.com", "pool": "n1", "device": "gpu-0" });
+        if tolerations != json!([]) {
+            result["tolerations"] = tolerations;
+        }
         let status = json!({ "status": {
             "allocation": { "devices": { "results": [result] } }, "reservedFor": users,
         } });
@@ -145,12 +152,7 @@ pub async fn pods_are_evicted_when_their_device_is_tainted_and_they_do_not_toler
         let claim = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": devices() })).unwrap();
         stage.claims().create(&PostParams::default(), &claim).await.expect("create a claim");
         let pod = stage.pod(name, json!({ "name": "gpu", "resourceClaimName": name }), "here").await;
-        stage.allocate(name, &[&pod]).await;
-        let result = json!({
-            "request": "gpu", "driver": "d.example.com", "pool": "n1", "device": "gpu-0", "tolerations": tolerations,
-        });
-        let status = json!({ "status": { "allocation": { "devices": { "results": [result] } } } });
-        stage.claims().patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.expect("tolerate");
+        stage.allocate_tolerating(name, &[&pod], tolerations).await;
     }
     let rule = |device: &str| {
         let spec = json!({
