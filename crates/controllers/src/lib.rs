@@ -10,9 +10,10 @@
 //! * [`garbage_collector`]: deletes dependents whose owners are gone
 //! * [`cluster_role_aggregation`]: the rules of ClusterRoles that are the sum of others
 //! * [`node_lifecycle`]: heartbeats, conditions and taints of nodes
-//! * [`resource_claims`]: ResourceClaims made of templates, and their end
+//! * [`resource_claims`]: ResourceClaims made of templates, their end, and eviction by taints of devices
 //! * [`resource_quota`]: counts what namespaces use of their quotas
 //! * [`dependencies`]: needs of pods that nodes cannot judge, and cycles among them
+//! * [`follow`]: moves pods whose leader has moved
 //! * [`services`]: endpoints of Services, and drain acknowledgements
 //! * [`volumes`]: binds claims, and provisions and reclaims volumes
 //! * [`certificates`]: approves and signs certificate requests; [`expiry`]: deletes old Events and tokens
@@ -28,6 +29,7 @@ mod certificates;
 mod cluster_role_aggregation;
 mod dependencies;
 mod expiry;
+mod follow;
 mod garbage_collector;
 mod manager;
 mod names;

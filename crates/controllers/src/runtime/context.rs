@@ -14,7 +14,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
-    resource::v1::{ResourceClaim, ResourceClaimTemplate},
+    resource::v1::{DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
     storage::v1::StorageClass,
     storagemigration::v1::StorageVersionMigration,
 };
@@ -86,12 +86,14 @@ caches! {
     migrations: StorageVersionMigration;
 }
 
-/// ResourceClaims and their templates. Apart from the others: a server without these kinds must not keep every controller
+/// ResourceClaims, their templates and the devices' taints. Apart from the others: a server without these kinds must not keep every controller
 /// from starting.
 #[derive(Clone, Default)]
 pub struct DeviceCaches {
     pub claims: Arc<Cache<ResourceClaim>>,
     pub templates: Arc<Cache<ResourceClaimTemplate>>,
+    pub slices: Arc<Cache<ResourceSlice>>,
+    pub taint_rules: Arc<Cache<DeviceTaintRule>>,
 }
 
 impl DeviceCaches {
@@ -99,6 +101,8 @@ impl DeviceCaches {
     pub fn run(&self, client: &Client, tasks: &TaskTracker, stop: &CancellationToken) {
         tasks.spawn(self.claims.clone().run(client.clone(), stop.clone()));
         tasks.spawn(self.templates.clone().run(client.clone(), stop.clone()));
+        tasks.spawn(self.slices.clone().run(client.clone(), stop.clone()));
+        tasks.spawn(self.taint_rules.clone().run(client.clone(), stop.clone()));
     }
 }
 

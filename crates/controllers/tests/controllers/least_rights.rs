@@ -9,7 +9,7 @@ use kube::{Api, api::ListParams};
 use crate::{
     budgets,
     cluster::{Cluster, UsedRight, used_rights},
-    cron_jobs, dependencies, deployments, garbage, jobs, machines, namespaces, node_loss, quotas, replicas,
+    cron_jobs, dependencies, deployments, followers, garbage, jobs, machines, namespaces, node_loss, quotas, replicas,
     resource_claims, services, sets, volumes,
 };
 
@@ -23,6 +23,7 @@ const SCENARIOS: &[fn()] = &[
     dependencies::a_pod_learns_whether_the_objects_that_it_needs_are_there,
     deployments::a_deployment_rolls_out_and_back_and_remembers,
     deployments::sets_left_behind_are_adopted_by_the_next_deployment_and_go_with_it,
+    followers::a_follower_moves_when_its_leader_has_moved_and_only_if_it_says_so,
     garbage::a_foreground_deletion_waits_for_dependents_that_block,
     garbage::orphans_lose_their_owner_and_stay,
     jobs::too_many_failures_fail_it_and_end_the_rest,
@@ -39,6 +40,7 @@ const SCENARIOS: &[fn()] = &[
     replicas::a_replication_controller_does_the_same,
     resource_claims::a_claim_of_a_template_comes_and_goes_with_its_pod,
     resource_claims::a_shared_claim_is_deallocated_when_its_last_pod_is_gone,
+    resource_claims::pods_are_evicted_when_their_device_is_tainted_and_they_do_not_tolerate_it,
     services::slices_and_endpoints_follow_pods_from_first_to_last,
     services::endpoints_people_wrote_are_repeated_in_slices,
     services::a_deleted_pod_is_drained_once_every_live_node_acknowledges_it,

@@ -5,6 +5,7 @@ mod cluster;
 mod cron_jobs;
 mod dependencies;
 mod deployments;
+mod followers;
 mod garbage;
 mod jobs;
 mod least_rights;

@@ -81,6 +81,7 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
             (None, _) => Decision::no("can only get individual resources of this type"),
         },
         ("resource.k8s.io", "resourceslices") => resource_slice(node, verb, asked),
+        ("certificates.k8s.io", "podcertificaterequests") => pod_certificate_request(node, verb, asked),
         ("policy", "poddisruptionbudgets") => match (subresource, verb) {
             (None, "list") if !asked.namespace().is_empty() => relation(node, RelationKind::Namespace, asked, ""),
             _ => Decision::no("can only list the budgets of namespaces in which it has a pod"),
@@ -196,6 +197,24 @@ fn resource_slice(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Dec
             "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, \
              delete, deletecollection",
         ),
+    }
+}
+
+/// Requests for certificates of its own pods.
+fn pod_certificate_request(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
+    if asked.subresource.is_some() {
+        return Decision::no("cannot authorize PodCertificateRequest subresources");
+    }
+    match verb {
+        "create" => Decision::Allow, // whose it is, is in the object: see `node_restriction`
+        "list" | "watch" if asked.selects("spec.nodeName", node) => Decision::Allow,
+        "get" | "list" | "watch" if !asked.name().is_empty() => {
+            related(node, RelationKind::PodCertificateRequest, asked)
+        }
+        "get" | "list" | "watch" => {
+            Decision::no("can only list/watch podcertificaterequests with spec.nodeName field selector")
+        }
+        _ => Decision::no("can only create, get, list and watch podcertificaterequests"),
     }
 }
 

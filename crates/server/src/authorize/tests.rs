@@ -57,6 +57,8 @@ fn a_machine_may_what_it_needs() {
         "POST /apis/certificates.k8s.io/v1/certificatesigningrequests",
         "GET /apis/certificates.k8s.io/v1/certificatesigningrequests/x",
         "GET /apis/certificates.k8s.io/v1/clustertrustbundles?watch=1",
+        "POST /apis/certificates.k8s.io/v1/namespaces/shop/podcertificaterequests",
+        "GET /apis/certificates.k8s.io/v1/podcertificaterequests?fieldSelector=spec.nodeName%3Da",
         "POST /apis/resource.k8s.io/v1/resourceslices",
         "GET /apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Da",
         "GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/a",
@@ -104,6 +106,11 @@ fn what_pods_refer_to_depends_on_them() {
     assert!(matches!(budgets, Decision::IfRelated(Relation { kind: RelationKind::Namespace, .. })), "{budgets:?}");
     let slice = decided(&node, "PUT /apis/resource.k8s.io/v1/resourceslices/x");
     assert!(matches!(slice, Decision::IfRelated(Relation { kind: RelationKind::ResourceSlice, .. })), "{slice:?}");
+    let request = decided(&node, "GET /apis/certificates.k8s.io/v1/namespaces/shop/podcertificaterequests/x");
+    assert!(
+        matches!(request, Decision::IfRelated(Relation { kind: RelationKind::PodCertificateRequest, .. })),
+        "{request:?}"
+    );
     let volume = decided(&node, "GET /api/v1/persistentvolumes/x");
     assert!(matches!(volume, Decision::IfRelated(Relation { kind: RelationKind::Volume, .. })), "{volume:?}");
 }
@@ -183,6 +190,14 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
         ("PUT /api/v1/namespaces/shop/pods/web", ""),
         ("GET /api/v1/namespaces/shop/pods/web/log", ""),
         ("PUT /apis/certificates.k8s.io/v1/certificatesigningrequests/x/approval", ""),
+        (
+            "GET /apis/certificates.k8s.io/v1/podcertificaterequests",
+            "can only list/watch podcertificaterequests with spec.nodeName field selector",
+        ),
+        (
+            "DELETE /apis/certificates.k8s.io/v1/namespaces/shop/podcertificaterequests/x",
+            "can only create, get, list and watch podcertificaterequests",
+        ),
         ("POST /apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ""),
         ("GET /metrics", ""),
     ] {

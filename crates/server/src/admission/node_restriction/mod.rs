@@ -6,6 +6,7 @@
 
 mod mirror_pod;
 mod own_node;
+mod pod_certificate;
 mod token;
 
 use async_trait::async_trait;
@@ -113,6 +114,7 @@ async fn create(request: &Request<'_>, object: &Value) -> ApiResult<()> {
         ("resource.k8s.io", "resourceslices") if object["spec"]["nodeName"] != node => {
             Err("can only create ResourceSlice with the same NodeName as the requesting node".to_owned())
         }
+        ("certificates.k8s.io", "podcertificaterequests") => pod_certificate::check(request, node, object).await?,
         ("coordination.k8s.io", "leases") => new_lease(api, node, target.namespace.as_deref(), name, object).await?,
         _ if target.d.writer == Writer::SameNamedNode && name != node => {
             Err(format!("node {node:?} is not allowed to create the {} of node {name:?}", target.d.singular))

@@ -208,6 +208,8 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
     controller("endpoint-controller", &[rule(&["create", "delete", "update"], CORE, &["endpoints"])]),
     controller("drain-acknowledgement-controller", &[POD_STATUS]),
     controller("dependency-controller", &[POD_STATUS]),
+    controller("follow-controller", &[rule(&["create"], CORE, &["pods/eviction"])]),
+    controller("device-taint-eviction-controller", &[POD_STATUS, rule(&["delete"], CORE, &["pods"])]),
     controller(
         "persistent-volume-binder",
         &[
