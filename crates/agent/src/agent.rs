@@ -130,7 +130,7 @@ struct ClusterParts {
     node_watch: NodeWatch,
     services: Services,
     fence: Arc<Fence>,
-    steps: MachineSteps,
+    steps: Option<MachineSteps>,
 }
 
 impl Agent {

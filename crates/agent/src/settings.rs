@@ -58,8 +58,8 @@ pub struct Settings {
     pub slow_start_limit: Duration,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
-    /// The machine's own steps.
-    pub machine: MachineCommands,
+    /// The machine's own steps; nothing if others configure and update it.
+    pub machine: Option<MachineCommands>,
 }
 
 impl Settings {

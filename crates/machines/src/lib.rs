@@ -2,8 +2,11 @@
 //!
 //! * [`steps`]: which of its own steps a machine runs next, and what it reports
 //! * [`accounting`]: which machines are heard of, and which are unaccounted for
+//! * [`release`]: which machines of a Release move now, and what it waits for; [`windows`]: when they may
 //! * [`questions`]: what JioCloud asked of machines: which version runs where, who failed, is an update pending
 
 pub mod accounting;
 pub mod questions;
+pub mod release;
 pub mod steps;
+pub mod windows;

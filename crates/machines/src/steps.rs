@@ -83,6 +83,15 @@ pub struct StepResult {
     /// What the step depends on looked like this when it began.
     #[serde(default)]
     pub inputs: u64,
+    /// It runs again, and had passed before: that holds until it is known to fail.
+    #[serde(default)]
+    pub had_passed: bool,
+}
+
+impl StepResult {
+    fn holds(&self) -> bool {
+        self.outcome == StepOutcome::Passed || (self.outcome == StepOutcome::Running && self.had_passed)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -145,9 +154,11 @@ impl StepRecord {
         }
     }
 
-    /// The result of the step on the way to the goal.
+    /// The result of the step on the way to the goal. What ran before the machine was last updated says nothing about it any more.
     fn result_at_goal(&self, step: Step) -> Option<&StepResult> {
-        self.result(step).filter(|result| result.version == self.goal())
+        let updated = self.update.as_ref().filter(|_| step > Step::Update).map(|update| update.time);
+        let is_fresh = |result: &&StepResult| updated.is_none_or(|updated| result.time >= updated);
+        self.result(step).filter(|result| result.version == self.goal()).filter(is_fresh)
     }
 
     fn has_passed(&self, step: Step) -> bool {
@@ -168,9 +179,9 @@ impl StepRecord {
     pub fn begin(&mut self, step: Step, version: &str, inputs: u64, now: Timestamp) {
         let before = self.result(step).filter(|before| before.version == version);
         let failures = before.map_or(0, |before| before.failures);
-        let running = StepOutcome::Running;
-        *self.result_mut(step) =
-            Some(StepResult { version: version.to_owned(), outcome: running, time: now, failures, inputs });
+        let had_passed = self.result_at_goal(step).is_some_and(StepResult::holds);
+        let (version, outcome) = (version.to_owned(), StepOutcome::Running);
+        *self.result_mut(step) = Some(StepResult { version, outcome, time: now, failures, inputs, had_passed });
     }
 
     /// Notes how the step that began last ended.
@@ -295,6 +306,9 @@ pub fn report(record: &StepRecord, settings: &StepSettings, before: &MachineStat
 type Judgement = (StateValue, String);
 
 fn judge(result: Option<&StepResult>) -> Judgement {
+    if result.is_some_and(StepResult::holds) {
+        return (StateValue::Success, String::new());
+    }
     match result.map(|result| &result.outcome) {
         None => (StateValue::Pending, String::new()),
         Some(StepOutcome::Running) => (StateValue::Running, String::new()),
@@ -331,13 +345,13 @@ fn configured(record: &StepRecord, settings: &StepSettings) -> Judgement {
 
 /// What was not configured is not valid either.
 fn validated(record: &StepRecord, configured: StateValue) -> Judgement {
-    match (configured, judge(record.result_at_goal(Step::Validate))) {
-        (StateValue::Failed, _) => (StateValue::Failed, "configuration failed".to_owned()),
-        (StateValue::Pending | StateValue::Running, (StateValue::Success, _)) if record.needs_update() => {
-            (StateValue::Pending, String::new())
-        }
-        (_, judged) => judged,
+    if configured == StateValue::Failed {
+        return (StateValue::Failed, "configuration failed".to_owned());
     }
+    if record.needs_update() {
+        return (StateValue::Pending, String::new());
+    }
+    judge(record.result_at_goal(Step::Validate))
 }
 
 #[cfg(test)]

@@ -86,8 +86,8 @@ pub fn apply(command: Command, file: &Path) -> Result<Command, Exit> {
 
 const MACHINE: &str = "machine";
 
-/// The steps of this machine, from the section `[machine]`.
-pub fn machine_commands(file: &Path) -> Result<MachineCommands, Exit> {
+/// The steps of this machine, from the section `[machine]`; nothing if the file has none.
+pub fn machine_commands(file: &Path) -> Result<Option<MachineCommands>, Exit> {
     machine_section(read_table(file)?.remove(MACHINE), file)
 }
 
@@ -109,9 +109,9 @@ struct MachineSection {
     version_file: Option<PathBuf>,
 }
 
-fn machine_section(section: Option<toml::Value>, file: &Path) -> Result<MachineCommands, Exit> {
+fn machine_section(section: Option<toml::Value>, file: &Path) -> Result<Option<MachineCommands>, Exit> {
     let refuse = |why: String| Exit::Refused(anyhow!("--config {}: [machine]: {why}", file.display()));
-    let Some(section) = section else { return Ok(MachineCommands::default()) };
+    let Some(section) = section else { return Ok(None) };
     let section = MachineSection::deserialize(section).map_err(|error| refuse(error.message().to_owned()))?;
     let absolute = |key: &str, path: PathBuf| match path.is_absolute() {
         true => Ok(path),
@@ -132,7 +132,7 @@ fn machine_section(section: Option<toml::Value>, file: &Path) -> Result<MachineC
         let allowed = Duration::from_secs(1)..=LONGEST_STEP;
         if allowed.contains(&time) { Ok(time) } else { Err(refuse(format!("{key}: must be from 1s to 24h"))) }
     };
-    Ok(MachineCommands {
+    Ok(Some(MachineCommands {
         update: command("update", section.update)?,
         static_: command("static", section.static_)?,
         dynamic: command("dynamic", section.dynamic)?,
@@ -145,7 +145,7 @@ fn machine_section(section: Option<toml::Value>, file: &Path) -> Result<MachineC
         validate_interval: time("validate-interval", section.validate_interval, stock.validate_interval)?,
         watch: section.watch.into_iter().map(|path| absolute("watch", path)).collect::<Result<_, _>>()?,
         version_file: section.version_file.map_or(Ok(stock.version_file), |path| absolute("version-file", path))?,
-    })
+    }))
 }
 
 fn texts(value: &toml::Value) -> Option<Vec<String>> {
@@ -164,17 +164,19 @@ fn texts(value: &toml::Value) -> Option<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn section(text: &str) -> Result<MachineCommands, String> {
+    fn section(text: &str) -> Result<Option<MachineCommands>, String> {
         let mut table: toml::Table = toml::from_str(text).unwrap();
         machine_section(table.remove(MACHINE), Path::new("/etc/m.toml")).map_err(|exit| match exit {
             Exit::Refused(error) | Exit::Failed(error) => format!("{error:#}"),
             Exit::Usage(error) => error.to_string(),
+            Exit::Code(code) => code.to_string(),
         })
     }
 
     #[test]
     fn a_machine_has_steps_of_its_own_with_limits() {
-        assert_eq!(section(""), Ok(MachineCommands::default()));
+        assert_eq!(section(""), Ok(None));
+        assert_eq!(section("[machine]"), Ok(Some(MachineCommands::default())));
         let text = r#"
             [machine]
             update = ["/usr/local/bin/update", "--now"]
@@ -190,7 +192,7 @@ mod tests {
             version_file: "/run/version".into(),
             ..MachineCommands::default()
         };
-        assert_eq!(section(text), Ok(expected));
+        assert_eq!(section(text), Ok(Some(expected)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow};
 use mainstay_agent::{
     agent::{Agent, AgentState, Config, ControlPlane, Engine},
     leftovers::{Instance, InstanceRecord},
-    machine_steps::{DrainOwnNode, MachineCommands},
+    machine_steps::DrainOwnNode,
     node::ended::DownNotice,
     servers::Servers,
     services::{NamesSettings, dns_address},
@@ -306,10 +306,7 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             longest: options.restart_backoff_max,
             reset_after: options.restart_backoff_reset,
         },
-        machine: common
-            .config
-            .as_deref()
-            .map_or_else(|| Ok(MachineCommands::default()), config_file::machine_commands)?,
+        machine: common.config.as_deref().map(config_file::machine_commands).transpose()?.flatten(),
         ..directory_settings(data_dir)
     })
 }
@@ -341,7 +338,7 @@ pub fn directory_settings(data_dir: &Path) -> Settings {
         timing: Timing::default(),
         slow_start_limit: Duration::ZERO,
         status_interval: STATUS_INTERVAL,
-        machine: MachineCommands::default(),
+        machine: None,
     }
 }
 

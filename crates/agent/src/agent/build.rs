@@ -255,14 +255,15 @@ impl ClusterParts {
             &settings.offering,
             closed,
         );
-        let steps = MachineSteps {
+        let steps = settings.machine.clone().map(|commands| MachineSteps {
             client: client.clone(),
             settings: settings.clone(),
+            commands,
             events: events.clone(),
             node: keeper.node(),
             drain: shared.drain.clone(),
             takes_no_pods,
-        };
+        });
         let node_watch = NodeWatch {
             node_name,
             file: directory.join("services/nodes"),

@@ -51,7 +51,9 @@ impl Agent {
             tasks.spawn(local_path.run(stop.clone()));
             tasks.spawn(node_watch.run(self.client.clone(), stop.clone()));
             tasks.spawn(services.run(stop.clone()));
-            tasks.spawn(steps.run(stop.clone()));
+            if let Some(steps) = steps {
+                tasks.spawn(steps.run(stop.clone()));
+            }
             keeper = Some(node);
         }
         tasks.spawn(self.log_rotation.run(stop.clone()));

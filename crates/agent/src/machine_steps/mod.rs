@@ -3,6 +3,9 @@
 //! [`mainstay_machines::steps`] decides which step comes next, from a record on disk; this module runs it. Commands come from the
 //! machine's own configuration file. What is wanted is in the record too, so that everything goes on while no server answers.
 //! A failed step is a warning: an event and a state of the Machine. Pods run on.
+//!
+//! A machine whose file has no section `[machine]` runs none of this: whatever configures and updates it reports with
+//! `mainstay machine update-own-status` and `update-own-info`.
 
 mod checks;
 mod desired;
@@ -44,6 +47,7 @@ pub type DrainOwnNode = dyn Fn(Duration) -> BoxFuture<'static, Result<(), String
 pub struct MachineSteps {
     pub client: Client,
     pub settings: Arc<Settings>,
+    pub commands: MachineCommands,
     pub events: Events,
     /// What events are about.
     pub node: watch::Receiver<Option<Node>>,
@@ -70,7 +74,7 @@ impl MachineSteps {
         wanted: &mut watch::Receiver<Option<DesiredVersion>>,
         reports: &watch::Sender<Option<MachineStatus>>,
     ) {
-        let (commands, path) = (&self.settings.machine, record_file::path(&self.settings));
+        let (commands, path) = (&self.commands, record_file::path(&self.settings));
         let step_settings = commands.step_settings();
         let mut record = record_file::read(&path);
         self.take_version_file(&mut record);
@@ -105,13 +109,13 @@ impl MachineSteps {
 
     /// The file is what people and scripts look at and may write; where there is none, the record counts.
     fn take_version_file(&self, record: &mut StepRecord) {
-        match record_file::read_version(&self.settings.machine.version_file) {
+        match record_file::read_version(&self.commands.version_file) {
             Ok(Some(version)) if record.running.as_ref() != Some(&version) => {
                 (record.running, record.running_since) = (Some(version), Some(Timestamp::now()));
             }
             Ok(_) => {}
             Err(error) => {
-                let path = self.settings.machine.version_file.display();
+                let path = self.commands.version_file.display();
                 tracing::warn!(%error, %path, "cannot read the version file; the version last recorded counts");
             }
         }
@@ -120,10 +124,18 @@ impl MachineSteps {
     fn finish(&self, record: &mut StepRecord, step: Step, version: &str, outcome: StepOutcome) {
         match &outcome {
             StepOutcome::Failed { message } => {
-                self.event(EventType::Warning, "MachineStepFailed", format!("{}: {message}", describe(step, version)));
+                self.event(
+                    EventType::Warning,
+                    "MachineStepFailed",
+                    format!("{} failed: {message}", describe(step, version)),
+                );
             }
             StepOutcome::Pending { message } => {
-                self.event(EventType::Normal, "MachineStepPending", format!("{}: {message}", describe(step, version)));
+                self.event(
+                    EventType::Normal,
+                    "MachineStepPending",
+                    format!("{} waits: {message}", describe(step, version)),
+                );
             }
             StepOutcome::Passed | StepOutcome::Running => {
                 tracing::info!(step = step.name(), version, "a step of this machine passed");
@@ -132,8 +144,8 @@ impl MachineSteps {
         let before = record.running.clone();
         record.end(step, outcome, Timestamp::now());
         if let Some(running) = record.running.as_ref().filter(|_| record.running != before) {
-            if let Err(error) = record_file::write_version(&self.settings.machine.version_file, running) {
-                let path = self.settings.machine.version_file.display();
+            if let Err(error) = record_file::write_version(&self.commands.version_file, running) {
+                let path = self.commands.version_file.display();
                 tracing::warn!(%error, %path, "cannot write the version file");
             }
             self.event(EventType::Normal, "MachineVersionChanged", format!("this machine runs version {running:?}"));
@@ -150,13 +162,13 @@ impl MachineSteps {
     fn send_report(&self, record: &StepRecord, reports: &watch::Sender<Option<MachineStatus>>) {
         reports.send_if_modified(|last| {
             let before = last.clone().unwrap_or_default();
-            let report = report(record, &self.settings.machine.step_settings(), &before, Timestamp::now());
+            let report = report(record, &self.commands.step_settings(), &before, Timestamp::now());
             last.replace(report.clone()).as_ref() != Some(&report)
         });
     }
 
     async fn run_step(&self, step: Step, version: &str, record: &StepRecord) -> StepOutcome {
-        let commands = &self.settings.machine;
+        let commands = &self.commands;
         let (command, timeout) = match step {
             Step::Drain => return outcome((self.drain)(commands.drain_timeout).await),
             Step::Validate => return self.validate(version, record).await,
@@ -173,7 +185,7 @@ impl MachineSteps {
 
     /// Runs all checks, so that all that fail are known.
     async fn validate(&self, version: &str, record: &StepRecord) -> StepOutcome {
-        let commands = &self.settings.machine;
+        let commands = &self.commands;
         let Some(directory) = &commands.validate else { return StepOutcome::Passed };
         let checks = match checks::list_checks(directory) {
             Ok(checks) => checks,
@@ -235,8 +247,8 @@ fn outcome(result: Result<(), String>) -> StepOutcome {
 
 fn describe(step: Step, version: &str) -> String {
     match version {
-        "" => format!("the step {:?} failed", step.name()),
-        _ => format!("the step {:?} for version {version:?} failed", step.name()),
+        "" => format!("the step {:?}", step.name()),
+        _ => format!("the step {:?} for version {version:?}", step.name()),
     }
 }
 

@@ -106,8 +106,12 @@ struct TestMachine {
 }
 
 impl TestMachine {
-    async fn start(client: Client, checks: &[(&str, &str)]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+    fn start(client: Client, checks: &[(&str, &str)]) -> Self {
+        Self::start_again(tempfile::tempdir().unwrap(), client, checks)
+    }
+
+    /// With what an earlier agent left.
+    fn start_again(directory: tempfile::TempDir, client: Client, checks: &[(&str, &str)]) -> Self {
         let at = |name: &str| directory.path().join(name);
         fs::create_dir(at("checks")).unwrap();
         for (name, text) in checks {
@@ -116,7 +120,7 @@ impl TestMachine {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
         let note = |word: &str| Some(script(&format!("echo {word} $MAINSTAY_VERSION >> {}", at("ran").display())));
-        let machine = MachineCommands {
+        let commands = MachineCommands {
             update: note("update"),
             static_: note("static"),
             dynamic: note("dynamic"),
@@ -126,11 +130,12 @@ impl TestMachine {
             ..MachineCommands::default()
         };
         let instance = format!("mainstay-test-{}-{}", std::process::id(), fastrand::u32(..));
-        let settings = Settings { directory: at("agent"), instance, machine, ..testing::settings() };
+        let settings = Settings { directory: at("agent"), instance, ..testing::settings() };
         let (events, _writer) = Events::new("m1");
         let steps = MachineSteps {
             client: client.clone(),
             settings: Arc::new(settings),
+            commands,
             events,
             node: watch::channel(None).1,
             drain: Arc::new(|_| Box::pin(std::future::ready(Ok(())))),
@@ -174,8 +179,8 @@ async fn api_with_machine() -> Client {
 
 #[tokio::test]
 async fn a_machine_brings_itself_to_the_version_that_is_wanted_and_configures_anew_on_changes() {
-    let machine = TestMachine::start(api_with_machine().await, &[("10-ok", "exit 0")]).await;
-    machine.reports("valid without a version", |own| is(own, StateValue::Success)).await;
+    let machine = TestMachine::start(api_with_machine().await, &[("10-ok", "exit 0")]);
+    machine.reports("valid without a version", |own| is_validated(own, StateValue::Success)).await;
     machine.want("v2").await;
     machine.reports("version v2 runs", |own| own.running_version() == Some("v2")).await;
     assert_eq!(machine.read("ran"), "static\ndynamic\nupdate v2\nstatic v2\ndynamic v2\n");
@@ -187,11 +192,11 @@ async fn a_machine_brings_itself_to_the_version_that_is_wanted_and_configures_an
 #[tokio::test]
 async fn a_version_that_fails_validation_does_not_run() {
     let checks = [("10-fails-at-v2", "[ \"$MAINSTAY_VERSION\" != v2 ]")];
-    let machine = TestMachine::start(api_with_machine().await, &checks).await;
+    let machine = TestMachine::start(api_with_machine().await, &checks);
     machine.want("v1").await;
     machine.reports("version v1 runs", |own| own.running_version() == Some("v1")).await;
     machine.want("v2").await;
-    machine.reports("validation failed", |own| is(own, StateValue::Failed)).await;
+    machine.reports("validation failed", |own| is_validated(own, StateValue::Failed)).await;
     let own = machine.machines().get("m1").await.unwrap();
     assert_eq!(own.running_version(), Some("v1"));
     let status = own.status.unwrap();
@@ -199,10 +204,23 @@ async fn a_version_that_fails_validation_does_not_run() {
     assert!(message.starts_with("check 10-fails-at-v2: exit code 1; output: /"), "{message}");
     assert_eq!(status.configured.unwrap().state, StateValue::Success);
     machine.want("v1").await;
-    machine.reports("back at v1", |own| is(own, StateValue::Success)).await;
+    machine.reports("back at v1", |own| is_validated(own, StateValue::Success)).await;
     assert!(machine.read("ran").ends_with("update v1\nstatic v1\ndynamic v1\n"), "{}", machine.read("ran"));
 }
 
-fn is(machine: &Machine, state: StateValue) -> bool {
+#[tokio::test]
+async fn a_machine_goes_on_while_no_server_answers() {
+    let (client, severed) = testing::severable(api_with_machine().await);
+    severed.store(true, std::sync::atomic::Ordering::SeqCst);
+    let directory = tempfile::tempdir().unwrap();
+    let desired = DesiredVersion { version: Some("v3".to_owned()), drain: false };
+    let record = StepRecord { desired, running: Some("v2".to_owned()), ..StepRecord::default() };
+    record_file::write(&directory.path().join("agent/machine/steps.json"), &record);
+    let machine = TestMachine::start_again(directory, client, &[]);
+    until("version v3 runs", async || machine.read("current_version") == "v3\n").await;
+    assert_eq!(machine.read("ran"), "update v3\nstatic v3\ndynamic v3\n");
+}
+
+fn is_validated(machine: &Machine, state: StateValue) -> bool {
     machine.status.as_ref().and_then(|status| status.validated.as_ref()).is_some_and(|own| own.state == state)
 }

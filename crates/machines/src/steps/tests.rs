@@ -102,11 +102,15 @@ fn static_configuration_has_to_pass_the_first_time_and_may_fail_later() {
 
 #[test]
 fn a_machine_half_way_to_a_version_is_updated_to_go_back() {
-    let (mut record, mut now) = (wanted("v2", Some("v1")), 0);
+    let (mut record, mut now) = (wanted("v1", None), 0);
+    run(&mut record, &mut now, |_| StepOutcome::Passed);
+    record.desired.version = Some("v2".to_owned());
     run(&mut record, &mut now, |step| if step == Step::Update { failed() } else { StepOutcome::Passed });
     record.desired.version = Some("v1".to_owned());
+    assert_eq!(states(&record)[2], StateValue::Pending, "what was valid before says nothing");
     let ran = run(&mut record, &mut now, |_| StepOutcome::Passed);
-    assert_eq!(ran[0], (Step::Update, "v1".to_owned()));
+    assert_eq!(steps(&ran), [Step::Update, Step::Static, Step::Dynamic, Step::Validate]);
+    assert!(ran.iter().all(|(_, version)| version == "v1"));
     assert_eq!(record.running.as_deref(), Some("v1"));
 }
 
@@ -128,6 +132,18 @@ fn a_step_that_was_cut_off_runs_again_at_once() {
     record.begin(Step::Update, "v2", 0, time(0));
     assert_eq!(record.next_step(&ALL, 0, time(0)), NextStep::Run { step: Step::Update, version: "v2".to_owned() });
     assert_eq!(states(&record)[1], StateValue::Running);
+}
+
+#[test]
+fn a_machine_that_is_validated_again_stays_valid_meanwhile() {
+    let (mut record, mut now) = (wanted("v1", None), 0);
+    run(&mut record, &mut now, |_| StepOutcome::Passed);
+    record.begin(Step::Validate, "v1", 0, time(now + 300));
+    assert_eq!(states(&record), [StateValue::Success; 3]);
+    record.begin(Step::Validate, "v1", 0, time(now + 310));
+    assert_eq!(states(&record), [StateValue::Success; 3], "cut off and begun again");
+    record.end(Step::Validate, failed(), time(now + 320));
+    assert_eq!(states(&record)[2], StateValue::Failed);
 }
 
 #[test]
