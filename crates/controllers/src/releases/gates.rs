@@ -65,7 +65,7 @@ fn missing(need: &Need, slices: &Cache<EndpointSlice>) -> Option<String> {
     };
     let mut addresses = BTreeSet::new();
     for slice in slices.select(is_wanted) {
-        for endpoint in &slice.endpoints {
+        for endpoint in slice.endpoints.iter().flatten() {
             let is_ready = endpoint.conditions.as_ref().is_none_or(|own| own.ready != Some(false));
             if is_ready || *state == EndpointState::Addressable {
                 addresses.extend(endpoint.addresses.iter().cloned());

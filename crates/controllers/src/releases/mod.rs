@@ -114,10 +114,9 @@ fn age(release: &Release) -> (Option<Time>, &str) {
 
 impl World {
     fn with_plan<T>(&self, gates: &[Gate], use_plan: impl FnOnce(&ReleaseWorld<'_>) -> T) -> T {
-        let view = |(machine, takes_pods): &'_ (Arc<Machine>, bool)| (&**machine, *takes_pods);
-        let views = self.machines.iter().map(view);
+        let machines = self.machines.iter();
         let machines: Vec<MachineView<'_>> =
-            views.map(|(machine, takes_pods)| MachineView { machine, takes_pods }).collect();
+            machines.map(|(machine, takes_pods)| MachineView { machine, takes_pods: *takes_pods }).collect();
         let (release, overlap) = (&*self.release, self.overlap.clone());
         use_plan(&ReleaseWorld { release, machines: &machines, overlap, gates })
     }

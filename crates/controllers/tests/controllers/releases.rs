@@ -23,7 +23,7 @@ fn patient() -> Timing {
 }
 
 impl Cluster {
-    fn machines(&self) -> Api<Machine> {
+    fn machine_objects(&self) -> Api<Machine> {
         Api::all(self.client.clone())
     }
 
@@ -31,14 +31,14 @@ impl Cluster {
         Api::all(self.client.clone())
     }
 
-    async fn machine(&self, name: &str, what: &str, is_so: impl Fn(&Machine) -> bool) -> Machine {
-        let look = async || self.machines().get_opt(name).await.unwrap().filter(|machine| is_so(machine));
+    async fn until_machine(&self, name: &str, what: &str, is_so: impl Fn(&Machine) -> bool) -> Machine {
+        let look = async || self.machine_objects().get_opt(name).await.unwrap().filter(|machine| is_so(machine));
         until(&format!("machine {name} {what}"), look).await
     }
 
     async fn report(&self, name: &str, status: Value) {
         let patch = Patch::Merge(json!({ "status": status }));
-        self.machines().patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+        self.machine_objects().patch_status(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
     /// A machine does as it was asked, or fails to.
@@ -82,17 +82,19 @@ fn asked(machine: &Machine) -> Option<&str> {
 pub async fn machines_of_nodes_are_accounted_for_and_those_to_be_provisioned_anew_get_no_pods() {
     let cluster = Cluster::start_with(patient()).await;
     cluster.node("a", "1").await;
-    cluster.machine("a", "is seen and accounted for", |own| own.status.is_some() && own.unaccounted().is_none()).await;
+    cluster
+        .until_machine("a", "is seen and accounted for", |own| own.status.is_some() && own.unaccounted().is_none())
+        .await;
     let expected = Machine::new("b", MachineSpec { expected: true, ..MachineSpec::default() });
-    cluster.machines().create(&PostParams::default(), &expected).await.unwrap();
-    cluster.machine("b", "was never seen", |own| own.unaccounted() == Some(NEVER_SEEN)).await;
-    cluster.machine("a", "is one too many", |own| own.unaccounted() == Some(NOT_EXPECTED)).await;
+    cluster.machine_objects().create(&PostParams::default(), &expected).await.unwrap();
+    cluster.until_machine("b", "was never seen", |own| own.unaccounted() == Some(NEVER_SEEN)).await;
+    cluster.until_machine("a", "is one too many", |own| own.unaccounted() == Some(NOT_EXPECTED)).await;
     cluster.node("b", "1").await;
-    cluster.machine("b", "is seen", |own| own.unaccounted().is_none()).await;
+    cluster.until_machine("b", "is seen", |own| own.unaccounted().is_none()).await;
     let labels = Patch::Merge(json!({"metadata": {"labels": {"wave": "canary"}}}));
     cluster.nodes().patch("b", &PatchParams::default(), &labels).await.unwrap();
     cluster
-        .machine("b", "has the labels of its Node", |own| {
+        .until_machine("b", "has the labels of its Node", |own| {
             own.metadata.labels.as_ref().is_some_and(|own| own["wave"] == "canary")
         })
         .await;
@@ -116,23 +118,25 @@ pub async fn a_release_moves_machines_in_waves_halts_and_goes_on() {
     let cluster = Cluster::start_with(patient()).await;
     for name in ["a", "b", "c"] {
         cluster.node(name, "1").await;
-        cluster.machine(name, "is seen", |own| own.status.as_ref().is_some_and(|status| status.seen.is_some())).await;
+        cluster
+            .until_machine(name, "is seen", |own| own.status.as_ref().is_some_and(|status| status.seen.is_some()))
+            .await;
         cluster
             .report(name, json!({"version": {"running": "v1"}, "validated": {"state": "success", "since": TIME}}))
             .await;
     }
     let waves = json!([{"machines": ["b"]}, {"upTo": "100%", "gates": [{"approval": true}]}]);
     cluster.create_release("all", json!({"version": "v2", "selector": {}, "waves": waves})).await;
-    cluster.machine("b", "is asked first", |own| asked(own) == Some("v2")).await;
+    cluster.until_machine("b", "is asked first", |own| asked(own) == Some("v2")).await;
     cluster.obey("b", "v2", "success").await;
     let gated = cluster.release("all", "Gated").await;
     assert!(gated.status.unwrap().message.contains("nobody has approved it"));
     cluster.change_release("all", json!({"approval": {"version": "v2", "wave": 1}})).await;
-    cluster.machine("a", "is asked next", |own| asked(own) == Some("v2")).await;
+    cluster.until_machine("a", "is asked next", |own| asked(own) == Some("v2")).await;
     cluster.obey("a", "v2", "failed").await;
     let stuck = cluster.release("all", "Stuck").await;
     assert_eq!(stuck.status.unwrap().failures[0].machine, "a");
-    assert_eq!(asked(&cluster.machines().get("c").await.unwrap()), None, "nothing more is started");
+    assert_eq!(asked(&cluster.machine_objects().get("c").await.unwrap()), None, "nothing more is started");
 
     // Another Release may not have the same machines.
     cluster.create_release("other", json!({"version": "v9", "selector": {}})).await;
@@ -143,15 +147,15 @@ pub async fn a_release_moves_machines_in_waves_halts_and_goes_on() {
     cluster.releases().delete("other", &DeleteParams::default()).await.unwrap();
 
     cluster.obey("a", "v2", "success").await;
-    cluster.machine("c", "is asked last", |own| asked(own) == Some("v2")).await;
+    cluster.until_machine("c", "is asked last", |own| asked(own) == Some("v2")).await;
     cluster.obey("c", "v2", "success").await;
     cluster.release("all", "Complete").await;
 
     // A newer version fails at the first machine and is rolled back.
     cluster.change_release("all", json!({"version": "v3", "onStuck": "Rollback"})).await;
-    cluster.machine("b", "is asked for v3", |own| asked(own) == Some("v3")).await;
+    cluster.until_machine("b", "is asked for v3", |own| asked(own) == Some("v3")).await;
     cluster.obey("b", "v3", "failed").await;
-    cluster.machine("b", "is asked to go back", |own| asked(own) == Some("v2")).await;
+    cluster.until_machine("b", "is asked to go back", |own| asked(own) == Some("v2")).await;
     cluster.obey("b", "v2", "success").await;
     let back = cluster.release("all", "RolledBack").await;
     let history: Vec<String> =
