@@ -48,6 +48,7 @@ mod pods;
 mod protection;
 mod python_client;
 mod rbac;
+mod releases;
 mod restarts;
 mod rollouts;
 mod services;

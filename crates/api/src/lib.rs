@@ -21,6 +21,7 @@
 //! * [`references`]: which objects a pod refers to
 //! * [`node_loss`]: when a silent node counts as lost, and what may then be started elsewhere
 //! * [`node_object`]: kinds in which nodes report about themselves: [`offer`], [`service_table`]
+//! * [`own_object`]: cluster-scoped kinds of our own with a status: [`machine`], [`release`]
 //! * [`narrow`]: kinds of which only a few fields are read
 //! * [`service`]: what Services ask for in annotations of ours
 //! * [`int_or_percent`]: a number, or a percentage of another
@@ -39,6 +40,7 @@ pub mod field;
 pub mod groups;
 pub mod heal;
 pub mod int_or_percent;
+pub mod machine;
 pub mod matching;
 pub mod narrow;
 pub mod needs;
@@ -47,6 +49,7 @@ pub mod node_loss;
 pub mod node_object;
 pub mod offer;
 pub mod openapi;
+pub mod own_object;
 pub mod patch;
 pub mod pod;
 pub mod ports;
@@ -55,6 +58,7 @@ pub mod quantity;
 pub mod quota;
 pub mod references;
 pub mod registry;
+pub mod release;
 pub mod resources;
 pub mod schema;
 pub mod selector;

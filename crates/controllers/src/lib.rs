@@ -9,6 +9,7 @@
 //! * [`namespace`]: deletes the content of a terminating namespace; [`namespace_defaults`]: what every namespace has
 //! * [`garbage_collector`]: deletes dependents whose owners are gone
 //! * [`cluster_role_aggregation`]: the rules of ClusterRoles that are the sum of others
+//! * [`machines`]: Machines of nodes, and which are unaccounted for; [`releases`]: brings them to a version, in waves
 //! * [`node_lifecycle`]: heartbeats, conditions and taints of nodes
 //! * [`resource_claims`]: ResourceClaims made of templates, their end, and eviction by taints of devices
 //! * [`resource_quota`]: counts what namespaces use of their quotas
@@ -31,12 +32,14 @@ mod dependencies;
 mod expiry;
 mod follow;
 mod garbage_collector;
+mod machines;
 mod manager;
 mod names;
 mod namespace;
 mod namespace_defaults;
 mod node_lifecycle;
 mod objects;
+mod releases;
 mod resource_claims;
 mod resource_quota;
 pub mod runtime;

@@ -10,9 +10,9 @@ use crate::{
     certificates::CertificateAuthority,
     cluster_role_aggregation, dependencies, expiry,
     expiry::ExpirySweeper,
-    follow, garbage_collector, namespace, namespace_defaults, node_lifecycle,
+    follow, garbage_collector, machines, namespace, namespace_defaults, node_lifecycle,
     objects::replica_set::{ReplicaSet, ReplicationController},
-    resource_claims, resource_quota,
+    releases, resource_claims, resource_quota,
     runtime::{Clients, Context, ControllerMetrics, EventRecorder, Runnable},
     services::{self, ServiceContext},
     storage_version_migration::{self, StorageMigrator},
@@ -58,6 +58,8 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         garbage_collector::controller(&context_for("generic-garbage-collector")),
         cluster_role_aggregation::controller(&context_for("clusterrole-aggregation-controller")),
         node_lifecycle::controller(&context_for("node-controller"), settings.timing),
+        machines::controller(&context_for("machine-controller")),
+        releases::controller(&context_for("release-controller")),
         resource_quota::controller(&context_for("resourcequota-controller")),
         replica_set::controller::<ReplicaSet>(&context_for("replicaset-controller")),
         replica_set::controller::<ReplicationController>(&context_for("replication-controller")),
@@ -111,6 +113,7 @@ pub async fn run_with_metrics(
     context.caches.run(&client, &tasks, &stop);
     tasks.spawn(context.service_tables.clone().run(client.clone(), stop.clone()));
     context.device_caches.run(&client, &tasks, &stop);
+    context.machine_caches.run(&client, &tasks, &stop);
     tasks.spawn(context.metadata.clone().run(stop.clone()));
     tasks.spawn(writer.run(client, stop.clone()));
     if stop.run_until_cancelled(context.caches.synced()).await.is_some() {

@@ -67,10 +67,10 @@ fn read_units(options: &UnitOptions) -> Result<Vec<Unit>, Exit> {
     for instance in &options.instances {
         let refused = |error: anyhow::Error| Exit::Refused(error.context("--instance"));
         let name = UnitName::parse(instance).map_err(|error| refused(error.into()))?;
-        let is_template = |template: &Unit| {
-            template.name.prefix() == name.prefix() && template.name.suffix() == name.suffix()
-        };
-        let Some(index) = templates.iter().position(is_template).filter(|_| name.instance().is_some_and(|name| !name.is_empty()))
+        let is_template =
+            |template: &Unit| template.name.prefix() == name.prefix() && template.name.suffix() == name.suffix();
+        let Some(index) =
+            templates.iter().position(is_template).filter(|_| name.instance().is_some_and(|name| !name.is_empty()))
         else {
             return Err(refused(anyhow!("{name} is an instance of none of the templates given")));
         };

@@ -22,9 +22,11 @@ mod leader_gated;
 mod leftovers;
 mod log;
 mod machine;
+mod machine_command;
 mod needs;
 mod process;
 mod readiness;
+mod release_command;
 mod restore;
 mod run;
 mod scheduler;
@@ -71,6 +73,8 @@ fn main() -> std::process::ExitCode {
         Command::Image(options) => image::run(options),
         Command::Secrets(options) => secrets::run(&options),
         Command::Token(options) => token::run(&options),
+        Command::Machine(options) => machine_command::run(&options),
+        Command::Release(options) => release_command::run(&options),
         Command::Why(options) => why::run(&options),
         Command::Needs(options) => needs::run(&options),
         Command::Convert(options) => convert::run(&options),

@@ -19,7 +19,9 @@ use k8s_openapi::api::{
     storagemigration::v1::StorageVersionMigration,
 };
 use kube::Client;
-use mainstay_api::{service_table::ServiceTable, wellknown::namespace::NODE_LEASES};
+use mainstay_api::{
+    machine::Machine, release::Release, service_table::ServiceTable, wellknown::namespace::NODE_LEASES,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -106,6 +108,27 @@ impl DeviceCaches {
     }
 }
 
+/// Machines and Releases; apart from the others for the same reason.
+#[derive(Clone, Default)]
+pub struct MachineCaches {
+    pub machines: Arc<Cache<Machine>>,
+    pub releases: Arc<Cache<Release>>,
+}
+
+impl MachineCaches {
+    /// Lists and watches them until asked to stop.
+    pub fn run(&self, client: &Client, tasks: &TaskTracker, stop: &CancellationToken) {
+        tasks.spawn(self.machines.clone().run(client.clone(), stop.clone()));
+        tasks.spawn(self.releases.clone().run(client.clone(), stop.clone()));
+    }
+}
+
+/// Returns once Machines and Releases are known.
+pub async fn synced_machines(context: Arc<Context>) {
+    context.machine_caches.machines.synced().await;
+    context.machine_caches.releases.synced().await;
+}
+
 /// Where the time comes from, so that tests can set it.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
@@ -163,6 +186,7 @@ pub struct Context {
     /// Apart from the others: a server without this kind must not keep every controller from starting.
     pub service_tables: Arc<Cache<ServiceTable>>,
     pub device_caches: DeviceCaches,
+    pub machine_caches: MachineCaches,
     /// Which resources the server has.
     pub discovery: Arc<DiscoveryCache>,
     /// Metadata of the objects of every resource, for controllers that deal with all kinds.
@@ -174,8 +198,19 @@ impl Context {
         let discovery = Arc::<DiscoveryCache>::default();
         let metadata = MetadataWatch::new(client.clone(), discovery.clone());
         let (caches, clock, service_tables) = (Caches::default(), Clock::default(), Arc::new(Cache::new()));
-        let device_caches = DeviceCaches::default();
-        Arc::new(Self { client, caches, events, metrics, clock, service_tables, device_caches, discovery, metadata })
+        let (device_caches, machine_caches) = (DeviceCaches::default(), MachineCaches::default());
+        Arc::new(Self {
+            client,
+            caches,
+            events,
+            metrics,
+            clock,
+            service_tables,
+            device_caches,
+            machine_caches,
+            discovery,
+            metadata,
+        })
     }
 
     /// The same for one controller: its requests are made with this client.

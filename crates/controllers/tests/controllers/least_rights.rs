@@ -9,8 +9,8 @@ use kube::{Api, api::ListParams};
 use crate::{
     budgets,
     cluster::{Cluster, UsedRight, used_rights},
-    cron_jobs, dependencies, deployments, followers, garbage, jobs, machines, namespaces, node_loss, quotas, replicas,
-    resource_claims, services, sets, volumes,
+    cron_jobs, dependencies, deployments, followers, garbage, jobs, machines, namespaces, node_loss, quotas, releases,
+    replicas, resource_claims, services, sets, volumes,
 };
 
 const SCENARIOS: &[fn()] = &[
@@ -30,6 +30,8 @@ const SCENARIOS: &[fn()] = &[
     jobs::pods_that_match_are_adopted_and_others_leave_in_peace,
     jobs::nothing_holds_the_pods_of_a_job_that_is_gone,
     machines::taints_follow_what_a_node_reports,
+    releases::machines_of_nodes_are_accounted_for_and_those_to_be_provisioned_anew_get_no_pods,
+    releases::a_release_moves_machines_in_waves_halts_and_goes_on,
     node_loss::pods_are_evicted_by_taints_that_they_do_not_tolerate,
     node_loss::pods_of_a_lost_node_are_replaced_and_unique_ones_only_when_it_has_stopped_them,
     namespaces::a_deleted_namespace_is_emptied_and_gone,

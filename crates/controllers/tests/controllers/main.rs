@@ -13,6 +13,7 @@ mod machines;
 mod namespaces;
 mod node_loss;
 mod quotas;
+mod releases;
 mod replicas;
 mod resource_claims;
 mod services;

@@ -70,6 +70,9 @@ fn a_machine_may_what_it_needs() {
         "DELETE /apis/mainstay.dev/v1/offers/a",
         "POST /apis/mainstay.dev/v1/servicetables",
         "PATCH /apis/mainstay.dev/v1/servicetables/a",
+        "GET /apis/mainstay.dev/v1/machines/a",
+        "GET /apis/mainstay.dev/v1/machines?watch=1&fieldSelector=metadata.name%3Da",
+        "PATCH /apis/mainstay.dev/v1/machines/a/status",
         "GET /apis/discovery.k8s.io/v1/endpointslices?watch=1",
         "GET /api/v1/nodes?watch=1",
     ] {
@@ -184,6 +187,27 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
             "PUT /apis/mainstay.dev/v1/servicetables/b",
             "can only get, create, update, patch, or delete the servicetable with the same name as the node",
         ),
+        (
+            "PATCH /apis/mainstay.dev/v1/machines/b/status",
+            "can only get, list and watch the machine with the same name as the node, and update or patch its status",
+        ),
+        (
+            "PATCH /apis/mainstay.dev/v1/machines/a",
+            "can only get, list and watch the machine with the same name as the node, and update or patch its status",
+        ),
+        (
+            "POST /apis/mainstay.dev/v1/machines",
+            "can only get, list and watch the machine with the same name as the node, and update or patch its status",
+        ),
+        (
+            "DELETE /apis/mainstay.dev/v1/machines/a",
+            "can only get, list and watch the machine with the same name as the node, and update or patch its status",
+        ),
+        (
+            "GET /apis/mainstay.dev/v1/machines",
+            "can only get, list and watch the machine with the same name as the node, and update or patch its status",
+        ),
+        ("GET /apis/mainstay.dev/v1/releases/all", ""),
         ("POST /apis/mainstay.dev/v1/placements", ""),
         ("DELETE /api/v1/nodes/a", ""),
         ("DELETE /api/v1/namespaces/shop/pods", ""),

@@ -17,7 +17,7 @@ use k8s_openapi::{
 };
 
 use super::*;
-use crate::{offer::Offer, service_table::ServiceTable};
+use crate::{machine::Machine, offer::Offer, release::Release, service_table::ServiceTable};
 
 type Root = fn(&mut SchemaGenerator);
 
@@ -167,7 +167,7 @@ const ROOTS: &[(&str, &[Root])] = &[
             root::<networking::ServiceCIDR>,
         ],
     ),
-    ("mainstay.dev", &[root::<Offer>, root::<ServiceTable>]),
+    ("mainstay.dev", &[root::<Offer>, root::<ServiceTable>, root::<Machine>, root::<Release>]),
     ("node.k8s.io", &[root::<node::RuntimeClass>]),
     ("policy", &[root::<policy::PodDisruptionBudget>, root::<policy::Eviction>]),
     (

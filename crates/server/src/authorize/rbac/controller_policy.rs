@@ -16,6 +16,7 @@ pub const SCHEDULER_USER: &str = "system:mainstay:scheduler";
 
 const ALL: &[&str] = &["*"];
 const BATCH: &[&str] = &["batch"];
+const OWN: &[&str] = &["mainstay.dev"];
 const DISCOVERY: &[&str] = &["discovery.k8s.io"];
 const LEASES: RuleSpec = rule(&["create"], &["coordination.k8s.io"], &["leases"]);
 const EVENTS: RuleSpec = rule(&["create", "patch"], CORE, &["events"]);
@@ -116,6 +117,18 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
     controller(
         "node-controller",
         &[rule(&["patch"], CORE, &["nodes", "nodes/status", "pods/status"]), rule(&["delete"], CORE, &["pods"])],
+    ),
+    controller(
+        "machine-controller",
+        &[
+            rule(&["create", "patch"], OWN, &["machines"]),
+            rule(&["patch"], OWN, &["machines/status"]),
+            rule(&["patch"], CORE, &["nodes"]),
+        ],
+    ),
+    controller(
+        "release-controller",
+        &[rule(&["patch"], OWN, &["machines"]), rule(&["update"], OWN, &["releases/status"])],
     ),
     controller(
         "resourcequota-controller",

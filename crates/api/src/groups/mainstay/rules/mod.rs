@@ -1,4 +1,6 @@
-//! Validation of the objects that nodes write about themselves.
+//! Defaulting and validation of our own kinds.
 
+pub mod machine;
 pub mod offer;
+pub mod release;
 pub mod service_table;
