@@ -72,8 +72,8 @@ pub static MACHINES: Columns = Columns {
         let text = |pointer: &str| scalar(object, pointer).unwrap_or_else(|| NONE.to_owned());
         let state =
             |axis: &str| scalar(object, &format!("/status/{axis}/state")).unwrap_or_else(|| "pending".to_owned());
-        let conditions = list(object, "/status/conditions").iter();
-        let unaccounted = conditions.filter(|own| own["type"] == ACCOUNTED && own["status"] == "False").next_back();
+        let mut conditions = list(object, "/status/conditions").iter();
+        let unaccounted = conditions.rfind(|own| own["type"] == ACCOUNTED && own["status"] == "False");
         let reason = unaccounted.and_then(|own| own["reason"].as_str()).unwrap_or_default();
         vec![
             name(object),
