@@ -125,7 +125,7 @@ pub fn plan(world: &ReleaseWorld<'_>, now: Timestamp) -> ReleasePlan {
         wake_at = Some(now);
     }
     let message = status.message.clone();
-    set_condition(&mut status, STUCK, is_stuck.then(|| (true, "TooManyFailed", message)), now);
+    set_condition(&mut status, STUCK, is_stuck.then_some((true, "TooManyFailed", message)), now);
     let completion = match (is_complete, course.is_rollback) {
         (true, false) => Some((true, "Complete", String::new())),
         (true, true) => Some((false, "RolledBack", format!("all machines are back at {}", course.target))),
