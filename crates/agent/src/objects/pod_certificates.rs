@@ -167,7 +167,7 @@ impl CertificateRequester {
             .map_err(|error| CertificateError::Refused(format!("generate a private key: {error}")))?;
         let requests: Api<PodCertificateRequest> = Api::namespaced(self.client.clone(), &self.namespace());
         let asked = requests.create(&PostParams::default(), &self.new_request(&key).await?).await;
-        let name = asked.map_err(|error| self.failed("create a PodCertificateRequest", &error))?.name_any();
+        let name = asked.map_err(|error| failed("create a PodCertificateRequest", &error))?.name_any();
         let signer = &self.wanted.signer_name;
         let request = format!("PodCertificateRequest {}/{name}", self.namespace());
         self.publish(Err(CertificateError::Pending(format!("waiting for signer {signer} to answer {request}"))));
@@ -203,9 +203,8 @@ impl CertificateRequester {
         let node = spec.node_name.unwrap_or_default();
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace());
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let account_uid =
-            accounts.get(account).await.map_err(|error| self.failed("get the pod's ServiceAccount", &error));
-        let node_uid = nodes.get(&node).await.map_err(|error| self.failed("get the Node", &error));
+        let account_uid = accounts.get(account).await.map_err(|error| failed("get the pod's ServiceAccount", &error));
+        let node_uid = nodes.get(&node).await.map_err(|error| failed("get the Node", &error));
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         let stub = params
@@ -245,14 +244,14 @@ impl CertificateRequester {
     fn namespace(&self) -> String {
         self.pod.metadata.namespace.clone().unwrap_or_default()
     }
+}
 
-    /// What the API refuses is not asked again at once.
-    fn failed(&self, what: &str, error: &kube::Error) -> CertificateError {
-        let text = format!("{what}: {}", error_chain(error));
-        match error {
-            kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 422) => CertificateError::Refused(text),
-            _ => CertificateError::Pending(text),
-        }
+/// What the API refuses is not asked again at once.
+fn failed(what: &str, error: &kube::Error) -> CertificateError {
+    let text = format!("{what}: {}", error_chain(error));
+    match error {
+        kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 422) => CertificateError::Refused(text),
+        _ => CertificateError::Pending(text),
     }
 }
 

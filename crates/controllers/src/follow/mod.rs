@@ -10,7 +10,10 @@ mod plan;
 use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ObjectReference, Pod as FullPod, PodAffinityTerm};
+use k8s_openapi::{
+    api::core::v1::{ObjectReference, Pod as FullPod, PodAffinityTerm},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
 use kube::{
     Api,
     api::{DeleteParams, EvictParams, Preconditions},
@@ -74,28 +77,32 @@ impl Followers {
 
     /// The pods that a term of the follower's affinity selects, and where they are.
     fn leaders(&self, follower: &Pod, namespace: &str, term: &PodAffinityTerm) -> Vec<Leader> {
-        let is_in_namespace = |own: &str| {
-            let named = term.namespaces.iter().flatten().any(|name| name == own);
-            let selected = term.namespace_selector.as_ref().is_some_and(|selector| {
-                let found = self.context.caches.namespaces.get(&ObjectKey::new("", own));
-                found.is_some_and(|found| labels::matches(selector, &found.metadata.labels.clone().unwrap_or_default()))
-            });
-            let is_open = term.namespaces.iter().flatten().next().is_none() && term.namespace_selector.is_none();
-            named || selected || is_open && own == namespace
-        };
         let is_selected = |pod: &Pod| {
             let Some(selector) = &term.label_selector else { return false };
-            labels::matches(selector, &pod.metadata.labels.clone().unwrap_or_default())
-        };
-        let pods = self.context.caches.pods.all().into_iter();
-        let leaders = pods.filter(|pod| {
             pod.uid() != follower.uid()
                 && pod.is_active()
                 && !pod.spec.node_name.is_empty()
-                && is_in_namespace(pod.metadata.namespace.as_deref().unwrap_or_default())
-                && is_selected(pod)
-        });
+                && labels::matches(selector, &pod.metadata.labels.clone().unwrap_or_default())
+        };
+        let names: Vec<&str> = term.namespaces.iter().flatten().map(String::as_str).collect();
+        let leaders = if names.is_empty() && term.namespace_selector.is_none() {
+            let mut own = self.context.caches.pods.in_namespace(namespace);
+            own.retain(|pod| is_selected(pod));
+            own
+        } else {
+            let has_labels = |name: &str, selector: &LabelSelector| {
+                let found = self.context.caches.namespaces.get(&ObjectKey::new("", name));
+                found.is_some_and(|found| labels::matches(selector, &found.metadata.labels.clone().unwrap_or_default()))
+            };
+            self.context.caches.pods.select(|pod| {
+                let own = pod.metadata.namespace.as_deref().unwrap_or_default();
+                is_selected(pod)
+                    && (names.contains(&own)
+                        || term.namespace_selector.as_ref().is_some_and(|selector| has_labels(own, selector)))
+            })
+        };
         leaders
+            .iter()
             .map(|pod| Leader {
                 name: pod.name().to_owned(),
                 domain: self.domain(&pod.spec.node_name, &term.topology_key),

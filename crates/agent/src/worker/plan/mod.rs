@@ -113,7 +113,7 @@ impl Plan {
 }
 
 /// What kind of life the pod is in.
-enum Life {
+enum Life<'a> {
     Wanted,
     Ending(Ending),
     /// Ends here and begins again here.
@@ -122,7 +122,7 @@ enum Life {
     },
     /// All containers end and start anew, from the first init container on; sandbox and volumes stay.
     AllRestart {
-        cause: ContainerStatus,
+        cause: &'a ContainerStatus,
     },
     /// All its work is done, one way or the other.
     Finished,
@@ -141,14 +141,14 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         Life::Wanted => start::plan(world, now, &mut plan),
         Life::Ending(ending) => stop::plan(world, &ending, now, &mut plan),
         Life::Recreated { why } => stop::recreate(world, &why, now, &mut plan),
-        Life::AllRestart { cause } => restart_all::plan(world, &cause, now, &mut plan),
+        Life::AllRestart { cause } => restart_all::plan(world, cause, now, &mut plan),
         Life::Finished => stop::finish(world, now, &mut plan),
     }
     cleanup(world, now, &mut plan);
     plan
 }
 
-fn life(world: &World, now: Timestamp) -> Life {
+fn life(world: &World, now: Timestamp) -> Life<'_> {
     if let Some(ending) = &world.pod.ending {
         return Life::Ending(ending.clone());
     }
@@ -166,7 +166,7 @@ fn life(world: &World, now: Timestamp) -> Life {
         return Life::Recreated { why: "Pod sandbox changed, it will be killed and re-created.".into() };
     }
     match restart_all_cause(world) {
-        Some(cause) => Life::AllRestart { cause: cause.clone() },
+        Some(cause) => Life::AllRestart { cause },
         None => Life::Wanted,
     }
 }
