@@ -15,6 +15,8 @@
 //! * [`pod`], [`ports`], [`node`], [`resources`], [`duration`], [`wellknown`]: rules and names that several parts must agree on
 //! * [`heal`]: how pods are healed, as their annotation says
 //! * [`needs`]: what a pod needs before it starts, as its annotation says
+//! * [`exclusive`]: what only one pod of a set does at a time, as its annotation says
+//! * [`config_versions`]: which versions of ConfigMaps and Secrets a pod reads
 //! * [`quota`]: what a ResourceQuota counts
 //! * [`references`]: which objects a pod refers to
 //! * [`node_loss`]: when a silent node counts as lost, and what may then be started elsewhere
@@ -26,12 +28,14 @@
 //! * [`field`]: field paths and field errors in the API's own words
 
 pub mod apply;
+pub mod config_versions;
 pub mod convert;
 pub mod crd;
 pub mod decode;
 pub mod descriptor;
 pub mod duration;
 pub mod encode;
+pub mod exclusive;
 pub mod field;
 pub mod groups;
 pub mod heal;

@@ -25,6 +25,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service},
 };
 use kube::{Api, Client};
+use mainstay_api::config_versions::ConfigKind;
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
 
@@ -151,6 +152,14 @@ impl Objects {
     /// Counts the changes of ConfigMaps, Secrets and claims that the pod refers to.
     pub fn generation(&self, pod: &PodUid) -> u64 {
         self.changes.count(pod)
+    }
+
+    /// The pod reads this copy of a ConfigMap or Secret no longer.
+    pub fn forget_copy(&self, pod: &PodUid, namespace: &str, kind: ConfigKind, name: &str) {
+        match kind {
+            ConfigKind::ConfigMap => self.config_maps.forget_named(pod, namespace, name),
+            ConfigKind::Secret => self.secrets.forget_named(pod, namespace, name),
+        }
     }
 
     /// The pod is gone; what only it referred to is no longer followed.

@@ -106,7 +106,20 @@ where
     }
 
     pub(super) fn forget(&self, pod: &PodUid) {
+        self.forget_where(pod, |_| true);
+    }
+
+    /// The pod no longer refers to this object, though it may to others.
+    pub(super) fn forget_named(&self, pod: &PodUid, namespace: &str, name: &str) {
+        let named = Selection::named(namespace, name);
+        self.forget_where(pod, |which| *which == named);
+    }
+
+    fn forget_where(&self, pod: &PodUid, is_forgotten: impl Fn(&Selection) -> bool) {
         self.entries.lock().retain(|which, entry| {
+            if !is_forgotten(which) {
+                return true;
+            }
             let mut pods = entry.pods.lock();
             pods.remove(pod);
             if pods.is_empty() {

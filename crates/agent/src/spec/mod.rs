@@ -102,7 +102,7 @@ impl Specs {
         };
         let container = &*asked.container;
         security::verify_non_root(pod, container, &image.user)?;
-        let sources = env::gather(&self.objects, pod, container).await?;
+        let sources = env::gather(&self.objects, pod, &self.volumes.config_versions(pod), container).await?;
         let about = env::About { pod, addresses, machine: &self.machine };
         let (env, skipped) = env::variables(container, &about, &sources)?;
         for skipped in skipped {

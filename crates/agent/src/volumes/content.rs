@@ -11,7 +11,10 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
-use mainstay_api::validation::labels;
+use mainstay_api::{
+    config_versions::{ConfigKind, ConfigVersions},
+    validation::labels,
+};
 
 use super::{
     PlanFailure,
@@ -32,13 +35,28 @@ pub fn is_content(volume: &Volume) -> bool {
         || volume.projected.is_some()
 }
 
+/// Whether a volume shows a version of a ConfigMap or Secret.
+pub(super) fn shows_version(volume: &Volume, versions: &ConfigVersions) -> bool {
+    let has_copy = |kind, name: &str| versions.resolve(kind, name) != name;
+    let has_secret = |name: Option<&str>| name.is_some_and(|name| has_copy(ConfigKind::Secret, name));
+    let has_map = |name: Option<&str>| name.is_some_and(|name| has_copy(ConfigKind::ConfigMap, name));
+    let projections = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
+    has_map(volume.config_map.as_ref().map(|source| source.name.as_str()))
+        || has_secret(volume.secret.as_ref().and_then(|source| source.secret_name.as_deref()))
+        || projections.into_iter().any(|projection| {
+            has_map(projection.config_map.as_ref().map(|source| source.name.as_str()))
+                || has_secret(projection.secret.as_ref().map(|source| source.name.as_str()))
+        })
+}
+
 pub(super) async fn files(
     objects: &Objects,
     pod: &Pod,
+    versions: &ConfigVersions,
     volume: &Volume,
     machine: &NodeFacts,
 ) -> Result<Payload, PlanFailure> {
-    let reader = Reader { objects, pod, machine };
+    let reader = Reader { objects, pod, versions, machine };
     let mut payload = Payload::default();
     let mode = |mode: Option<i32>| mode.unwrap_or(DEFAULT_MODE);
     if let Some(source) = &volume.config_map {
@@ -108,16 +126,19 @@ fn anchors(bundles: &[Arc<ClusterTrustBundle>]) -> String {
 struct Reader<'a> {
     objects: &'a Objects,
     pod: &'a Pod,
+    versions: &'a ConfigVersions,
     machine: &'a NodeFacts,
 }
 
 impl Reader<'_> {
     async fn config_map(&self, name: &str, keys: Keys<'_>, payload: &mut Payload) -> Result<(), PlanFailure> {
         let whose = pod_ref(self.pod);
-        let found = self.objects.config_map(&whose.uid, &whose.namespace, name).await;
-        let map = match found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("configmap {name:?}"))) {
+        let copy = self.versions.resolve(ConfigKind::ConfigMap, name);
+        let found = self.objects.config_map(&whose.uid, &whose.namespace, copy).await;
+        let map = match found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("configmap {copy:?}"))) {
             Ok(map) => map,
-            Err(PlanFailure::Refused(_)) if keys.optional() => return Ok(()),
+            // A version is not missing because it is optional: it is about to be there.
+            Err(PlanFailure::Refused(_)) if keys.optional() && copy == name => return Ok(()),
             Err(trouble) => return Err(trouble),
         };
         keys.pick(config_map_keys(&map), "config", payload)
@@ -125,10 +146,12 @@ impl Reader<'_> {
 
     async fn secret(&self, name: &str, keys: Keys<'_>, payload: &mut Payload) -> Result<(), PlanFailure> {
         let whose = pod_ref(self.pod);
-        let found = self.objects.secret(&whose.uid, &whose.namespace, name).await;
-        let secret = match found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("secret {name:?}"))) {
+        let copy = self.versions.resolve(ConfigKind::Secret, name);
+        let found = self.objects.secret(&whose.uid, &whose.namespace, copy).await;
+        let secret = match found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("secret {copy:?}"))) {
             Ok(secret) => secret,
-            Err(PlanFailure::Refused(_)) if keys.optional() => return Ok(()),
+            // A version is not missing because it is optional: it is about to be there.
+            Err(PlanFailure::Refused(_)) if keys.optional() && copy == name => return Ok(()),
             Err(trouble) => return Err(trouble),
         };
         keys.pick(secret_keys(&secret), "secret", payload)

@@ -6,6 +6,9 @@
 //! * [`owner`]: `fsGroup`; [`subpath`]: a part of a volume, however its inside tries to lead outside
 //! * [`table`]: what is mounted; [`remove`]: giving everything back without ever reaching through a mount
 //!
+//! A pod that reads versions of ConfigMaps and Secrets ([`mainstay_api::config_versions`]) gets those of all its volumes or of none: while one copy cannot
+//! be read, the others are not exchanged either, and containers that are started meanwhile get the versions that the volumes show.
+//!
 //! What belongs to the machine (`hostPath`, claims) is only linked to from a pod's directory, never
 //! mounted into it. Work on the disk happens on blocking threads, one at a time for each pod and
 //! bounded in time: a source that hangs keeps its own pod waiting, with a message, and nobody else.
@@ -34,6 +37,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{ImageVolumeSource, Pod, Volume};
+use mainstay_api::config_versions::ConfigVersions;
 use mainstay_errors::error_chain;
 use mainstay_runtime::{PodUid, Runtime, images::VOLUME_PREFIX};
 use parking_lot::Mutex;
@@ -65,6 +69,8 @@ struct State {
     in_place: BTreeMap<PodUid, BTreeMap<String, u64>>,
     /// Work on the disk that has not come back, at most one of each pod.
     busy: BTreeMap<PodUid, Arc<tokio::sync::Mutex<()>>>,
+    /// The versions that volumes show, of pods that have any.
+    versions: BTreeMap<PodUid, ConfigVersions>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,6 +118,8 @@ struct VolumeTask {
     name: String,
     what: VolumePlan,
     group: Option<Group>,
+    /// It shows a version of a ConfigMap or Secret, or did.
+    is_versioned: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -169,16 +177,32 @@ impl Volumes {
     pub async fn prepare(&self, pod: &Pod) -> Result<(), PrepareError> {
         let uid = pod_ref(pod).uid;
         let asked = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-        let planned = futures::future::join_all(asked.map(|volume| self.plan(pod, volume))).await;
+        let versions = ConfigVersions::from_annotations(&pod.metadata.annotations);
+        let shown = self.state.lock().versions.get(&uid).cloned().unwrap_or_default();
+        let planned = futures::future::join_all(asked.map(|volume| self.plan(pod, &versions, &shown, volume))).await;
         let (mut failed, mut tasks, mut unbound) = (None, Vec::new(), Vec::<VolumeError>::new());
+        let mut lacks_version = false;
         for plan in planned {
             match plan {
-                Ok(task) if self.state.lock().is_in_place(&uid, &task) => {}
                 Ok(task) => tasks.push(task),
-                Err(PlanError::Failed(error)) => _ = failed.get_or_insert(error),
+                Err(PlanError::Failed { error, is_versioned }) => {
+                    lacks_version |= is_versioned;
+                    failed.get_or_insert(error);
+                }
                 Err(PlanError::Unbound(error)) => unbound.push(error),
             }
         }
+        // Without all versions, none is exchanged.
+        let unknown = tasks.iter().find_map(VolumeTask::unknown_version);
+        let is_whole = !lacks_version && unknown.is_none();
+        if !is_whole {
+            tasks.retain(|task| !task.is_versioned);
+        }
+        if let Some(unknown) = unknown.filter(|_| !self.state.lock().versions.contains_key(&uid)) {
+            // Nor is it known which ones are shown.
+            failed.get_or_insert(unknown);
+        }
+        tasks.retain(|task| !self.state.lock().is_in_place(&uid, task));
         if let Some(first) = tasks.first().map(|task| task.name.clone()) {
             let (layout, state, own) = (self.layout.clone(), self.state.clone(), uid.clone());
             let made = self.on_disk(&uid, first, move || {
@@ -193,6 +217,9 @@ impl Volumes {
             });
             made.await?;
         }
+        if is_whole {
+            self.record_versions(pod, &uid, versions);
+        }
         if let Some(error) = failed {
             return Err(error.into());
         }
@@ -202,10 +229,32 @@ impl Volumes {
         }
     }
 
+    /// The versions of ConfigMaps and Secrets that the pod's volumes show, and that its containers get.
+    pub fn config_versions(&self, pod: &Pod) -> ConfigVersions {
+        let shown = self.state.lock().versions.get(&pod_ref(pod).uid).cloned();
+        shown.unwrap_or_else(|| ConfigVersions::from_annotations(&pod.metadata.annotations))
+    }
+
+    /// All volumes show these versions now; those before are no longer followed.
+    fn record_versions(&self, pod: &Pod, uid: &PodUid, versions: ConfigVersions) {
+        let mut state = self.state.lock();
+        let before = state.versions.remove(uid).unwrap_or_default();
+        for (source, copy) in before.copies.iter().filter(|(source, copy)| versions.copies.get(source) != Some(copy)) {
+            self.objects.forget_copy(uid, &pod_ref(pod).namespace, source.kind, copy);
+        }
+        if !versions.is_empty() {
+            state.versions.insert(uid.clone(), versions);
+        }
+    }
+
     /// Unmounts and removes what `ready` made, from what is on disk alone. A mount that will not go away is an
     /// error, and nothing below it is touched.
     pub async fn release(&self, pod: &PodUid) -> Result<(), VolumeError> {
-        self.state.lock().in_place.remove(pod);
+        {
+            let mut state = self.state.lock();
+            state.in_place.remove(pod);
+            state.versions.remove(pod);
+        }
         let directory = self.layout.pod(pod);
         self.on_disk(pod, pod.0.clone(), move || release(&directory)).await?;
         if let Some(runtime) = &self.runtime {
@@ -261,11 +310,19 @@ impl Volumes {
         &self.layout
     }
 
-    async fn plan(&self, pod: &Pod, volume: &Volume) -> Result<VolumeTask, PlanError> {
+    /// `versions` are those that the pod names, `shown` those that its volumes show.
+    async fn plan(
+        &self,
+        pod: &Pod,
+        versions: &ConfigVersions,
+        shown: &ConfigVersions,
+        volume: &Volume,
+    ) -> Result<VolumeTask, PlanError> {
+        let is_versioned = content::shows_version(volume, versions) || content::shows_version(volume, shown);
         let name = volume.name.clone();
         let group = owner::wanted_group(pod);
         let error = |why: String| VolumeError { volume: volume.name.clone(), why };
-        let failed = |why: String| PlanError::Failed(error(why));
+        let failed = |why: String| PlanError::Failed { error: error(why), is_versioned };
         let what = if let Some(source) = &volume.empty_dir {
             VolumePlan::Empty(empty_dir::medium(source, pod, &self.machine).map_err(failed)?)
         } else if let Some(source) = &volume.host_path {
@@ -278,7 +335,7 @@ impl Volumes {
         } else {
             let found = if content::is_content(volume) {
                 let in_memory = volume.config_map.is_none();
-                let files = content::files(&self.objects, pod, volume, &self.machine).await;
+                let files = content::files(&self.objects, pod, versions, volume, &self.machine).await;
                 files.map(|payload| VolumePlan::Files { payload, in_memory })
             } else if let Some(claim) = claim::name(pod, volume) {
                 claim::resolve(&self.objects, pod, volume, &claim, &self.local_path).await
@@ -292,7 +349,7 @@ impl Volumes {
                 Err(PlanFailure::Unreachable(why)) => VolumePlan::Unknown { why },
             }
         };
-        Ok(VolumeTask { name, what, group })
+        Ok(VolumeTask { name, what, group, is_versioned })
     }
 
     /// Where the runtime has the image of a volume mounted; it was pulled before.
@@ -329,7 +386,11 @@ impl Volumes {
 }
 
 enum PlanError {
-    Failed(VolumeError),
+    Failed {
+        error: VolumeError,
+        /// It would show a version of a ConfigMap or Secret.
+        is_versioned: bool,
+    },
     /// Its claim is not bound yet.
     Unbound(VolumeError),
 }
@@ -387,6 +448,16 @@ impl VolumeTask {
                     Err(why.clone())
                 }
             }
+        }
+    }
+
+    /// Why the version that the volume is to show cannot be read, if so.
+    fn unknown_version(&self) -> Option<VolumeError> {
+        match &self.what {
+            VolumePlan::Unknown { why } if self.is_versioned => {
+                Some(VolumeError { volume: self.name.clone(), why: why.clone() })
+            }
+            _ => None,
         }
     }
 

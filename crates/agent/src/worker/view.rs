@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use mainstay_api::config_versions::ConfigVersions;
 use mainstay_runtime::spec::Resources;
 
 use crate::{container_lists::as_container, node::Eviction, spec};
@@ -22,6 +23,8 @@ pub struct PodView {
     pub ending: Option<Ending>,
     /// The API already holds a phase that is final.
     pub finished: bool,
+    /// It reads versions of ConfigMaps or Secrets, the same in its volumes and in its environment.
+    pub has_config_versions: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +146,7 @@ impl PodView {
                 .collect(),
             ending: ending(pod, &spec, failed, grace, now),
             finished: mainstay_api::pod::is_finished(pod),
+            has_config_versions: !ConfigVersions::from_annotations(&pod.metadata.annotations).is_empty(),
             grace,
         }
     }
@@ -157,6 +161,7 @@ impl PodView {
             grace,
             ending: Some(Ending { why: EndingWhy::Unwanted, deadline: since + grace }),
             finished: false,
+            has_config_versions: false,
         }
     }
 

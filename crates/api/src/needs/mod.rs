@@ -126,7 +126,7 @@ impl Needs {
     }
 }
 
-/// Annotations as the various types for objects hold them.
+/// Annotations and labels as the various types for objects hold them.
 pub trait AnnotationMap {
     fn annotation(&self, key: &str) -> Option<&str>;
 }
@@ -134,6 +134,12 @@ pub trait AnnotationMap {
 impl AnnotationMap for std::collections::BTreeMap<String, String> {
     fn annotation(&self, key: &str) -> Option<&str> {
         self.get(key).map(String::as_str)
+    }
+}
+
+impl AnnotationMap for serde_json::Value {
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.get(key)?.as_str()
     }
 }
 

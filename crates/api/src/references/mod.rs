@@ -7,11 +7,12 @@
 
 mod offline;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use serde_json::Value;
 
 pub use self::offline::api_reference;
+use crate::config_versions::{ConfigKind, ConfigSource, ConfigVersions};
 
 /// The kind of an object that a pod refers to by name, in its own namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,14 @@ const POD_FIELDS: [(&str, Referent); 17] = [
     ("volumes[].storageos.secretRef.name", Referent::Secret),
 ];
 
+/// Those of [`POD_FIELDS`] that are volumes made of a ConfigMap or Secret.
+const CONFIG_VOLUMES: [&str; 4] = [
+    "volumes[].configMap.name",
+    "volumes[].projected.sources[].configMap.name",
+    "volumes[].projected.sources[].secret.name",
+    "volumes[].secret.secretName",
+];
+
 /// Fields of a persistent volume's spec that name a Secret, and its namespace, for whoever mounts the volume. What a
 /// CSI controller alone uses (`controllerPublishSecretRef`, `controllerExpandSecretRef`) is no node's to read.
 const VOLUME_SECRETS: [(&str, &str, &str); 11] = [
@@ -124,6 +133,40 @@ fn push<'v>(found: &mut Vec<Reference<'v>>, to: Referent, name: &'v Value) {
 /// Whether a pod refers to this object of its namespace.
 pub fn pod_refers_to(pod: &Value, to: Referent, name: &str) -> bool {
     pod_references(pod).iter().any(|reference| reference.to == to && reference.name == name)
+}
+
+/// The ConfigMaps and Secrets that a pod with this spec shows in volumes or has in its environment. Of these it can read versions.
+pub fn config_sources(spec: &Value) -> BTreeSet<ConfigSource> {
+    let mut found = BTreeSet::new();
+    let mut push = |to: Referent, name: &Value| {
+        let name = name.as_str().filter(|name| !name.is_empty());
+        if let (Some(kind), Some(name)) = (ConfigKind::from_referent(to), name) {
+            found.insert(ConfigSource { kind, name: name.to_owned() });
+        }
+    };
+    for (path, to) in POD_FIELDS.into_iter().filter(|(path, _)| CONFIG_VOLUMES.contains(path)) {
+        visit(spec, path, &mut |name| push(to, name));
+    }
+    for list in CONTAINERS {
+        visit(spec, list, &mut |container| {
+            for (path, to) in CONTAINER_FIELDS {
+                visit(container, path, &mut |name| push(to, name));
+            }
+        });
+    }
+    found
+}
+
+/// The originals for which a pod reads this object: those that it refers to and for which its annotation names the object as their version.
+pub fn pod_copies(pod: &Value, kind: ConfigKind, copy: &str) -> Vec<String> {
+    let versions = ConfigVersions::from_annotations(&pod["metadata"]["annotations"]);
+    if versions.is_empty() {
+        return Vec::new();
+    }
+    let read = config_sources(&pod["spec"])
+        .into_iter()
+        .filter(|source| source.kind == kind && source.name != copy && versions.resolve(kind, &source.name) == copy);
+    read.map(|source| source.name).collect()
 }
 
 /// The audiences for which a pod's volumes ask for tokens of its service account; empty for that of the API.

@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use serde_json::json;
 
 use super::*;
@@ -237,4 +235,54 @@ fn every_volume_of_the_schema_is_judged() {
             assert!(!found.contains("unknown"), "{definition}.{}: {found}", field.name);
         }
     }
+}
+
+#[test]
+fn a_pod_reads_a_copy_only_of_what_it_refers_to() {
+    let (copy, other) = ("key-0123456789abcdef", "key-fedcba9876543210");
+    let pod = |spec: Value, versions: Value| {
+        let annotations = json!({crate::config_versions::ANNOTATION: versions.to_string()});
+        json!({"metadata": {"name": "web", "annotations": annotations}, "spec": spec})
+    };
+    let mounts = json!({"volumes": [{"secret": {"secretName": "key"}}]});
+    let reads = pod_copies;
+    let reading = pod(mounts.clone(), json!({"secret/key": copy}));
+    assert_eq!(reads(&reading, ConfigKind::Secret, copy), ["key"]);
+    assert!(reads(&reading, ConfigKind::Secret, other).is_empty());
+    assert!(reads(&reading, ConfigKind::ConfigMap, copy).is_empty());
+    for (spec, versions) in [
+        (json!({"volumes": [{"secret": {"secretName": "other"}}]}), json!({"secret/key": copy})),
+        (json!({"volumes": [{"configMap": {"name": "key"}}]}), json!({"secret/key": copy})),
+        (json!({"imagePullSecrets": [{"name": "key"}]}), json!({"secret/key": copy})),
+        (mounts.clone(), json!({"configmap/key": copy})),
+        (mounts.clone(), json!({})),
+        // What cannot be read says nothing.
+        (mounts, json!({"secret/key": "admin"})),
+    ] {
+        assert!(reads(&pod(spec.clone(), versions.clone()), ConfigKind::Secret, copy).is_empty(), "{spec} {versions}");
+    }
+}
+
+#[test]
+fn versions_are_of_what_is_shown_in_volumes_and_in_the_environment() {
+    let all: BTreeSet<&str> = POD_FIELDS.iter().map(|(path, _)| *path).collect();
+    assert!(CONFIG_VOLUMES.iter().all(|path| all.contains(path)));
+    let spec = json!({
+        "imagePullSecrets": [{"name": "registry"}],
+        "volumes": [
+            {"configMap": {"name": "a"}}, {"secret": {"secretName": "b"}},
+            {"projected": {"sources": [{"configMap": {"name": "c"}}, {"secret": {"name": "d"}}]}},
+            {"rbd": {"secretRef": {"name": "ceph"}}},
+        ],
+        "initContainers": [{"envFrom": [{"configMapRef": {"name": "e"}}, {"secretRef": {"name": "f"}}]}],
+        "containers": [{"env": [
+            {"valueFrom": {"configMapKeyRef": {"name": "g", "key": "k"}}}, {"valueFrom": {"secretKeyRef": {"name": "h", "key": "k"}}},
+            {"valueFrom": {"configMapKeyRef": {"name": "a", "key": "k"}}},
+        ]}],
+    });
+    let found: Vec<String> = config_sources(&spec).iter().map(ToString::to_string).collect();
+    let expected =
+        ["configmap/a", "configmap/c", "configmap/e", "configmap/g", "secret/b", "secret/d", "secret/f", "secret/h"];
+    assert_eq!(found, expected);
+    assert!(config_sources(&Value::Null).is_empty());
 }

@@ -1,6 +1,8 @@
 //! Annotations of our own that are checked wherever they are written: on a pod, on a template of pods, on their owner.
 
 use crate::{
+    config_versions::{self, ConfigVersions},
+    exclusive,
     field::{Errors, FieldError, Path},
     heal, needs,
 };
@@ -10,6 +12,15 @@ pub fn check<'a>(annotations: impl Iterator<Item = (&'a str, &'a str)>, path: &P
         let error = match key {
             heal::ANNOTATION => heal::Policy::parse(value).err().map(|error| error.to_string()),
             needs::ANNOTATION => value.parse::<needs::Needs>().err().map(|error| error.to_string()),
+            config_versions::ANNOTATION
+            | config_versions::ROLLED_OUT_ANNOTATION
+            | config_versions::LAST_GOOD_ANNOTATION => {
+                value.parse::<ConfigVersions>().err().map(|error| error.to_string())
+            }
+            config_versions::ROLLOUT_ANNOTATION if value != config_versions::BUDGETED => {
+                Some(format!("must be {:?}", config_versions::BUDGETED))
+            }
+            exclusive::ANNOTATION => exclusive::validate(value).err(),
             _ => None,
         };
         if let Some(error) = error {
@@ -51,5 +62,18 @@ mod tests {
             ]
         );
         assert!(messages(needs::ANNOTATION, "mysql >= 1").is_empty());
+    }
+    #[test]
+    fn the_annotations_of_rollouts_and_drains_have_few_values() {
+        for (key, good, bad) in [
+            (config_versions::ROLLOUT_ANNOTATION, "budgeted", "Budgeted"),
+            (exclusive::ANNOTATION, "drain", "start"),
+            (config_versions::ANNOTATION, "{\"secret/a\": \"a-0123456789abcdef\"}", "{\"secret/a\": \"other\"}"),
+        ] {
+            assert!(messages(key, good).is_empty(), "{key}");
+            let refused = messages(key, bad);
+            assert_eq!(refused.len(), 1, "{key}");
+            assert!(refused[0].starts_with(&format!("metadata.annotations[{key}]: Invalid value: ")), "{refused:?}");
+        }
     }
 }

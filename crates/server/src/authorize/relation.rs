@@ -3,8 +3,14 @@
 //! Upstream's node authorizer graph, looked up when asked from the pods and volumes themselves, so that there is no
 //! second account of them to keep true. What counts as a reference is [`references`]' to say. Mirror pods relate to
 //! nothing: the node wrote them itself.
+//!
+//! A pod may read copies of ConfigMaps and Secrets in their place ([`config_versions`]). A node relates to a copy if a pod refers to the original, its
+//! annotation names the copy for it, and the copy is labelled as one of that original.
+
+use std::collections::BTreeSet;
 
 use mainstay_api::{
+    config_versions::{self, ConfigKind},
     references::{self, Referent},
     wellknown::kubernetes::MIRROR_POD,
 };
@@ -60,11 +66,15 @@ pub async fn holds(api: &Api, relation: &Relation) -> ApiResult<bool> {
         }
         RelationKind::ResourceSlice => is_own_slice(api, node, name).await,
         RelationKind::Workload(kind) => controls(api, relation, kind).await,
-        RelationKind::ConfigMap => referring(Referent::ConfigMap).await,
+        RelationKind::ConfigMap => {
+            Ok(referring(Referent::ConfigMap).await? || by_copy(api, relation, ConfigKind::ConfigMap).await?)
+        }
         RelationKind::Claim => referring(Referent::PersistentVolumeClaim).await,
         RelationKind::ResourceClaim => referring(Referent::ResourceClaim).await,
         RelationKind::ServiceAccount => referring(Referent::ServiceAccount).await,
-        RelationKind::Secret => Ok(referring(Referent::Secret).await? || by_volume(api, node, namespace, name).await?),
+        RelationKind::Secret => Ok(referring(Referent::Secret).await?
+            || by_copy(api, relation, ConfigKind::Secret).await?
+            || by_volume(api, node, namespace, name).await?),
         RelationKind::Volume => match api.core_object("persistentvolumes", None, name).await? {
             // A volume belongs to whoever its claim belongs to, and to the one node that has it.
             Some(volume) => Ok(is_only_on(&volume, node) || is_claimed(api, node, &volume).await?),
@@ -93,6 +103,25 @@ fn refers(pod: &Value, to: Referent, name: &str) -> bool {
 fn controller(object: &Value) -> Option<&Value> {
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     owners.into_iter().find(|owner| owner["controller"] == true && owner["kind"] != "Node")
+}
+
+/// Whether a pod reads the object as the version of an original to which it refers.
+async fn by_copy(api: &Api, relation: &Relation, kind: ConfigKind) -> ApiResult<bool> {
+    let Relation { node, namespace, name, .. } = relation;
+    let mut originals = BTreeSet::new();
+    for pod in pods_of(api, node, namespace).await?.iter().filter(|pod| !is_mirror(pod)) {
+        originals.extend(references::pod_copies(pod, kind, name));
+    }
+    if originals.is_empty() {
+        return Ok(false);
+    }
+    let plural = match kind {
+        ConfigKind::ConfigMap => "configmaps",
+        ConfigKind::Secret => "secrets",
+    };
+    let Some(copy) = api.core_object(plural, Some(namespace), name).await? else { return Ok(false) };
+    let labels = &copy["metadata"]["labels"];
+    Ok(originals.iter().any(|original| config_versions::is_labelled_copy(labels, original)))
 }
 
 /// Whether a persistent volume that a pod's claim is bound to needs the Secret to be mounted.

@@ -13,7 +13,10 @@ pub mod services;
 use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, Pod, Secret, Service};
-use mainstay_api::validation::names;
+use mainstay_api::{
+    config_versions::{ConfigKind, ConfigVersions},
+    validation::names,
+};
 
 pub use self::expand::expand;
 use super::{ConfigError, container, machine::NodeFacts, pod_ref};
@@ -58,7 +61,13 @@ impl fmt::Display for SkippedVariables {
     }
 }
 
-pub async fn gather(objects: &Objects, pod: &Pod, container: &Container) -> Result<Sources, ConfigError> {
+/// Reads what the container refers to, in the versions that the pod's volumes show.
+pub async fn gather(
+    objects: &Objects,
+    pod: &Pod,
+    versions: &ConfigVersions,
+    container: &Container,
+) -> Result<Sources, ConfigError> {
     let whose = pod_ref(pod);
     let (uid, namespace) = (&whose.uid, whose.namespace.as_str());
     let from = container.env_from.iter().flatten();
@@ -67,14 +76,22 @@ pub async fn gather(objects: &Objects, pod: &Pod, container: &Container) -> Resu
     let maps = values().filter_map(|value| value.config_map_key_ref.as_ref()).map(|key| &key.name);
     for name in maps.chain(from.clone().filter_map(|from| from.config_map_ref.as_ref()).map(|map| &map.name)) {
         if !sources.config_maps.contains_key(name) {
-            let found = known(objects.config_map(uid, namespace, name).await)?;
+            let copy = versions.resolve(ConfigKind::ConfigMap, name);
+            let found = known(objects.config_map(uid, namespace, copy).await)?;
+            if found.is_none() && copy != name {
+                return Err(missing("configmap", copy));
+            }
             sources.config_maps.insert(name.clone(), found);
         }
     }
     let secrets = values().filter_map(|value| value.secret_key_ref.as_ref()).map(|key| &key.name);
     for name in secrets.chain(from.filter_map(|from| from.secret_ref.as_ref()).map(|secret| &secret.name)) {
         if !sources.secrets.contains_key(name) {
-            let found = known(objects.secret(uid, namespace, name).await)?;
+            let copy = versions.resolve(ConfigKind::Secret, name);
+            let found = known(objects.secret(uid, namespace, copy).await)?;
+            if found.is_none() && copy != name {
+                return Err(missing("secret", copy));
+            }
             sources.secrets.insert(name.clone(), found);
         }
     }

@@ -201,3 +201,91 @@ async fn files_that_are_there_serve_while_the_api_is_away() {
     let error = bench.restarted().prepare(&other).await.unwrap_err();
     assert!(!error.why().contains("not found"), "{error}");
 }
+
+/// A pod that reads versions of two ConfigMaps and a Secret.
+fn versioned(copies: Value) -> Pod {
+    let mut pod = pod(json!([
+        {"name": "zones", "configMap": {"name": "zones"}},
+        {"name": "both", "projected": {"sources": [{"configMap": {"name": "zones"}}, {"configMap": {"name": "ports", "optional": true}}]}},
+        {"name": "key", "secret": {"secretName": "key"}},
+        {"name": "info", "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+    ]));
+    let annotation = mainstay_api::config_versions::ANNOTATION.to_owned();
+    pod.metadata.annotations = Some([(annotation, copies.to_string())].into());
+    pod
+}
+
+fn copies(digit: &str) -> Value {
+    let copy = |name: &str| format!("{name}-{}", digit.repeat(16));
+    json!({"configmap/zones": copy("zones"), "configmap/ports": copy("ports"), "secret/key": copy("key")})
+}
+
+impl Bench {
+    /// Copies of everything, in which the digit stands.
+    fn set_copies(&self, digit: &str) {
+        let hash = digit.repeat(16);
+        self.api.set_object(MAPS, &format!("zones-{hash}"), json!({"data": {"zones": digit}}));
+        self.api.set_object(MAPS, &format!("ports-{hash}"), json!({"data": {"ports": digit}}));
+        let key = ByteString(digit.as_bytes().to_vec());
+        self.api.set_object(SECRETS, &format!("key-{hash}"), json!({"data": {"key": key}}));
+    }
+
+    /// What the volumes of [`versioned`] show.
+    fn shown(&self) -> [String; 4] {
+        [("zones", "zones"), ("both", "zones"), ("both", "ports"), ("key", "key")].map(|(v, file)| self.read(v, file))
+    }
+}
+
+#[tokio::test]
+async fn all_references_of_a_pod_show_the_version_that_it_names_and_follow_to_another() {
+    let bench = Bench::new();
+    bench.api.set_object(MAPS, "zones", json!({"data": {"zones": "original"}}));
+    bench.set_copies("1");
+    bench.set_copies("2");
+    bench.volumes.prepare(&versioned(copies("1"))).await.unwrap();
+    assert_eq!(bench.shown(), ["1"; 4]);
+    bench.api.set_object(MAPS, "zones", json!({"data": {"zones": "changed"}}));
+    bench.volumes.prepare(&versioned(copies("1"))).await.unwrap();
+    assert_eq!(bench.shown(), ["1"; 4]);
+    assert_eq!(bench.volumes.config_versions(&versioned(copies("2"))).to_string(), copies("1").to_string());
+    bench.volumes.prepare(&versioned(copies("2"))).await.unwrap();
+    assert_eq!(bench.shown(), ["2"; 4]);
+    assert_eq!(bench.volumes.config_versions(&versioned(copies("1"))).to_string(), copies("2").to_string());
+    // The copies of before are no longer followed.
+    crate::testing::until("three watches are left", async || bench.api.watches() == 3).await;
+    bench.volumes.prepare(&versioned(json!({}))).await.unwrap_err();
+    assert_eq!(bench.volumes.config_versions(&versioned(json!({}))).to_string(), copies("2").to_string());
+}
+
+#[tokio::test]
+async fn while_one_copy_is_missing_no_volume_shows_the_new_version() {
+    let bench = Bench::new();
+    bench.set_copies("1");
+    bench.volumes.prepare(&versioned(copies("1"))).await.unwrap();
+    bench.set_copies("2");
+    // Optional or not: a version that is named is waited for.
+    bench.api.delete(MAPS, &format!("ports-{}", "2".repeat(16)));
+    let mut second = versioned(copies("2"));
+    second.metadata.name = Some("renamed".to_owned());
+    let error = bench.volumes.prepare(&second).await.unwrap_err();
+    assert!(error.to_string().contains("configmap \"ports-2222222222222222\" not found"), "{error}");
+    assert_eq!(bench.shown(), ["1"; 4]);
+    assert_eq!(bench.volumes.config_versions(&second).to_string(), copies("1").to_string());
+    assert_eq!(bench.read("info", "name"), "renamed", "what has no versions stays current");
+    bench.set_copies("2");
+    crate::testing::until("the copy is there", async || bench.volumes.prepare(&second).await.is_ok()).await;
+    assert_eq!(bench.shown(), ["2"; 4]);
+}
+
+#[tokio::test]
+async fn without_the_api_versions_stay_and_an_agent_that_knows_none_starts_nothing() {
+    let bench = Bench::new();
+    bench.set_copies("1");
+    bench.volumes.prepare(&versioned(copies("1"))).await.unwrap();
+    bench.api.set_down(true);
+    bench.volumes.prepare(&versioned(copies("2"))).await.unwrap();
+    assert_eq!(bench.shown(), ["1"; 4]);
+    assert_eq!(bench.volumes.config_versions(&versioned(copies("2"))).to_string(), copies("1").to_string());
+    bench.restarted().prepare(&versioned(copies("2"))).await.unwrap_err();
+    assert_eq!(bench.shown(), ["1"; 4]);
+}

@@ -222,6 +222,9 @@ fn start_attempt(world: &World, wanted: &ContainerView, attempt: u32, now: Times
     if world.retry_state.is_in_progress(&wanted.name) || world.is_cut_off {
         return;
     }
+    if world.pod.has_config_versions && !world.retry_state.volumes.is_done() {
+        return; // its environment must have the versions that its volumes will show; their end wakes us
+    }
     if let Some(trouble) = &world.retry_state.container(&wanted.name).failure {
         // What was missing may appear by itself: those who watch for it wake us, and we look too.
         if now < trouble.retry_at {

@@ -95,6 +95,7 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
             grace: Duration::from_secs(30),
             ending: None,
             finished: false,
+            has_config_versions: false,
         },
         sandboxes: vec![sandbox()],
         containers: BTreeMap::new(),
@@ -255,6 +256,20 @@ fn a_running_pod_is_left_alone_even_if_its_volumes_cannot_be_looked_after() {
     assert_eq!(plan(&world, T0).actions, []);
     let world = world.with(container("a", 1, exited(1, 1)));
     assert!(plan(&world, at(60)).actions.contains(&start("a", 2)));
+}
+
+#[test]
+fn a_container_that_reads_versions_is_not_started_while_volumes_show_others() {
+    let mut world = world(RestartPolicy::Always, &[], &["a", "b"]).with(container("b", 0, running()));
+    world.pod.has_config_versions = true;
+    let world = world.with(container("a", 0, exited(1, 1)));
+    assert_eq!(plan(&world, at(60)).actions, [start("a", 1)]);
+    let mut outdated = world.clone();
+    outdated.retry_state.volumes = Step::Undone;
+    assert_eq!(plan(&outdated, at(60)).actions, [Action::PrepareVolumes]);
+    // And what runs is looked after as ever.
+    outdated.retry_state.volumes.fail(FailureKind::Other, "no copy".into(), at(59));
+    assert_eq!(plan(&outdated, at(59)).actions, []);
 }
 
 #[test]

@@ -58,6 +58,48 @@ async fn a_mirror_pod_relates_to_nothing_but_itself() {
 }
 
 #[tokio::test]
+async fn a_node_relates_to_copies_of_what_its_pods_refer_to_if_they_are_labelled_so() {
+    let copy = |name: &str| format!("{name}-0123456789abcdef");
+    let reading = |name: &str, node: &str, secret: &str, copies: Value| {
+        let (plural, mut pod) = pod(name, node, json!({"volumes": [{"name": "v", "secret": {"secretName": secret}}]}));
+        pod["metadata"]["annotations"] = json!({config_versions::ANNOTATION: copies.to_string()});
+        (plural, pod)
+    };
+    let secret = |name: String, copy_of: Option<&str>| {
+        let labels = copy_of.map(|original| json!({config_versions::COPY_OF_LABEL: original}));
+        (
+            "secrets",
+            json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": name, "namespace": "shop", "labels": labels}}),
+        )
+    };
+    let mut mirror = reading("mirror", "a", "shown", json!({"secret/shown": copy("shown")}));
+    mirror.1["metadata"]["annotations"][MIRROR_POD] = json!("x");
+    let api = api_with(vec![
+        reading("here", "a", "key", json!({"secret/key": copy("key")})),
+        reading("there", "b", "theirs", json!({"secret/theirs": copy("theirs")})),
+        reading("unlabelled", "a", "plain", json!({"secret/plain": copy("plain")})),
+        reading("mislabelled", "a", "web", json!({"secret/web": copy("web")})),
+        reading("unmounted", "a", "key", json!({"secret/admin": copy("admin")})),
+        reading("gone", "a", "gone", json!({"secret/gone": copy("gone")})),
+        mirror,
+        secret(copy("key"), Some("key")),
+        secret(copy("theirs"), Some("theirs")),
+        secret(copy("plain"), None),
+        secret(copy("web"), Some("other")),
+        secret(copy("admin"), Some("admin")),
+        secret(copy("shown"), Some("shown")),
+    ])
+    .await;
+    assert!(related(&api, RelationKind::Secret, "shop", &copy("key")).await);
+    assert!(related(&api, RelationKind::Secret, "shop", "key").await, "the original as well");
+    assert!(!related(&api, RelationKind::ConfigMap, "shop", &copy("key")).await);
+    assert!(!related(&api, RelationKind::Secret, "other", &copy("key")).await);
+    for name in ["theirs", "plain", "web", "admin", "shown", "gone"] {
+        assert!(!related(&api, RelationKind::Secret, "shop", &copy(name)).await, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_node_relates_to_the_secrets_of_volumes_that_its_pods_claim() {
     let claim = |name: &str| json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]});
     let volume = |name: &str, claim: &str, csi: Value| {
