@@ -16,10 +16,8 @@ fn configure(machines: &Machines, name: &str) -> String {
         fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("write a script");
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("make it executable");
     };
-    script(
-        &checks.join("10-version"),
-        format!("[ \"$MAINSTAY_VERSION\" != \"$(cat {directory}/broken 2>/dev/null)\" ]"),
-    );
+    let check = format!("[ ! -f {directory}/broken ] || [ \"$MAINSTAY_VERSION\" != \"$(cat {directory}/broken)\" ]");
+    script(&checks.join("10-version"), check);
     let config = machines.dir().join(format!("{name}.toml"));
     let text = format!(
         "[machine]\nupdate = [\"/bin/sh\", \"-c\", \"echo $MAINSTAY_VERSION >> {directory}/updates\"]\n\

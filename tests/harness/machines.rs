@@ -146,8 +146,8 @@ impl Machines {
     /// With more flags for this agent.
     #[track_caller]
     pub fn start_agent_with(&mut self, machine: &str, flags: &[&str]) {
-        let own = flags.iter().map(|&flag| flag.to_owned());
-        let common = std::mem::replace(&mut self.flags, self.flags.iter().cloned().chain(own).collect());
+        let common = self.flags.clone();
+        self.flags.extend(flags.iter().map(|&flag| flag.to_owned()));
         self.start_agent(machine);
         self.flags = common;
     }

@@ -29,6 +29,9 @@ use crate::windows::{WindowState, window_state};
 /// How often gates are looked at while one is closed.
 pub const GATE_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 
+/// So many characters of the cause of a failure are shown.
+const LONGEST_CAUSE: usize = 300;
+
 /// Everything that a decision about a Release depends on.
 pub struct ReleaseWorld<'a> {
     pub release: &'a Release,
@@ -93,7 +96,7 @@ pub fn plan(world: &ReleaseWorld<'_>, now: Timestamp) -> ReleasePlan {
     }
     set_condition(&mut status, ACCEPTED, Some((true, ACCEPTED_REASON, String::new())), now);
     let course = set_course(release, &mut status, now);
-    let members: Vec<Member> = world.machines.iter().map(|own| member(own, &course)).collect();
+    let members: Vec<Member> = world.machines.iter().map(|own| member(own, &course, now)).collect();
     let strategy = strategy(release, &course);
     let (pause, resume_at) = pause(release, now);
     let no_gates: &[Gate] = &[];
@@ -153,10 +156,7 @@ fn set_course(release: &Release, status: &mut ReleaseStatus, now: Timestamp) -> 
     let superseded = status.rollback.take_if(|rollback| rollback.from != *version);
     let target = status.rollback.as_ref().map_or(version, |rollback| &rollback.to).clone();
     if status.target != target {
-        let was_complete = status.history.last().is_some_and(|last| {
-            last.result == "Complete" && last.version == status.target && last.start_time == status.start_time
-        });
-        if !status.target.is_empty() && !was_complete {
+        if !status.target.is_empty() && !was_complete(status) {
             let was_aborted = status.phase == "Aborted";
             let result = match (&status.rollback, was_aborted) {
                 (Some(_), _) => "RolledBack",
@@ -187,18 +187,24 @@ fn record(status: &mut ReleaseStatus, result: &str, now: Timestamp) {
 
 /// Notes that all machines run the target, once.
 fn complete(status: &mut ReleaseStatus, course: &Course, now: Timestamp) {
-    let is_recorded = status.history.last().is_some_and(|last| {
-        last.result == "Complete" && last.version == course.target && last.start_time == status.start_time
-    });
-    if !course.is_rollback && !is_recorded {
+    if !course.is_rollback && !was_complete(status) {
         record(status, "Complete", now);
     }
     status.last_complete_version = Some(course.target.clone());
 }
 
-/// Turns back if the Release is to, and there is somewhere to go. Says whether it did.
+/// Whether all machines ran the target at some time since it is one.
+fn was_complete(status: &ReleaseStatus) -> bool {
+    status.history.last().is_some_and(|last| {
+        last.result == "Complete" && last.version == status.target && last.start_time == status.start_time
+    })
+}
+
+/// Turns back if the Release is to, and there is somewhere to go. Says whether it did. A machine that fails after all of them ran
+/// the version is no reason to take it from the others.
 fn begin_rollback(release: &Release, status: &mut ReleaseStatus, course: &Course, now: Timestamp) -> bool {
-    let wants_to = release.spec.on_stuck.as_deref() == Some(ROLLBACK) && !course.is_rollback;
+    let rolls_back = release.spec.on_stuck.as_deref() == Some(ROLLBACK);
+    let wants_to = rolls_back && !course.is_rollback && !was_complete(status);
     let to = status.last_complete_version.clone().filter(|to| wants_to && *to != course.target);
     match to {
         Some(to) => {
@@ -289,7 +295,7 @@ fn strategy(release: &Release, course: &Course) -> Strategy {
 }
 
 /// A machine as the planner of waves sees it.
-fn member(view: &MachineView<'_>, course: &Course) -> Member {
+fn member(view: &MachineView<'_>, course: &Course, now: Timestamp) -> Member {
     let machine = view.machine;
     let wants = |version: &Option<String>| version.as_ref() == Some(&course.target);
     let version = machine.status.as_ref().and_then(|status| status.version.clone()).unwrap_or_default();
@@ -306,10 +312,10 @@ fn member(view: &MachineView<'_>, course: &Course) -> Member {
     } else {
         Position::Old
     };
-    Member { name: machine.name().to_owned(), position, health: health(view, is_asked && knows, course) }
+    Member { name: machine.name().to_owned(), position, health: health(view, is_asked && knows, course, now) }
 }
 
-fn health(view: &MachineView<'_>, moves_here: bool, course: &Course) -> Health {
+fn health(view: &MachineView<'_>, moves_here: bool, course: &Course, now: Timestamp) -> Health {
     let machine = view.machine;
     let state = |axis| machine.state(axis).filter(|state| state.state == StateValue::Failed);
     match machine.state(MachineAxis::Seen) {
@@ -325,15 +331,25 @@ fn health(view: &MachineView<'_>, moves_here: bool, course: &Course) -> Health {
     let provisioned = state(MachineAxis::Provisioned);
     let failed = provisioned.or_else(|| state(MachineAxis::Configured)).or_else(|| state(MachineAxis::Validated));
     if let Some(failed) = failed {
-        let (since, why) = (failed.since.0, failed.message.clone());
+        let (since, why) = (failed.since.0, shorten(&failed.message));
         return if moves_here { Health::Failed { since, why } } else { Health::Unhealthy { since } };
     }
     match machine.state(MachineAxis::Validated) {
         Some(valid) if valid.state == StateValue::Success && view.takes_pods => {
             Health::Healthy { since: valid.since.0 }
         }
+        // Cordoned, or not ready: unavailable, but no failure of this release however long it lasts.
+        Some(valid) if valid.state == StateValue::Success => Health::Unhealthy { since: now },
         Some(other) => Health::Unhealthy { since: other.since.0 },
         None => Health::Unhealthy { since: course.began },
+    }
+}
+
+/// The beginning of a cause: a status names several, and the Machine has all of it.
+fn shorten(cause: &str) -> String {
+    match cause.char_indices().nth(LONGEST_CAUSE) {
+        Some((end, _)) => format!("{}…", &cause[..end]),
+        None => cause.to_owned(),
     }
 }
 

@@ -246,20 +246,20 @@ impl StepRecord {
             let newer = |step| self.result(step).is_some_and(|result| result.time > last.time);
             !newer(Step::Update) && !newer(Step::Static) && !newer(Step::Dynamic)
         });
-        let at = last.and_then(|last| match last.outcome {
+        let due = last.and_then(|last| match last.outcome {
             StepOutcome::Passed => Some(add(last.time, settings.validate_interval)),
             _ => retry_time(last),
         });
-        self.run_or_retry_with(Step::Validate, at, now)
+        self.run_or_retry_with(Step::Validate, due, now)
     }
 
     fn run_or_retry(&self, step: Step, now: Timestamp) -> NextStep {
         self.run_or_retry_with(step, self.result_at_goal(step).and_then(retry_time), now)
     }
 
-    fn run_or_retry_with(&self, step: Step, at: Option<Timestamp>, now: Timestamp) -> NextStep {
-        match at {
-            Some(at) if at > now => NextStep::Wait { until: Some(at) },
+    fn run_or_retry_with(&self, step: Step, due: Option<Timestamp>, now: Timestamp) -> NextStep {
+        match due {
+            Some(due) if due > now => NextStep::Wait { until: Some(due) },
             _ => NextStep::Run { step, version: self.goal().to_owned() },
         }
     }

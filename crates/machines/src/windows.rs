@@ -44,12 +44,12 @@ fn spans(window: &ReleaseWindow, now: Timestamp) -> Vec<(Timestamp, Timestamp)> 
     let today = zone.to_datetime(now).date();
     let days = (-1..=DAYS_AHEAD).filter_map(|ahead| today.checked_add(ahead.days()).ok());
     let opens = days.filter(|day| window.days.is_empty() || window.days.iter().any(|name| name == day_name(*day)));
-    let at = |day: Date, (hour, minute): (i8, i8)| {
+    let moment = |day: Date, (hour, minute): (i8, i8)| {
         zone.to_ambiguous_zoned(day.at(hour, minute, 0, 0)).compatible().ok().map(|time| time.timestamp())
     };
     let span = |day: Date| {
         let last = if to > from { day } else { day.tomorrow().ok()? };
-        Some((at(day, from)?, at(last, to)?))
+        Some((moment(day, from)?, moment(last, to)?))
     };
     opens.filter_map(span).filter(|(from, to)| to.duration_since(*from) > SignedDuration::ZERO).collect()
 }

@@ -105,7 +105,7 @@ impl Fleet {
         self.release.status.as_ref().unwrap()
     }
 
-    fn at(&self, version: &str) -> usize {
+    fn count_running(&self, version: &str) -> usize {
         self.machines.iter().filter(|machine| machine.running_version() == Some(version)).count()
     }
 }
@@ -120,7 +120,7 @@ fn machines_move_in_waves_until_all_are_there() {
     assert_eq!(ends(&first.status), [1, 3, 6]);
     fleet.settle();
     let status = fleet.status();
-    assert_eq!((status.phase.as_str(), status.updated, fleet.at("v2")), ("Complete", 6, 6));
+    assert_eq!((status.phase.as_str(), status.updated, fleet.count_running("v2")), ("Complete", 6, 6));
     assert_eq!((status.last_complete_version.as_deref(), status.history.len()), (Some("v2"), 1));
     let before = fleet.release.clone();
     fleet.now += 100;
@@ -134,7 +134,7 @@ fn a_failed_validation_halts_it_and_says_who_failed_and_why() {
     fleet.broken = vec!["m00000"];
     fleet.settle();
     let status = fleet.status();
-    assert_eq!((status.phase.as_str(), status.failed, fleet.at("v2")), ("Stuck", 1, 0));
+    assert_eq!((status.phase.as_str(), status.failed, fleet.count_running("v2")), ("Stuck", 1, 0));
     assert_eq!(status.failures[0].message, "check disk: exit code 1");
     assert!(status.message.contains("m00000 (check disk: exit code 1)"), "{}", status.message);
     assert_eq!(fleet.release.condition(STUCK).unwrap().status, "True");
@@ -154,13 +154,45 @@ fn what_is_stuck_is_rolled_back_to_the_last_version_that_all_ran() {
     fleet.release.spec.version = "v2".to_owned();
     fleet.settle();
     let status = fleet.status();
-    assert_eq!((status.phase.as_str(), status.target.as_str(), fleet.at("v1")), ("RolledBack", "v1", 6));
+    assert_eq!((status.phase.as_str(), status.target.as_str(), fleet.count_running("v1")), ("RolledBack", "v1", 6));
     assert!(status.rollback.as_ref().unwrap().reason.contains("m00003"));
     let results: Vec<_> = status.history.iter().map(|own| (own.version.as_str(), own.result.as_str())).collect();
     assert_eq!(results, [("v1", "Complete"), ("v2", "RolledBack")]);
     fleet.release.spec.version = "v3".to_owned();
     fleet.settle();
-    assert_eq!((fleet.status().phase.as_str(), fleet.at("v3"), &fleet.status().rollback), ("Complete", 6, &None));
+    assert_eq!(
+        (fleet.status().phase.as_str(), fleet.count_running("v3"), &fleet.status().rollback),
+        ("Complete", 6, &None)
+    );
+}
+
+#[test]
+fn a_machine_that_fails_or_falls_silent_after_completion_takes_nothing_from_the_others() {
+    let mut fleet = Fleet::new(json!({"version": "v1", "onStuck": "Rollback", "progressDeadlineSeconds": 60}), 3);
+    fleet.settle();
+    fleet.release.spec.version = "v2".to_owned();
+    fleet.settle();
+    assert_eq!(fleet.status().phase, "Complete");
+    fleet.now += 1_000_000;
+    let now = fleet.now;
+    fleet.machines[0].status.as_mut().unwrap().validated = state(StateValue::Failed, "disk", now);
+    fleet.machines[1].status.as_mut().unwrap().seen = state(StateValue::Failed, "", now);
+    fleet.now += 1_000;
+    let plan = fleet.plan();
+    assert_eq!((plan.status.phase.as_str(), plan.status.target.as_str(), plan.moves.len()), ("Stuck", "v2", 0));
+    assert_eq!(plan.status.rollback, None);
+}
+
+#[test]
+fn a_cordoned_machine_is_unavailable_and_has_not_failed() {
+    let mut fleet = Fleet::new(json!({"version": "v1", "progressDeadlineSeconds": 60}), 2);
+    fleet.settle();
+    fleet.now += 1_000_000;
+    let views = [false, true].into_iter().zip(&fleet.machines);
+    let views: Vec<_> = views.map(|(takes_pods, machine)| MachineView { machine, takes_pods }).collect();
+    let world = ReleaseWorld { release: &fleet.release, machines: &views, overlap: None, gates: &[] };
+    let planned = plan(&world, time(fleet.now)).status;
+    assert_eq!((planned.phase.as_str(), planned.failed, planned.unavailable), ("Progressing", 0, 1));
 }
 
 #[test]
@@ -178,7 +210,7 @@ fn a_newer_version_overtakes_and_machines_skip_to_it() {
     fleet.reconcile();
     fleet.release.spec.version = "v3".to_owned();
     fleet.settle();
-    assert_eq!((fleet.status().phase.as_str(), fleet.at("v3")), ("Complete", 6));
+    assert_eq!((fleet.status().phase.as_str(), fleet.count_running("v3")), ("Complete", 6));
     let results: Vec<_> =
         fleet.status().history.iter().map(|own| (own.version.as_str(), own.result.as_str())).collect();
     assert_eq!(results, [("v2", "Superseded"), ("v3", "Complete")]);
@@ -214,7 +246,7 @@ fn a_closed_gate_keeps_its_wave_back_and_is_looked_at_again() {
     let mut fleet = Fleet::new(json!({"waves": [{"upTo": 1}, {"upTo": "100%", "gates": [{"approval": true}]}]}), 3);
     fleet.gates = vec![Gate::Open, Gate::Closed { why: "nobody has approved it".to_owned() }];
     fleet.settle();
-    assert_eq!((fleet.status().phase.as_str(), fleet.at("v2")), ("Gated", 1));
+    assert_eq!((fleet.status().phase.as_str(), fleet.count_running("v2")), ("Gated", 1));
     assert!(fleet.status().message.contains("nobody has approved it"));
     assert_eq!(fleet.plan().wake_at, Some(time(fleet.now) + GATE_INTERVAL));
     fleet.gates = vec![Gate::Open, Gate::Open];
@@ -329,7 +361,7 @@ proptest! {
         }
         fleet.settle();
         prop_assert_eq!(&fleet.status().phase, "Complete", "{}", &fleet.status().message);
-        prop_assert_eq!(fleet.at(&fleet.release.spec.version), 12);
+        prop_assert_eq!(fleet.count_running(&fleet.release.spec.version), 12);
     }
 }
 
