@@ -12,7 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Api, Client, Error, ResourceExt,
+    Api, Client, CustomResource, CustomResourceExt, Error, KubeSchema, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
     runtime::{
         Controller, WatchStreamExt,
@@ -225,130 +225,141 @@ async fn a_controller_reconciles_until_the_world_is_as_it_should_be() {
     controller.abort();
 }
 
-/// What `#[derive(CustomResource)]` writes for a type.
-#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Widget {
-    api_version: String,
-    kind: String,
-    metadata: ObjectMeta,
-    spec: WidgetSpec,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<WidgetStatus>,
-}
-
-#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+/// A kind as people define it with kube-rs.
+#[derive(Clone, Debug, CustomResource, KubeSchema, serde::Deserialize, serde::Serialize)]
+#[kube(
+    group = "rust.example.com",
+    version = "v1",
+    kind = "Widget",
+    namespaced,
+    shortname = "wd",
+    status = "WidgetStatus",
+    scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.replicas"),
+    printcolumn(name = "Color", type_ = "string", json_path = ".spec.color"),
+    validation = Rule::new("self.metadata.name != 'forbidden'").message("this name is taken")
+)]
+#[x_kube(validation = Rule::new("self.color == oldSelf.color").message("color is immutable"))]
 struct WidgetSpec {
+    #[x_kube(validation = Rule::new("self > 0").message("size must be positive"))]
     size: i64,
-    #[serde(default)]
+    #[serde(default = "grey")]
     color: String,
+    #[serde(default)]
+    replicas: i32,
 }
 
-#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[derive(Clone, Debug, Default, KubeSchema, serde::Deserialize, serde::Serialize)]
 struct WidgetStatus {
     ready: bool,
+    #[serde(default)]
+    replicas: i32,
 }
 
-impl kube::Resource for Widget {
-    type DynamicType = ();
-    type Scope = k8s_openapi::NamespaceResourceScope;
-
-    fn kind((): &()) -> std::borrow::Cow<'_, str> {
-        "Widget".into()
-    }
-
-    fn group((): &()) -> std::borrow::Cow<'_, str> {
-        "rust.example.com".into()
-    }
-
-    fn version((): &()) -> std::borrow::Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> std::borrow::Cow<'_, str> {
-        "widgets".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
+fn grey() -> String {
+    "grey".to_owned()
 }
 
-fn widgets() -> CustomResourceDefinition {
-    serde_json::from_value(json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "widgets.rust.example.com"},
-        "spec": {
-            "group": "rust.example.com", "scope": "Namespaced",
-            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
-            "versions": [{
-                "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
-                "schema": {"openAPIV3Schema": {"type": "object", "required": ["spec"], "properties": {
-                    "spec": {
-                        "type": "object", "required": ["size"],
-                        "properties": {"size": {"type": "integer", "format": "int64"}, "color": {"type": "string", "default": "grey"}},
-                        "x-kubernetes-validations": [
-                            {"rule": "self.size > 0", "message": "size must be positive"},
-                            {"rule": "self.color == oldSelf.color", "message": "color is immutable"},
-                        ],
-                    },
-                    "status": {"type": "object", "nullable": true, "properties": {"ready": {"type": "boolean"}}},
-                }}},
-            }],
-        },
-    }))
-    .unwrap()
+const DEFINITION: &str = "widgets.rust.example.com";
+
+/// Defines the derived kind, and waits until it is served.
+async fn define_widgets(client: &Client) -> Api<CustomResourceDefinition> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    definitions.create(&PostParams::default(), &Widget::crd()).await.unwrap();
+    let established = await_condition(definitions.clone(), DEFINITION, conditions::is_crd_established());
+    soon("the definition is established", established).await.unwrap();
+    definitions
+}
+
+fn widget(name: &str, size: i64, color: &str) -> Widget {
+    Widget::new(name, WidgetSpec { size, color: color.into(), replicas: 1 })
+}
+
+fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, words: &str) {
+    match result {
+        Err(Error::Api(status)) => assert!(status.message.contains(words), "{status:?}"),
+        other => panic!("a rule was not kept: {other:?}"),
+    }
 }
 
 #[tokio::test]
-async fn a_kind_of_ones_own_is_defined_and_followed() {
+async fn a_derived_kind_is_defined_validated_and_followed() {
     let (_cluster, client) = started().await;
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    definitions.create(&PostParams::default(), &widgets()).await.unwrap();
-    let established =
-        await_condition(definitions.clone(), "widgets.rust.example.com", conditions::is_crd_established());
-    soon("the definition is established", established).await.unwrap();
+    let definitions = define_widgets(&client).await;
     let api: Api<Widget> = Api::default_namespaced(client);
-    let widget = |size: i64, color: &str| Widget {
-        api_version: "rust.example.com/v1".into(),
-        kind: "Widget".into(),
-        metadata: ObjectMeta { name: Some("one".into()), ..Default::default() },
-        spec: WidgetSpec { size, color: color.into() },
-        status: None,
-    };
-    match api.create(&PostParams::default(), &widget(0, "red")).await {
-        Err(Error::Api(status)) => assert!(status.message.contains("size must be positive"), "{status:?}"),
-        other => panic!("a rule was not kept: {other:?}"),
-    }
+    let post = PostParams::default();
+    assert_refused(api.create(&post, &widget("one", 0, "red")).await, "size must be positive");
+    assert_refused(api.create(&post, &widget("forbidden", 1, "red")).await, "this name is taken");
     let mut events = watcher(api.clone(), watcher::Config::default()).applied_objects().boxed();
-    let made = api.create(&PostParams::default(), &widget(1, "red")).await.unwrap();
+    let made = api.create(&post, &widget("one", 1, "red")).await.unwrap();
     assert_eq!(made.metadata.generation, Some(1));
     let seen = soon("the new object", events.try_next()).await.unwrap().unwrap();
     assert_eq!(seen.spec.color, "red");
-    let status = Patch::Merge(json!({"status": {"ready": true}}));
-    let patched = api.patch_status("one", &PatchParams::default(), &status).await.unwrap();
-    assert!(patched.status.unwrap().ready);
-    let color = Patch::Merge(json!({"spec": {"color": "blue"}}));
-    match api.patch("one", &PatchParams::default(), &color).await {
-        Err(Error::Api(status)) => assert!(status.message.contains("color is immutable"), "{status:?}"),
-        other => panic!("a transition rule was not kept: {other:?}"),
-    }
-    let applied = Patch::Apply(json!({"apiVersion": "rust.example.com/v1", "kind": "Widget", "spec": {"size": 2}}));
-    let applied = api.patch("one", &PatchParams::apply("test").force(), &applied).await.unwrap();
-    assert_eq!((applied.spec.size, applied.spec.color.as_str()), (2, "red"));
-    definitions.delete("widgets.rust.example.com", &DeleteParams::default()).await.unwrap();
-    soon("the definition goes", async {
-        while definitions.get_opt("widgets.rust.example.com").await.unwrap().is_some() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    let blue = Patch::Merge(json!({"spec": {"color": "blue"}}));
+    assert_refused(api.patch("one", &PatchParams::default(), &blue).await, "color is immutable");
+    let stale = Widget { spec: WidgetSpec { size: 5, ..made.spec.clone() }, ..made.clone() };
+    let larger = Patch::Merge(json!({"spec": {"size": 3}}));
+    assert_eq!(api.patch("one", &PatchParams::default(), &larger).await.unwrap().metadata.generation, Some(2));
+    let seen = soon("the change", events.try_next()).await.unwrap().unwrap();
+    assert_eq!(seen.spec.size, 3);
+    assert!(matches!(api.replace("one", &post, &stale).await, Err(Error::Api(status)) if status.code == 409));
+    let bare = json!({"apiVersion": "rust.example.com/v1", "kind": "Widget", "metadata": {"name": "bare"}, "spec": {"size": 1}});
+    let bare = api.create(&post, &serde_json::from_value(bare).unwrap()).await.unwrap();
+    assert_eq!(bare.spec.color, "grey", "the default of the type");
+    definitions.delete(DEFINITION, &DeleteParams::default()).await.unwrap();
+    let gone =
+        await_condition(definitions, DEFINITION, |definition: Option<&CustomResourceDefinition>| definition.is_none());
+    soon("the definition goes", gone).await.unwrap();
     match api.list(&ListParams::default()).await {
         Err(Error::Api(status)) => assert_eq!(status.code, 404),
         other => panic!("still served: {other:?}"),
     }
+}
+
+#[tokio::test]
+async fn a_derived_kind_has_status_scale_columns_and_server_side_apply() {
+    let (_cluster, client) = started().await;
+    define_widgets(&client).await;
+    let api: Api<Widget> = Api::default_namespaced(client.clone());
+    let patch = PatchParams::default();
+    api.create(&PostParams::default(), &widget("one", 1, "red")).await.unwrap();
+    let status = Patch::Merge(json!({"spec": {"size": 9}, "status": {"ready": true, "replicas": 1}}));
+    let patched = api.patch_status("one", &patch, &status).await.unwrap();
+    assert_eq!((patched.spec.size, patched.metadata.generation), (1, Some(1)), "the spec is not the status' to change");
+    assert!(patched.status.unwrap().ready);
+
+    let scale = api.get_scale("one").await.unwrap();
+    assert_eq!(scale.spec.unwrap().replicas, Some(1));
+    assert_eq!(scale.status.unwrap().replicas, 1);
+    api.patch_scale("one", &patch, &Patch::Merge(json!({"spec": {"replicas": 4}}))).await.unwrap();
+    assert_eq!(api.get("one").await.unwrap().spec.replicas, 4);
+
+    let applied = |size: i64| {
+        Patch::Apply(
+            json!({"apiVersion": "rust.example.com/v1", "kind": "Widget", "metadata": {"name": "two"}, "spec": {"size": size, "color": "red"}}),
+        )
+    };
+    let first = api.patch("two", &PatchParams::apply("first"), &applied(1)).await.unwrap();
+    assert_eq!(first.spec.replicas, 0);
+    match api.patch("two", &PatchParams::apply("second"), &applied(2)).await {
+        Err(Error::Api(status)) => {
+            assert_eq!(status.code, 409);
+            assert!(status.message.contains("conflict with \"first\": .spec.size"), "{status:?}");
+        }
+        other => panic!("two managers own one field: {other:?}"),
+    }
+    let forced = api.patch("two", &PatchParams::apply("second").force(), &applied(2)).await.unwrap();
+    assert_eq!(forced.spec.size, 2);
+
+    let table = http::Request::get("/apis/rust.example.com/v1/namespaces/default/widgets")
+        .header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+        .body(Vec::new())
+        .unwrap();
+    let table: serde_json::Value = client.request(table).await.unwrap();
+    let columns: Vec<&str> =
+        table["columnDefinitions"].as_array().unwrap().iter().filter_map(|column| column["name"].as_str()).collect();
+    assert_eq!(columns, ["Name", "Color"]);
+    assert_eq!(table["rows"][0]["cells"], json!(["one", "red"]));
+
+    assert!(api.delete("one", &DeleteParams::default()).await.unwrap().is_right());
+    assert!(api.get_opt("one").await.unwrap().is_none());
 }

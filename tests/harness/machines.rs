@@ -143,6 +143,15 @@ impl Machines {
         self.start_agent_at(machine, &format!("https://{OUTSIDE}:6443"));
     }
 
+    /// With more flags for this agent.
+    #[track_caller]
+    pub fn start_agent_with(&mut self, machine: &str, flags: &[&str]) {
+        let common = self.flags.clone();
+        self.flags.extend(flags.iter().map(|&flag| flag.to_owned()));
+        self.start_agent(machine);
+        self.flags = common;
+    }
+
     /// An agent that is started with these servers.
     #[track_caller]
     pub fn start_agent_at(&mut self, machine: &str, server: &str) {

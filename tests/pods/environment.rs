@@ -2,8 +2,11 @@
 
 use serde_json::json;
 
-use super::{once, until_running};
-use crate::harness::{Kubectl, Version, eventually};
+use super::{container, manifest, once, printed, until_running};
+use crate::{
+    harness::{Kubectl, Version, eventually},
+    restarts::until,
+};
 
 #[test]
 fn variables_come_from_config_maps_secrets_the_pod_and_each_other() {
@@ -52,4 +55,48 @@ fn variables_come_from_config_maps_secrets_the_pod_and_each_other() {
     );
     assert_eq!(log, expected);
     assert!(!address.is_empty() && !api.is_empty());
+}
+
+#[test]
+fn variables_come_from_a_file_that_an_init_container_wrote() {
+    let k = Kubectl::with_pods(Version::V1_32);
+    let variable = |name: &str, path: &str, key: &str, optional: bool| {
+        let reference = json!({"volumeName": "shared", "path": path, "key": key, "optional": optional});
+        json!({"name": name, "valueFrom": {"fileKeyRef": reference}})
+    };
+    let pod = |name: &str, write: &str, variables: serde_json::Value| {
+        let shared = json!({"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]});
+        let script = r#"echo "$COLOUR|$SIZE|${NONE-unset}"; ls /shared 2>&1 | head -n 1"#;
+        manifest(
+            name,
+            json!({
+                "restartPolicy": "Never", "volumes": [{"name": "shared", "emptyDir": {}}],
+                "initContainers": [container("write", write, shared)],
+                "containers": [container("c", script, json!({"env": variables}))],
+            }),
+        )
+    };
+    let write = r##"mkdir /shared/app; printf "# by init\nCOLOUR='deep\nblue' # sky\n SIZE='9'\n" > /shared/app/env"##;
+    let found = json!([
+        variable("COLOUR", "app/env", "COLOUR", false),
+        variable("SIZE", "app/env", "SIZE", false),
+        variable("NONE", "app/env", "WEIGHT", true),
+    ]);
+    k.create(&pod("reads", write, found));
+    k.create(&pod("lacks", write, json!([variable("COLOUR", "app/env", "WEIGHT", false)])));
+    k.create(&pod("broken", "echo COLOUR=blue > /shared/env", json!([variable("COLOUR", "env", "COLOUR", true)])));
+    let log = printed(&k, "reads");
+    assert!(log.starts_with("deep\nblue|9|unset\n"), "{log}");
+    assert!(log.contains("No such file"), "the volume need not be mounted: {log}");
+    for (name, expected) in [
+        ("lacks", r#"environment variable key "WEIGHT" not found in file "app/env" of volume "shared""#),
+        (
+            "broken",
+            r#"couldn't parse env file "env": invalid environment variable format at line 1: value must be enclosed in single quotes"#,
+        ),
+    ] {
+        let what = format!("pod {name}");
+        until(&k, &what, "{.status.containerStatuses[0].state.waiting.reason}", "CreateContainerConfigError");
+        assert_eq!(k.value(&what, "{.status.containerStatuses[0].state.waiting.message}"), expected);
+    }
 }

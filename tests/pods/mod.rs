@@ -2,6 +2,7 @@
 //!
 //! Each file starts one cluster, or few, and puts several pods into it.
 
+mod certificates;
 mod claims;
 mod config_volumes;
 mod containerd;
@@ -19,6 +20,7 @@ mod node;
 mod privileges;
 mod registry;
 mod resize;
+mod restart_all;
 mod sidecars;
 mod static_pods;
 mod stopping;

@@ -109,7 +109,7 @@ fn at_external_addresses_callers_inside_have_all_backends_even_if_those_outside_
 }
 
 #[test]
-fn callers_are_sent_to_pods_of_their_own_zone_if_asked_for_and_there_are_any() {
+fn callers_are_sent_to_pods_of_their_own_zone_or_node_if_asked_for_and_there_are_any() {
     let lab = Lab::new(&["a", "b"]);
     let address = lab.start_service("web", json!({}));
     let apart = json!({
@@ -131,6 +131,15 @@ fn callers_are_sent_to_pods_of_their_own_zone_if_asked_for_and_there_are_any() {
     }
     for machine in ["a", "b"] {
         eventually(&format!("only the pod on {machine} is called there"), || {
+            let pods = called(machine);
+            (pods.len() == 1 && pods == on(machine)).then_some(())
+        });
+    }
+    lab.kubectl("label node b --overwrite topology.kubernetes.io/zone=east");
+    eventually("both are called in what is one zone now", || (called("a") == both).then_some(()));
+    lab.kubectl(r#"patch service web -p {"spec":{"trafficDistribution":"PreferSameNode"}}"#);
+    for machine in ["a", "b"] {
+        eventually(&format!("only the pod on {machine} itself is called there"), || {
             let pods = called(machine);
             (pods.len() == 1 && pods == on(machine)).then_some(())
         });

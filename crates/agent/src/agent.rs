@@ -21,6 +21,7 @@ use crate::{
     fence::Fence,
     leftovers::LeftoversError,
     logs::rotate::Rotation,
+    machine_steps::{DrainOwnNode, MachineSteps},
     network::NodeWatch,
     node::NodeReporter,
     offers::OfferPublisher,
@@ -73,6 +74,8 @@ pub struct Config {
     /// All Services.
     pub service_range: mainstay_network::Range,
     pub names: NamesSettings,
+    /// How the machine evicts its own pods before it changes its version.
+    pub drain: Arc<DrainOwnNode>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -127,6 +130,7 @@ struct ClusterParts {
     node_watch: NodeWatch,
     services: Services,
     fence: Arc<Fence>,
+    steps: Option<MachineSteps>,
 }
 
 impl Agent {

@@ -8,7 +8,10 @@ use std::{fs, io, path::Path};
 use mainstay_files::Format;
 use mainstay_runtime::builtin;
 
-use crate::{devices, heal, join, leftovers::InstanceRecord, objects, services, settings::Settings, sources};
+use crate::{
+    devices, heal, join, leftovers::InstanceRecord, machine_steps::record_file, objects, services, settings::Settings,
+    sources,
+};
 
 /// Of each kind of record the newest format that this program reads.
 pub fn formats() -> Vec<Format> {
@@ -21,6 +24,7 @@ pub fn formats() -> Vec<Format> {
         InstanceRecord::FORMAT,
         join::FORMAT,
         devices::record::FORMAT,
+        record_file::FORMAT,
     ];
     builtin::FORMATS.into_iter().chain(own).collect()
 }
@@ -33,6 +37,7 @@ pub fn check_formats(settings: &Settings) -> io::Result<()> {
     check_all(&directory.join("services"), services::checkpoint::FORMAT)?;
     check_all(&devices::record::directory(settings), devices::record::FORMAT)?;
     check_all(&objects::checkpoint_directory(settings), objects::checkpoint::FORMAT)?;
+    record_file::FORMAT.check_file(&record_file::path(settings))?;
     for pod in fs::read_dir(directory.join("pods")).into_iter().flatten().flatten() {
         heal::record::FORMAT.check_file(&pod.path().join("heal.json"))?;
     }

@@ -19,6 +19,7 @@ mod host_network;
 pub mod join;
 pub mod leftovers;
 pub mod logs;
+pub mod machine_steps;
 pub mod metrics;
 pub mod network;
 pub mod node;

@@ -12,6 +12,8 @@ use mainstay_api::{
 };
 use mainstay_backoff::Backoff;
 
+use crate::machine_steps::MachineCommands;
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,
@@ -56,6 +58,8 @@ pub struct Settings {
     pub slow_start_limit: Duration,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
+    /// The machine's own steps; nothing if others configure and update it.
+    pub machine: Option<MachineCommands>,
 }
 
 impl Settings {

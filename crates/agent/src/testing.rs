@@ -61,5 +61,6 @@ pub fn settings() -> Settings {
         timing: Default::default(),
         slow_start_limit: Duration::from_secs(120),
         status_interval: Duration::from_secs(300),
+        machine: Default::default(),
     }
 }

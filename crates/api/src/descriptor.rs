@@ -99,6 +99,8 @@ pub enum Writer {
     Authorized,
     /// A node, and only the object that has its name.
     SameNamedNode,
+    /// A node reads the object that has its name and writes the status of it, and nothing else.
+    SameNamedNodeStatus,
 }
 
 /// A field usable in `fieldSelector`, besides `metadata.name` and `metadata.namespace`.

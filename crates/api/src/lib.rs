@@ -22,6 +22,7 @@
 //! * [`node_loss`]: when a silent node counts as lost, and what may then be started elsewhere
 //! * [`node_object`]: kinds in which nodes report about themselves: [`offer`], [`service_table`]
 //! * [`config_template`]: the kind ConfigTemplate: configuration that is rendered and reaches pods in waves
+//! * [`own_object`]: cluster-scoped kinds of our own with a status: [`machine`], [`release`]
 //! * [`narrow`]: kinds of which only a few fields are read
 //! * [`service`]: what Services ask for in annotations of ours
 //! * [`int_or_percent`]: a number, or a percentage of another
@@ -41,6 +42,7 @@ pub mod field;
 pub mod groups;
 pub mod heal;
 pub mod int_or_percent;
+pub mod machine;
 pub mod matching;
 pub mod narrow;
 pub mod needs;
@@ -49,6 +51,7 @@ pub mod node_loss;
 pub mod node_object;
 pub mod offer;
 pub mod openapi;
+pub mod own_object;
 pub mod patch;
 pub mod pod;
 pub mod ports;
@@ -57,6 +60,7 @@ pub mod quantity;
 pub mod quota;
 pub mod references;
 pub mod registry;
+pub mod release;
 pub mod resources;
 pub mod schema;
 pub mod selector;

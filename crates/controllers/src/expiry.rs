@@ -1,4 +1,5 @@
-//! Expiry: deletes Events that are over their time to live, and bootstrap tokens that are over their date.
+//! Expiry: deletes Events that are over their time to live, bootstrap tokens that are over their date, and
+//! PodCertificateRequests a while after they were made.
 //!
 //! There may be very many of them, and they are deleted many in one transaction, which the API cannot do. So the
 //! server passes in who does it ([`ExpirySweeper`]); when it is done, and what happens if it fails, is as for every
@@ -16,6 +17,11 @@ use crate::runtime::{ApiError, Context, Controller, Limits, Plan, Runnable};
 pub enum ExpiringKind {
     Events,
     BootstrapTokens,
+    PodCertificateRequests,
+}
+
+impl ExpiringKind {
+    const ALL: [Self; 3] = [Self::Events, Self::BootstrapTokens, Self::PodCertificateRequests];
 }
 
 pub type SweepError = Box<dyn std::error::Error + Send + Sync>;
@@ -33,7 +39,7 @@ pub struct Expiry {
 
 pub fn controller(context: &Arc<Context>, sweeper: Arc<dyn ExpirySweeper>) -> Runnable {
     let queue = context.queue::<Expiry>();
-    [ExpiringKind::Events, ExpiringKind::BootstrapTokens].into_iter().for_each(|kind| queue.add(kind));
+    ExpiringKind::ALL.into_iter().for_each(|kind| queue.add(kind));
     context.runnable(Arc::new(Expiry { sweeper }), queue, Limits::default())
 }
 

@@ -9,11 +9,13 @@
 //! * [`namespace`]: deletes the content of a terminating namespace; [`namespace_defaults`]: what every namespace has
 //! * [`garbage_collector`]: deletes dependents whose owners are gone
 //! * [`cluster_role_aggregation`]: the rules of ClusterRoles that are the sum of others
+//! * [`machines`]: Machines of nodes, and which are unaccounted for; [`releases`]: brings them to a version, in waves
 //! * [`node_lifecycle`]: heartbeats, conditions and taints of nodes
-//! * [`resource_claims`]: ResourceClaims made of templates, and their end
+//! * [`resource_claims`]: ResourceClaims made of templates, their end, and eviction by taints of devices
 //! * [`resource_quota`]: counts what namespaces use of their quotas
 //! * [`dependencies`]: needs of pods that nodes cannot judge, and cycles among them
 //! * [`config_templates`]: renders ConfigTemplates and brings new versions to their consumers
+//! * [`follow`]: moves pods whose leader has moved
 //! * [`services`]: endpoints of Services, and drain acknowledgements
 //! * [`volumes`]: binds claims, and provisions and reclaims volumes
 //! * [`certificates`]: approves and signs certificate requests; [`expiry`]: deletes old Events and tokens
@@ -30,13 +32,16 @@ mod cluster_role_aggregation;
 mod config_templates;
 mod dependencies;
 mod expiry;
+mod follow;
 mod garbage_collector;
+mod machines;
 mod manager;
 mod names;
 mod namespace;
 mod namespace_defaults;
 mod node_lifecycle;
 mod objects;
+mod releases;
 mod resource_claims;
 mod resource_quota;
 pub mod runtime;

@@ -12,9 +12,9 @@ use crate::{
     config_templates::{notify::ConsumerNotifier, renderer::TemplateRenderer},
     dependencies, expiry,
     expiry::ExpirySweeper,
-    garbage_collector, namespace, namespace_defaults, node_lifecycle,
+    follow, garbage_collector, machines, namespace, namespace_defaults, node_lifecycle,
     objects::replica_set::{ReplicaSet, ReplicationController},
-    resource_claims, resource_quota,
+    releases, resource_claims, resource_quota,
     runtime::{Clients, Context, ControllerMetrics, EventRecorder, Runnable},
     services::{self, ServiceContext},
     storage_version_migration::{self, StorageMigrator},
@@ -64,6 +64,8 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         garbage_collector::controller(&context_for("generic-garbage-collector")),
         cluster_role_aggregation::controller(&context_for("clusterrole-aggregation-controller")),
         node_lifecycle::controller(&context_for("node-controller"), settings.timing),
+        machines::controller(&context_for("machine-controller")),
+        releases::controller(&context_for("release-controller")),
         resource_quota::controller(&context_for("resourcequota-controller")),
         replica_set::controller::<ReplicaSet>(&context_for("replicaset-controller")),
         replica_set::controller::<ReplicationController>(&context_for("replication-controller")),
@@ -84,7 +86,9 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         services::drain_acknowledgement::controller(client("drain-acknowledgement-controller"), &services),
         resource_claims::templates::controller(&context_for("resource-claim-controller")),
         resource_claims::reservations::controller(&context_for("resource-claim-controller")),
+        resource_claims::device_taints::controller(&context_for("device-taint-eviction-controller")),
         dependencies::object_needs::controller(&context_for("dependency-controller")),
+        follow::controller(&context_for("follow-controller")),
         dependencies::cycles::controller(&context_for("dependency-controller")),
         config_templates::controller(
             &context_for("config-template-controller"),
@@ -121,6 +125,7 @@ pub async fn run_with_metrics(
     tasks.spawn(context.service_tables.clone().run(client.clone(), stop.clone()));
     tasks.spawn(context.config_templates.clone().run(client.clone(), stop.clone()));
     context.device_caches.run(&client, &tasks, &stop);
+    context.machine_caches.run(&client, &tasks, &stop);
     tasks.spawn(context.metadata.clone().run(stop.clone()));
     tasks.spawn(writer.run(client, stop.clone()));
     if stop.run_until_cancelled(context.caches.synced()).await.is_some() {

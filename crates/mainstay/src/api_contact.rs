@@ -57,12 +57,16 @@ impl ApiContact {
 
     /// Removes all pods of this node from the API, now that nothing of them runs. Returns how many.
     pub async fn remove_pods(&self, directory: &Path) -> anyhow::Result<usize> {
+        let removed = async { remove_pods(&self.connect(directory).await?, &self.node).await };
+        let removed = tokio::time::timeout(DEADLINE, removed).await;
+        removed.map_err(|_| anyhow!("{} does not answer", self.servers.join(", ")))?
+    }
+
+    /// A client with the rights of this node.
+    pub async fn connect(&self, directory: &Path) -> anyhow::Result<Client> {
         let servers = Servers::named(&self.servers)?;
-        let removed = async {
-            let identity = join::join(&servers, None, &self.node, &self.addresses, &directory.join("identity")).await?;
-            remove_pods(&identity.client(&servers)?, &self.node).await
-        };
-        tokio::time::timeout(DEADLINE, removed).await.map_err(|_| anyhow!("{servers} does not answer"))?
+        let identity = join::join(&servers, None, &self.node, &self.addresses, &directory.join("identity")).await?;
+        Ok(identity.client(&servers)?)
     }
 }
 

@@ -1,16 +1,23 @@
-//! The optional `--config` file: keys are long flags, values become their defaults.
+//! The optional `--config` file: keys are long flags, values become their defaults. The section `[machine]` has the machine's own
+//! steps, which no flag has.
 
 use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, anyhow};
 use clap::Command;
+use mainstay_agent::machine_steps::{CommandLine, MachineCommands};
+use serde::Deserialize;
 
 use crate::exit::Exit;
+
+/// No step, and no time between two, is longer.
+const LONGEST_STEP: Duration = Duration::from_secs(24 * 3600);
 
 /// The file that the arguments or the environment name. Looked for by hand, because it decides how
 /// the rest is parsed.
@@ -34,12 +41,14 @@ fn read_table(file: &Path) -> Result<toml::Table, Exit> {
 
 /// The file's values as texts, by key. Which keys there are is checked by [`apply`].
 pub fn read(file: &Path) -> Result<BTreeMap<String, Vec<String>>, Exit> {
-    Ok(read_table(file)?.iter().map(|(key, value)| (key.clone(), texts(value).unwrap_or_default())).collect())
+    let shown = |value: &toml::Value| texts(value).unwrap_or_else(|| vec![value.to_string()]);
+    Ok(read_table(file)?.iter().map(|(key, value)| (key.clone(), shown(value))).collect())
 }
 
 /// Makes the file's values the defaults of the flags they name.
 pub fn apply(command: Command, file: &Path) -> Result<Command, Exit> {
-    let table = read_table(file)?;
+    let mut table = read_table(file)?;
+    machine_section(table.remove(MACHINE), file)?;
     let known: Vec<String> = command
         .get_subcommands()
         .flat_map(|sub| sub.get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned))
@@ -75,6 +84,70 @@ pub fn apply(command: Command, file: &Path) -> Result<Command, Exit> {
     }))
 }
 
+const MACHINE: &str = "machine";
+
+/// The steps of this machine, from the section `[machine]`; nothing if the file has none.
+pub fn machine_commands(file: &Path) -> Result<Option<MachineCommands>, Exit> {
+    machine_section(read_table(file)?.remove(MACHINE), file)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+struct MachineSection {
+    update: Option<Vec<String>>,
+    #[serde(rename = "static")]
+    static_: Option<Vec<String>>,
+    dynamic: Option<Vec<String>>,
+    validate: Option<PathBuf>,
+    update_timeout: Option<String>,
+    static_timeout: Option<String>,
+    dynamic_timeout: Option<String>,
+    validate_timeout: Option<String>,
+    drain_timeout: Option<String>,
+    validate_interval: Option<String>,
+    watch: Vec<PathBuf>,
+    version_file: Option<PathBuf>,
+}
+
+fn machine_section(section: Option<toml::Value>, file: &Path) -> Result<Option<MachineCommands>, Exit> {
+    let refuse = |why: String| Exit::Refused(anyhow!("--config {}: [machine]: {why}", file.display()));
+    let Some(section) = section else { return Ok(None) };
+    let section = MachineSection::deserialize(section).map_err(|error| refuse(error.message().to_owned()))?;
+    let absolute = |key: &str, path: PathBuf| match path.is_absolute() {
+        true => Ok(path),
+        false => Err(refuse(format!("{key}: {path:?} must be an absolute path"))),
+    };
+    let command = |key: &str, words: Option<Vec<String>>| {
+        let Some(mut words) = words else { return Ok(None) };
+        if words.is_empty() {
+            return Err(refuse(format!("{key} must be a program and its arguments, such as [\"/usr/bin/true\"]")));
+        }
+        let program = absolute(key, words.remove(0).into())?;
+        Ok(Some(CommandLine { program, arguments: words }))
+    };
+    let stock = MachineCommands::default();
+    let time = |key: &str, text: Option<String>, stock: Duration| {
+        let Some(text) = text else { return Ok(stock) };
+        let time = crate::cli::duration(&text).map_err(|why| refuse(format!("{key}: {why}")))?;
+        let allowed = Duration::from_secs(1)..=LONGEST_STEP;
+        if allowed.contains(&time) { Ok(time) } else { Err(refuse(format!("{key}: must be from 1s to 24h"))) }
+    };
+    Ok(Some(MachineCommands {
+        update: command("update", section.update)?,
+        static_: command("static", section.static_)?,
+        dynamic: command("dynamic", section.dynamic)?,
+        validate: section.validate.map(|path| absolute("validate", path)).transpose()?,
+        update_timeout: time("update-timeout", section.update_timeout, stock.update_timeout)?,
+        static_timeout: time("static-timeout", section.static_timeout, stock.static_timeout)?,
+        dynamic_timeout: time("dynamic-timeout", section.dynamic_timeout, stock.dynamic_timeout)?,
+        validate_timeout: time("validate-timeout", section.validate_timeout, stock.validate_timeout)?,
+        drain_timeout: time("drain-timeout", section.drain_timeout, stock.drain_timeout)?,
+        validate_interval: time("validate-interval", section.validate_interval, stock.validate_interval)?,
+        watch: section.watch.into_iter().map(|path| absolute("watch", path)).collect::<Result<_, _>>()?,
+        version_file: section.version_file.map_or(Ok(stock.version_file), |path| absolute("version-file", path))?,
+    }))
+}
+
 fn texts(value: &toml::Value) -> Option<Vec<String>> {
     match value {
         toml::Value::String(text) => Some(vec![text.clone()]),
@@ -84,5 +157,58 @@ fn texts(value: &toml::Value) -> Option<Vec<String>> {
             items.iter().map(|item| texts(item).filter(|t| t.len() == 1).and_then(|mut t| t.pop())).collect()
         }
         toml::Value::Float(_) | toml::Value::Datetime(_) | toml::Value::Table(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(text: &str) -> Result<Option<MachineCommands>, String> {
+        let mut table: toml::Table = toml::from_str(text).unwrap();
+        machine_section(table.remove(MACHINE), Path::new("/etc/m.toml")).map_err(|exit| match exit {
+            Exit::Refused(error) | Exit::Failed(error) => format!("{error:#}"),
+            Exit::Usage(error) => error.to_string(),
+            Exit::Code(code) => code.to_string(),
+        })
+    }
+
+    #[test]
+    fn a_machine_has_steps_of_its_own_with_limits() {
+        assert_eq!(section(""), Ok(None));
+        assert_eq!(section("[machine]"), Ok(Some(MachineCommands::default())));
+        let text = r#"
+            [machine]
+            update = ["/usr/local/bin/update", "--now"]
+            validate = "/etc/mainstay/checks"
+            update-timeout = "10m"
+            version-file = "/run/version"
+        "#;
+        let command = CommandLine { program: "/usr/local/bin/update".into(), arguments: vec!["--now".to_owned()] };
+        let expected = MachineCommands {
+            update: Some(command),
+            validate: Some("/etc/mainstay/checks".into()),
+            update_timeout: Duration::from_secs(600),
+            version_file: "/run/version".into(),
+            ..MachineCommands::default()
+        };
+        assert_eq!(section(text), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_key() {
+        for (text, words) in [
+            ("updat = []", "unknown field `updat`"),
+            ("update = []", "update must be a program and its arguments"),
+            ("update = [\"update\"]", "update: \"update\" must be an absolute path"),
+            ("validate = \"checks\"", "validate: \"checks\" must be an absolute path"),
+            ("static-timeout = \"soon\"", "static-timeout: \"soon\""),
+            ("static-timeout = \"0s\"", "static-timeout: must be from 1s to 24h"),
+            ("validate-interval = \"48h\"", "validate-interval: must be from 1s to 24h"),
+        ] {
+            let error = section(&format!("[machine]\n{text}")).unwrap_err();
+            assert!(error.starts_with("--config /etc/m.toml: [machine]: "), "{error}");
+            assert!(error.contains(words), "{error}");
+        }
     }
 }

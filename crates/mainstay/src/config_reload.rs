@@ -69,6 +69,7 @@ fn reload(arguments: &[OsString], file: &Path, filter: &LogFilter, known: &mut V
         return refused(match exit {
             Exit::Refused(error) | Exit::Failed(error) => mainstay_errors::error_chain(error.as_ref()),
             Exit::Usage(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
+            Exit::Code(code) => code.to_string(),
         });
     }
     let read = match config_file::read(file) {
@@ -77,6 +78,7 @@ fn reload(arguments: &[OsString], file: &Path, filter: &LogFilter, known: &mut V
             return refused(mainstay_errors::error_chain(error.as_ref()));
         }
         Err(Exit::Usage(error)) => return refused(error.to_string()),
+        Err(Exit::Code(code)) => return refused(code.to_string()),
     };
     let changes = compare(known, &read, |key| is_overridden(key, arguments));
     for change in &changes {

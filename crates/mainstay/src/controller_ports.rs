@@ -60,6 +60,9 @@ impl ExpirySweeper for StoreSweeper {
                 ExpiringKind::BootstrapTokens => {
                     event_expiry::sweep_bootstrap_tokens(handler, now, fence.as_deref()).await?;
                 }
+                ExpiringKind::PodCertificateRequests => {
+                    event_expiry::sweep_pod_certificate_requests(handler, now, fence.as_deref()).await?;
+                }
             }
             Ok(())
         }

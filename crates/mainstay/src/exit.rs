@@ -9,6 +9,8 @@ pub enum Exit {
     Refused(anyhow::Error),
     /// Something outside failed.
     Failed(anyhow::Error),
+    /// The answer is in the exit code, and has been printed.
+    Code(u8),
     /// The command line makes no sense, or asked for help.
     Usage(clap::Error),
 }
@@ -24,6 +26,7 @@ impl Exit {
                 eprintln!("mainstay: {}", error_chain(error.as_ref()));
                 ExitCode::from(2)
             }
+            Self::Code(code) => ExitCode::from(code),
             Self::Usage(error) => {
                 let _ = error.print();
                 ExitCode::from(if error.use_stderr() { 64 } else { 0 })

@@ -4,6 +4,7 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr},
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
@@ -11,6 +12,7 @@ use anyhow::{Context, anyhow};
 use mainstay_agent::{
     agent::{Agent, AgentState, Config, ControlPlane, Engine},
     leftovers::{Instance, InstanceRecord},
+    machine_steps::DrainOwnNode,
     node::ended::DownNotice,
     servers::Servers,
     services::{NamesSettings, dns_address},
@@ -26,8 +28,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::{CommonOptions, MachineOptions, NetworkChoice, RuntimeChoice, is_root},
     cluster_settings::ClusterSettings,
-    data_dir,
-    drain::on_stop::drain_own_node,
+    config_file, data_dir,
+    drain::on_stop::{drain_before_update, drain_own_node},
     exit::Exit,
     process, run,
     server::reachable,
@@ -91,6 +93,7 @@ impl LocalAgent {
             .as_ref()
             .filter(|_| options.drain_on_stop)
             .map(|(client, _)| DrainOnStop { client: client.clone(), timeout: options.drain_on_stop_timeout });
+        let drain = drain_own_pods(api.as_ref().map(|(client, _)| client.clone()), &settings.node_name);
         let server = |(client, servers)| ControlPlane::Server { client, servers };
         let config = Config {
             engine: engine(options)?,
@@ -106,6 +109,7 @@ impl LocalAgent {
                 upstreams: options.dns_upstream.clone(),
             },
             settings,
+            drain,
         };
         data_dir::restrict_run(&config.settings.run_directory());
         remember_engine(&config.settings, &config.engine)?;
@@ -150,6 +154,15 @@ impl LocalAgent {
         };
         tokio::join!(self.agent.run_with_drain(ended.clone(), stop.clone()), drain);
     }
+}
+
+/// How the machine's own steps evict its pods.
+fn drain_own_pods(client: Option<kube::Client>, node: &str) -> Arc<DrainOwnNode> {
+    let node = node.to_owned();
+    Arc::new(move |timeout| match client.clone() {
+        Some(client) => Box::pin(drain_before_update(client, node.clone(), timeout)),
+        None => Box::pin(std::future::ready(Ok(()))),
+    })
 }
 
 pub fn engine(options: &MachineOptions) -> Result<Engine, Exit> {
@@ -293,6 +306,7 @@ pub fn settings(options: &MachineOptions, common: &CommonOptions, data_dir: &Pat
             longest: options.restart_backoff_max,
             reset_after: options.restart_backoff_reset,
         },
+        machine: common.config.as_deref().map(config_file::machine_commands).transpose()?.flatten(),
         ..directory_settings(data_dir)
     })
 }
@@ -324,6 +338,7 @@ pub fn directory_settings(data_dir: &Path) -> Settings {
         timing: Timing::default(),
         slow_start_limit: Duration::ZERO,
         status_interval: STATUS_INTERVAL,
+        machine: None,
     }
 }
 

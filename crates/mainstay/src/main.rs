@@ -10,6 +10,7 @@ mod config;
 mod config_file;
 mod config_reload;
 mod controller_ports;
+mod convert;
 mod data_dir;
 mod demo;
 mod down;
@@ -22,9 +23,11 @@ mod leader_gated;
 mod leftovers;
 mod log;
 mod machine;
+mod machine_command;
 mod needs;
 mod process;
 mod readiness;
+mod release_command;
 mod restore;
 mod run;
 mod scheduler;
@@ -76,9 +79,12 @@ fn main() -> std::process::ExitCode {
         Command::Image(options) => image::run(options),
         Command::Secrets(options) => secrets::run(&options),
         Command::Token(options) => token::run(&options),
+        Command::Machine(options) => machine_command::run(&options),
+        Command::Release(options) => release_command::run(&options),
         Command::Why(options) => why::run(&options),
         Command::Needs(options) => needs::run(&options),
         Command::Config(options) => config::run(&options),
+        Command::Convert(options) => convert::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Drain(options) => drain::run(&options),
         Command::Upgrade(options) => upgrade::run(&options),

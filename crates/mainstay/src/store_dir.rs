@@ -111,6 +111,7 @@ mod tests {
             Ok(place) => place,
             Err(Exit::Refused(error) | Exit::Failed(error)) => panic!("{error:#}"),
             Err(Exit::Usage(error)) => panic!("{error}"),
+            Err(Exit::Code(code)) => panic!("{code}"),
         }
     }
 

@@ -107,8 +107,17 @@ pub struct Endpoint {
     pub node: Option<Arc<str>>,
     /// Its name within a headless Service.
     pub hostname: Option<Arc<str>>,
-    /// Topology hints; mostly none.
-    pub for_zones: Box<[Arc<str>]>,
+    /// Mostly none.
+    pub hints: Option<Box<TopologyHints>>,
+}
+
+/// From where an endpoint is to be used, if it can be chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopologyHints {
+    /// `forZones`
+    pub zones: Box<[Arc<str>]>,
+    /// `forNodes`
+    pub nodes: Box<[Arc<str>]>,
 }
 
 /// A [`Key`], or namespace and name that are looked up: a lookup copies nothing.

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use mainstay_network::Bridge;
 use mainstay_runtime::{builtin::paths::fence_file, spec::LogLimit};
+use tokio::sync::watch;
 
 use super::{Agent, AgentError, ClusterParts, Config, Engine, engine::start_engine};
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
     hook::Hooks,
     host_network,
     logs::rotate::Rotation,
+    machine_steps::{DrainOwnNode, MachineSteps},
     metrics::Metrics,
     network::NodeWatch,
     node::{NodeReporter, Parts},
@@ -43,7 +45,8 @@ use crate::{
 
 impl Agent {
     pub async fn build(config: Config) -> Result<Self, AgentError> {
-        let Config { mut settings, engine, control_plane, tls, peers, cluster_range, service_range, names } = config;
+        let Config { mut settings, engine, control_plane, tls, peers, cluster_range, service_range, names, drain } =
+            config;
         let server = control_plane.server();
         let client = control_plane.client();
         for directory in [&settings.directory, &settings.log_directory] {
@@ -143,6 +146,7 @@ impl Agent {
                     healer: &healer,
                     fence: &fence,
                     route_problem: &route_problem,
+                    drain: &drain,
                 };
                 Some(ClusterParts::build(client, &shared, mirrors.clone(), services, bridge)?)
             }
@@ -216,6 +220,7 @@ struct Shared<'a> {
     healer: &'a Arc<Healer>,
     fence: &'a Arc<Fence>,
     route_problem: &'a RouteProblem,
+    drain: &'a Arc<DrainOwnNode>,
 }
 
 impl ClusterParts {
@@ -240,6 +245,7 @@ impl ClusterParts {
         let pod_watch =
             PodWatch::new(client.clone(), node_name.clone(), pods.clone(), admission, directory, mirrors.clone())
                 .map_err(|source| AgentError::Directory { path: directory.clone(), source })?;
+        let (takes_no_pods, closed) = watch::channel(false);
         let offers = OfferPublisher::new(
             client.clone(),
             node_name.clone(),
@@ -247,7 +253,17 @@ impl ClusterParts {
             keeper.node(),
             keeper.renewed_offer(),
             &settings.offering,
+            closed,
         );
+        let steps = settings.machine.clone().map(|commands| MachineSteps {
+            client: client.clone(),
+            settings: settings.clone(),
+            commands,
+            events: events.clone(),
+            node: keeper.node(),
+            drain: shared.drain.clone(),
+            takes_no_pods,
+        });
         let node_watch = NodeWatch {
             node_name,
             file: directory.join("services/nodes"),
@@ -259,7 +275,7 @@ impl ClusterParts {
         };
         let local_path = LocalPath::new(client.clone(), settings);
         let fence = shared.fence.clone();
-        Ok(Self { pod_watch, mirrors, keeper: keeper.clone(), offers, local_path, node_watch, services, fence })
+        Ok(Self { pod_watch, mirrors, keeper: keeper.clone(), offers, local_path, node_watch, services, fence, steps })
     }
 }
 

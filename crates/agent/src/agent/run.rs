@@ -32,8 +32,17 @@ impl Agent {
             tasks.spawn(self.devices.run(stop.clone()));
         }
         if let Some(cluster) = self.cluster {
-            let ClusterParts { pod_watch, mirrors, keeper: node, offers, local_path, node_watch, services, fence } =
-                cluster;
+            let ClusterParts {
+                pod_watch,
+                mirrors,
+                keeper: node,
+                offers,
+                local_path,
+                node_watch,
+                services,
+                fence,
+                steps,
+            } = cluster;
             tasks.spawn(pod_watch.run(stop.clone()));
             tasks.spawn(mirrors.run(stop.clone()));
             tasks.spawn(node.clone().run(stop.clone()));
@@ -42,6 +51,9 @@ impl Agent {
             tasks.spawn(local_path.run(stop.clone()));
             tasks.spawn(node_watch.run(self.client.clone(), stop.clone()));
             tasks.spawn(services.run(stop.clone()));
+            if let Some(steps) = steps {
+                tasks.spawn(steps.run(stop.clone()));
+            }
             keeper = Some(node);
         }
         tasks.spawn(self.log_rotation.run(stop.clone()));

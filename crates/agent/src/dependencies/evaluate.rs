@@ -142,7 +142,7 @@ mod tests {
             terminating,
             node: None,
             hostname: None,
-            for_zones: Box::default(),
+            hints: None,
         }
     }
 

@@ -89,6 +89,12 @@ impl FakeApi {
         inner.watchers.len()
     }
 
+    /// The names of all objects of a collection.
+    pub(crate) fn names(&self, collection: &str) -> Vec<String> {
+        let inner = self.inner.lock();
+        inner.objects.keys().filter(|(own, _)| own == collection).map(|(_, name)| name.clone()).collect()
+    }
+
     /// An object as it is now.
     pub(crate) fn get(&self, collection: &str, name: &str) -> Option<Value> {
         self.inner.lock().objects.get(&(collection.to_owned(), name.to_owned())).cloned()
@@ -118,6 +124,18 @@ impl FakeApi {
                 "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {}, "spec": {"audiences": []},
                 "status": {"token": format!("token-{}", inner.tokens), "expirationTimestamp": expires.to_string()},
             })));
+        }
+        if request.method == Method::POST {
+            let mut object: Value = serde_json::from_slice(body).unwrap();
+            let prefix = object["metadata"]["generateName"].as_str().unwrap_or_default();
+            let name = match object["metadata"]["name"].as_str() {
+                Some(name) => name.to_owned(),
+                None => format!("{prefix}{}", inner.revision),
+            };
+            drop(inner);
+            object["metadata"]["name"] = name.clone().into();
+            self.set_object(&path, &name, object);
+            return self.get(&path, &name).map(|made| whole(&made));
         }
         let query: BTreeMap<_, _> =
             form_urlencoded::parse(request.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();

@@ -1,4 +1,5 @@
-//! Caches of the objects that pods refer to: ConfigMaps, Secrets, claims, volumes, trust bundles, Services and service account tokens.
+//! Caches of the objects that pods refer to: ConfigMaps, Secrets, claims, volumes, trust bundles, Services, service account
+//! tokens and certificates.
 //!
 //! Each object that some pod here refers to is followed while one does, and only then. A pod is woken
 //! when something it asked for appears, changes or goes, so waiting for a ConfigMap ends the moment it
@@ -10,6 +11,7 @@ pub mod checkpoint;
 #[cfg(test)]
 pub(crate) mod fake;
 mod object_cache;
+mod pod_certificates;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -22,17 +24,19 @@ use std::{
 
 use k8s_openapi::api::{
     certificates::v1::ClusterTrustBundle,
-    core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service},
+    core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, PodCertificateProjection, Secret, Service},
 };
 use kube::{Api, Client};
 use mainstay_api::config_versions::ConfigKind;
 use mainstay_runtime::PodUid;
 use parking_lot::Mutex;
 
+pub use self::pod_certificates::{CertificateError, PodCertificate};
 use self::{
     changes::Changes,
     checkpoint::ObjectCheckpoint,
     object_cache::{ObjectCache, Selection},
+    pod_certificates::PodCertificates,
     tokens::Tokens,
 };
 use crate::{settings::Settings, wake::Wake};
@@ -62,6 +66,7 @@ pub struct Objects {
     /// Nobody is woken for these: they only matter when a container is made.
     services: ObjectCache<Service>,
     tokens: Tokens,
+    certificates: PodCertificates,
     changes: Changes,
     /// Of claims that pods here have asked for, by namespace and name.
     access_modes: Mutex<BTreeMap<(String, String), Vec<String>>>,
@@ -78,7 +83,8 @@ impl Objects {
             volumes: ObjectCache::new(client.clone(), |client, _| Api::all(client), Some(changes.clone())),
             trust_bundles: ObjectCache::new(client.clone(), |client, _| Api::all(client), Some(changes.clone())),
             services: ObjectCache::new(client.clone(), Api::namespaced, None),
-            tokens: Tokens::new(client, wake),
+            tokens: Tokens::new(client.clone(), wake),
+            certificates: PodCertificates::new(client, changes.clone()),
             changes,
             access_modes: Mutex::default(),
         }
@@ -149,7 +155,19 @@ impl Objects {
         self.tokens.get(pod, audience, seconds).await
     }
 
-    /// Counts the changes of ConfigMaps, Secrets and claims that the pod refers to.
+    /// The certificate of a source of a projected volume: the one it has, which is renewed when its signer wants it. The pod
+    /// is woken when it gets one.
+    pub fn certificate(
+        &self,
+        pod: &Pod,
+        volume: &str,
+        source: usize,
+        wanted: &PodCertificateProjection,
+    ) -> Result<Arc<PodCertificate>, CertificateError> {
+        self.certificates.get(pod, volume, source, wanted)
+    }
+
+    /// Counts the changes of ConfigMaps, Secrets, claims and certificates that the pod refers to.
     pub fn generation(&self, pod: &PodUid) -> u64 {
         self.changes.count(pod)
     }
@@ -171,6 +189,7 @@ impl Objects {
         self.trust_bundles.forget(pod);
         self.services.forget(pod);
         self.tokens.forget(pod);
+        self.certificates.forget(pod);
         self.changes.forget(pod);
     }
 }

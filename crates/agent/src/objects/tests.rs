@@ -119,3 +119,103 @@ async fn an_agent_that_starts_while_the_api_is_away_knows_what_the_last_one_knew
     second.forget(&pod("a"));
     assert_eq!(std::fs::read_dir(directory.path().join("configmaps")).unwrap().count(), 0);
 }
+
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/namespaces/ns/podcertificaterequests";
+
+fn certified_pod() -> Pod {
+    let pod = json!({
+        "metadata": {"name": "web", "namespace": "ns", "uid": "u"},
+        "spec": {"nodeName": "n", "serviceAccountName": "robot", "containers": []},
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+fn projection(key_type: &str) -> PodCertificateProjection {
+    let projection = json!({
+        "signerName": "example.com/s", "keyType": key_type, "maxExpirationSeconds": 7200,
+        "userAnnotations": {"example.com/role": "web"},
+    });
+    serde_json::from_value(projection).unwrap()
+}
+
+fn api_with_identities() -> FakeApi {
+    let api = FakeApi::default();
+    api.set_object("/api/v1/nodes", "n", json!({"metadata": {"uid": "node-uid"}}));
+    api.set_object("/api/v1/namespaces/ns/serviceaccounts", "robot", json!({"metadata": {"uid": "account-uid"}}));
+    api
+}
+
+/// Answers a request as a signer does.
+fn answer_request(api: &FakeApi, name: &str, kind: &str, status: serde_json::Value) {
+    let mut request = api.get(REQUESTS, name).unwrap();
+    let condition = json!({
+        "type": kind, "status": "True", "reason": "Because", "message": "so it is", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    request["status"] = status;
+    request["status"]["conditions"] = json!([condition]);
+    api.set_object(REQUESTS, name, request);
+}
+
+async fn requested(api: &FakeApi, count: usize) -> Vec<String> {
+    until("the certificate is requested", async || api.names(REQUESTS).len() == count).await;
+    api.names(REQUESTS)
+}
+
+#[tokio::test]
+async fn a_certificate_is_requested_with_the_identities_of_its_pod_and_renewed_with_a_new_key() {
+    let (api, wake) = (api_with_identities(), Wake::default());
+    let objects = Objects::new(api.client(), wake.clone());
+    let (own, wanted) = (certified_pod(), projection("ECDSAP256"));
+    let certificate = || objects.certificate(&own, "v", 0, &wanted);
+    assert!(matches!(certificate(), Err(CertificateError::Pending(_))));
+    let name = requested(&api, 1).await.remove(0);
+    let request = api.get(REQUESTS, &name).unwrap();
+    assert!(name.starts_with("req-web-"));
+    assert_eq!(request["metadata"]["ownerReferences"][0]["uid"], "u");
+    for (field, expected) in [
+        ("signerName", json!("example.com/s")),
+        ("podName", json!("web")),
+        ("podUID", json!("u")),
+        ("nodeName", json!("n")),
+        ("nodeUID", json!("node-uid")),
+        ("serviceAccountName", json!("robot")),
+        ("serviceAccountUID", json!("account-uid")),
+        ("maxExpirationSeconds", json!(7200)),
+        ("unverifiedUserAnnotations", json!({"example.com/role": "web"})),
+    ] {
+        assert_eq!(request["spec"][field], expected, "{field}");
+    }
+    let pem = |text: &str| format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n");
+    let soon = jiff::Timestamp::now() + Duration::from_millis(500);
+    let chain = format!("written by hand\n{}between\n{}", pem("AAAA"), pem("BBBB"));
+    answer_request(&api, &name, "Issued", json!({"certificateChain": chain, "beginRefreshAt": soon.to_string()}));
+    assert_eq!(woken(&wake).await, [pod("u")].into());
+    let first = certificate().unwrap();
+    assert_eq!(first.chain, format!("{}{}", pem("AAAA"), pem("BBBB")), "certificates and nothing else");
+    assert!(first.key.starts_with("-----BEGIN PRIVATE KEY-----"));
+    let second = requested(&api, 2).await.into_iter().find(|other| *other != name).unwrap();
+    assert_eq!(certificate().unwrap().key, first.key, "the old one is used until there is a new one");
+    answer_request(&api, &second, "Denied", json!({}));
+    assert_eq!(certificate().unwrap().key, first.key, "also when renewal is denied");
+    objects.forget(&pod("u"));
+    assert!(matches!(certificate(), Err(CertificateError::Pending(_))), "nothing is remembered of a pod that is gone");
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_refused_says_by_whom_and_why() {
+    let (api, wake) = (api_with_identities(), Wake::default());
+    let objects = Objects::new(api.client(), wake.clone());
+    let own = certified_pod();
+    let certificate =
+        |source, key_type: &str| objects.certificate(&own, "v", source, &projection(key_type)).err().unwrap();
+    certificate(0, "ED25519");
+    let name = requested(&api, 1).await.remove(0);
+    answer_request(&api, &name, "Denied", json!({}));
+    woken(&wake).await;
+    let expected = format!("PodCertificateRequest ns/{name} was denied by signer example.com/s: Because: so it is");
+    assert_eq!(certificate(0, "ED25519"), CertificateError::Refused(expected));
+    certificate(1, "RSA4096");
+    woken(&wake).await;
+    let expected = "keyType RSA4096 is not supported by this node; supported are ECDSAP256, ECDSAP384 and ED25519";
+    assert_eq!(certificate(1, "RSA4096"), CertificateError::Refused(expected.to_owned()));
+}

@@ -5,7 +5,7 @@
 //! offered now, so that one which cannot be written anew runs out. Once per renewal period the offer is looked up, since the
 //! server keeps it in memory and the scheduler deletes those that have expired.
 //!
-//! A machine that is not ready, or whose agent does not yet know what it holds, offers nothing, and one that stops takes
+//! A machine that is not ready, that evicts its pods to change its version, or whose agent does not yet know what it holds, offers nothing, and one that stops takes
 //! its offer back: it gets nothing new. If the agent dies the offer runs out by itself.
 
 use std::{sync::Arc, time::Duration};
@@ -45,6 +45,8 @@ pub struct OfferPublisher {
     ttl: Duration,
     automatic: PortRanges,
     explicit: PortRanges,
+    /// Whether the machine takes no new pods for now.
+    closed: watch::Receiver<bool>,
 }
 
 /// An offer, and the pods it takes into account.
@@ -75,9 +77,10 @@ impl OfferPublisher {
         node: watch::Receiver<Option<Node>>,
         renewed: watch::Sender<Option<String>>,
         offering: &Offering,
+        closed: watch::Receiver<bool>,
     ) -> Self {
         let Offering { ttl, automatic, explicit } = offering.clone();
-        Self { offers: Api::all(client), node_name, pods, node, renewed, ttl, automatic, explicit }
+        Self { offers: Api::all(client), node_name, pods, node, renewed, ttl, automatic, explicit, closed }
     }
 
     pub async fn run(self, stop: CancellationToken) {
@@ -91,13 +94,14 @@ impl OfferPublisher {
 
     async fn offer(&self) {
         let (mut node, mut changed, mut synced) = (self.node.clone(), self.pods.changed(), self.pods.synced_sources());
-        let renewal = Offering::renewal_period(self.ttl);
+        let (renewal, mut closed) = (Offering::renewal_period(self.ttl), self.closed.clone());
         let mut published: Option<PublishedOffer> = None;
         let mut retries = api_retries();
         loop {
             node.mark_unchanged();
             changed.mark_unchanged();
             synced.mark_unchanged();
+            closed.mark_unchanged();
             let due =
                 published.as_ref().map_or(Duration::ZERO, |last| renewal.saturating_sub(last.confirmed.elapsed()));
             let mut wait = due;
@@ -138,6 +142,7 @@ impl OfferPublisher {
                 Ok(()) = node.changed() => {}
                 Ok(()) = changed.changed() => {}
                 Ok(()) = synced.changed() => {}
+                Ok(()) = closed.changed() => {}
             }
             tokio::time::sleep(BURST).await;
         }
@@ -147,7 +152,7 @@ impl OfferPublisher {
     fn prepare_offer(&self) -> Option<PreparedOffer> {
         let synced = *self.pods.synced_sources().borrow();
         let node = self.node.borrow().clone().filter(is_ready)?;
-        if !(synced.api && synced.file) {
+        if *self.closed.borrow() || !(synced.api && synced.file) {
             return None;
         }
         // First up to where was looked, then at what is there: so that nothing counts as seen that is not.

@@ -353,8 +353,8 @@ async fn an_unchanged_offer_is_not_written_and_one_that_was_lost_is_made_anew() 
     let publish = |name: &str| {
         let (client, pods) = (machine.client.clone(), machine.pods.clone());
         let renewed = watch::Sender::default();
-        let publisher =
-            OfferPublisher::new(client, name.into(), pods, machine.node.subscribe(), renewed.clone(), &offering);
+        let (node, closed) = (machine.node.subscribe(), watch::channel(false).1);
+        let publisher = OfferPublisher::new(client, name.into(), pods, node, renewed.clone(), &offering, closed);
         tokio::spawn(publisher.run(stop.clone()));
         renewed
     };
@@ -390,6 +390,7 @@ async fn an_unchanged_offer_is_not_written_and_one_that_was_lost_is_made_anew() 
 async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
     let machine = machine().await;
     let offering = Offering { ttl: Duration::from_secs(600), ..Offering::default() };
+    let closing = watch::Sender::new(false);
     let publisher = OfferPublisher::new(
         machine.client.clone(),
         "n1".into(),
@@ -397,6 +398,7 @@ async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
         machine.node.subscribe(),
         watch::Sender::default(),
         &offering,
+        closing.subscribe(),
     );
     let stop = CancellationToken::new();
     let running = tokio::spawn(publisher.run(stop.clone()));
@@ -433,6 +435,10 @@ async fn an_offer_follows_what_is_held_and_ends_with_its_agent() {
     });
     until("a machine that is not ready offers nothing", async || free().await.is_none()).await;
     machine.node.send_replace(Some(node()));
+    offered("1750m", "2", "17").await;
+    closing.send_replace(true);
+    until("a machine that evicts its pods offers nothing", async || free().await.is_none()).await;
+    closing.send_replace(false);
     offered("1750m", "2", "17").await;
     stop.cancel();
     running.await.unwrap();

@@ -137,15 +137,8 @@ mod tests {
 
     fn slice(service: &str, last: u8, ready: bool) -> Slice {
         let address = Ipv4Addr::new(10, 244, 0, last);
-        let endpoint = Endpoint {
-            address,
-            ready,
-            serving: true,
-            terminating: !ready,
-            node: None,
-            hostname: None,
-            for_zones: Box::default(),
-        };
+        let endpoint =
+            Endpoint { address, ready, serving: true, terminating: !ready, node: None, hostname: None, hints: None };
         Slice { service: service.into(), ports: vec![], endpoints: vec![endpoint] }
     }
 

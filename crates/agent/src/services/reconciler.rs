@@ -281,7 +281,7 @@ mod tests {
                 terminating: false,
                 node: None,
                 hostname: None,
-                for_zones: Box::default(),
+                hints: None,
             }
         };
         let endpoints = ready.iter().map(endpoint(true)).chain(waiting.iter().map(endpoint(false))).collect();

@@ -161,13 +161,24 @@ struct Endpoint {
 #[serde(rename_all = "camelCase", default)]
 struct Hints {
     #[serde(deserialize_with = "or_default")]
-    for_zones: Vec<ForZone>,
+    for_zones: Vec<Hint>,
+    #[serde(deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
+    for_nodes: Vec<Hint>,
 }
 
+/// The name of a zone or of a node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct ForZone {
+struct Hint {
     name: String,
+}
+
+impl Hints {
+    fn to_catalogue(&self, names: &mut Names) -> Option<Box<catalogue::TopologyHints>> {
+        let mut shared = |hints: &[Hint]| hints.iter().map(|hint| names.get(&hint.name)).collect();
+        let hints = catalogue::TopologyHints { zones: shared(&self.for_zones), nodes: shared(&self.for_nodes) };
+        (hints != catalogue::TopologyHints::default()).then(|| Box::new(hints))
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -224,7 +235,7 @@ impl Endpoint {
             terminating: self.conditions.terminating.unwrap_or(false),
             node: self.node_name.as_deref().map(|name| names.get(name)),
             hostname: self.hostname.as_deref().filter(|name| !name.is_empty()).map(Arc::from),
-            for_zones: self.hints.iter().flat_map(|hints| &hints.for_zones).map(|zone| names.get(&zone.name)).collect(),
+            hints: self.hints.as_ref().and_then(|hints| hints.to_catalogue(names)),
         })
     }
 }
@@ -376,11 +387,12 @@ mod tests {
 
     #[test]
     fn conditions_that_are_not_set_have_upstreams_defaults() {
+        let hints = json!({ "forZones": [{ "name": "z1" }], "forNodes": [{ "name": "n" }] });
         let slice: EndpointSlice = serde_json::from_value(json!({
             "metadata": { "labels": { SERVICE_NAME: "a" } }, "addressType": "IPv4",
             "endpoints": [
-                { "addresses": ["10.244.0.2"], "nodeName": "n", "hints": { "forZones": [{ "name": "z1" }] } },
-                { "addresses": ["10.244.0.3"], "conditions": { "ready": false } },
+                { "addresses": ["10.244.0.2"], "nodeName": "n", "hints": hints },
+                { "addresses": ["10.244.0.3"], "conditions": { "ready": false }, "hints": { "forZones": null } },
                 { "addresses": ["10.244.0.4"], "conditions": { "ready": false, "serving": true, "terminating": true } },
             ],
             "ports": [{ "port": 8080 }],
@@ -390,9 +402,9 @@ mod tests {
         let observed: Vec<_> = slice.endpoints.iter().map(|e| (e.ready, e.serving, e.terminating)).collect();
         assert_eq!(observed, [(true, true, false), (false, false, false), (false, true, true)]);
         assert_eq!((&*slice.ports[0].name, slice.ports[0].protocol), ("", Protocol::Tcp));
-        let zones: Vec<_> =
-            slice.endpoints.iter().map(|e| e.for_zones.iter().map(|z| &**z).collect::<Vec<_>>()).collect();
-        assert_eq!(zones, [vec!["z1"], vec![], vec![]]);
+        let hints = catalogue::TopologyHints { zones: ["z1".into()].into(), nodes: ["n".into()].into() };
+        let found: Vec<_> = slice.endpoints.iter().map(|e| e.hints.as_deref()).collect();
+        assert_eq!(found, [Some(&hints), None, None]);
     }
 
     #[test]

@@ -22,7 +22,11 @@ pub mod security;
 #[cfg(test)]
 mod tests;
 
-use std::{net::IpAddr, path::PathBuf, sync::Arc};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use mainstay_runtime::{
@@ -32,7 +36,10 @@ use mainstay_runtime::{
     spec::{DeviceEdits, Dns, LogLimit, Resources},
 };
 
-use self::machine::NodeFacts;
+use self::{
+    env::file::{EnvFile, EnvFiles},
+    machine::NodeFacts,
+};
 pub use self::{
     identity::{SPEC_HASH, identity},
     resources::PIDS,
@@ -102,7 +109,9 @@ impl Specs {
         };
         let container = &*asked.container;
         security::verify_non_root(pod, container, &image.user)?;
-        let sources = env::gather(&self.objects, pod, &self.volumes.config_versions(pod), container).await?;
+        let versions = self.volumes.config_versions(pod);
+        let mut sources = env::gather(&self.objects, pod, &versions, container).await?;
+        sources.files = self.env_files(pod, container)?;
         let about = env::About { pod, addresses, machine: &self.machine };
         let (env, skipped) = env::variables(container, &about, &sources)?;
         for skipped in skipped {
@@ -136,6 +145,26 @@ impl Specs {
             device_edits: DeviceEdits::default(),
             env: env.into_iter().collect(),
         })
+    }
+
+    /// The files that the container's variables come from.
+    fn env_files(&self, pod: &Pod, container: &Container) -> Result<EnvFiles, ConfigError> {
+        let references = container.env.iter().flatten().filter_map(|v| v.value_from.as_ref()?.file_key_ref.as_ref());
+        let mut files = EnvFiles::new();
+        for reference in references {
+            let file = EnvFile { volume: reference.volume_name.clone(), path: reference.path.clone() };
+            if files.contains_key(&file) {
+                continue;
+            }
+            let volume =
+                self.volumes.source(pod, &file.volume).map_err(|error| ConfigError::Missing(error.to_string()));
+            let text = env::file::read(&volume?.path, Path::new(&file.path)).map_err(|why| {
+                let EnvFile { volume, path } = &file;
+                ConfigError::Refused(format!("couldn't read env file {path:?} of volume {volume:?}: {why}"))
+            })?;
+            files.insert(file, text);
+        }
+        Ok(files)
     }
 
     /// The limits of one container.

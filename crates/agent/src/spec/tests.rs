@@ -419,6 +419,55 @@ async fn what_a_container_lacks_is_named() {
     assert!(matches!(specs.container(&wanted).await, Err(ConfigError::Unreachable(_))));
 }
 
+#[tokio::test]
+async fn variables_come_from_files_that_other_containers_wrote() {
+    let bench = Bench::new();
+    let (events, _writer) = Events::new("m1");
+    let specs = Specs::new(bench.settings.clone(), bench.objects.clone(), bench.volumes.clone(), events);
+    let variable = |name: &str, path: &str, optional: bool| {
+        json!({"name": name, "valueFrom": {"fileKeyRef": {
+            "volumeName": "data", "path": path, "key": "COLOUR", "optional": optional,
+        }}})
+    };
+    let with = |variables: Value| {
+        pod(json!({
+            "volumes": [{"name": "data", "emptyDir": {}}],
+            "containers": [{"name": "main", "args": ["$(A)"], "env": variables}],
+        }))
+    };
+    let asked = with(json!([variable("A", "app/env", false), variable("B", "none", true)]));
+    bench.volumes.prepare(&asked).await.unwrap();
+    let volume = bench.volumes.source(&asked, "data").unwrap().path;
+    std::fs::create_dir(volume.join("app")).unwrap();
+    std::fs::write(volume.join("app/env"), "# by init\nCOLOUR='deep blue'\n").unwrap();
+    std::fs::write(volume.join("other"), "SIZE='9'\n").unwrap();
+    std::fs::write(volume.join("bad"), "COLOUR = 'sesame'\n").unwrap();
+    let image = Image::default();
+    let made = async |pod: &Pod| {
+        let request = ContainerRequest { pod, name: "main", attempt: 0, image: &image, addresses: &[] };
+        specs.container(&request).await
+    };
+    let got = made(&asked).await.unwrap();
+    assert!(got.env.contains(&("A".to_owned(), "deep blue".to_owned())));
+    assert!(!got.env.iter().any(|(name, _)| name == "B"), "an optional variable is left out");
+    assert_eq!(got.args, ["deep blue"]);
+    for (path, optional, expected) in [
+        ("none", false, r#"environment variable key "COLOUR" not found in file "none" of volume "data""#),
+        ("other", false, r#"environment variable key "COLOUR" not found in file "other" of volume "data""#),
+        (
+            "bad",
+            true,
+            "couldn't parse env file \"bad\": invalid environment variable format at line 1: whitespace before '=' is \
+             not allowed",
+        ),
+        ("app", true, r#"couldn't read env file "app" of volume "data": it is not a regular file"#),
+    ] {
+        let asked = with(json!([variable("A", path, optional)]));
+        let refused = made(&asked).await.err().unwrap();
+        assert_eq!(refused.to_string(), expected, "{path}");
+    }
+}
+
 #[test]
 fn an_ephemeral_container_is_one_like_the_others() {
     let pod = pod(json!({

@@ -29,7 +29,7 @@ pub(super) async fn resolve(
         claim.map_err(|lack| PlanFailure::from_object_error(lack, || format!("persistentvolumeclaim {name:?}")))?;
     let refused = |why: String| PlanFailure::Refused(format!("error processing PVC {}/{name}: {why}", whose.namespace));
     let Some(bound) = bound_volume(&claim, pod, volume).map_err(refused)? else {
-        return Err(PlanFailure::Unbound(format!("error processing PVC {}/{name}: PVC is not bound", whose.namespace)));
+        return Err(PlanFailure::Pending(format!("error processing PVC {}/{name}: PVC is not bound", whose.namespace)));
     };
     let found = objects.volume(&whose.uid, &bound).await;
     let found = found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("persistentvolume {bound:?}")))?;

@@ -6,8 +6,8 @@ use k8s_openapi::{
     ByteString,
     api::certificates::v1::ClusterTrustBundle,
     api::core::v1::{
-        ClusterTrustBundleProjection, ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Secret,
-        ServiceAccountTokenProjection, Volume,
+        ClusterTrustBundleProjection, ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, PodCertificateProjection,
+        ProjectedVolumeSource, Secret, ServiceAccountTokenProjection, Volume,
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
@@ -21,7 +21,7 @@ use super::{
     atomic::{File, Payload},
 };
 use crate::{
-    objects::{ObjectError, Objects},
+    objects::{CertificateError, ObjectError, Objects, PodCertificate},
     spec::{container, env, machine::NodeFacts, pod_ref},
 };
 
@@ -56,7 +56,7 @@ pub(super) async fn files(
     volume: &Volume,
     machine: &NodeFacts,
 ) -> Result<Payload, PlanFailure> {
-    let reader = Reader { objects, pod, versions, machine };
+    let reader = Reader { objects, pod, versions, volume: &volume.name, machine };
     let mut payload = Payload::default();
     let mode = |mode: Option<i32>| mode.unwrap_or(DEFAULT_MODE);
     if let Some(source) = &volume.config_map {
@@ -127,6 +127,7 @@ struct Reader<'a> {
     objects: &'a Objects,
     pod: &'a Pod,
     versions: &'a ConfigVersions,
+    volume: &'a str,
     machine: &'a NodeFacts,
 }
 
@@ -186,8 +187,8 @@ impl Reader<'_> {
         mode: i32,
         payload: &mut Payload,
     ) -> Result<(), PlanFailure> {
-        let mut refused = Vec::new();
-        for source in source.sources.iter().flatten() {
+        let (mut refused, mut pending) = (Vec::new(), None);
+        for (index, source) in source.sources.iter().flatten().enumerate() {
             let result = if let Some(map) = &source.config_map {
                 let keys = Keys { items: map.items.as_deref(), mode, optional: map.optional };
                 self.config_map(&map.name, keys, payload).await
@@ -200,18 +201,20 @@ impl Reader<'_> {
                 self.token(token, mode, payload).await
             } else if let Some(bundle) = &source.cluster_trust_bundle {
                 self.trust_bundle(bundle, mode, payload).await
+            } else if let Some(certificate) = &source.pod_certificate {
+                self.certificate(certificate, index, mode, payload)
             } else {
-                let why = "projected volumes: podCertificate is not supported here";
-                Err(PlanFailure::Refused(why.to_owned()))
+                Err(PlanFailure::Refused(format!("source {index} of the projected volume has no type")))
             };
             match result {
                 Ok(()) => {}
                 Err(PlanFailure::Refused(why)) => refused.push(why),
-                Err(trouble) => return Err(trouble),
+                Err(PlanFailure::Pending(why)) => _ = pending.get_or_insert(why),
+                Err(trouble @ PlanFailure::Unreachable(_)) => return Err(trouble),
             }
         }
         match &mut refused[..] {
-            [] => Ok(()),
+            [] => pending.map_or(Ok(()), |why| Err(PlanFailure::Pending(why))),
             [why] => Err(PlanFailure::Refused(std::mem::take(why))),
             several => Err(PlanFailure::Refused(format!("[{}]", several.join(", ")))),
         }
@@ -271,12 +274,40 @@ impl Reader<'_> {
         let text = text.map_err(|lack| {
             PlanFailure::from_object_error(lack, || format!("failed to fetch token: serviceaccounts {account:?}"))
         })?;
-        // Whoever it is meant for can read it by being its owner or in its group.
+        self.add_credential(&token.path, &text, mode, payload);
+        Ok(())
+    }
+
+    fn certificate(
+        &self,
+        wanted: &PodCertificateProjection,
+        source: usize,
+        mode: i32,
+        payload: &mut Payload,
+    ) -> Result<(), PlanFailure> {
+        let found = self.objects.certificate(self.pod, self.volume, source, wanted).map_err(|error| match error {
+            CertificateError::Pending(why) => PlanFailure::Pending(why),
+            CertificateError::Refused(why) => PlanFailure::Refused(why),
+        })?;
+        let PodCertificate { key, chain } = &*found;
+        for (path, text) in [
+            (&wanted.credential_bundle_path, format!("{key}{chain}")),
+            (&wanted.key_path, key.clone()),
+            (&wanted.certificate_chain_path, chain.clone()),
+        ] {
+            if let Some(path) = path.as_deref().filter(|path| !path.is_empty()) {
+                self.add_credential(path, &text, mode, payload);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever it is meant for can read it by being its owner or in its group.
+    fn add_credential(&self, path: &str, text: &str, mode: i32, payload: &mut Payload) {
         let owner = only_user(self.pod);
         let group = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.fs_group);
         let mode = if owner.is_some() || group.is_some() { 0o600 } else { bits(mode) };
-        payload.files.insert(token.path.clone(), File { data: text.as_bytes().to_vec(), mode, owner });
-        Ok(())
+        payload.files.insert(path.to_owned(), File { data: text.as_bytes().to_vec(), mode, owner });
     }
 
     fn addresses(&self) -> Vec<std::net::IpAddr> {

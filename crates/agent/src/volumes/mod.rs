@@ -85,13 +85,14 @@ pub struct VolumeError {
 pub enum PrepareError {
     #[error(transparent)]
     Failed(#[from] VolumeError),
-    /// Everything but claims that are not bound is in place. The pod is woken when one of them changes.
+    /// Everything is in place but volumes that wait for something of the API: a claim that is not bound, a certificate that is
+    /// not issued. The pod is woken when that changes.
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{0}], unattached volumes=[], \
          failed to process volumes=[{0}]: {why}",
         .volumes.join(" ")
     )]
-    Unbound { volumes: Vec<String>, why: String },
+    Pending { volumes: Vec<String>, why: String },
 }
 
 impl PrepareError {
@@ -99,7 +100,7 @@ impl PrepareError {
     pub fn why(&self) -> &str {
         match self {
             Self::Failed(error) => &error.why,
-            Self::Unbound { why, .. } => why,
+            Self::Pending { why, .. } => why,
         }
     }
 }
@@ -180,7 +181,7 @@ impl Volumes {
         let versions = ConfigVersions::from_annotations(&pod.metadata.annotations);
         let shown = self.state.lock().versions.get(&uid).cloned().unwrap_or_default();
         let planned = futures::future::join_all(asked.map(|volume| self.plan(pod, &versions, &shown, volume))).await;
-        let (mut failed, mut tasks, mut unbound) = (None, Vec::new(), Vec::<VolumeError>::new());
+        let (mut failed, mut tasks, mut pending) = (None, Vec::new(), Vec::<VolumeError>::new());
         let mut lacks_version = false;
         for plan in planned {
             match plan {
@@ -189,7 +190,10 @@ impl Volumes {
                     lacks_version |= is_versioned;
                     failed.get_or_insert(error);
                 }
-                Err(PlanError::Unbound(error)) => unbound.push(error),
+                Err(PlanError::Pending { error, is_versioned }) => {
+                    lacks_version |= is_versioned;
+                    pending.push(error);
+                }
             }
         }
         // Without all versions, none is exchanged.
@@ -223,8 +227,8 @@ impl Volumes {
         if let Some(error) = failed {
             return Err(error.into());
         }
-        match unbound.first().map(|error| error.why.clone()) {
-            Some(why) => Err(PrepareError::Unbound { volumes: unbound.into_iter().map(|e| e.volume).collect(), why }),
+        match pending.first().map(|error| error.why.clone()) {
+            Some(why) => Err(PrepareError::Pending { volumes: pending.into_iter().map(|e| e.volume).collect(), why }),
             None => Ok(()),
         }
     }
@@ -350,7 +354,9 @@ impl Volumes {
             match found {
                 Ok(what) => what,
                 Err(PlanFailure::Refused(why)) => return Err(failed(why)),
-                Err(PlanFailure::Unbound(why)) => return Err(PlanError::Unbound(error(why))),
+                Err(PlanFailure::Pending(why)) => {
+                    return Err(PlanError::Pending { error: error(why), is_versioned });
+                }
                 Err(PlanFailure::Unreachable(why)) => VolumePlan::Unknown { why },
             }
         };
@@ -396,16 +402,16 @@ enum PlanError {
         /// It would show a version of a ConfigMap or Secret.
         is_versioned: bool,
     },
-    /// Its claim is not bound yet.
-    Unbound(VolumeError),
+    /// What it needs is on its way.
+    Pending { error: VolumeError, is_versioned: bool },
 }
 
 /// Why a volume cannot be planned.
 #[derive(Debug)]
 enum PlanFailure {
     Refused(String),
-    /// A claim that is not bound yet.
-    Unbound(String),
+    /// A claim is not bound yet, a certificate not issued.
+    Pending(String),
     Unreachable(String),
 }
 

@@ -132,7 +132,7 @@ async fn prepare_volumes(context: &WorkerContext, on: &Subject) -> ActionResult 
     }
     context.volumes.prepare(pod).await.map_err(|error| match error {
         // The worker says so if it takes long.
-        PrepareError::Unbound { .. } => Failure { kind: FailureKind::UnboundClaim, message: error.to_string() },
+        PrepareError::Pending { .. } => Failure { kind: FailureKind::PendingVolume, message: error.to_string() },
         PrepareError::Failed(error) => {
             let text = error_chain(&error);
             context.events.pod(pod, EventType::Warning, "FailedMount", text.clone());
@@ -306,6 +306,9 @@ async fn stop(
             }
             StopWhy::Resized => format!("Container {name} resize requires restart"),
             StopWhy::PodRecreated(why) => format!("Stopping container {name}: {why}"),
+            StopWhy::AllRestart { cause } => {
+                format!("Stopping container {name}: container {cause} ended, and all containers are restarted")
+            }
             StopWhy::Lost => format!("Container {name} cannot be tracked any more, will be restarted"),
         };
         context.events.container(pod, name, EventType::Normal, "Killing", text);
@@ -313,6 +316,7 @@ async fn stop(
     let mut left = grace;
     if let Some(pod) = &on.pod
         && !grace.is_zero()
+        && !matches!(why, StopWhy::AllRestart { .. })
         && let Some(container) = find_container(pod, name)
         && let Some(hook) = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref())
     {

@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 use mainstay_backoff::Backoff;
-use mainstay_runtime::{ContainerId, spec::Resources};
+use mainstay_runtime::{ContainerId, ContainerStatus, spec::Resources};
 
 use super::drain::Drain;
 use crate::heal::{Diagnosis, HealingDecision, RestartPermission, Rung};
@@ -86,8 +86,8 @@ pub enum FailureKind {
     Config,
     Create,
     Run,
-    /// A claim is not bound yet: no failure unless it takes long.
-    UnboundClaim,
+    /// A claim is not bound yet, or a certificate not issued: no failure unless it takes long.
+    PendingVolume,
     /// Devices of a claim are not prepared, or not unprepared: tried again at once when their driver is there.
     Devices,
     Other,
@@ -107,6 +107,8 @@ pub struct ContainerRetryState {
     pub probe_failure: Option<ProbeFailure>,
     /// The attempt that was stopped on purpose: its end is no failure.
     pub stopped_on_purpose: Option<u32>,
+    /// How many containers of this name there have been up to the last that was removed. The API may not know yet.
+    pub removed: u32,
     /// Limits as last set in place.
     pub applied: Option<(ContainerId, Resources)>,
     /// When the stop under way will kill.
@@ -203,6 +205,14 @@ impl PodRetryState {
         container.decided = Some((attempt, rung));
         if (Diagnosis::Ended { resets_backoff: true }) == decision.diagnosis {
             container.forgiven = attempt + 1;
+        }
+    }
+
+    /// The next container of this name counts on, though the runtime forgets this one.
+    pub fn record_removal(&mut self, container: &ContainerStatus) {
+        if container.state.has_ended() {
+            let retry_state = self.container_mut(&container.name);
+            retry_state.removed = retry_state.removed.max(container.attempt + 1);
         }
     }
 

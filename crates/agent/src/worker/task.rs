@@ -424,7 +424,7 @@ impl Worker<'_> {
                 FailureKind::InvalidImageName
                 | FailureKind::Create
                 | FailureKind::Run
-                | FailureKind::UnboundClaim
+                | FailureKind::PendingVolume
                 | FailureKind::Devices
                 | FailureKind::Other => false,
             };
@@ -457,9 +457,16 @@ impl Worker<'_> {
             let attempt = world.newest(container).map(|c| c.attempt);
             let retry_state = self.retry_state.containers.entry(container.clone()).or_default();
             retry_state.stop_deadline = Some(now + *grace);
-            if matches!(why, StopWhy::Changed | StopWhy::Resized | StopWhy::PodRecreated(_)) {
+            let is_on_purpose = match why {
+                StopWhy::Changed | StopWhy::Resized | StopWhy::PodRecreated(_) | StopWhy::AllRestart { .. } => true,
+                StopWhy::PodEnds | StopWhy::Unhealthy(_) | StopWhy::Lost => false,
+            };
+            if is_on_purpose {
                 retry_state.stopped_on_purpose = attempt;
             }
+        }
+        if let Action::Remove { ids } = &action {
+            world.all().filter(|c| ids.contains(&c.id)).for_each(|c| self.retry_state.record_removal(c));
         }
         self.retry_state.in_progress.insert(what.clone());
         let on = Subject {
@@ -489,7 +496,7 @@ impl Worker<'_> {
         };
         self.retry_state.in_progress.remove(&what);
         if let Err(failure) = &result
-            && failure.kind != FailureKind::UnboundClaim
+            && failure.kind != FailureKind::PendingVolume
         {
             tracing::warn!(?action, error = %failure.message, ?took, "an action failed; will retry");
         }
@@ -514,7 +521,7 @@ impl Worker<'_> {
             }
         };
         match result {
-            Err(Failure { kind: FailureKind::UnboundClaim, message }) => {
+            Err(Failure { kind: FailureKind::PendingVolume, message }) => {
                 if step.wait(now)
                     && let Some((pod, _)) = &self.last
                 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod, PodSpec};
 use mainstay_api::config_versions::ConfigVersions;
 use mainstay_runtime::spec::Resources;
 
@@ -61,22 +61,49 @@ pub struct ContainerView {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestartRules {
     pub policy: Option<RestartPolicy>,
-    /// Exit codes with which it is started again whatever the policy: those in the list, or those that are not.
-    pub exit_codes: Vec<(bool, Vec<i32>)>,
+    /// What happens at some exit codes whatever the policy; the first that matches counts.
+    pub rules: Vec<RestartRule>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestartRule {
+    pub action: RestartAction,
+    pub exit_codes: Vec<i32>,
+    /// Holds for all codes but these.
+    pub negated: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartAction {
+    Restart,
+    RestartAllContainers,
 }
 
 impl RestartRules {
     fn from_container(container: &Container) -> Self {
-        let rules = container.restart_policy_rules.iter().flatten();
-        let codes = rules.filter_map(|rule| rule.exit_codes.as_ref());
+        let rule = |rule: &ContainerRestartRule| {
+            let codes = rule.exit_codes.as_ref()?;
+            Some(RestartRule {
+                action: match rule.action.as_str() {
+                    "RestartAllContainers" => RestartAction::RestartAllContainers,
+                    _ => RestartAction::Restart,
+                },
+                exit_codes: codes.values.clone().unwrap_or_default(),
+                negated: codes.operator == "NotIn",
+            })
+        };
         Self {
             policy: container.restart_policy.as_deref().map(RestartPolicy::from_name),
-            exit_codes: codes.map(|own| (own.operator == "In", own.values.clone().unwrap_or_default())).collect(),
+            rules: container.restart_policy_rules.iter().flatten().filter_map(rule).collect(),
         }
     }
 
-    fn restart(&self, exit_code: i32) -> bool {
-        self.exit_codes.iter().any(|(listed, codes)| codes.contains(&exit_code) == *listed)
+    pub fn action(&self, exit_code: i32) -> Option<RestartAction> {
+        self.rules.iter().find(|rule| rule.exit_codes.contains(&exit_code) != rule.negated).map(|rule| rule.action)
+    }
+
+    pub fn may_restart_all(&self) -> bool {
+        self.rules.iter().any(|rule| rule.action == RestartAction::RestartAllContainers)
     }
 }
 
@@ -173,12 +200,17 @@ impl PodView {
             // A first failure of an init container with `Always` is tried again like any other.
             Role::Init | Role::Main => container.restart_rules.policy.unwrap_or(self.restart),
         };
-        container.restart_rules.restart(exit_code)
+        container.restart_rules.action(exit_code).is_some()
             || match policy {
                 RestartPolicy::Always => true,
                 RestartPolicy::OnFailure => exit_code != 0,
                 RestartPolicy::Never => false,
             }
+    }
+
+    /// Whether some container's end can have all of them started anew.
+    pub fn may_restart_all(&self) -> bool {
+        self.init.iter().chain(&self.main).any(|container| container.restart_rules.may_restart_all())
     }
 
     pub fn containers(&self) -> impl Iterator<Item = &ContainerView> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{self as core, Affinity, ContainerStatus, PodCondition},
+    api::core::v1::{self as core, Affinity, ContainerStatus, PodAffinityTerm, PodCondition},
     apimachinery::pkg::{
         api::resource::Quantity as ApiQuantity,
         apis::meta::v1::{ObjectMeta, Time},
@@ -35,9 +35,8 @@ pub struct Spec {
     pub node_name: String,
     #[serde(default)]
     pub restart_policy: String,
-    /// The node it is meant for before it is placed, if its affinity names exactly one.
-    #[serde(default, rename = "affinity", deserialize_with = "pinned_to")]
-    pub pinned_to: Option<String>,
+    #[serde(default, deserialize_with = "affinity")]
+    pub affinity: RequiredAffinity,
     /// The name it has below its subdomain, which is a Service's name.
     #[serde(default)]
     pub hostname: String,
@@ -56,6 +55,15 @@ pub struct Spec {
     pub init_containers: Vec<Container>,
     #[serde(default, deserialize_with = "or_default")]
     pub containers: Vec<Container>,
+}
+
+/// What its affinity requires.
+#[derive(Clone, Debug, Default)]
+pub struct RequiredAffinity {
+    /// The node it is meant for before it is placed, if exactly one is named.
+    pub pinned_to: Option<String>,
+    /// Pods that it has to be near of.
+    pub required_pods: Box<[PodAffinityTerm]>,
 }
 
 /// A ResourceClaim that it uses: by name, or made of a template.
@@ -212,15 +220,16 @@ fn requests<'de, D: Deserializer<'de>>(resources: D) -> Result<BTreeMap<String, 
     Ok(resources.requests.into_iter().filter_map(|(name, amount)| Some((name, milli(amount)?))).collect())
 }
 
-/// The one node that an affinity names. Whatever else it says is passed over.
-fn pinned_to<'de, D: Deserializer<'de>>(affinity: D) -> Result<Option<String>, D::Error> {
-    let Some(affinity) = Option::<Affinity>::deserialize(affinity)? else { return Ok(None) };
+/// The one node that an affinity names, and the pods. Whatever else it says is passed over.
+fn affinity<'de, D: Deserializer<'de>>(affinity: D) -> Result<RequiredAffinity, D::Error> {
+    let Some(affinity) = Option::<Affinity>::deserialize(affinity)? else { return Ok(RequiredAffinity::default()) };
+    let pods = affinity.pod_affinity.and_then(|pods| pods.required_during_scheduling_ignored_during_execution);
     let required = affinity.node_affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution);
     let mut fields = required.into_iter().flat_map(|required| required.node_selector_terms).filter_map(|term| {
         let mut fields = term.match_fields?.into_iter().filter(|field| field.key == "metadata.name");
         fields.next()?.values?.into_iter().next()
     });
-    Ok(fields.next())
+    Ok(RequiredAffinity { pinned_to: fields.next(), required_pods: pods.unwrap_or_default().into() })
 }
 
 /// Metadata without who wrote which field: there are many pods, and nobody here asks.

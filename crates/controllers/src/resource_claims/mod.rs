@@ -3,11 +3,13 @@
 //! * [`templates`]: one pod: makes the claims that its templates ask for, and names them in its status
 //! * [`reservations`]: one claim: takes away reservations of pods that are gone, deallocates a claim that nobody uses, and
 //!   deletes one that was made for a pod that ended
+//! * [`device_taints`]: one claim: evicts its pods when one of its devices gets a NoExecute taint
 //!
 //! The scheduler allocates. The finalizer that it sets keeps an allocated claim from vanishing; it goes with the allocation.
 //! Both controllers decide from caches that read their own writes; whether a pod is really gone is asked of the API, since
 //! the scheduler may reserve a claim for a pod that the cache does not have yet.
 
+pub mod device_taints;
 pub mod reservations;
 pub mod templates;
 
@@ -27,6 +29,8 @@ const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 async fn synced(context: std::sync::Arc<Context>) {
     context.device_caches.claims.synced().await;
     context.device_caches.templates.synced().await;
+    context.device_caches.slices.synced().await;
+    context.device_caches.taint_rules.synced().await;
 }
 
 /// No container of the pod runs, or ever will.

@@ -14,12 +14,15 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
     rbac::v1::ClusterRole,
-    resource::v1::{ResourceClaim, ResourceClaimTemplate},
+    resource::v1::{DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
     storage::v1::StorageClass,
     storagemigration::v1::StorageVersionMigration,
 };
 use kube::Client;
-use mainstay_api::{config_template::ConfigTemplate, service_table::ServiceTable, wellknown::namespace::NODE_LEASES};
+use mainstay_api::{
+    config_template::ConfigTemplate, machine::Machine, release::Release, service_table::ServiceTable,
+    wellknown::namespace::NODE_LEASES,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -86,12 +89,14 @@ caches! {
     migrations: StorageVersionMigration;
 }
 
-/// ResourceClaims and their templates. Apart from the others: a server without these kinds must not keep every controller
+/// ResourceClaims, their templates and the devices' taints. Apart from the others: a server without these kinds must not keep every controller
 /// from starting.
 #[derive(Clone, Default)]
 pub struct DeviceCaches {
     pub claims: Arc<Cache<ResourceClaim>>,
     pub templates: Arc<Cache<ResourceClaimTemplate>>,
+    pub slices: Arc<Cache<ResourceSlice>>,
+    pub taint_rules: Arc<Cache<DeviceTaintRule>>,
 }
 
 impl DeviceCaches {
@@ -99,7 +104,30 @@ impl DeviceCaches {
     pub fn run(&self, client: &Client, tasks: &TaskTracker, stop: &CancellationToken) {
         tasks.spawn(self.claims.clone().run(client.clone(), stop.clone()));
         tasks.spawn(self.templates.clone().run(client.clone(), stop.clone()));
+        tasks.spawn(self.slices.clone().run(client.clone(), stop.clone()));
+        tasks.spawn(self.taint_rules.clone().run(client.clone(), stop.clone()));
     }
+}
+
+/// Machines and Releases; apart from the others for the same reason.
+#[derive(Clone, Default)]
+pub struct MachineCaches {
+    pub machines: Arc<Cache<Machine>>,
+    pub releases: Arc<Cache<Release>>,
+}
+
+impl MachineCaches {
+    /// Lists and watches them until asked to stop.
+    pub fn run(&self, client: &Client, tasks: &TaskTracker, stop: &CancellationToken) {
+        tasks.spawn(self.machines.clone().run(client.clone(), stop.clone()));
+        tasks.spawn(self.releases.clone().run(client.clone(), stop.clone()));
+    }
+}
+
+/// Returns once Machines and Releases are known.
+pub async fn synced_machines(context: Arc<Context>) {
+    context.machine_caches.machines.synced().await;
+    context.machine_caches.releases.synced().await;
 }
 
 /// Where the time comes from, so that tests can set it.
@@ -161,6 +189,7 @@ pub struct Context {
     /// Likewise.
     pub config_templates: Arc<Cache<ConfigTemplate>>,
     pub device_caches: DeviceCaches,
+    pub machine_caches: MachineCaches,
     /// Which resources the server has.
     pub discovery: Arc<DiscoveryCache>,
     /// Metadata of the objects of every resource, for controllers that deal with all kinds.
@@ -172,7 +201,8 @@ impl Context {
         let discovery = Arc::<DiscoveryCache>::default();
         let metadata = MetadataWatch::new(client.clone(), discovery.clone());
         let (caches, clock, service_tables) = (Caches::default(), Clock::default(), Arc::new(Cache::new()));
-        let (device_caches, config_templates) = (DeviceCaches::default(), Arc::new(Cache::new()));
+        let (device_caches, machine_caches) = (DeviceCaches::default(), MachineCaches::default());
+        let config_templates = Arc::new(Cache::new());
         Arc::new(Self {
             client,
             caches,
@@ -182,6 +212,7 @@ impl Context {
             service_tables,
             config_templates,
             device_caches,
+            machine_caches,
             discovery,
             metadata,
         })

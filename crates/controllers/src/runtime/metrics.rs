@@ -14,7 +14,7 @@ use prometheus_client::{
     metrics::{
         counter::Counter,
         family::Family,
-        gauge::ConstGauge,
+        gauge::{ConstGauge, Gauge},
         histogram::{Histogram, exponential_buckets},
     },
 };
@@ -28,6 +28,11 @@ struct QueueLabel {
 struct ReconcileLabels {
     controller: &'static str,
     result: ReconcileResult,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct UnaccountedLabel {
+    reason: String,
 }
 
 /// How a reconcile ended.
@@ -67,6 +72,7 @@ pub struct ControllerMetrics {
     work_duration: Family<QueueLabel, Histogram>,
     reconciles: Family<ReconcileLabels, Counter>,
     taint_evictions: Counter,
+    unaccounted: Family<UnaccountedLabel, Gauge>,
     depths: Depths,
 }
 
@@ -84,6 +90,7 @@ impl ControllerMetrics {
             work_duration: Family::new_with_constructor(seconds),
             reconciles: Family::default(),
             taint_evictions: Counter::default(),
+            unaccounted: Family::default(),
             depths: Depths::default(),
         };
         registry.register("workqueue_adds", "Keys added to a work queue", metrics.adds.clone());
@@ -97,6 +104,9 @@ impl ControllerMetrics {
         let evictions = metrics.taint_evictions.clone();
         let help = "Pods deleted because of NoExecute taints since the start";
         registry.register("taint_eviction_controller_pod_deletions", help, evictions);
+        let help =
+            "Machines that are expected and were never seen, that are silent, or that joined and are not expected";
+        registry.register("mainstay_machines_unaccounted", help, metrics.unaccounted.clone());
         registry.register_collector(Box::new(metrics.depths.clone()));
         metrics
     }
@@ -120,6 +130,23 @@ impl ControllerMetrics {
 
     pub fn count_taint_eviction(&self) {
         self.taint_evictions.inc();
+    }
+
+    /// Follows a machine from one reason why it is unaccounted for to another.
+    pub fn count_unaccounted(&self, before: Option<&str>, after: Option<&str>) {
+        let gauge =
+            |reason: &str| self.unaccounted.get_or_create(&UnaccountedLabel { reason: reason.to_owned() }).clone();
+        if let Some(reason) = before {
+            gauge(reason).dec();
+        }
+        if let Some(reason) = after {
+            gauge(reason).inc();
+        }
+    }
+
+    /// Before machines are counted anew.
+    pub fn reset_unaccounted(&self) {
+        self.unaccounted.clear();
     }
 
     pub(super) fn count_reconcile(&self, controller: &'static str, result: ReconcileResult) {

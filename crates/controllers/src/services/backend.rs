@@ -59,6 +59,8 @@ pub fn in_slice(service: &Service, pod: &Pod, node: Option<&EndpointNode>, addre
     let ready = service.spec.publish_not_ready_addresses || (serving && !terminating);
     let zone = node.and_then(|node| node.zone.clone());
     let near = zone.clone().filter(|_| ready && service.prefers_close());
+    let node_name = Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty());
+    let same_node = node_name.clone().filter(|_| ready && service.prefers_same_node());
     Endpoint {
         addresses: vec![address.to_owned()],
         conditions: Some(EndpointConditions {
@@ -67,12 +69,11 @@ pub fn in_slice(service: &Service, pod: &Pod, node: Option<&EndpointNode>, addre
             terminating: Some(terminating),
         }),
         hostname: hostname(service, pod),
-        node_name: Some(pod.spec.node_name.clone()).filter(|node| !node.is_empty()),
+        node_name,
         target_ref: Some(reference(pod)),
-        hints: near.map(|name| {
-            let node = Some(pod.spec.node_name.clone()).filter(|_| service.prefers_same_node());
-            let for_nodes = node.map(|name| vec![ForNode { name }]);
-            EndpointHints { for_zones: Some(vec![ForZone { name }]), for_nodes }
+        hints: (near.is_some() || same_node.is_some()).then(|| EndpointHints {
+            for_zones: near.map(|name| vec![ForZone { name }]),
+            for_nodes: same_node.map(|name| vec![ForNode { name }]),
         }),
         zone,
         ..Endpoint::default()
@@ -169,6 +170,26 @@ mod tests {
         assert_eq!(zones(&close, &here, unready), Vec::<String>::new());
         assert_eq!(zones(&close, &nowhere, json!({})), Vec::<String>::new());
         assert_eq!(zones(&service(json!({})), &here, json!({})), Vec::<String>::new());
+    }
+
+    #[test]
+    fn where_the_same_node_is_preferred_endpoints_are_for_their_node_whether_or_not_it_has_a_zone() {
+        let same_node = service(json!({"spec": {"trafficDistribution": "PreferSameNode"}}));
+        let hints = |zone: Option<&str>, change| {
+            let node = EndpointNode { zone: zone.map(str::to_owned), ..EndpointNode::default() };
+            let endpoint = in_slice(&same_node, &pod("a", "10.1.0.1", change), Some(&node), "10.1.0.1");
+            endpoint.hints.map(|hints| {
+                let zones = hints.for_zones.unwrap_or_default().into_iter().map(|zone| zone.name);
+                let nodes = hints.for_nodes.unwrap_or_default().into_iter().map(|node| node.name);
+                (zones.collect::<Vec<_>>(), nodes.collect::<Vec<_>>())
+            })
+        };
+        let on_node = json!({"spec": {"nodeName": "n"}});
+        let (zone, node) = ("z1".to_owned(), "n".to_owned());
+        assert_eq!(hints(Some("z1"), on_node.clone()), Some((vec![zone], vec![node.clone()])));
+        assert_eq!(hints(None, on_node), Some((vec![], vec![node])));
+        let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+        assert_eq!(hints(Some("z1"), unready), None);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use kube::{Api, api::ListParams};
 use crate::{
     budgets,
     cluster::{Cluster, UsedRight, used_rights},
-    config_templates, cron_jobs, dependencies, deployments, garbage, jobs, machines, namespaces, node_loss, quotas,
+    config_templates, cron_jobs, dependencies, deployments, followers, garbage, jobs, machines, namespaces, node_loss,
+    quotas, releases,
     replicas, resource_claims, services, sets, volumes,
 };
 
@@ -27,12 +28,15 @@ const SCENARIOS: &[fn()] = &[
     dependencies::a_pod_learns_whether_the_objects_that_it_needs_are_there,
     deployments::a_deployment_rolls_out_and_back_and_remembers,
     deployments::sets_left_behind_are_adopted_by_the_next_deployment_and_go_with_it,
+    followers::a_follower_moves_when_its_leader_has_moved_and_only_if_it_says_so,
     garbage::a_foreground_deletion_waits_for_dependents_that_block,
     garbage::orphans_lose_their_owner_and_stay,
     jobs::too_many_failures_fail_it_and_end_the_rest,
     jobs::pods_that_match_are_adopted_and_others_leave_in_peace,
     jobs::nothing_holds_the_pods_of_a_job_that_is_gone,
     machines::taints_follow_what_a_node_reports,
+    releases::machines_of_nodes_are_accounted_for_and_those_to_be_provisioned_anew_get_no_pods,
+    releases::a_release_moves_machines_in_waves_halts_and_goes_on,
     node_loss::pods_are_evicted_by_taints_that_they_do_not_tolerate,
     node_loss::pods_of_a_lost_node_are_replaced_and_unique_ones_only_when_it_has_stopped_them,
     namespaces::a_deleted_namespace_is_emptied_and_gone,
@@ -43,6 +47,7 @@ const SCENARIOS: &[fn()] = &[
     replicas::a_replication_controller_does_the_same,
     resource_claims::a_claim_of_a_template_comes_and_goes_with_its_pod,
     resource_claims::a_shared_claim_is_deallocated_when_its_last_pod_is_gone,
+    resource_claims::pods_are_evicted_when_their_device_is_tainted_and_they_do_not_tolerate_it,
     services::slices_and_endpoints_follow_pods_from_first_to_last,
     services::endpoints_people_wrote_are_repeated_in_slices,
     services::a_deleted_pod_is_drained_once_every_live_node_acknowledges_it,

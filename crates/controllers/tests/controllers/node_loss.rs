@@ -28,11 +28,11 @@ fn fast() -> Timing {
 }
 
 impl Cluster {
-    fn pods(&self) -> Api<Pod> {
+    pub fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    async fn pod_on(&self, node: &str, name: &str, spec: Value) {
+    pub async fn pod_on(&self, node: &str, name: &str, spec: Value) {
         let mut pod = json!({ "metadata": { "name": name }, "spec": {
             "nodeName": node, "containers": [{ "name": "c", "image": "i" }],
         } });
@@ -50,13 +50,13 @@ impl Cluster {
         self.pods().get_opt(name).await.expect("get a pod")
     }
 
-    async fn run_pod(&self, name: &str) {
+    pub async fn run_pod(&self, name: &str) {
         let status = json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });
         let patched = self.pods().patch_status(name, &PatchParams::default(), &Patch::Strategic(status)).await;
         patched.expect("patch a pod's status");
     }
 
-    async fn has_event_about(&self, about: &str, reason: &str) -> bool {
+    pub async fn has_event_about(&self, about: &str, reason: &str) -> bool {
         let events: Api<Event> = Api::all(self.client.clone());
         let events = events.list(&ListParams::default()).await.expect("list events");
         let matches = |event: &Event| {

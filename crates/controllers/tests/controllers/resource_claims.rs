@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::{
     core::v1::{Event, Pod},
-    resource::v1::{ResourceClaim, ResourceClaimTemplate},
+    resource::v1::{DeviceTaintRule, ResourceClaim, ResourceClaimTemplate},
 };
 use kube::{
     Api,
@@ -47,13 +47,20 @@ impl Stage {
 
     /// As the scheduler does.
     async fn allocate(&self, claim: &str, pods: &[&Pod]) {
+        self.allocate_tolerating(claim, pods, json!([])).await;
+    }
+
+    async fn allocate_tolerating(&self, claim: &str, pods: &[&Pod], tolerations: Value) {
         let finalizers = json!({ "metadata": { "finalizers": ["resource.kubernetes.io/delete-protection"] } });
         self.claims().patch(claim, &PatchParams::default(), &Patch::Merge(finalizers)).await.expect("protect");
         let users: Vec<Value> = pods
             .iter()
             .map(|pod| json!({ "resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid }))
             .collect();
-        let result = json!({ "request": "gpu", "driver": "d.example.com", "pool": "n1", "device": "gpu-0" });
+        let mut result = json!({ "request": "gpu", "driver": "d.example.com", "pool": "n1", "device": "gpu-0" });
+        if tolerations != json!([]) {
+            result["tolerations"] = tolerations;
+        }
         let status = json!({ "status": {
             "allocation": { "devices": { "results": [result] } }, "reservedFor": users,
         } });
@@ -135,5 +142,37 @@ pub async fn a_shared_claim_is_deallocated_when_its_last_pod_is_gone() {
         status.allocation.is_none() && claim.metadata.finalizers.unwrap_or_default().is_empty()
     })
     .await;
+    stage.cluster.stop().await;
+}
+
+#[tokio::test]
+pub async fn pods_are_evicted_when_their_device_is_tainted_and_they_do_not_tolerate_it() {
+    let stage = Stage::set().await;
+    for (name, tolerations) in [("strict", json!([])), ("lenient", json!([{ "operator": "Exists" }]))] {
+        let claim = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": devices() })).unwrap();
+        stage.claims().create(&PostParams::default(), &claim).await.expect("create a claim");
+        let pod = stage.pod(name, json!({ "name": "gpu", "resourceClaimName": name }), "here").await;
+        stage.allocate_tolerating(name, &[&pod], tolerations).await;
+    }
+    let rule = |device: &str| {
+        let spec = json!({
+            "deviceSelector": { "driver": "d.example.com", "device": device },
+            "taint": { "key": "example.com/broken", "effect": "NoExecute" },
+        });
+        serde_json::from_value(json!({ "metadata": { "name": device }, "spec": spec })).unwrap()
+    };
+    let rules: Api<DeviceTaintRule> = Api::all(stage.cluster.client.clone());
+    rules.create(&PostParams::default(), &rule("gpu-1")).await.expect("create a rule");
+    stage.cluster.settled().await;
+    assert!(stage.pods().get("strict").await.unwrap().metadata.deletion_timestamp.is_none(), "another device");
+    rules.create(&PostParams::default(), &rule("gpu-0")).await.expect("create a rule");
+    until("the pod is evicted", async || {
+        stage.pods().get("strict").await.unwrap().metadata.deletion_timestamp.is_some()
+    })
+    .await;
+    let conditions = stage.pods().get("strict").await.unwrap().status.unwrap().conditions.unwrap();
+    let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget").expect("it is marked");
+    assert_eq!(target.reason.as_deref(), Some("DeletionByDeviceTaintManager"));
+    assert!(stage.pods().get("lenient").await.unwrap().metadata.deletion_timestamp.is_none());
     stage.cluster.stop().await;
 }

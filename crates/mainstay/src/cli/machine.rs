@@ -176,7 +176,7 @@ impl FromStr for RuntimeChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Millis(pub u64);
 
-fn label(text: &str) -> Result<(String, String), String> {
+pub fn label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
     let describe = |part: &str, violations: names::Violations| match violations.is_empty() {
         true => Ok(()),

@@ -12,13 +12,14 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use mainstay_agent::leftovers::Instance;
 
 pub use self::{
-    machine::{MachineOptions, NetworkChoice, RuntimeChoice},
+    machine::{MachineOptions, NetworkChoice, RuntimeChoice, label},
     server::{AuditOptions, ServerOptions},
     sim::SimOptions,
 };
 use crate::{
-    config::ConfigOptions, config_file, demo::web::WebOptions, drain::DrainOptions, exit::Exit, image::ImageOptions,
-    needs::NeedsOptions, secrets::SecretsOptions, token::TokenOptions, upgrade::UpgradeOptions, why::WhyOptions,
+    config::ConfigOptions, config_file, convert::ConvertOptions, demo::web::WebOptions, drain::DrainOptions, exit::Exit,
+    image::ImageOptions, machine_command::MachineCommandOptions, needs::NeedsOptions, release_command::ReleaseOptions,
+    secrets::SecretsOptions, token::TokenOptions, upgrade::UpgradeOptions, why::WhyOptions,
 };
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.
@@ -55,12 +56,18 @@ pub enum Command {
     Secrets(SecretsOptions),
     /// Create, list and delete the tokens with which machines join
     Token(TokenOptions),
+    /// Machines: which are expected, seen, failing, and at which version
+    Machine(MachineCommandOptions),
+    /// Bring machines to a version in waves: show, hold, approve, pause, undo and abort releases
+    Release(ReleaseOptions),
     /// Say why a pod, workload, Service, claim, node or namespace is not as it should be, and what to do next
     Why(WhyOptions),
     /// Show what pods need of each other, and what they wait for
     Needs(NeedsOptions),
     /// Show the versions of a ConfigTemplate, return to one, pause and go on
     Config(ConfigOptions),
+    /// Turn units of systemd and fleet into manifests
+    Convert(ConvertOptions),
     /// Measure how large a cluster can be: a real server with hollow nodes, which run no containers
     Sim(Box<SimOptions>),
     /// Check that this program reads everything in a data directory
@@ -296,9 +303,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         | Command::Image(_)
         | Command::Secrets(_)
         | Command::Token(_)
+        | Command::Machine(_)
+        | Command::Release(_)
         | Command::Why(_)
         | Command::Needs(_)
         | Command::Config(_)
+        | Command::Convert(_)
         | Command::Sim(_)
         | Command::Drain(_)
         | Command::Upgrade(_)
@@ -323,6 +333,7 @@ mod tests {
             Ok(other) => panic!("{other:?}"),
             Err(Exit::Usage(error)) => panic!("{error}"),
             Err(Exit::Refused(error) | Exit::Failed(error)) => panic!("{error:#}"),
+            Err(Exit::Code(code)) => panic!("{code}"),
         }
     }
 

@@ -59,6 +59,7 @@ mod tests {
         options.node_loss.timing().map_err(|exit| match exit {
             Exit::Refused(error) | Exit::Failed(error) => error.to_string(),
             Exit::Usage(error) => error.to_string(),
+            Exit::Code(code) => code.to_string(),
         })
     }
 

@@ -86,7 +86,7 @@ mod tests {
     fn error_text(exit: Exit) -> String {
         match exit {
             Exit::Refused(error) => format!("{error:#}"),
-            Exit::Failed(_) | Exit::Usage(_) => panic!("it is the user's fault"),
+            Exit::Failed(_) | Exit::Usage(_) | Exit::Code(_) => panic!("it is the user's fault"),
         }
     }
 

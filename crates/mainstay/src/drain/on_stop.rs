@@ -1,4 +1,4 @@
-//! `--drain-on-stop`: evicts the pods of this machine before its agent stops.
+//! Evicts the pods of this machine, before its agent stops (`--drain-on-stop`) or the machine changes its version.
 //!
 //! The node offers nothing from then on, so that the scheduler sends nothing new; that needs no write to the Node, and
 //! the next start offers again. Budgets are honoured until `--drain-on-stop-timeout`; what is left then runs on, as after
@@ -25,34 +25,45 @@ const LAST_ANSWER: Duration = Duration::from_secs(5);
 
 /// Never fails: whoever stops a machine wants it stopped.
 pub async fn drain_own_node(client: Client, node: &str, timeout: Duration) {
+    match evict_own_pods(client, node, timeout).await {
+        Ok(left) => {
+            for Remaining { namespace, name, why } in left {
+                tracing::warn!(namespace, name, why, "a pod was not evicted in time and runs on");
+            }
+        }
+        Err(error) => tracing::warn!(error, "this node stops without having evicted all of its pods; they run on"),
+    }
+}
+
+/// The same before the machine changes its version: fails if pods are left that should have gone.
+pub async fn drain_before_update(client: Client, node: String, timeout: Duration) -> Result<(), String> {
+    let left = evict_own_pods(client, &node, timeout).await?;
+    let describe = |own: &Remaining| format!("{}/{}: {}", own.namespace, own.name, own.why);
+    match left.iter().map(describe).reduce(|all, one| format!("{all}; {one}")) {
+        Some(left) => Err(format!("pods are left: {left}")),
+        None => Ok(()),
+    }
+}
+
+/// Evicts what somebody replaces; returns what is left when time is up.
+async fn evict_own_pods(client: Client, node: &str, timeout: Duration) -> Result<Vec<Remaining>, String> {
     let deadline = Instant::now() + timeout.min(LONGEST);
     let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let all = Api::<Pod>::all(client.clone());
     let pods = match tokio::time::timeout_at(deadline, all.list(&of_node)).await {
         Ok(Ok(pods)) => pods.items,
-        Ok(Err(error)) => {
-            tracing::warn!(error = error_chain(&error), "cannot list the pods of this node; it stops without a drain");
-            return;
-        }
-        Err(_) => {
-            tracing::warn!("the API does not answer; this node stops without a drain");
-            return;
-        }
+        Ok(Err(error)) => return Err(format!("cannot list the pods of this node: {}", error_chain(&error))),
+        Err(_) => return Err("the API does not answer".to_owned()),
     };
     let consent = Consent { bare_pods: false, empty_dir_data: true };
     let pods: Vec<Pod> = pods.into_iter().filter(|pod| judge(pod, consent) == Disposition::Evict).collect();
-    tracing::info!(pods = pods.len(), ?timeout, "draining this node before it stops");
+    tracing::info!(pods = pods.len(), ?timeout, "draining this node");
     let report = |pod: &Pod, progress: super::evict::Progress| {
         let (namespace, name, uid) =
             (pod.namespace().unwrap_or_default(), pod.name_any(), pod.uid().unwrap_or_default());
         tracing::info!(namespace, name, uid, progress = describe(&progress), "drain");
     };
     let evictor = Evictor { client, grace_seconds: None, deadline: Some(deadline), is_own_node: true, report: &report };
-    let Ok(left) = tokio::time::timeout_at(deadline + LAST_ANSWER, evictor.evict_all(pods)).await else {
-        tracing::warn!("the API does not answer; this node stops, and pods that were not evicted run on");
-        return;
-    };
-    for Remaining { namespace, name, why } in left {
-        tracing::warn!(namespace, name, why, "a pod was not evicted in time and runs on");
-    }
+    let evicted = tokio::time::timeout_at(deadline + LAST_ANSWER, evictor.evict_all(pods)).await;
+    evicted.map_err(|_| "the API does not answer".to_owned())
 }

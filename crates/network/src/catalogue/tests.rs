@@ -25,7 +25,7 @@ fn endpoint(address: [u8; 4], hostname: Option<&str>) -> Endpoint {
         terminating: false,
         node: None,
         hostname,
-        for_zones: Box::default(),
+        hints: None,
     }
 }
 

@@ -55,7 +55,7 @@ fn sample_catalogue() -> Catalogue {
         terminating: false,
         node: None,
         hostname: Some(format!("db-{last}").into()),
-        for_zones: Box::default(),
+        hints: None,
     };
     let catalogue = Catalogue::default();
     for (name, kind) in [

@@ -4,11 +4,12 @@
 use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, SocketAddrV4},
+    sync::Arc,
     time::Duration,
 };
 
 use crate::{
-    catalogue::{CatalogueState, Endpoint, Key, Service, ServiceKind, ServicePort},
+    catalogue::{CatalogueState, Endpoint, Key, Service, ServiceKind, ServicePort, TopologyHints},
     journal::Protocol,
 };
 
@@ -100,7 +101,7 @@ pub fn service_frontends(catalogue: &CatalogueState, key: &Key, node: LocalNode<
     let mut frontends = Vec::new();
     for port in &service.ports {
         let choose = |local: bool| {
-            let scope = if local { BackendScope::Node(node.name) } else { BackendScope::Cluster { zone: node.zone } };
+            let scope = if local { BackendScope::Node(node.name) } else { BackendScope::Cluster(node) };
             choose_backends(catalogue, key, service, port, scope)
         };
         let internal = backend_pool(service, port, choose(service.internal_local), service.internal_local, false);
@@ -166,8 +167,8 @@ fn backend_pool(
 enum BackendScope<'a> {
     /// Those on this node (traffic policy `Local`).
     Node(&'a str),
-    /// Those of the whole cluster, or of this zone if topology hints say so.
-    Cluster { zone: Option<&'a str> },
+    /// Those of the whole cluster, or those that topology hints say are for this node or its zone.
+    Cluster(LocalNode<'a>),
 }
 
 /// The endpoints that a frontend may use.
@@ -195,10 +196,10 @@ fn choose_backends(
     let all = slices.flat_map(|(port, endpoints)| endpoints.iter().map(move |endpoint| (port, endpoint)));
     let in_scope = |endpoint: &Endpoint| match scope {
         BackendScope::Node(name) => endpoint.node.as_deref() == Some(name),
-        BackendScope::Cluster { .. } => true,
+        BackendScope::Cluster(_) => true,
     };
     let (ready, others): (Vec<_>, Vec<_>) = all.filter(|(_, e)| in_scope(e)).partition(|(_, endpoint)| endpoint.ready);
-    let holds = can_hold(service, port) && matches!(scope, BackendScope::Cluster { .. });
+    let holds = can_hold(service, port) && matches!(scope, BackendScope::Cluster(_));
     let addresses = |chosen: Vec<(u16, &Endpoint)>| {
         chosen.into_iter().map(|(port, endpoint)| SocketAddrV4::new(endpoint.address, port)).collect()
     };
@@ -210,22 +211,30 @@ fn choose_backends(
         };
     }
     let chosen = match scope {
-        BackendScope::Cluster { zone: Some(zone) } => prefer_zone(ready, zone),
-        BackendScope::Cluster { zone: None } | BackendScope::Node(_) => ready,
+        BackendScope::Cluster(node) => apply_hints(ready, node),
+        BackendScope::Node(_) => ready,
     };
     Candidates { backends: addresses(chosen), ..Candidates::default() }
 }
 
-/// Topology hints, as kube-proxy applies them: endpoints with a hint for the zone, if there are any and all endpoints
-/// have hints.
-fn prefer_zone<'a>(ready: Vec<(u16, &'a Endpoint)>, zone: &str) -> Vec<(u16, &'a Endpoint)> {
-    let is_for_zone = |endpoint: &Endpoint| endpoint.for_zones.iter().any(|hint| **hint == *zone);
-    let all_have_hints = ready.iter().all(|(_, endpoint)| !endpoint.for_zones.is_empty());
-    if !all_have_hints || !ready.iter().any(|(_, endpoint)| is_for_zone(endpoint)) {
-        return ready;
+/// Topology hints, as kube-proxy applies them: the endpoints for this node, if there are any and all endpoints have hints
+/// for nodes; else those for its zone, likewise; else all.
+fn apply_hints<'a>(ready: Vec<(u16, &'a Endpoint)>, node: LocalNode<'_>) -> Vec<(u16, &'a Endpoint)> {
+    let levels: [(HintedNames, Option<&str>); 2] =
+        [(|hints| &hints.nodes, Some(node.name)), (|hints| &hints.zones, node.zone)];
+    for (names, own) in levels {
+        let hints = |endpoint: &'a Endpoint| endpoint.hints.as_deref().map(names).unwrap_or_default();
+        let is_meant = |endpoint: &'a Endpoint| hints(endpoint).iter().any(|name| Some(&**name) == own);
+        let all_have_hints = ready.iter().all(|(_, endpoint)| !hints(endpoint).is_empty());
+        if all_have_hints && ready.iter().any(|(_, endpoint)| is_meant(endpoint)) {
+            return ready.into_iter().filter(|(_, endpoint)| is_meant(endpoint)).collect();
+        }
     }
-    ready.into_iter().filter(|(_, endpoint)| is_for_zone(endpoint)).collect()
+    ready
 }
+
+/// What an endpoint's hints name: zones or nodes.
+type HintedNames = fn(&TopologyHints) -> &[Arc<str>];
 
 #[cfg(test)]
 mod tests;

@@ -81,7 +81,7 @@ impl Running {
             terminating: false,
             node: None,
             hostname: None,
-            for_zones: Box::default(),
+            hints: None,
         };
         let slice = Slice {
             service: name.into(),

@@ -8,6 +8,7 @@
 //! * get the workload that controls one of its pods, and the workload behind that (a ReplicaSet's Deployment, a Job's
 //!   CronJob): their annotation says how pods are healed, their size how many may restart at once;
 //! * get the ConfigMap with the settings that all nodes share, to compare its own;
+//! * get, list and watch the Machine of its own name, and write the status of it;
 //! * list the PodDisruptionBudgets of namespaces in which it has a pod;
 //! * list, create, update and delete the `heal-<uid>-<n>` Leases of sets of which it has a pod: the places of the set's
 //!   restart budget, which all nodes share. What remains is that such a node can use up the budget of these sets.
@@ -81,14 +82,17 @@ pub fn authorize(registry: &Registry, node: &str, verb: &str, asked: &ResourceAt
             (None, _) => Decision::no("can only get individual resources of this type"),
         },
         ("resource.k8s.io", "resourceslices") => resource_slice(node, verb, asked),
+        ("certificates.k8s.io", "podcertificaterequests") => pod_certificate_request(node, verb, asked),
         ("policy", "poddisruptionbudgets") => match (subresource, verb) {
             (None, "list") if !asked.namespace().is_empty() => relation(node, RelationKind::Namespace, asked, ""),
             _ => Decision::no("can only list the budgets of namespaces in which it has a pod"),
         },
         (group, resource) => {
             let d = registry.iter().find(|d| d.group == group && d.plural == resource);
-            if let Some(d) = d.filter(|d| d.writer == Writer::SameNamedNode) {
-                return same_named(node, verb, asked, &d.singular);
+            match d.map(|d| (d.writer, &d.singular)) {
+                Some((Writer::SameNamedNode, what)) => return same_named(node, verb, asked, what),
+                Some((Writer::SameNamedNodeStatus, what)) => return same_named_status(node, verb, asked, what),
+                Some((Writer::Authorized, _)) | None => {}
             }
             if let Some((_, _, kind)) = WORKLOADS.iter().find(|(g, r, _)| (*g, *r) == (group, resource)) {
                 return match (subresource, verb) {
@@ -199,6 +203,24 @@ fn resource_slice(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Dec
     }
 }
 
+/// Requests for certificates of its own pods.
+fn pod_certificate_request(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
+    if asked.subresource.is_some() {
+        return Decision::no("cannot authorize PodCertificateRequest subresources");
+    }
+    match verb {
+        "create" => Decision::Allow, // whose it is, is in the object: see `node_restriction`
+        "list" | "watch" if asked.selects("spec.nodeName", node) => Decision::Allow,
+        "get" | "list" | "watch" if !asked.name().is_empty() => {
+            related(node, RelationKind::PodCertificateRequest, asked)
+        }
+        "get" | "list" | "watch" => {
+            Decision::no("can only list/watch podcertificaterequests with spec.nodeName field selector")
+        }
+        _ => Decision::no("can only create, get, list and watch podcertificaterequests"),
+    }
+}
+
 /// Objects that a node writes of itself, under its own name.
 fn same_named(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str) -> Decision {
     match verb {
@@ -208,6 +230,19 @@ fn same_named(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str
         }
         _ => Decision::no(format!(
             "can only get, create, update, patch, or delete the {what} with the same name as the node"
+        )),
+    }
+}
+
+/// Objects that others write and a node reports in, under its own name: `node_restriction` knows which fields of the status.
+fn same_named_status(node: &str, verb: &str, asked: &ResourceAttributes<'_>, what: &str) -> Decision {
+    let is_own = asked.name() == node;
+    match (asked.subresource.as_deref(), verb) {
+        (None, "get") if is_own => Decision::Allow,
+        (None, "list" | "watch") if is_own || asked.selects("metadata.name", node) => Decision::Allow,
+        (Some("status"), "update" | "patch") if is_own => Decision::Allow,
+        _ => Decision::no(format!(
+            "can only get, list and watch the {what} with the same name as the node, and update or patch its status"
         )),
     }
 }

@@ -49,6 +49,8 @@ pub enum RelationKind {
     Namespace,
     /// The devices are those of the node.
     ResourceSlice,
+    /// The certificate is for a pod of the node.
+    PodCertificateRequest,
 }
 
 /// Kinds whose objects are controlled by objects of another kind: parent, then group, version, plural and kind.
@@ -64,7 +66,10 @@ pub async fn holds(api: &Api, relation: &Relation) -> ApiResult<bool> {
         RelationKind::Controller => {
             any_pod(api, node, namespace, |pod| controller(pod).is_some_and(|owner| owner["uid"] == **name)).await
         }
-        RelationKind::ResourceSlice => is_own_slice(api, node, name).await,
+        RelationKind::ResourceSlice => names_node(api, node, "resource.k8s.io", "resourceslices", None, name).await,
+        RelationKind::PodCertificateRequest => {
+            names_node(api, node, "certificates.k8s.io", "podcertificaterequests", Some(namespace), name).await
+        }
         RelationKind::Workload(kind) => controls(api, relation, kind).await,
         RelationKind::ConfigMap => {
             Ok(referring(Referent::ConfigMap).await? || by_copy(api, relation, ConfigKind::ConfigMap).await?)
@@ -83,12 +88,20 @@ pub async fn holds(api: &Api, relation: &Relation) -> ApiResult<bool> {
     }
 }
 
-async fn is_own_slice(api: &Api, node: &str, name: &str) -> ApiResult<bool> {
-    let d = api.registry.find("resource.k8s.io", "v1", "resourceslices").filter(|_| keys::is_segment(name));
-    let Some(d) = d else { return Ok(false) };
-    let (entry, _) = api.store.get(&keys::key(d, None, name)).await?;
-    let slice = entry.map(|entry| object::parse(d, &entry)).transpose()?.unwrap_or_default();
-    Ok(slice["spec"]["nodeName"] == node)
+/// Whether `spec.nodeName` of an object is the node.
+async fn names_node(
+    api: &Api,
+    node: &str,
+    group: &str,
+    plural: &str,
+    namespace: Option<&str>,
+    name: &str,
+) -> ApiResult<bool> {
+    let is_valid = keys::is_segment(name) && namespace.is_none_or(keys::is_segment);
+    let Some(d) = api.registry.find(group, "v1", plural).filter(|_| is_valid) else { return Ok(false) };
+    let (entry, _) = api.store.get(&keys::key(d, namespace, name)).await?;
+    let object = entry.map(|entry| object::parse(d, &entry)).transpose()?.unwrap_or_default();
+    Ok(object["spec"]["nodeName"] == node)
 }
 
 fn is_mirror(pod: &Value) -> bool {

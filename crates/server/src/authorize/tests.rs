@@ -57,6 +57,8 @@ fn a_machine_may_what_it_needs() {
         "POST /apis/certificates.k8s.io/v1/certificatesigningrequests",
         "GET /apis/certificates.k8s.io/v1/certificatesigningrequests/x",
         "GET /apis/certificates.k8s.io/v1/clustertrustbundles?watch=1",
+        "POST /apis/certificates.k8s.io/v1/namespaces/shop/podcertificaterequests",
+        "GET /apis/certificates.k8s.io/v1/podcertificaterequests?fieldSelector=spec.nodeName%3Da",
         "POST /apis/resource.k8s.io/v1/resourceslices",
         "GET /apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Da",
         "GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/a",
@@ -68,6 +70,9 @@ fn a_machine_may_what_it_needs() {
         "DELETE /apis/mainstay.dev/v1/offers/a",
         "POST /apis/mainstay.dev/v1/servicetables",
         "PATCH /apis/mainstay.dev/v1/servicetables/a",
+        "GET /apis/mainstay.dev/v1/machines/a",
+        "GET /apis/mainstay.dev/v1/machines?watch=1&fieldSelector=metadata.name%3Da",
+        "PATCH /apis/mainstay.dev/v1/machines/a/status",
         "GET /apis/discovery.k8s.io/v1/endpointslices?watch=1",
         "GET /api/v1/nodes?watch=1",
     ] {
@@ -104,6 +109,11 @@ fn what_pods_refer_to_depends_on_them() {
     assert!(matches!(budgets, Decision::IfRelated(Relation { kind: RelationKind::Namespace, .. })), "{budgets:?}");
     let slice = decided(&node, "PUT /apis/resource.k8s.io/v1/resourceslices/x");
     assert!(matches!(slice, Decision::IfRelated(Relation { kind: RelationKind::ResourceSlice, .. })), "{slice:?}");
+    let request = decided(&node, "GET /apis/certificates.k8s.io/v1/namespaces/shop/podcertificaterequests/x");
+    assert!(
+        matches!(request, Decision::IfRelated(Relation { kind: RelationKind::PodCertificateRequest, .. })),
+        "{request:?}"
+    );
     let volume = decided(&node, "GET /api/v1/persistentvolumes/x");
     assert!(matches!(volume, Decision::IfRelated(Relation { kind: RelationKind::Volume, .. })), "{volume:?}");
 }
@@ -177,12 +187,41 @@ fn a_machine_is_told_in_upstreams_words_why_not() {
             "PUT /apis/mainstay.dev/v1/servicetables/b",
             "can only get, create, update, patch, or delete the servicetable with the same name as the node",
         ),
+        (
+            "PATCH /apis/mainstay.dev/v1/machines/b/status",
+            "can only get, list and watch the machine with the same name as the node, and update or patch its status",
+        ),
+        (
+            "PATCH /apis/mainstay.dev/v1/machines/a",
+            "can only get, list and watch the machine with the same name as the node, and update or patch its status",
+        ),
+        (
+            "POST /apis/mainstay.dev/v1/machines",
+            "can only get, list and watch the machine with the same name as the node, and update or patch its status",
+        ),
+        (
+            "DELETE /apis/mainstay.dev/v1/machines/a",
+            "can only get, list and watch the machine with the same name as the node, and update or patch its status",
+        ),
+        (
+            "GET /apis/mainstay.dev/v1/machines",
+            "can only get, list and watch the machine with the same name as the node, and update or patch its status",
+        ),
+        ("GET /apis/mainstay.dev/v1/releases/all", ""),
         ("POST /apis/mainstay.dev/v1/placements", ""),
         ("DELETE /api/v1/nodes/a", ""),
         ("DELETE /api/v1/namespaces/shop/pods", ""),
         ("PUT /api/v1/namespaces/shop/pods/web", ""),
         ("GET /api/v1/namespaces/shop/pods/web/log", ""),
         ("PUT /apis/certificates.k8s.io/v1/certificatesigningrequests/x/approval", ""),
+        (
+            "GET /apis/certificates.k8s.io/v1/podcertificaterequests",
+            "can only list/watch podcertificaterequests with spec.nodeName field selector",
+        ),
+        (
+            "DELETE /apis/certificates.k8s.io/v1/namespaces/shop/podcertificaterequests/x",
+            "can only create, get, list and watch podcertificaterequests",
+        ),
         ("POST /apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ""),
         ("GET /metrics", ""),
     ] {

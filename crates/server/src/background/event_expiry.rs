@@ -1,4 +1,5 @@
-//! Deletes Events over their time to live and bootstrap tokens over their date, many in one transaction.
+//! Deletes Events over their time to live, bootstrap tokens over their date and old PodCertificateRequests, many in one
+//! transaction.
 //!
 //! When that happens is decided by the expiry controller; see `mainstay_controllers`.
 
@@ -9,7 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 use mainstay_store::{Compare, Expect, List, Op, Txn};
 use serde::Deserialize;
 
-const PREFIX: &str = "/registry/events/";
+const EVENTS: &str = "/registry/events/";
+const POD_CERTIFICATE_REQUESTS: &str = "/registry/podcertificaterequests/";
+/// How long a PodCertificateRequest stays, answered or not; upstream's.
+const POD_CERTIFICATE_REQUEST_TTL: SignedDuration = SignedDuration::from_mins(15);
 /// Keys looked at, and deleted, at a time.
 const STRIDE: usize = 500;
 const MOST_OPS: usize = 64;
@@ -32,12 +36,32 @@ pub async fn sweep_bootstrap_tokens(
 pub async fn sweep_events(handler: &Handler, now: Timestamp, fence: Option<&Fence>) -> Result<(), CommitError> {
     let ttl = handler.api.settings.event_ttl;
     let oldest = SignedDuration::try_from(ttl).ok().and_then(|ttl| now.checked_sub(ttl).ok()).unwrap_or(Timestamp::MIN);
+    sweep(handler, EVENTS, |json| last_seen(json).is_some_and(|seen| seen < oldest), fence).await
+}
+
+/// Deletes PodCertificateRequests that nobody needs any more: who asked has the certificate, or asks again.
+pub async fn sweep_pod_certificate_requests(
+    handler: &Handler,
+    now: Timestamp,
+    fence: Option<&Fence>,
+) -> Result<(), CommitError> {
+    let oldest = now.checked_sub(POD_CERTIFICATE_REQUEST_TTL).unwrap_or(Timestamp::MIN);
+    let is_old = |json: &[u8]| creation(json).is_some_and(|created| created < oldest);
+    sweep(handler, POD_CERTIFICATE_REQUESTS, is_old, fence).await
+}
+
+/// Deletes what has expired of everything that is stored below a prefix.
+async fn sweep(
+    handler: &Handler,
+    prefix: &str,
+    is_expired: impl Fn(&[u8]) -> bool,
+    fence: Option<&Fence>,
+) -> Result<(), CommitError> {
     let mut start: Option<String> = None;
     loop {
-        let query = List { prefix: PREFIX, start: start.as_deref(), limit: Some(STRIDE), at: None };
+        let query = List { prefix, start: start.as_deref(), limit: Some(STRIDE), at: None };
         let listing = handler.store().list(query).await?;
-        let expired: Vec<_> =
-            listing.entries.iter().filter(|entry| last_seen(&entry.value).is_some_and(|seen| seen < oldest)).collect();
+        let expired: Vec<_> = listing.entries.iter().filter(|entry| is_expired(&entry.value)).collect();
         for batch in expired.chunks(MOST_OPS) {
             let mut txn = Txn::default();
             for entry in batch {
@@ -51,6 +75,15 @@ pub async fn sweep_events(handler: &Handler, now: Timestamp, fence: Option<&Fenc
             _ => return Ok(()),
         }
     }
+}
+
+#[derive(Deserialize)]
+struct Created {
+    metadata: Born,
+}
+
+fn creation(json: &[u8]) -> Option<Timestamp> {
+    serde_json::from_slice::<Created>(json).ok()?.metadata.creation_timestamp
 }
 
 #[derive(Deserialize)]

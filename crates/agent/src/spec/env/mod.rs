@@ -6,19 +6,21 @@
 
 mod expand;
 pub mod field;
+pub mod file;
 mod host_ports;
 pub mod resource;
 pub mod services;
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, FileKeySelector, Pod, Secret, Service};
 use mainstay_api::{
     config_versions::{ConfigKind, ConfigVersions},
     validation::names,
 };
 
 pub use self::expand::expand;
+use self::file::{EnvFile, EnvFiles};
 use super::{ConfigError, container, machine::NodeFacts, pod_ref};
 use crate::objects::{ObjectError, Objects};
 
@@ -34,6 +36,7 @@ pub struct Sources {
     pub config_maps: BTreeMap<String, Option<Arc<ConfigMap>>>,
     pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
     pub services: Vec<Arc<Service>>,
+    pub files: EnvFiles,
 }
 
 pub type Variables = BTreeMap<String, String>;
@@ -236,10 +239,27 @@ fn value_from(
                 None => Err(no_key(&reference.key, "Secret", namespace, &reference.name)),
             },
         }
-    } else if source.file_key_ref.is_some() {
-        Err(ConfigError::Refused("env: fileKeyRef is not supported here".to_owned()))
+    } else if let Some(reference) = &source.file_key_ref {
+        from_file(reference, sources)
     } else {
         Ok(Some(String::new()))
+    }
+}
+
+/// `None` if the file or the key is not there and need not be.
+fn from_file(reference: &FileKeySelector, sources: &Sources) -> Result<Option<String>, ConfigError> {
+    let FileKeySelector { key, path, volume_name, optional } = reference;
+    let name = EnvFile { volume: volume_name.clone(), path: path.clone() };
+    let value = match sources.files.get(&name).and_then(Option::as_ref) {
+        Some(text) => file::parse(text, key)
+            .map_err(|why| ConfigError::Refused(format!("couldn't parse env file {path:?}: {why}")))?,
+        None => None,
+    };
+    match value {
+        None if !optional.unwrap_or_default() => Err(ConfigError::Missing(format!(
+            "environment variable key {key:?} not found in file {path:?} of volume {volume_name:?}"
+        ))),
+        value => Ok(value),
     }
 }
 

@@ -47,6 +47,7 @@ pub(crate) fn settings(directory: PathBuf) -> Settings {
         timing: Default::default(),
         slow_start_limit: std::time::Duration::from_secs(120),
         status_interval: std::time::Duration::from_secs(300),
+        machine: Default::default(),
     }
 }
 

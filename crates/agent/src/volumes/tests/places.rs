@@ -145,7 +145,7 @@ async fn a_claim_waits_until_it_is_bound_and_then_is_the_volumes_directory() {
     bench.api.set_object(claims, "data", claim("Pending"));
     bench.wake.due().await;
     let error = bench.volumes.prepare(&pod).await.unwrap_err();
-    assert!(matches!(error, PrepareError::Unbound { .. }), "{error}");
+    assert!(matches!(error, PrepareError::Pending { .. }), "{error}");
     assert_eq!(
         error.to_string(),
         "Unable to attach or mount volumes: unmounted volumes=[c], unattached volumes=[], \

@@ -7,7 +7,11 @@ use super::{Action, Plan, is_current, restart_at};
 use crate::{
     heal::{Cause, Diagnosis, HealingDecision, History, RestartPermission, Rung, assess_failure},
     probe::ProbeKind,
-    worker::{retry_state::Operation, view::ContainerView, world::World},
+    worker::{
+        retry_state::Operation,
+        view::{ContainerView, RestartAction},
+        world::World,
+    },
 };
 
 /// Decisions about everything that is new: each end of a container and each change of a probe's result once.
@@ -46,6 +50,9 @@ fn diagnose_end(
     // Stopped for a change: the next one starts with a clean slate.
     if !is_current(observed, view) || retry_state.stopped_on_purpose == Some(observed.attempt) {
         return Some(Diagnosis::Ended { resets_backoff: true });
+    }
+    if view.restart_rules.action(exit_code) == Some(RestartAction::RestartAllContainers) {
+        return Some(Diagnosis::Ended { resets_backoff: false });
     }
     let unhealthy = retry_state.probe_failure.as_ref().filter(|failure| failure.attempt == observed.attempt);
     if exit_code == 0 && unhealthy.is_none() || !world.pod.restarts(view, exit_code) {

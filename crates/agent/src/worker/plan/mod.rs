@@ -4,17 +4,19 @@
 //! between any two steps changes nothing.
 
 mod healing;
+mod restart_all;
 mod start;
 mod stop;
 #[cfg(test)]
 mod tests;
 
+pub use restart_all::restart_all_cause;
 pub use start::restart_at;
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_runtime::{ContainerId, ContainerState, SandboxId};
+use mainstay_runtime::{ContainerId, ContainerState, ContainerStatus, SandboxId};
 
 use super::{
     retry_state::Operation,
@@ -84,6 +86,10 @@ pub enum StopWhy {
     PodRecreated(String),
     /// The runtime lost track of it.
     Lost,
+    /// The end of this container has all containers of the pod started anew.
+    AllRestart {
+        cause: String,
+    },
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -107,12 +113,16 @@ impl Plan {
 }
 
 /// What kind of life the pod is in.
-enum Life {
+enum Life<'a> {
     Wanted,
     Ending(Ending),
     /// Ends here and begins again here.
     Recreated {
         why: String,
+    },
+    /// All containers end and start anew, from the first init container on; sandbox and volumes stay.
+    AllRestart {
+        cause: &'a ContainerStatus,
     },
     /// All its work is done, one way or the other.
     Finished,
@@ -131,13 +141,14 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         Life::Wanted => start::plan(world, now, &mut plan),
         Life::Ending(ending) => stop::plan(world, &ending, now, &mut plan),
         Life::Recreated { why } => stop::recreate(world, &why, now, &mut plan),
+        Life::AllRestart { cause } => restart_all::plan(world, cause, now, &mut plan),
         Life::Finished => stop::finish(world, now, &mut plan),
     }
     cleanup(world, now, &mut plan);
     plan
 }
 
-fn life(world: &World, now: Timestamp) -> Life {
+fn life(world: &World, now: Timestamp) -> Life<'_> {
     if let Some(ending) = &world.pod.ending {
         return Life::Ending(ending.clone());
     }
@@ -154,7 +165,10 @@ fn life(world: &World, now: Timestamp) -> Life {
     {
         return Life::Recreated { why: "Pod sandbox changed, it will be killed and re-created.".into() };
     }
-    Life::Wanted
+    match restart_all_cause(world) {
+        Some(cause) => Life::AllRestart { cause },
+        None => Life::Wanted,
+    }
 }
 
 /// Beginning anew is no way around the pause that a restart would have to wait for.
@@ -174,6 +188,11 @@ pub enum Outcome {
 
 /// How the pod's work ended, if it ended for good.
 pub fn outcome(world: &World) -> Option<Outcome> {
+    if restart_all_cause(world).is_some() { None } else { outcome_of_containers(world) }
+}
+
+/// As [`outcome`], but for ends that have all containers started anew.
+fn outcome_of_containers(world: &World) -> Option<Outcome> {
     let code = |name: &str| match &world.newest(name)?.state {
         state if state.was_fenced() => None,
         ContainerState::Exited { exit_code, .. } => Some(*exit_code),
@@ -197,7 +216,7 @@ pub fn outcome(world: &World) -> Option<Outcome> {
     (!world.pod.main.is_empty()).then_some(worst)
 }
 
-fn is_current(observed: &mainstay_runtime::ContainerStatus, wanted: &super::view::ContainerView) -> bool {
+fn is_current(observed: &ContainerStatus, wanted: &ContainerView) -> bool {
     observed.annotations.get(super::world::IDENTITY).is_none_or(|made_from| *made_from == wanted.identity)
 }
 

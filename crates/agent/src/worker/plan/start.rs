@@ -215,7 +215,8 @@ pub fn restart_at(world: &World, wanted: &ContainerView, observed: &ContainerSta
 
 fn start(world: &World, wanted: &ContainerView, now: Timestamp, plan: &mut Plan) {
     let observed = world.newest(&wanted.name).map_or(0, |c| c.attempt + 1);
-    start_attempt(world, wanted, observed.max(wanted.made), now, plan);
+    let removed = world.retry_state.container(&wanted.name).removed;
+    start_attempt(world, wanted, observed.max(wanted.made).max(removed), now, plan);
 }
 
 fn start_attempt(world: &World, wanted: &ContainerView, attempt: u32, now: Timestamp, plan: &mut Plan) {

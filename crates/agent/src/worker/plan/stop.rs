@@ -59,7 +59,7 @@ pub fn finish(world: &World, now: Timestamp, plan: &mut Plan) {
 }
 
 /// Whether nothing runs any more.
-fn stop_all(world: &World, grace: Duration, why: &StopWhy, now: Timestamp, plan: &mut Plan) -> bool {
+pub fn stop_all(world: &World, grace: Duration, why: &StopWhy, now: Timestamp, plan: &mut Plan) -> bool {
     let alive: Vec<&ContainerStatus> = world.all().filter(|c| !c.state.has_ended() && !is_unstarted(c)).collect();
     let role = |c: &ContainerStatus| world.pod.container(&c.name).map_or(Role::Main, |c| c.role);
     let (sidecars, others): (Vec<&ContainerStatus>, Vec<&ContainerStatus>) =

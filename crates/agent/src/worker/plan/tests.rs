@@ -1,3 +1,5 @@
+mod restart_all;
+
 use std::collections::BTreeMap;
 
 use mainstay_api::config_versions::ConfigVersions;
@@ -12,7 +14,7 @@ use crate::{
     settings::RestartBackoff,
     worker::{
         retry_state::{FailureKind, PodRetryState, Step, StepFailure},
-        view::{PodView, ResizeRestarts, RestartPolicy, RestartRules},
+        view::{PodView, ResizeRestarts, RestartAction, RestartPolicy, RestartRule, RestartRules},
         world::IDENTITY,
     },
 };
@@ -110,6 +112,11 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
         needs: NeedsObservation::default(),
         config_versions: ConfigVersions::default(),
     }
+}
+
+/// Of exit code 42, or of all others.
+fn rule(action: RestartAction, negated: bool) -> RestartRule {
+    RestartRule { action, exit_codes: vec![42], negated }
 }
 
 fn needing(message: &str, keep: bool) -> NeedsObservation {
@@ -224,7 +231,7 @@ fn name_of(action: &Action) -> Option<&str> {
 
 #[test]
 fn a_containers_own_policy_and_rules_come_before_those_of_its_pod() {
-    let rules = RestartRules { policy: Some(RestartPolicy::Never), exit_codes: vec![(true, vec![42])] };
+    let rules = RestartRules { policy: Some(RestartPolicy::Never), rules: vec![rule(RestartAction::Restart, false)] };
     let outcome_with = |rules: &RestartRules, code: i32| {
         let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, exited(code, 10)));
         world.pod.main[0].restart_rules = rules.clone();
@@ -233,7 +240,7 @@ fn a_containers_own_policy_and_rules_come_before_those_of_its_pod() {
     assert_eq!(outcome_with(&RestartRules::default(), 1), None, "the pod's policy starts it again");
     assert_eq!(outcome_with(&rules, 1), Some(Outcome::Failed));
     assert_eq!(outcome_with(&rules, 42), None, "a rule starts it again");
-    let others = RestartRules { exit_codes: vec![(false, vec![42])], ..rules };
+    let others = RestartRules { rules: vec![rule(RestartAction::Restart, true)], ..rules };
     assert_eq!((outcome_with(&others, 42), outcome_with(&others, 1)), (Some(Outcome::Failed), None));
 }
 
@@ -595,9 +602,17 @@ fn apply(world: &mut World, action: Action, now: Timestamp) {
             world.probes.insert(seen.id.clone(), probe::Results { started: true, ready: true, failed: None });
             world.containers.entry(name).or_default().insert(0, seen);
         }
-        Action::Stop { container: name, id, .. } => end(world, &name, &id, 143, now),
+        Action::Stop { container: name, id, why, .. } => {
+            if matches!(why, StopWhy::AllRestart { .. }) {
+                let attempt = world.newest(&name).map(|c| c.attempt);
+                world.retry_state.containers.entry(name.clone()).or_default().stopped_on_purpose = attempt;
+            }
+            end(world, &name, &id, 143, now);
+        }
         Action::PullImage { .. } | Action::Resize { .. } | Action::Move { .. } | Action::RequestRestart => {}
         Action::Remove { ids } => {
+            let removed: Vec<_> = world.all().filter(|c| ids.contains(&c.id)).cloned().collect();
+            removed.iter().for_each(|c| world.retry_state.record_removal(c));
             for list in world.containers.values_mut() {
                 assert!(list.iter().all(|c| !(ids.contains(&c.id) && c.state.is_running())), "removed while running");
                 list.retain(|c| !ids.contains(&c.id));
@@ -675,10 +690,16 @@ proptest! {
         sidecar in any::<bool>(),
         faults in proptest::collection::vec((0_usize..4, 0_i32..3, any::<bool>()), 0..12),
         deleted in any::<bool>(),
+        restarts_all in any::<bool>(),
     ) {
         let inits: &[(&str, Role)] =
             if sidecar { &[("i", Role::Init), ("s", Role::Sidecar)] } else { &[("i", Role::Init)] };
         let mut world = world(policy, inits, &["a", "b"]);
+        if restarts_all {
+            let rule = RestartRule { exit_codes: vec![2], ..rule(RestartAction::RestartAllContainers, false) };
+            world.pod.main[0].restart_rules.rules.push(rule.clone());
+            world.pod.init.last_mut().unwrap().restart_rules.rules.push(rule);
+        }
         world.sandboxes.clear();
         world.retry_state.volumes = Step::Undone;
         let mut now = T0;

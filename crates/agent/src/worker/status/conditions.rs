@@ -11,6 +11,7 @@ use super::{Facts, is_terminal, whole_second};
 use crate::{
     heal::RestartPermission,
     worker::{
+        plan::restart_all_cause,
         resize::PendingResize,
         retry_state::ProbeFailure,
         view::{EndingWhy, Role},
@@ -53,6 +54,7 @@ pub fn conditions(world: &World, facts: &Facts<'_>, status: &PodStatus) -> Vec<P
     findings.extend(resize(world));
     findings.extend(dependencies::finding(world, facts));
     findings.extend(config_versions(world));
+    findings.extend(all_containers_restarting(world, succeeded, finished));
     if let Some(EndingWhy::Failed { reason, message }) = world.pod.ending.as_ref().map(|e| &e.why)
         && reason == "Evicted"
     {
@@ -109,6 +111,20 @@ fn resize(world: &World) -> Option<Finding> {
         reason: trouble.as_ref().map(|_| "Error"),
         message: trouble.map(|trouble| trouble.message),
     })
+}
+
+/// Of pods that a container's end can restart as a whole.
+fn all_containers_restarting(world: &World, succeeded: bool, finished: bool) -> Option<Finding> {
+    if !world.pod.may_restart_all() {
+        return None;
+    }
+    let reason = match (succeeded, finished) {
+        (true, _) => Some("PodCompleted"),
+        (false, true) => Some("PodFailed"),
+        (false, false) => None,
+    };
+    let holds = reason.is_none() && world.pod.ending.is_none() && restart_all_cause(world).is_some();
+    Some(Finding { kind: "AllContainersRestarting", holds, reason, message: None })
 }
 
 fn initialized(world: &World, status: &PodStatus, succeeded: bool) -> Finding {

@@ -163,7 +163,7 @@ fn waiting(world: &World, view: &ContainerView, retry_state: &ContainerRetryStat
         FailureKind::Config => ("CreateContainerConfigError", trouble.message.clone()),
         FailureKind::Create => ("CreateContainerError", trouble.message.clone()),
         FailureKind::Run => ("RunContainerError", trouble.message.clone()),
-        FailureKind::UnboundClaim | FailureKind::Devices | FailureKind::Other => return None,
+        FailureKind::PendingVolume | FailureKind::Devices | FailureKind::Other => return None,
     };
     Some(ContainerStateWaiting { reason: Some(reason.into()), message: Some(message) })
 }

@@ -137,6 +137,9 @@ fn phase(world: &World, lists: &Lists, previous: &PodStatus) -> &'static str {
             }
             Role::Sidecar => status.started != Some(true),
         });
+    if previous.phase.as_deref() == Some("Running") && world.pod.may_restart_all() {
+        return "Running"; // init containers run again in between
+    }
     if waits_for_init || lists.main.is_empty() || !lists.main.iter().all(begun) { "Pending" } else { "Running" }
 }
 

@@ -76,19 +76,31 @@ fn validate_endpoint(endpoint: &Endpoint, address_type: &str, path: &Path, error
         names::refuse(hostname, &path.child("hostname"), names::dns1123_label, errors);
     }
     if let Some(hints) = &endpoint.hints {
-        let path = path.child("hints").child("forZones");
-        let zones = list(&hints.for_zones);
-        if zones.len() > MAX_HINTS {
-            errors.push(FieldError::too_many(&path, zones.len(), MAX_HINTS));
-        }
-        let mut seen = BTreeSet::new();
-        for (i, zone) in zones.iter().enumerate() {
-            let path = path.index(i).child("name");
-            if zone.name.is_empty() {
-                errors.push(FieldError::required(&path, ""));
-            } else if !seen.insert(zone.name.as_str()) {
-                errors.push(FieldError::duplicate(&path, zone.name.as_str()));
-            }
+        let path = path.child("hints");
+        let zones: Vec<&str> = list(&hints.for_zones).iter().map(|zone| zone.name.as_str()).collect();
+        validate_hints(&zones, &path.child("forZones"), |_, _, _| {}, errors);
+        let nodes: Vec<&str> = list(&hints.for_nodes).iter().map(|node| node.name.as_str()).collect();
+        let validate_node = |name: &str, path: &Path, errors: &mut Errors| {
+            names::refuse(name, path, names::dns1123_subdomain, errors);
+        };
+        validate_hints(&nodes, &path.child("forNodes"), validate_node, errors);
+    }
+}
+
+/// The names that an endpoint is for.
+fn validate_hints(hints: &[&str], path: &Path, validate: impl Fn(&str, &Path, &mut Errors), errors: &mut Errors) {
+    if hints.len() > MAX_HINTS {
+        errors.push(FieldError::too_many(path, hints.len(), MAX_HINTS));
+    }
+    let mut names = BTreeSet::new();
+    for (i, name) in hints.iter().enumerate() {
+        let path = path.index(i).child("name");
+        if name.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+        } else if !names.insert(*name) {
+            errors.push(FieldError::duplicate(&path, *name));
+        } else {
+            validate(name, &path, errors);
         }
     }
 }

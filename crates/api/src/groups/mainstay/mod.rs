@@ -1,4 +1,5 @@
-//! mainstay.dev: ConfigTemplate, and Offer and ServiceTable, in which nodes state what they can take and where their packet rules are.
+//! mainstay.dev: Offer and ServiceTable, in which nodes state what they can take and where their packet rules are; Machine and
+//! Release, which say what is true of machines and which version they get; ConfigTemplate, which renders configuration.
 
 mod kinds;
 pub mod rules;

@@ -2,6 +2,7 @@
 
 use crate::{
     config_template::CURRENT,
+    machine::ACCOUNTED,
     quantity::Quantity,
     table::{
         Columns,
@@ -83,6 +84,72 @@ pub static SERVICE_TABLES: Columns = Columns {
     },
 };
 
+pub static MACHINES: Columns = Columns {
+    definitions: &[
+        NAME,
+        column("Version", "The version that the machine runs."),
+        column("Wanted", "The version that it is to run."),
+        column("Seen", "Whether heartbeats arrive."),
+        column("Configured", "Whether the machine's configuration step passed."),
+        column("Validated", "Whether the machine's own checks passed."),
+        column("Unaccounted", "Why the machine is not where it should be, if it is not."),
+        AGE,
+        wide(column("Provisioned", "Whether the machine's static configuration passed the first time.")),
+        wide(column("Release", "The Release that wants the version.")),
+    ],
+    cells: |object, now| {
+        let text = |pointer: &str| scalar(object, pointer).unwrap_or_else(|| NONE.to_owned());
+        let state =
+            |axis: &str| scalar(object, &format!("/status/{axis}/state")).unwrap_or_else(|| "pending".to_owned());
+        let mut conditions = list(object, "/status/conditions").iter();
+        let unaccounted = conditions.rfind(|own| own["type"] == ACCOUNTED && own["status"] == "False");
+        let reason = unaccounted.and_then(|own| own["reason"].as_str()).unwrap_or_default();
+        vec![
+            name(object),
+            text("/status/version/running").into(),
+            text("/spec/version").into(),
+            state("seen").into(),
+            state("configured").into(),
+            state("validated").into(),
+            reason.into(),
+            age(object, now),
+            state("provisioned").into(),
+            text("/spec/release").into(),
+        ]
+    },
+};
+
+pub static RELEASES: Columns = Columns {
+    definitions: &[
+        NAME,
+        column("Version", "The version that machines are to run."),
+        column("Phase", "What the release is at."),
+        column("Wave", "The wave that is under way, counted from one, and how many there are."),
+        column("Updated", "How many machines run the version, and how many are selected."),
+        column("Failed", "How many machines failed on the way."),
+        AGE,
+        wide(column("Message", "What it waits for, or why it stopped.")),
+    ],
+    cells: |object, now| {
+        let count = |field: &str| int(object, &format!("/status/{field}"));
+        let waves = list(object, "/status/waves").len();
+        let wave = match (scalar(object, "/status/wave"), waves) {
+            (Some(_), 1..) => format!("{}/{waves}", int(object, "/status/wave").saturating_add(1)),
+            _ => NONE.to_owned(),
+        };
+        vec![
+            name(object),
+            scalar(object, "/spec/version").unwrap_or_default().into(),
+            scalar(object, "/status/phase").unwrap_or_default().into(),
+            wave.into(),
+            format!("{}/{}", count("updated"), count("machines")).into(),
+            count("failed").into(),
+            age(object, now),
+            scalar(object, "/status/message").unwrap_or_default().into(),
+        ]
+    },
+};
+
 /// Bytes as people say them: nobody reads `16269336Ki`.
 fn rounded(bytes: i128) -> String {
     let (mut amount, mut unit) = (bytes, 0);
@@ -130,6 +197,27 @@ mod tests {
     fn service_tables_show_how_far_a_machine_has_come() {
         let table = json!({"spec": {"endpoints": "42", "nodes": ""}});
         assert_eq!(row(&SERVICE_TABLES, table), json!(["x", "42", "<none>", "5m"]));
+    }
+
+    #[test]
+    fn machines_show_one_state_for_each_axis() {
+        let machine = json!({
+            "spec": {"version": "v2", "release": "all"},
+            "status": {
+                "version": {"running": "v1"}, "seen": {"state": "success"}, "configured": {"state": "failed"},
+                "conditions": [{"type": "Accounted", "status": "False", "reason": "NotExpected"}],
+            },
+        });
+        let cells = json!(["x", "v1", "v2", "success", "failed", "pending", "NotExpected", "5m", "pending", "all"]);
+        assert_eq!(row(&MACHINES, machine), cells);
+    }
+
+    #[test]
+    fn releases_show_how_far_they_are() {
+        let status = json!({"phase": "Gated", "wave": 1, "waves": [{}, {}], "updated": 3, "machines": 9, "failed": 1});
+        let release = json!({"spec": {"version": "v2"}, "status": status});
+        assert_eq!(row(&RELEASES, release), json!(["x", "v2", "Gated", "2/2", "3/9", 1, "5m", ""]));
+        assert_eq!(row(&RELEASES, json!({})), json!(["x", "", "", "<none>", "0/0", 0, "5m", ""]));
     }
 
     #[test]

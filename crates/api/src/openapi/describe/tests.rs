@@ -17,7 +17,9 @@ use k8s_openapi::{
 };
 
 use super::*;
-use crate::{config_template::ConfigTemplate, offer::Offer, service_table::ServiceTable};
+use crate::{
+    config_template::ConfigTemplate, machine::Machine, offer::Offer, release::Release, service_table::ServiceTable,
+};
 
 type Root = fn(&mut SchemaGenerator);
 
@@ -167,7 +169,10 @@ const ROOTS: &[(&str, &[Root])] = &[
             root::<networking::ServiceCIDR>,
         ],
     ),
-    ("mainstay.dev", &[root::<ConfigTemplate>, root::<Offer>, root::<ServiceTable>]),
+    (
+        "mainstay.dev",
+        &[root::<ConfigTemplate>, root::<Offer>, root::<ServiceTable>, root::<Machine>, root::<Release>],
+    ),
     ("node.k8s.io", &[root::<node::RuntimeClass>]),
     ("policy", &[root::<policy::PodDisruptionBudget>, root::<policy::Eviction>]),
     (

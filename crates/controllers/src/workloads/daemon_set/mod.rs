@@ -96,7 +96,7 @@ fn judged(node: &Node) -> (Option<&BTreeMap<String, String>>, &[Taint]) {
 /// The node a pod is on, or is meant for.
 fn node_of(pod: &Pod) -> Option<&str> {
     let placed = Some(pod.spec.node_name.as_str()).filter(|node| !node.is_empty());
-    placed.or(pod.spec.pinned_to.as_deref())
+    placed.or(pod.spec.affinity.pinned_to.as_deref())
 }
 
 /// The name that a new pod on each of these nodes would get.

@@ -52,15 +52,7 @@ fn service(kind: catalogue::ServiceKind, ports: &[(&str, Protocol, u16)], tags: 
 
 fn endpoint(address: [u8; 4], ready: bool, hostname: Option<&str>) -> Endpoint {
     let hostname = hostname.map(Arc::from);
-    Endpoint {
-        address: address.into(),
-        ready,
-        serving: ready,
-        terminating: false,
-        node: None,
-        hostname,
-        for_zones: Box::default(),
-    }
+    Endpoint { address: address.into(), ready, serving: ready, terminating: false, node: None, hostname, hints: None }
 }
 
 fn slice(service: &str, ports: &[(&str, Protocol, u16)], endpoints: Vec<Endpoint>) -> Slice {

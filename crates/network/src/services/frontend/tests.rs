@@ -30,7 +30,7 @@ fn endpoint(last: u8, node: &str, ready: bool, terminating: bool) -> Endpoint {
         terminating,
         node: Some(node.into()),
         hostname: None,
-        for_zones: Box::default(),
+        hints: None,
     }
 }
 
@@ -133,12 +133,32 @@ fn only_tcp_goes_through_user_space() {
     assert!(outside.internal.as_ref().unwrap().is_in_user_space());
 }
 
+fn hinted(last: u8, ready: bool, zones: &[&str], nodes: &[&str]) -> Endpoint {
+    let names = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect();
+    let hints = TopologyHints { zones: names(zones), nodes: names(nodes) };
+    Endpoint { hints: Some(Box::new(hints)), ..endpoint(last, "there", ready, false) }
+}
+
+#[test]
+fn hints_for_nodes_come_before_those_for_zones() {
+    let found = |endpoints| backends(&frontends_of(service(Protocol::Tcp, HOLD), endpoints)[0].1);
+    let here = |last, ready| hinted(last, ready, &["z1"], &["here"]);
+    let near = |last, ready| hinted(last, ready, &["z1"], &["near"]);
+    let far = |last, ready| hinted(last, ready, &["z2"], &["far"]);
+    assert_eq!(found(vec![here(2, true), near(3, true), far(4, true), here(5, true)]), [2, 5]);
+    assert_eq!(found(vec![here(2, false), near(3, true), far(4, true)]), [3], "none on this node: those of its zone");
+    assert_eq!(found(vec![here(2, false), near(3, false), far(4, true)]), [4], "none in this zone either: all");
+    let without_node = hinted(6, true, &["z2"], &[]);
+    assert_eq!(found(vec![here(2, true), near(3, true), without_node]), [2, 3], "not all are for nodes: zones count");
+    let without_zone = |last, node: &str| hinted(last, true, &[], &[node]);
+    assert_eq!(found(vec![without_zone(2, "here"), without_zone(3, "near")]), [2], "nodes need no zones");
+    let bare = endpoint(7, "here", true, false);
+    assert_eq!(found(vec![here(2, true), far(4, true), bare]), [2, 4, 7], "one has no hints at all");
+}
+
 #[test]
 fn topology_hints_count_if_all_endpoints_have_them_and_one_is_for_this_zone() {
-    let hinted = |last, ready, zones: &[&str]| Endpoint {
-        for_zones: zones.iter().map(|zone| Arc::from(*zone)).collect(),
-        ..endpoint(last, "there", ready, false)
-    };
+    let hinted = |last, ready, zones: &[&str]| hinted(last, ready, zones, &[]);
     let found = |endpoints| backends(&frontends_of(service(Protocol::Tcp, HOLD), endpoints)[0].1);
     assert_eq!(found(vec![hinted(2, true, &["z1"]), hinted(3, true, &["z2"]), hinted(4, true, &["z2", "z1"])]), [2, 4]);
     assert_eq!(found(vec![hinted(2, true, &["z1"]), hinted(3, true, &[])]), [2, 3], "one has no hint");

@@ -6,12 +6,16 @@
 
 mod mirror_pod;
 mod own_node;
+mod pod_certificate;
 mod token;
+
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use mainstay_api::{
     descriptor::{Descriptor, Writer},
     heal,
+    machine::STATUS_OF_NODE,
     wellknown::namespace::NODE_LEASES,
 };
 use serde_json::Value;
@@ -113,6 +117,7 @@ async fn create(request: &Request<'_>, object: &Value) -> ApiResult<()> {
         ("resource.k8s.io", "resourceslices") if object["spec"]["nodeName"] != node => {
             Err("can only create ResourceSlice with the same NodeName as the requesting node".to_owned())
         }
+        ("certificates.k8s.io", "podcertificaterequests") => pod_certificate::check(request, node, object).await?,
         ("coordination.k8s.io", "leases") => new_lease(api, node, target.namespace.as_deref(), name, object).await?,
         _ if target.d.writer == Writer::SameNamedNode && name != node => {
             Err(format!("node {node:?} is not allowed to create the {} of node {name:?}", target.d.singular))
@@ -136,6 +141,9 @@ fn update(user: &User, target: &Target, part: Part, object: &Value, old: &Value)
             Err(format!("node {node:?} can only change the finalizer {ON_DISK:?} of persistent volumes"))
         }
         ("", "pods", Part::Status) => pod_status(node, object, old),
+        (_, _, part) if target.d.writer == Writer::SameNamedNodeStatus => {
+            machine_status(node, target, part, object, old)
+        }
         ("coordination.k8s.io", "leases", _) => {
             heal_lease(node, target.namespace.as_deref(), &target.name, object).map(drop)
         }
@@ -158,6 +166,28 @@ fn pod_status(node: &str, object: &Value, old: &Value) -> Verdict {
         Err(format!("node {node:?} cannot update resource claim statuses"))
     } else {
         Ok(())
+    }
+}
+
+/// A node reports of its own machine what it alone knows, and leaves the rest of the status to the controllers.
+fn machine_status(node: &str, target: &Target, part: Part, object: &Value, old: &Value) -> Verdict {
+    if part != Part::Status || target.name != node {
+        let (what, name) = (&target.d.singular, &target.name);
+        return Err(format!("node {node:?} is not allowed to modify {what} {name:?}"));
+    }
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        if !equal_or_both_empty(&object["metadata"][field], &old["metadata"][field]) {
+            return Err(format!("node {node:?} cannot update {field} through the status of a machine"));
+        }
+    }
+    let fields = |object: &Value| object["status"].as_object().map(|status| status.keys().cloned().collect());
+    let all: BTreeSet<String> =
+        [object, old].into_iter().filter_map(fields).flat_map(|keys: Vec<String>| keys).collect();
+    let foreign = all.iter().filter(|field| !STATUS_OF_NODE.contains(&field.as_str()));
+    let changed = foreign.filter(|field| !equal_or_both_empty(&object["status"][*field], &old["status"][*field]));
+    match changed.map(String::as_str).next() {
+        Some(field) => Err(format!("node {node:?} cannot update status.{field} of a machine")),
+        None => Ok(()),
     }
 }
 

@@ -19,7 +19,11 @@ fn mirror() -> Value {
 
 fn target(plural: &str, name: &str) -> Target {
     let registry = mainstay_api::registry::Registry::builtin();
-    let group = if plural == "leases" { "coordination.k8s.io" } else { "" };
+    let group = match plural {
+        "leases" => "coordination.k8s.io",
+        "machines" => "mainstay.dev",
+        _ => "",
+    };
     Target { d: registry.find(group, "v1", plural).unwrap().clone(), namespace: None, name: name.into() }
 }
 
@@ -149,6 +153,42 @@ fn of_a_pod_a_node_changes_its_own_status_alone() {
     let mut new = pod("u", "a");
     new["status"] = json!({"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "x"}]});
     assert!(status(new, pod("u", "a")).is_err());
+}
+
+#[test]
+fn of_a_machine_a_node_reports_what_it_alone_knows() {
+    let machine = |name: &str, status: Value| json!({"metadata": {"name": name}, "status": status});
+    let old = machine("a", json!({"seen": {"state": "success"}, "validated": {"state": "success"}}));
+    let judged = |name: &str, part: Part, new: &Value| {
+        update(&User::node("a"), &target("machines", name), part, new, &old)
+            .map_err(|refused| refused.status()["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let own = machine("a", json!({"seen": {"state": "success"}, "validated": {"state": "failed"}, "version": {}}));
+    assert_eq!(judged("a", Part::Status, &own), Ok(()));
+    for (name, part, new, words) in [
+        ("b", Part::Status, own.clone(), "node \"a\" is not allowed to modify machine \"b\""),
+        ("a", Part::Main, own.clone(), "node \"a\" is not allowed to modify machine \"a\""),
+        (
+            "a",
+            Part::Status,
+            machine("a", json!({"seen": {"state": "failed"}})),
+            "cannot update status.seen of a machine",
+        ),
+        ("a", Part::Status, machine("a", json!({})), "cannot update status.seen of a machine"),
+        (
+            "a",
+            Part::Status,
+            machine("a", json!({"seen": {"state": "success"}, "conditions": [{"type": "Accounted"}]})),
+            "cannot update status.conditions of a machine",
+        ),
+    ] {
+        let why = judged(name, part, &new).unwrap_err();
+        assert!(why.contains(words), "{why}");
+    }
+    let mut labelled = own;
+    labelled["metadata"]["labels"] = json!({"wave": "canary"});
+    let why = judged("a", Part::Status, &labelled).unwrap_err();
+    assert!(why.contains("cannot update labels through the status"), "{why}");
 }
 
 #[test]

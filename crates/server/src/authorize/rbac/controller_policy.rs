@@ -16,6 +16,7 @@ pub const SCHEDULER_USER: &str = "system:mainstay:scheduler";
 
 const ALL: &[&str] = &["*"];
 const BATCH: &[&str] = &["batch"];
+const OWN: &[&str] = &["mainstay.dev"];
 const DISCOVERY: &[&str] = &["discovery.k8s.io"];
 const LEASES: RuleSpec = rule(&["create"], &["coordination.k8s.io"], &["leases"]);
 const EVENTS: RuleSpec = rule(&["create", "patch"], CORE, &["events"]);
@@ -118,6 +119,18 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
         &[rule(&["patch"], CORE, &["nodes", "nodes/status", "pods/status"]), rule(&["delete"], CORE, &["pods"])],
     ),
     controller(
+        "machine-controller",
+        &[
+            rule(&["create", "patch"], OWN, &["machines"]),
+            rule(&["patch"], OWN, &["machines/status"]),
+            rule(&["patch"], CORE, &["nodes"]),
+        ],
+    ),
+    controller(
+        "release-controller",
+        &[rule(&["patch"], OWN, &["machines"]), rule(&["update"], OWN, &["releases/status"])],
+    ),
+    controller(
         "resourcequota-controller",
         &[
             rule(&["list"], ALL, ALL),
@@ -208,6 +221,8 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
     controller("endpoint-controller", &[rule(&["create", "delete", "update"], CORE, &["endpoints"])]),
     controller("drain-acknowledgement-controller", &[POD_STATUS]),
     controller("dependency-controller", &[POD_STATUS]),
+    controller("follow-controller", &[rule(&["create"], CORE, &["pods/eviction"])]),
+    controller("device-taint-eviction-controller", &[POD_STATUS, rule(&["delete"], CORE, &["pods"])]),
     controller(
         "config-template-controller",
         &[

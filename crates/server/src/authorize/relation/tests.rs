@@ -159,6 +159,21 @@ fn a_volume_on_one_node_is_that_nodes() {
 }
 
 #[tokio::test]
+async fn a_node_relates_to_the_certificate_requests_of_its_pods() {
+    let request = |name: &str, node: &str| {
+        let request = json!({
+            "kind": "PodCertificateRequest", "apiVersion": "certificates.k8s.io/v1",
+            "metadata": {"name": name, "namespace": "shop"}, "spec": {"nodeName": node},
+        });
+        ("certificates.k8s.io/podcertificaterequests", request)
+    };
+    let api = api_with(vec![request("mine", "a"), request("theirs", "b")]).await;
+    assert!(related(&api, RelationKind::PodCertificateRequest, "shop", "mine").await);
+    assert!(!related(&api, RelationKind::PodCertificateRequest, "shop", "theirs").await);
+    assert!(!related(&api, RelationKind::PodCertificateRequest, "other", "mine").await);
+}
+
+#[tokio::test]
 async fn a_node_relates_to_the_devices_it_has() {
     let slice = |name: &str, node: &str| {
         let slice = json!({

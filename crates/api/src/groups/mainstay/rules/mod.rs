@@ -1,5 +1,7 @@
-//! Defaulting and validation of kinds of our own.
+//! Defaulting and validation of our own kinds.
 
 pub mod config_template;
+pub mod machine;
 pub mod offer;
+pub mod release;
 pub mod service_table;

@@ -96,6 +96,9 @@ fn default_env(variable: &mut EnvVar) {
     let Some(source) = &mut variable.value_from else { return };
     source.field_ref.iter_mut().for_each(default_field_ref);
     source.resource_field_ref.iter_mut().for_each(default_resource_ref);
+    source.file_key_ref.iter_mut().for_each(|reference| {
+        reference.optional.get_or_insert(false);
+    });
 }
 
 fn default_resource_ref(reference: &mut ResourceFieldSelector) {

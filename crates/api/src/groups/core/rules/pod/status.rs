@@ -1,8 +1,10 @@
 //! A pod's status: its first one, and what may not happen to it later.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerRestartRule, ContainerStatus, Pod, PodCondition, PodSpec, PodStatus,
+};
 
-use super::{containers, os, qos};
+use super::{os, qos};
 use crate::{
     field::{Errors, FieldError, Path},
     validation::{
@@ -50,45 +52,55 @@ pub(super) fn validate_update(pod: &Pod, old: &Pod, errors: &mut Errors) {
     }
     check::immutable(&new.qos_class, &before.qos_class, &path.child("qosClass"), errors);
 
-    let restart = text(&spec.restart_policy);
     let at = path.child("containerStatuses");
-    validate_transitions(
-        list(&new.container_statuses),
-        list(&before.container_statuses),
-        restart,
-        |_| false,
-        &at,
-        errors,
-    );
-    let sidecar = |name: &str| {
-        list(&spec.init_containers).iter().any(|container| container.name == name && containers::is_sidecar(container))
-    };
+    let (now, then) = (list(&new.container_statuses), list(&before.container_statuses));
+    validate_transitions(now, then, |name, code| may_restart(spec, &spec.containers, name, code), &at, errors);
     let at = path.child("initContainerStatuses");
     let (now, then) = (list(&new.init_container_statuses), list(&before.init_container_statuses));
-    validate_transitions(now, then, restart, sidecar, &at, errors);
+    let init = list(&spec.init_containers);
+    validate_transitions(now, then, |name, code| may_restart(spec, init, name, code), &at, errors);
     let at = path.child("ephemeralContainerStatuses");
     let (now, then) = (list(&new.ephemeral_container_statuses), list(&before.ephemeral_container_statuses));
-    validate_transitions(now, then, "Never", |_| false, &at, errors);
+    validate_transitions(now, then, |_, _| false, &at, errors);
 
     validate_addresses(new, &path, errors);
     validate_users(new, spec, &path, errors);
+}
+
+/// Whether a container that ended with this code may run again: by its own policy and rules, or those of its pod, or
+/// because a rule of some container restarts all of them.
+fn may_restart(spec: &PodSpec, containers: &[Container], name: &str, exit_code: i32) -> bool {
+    let all = spec.containers.iter().chain(list(&spec.init_containers));
+    let mut all_rules = all.flat_map(|container| list(&container.restart_policy_rules));
+    if all_rules.any(|rule| rule.action == "RestartAllContainers") {
+        return true;
+    }
+    let container = containers.iter().find(|container| container.name == name);
+    let rules = container.map(|container| list(&container.restart_policy_rules)).unwrap_or_default();
+    let applies = |rule: &ContainerRestartRule| {
+        let codes = rule.exit_codes.as_ref();
+        codes.is_some_and(|codes| list(&codes.values).contains(&exit_code) == (codes.operator == "In"))
+    };
+    let own_policy = container.and_then(|container| container.restart_policy.as_deref());
+    match own_policy.unwrap_or_else(|| text(&spec.restart_policy)) {
+        _ if rules.iter().any(applies) => true,
+        "Always" => true,
+        "OnFailure" => exit_code != 0,
+        _ => false,
+    }
 }
 
 /// A container that ended and is not to be restarted stays ended.
 fn validate_transitions(
     new: &[ContainerStatus],
     old: &[ContainerStatus],
-    restart_policy: &str,
-    restarts_anyway: impl Fn(&str) -> bool,
+    may_restart: impl Fn(&str, i32) -> bool,
     path: &Path,
     errors: &mut Errors,
 ) {
-    if restart_policy == "Always" {
-        return;
-    }
     for (i, before) in old.iter().enumerate() {
         let Some(ended) = before.state.as_ref().and_then(|state| state.terminated.as_ref()) else { continue };
-        if ended.exit_code != 0 && restart_policy == "OnFailure" || restarts_anyway(&before.name) {
+        if may_restart(&before.name, ended.exit_code) {
             continue;
         }
         let revived = |status: &&ContainerStatus| {

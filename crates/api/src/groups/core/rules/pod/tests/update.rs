@@ -148,6 +148,37 @@ fn a_status_keeps_what_is_over() {
     );
 }
 
+#[test]
+fn a_container_runs_again_where_its_own_rules_or_those_of_another_say_so() {
+    let rule = |action: &str| json!([{"action": action, "exitCodes": {"operator": "In", "values": [42]}}]);
+    let container = |name: &str, more: Value| {
+        let mut container = json!({"name": name, "image": "i"});
+        container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        container
+    };
+    let status = |code: Option<i32>| {
+        let state = match code {
+            Some(code) => json!({"terminated": {"exitCode": code}}),
+            None => json!({"running": {}}),
+        };
+        let own = json!({"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+        json!({"status": {"containerStatuses": [own]}})
+    };
+    let is_refused = |containers: Value, code: i32| {
+        let stored = completed::<PodRules>(pod_with(json!({"restartPolicy": "Never", "containers": containers})));
+        let pod = |code| serde_json::from_value::<Pod>(with(&stored, status(code))).expect("a pod");
+        let mut errors = Errors::new();
+        PodRules::validate_status(&pod(None), &pod(Some(code)), &mut errors);
+        errors.iter().any(|error| error.to_string().contains("may not be transitioned"))
+    };
+    let own = json!([container("c", json!({"restartPolicy": "Never", "restartPolicyRules": rule("Restart")}))]);
+    assert!(!is_refused(own.clone(), 42) && is_refused(own, 1));
+    assert!(!is_refused(json!([container("c", json!({"restartPolicy": "OnFailure"}))]), 1));
+    let other = container("d", json!({"restartPolicy": "Never", "restartPolicyRules": rule("RestartAllContainers")}));
+    assert!(!is_refused(json!([container("c", json!({})), other]), 0), "all containers start anew");
+    assert!(is_refused(json!([container("c", json!({}))]), 0));
+}
+
 /// Two versions of a pod, judged by one of the subresources' functions.
 fn judged(check: fn(&Pod, &Pod, &mut Errors), old: Value, new: Value) -> Vec<String> {
     let complete = |manifest: Value| {

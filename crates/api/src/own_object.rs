@@ -1,0 +1,119 @@
+//! Cluster-scoped kinds of our own with a spec and a status: [`machine`](crate::machine), [`release`](crate::release).
+
+use std::borrow::Cow;
+
+use k8s_openapi::{
+    ClusterResourceScope, ListableResource, Metadata, Resource,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    schemars::{JsonSchema, Schema, SchemaGenerator, json_schema},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// The names and the documentation of a kind, as an implementation on its spec.
+pub trait OwnKind {
+    const KIND: &'static str;
+    const LIST_KIND: &'static str;
+    const PLURAL: &'static str;
+    /// What `kubectl explain` shows of the kind itself.
+    const ABOUT: &'static str;
+    /// And of everything in it: the first is the spec's definition, the second the status'.
+    const DEFINITIONS: &'static [DefinitionDoc];
+}
+
+/// The documentation of a definition of `dev.mainstay.v1`; its facts are those of the schema table.
+pub struct DefinitionDoc {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// Field and words, in the order of their names.
+    pub fields: &'static [(&'static str, &'static str)],
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnObject<S: OwnKind, T> {
+    #[serde(default = "api_version")]
+    pub api_version: String,
+    #[serde(default = "kind::<S>")]
+    pub kind: String,
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: S,
+    #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
+    pub status: Option<T>,
+}
+
+fn api_version() -> String {
+    crate::wellknown::mainstay::API_VERSION.to_owned()
+}
+
+fn kind<S: OwnKind>() -> String {
+    S::KIND.to_owned()
+}
+
+impl<S: OwnKind, T> OwnObject<S, T> {
+    pub fn new(name: &str, spec: S) -> Self {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        Self { api_version: api_version(), kind: kind::<S>(), metadata, spec, status: None }
+    }
+
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+impl<S: OwnKind, T> Resource for OwnObject<S, T> {
+    const API_VERSION: &'static str = "mainstay.dev/v1";
+    const GROUP: &'static str = "mainstay.dev";
+    const KIND: &'static str = S::KIND;
+    const VERSION: &'static str = "v1";
+    const URL_PATH_SEGMENT: &'static str = S::PLURAL;
+    type Scope = ClusterResourceScope;
+}
+
+impl<S: OwnKind, T> ListableResource for OwnObject<S, T> {
+    const LIST_KIND: &'static str = S::LIST_KIND;
+}
+
+impl<S: OwnKind, T> Metadata for OwnObject<S, T> {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl<S: OwnKind, T> JsonSchema for OwnObject<S, T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("dev.mainstay.v1.{}", S::KIND).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        for definition in S::DEFINITIONS {
+            let field = |(name, words): &(&str, &str)| ((*name).to_owned(), json!({"description": words}));
+            let fields: Map<String, Value> = definition.fields.iter().map(field).collect();
+            let schema = json!({"description": definition.about, "type": "object", "properties": fields});
+            generator.definitions_mut().insert(format!("dev.mainstay.v1.{}", definition.name), schema);
+        }
+        let mut metadata = generator.subschema_for::<ObjectMeta>();
+        metadata.insert("description".to_owned(), "Standard object's metadata.".into());
+        json_schema!({
+            "description": S::ABOUT,
+            "type": "object",
+            "properties": {
+                "apiVersion": {
+                    "description": "The version of this representation of an object.",
+                    "type": "string",
+                },
+                "kind": {"description": "What the object is.", "type": "string"},
+                "metadata": metadata,
+                "spec": {"description": "What is wanted."},
+                "status": {"description": "What was found. Written through the status subresource alone."},
+            },
+        })
+    }
+}

@@ -1,0 +1,358 @@
+//! The kind Release: a version for a selection of machines, and how they move to it.
+
+use k8s_openapi::apimachinery::pkg::{
+    apis::meta::v1::{Condition, LabelSelector, Time},
+    util::intstr::IntOrString,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::own_object::{DefinitionDoc, OwnKind, OwnObject};
+
+pub type Release = OwnObject<ReleaseSpec, ReleaseStatus>;
+
+/// Conditions of a Release.
+pub const ACCEPTED: &str = "Accepted";
+pub const COMPLETE: &str = "Complete";
+pub const STUCK: &str = "Stuck";
+/// Reasons of `Accepted`.
+pub const ACCEPTED_REASON: &str = "Accepted";
+pub const OVERLAPS: &str = "OverlapsOtherRelease";
+pub const SELECTS_NOTHING: &str = "SelectsNothing";
+
+/// Values of `spec.onStuck`.
+pub const HALT: &str = "Halt";
+pub const ROLLBACK: &str = "Rollback";
+
+pub const DEFAULT_PROGRESS_DEADLINE_SECONDS: i32 = 3600;
+pub const MOST_WAVES: usize = 100;
+pub const MOST_NAMED_MACHINES: usize = 1000;
+pub const MOST_GATES: usize = 16;
+pub const MOST_WINDOWS: usize = 32;
+/// Older entries of the history are dropped.
+pub const HISTORY_LIMIT: usize = 10;
+/// More failed machines are counted but not listed.
+pub const FAILURES_SHOWN: usize = 10;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReleaseSpec {
+    pub version: String,
+    pub selector: LabelSelector,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waves: Vec<ReleaseWave>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<IntOrString>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_failed: Option<IntOrString>,
+    pub drain: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub soak_seconds: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress_deadline_seconds: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_stuck: Option<String>,
+    /// For a rollback, which has no waves, in place of `max_unavailable`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollback_max_unavailable: Option<IntOrString>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<ReleaseWindow>,
+    pub paused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold: Option<ReleaseHold>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ReleaseApproval>,
+    /// No machine is started for this version any more. Naming another version ends it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aborted_version: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReleaseWave {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub machines: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<IntOrString>,
+    /// All have to be open before the wave begins.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<ReleaseGate>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReleaseGate {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub needs: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpGate>,
+    pub approval: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpGate {
+    pub url: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReleaseWindow {
+    /// `Mon` to `Sun`; every day if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub days: Vec<String>,
+    pub from: String,
+    pub to: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+}
+
+pub const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReleaseHold {
+    pub reason: String,
+    /// Until somebody ends it, if not set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
+}
+
+/// Waves of a version up to this one, counted from zero, may begin.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReleaseApproval {
+    pub version: String,
+    pub wave: i32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReleaseStatus {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub phase: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Where machines are being moved to: the version of the spec, or the one it is rolled back to.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub target: String,
+    /// When machines began to move there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// The last version that all machines ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_complete_version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<ReleaseRollback>,
+    pub machines: i32,
+    pub updated: i32,
+    pub moving: i32,
+    pub failed: i32,
+    pub unavailable: i32,
+    /// Counted from zero.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wave: Option<i32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waves: Vec<WaveProgress>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<MachineFailure>,
+    /// The newest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<ReleaseRecord>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleaseRollback {
+    pub from: String,
+    pub to: String,
+    pub since: Time,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WaveProgress {
+    pub machines: i32,
+    pub updated: i32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineFailure {
+    pub machine: String,
+    pub message: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleaseRecord {
+    pub version: String,
+    /// `Complete`, `Superseded`, `RolledBack` or `Aborted`.
+    pub result: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    pub end_time: Time,
+}
+
+impl Release {
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == kind)
+    }
+}
+
+impl OwnKind for ReleaseSpec {
+    const KIND: &'static str = "Release";
+    const LIST_KIND: &'static str = "ReleaseList";
+    const PLURAL: &'static str = "releases";
+    const ABOUT: &'static str = "Release brings a selection of machines to a version: in waves, with gates between \
+                                 them, and no further once too many fail.";
+    const DEFINITIONS: &'static [DefinitionDoc] = &[
+        DefinitionDoc {
+            name: "ReleaseSpec",
+            about: "ReleaseSpec is the version, who gets it, and in which order.",
+            fields: &[
+                (
+                    "abortedVersion",
+                    "No machine is started for this version any more; those under way end what they do. Another \
+                     version ends it.",
+                ),
+                ("approval", "Which waves of which version somebody has approved."),
+                ("drain", "Whether machines evict their pods, honouring budgets, before they change their version."),
+                ("hold", "Why no machine is started for now, and until when."),
+                (
+                    "maxFailed",
+                    "How many machines, or which share of them, may fail before no further ones are started. None if \
+                     left out.",
+                ),
+                (
+                    "maxUnavailable",
+                    "How many machines, or which share of them, may be unavailable at once, for whatever cause. One if \
+                     left out.",
+                ),
+                ("onStuck", "Halt, or Rollback to the last version that all machines ran. Halt if left out."),
+                ("paused", "Whether no machine is started."),
+                (
+                    "progressDeadlineSeconds",
+                    "How long a machine may take before it counts as failed. 3600 if left out.",
+                ),
+                (
+                    "rollbackMaxUnavailable",
+                    "What maxUnavailable is for a rollback, which has no waves. The same if left out.",
+                ),
+                ("selector", "Which machines. No other Release may select one of them."),
+                ("soakSeconds", "How long all machines of a wave have to be healthy before the next begins."),
+                ("version", "The version that machines are to run."),
+                ("waves", "In order. One wave of all machines if there are none; all that are left come last."),
+                ("windows", "When machines may be started; at any time if there are none."),
+            ],
+        },
+        DefinitionDoc {
+            name: "ReleaseStatus",
+            about: "ReleaseStatus is how far a release has come, and what it waits for.",
+            fields: &[
+                ("conditions", "Accepted, Complete and Stuck."),
+                ("failed", "How many machines failed on the way to the target."),
+                ("failures", "Some of them, and why."),
+                ("history", "Versions before, the newest last."),
+                ("lastCompleteVersion", "The last version that all machines ran."),
+                ("machines", "How many machines are selected."),
+                ("message", "What it waits for, or why it stopped."),
+                ("moving", "How many machines are on their way."),
+                ("observedGeneration", "The generation of the spec that this is about."),
+                ("phase", "Progressing, Soaking, Gated, Paused, Stuck, RollingBack, Complete, Aborted or Refused."),
+                ("rollback", "From which version it is rolled back to which, and why."),
+                ("startTime", "When machines began to move to the target."),
+                ("target", "The version that machines are moved to."),
+                ("unavailable", "How many machines are unavailable, for whatever cause."),
+                ("updated", "How many machines run the target."),
+                ("wave", "The wave that is under way, counted from zero."),
+                ("waves", "How far each wave has come."),
+            ],
+        },
+        DefinitionDoc {
+            name: "ReleaseWave",
+            about: "ReleaseWave is machines that move before others: either some by name, or so many.",
+            fields: &[
+                ("gates", "All have to be open before the wave begins."),
+                ("machines", "These machines."),
+                ("upTo", "So many of all machines, or this share of them, those of earlier waves counted."),
+            ],
+        },
+        DefinitionDoc {
+            name: "ReleaseGate",
+            about: "ReleaseGate is a condition before a wave, of exactly one kind.",
+            fields: &[
+                ("approval", "Somebody has to approve: mainstay release approve."),
+                ("http", "A URL has to answer with a status of 200 to 299."),
+                (
+                    "needs",
+                    "Services have to have endpoints, as in the annotation mainstay.dev/needs, each with its namespace: \
+                     mysql.db >= 2 ready.",
+                ),
+            ],
+        },
+        DefinitionDoc {
+            name: "HttpGate",
+            about: "HttpGate is open while a URL answers with a status of 200 to 299. The server asks.",
+            fields: &[("url", "With the scheme http.")],
+        },
+        DefinitionDoc {
+            name: "ReleaseWindow",
+            about: "ReleaseWindow is a time of day at which machines may be started.",
+            fields: &[
+                ("days", "Mon, Tue, Wed, Thu, Fri, Sat, Sun: on which days it begins. Every day if left out."),
+                ("from", "When it begins: 22:00."),
+                ("timeZone", "A name of the time zone database: Europe/Berlin. UTC if left out."),
+                ("to", "When it ends: 04:00. On the next day if that is not after the beginning."),
+            ],
+        },
+        DefinitionDoc {
+            name: "ReleaseHold",
+            about: "ReleaseHold keeps machines from being started.",
+            fields: &[("reason", "Why."), ("until", "When it ends by itself; when somebody ends it if left out.")],
+        },
+        DefinitionDoc {
+            name: "ReleaseApproval",
+            about: "ReleaseApproval lets waves begin that wait for somebody's approval.",
+            fields: &[("version", "Of this version alone."), ("wave", "Waves up to this one, counted from zero.")],
+        },
+        DefinitionDoc {
+            name: "ReleaseRollback",
+            about: "ReleaseRollback says that machines are moved back.",
+            fields: &[
+                ("from", "The version that failed."),
+                ("reason", "Why."),
+                ("since", "Since when."),
+                ("to", "The version that they are moved to."),
+            ],
+        },
+        DefinitionDoc {
+            name: "WaveProgress",
+            about: "WaveProgress is how far a wave has come, earlier waves counted.",
+            fields: &[
+                ("machines", "How many machines run the target once the wave has ended."),
+                ("updated", "How many of them do."),
+            ],
+        },
+        DefinitionDoc {
+            name: "MachineFailure",
+            about: "MachineFailure is why a machine failed.",
+            fields: &[("machine", "Its name."), ("message", "In the words of the machine.")],
+        },
+        DefinitionDoc {
+            name: "ReleaseRecord",
+            about: "ReleaseRecord is how the release of a version ended.",
+            fields: &[
+                ("endTime", "When."),
+                ("result", "Complete, Superseded, RolledBack or Aborted."),
+                ("startTime", "When it began."),
+                ("version", "Which version."),
+            ],
+        },
+    ];
+}

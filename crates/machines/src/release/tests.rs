@@ -1,0 +1,375 @@
+use mainstay_api::machine::{MachineSpec, MachineState, MachineStatus, MachineVersion};
+use proptest::{prelude::*, strategy::Strategy as Generator};
+use serde_json::json;
+
+use super::*;
+
+fn time(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + second).unwrap()
+}
+
+fn release(spec: serde_json::Value) -> Release {
+    let mut object = json!({"metadata": {"name": "all", "generation": 1}, "spec": {"version": "v2", "selector": {}}});
+    object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    serde_json::from_value(object).unwrap()
+}
+
+fn state(state: StateValue, message: &str, second: i64) -> Option<MachineState> {
+    Some(MachineState { state, since: Time(time(second)), message: message.to_owned() })
+}
+
+/// Machines that run a version, each valid.
+fn machines(count: usize, version: &str) -> Vec<Machine> {
+    let machine = |number: usize| {
+        let mut machine = Machine::new(&format!("m{number:05}"), MachineSpec::default());
+        machine.status = Some(MachineStatus {
+            seen: state(StateValue::Success, "", 0),
+            configured: state(StateValue::Success, "", 0),
+            validated: state(StateValue::Success, "", 0),
+            version: Some(MachineVersion { running: Some(version.to_owned()), ..MachineVersion::default() }),
+            ..MachineStatus::default()
+        });
+        machine
+    };
+    (0..count).map(machine).collect()
+}
+
+/// A Release and its machines, as they change each other.
+struct Fleet {
+    release: Release,
+    machines: Vec<Machine>,
+    gates: Vec<Gate>,
+    now: i64,
+    /// Names of machines that fail validation at v2.
+    broken: Vec<&'static str>,
+}
+
+impl Fleet {
+    fn new(spec: serde_json::Value, count: usize) -> Self {
+        Self { release: release(spec), machines: machines(count, "v1"), gates: vec![], now: 0, broken: vec![] }
+    }
+
+    fn plan(&self) -> ReleasePlan {
+        let views: Vec<MachineView<'_>> =
+            self.machines.iter().map(|machine| MachineView { machine, takes_pods: true }).collect();
+        let world = ReleaseWorld { release: &self.release, machines: &views, overlap: None, gates: &self.gates };
+        plan(&world, time(self.now))
+    }
+
+    /// Plans and writes what was planned.
+    fn reconcile(&mut self) -> ReleasePlan {
+        let plan = self.plan();
+        self.release.status = Some(plan.status.clone());
+        for Move { machine, version, .. } in &plan.moves {
+            let own = self.machines.iter_mut().find(|own| own.name() == machine).unwrap();
+            (own.spec.version, own.spec.version_since) = (Some(version.clone()), Some(Time(time(self.now))));
+        }
+        plan
+    }
+
+    /// A machine does as it was asked.
+    fn obey(&mut self, index: usize) {
+        let (broken, now) = (self.broken.clone(), self.now);
+        let machine = &mut self.machines[index];
+        let Some(wanted) = machine.spec.version.clone() else { return };
+        let fails = wanted == "v2" && broken.contains(&machine.name());
+        let status = machine.status.as_mut().unwrap();
+        let version = status.version.as_mut().unwrap();
+        if version.wanted.as_ref() == Some(&wanted) {
+            return;
+        }
+        version.wanted = Some(wanted.clone());
+        if fails {
+            status.validated = state(StateValue::Failed, "check disk: exit code 1", now);
+        } else {
+            (version.running, version.running_since) = (Some(wanted), Some(Time(time(now))));
+            status.validated = state(StateValue::Success, "", now);
+        }
+    }
+
+    /// Reconciles and lets machines obey until nothing changes any more; returns how often.
+    fn settle(&mut self) -> usize {
+        for turn in 0..10_000 {
+            let (plan, before) = (self.reconcile(), self.machines.clone());
+            (0..self.machines.len()).for_each(|index| self.obey(index));
+            let soaks = plan.status.phase == "Soaking";
+            if plan.moves.is_empty() && before == self.machines && !soaks && plan.wake_at != Some(time(self.now)) {
+                return turn;
+            }
+            self.now += 1;
+        }
+        panic!("never rests: {:?}", self.status());
+    }
+
+    fn status(&self) -> &ReleaseStatus {
+        self.release.status.as_ref().unwrap()
+    }
+
+    fn count_running(&self, version: &str) -> usize {
+        self.machines.iter().filter(|machine| machine.running_version() == Some(version)).count()
+    }
+}
+
+#[test]
+fn machines_move_in_waves_until_all_are_there() {
+    let mut fleet = Fleet::new(json!({"waves": [{"machines": ["m00002"]}, {"upTo": "50%"}], "maxUnavailable": 2}), 6);
+    let first = fleet.reconcile();
+    assert_eq!(first.moves, [Move { machine: "m00002".to_owned(), version: "v2".to_owned(), drain: false }]);
+    assert_eq!((first.status.phase.as_str(), first.status.wave), ("Progressing", Some(0)));
+    let ends = |status: &ReleaseStatus| status.waves.iter().map(|wave| wave.machines).collect::<Vec<_>>();
+    assert_eq!(ends(&first.status), [1, 3, 6]);
+    fleet.settle();
+    let status = fleet.status();
+    assert_eq!((status.phase.as_str(), status.updated, fleet.count_running("v2")), ("Complete", 6, 6));
+    assert_eq!((status.last_complete_version.as_deref(), status.history.len()), (Some("v2"), 1));
+    let before = fleet.release.clone();
+    fleet.now += 100;
+    fleet.reconcile();
+    assert_eq!(fleet.release, before, "and then it rests");
+}
+
+#[test]
+fn a_failed_validation_halts_it_and_says_who_failed_and_why() {
+    let mut fleet = Fleet::new(json!({"waves": [{"machines": ["m00000"]}]}), 5);
+    fleet.broken = vec!["m00000"];
+    fleet.settle();
+    let status = fleet.status();
+    assert_eq!((status.phase.as_str(), status.failed, fleet.count_running("v2")), ("Stuck", 1, 0));
+    assert_eq!(status.failures[0].message, "check disk: exit code 1");
+    assert!(status.message.contains("m00000 (check disk: exit code 1)"), "{}", status.message);
+    assert_eq!(fleet.release.condition(STUCK).unwrap().status, "True");
+    // It heals, and the release goes on.
+    fleet.broken.clear();
+    fleet.machines[0].status.as_mut().unwrap().version.as_mut().unwrap().wanted = None;
+    fleet.settle();
+    assert_eq!((fleet.status().phase.as_str(), fleet.release.condition(STUCK)), ("Complete", None));
+}
+
+#[test]
+fn what_is_stuck_is_rolled_back_to_the_last_version_that_all_ran() {
+    let mut fleet = Fleet::new(json!({"version": "v1", "onStuck": "Rollback", "maxUnavailable": 2}), 6);
+    fleet.settle();
+    assert_eq!(fleet.status().last_complete_version.as_deref(), Some("v1"));
+    fleet.broken = vec!["m00003"];
+    fleet.release.spec.version = "v2".to_owned();
+    fleet.settle();
+    let status = fleet.status();
+    assert_eq!((status.phase.as_str(), status.target.as_str(), fleet.count_running("v1")), ("RolledBack", "v1", 6));
+    assert!(status.rollback.as_ref().unwrap().reason.contains("m00003"));
+    let results: Vec<_> = status.history.iter().map(|own| (own.version.as_str(), own.result.as_str())).collect();
+    assert_eq!(results, [("v1", "Complete"), ("v2", "RolledBack")]);
+    fleet.release.spec.version = "v3".to_owned();
+    fleet.settle();
+    assert_eq!(
+        (fleet.status().phase.as_str(), fleet.count_running("v3"), &fleet.status().rollback),
+        ("Complete", 6, &None)
+    );
+}
+
+#[test]
+fn a_machine_that_fails_or_falls_silent_after_completion_takes_nothing_from_the_others() {
+    let mut fleet = Fleet::new(json!({"version": "v1", "onStuck": "Rollback", "progressDeadlineSeconds": 60}), 3);
+    fleet.settle();
+    fleet.release.spec.version = "v2".to_owned();
+    fleet.settle();
+    assert_eq!(fleet.status().phase, "Complete");
+    fleet.now += 1_000_000;
+    let now = fleet.now;
+    fleet.machines[0].status.as_mut().unwrap().validated = state(StateValue::Failed, "disk", now);
+    fleet.machines[1].status.as_mut().unwrap().seen = state(StateValue::Failed, "", now);
+    fleet.now += 1_000;
+    let plan = fleet.plan();
+    assert_eq!((plan.status.phase.as_str(), plan.status.target.as_str(), plan.moves.len()), ("Stuck", "v2", 0));
+    assert_eq!(plan.status.rollback, None);
+}
+
+#[test]
+fn a_cordoned_machine_is_unavailable_and_has_not_failed() {
+    let mut fleet = Fleet::new(json!({"version": "v1", "progressDeadlineSeconds": 60}), 2);
+    fleet.settle();
+    fleet.now += 1_000_000;
+    let views = [false, true].into_iter().zip(&fleet.machines);
+    let views: Vec<_> = views.map(|(takes_pods, machine)| MachineView { machine, takes_pods }).collect();
+    let world = ReleaseWorld { release: &fleet.release, machines: &views, overlap: None, gates: &[] };
+    let planned = plan(&world, time(fleet.now)).status;
+    assert_eq!((planned.phase.as_str(), planned.failed, planned.unavailable), ("Progressing", 0, 1));
+}
+
+#[test]
+fn a_first_release_that_is_stuck_has_nowhere_to_go_back_to() {
+    let mut fleet = Fleet::new(json!({"onStuck": "Rollback"}), 2);
+    fleet.broken = vec!["m00000"];
+    fleet.settle();
+    assert_eq!(fleet.status().phase, "Stuck");
+    assert!(fleet.status().message.ends_with("no version that all machines ran to roll back to"));
+}
+
+#[test]
+fn a_newer_version_overtakes_and_machines_skip_to_it() {
+    let mut fleet = Fleet::new(json!({"maxUnavailable": 2}), 6);
+    fleet.reconcile();
+    fleet.release.spec.version = "v3".to_owned();
+    fleet.settle();
+    assert_eq!((fleet.status().phase.as_str(), fleet.count_running("v3")), ("Complete", 6));
+    let results: Vec<_> =
+        fleet.status().history.iter().map(|own| (own.version.as_str(), own.result.as_str())).collect();
+    assert_eq!(results, [("v2", "Superseded"), ("v3", "Complete")]);
+    let asked: Vec<_> = fleet.machines.iter().map(|machine| machine.spec.version.as_deref()).collect();
+    assert_eq!(asked, [Some("v3"); 6]);
+}
+
+#[test]
+fn nothing_is_started_while_it_is_paused_held_aborted_or_outside_of_its_windows() {
+    for (spec, phase, words) in [
+        (json!({"paused": true}), "Paused", "paused: mainstay release resume"),
+        (json!({"hold": {"reason": "holidays"}}), "Paused", "paused: held: holidays"),
+        (json!({"hold": {"reason": "x", "until": time(60)}}), "Paused", "paused: held until"),
+        (json!({"abortedVersion": "v2"}), "Aborted", "the release of v2 was aborted"),
+        (json!({"windows": [{"from": "00:00", "to": "00:01"}]}), "Paused", "outside of its windows until"),
+    ] {
+        let fleet = Fleet::new(spec.clone(), 3);
+        let plan = fleet.plan();
+        assert_eq!((plan.moves.len(), plan.status.phase.as_str()), (0, phase), "{spec}");
+        assert!(plan.status.message.contains(words), "{}", plan.status.message);
+    }
+    let mut held = Fleet::new(json!({"hold": {"reason": "x", "until": time(60)}}), 3);
+    assert_eq!(held.plan().wake_at, Some(time(60)));
+    held.now = 60;
+    assert_eq!(held.plan().moves.len(), 1);
+    let mut aborted = Fleet::new(json!({"abortedVersion": "v2"}), 3);
+    aborted.release.spec.version = "v3".to_owned();
+    assert_eq!(aborted.plan().moves.len(), 1, "of another version");
+}
+
+#[test]
+fn a_closed_gate_keeps_its_wave_back_and_is_looked_at_again() {
+    let mut fleet = Fleet::new(json!({"waves": [{"upTo": 1}, {"upTo": "100%", "gates": [{"approval": true}]}]}), 3);
+    fleet.gates = vec![Gate::Open, Gate::Closed { why: "nobody has approved it".to_owned() }];
+    fleet.settle();
+    assert_eq!((fleet.status().phase.as_str(), fleet.count_running("v2")), ("Gated", 1));
+    assert!(fleet.status().message.contains("nobody has approved it"));
+    assert_eq!(fleet.plan().wake_at, Some(time(fleet.now) + GATE_INTERVAL));
+    fleet.gates = vec![Gate::Open, Gate::Open];
+    fleet.settle();
+    assert_eq!(fleet.status().phase, "Complete");
+}
+
+#[test]
+fn a_release_without_machines_or_with_those_of_another_is_refused_with_a_condition() {
+    let nothing = Fleet::new(json!({}), 0).plan();
+    assert_eq!(
+        (nothing.status.phase.as_str(), nothing.status.conditions[0].reason.as_str()),
+        ("Refused", SELECTS_NOTHING)
+    );
+    let fleet = Fleet::new(json!({}), 1);
+    let views = [MachineView { machine: &fleet.machines[0], takes_pods: true }];
+    let overlap = Some(Overlap { release: "web".to_owned(), machine: "m00000".to_owned() });
+    let world = ReleaseWorld { release: &fleet.release, machines: &views, overlap, gates: &[] };
+    let refused = plan(&world, time(0));
+    assert!(refused.moves.is_empty());
+    assert!(
+        refused.status.conditions[0].message.contains("the Release \"web\" too"),
+        "{:?}",
+        refused.status.conditions
+    );
+}
+
+#[test]
+fn machines_that_run_the_version_already_are_not_moved_one_by_one() {
+    let mut fleet = Fleet::new(json!({"version": "v1"}), 50);
+    assert_eq!(fleet.reconcile().moves.len(), 50);
+    assert_eq!(fleet.settle(), 1);
+}
+
+#[test]
+fn a_machine_that_goes_back_has_not_arrived_before_it_is_validated_again() {
+    let mut fleet = Fleet::new(json!({"version": "v1"}), 1);
+    fleet.machines[0].spec.version = Some("v1".to_owned());
+    let status = fleet.machines[0].status.as_mut().unwrap();
+    status.version.as_mut().unwrap().wanted = Some("v1".to_owned());
+    status.validated = state(StateValue::Pending, "", 0);
+    let plan = fleet.plan();
+    assert_eq!((plan.status.moving, plan.status.updated), (1, 0), "it runs v1 by its file, and is half way to v2");
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Obey(usize),
+    Silence(usize),
+    Return(usize),
+    Fail(usize),
+    Heal(usize),
+    Wait(u8),
+    Release(u8),
+    Pause(bool),
+}
+
+fn event() -> impl Generator<Value = Event> {
+    prop_oneof![
+        4 => (0..12_usize).prop_map(Event::Obey),
+        1 => (0..12_usize).prop_map(Event::Silence),
+        2 => (0..12_usize).prop_map(Event::Return),
+        1 => (0..12_usize).prop_map(Event::Fail),
+        2 => (0..12_usize).prop_map(Event::Heal),
+        1 => any::<u8>().prop_map(Event::Wait),
+        1 => (2..5_u8).prop_map(Event::Release),
+        1 => any::<bool>().prop_map(Event::Pause),
+    ]
+}
+
+proptest! {
+    /// Whatever machines do: what is started never makes more of them unavailable than allowed, a machine is asked for the target
+    /// and nothing else, and once all of them obey the release ends, or says what it waits for.
+    #[test]
+    fn it_never_goes_too_far_and_always_ends(events in prop::collection::vec(event(), 0..80), limit in 1..5_i32) {
+        let mut fleet = Fleet::new(json!({
+            "maxUnavailable": limit, "maxFailed": "100%", "waves": [{"machines": ["m00003"]}, {"upTo": "50%"}],
+        }), 12);
+        for event in events {
+            let status = |fleet: &mut Fleet, index: usize, change: &dyn Fn(&mut MachineStatus)| {
+                change(fleet.machines[index].status.as_mut().unwrap());
+            };
+            let now = fleet.now;
+            match event {
+                Event::Obey(index) => fleet.obey(index),
+                Event::Silence(index) => status(&mut fleet, index, &|own| own.seen = state(StateValue::Failed, "", now)),
+                Event::Return(index) => status(&mut fleet, index, &|own| own.seen = state(StateValue::Success, "", now)),
+                Event::Fail(index) => status(&mut fleet, index, &|own| own.validated = state(StateValue::Failed, "x", now)),
+                Event::Heal(index) => status(&mut fleet, index, &|own| own.validated = state(StateValue::Success, "", now)),
+                Event::Wait(seconds) => fleet.now += i64::from(seconds),
+                Event::Release(version) => fleet.release.spec.version = format!("v{version}"),
+                Event::Pause(paused) => fleet.release.spec.paused = paused,
+            }
+            let is_available = |machine: &Machine| {
+                let valid = |axis| machine.state(axis).is_some_and(|own| own.state == StateValue::Success);
+                let version = machine.status.as_ref().unwrap().version.as_ref().unwrap();
+                let rests = machine.spec.version.is_none() || machine.spec.version == version.wanted;
+                valid(MachineAxis::Seen) && valid(MachineAxis::Validated) && rests
+            };
+            let before: Vec<bool> = fleet.machines.iter().map(is_available).collect();
+            let plan = fleet.reconcile();
+            let after = fleet.machines.iter().filter(|machine| !is_available(machine)).count();
+            let was = before.iter().filter(|available| !**available).count();
+            prop_assert!(after <= was.max(limit as usize), "{was} -> {after} of {limit}: {:?}", plan.moves);
+            prop_assert!(plan.moves.iter().all(|own| own.version == fleet.release.spec.version));
+            prop_assert!(!plan.status.message.is_empty());
+        }
+        fleet.release.spec.paused = false;
+        for machine in &mut fleet.machines {
+            machine.status.as_mut().unwrap().seen = state(StateValue::Success, "", fleet.now);
+            machine.status.as_mut().unwrap().validated = state(StateValue::Success, "", fleet.now);
+        }
+        fleet.settle();
+        prop_assert_eq!(&fleet.status().phase, "Complete", "{}", &fleet.status().message);
+        prop_assert_eq!(fleet.count_running(&fleet.release.spec.version), 12);
+    }
+}
+
+/// How a Release of the size that we promise is planned; `bench/` measures how fast.
+#[test]
+fn ten_thousand_machines_move_in_waves_of_five_percent() {
+    let waves: Vec<_> = (1..=20).map(|wave| json!({"upTo": format!("{}%", wave * 5)})).collect();
+    let mut fleet = Fleet::new(json!({"waves": waves, "maxUnavailable": "5%"}), 10_000);
+    let plan = fleet.reconcile();
+    assert_eq!((plan.moves.len(), plan.status.waves.len()), (500, 20));
+}
