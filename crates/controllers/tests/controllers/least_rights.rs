@@ -10,8 +10,7 @@ use crate::{
     budgets,
     cluster::{Cluster, UsedRight, used_rights},
     config_templates, cron_jobs, dependencies, deployments, followers, garbage, jobs, machines, namespaces, node_loss,
-    quotas, releases,
-    replicas, resource_claims, services, sets, volumes,
+    quotas, releases, replicas, resource_claims, services, sets, volumes,
 };
 
 const SCENARIOS: &[fn()] = &[

@@ -17,9 +17,10 @@ pub use self::{
     sim::SimOptions,
 };
 use crate::{
-    config::ConfigOptions, config_file, convert::ConvertOptions, demo::web::WebOptions, drain::DrainOptions, exit::Exit,
-    image::ImageOptions, machine_command::MachineCommandOptions, needs::NeedsOptions, release_command::ReleaseOptions,
-    secrets::SecretsOptions, token::TokenOptions, upgrade::UpgradeOptions, why::WhyOptions,
+    config::ConfigOptions, config_file, convert::ConvertOptions, demo::web::WebOptions, drain::DrainOptions,
+    exit::Exit, image::ImageOptions, machine_command::MachineCommandOptions, needs::NeedsOptions,
+    release_command::ReleaseOptions, secrets::SecretsOptions, token::TokenOptions, upgrade::UpgradeOptions,
+    why::WhyOptions,
 };
 
 /// Runs pods on your own machines and keeps them up, behind the Kubernetes API.

@@ -169,10 +169,7 @@ const ROOTS: &[(&str, &[Root])] = &[
             root::<networking::ServiceCIDR>,
         ],
     ),
-    (
-        "mainstay.dev",
-        &[root::<ConfigTemplate>, root::<Offer>, root::<ServiceTable>, root::<Machine>, root::<Release>],
-    ),
+    ("mainstay.dev", &[root::<ConfigTemplate>, root::<Offer>, root::<ServiceTable>, root::<Machine>, root::<Release>]),
     ("node.k8s.io", &[root::<node::RuntimeClass>]),
     ("policy", &[root::<policy::PodDisruptionBudget>, root::<policy::Eviction>]),
     (
