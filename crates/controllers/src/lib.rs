@@ -13,6 +13,7 @@
 //! * [`resource_claims`]: ResourceClaims made of templates, and their end
 //! * [`resource_quota`]: counts what namespaces use of their quotas
 //! * [`dependencies`]: needs of pods that nodes cannot judge, and cycles among them
+//! * [`config_rollout`]: changed ConfigMaps and Secrets reach pods by rolling updates
 //! * [`services`]: endpoints of Services, and drain acknowledgements
 //! * [`volumes`]: binds claims, and provisions and reclaims volumes
 //! * [`certificates`]: approves and signs certificate requests; [`expiry`]: deletes old Events and tokens
@@ -26,6 +27,7 @@
 mod autoscaling;
 mod certificates;
 mod cluster_role_aggregation;
+mod config_rollout;
 mod dependencies;
 mod expiry;
 mod garbage_collector;

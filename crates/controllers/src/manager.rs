@@ -8,7 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     autoscaling, certificates,
     certificates::CertificateAuthority,
-    cluster_role_aggregation, dependencies, expiry,
+    cluster_role_aggregation, config_rollout, dependencies, expiry,
     expiry::ExpirySweeper,
     garbage_collector, namespace, namespace_defaults, node_lifecycle,
     objects::replica_set::{ReplicaSet, ReplicationController},
@@ -80,6 +80,7 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
         resource_claims::reservations::controller(&context_for("resource-claim-controller")),
         dependencies::object_needs::controller(&context_for("dependency-controller")),
         dependencies::cycles::controller(&context_for("dependency-controller")),
+        config_rollout::controller(&context_for("config-rollout-controller")),
         volumes::claims::controller(&context_for("persistent-volume-binder")),
         volumes::volume_lifecycle::controller(&context_for("persistent-volume-binder")),
         volumes::ephemeral::controller(&context_for("ephemeral-volume-controller")),

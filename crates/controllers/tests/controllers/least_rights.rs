@@ -9,14 +9,16 @@ use kube::{Api, api::ListParams};
 use crate::{
     budgets,
     cluster::{Cluster, UsedRight, used_rights},
-    cron_jobs, dependencies, deployments, garbage, jobs, machines, namespaces, node_loss, quotas, replicas,
-    resource_claims, services, sets, volumes,
+    config_rollouts, cron_jobs, dependencies, deployments, garbage, jobs, machines, namespaces, node_loss, quotas,
+    replicas, resource_claims, services, sets, volumes,
 };
 
 const SCENARIOS: &[fn()] = &[
     budgets::a_budget_lets_one_pod_go_at_a_time,
     budgets::shares_follow_the_owners_scale_and_bare_pods_are_distinguished,
     budgets::pods_on_machines_that_are_gone_vanish,
+    config_rollouts::a_changed_config_map_rolls_out_as_a_version_and_can_be_undone,
+    config_rollouts::stateful_sets_and_daemon_sets_name_versions_as_well,
     cron_jobs::a_job_is_started_when_it_is_due_and_not_twice,
     cron_jobs::what_still_runs_is_waited_for_or_replaced,
     cron_jobs::a_finished_job_is_deleted_with_its_pods_after_its_time,

@@ -2,6 +2,7 @@
 
 mod budgets;
 mod cluster;
+mod config_rollouts;
 mod cron_jobs;
 mod dependencies;
 mod deployments;

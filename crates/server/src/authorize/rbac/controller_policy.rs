@@ -209,6 +209,13 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
     controller("drain-acknowledgement-controller", &[POD_STATUS]),
     controller("dependency-controller", &[POD_STATUS]),
     controller(
+        "config-rollout-controller",
+        &[
+            rule(&["create", "delete", "get", "patch"], CORE, &["configmaps", "secrets"]),
+            rule(&["patch"], APPS, &["daemonsets", "deployments", "statefulsets"]),
+        ],
+    ),
+    controller(
         "persistent-volume-binder",
         &[
             rule(&["create", "delete", "get", "list", "patch"], CORE, &["persistentvolumes"]),
