@@ -8,6 +8,7 @@ use mainstay_runtime::{ContainerId, ContainerStatus, SandboxStatus, spec::Resour
 use super::{
     resize::PendingResize,
     retry_state::PodRetryState,
+    turns::Turn,
     view::{ContainerView, PodView},
 };
 use crate::{dependencies::NeedsObservation, heal::HealingObservation, probe, settings::RestartBackoff};
@@ -37,6 +38,8 @@ pub struct World {
     /// The pod must be unique, and this node has no contact: nothing of it is started.
     pub is_cut_off: bool,
     pub needs: NeedsObservation,
+    /// Of a pod that ends: whether others of its set have to be stopped before.
+    pub turn: Turn,
 }
 
 impl World {

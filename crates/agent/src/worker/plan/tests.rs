@@ -11,6 +11,7 @@ use crate::{
     settings::RestartBackoff,
     worker::{
         retry_state::{FailureKind, PodRetryState, Step, StepFailure},
+        turns::Turn,
         view::{PodView, ResizeRestarts, RestartPolicy, RestartRules},
         world::IDENTITY,
     },
@@ -107,6 +108,7 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
         drains_until: None,
         is_cut_off: false,
         needs: NeedsObservation::default(),
+        turn: Turn::default(),
     }
 }
 
@@ -270,6 +272,29 @@ fn a_container_that_reads_versions_is_not_started_while_volumes_show_others() {
     // And what runs is looked after as ever.
     outdated.retry_state.volumes.fail(FailureKind::Other, "no copy".into(), at(59));
     assert_eq!(plan(&outdated, at(59)).actions, []);
+}
+
+#[test]
+fn a_pod_is_stopped_when_its_turn_comes_and_its_grace_runs_from_then() {
+    let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, running()));
+    world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: at(30) });
+    world.turn = Turn::Waiting { why: "pod b is being stopped".into(), retry_at: at(10) };
+    let waiting = plan(&world, at(5));
+    assert_eq!((waiting.actions, waiting.wake_at), (vec![], Some(at(10))));
+    assert_eq!(plan(&world, at(10)).actions, [Action::RequestTurn]);
+    world.retry_state.in_progress.insert(Operation::TurnRequest);
+    assert_eq!(plan(&world, at(10)).actions, [], "one request at a time");
+    world.retry_state.in_progress.clear();
+    // Long after its grace would have been over.
+    world.turn = Turn::Granted { deadline: at(150) };
+    let stops = plan(&world, at(120)).actions;
+    let [Action::Stop { grace, .. }] = &stops[..] else { panic!("{stops:?}") };
+    assert_eq!(*grace, Duration::from_secs(30));
+    // What does not run waits for nobody.
+    world.turn = Turn::Waiting { why: String::new(), retry_at: at(500) };
+    let ended = world.with(container("a", 1, exited(0, 1)));
+    let ended = World { containers: [("a".to_owned(), vec![container("a", 1, exited(0, 1))])].into(), ..ended };
+    assert!(plan(&ended, at(121)).actions.iter().any(|action| matches!(action, Action::RemoveSandboxes { .. })));
 }
 
 #[test]
@@ -594,7 +619,11 @@ fn apply(world: &mut World, action: Action, now: Timestamp) {
             world.containers.entry(name).or_default().insert(0, seen);
         }
         Action::Stop { container: name, id, .. } => end(world, &name, &id, 143, now),
-        Action::PullImage { .. } | Action::Resize { .. } | Action::Move { .. } | Action::RequestRestart => {}
+        Action::PullImage { .. }
+        | Action::Resize { .. }
+        | Action::Move { .. }
+        | Action::RequestRestart
+        | Action::RequestTurn => {}
         Action::Remove { ids } => {
             for list in world.containers.values_mut() {
                 assert!(list.iter().all(|c| !(ids.contains(&c.id) && c.state.is_running())), "removed while running");

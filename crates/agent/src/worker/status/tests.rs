@@ -87,6 +87,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         drains_until: None,
         is_cut_off: false,
         needs: NeedsObservation::default(),
+        turn: Default::default(),
     }
 }
 
