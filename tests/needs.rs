@@ -57,6 +57,10 @@ fn a_pod_waits_without_failing_until_the_service_it_needs_is_ready() {
     let message = condition(&k, "web", "DependenciesMet", "message");
     assert!(message.starts_with("db: no such Service (since "), "{message}");
     assert_eq!(condition(&k, "web", "PodReadyToStartContainers", "status"), "True", "all but its containers is ready");
+    eventually("the progress of its Deployment says so", || {
+        let path = "{.status.conditions[?(@.type==\"Progressing\")].message}";
+        k.value("deployment web", path).contains("Waiting: 1 pod waits for needs: db: no such Service").then_some(())
+    });
     let waiting = k.value("pods -l app=web", "{.items[0].status.containerStatuses[0].state.waiting.reason}");
     assert_eq!(waiting, "WaitingForDependencies");
     assert!(k.ok("get pods -l app=web").contains("WaitingForDependencies"));
@@ -140,7 +144,9 @@ fn two_that_need_each_other_start_by_their_addresses_and_never_by_their_readines
     k.create(&app("lb", &needs("controller addressable"), "sleep 1000"));
     k.create(&app("controller", &needs("lb addressable"), "sleep 1000"));
     k.create(&app("web", &needs("api"), "sleep 1000"));
-    k.create(&app("api", &needs("web"), "sleep 1000"));
+    let warned = k.run_with("create -f -", &app("api", &needs("web"), "sleep 1000"));
+    let warning = "pods that wait for each other to be ready never start: api → web → api";
+    assert!(warned.stderr.contains("Warning") && warned.stderr.contains(warning), "{}", warned.stderr);
     for name in ["lb", "controller"] {
         until_condition(&k, name, "Ready", "True");
     }
@@ -166,6 +172,7 @@ fn needs_that_make_no_sense_are_refused_by_field() {
         ("db >= 0", "the number must be from 1 to 10000"),
         ("cronjob/x", "which is none of deployment"),
         ("db, within 400h", "from 1s to 168h"),
+        ("deployment/bad", "names the workload itself"),
     ] {
         let refused = k.run_with("create -f -", &app("bad", &needs(text), "true"));
         let refused = refused.refused();

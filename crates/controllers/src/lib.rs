@@ -14,6 +14,7 @@
 //! * [`resource_claims`]: ResourceClaims made of templates, their end, and eviction by taints of devices
 //! * [`resource_quota`]: counts what namespaces use of their quotas
 //! * [`dependencies`]: needs of pods that nodes cannot judge, and cycles among them
+//! * [`config_rollout`]: changed ConfigMaps and Secrets reach pods by rolling updates
 //! * [`config_templates`]: renders ConfigTemplates and brings new versions to their consumers
 //! * [`follow`]: moves pods whose leader has moved
 //! * [`services`]: endpoints of Services, and drain acknowledgements
@@ -29,6 +30,7 @@
 mod autoscaling;
 mod certificates;
 mod cluster_role_aggregation;
+mod config_rollout;
 mod config_templates;
 mod dependencies;
 mod expiry;

@@ -8,7 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     autoscaling, certificates,
     certificates::CertificateAuthority,
-    cluster_role_aggregation, config_templates,
+    cluster_role_aggregation, config_rollout, config_templates,
     config_templates::{notify::ConsumerNotifier, renderer::TemplateRenderer},
     dependencies, expiry,
     expiry::ExpirySweeper,
@@ -95,6 +95,7 @@ fn controllers(context: &Arc<Context>, clients: &Clients, settings: &Settings) -
             settings.consumer_notifier.clone(),
             settings.template_renderer.clone(),
         ),
+        config_rollout::controller(&context_for("config-rollout-controller")),
         volumes::claims::controller(&context_for("persistent-volume-binder")),
         volumes::volume_lifecycle::controller(&context_for("persistent-volume-binder")),
         volumes::ephemeral::controller(&context_for("ephemeral-volume-controller")),

@@ -40,7 +40,7 @@ use crate::{
     task_scope::TaskScope,
     volumes::{Volumes, local_path::LocalPath},
     wake::Wake,
-    worker::{WorkerContext, Workers},
+    worker::{WorkerContext, Workers, turns::DrainTurns},
 };
 
 impl Agent {
@@ -172,6 +172,7 @@ impl Agent {
         let dependencies = Dependencies::new(catalogue, wake.clone());
         let context = WorkerContext {
             dependencies: dependencies.clone(),
+            turns: DrainTurns::new(client.clone(), background.clone()),
             runtime_name: version.name,
             specs: Specs::new(settings.clone(), objects.clone(), volumes.clone(), events.clone()),
             probes: Probes::new(runtime.clone(), events.clone(), wake.clone(), policies),

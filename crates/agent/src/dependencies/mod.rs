@@ -6,6 +6,8 @@
 //! [`evaluate`] is pure. A change of the catalogue wakes exactly the workers of pods for which it changed the result.
 
 mod evaluate;
+#[cfg(test)]
+mod orders;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

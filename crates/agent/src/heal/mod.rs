@@ -13,7 +13,7 @@ pub mod budget;
 mod budget_leases;
 mod ladder;
 mod node_suspicion;
-mod owner;
+pub(crate) mod owner;
 mod owner_policy;
 pub mod record;
 

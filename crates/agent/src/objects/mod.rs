@@ -47,6 +47,9 @@ pub enum ObjectError {
     Missing,
     #[error("{0}")]
     Unreachable(String),
+    /// The API refuses to show it to this node.
+    #[error("{0}")]
+    Forbidden(String),
 }
 
 pub type ObjectResult<K> = Result<Arc<K>, ObjectError>;

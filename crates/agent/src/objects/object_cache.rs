@@ -55,6 +55,7 @@ enum State<K> {
     Asking,
     Synced(ObjectsByName<K>),
     Unreachable(String),
+    Forbidden(String),
 }
 
 struct Entry<K> {
@@ -101,6 +102,7 @@ where
         match state.as_deref() {
             Ok(State::Synced(found)) => Ok(found.clone()),
             Ok(State::Unreachable(why)) => Err(ObjectError::Unreachable(why.clone())),
+            Ok(State::Forbidden(why)) => Err(ObjectError::Forbidden(why.clone())),
             Ok(State::Asking) | Err(_) => Err(ObjectError::Unreachable("the agent is stopping".to_owned())),
         }
     }
@@ -170,7 +172,7 @@ where
                 match tokio::time::timeout(PATIENCE, events.next()).await {
                     Ok(event) => event,
                     Err(_) => {
-                        self.fall_back(&mut known, "the API does not answer");
+                        self.fall_back(&mut known, State::Unreachable("the API does not answer".to_owned()));
                         continue;
                     }
                 }
@@ -199,7 +201,9 @@ where
                 Err(error) => {
                     tracing::debug!(error = error_chain(&error), kind = std::any::type_name::<K>(), "cannot follow");
                     if !matches!(*self.state.borrow(), State::Synced(_)) {
-                        self.fall_back(&mut known, &error_chain(&error));
+                        let why = error_chain(&error);
+                        let state = if is_forbidden(&error) { State::Forbidden(why) } else { State::Unreachable(why) };
+                        self.fall_back(&mut known, state);
                     }
                     tokio::time::sleep(retries.record_failure()).await;
                 }
@@ -208,14 +212,14 @@ where
     }
 
     /// Without an answer: what an earlier agent received, or nothing.
-    fn fall_back(&self, known: &mut ObjectsByName<K>, why: &str) {
+    fn fall_back(&self, known: &mut ObjectsByName<K>, otherwise: State<K>) {
         let (saved, file) = &self.saved;
         match saved.read::<K>(file) {
             Some(found) => {
                 *known = found.into_iter().map(|object| (object.name_any(), Arc::new(object))).collect();
                 self.state.send_replace(State::Synced(known.clone()));
             }
-            None => drop(self.state.send_replace(State::Unreachable(why.to_owned()))),
+            None => drop(self.state.send_replace(otherwise)),
         }
     }
 
@@ -224,7 +228,7 @@ where
         let before = self.state.send_replace(State::Synced(known.clone()));
         let news = match &before {
             State::Asking => false,
-            State::Unreachable(_) => true,
+            State::Unreachable(_) | State::Forbidden(_) => true,
             State::Synced(before) => versions(before).ne(versions(known)),
         };
         if news || matches!(before, State::Asking) {
@@ -237,6 +241,14 @@ where
             }
         }
     }
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    let source = match error {
+        watcher::Error::InitialListFailed(source) | watcher::Error::WatchStartFailed(source) => source,
+        _ => return false,
+    };
+    matches!(source, kube::Error::Api(status) if status.code == 403)
 }
 
 fn versions<K: Resource>(found: &ObjectsByName<K>) -> impl Iterator<Item = (&String, Option<&String>)> {

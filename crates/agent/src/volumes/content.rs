@@ -136,7 +136,8 @@ impl Reader<'_> {
         let whose = pod_ref(self.pod);
         let copy = self.versions.resolve(ConfigKind::ConfigMap, name);
         let found = self.objects.config_map(&whose.uid, &whose.namespace, copy).await;
-        let map = match found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("configmap {copy:?}"))) {
+        let failure = |lack| version_failure(lack, copy != name, || format!("configmap {copy:?}"));
+        let map = match found.map_err(failure) {
             Ok(map) => map,
             // A version is not missing because it is optional: it is about to be there.
             Err(PlanFailure::Refused(_)) if keys.optional() && copy == name => return Ok(()),
@@ -149,7 +150,8 @@ impl Reader<'_> {
         let whose = pod_ref(self.pod);
         let copy = self.versions.resolve(ConfigKind::Secret, name);
         let found = self.objects.secret(&whose.uid, &whose.namespace, copy).await;
-        let secret = match found.map_err(|lack| PlanFailure::from_object_error(lack, || format!("secret {copy:?}"))) {
+        let failure = |lack| version_failure(lack, copy != name, || format!("secret {copy:?}"));
+        let secret = match found.map_err(failure) {
             Ok(secret) => secret,
             // A version is not missing because it is optional: it is about to be there.
             Err(PlanFailure::Refused(_)) if keys.optional() && copy == name => return Ok(()),
@@ -314,6 +316,16 @@ impl Reader<'_> {
         let status = self.pod.status.as_ref();
         let all = status.iter().flat_map(|status| status.pod_ips.iter().flatten());
         all.filter_map(|address| address.ip.parse().ok()).collect()
+    }
+}
+
+/// A version that the node may not read is no copy of what the pod refers to: that is said, and what was there before stays.
+fn version_failure(lack: ObjectError, is_version: bool, what: impl FnOnce() -> String) -> PlanFailure {
+    match lack {
+        ObjectError::Forbidden(why) if is_version => {
+            PlanFailure::Refused(format!("{} does not exist or is no copy of what the pod refers to: {why}", what()))
+        }
+        lack => PlanFailure::from_object_error(lack, what),
     }
 }
 

@@ -420,7 +420,7 @@ impl PlanFailure {
     fn from_object_error(lack: ObjectError, what: impl FnOnce() -> String) -> Self {
         match lack {
             ObjectError::Missing => Self::Refused(format!("{} not found", what())),
-            ObjectError::Unreachable(why) => Self::Unreachable(why),
+            ObjectError::Unreachable(why) | ObjectError::Forbidden(why) => Self::Unreachable(why),
         }
     }
 }

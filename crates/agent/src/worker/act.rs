@@ -103,6 +103,12 @@ pub async fn act(
             }
             Ok(())
         }
+        Action::RequestTurn => {
+            if let Some(pod) = &on.pod {
+                context.turns.request(pod).await;
+            }
+            Ok(())
+        }
         Action::RemoveFromApi => remove_from_api(context, on).await,
         Action::Move { why } => move_away(context, on, &why).await,
     }

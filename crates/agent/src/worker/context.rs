@@ -7,6 +7,7 @@ use kube::Client;
 use mainstay_runtime::Runtime;
 use tokio::sync::watch;
 
+use super::turns::DrainTurns;
 use crate::{
     dependencies::Dependencies,
     devices::DeviceManager,
@@ -47,6 +48,7 @@ pub struct WorkerContext {
     pub evictions: Evictions,
     pub fence: Arc<Fence>,
     pub dependencies: Arc<Dependencies>,
+    pub turns: DrainTurns,
     pub traffic: Arc<Traffic>,
     pub mirrors: Arc<Mirrors>,
     /// This node as the API has it.

@@ -18,6 +18,7 @@ mod task;
 mod termination_message;
 #[cfg(test)]
 mod tests;
+pub mod turns;
 mod view;
 mod workers;
 mod world;

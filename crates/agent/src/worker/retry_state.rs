@@ -33,6 +33,7 @@ pub enum Operation {
     Cleanup,
     /// Asking for a slot of the restart budget.
     RestartRequest,
+    TurnRequest,
 }
 
 #[derive(Clone, Debug, Default)]

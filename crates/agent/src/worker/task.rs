@@ -30,6 +30,7 @@ use super::{
     slow_start::{self, SlowStart},
     status::{self, Facts},
     termination_message,
+    turns::Turn,
     view::{EndingWhy, PodView},
     world::World,
 };
@@ -73,6 +74,7 @@ pub async fn run(context: &Arc<WorkerContext>, uid: &PodUid, notify: &Notify, st
         reported_slow: false,
         reported_waiting: false,
         reported_overdue: false,
+        reported_turn: false,
         messages: BTreeMap::new(),
         refreshed: None,
         volumes_outdated: false,
@@ -134,6 +136,8 @@ struct Worker<'a> {
     reported_waiting: bool,
     /// That it has waited longer than it should was said.
     reported_overdue: bool,
+    /// That it waits for its turn to be stopped was said.
+    reported_turn: bool,
     /// Termination messages of containers.
     messages: BTreeMap<ContainerId, String>,
     /// When volumes were last brought up to date, and whether they are to be looked at again.
@@ -205,6 +209,7 @@ impl Worker<'_> {
         let refresh_at = self.refresh_volumes(now);
         world.retry_state = self.retry_state.clone();
         world.drains_until = self.drains_until(&world, now);
+        world.turn = self.take_turn(&world, now);
         let plan = plan::plan(&world, now);
         self.record_healing(&plan, &mut world, now);
         let over = plan.over && self.tasks.is_empty();
@@ -349,6 +354,27 @@ impl Worker<'_> {
         let begin = || Drain::begin(now, ending.deadline, settings.drain_timeout, traffic.may_reach(pod));
         let drain = self.retry_state.drain.get_or_insert_with(begin);
         (!is_drained(pod)).then(|| drain.until(now, traffic.sends_to(pod)).min(ending.deadline))
+    }
+
+    /// Whether a pod that is deleted may be stopped by now; says once that it waits. The turn ends when nothing of the pod runs any more.
+    fn take_turn(&mut self, world: &World, now: Timestamp) -> Turn {
+        let Some((pod, _)) = self.last.as_ref() else { return Turn::Free };
+        if !world.pod.ending.as_ref().is_some_and(|ending| ending.why == EndingWhy::Deleted) {
+            return Turn::Free;
+        }
+        if world.all().all(|container| container.state.has_ended()) {
+            self.context.turns.release(self.uid);
+            return Turn::Free;
+        }
+        let turn = self.context.turns.observe(pod, now);
+        if let Turn::Waiting { why, retry_at } = &turn
+            && now < *retry_at
+            && !std::mem::replace(&mut self.reported_turn, true)
+        {
+            let text = format!("Waiting for its turn to be stopped: {why}");
+            self.context.events.pod(pod, EventType::Normal, "WaitingForTurn", text);
+        }
+        turn
     }
 
     /// Something has changed, perhaps what a volume shows.
@@ -514,7 +540,7 @@ impl Worker<'_> {
                 &mut self.retry_state.report
             }
             // Its outcome is observed.
-            Operation::RestartRequest => return,
+            Operation::RestartRequest | Operation::TurnRequest => return,
             Operation::Container(name) => {
                 let name = name.clone();
                 return self.container_done(&name, action, result, now);
@@ -639,6 +665,7 @@ impl Worker<'_> {
         self.context.probes.forget(self.uid);
         self.context.healer.forget(self.uid);
         self.context.dependencies.forget(self.uid);
+        self.context.turns.release(self.uid);
         self.context.objects.forget(self.uid);
         crate::logs::remove(&self.context.settings.log_directory, self.uid).await;
     }
@@ -656,6 +683,7 @@ fn operation(action: &Action) -> Operation {
         Action::ReleaseVolumes => Operation::Release,
         Action::RemoveFromApi | Action::Move { .. } => Operation::ApiRemoval,
         Action::RequestRestart => Operation::RestartRequest,
+        Action::RequestTurn => Operation::TurnRequest,
     }
 }
 
@@ -682,5 +710,6 @@ fn world(pod: PodView, observed: Observed, retry_state: PodRetryState, restart_b
         is_cut_off: false,
         needs: NeedsObservation::default(),
         config_versions: ConfigVersions::default(),
+        turn: Turn::default(),
     }
 }

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{WorkerContext, Workers};
+use super::{WorkerContext, Workers, turns::DrainTurns};
 use crate::{
     dependencies::Dependencies,
     devices::DeviceManager,
@@ -111,7 +111,7 @@ fn context(
         events.clone(),
         settings.directory.clone(),
         metrics.clone(),
-        tasks,
+        tasks.clone(),
     );
     let objects = Arc::new(Objects::new(client.clone(), wake.clone()));
     let volumes = Arc::new(Volumes::new(&settings, objects.clone()));
@@ -121,6 +121,7 @@ fn context(
     let context = WorkerContext {
         fence,
         dependencies: Dependencies::new(None, wake.clone()),
+        turns: DrainTurns::new(client.clone(), tasks),
         runtime_name: "fake".to_owned(),
         specs: Specs::new(settings.clone(), objects.clone(), volumes.clone(), events.clone()),
         probes: Probes::new(runtime.clone(), events.clone(), wake.clone(), policies),

@@ -9,6 +9,7 @@ use mainstay_runtime::{ContainerId, ContainerStatus, SandboxStatus, spec::Resour
 use super::{
     resize::PendingResize,
     retry_state::PodRetryState,
+    turns::Turn,
     view::{ContainerView, PodView},
 };
 use crate::{dependencies::NeedsObservation, heal::HealingObservation, probe, settings::RestartBackoff};
@@ -40,6 +41,8 @@ pub struct World {
     pub needs: NeedsObservation,
     /// Versions of ConfigMaps and Secrets that its volumes show, if any.
     pub config_versions: ConfigVersions,
+    /// Of a pod that ends: whether others of its set have to be stopped before.
+    pub turn: Turn,
 }
 
 impl World {

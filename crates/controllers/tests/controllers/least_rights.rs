@@ -9,14 +9,16 @@ use kube::{Api, api::ListParams};
 use crate::{
     budgets,
     cluster::{Cluster, UsedRight, used_rights},
-    config_templates, cron_jobs, dependencies, deployments, followers, garbage, jobs, machines, namespaces, node_loss,
-    quotas, releases, replicas, resource_claims, services, sets, volumes,
+    config_rollouts, config_templates, cron_jobs, dependencies, deployments, followers, garbage, jobs, machines,
+    namespaces, node_loss, quotas, releases, replicas, resource_claims, services, sets, volumes,
 };
 
 const SCENARIOS: &[fn()] = &[
     budgets::a_budget_lets_one_pod_go_at_a_time,
     budgets::shares_follow_the_owners_scale_and_bare_pods_are_distinguished,
     budgets::pods_on_machines_that_are_gone_vanish,
+    config_rollouts::a_changed_config_map_rolls_out_as_a_version_and_can_be_undone,
+    config_rollouts::stateful_sets_and_daemon_sets_name_versions_as_well,
     config_templates::a_template_follows_its_inputs_and_keeps_the_last_good_version,
     config_templates::a_key_of_somebody_else_is_a_conflict_and_not_a_fight,
     config_templates::secrets_are_rendered_into_secrets_and_pods_are_restarted_by_eviction,

@@ -2,6 +2,7 @@
 
 mod budgets;
 mod cluster;
+mod config_rollouts;
 mod config_templates;
 mod cron_jobs;
 mod dependencies;

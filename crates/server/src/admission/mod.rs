@@ -14,6 +14,7 @@ mod certificate_limit;
 mod certificate_signers;
 mod certificate_subject;
 mod default_toleration_seconds;
+mod dependencies;
 mod device_admin_access;
 mod event_rate_limit;
 mod leader_terms;
@@ -75,7 +76,7 @@ pub const CACHED_KINDS: [(&str, &str); 9] = [
 
 /// Every plugin, in order: first those that may refuse whatever the object says, then those that complete it, last those
 /// that take addresses for it.
-const PLUGINS: [&dyn Plugin; 25] = [
+const PLUGINS: [&dyn Plugin; 26] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &node_restriction::NodeRestriction,
     &event_rate_limit::EventRateLimit,
@@ -91,6 +92,7 @@ const PLUGINS: [&dyn Plugin; 25] = [
     &storage_class::DefaultStorageClass,
     &pod_security::PodSecurity,
     &device_admin_access::DeviceAdminAccess,
+    &dependencies::DependencyCycles,
     &mutating_policy::MutatingAdmissionPolicy,
     &webhook::MutatingAdmissionWebhook,
     &mutating_policy::MutatingAdmissionPolicyReinvocation,

@@ -11,13 +11,15 @@
 //! * get, list and watch the Machine of its own name, and write the status of it;
 //! * list the PodDisruptionBudgets of namespaces in which it has a pod;
 //! * list, create, update and delete the `heal-<uid>-<n>` Leases of sets of which it has a pod: the places of the set's
-//!   restart budget, which all nodes share. What remains is that such a node can use up the budget of these sets.
+//!   restart budget, which all nodes share. What remains is that such a node can use up the budget of these sets;
+//! * get, create, update and delete the `drain-<uid>` Lease of such a set, whose holder is the one pod that is being stopped.
+//!   What remains is that such a node can delay the stops of these sets.
 //!
 //! What it may write is narrowed further where the object is known: see `node_restriction`.
 
 use mainstay_api::{
     descriptor::Writer,
-    heal,
+    exclusive, heal,
     registry::Registry,
     wellknown::{cluster_config, namespace::NODE_LEASES},
 };
@@ -177,11 +179,17 @@ fn lease(node: &str, verb: &str, asked: &ResourceAttributes<'_>) -> Decision {
     match verb {
         "create" => Decision::Allow, // as above
         "list" => of_set(asked.selected_label(heal::SET_LABEL)),
-        "update" => of_set(heal::lease_set(asked.name())),
+        "get" => of_set(exclusive::lease_set(asked.name())),
+        "update" => of_set(set_of_lease(asked.name())),
         // Also when the last pod of the set has gone from here; `node_restriction` looks whose it is.
-        "delete" if heal::lease_set(asked.name()).is_some() => Decision::Allow,
+        "delete" if set_of_lease(asked.name()).is_some() => Decision::Allow,
         _ => elsewhere(),
     }
+}
+
+/// The set whose restart budget or turn to stop a Lease of this name is about.
+fn set_of_lease(name: &str) -> Option<&str> {
+    heal::lease_set(name).or_else(|| exclusive::lease_set(name))
 }
 
 /// Devices of its own, and no others.

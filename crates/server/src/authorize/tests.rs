@@ -64,6 +64,7 @@ fn a_machine_may_what_it_needs() {
         "GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/a",
         "POST /apis/coordination.k8s.io/v1/namespaces/shop/leases",
         "DELETE /apis/coordination.k8s.io/v1/namespaces/shop/leases/heal-u-0",
+        "DELETE /apis/coordination.k8s.io/v1/namespaces/shop/leases/drain-u",
         "POST /apis/mainstay.dev/v1/offers",
         "PUT /apis/mainstay.dev/v1/offers/a",
         "GET /apis/mainstay.dev/v1/offers/a",
@@ -97,6 +98,8 @@ fn what_pods_refer_to_depends_on_them() {
         ("GET /apis/apps/v1/namespaces/shop/deployments/x", RelationKind::Workload("Deployment")),
         ("GET /apis/batch/v1/namespaces/shop/jobs/x", RelationKind::Workload("Job")),
         ("PUT /apis/coordination.k8s.io/v1/namespaces/shop/leases/heal-x-0", RelationKind::Controller),
+        ("GET /apis/coordination.k8s.io/v1/namespaces/shop/leases/drain-x", RelationKind::Controller),
+        ("PUT /apis/coordination.k8s.io/v1/namespaces/shop/leases/drain-x", RelationKind::Controller),
         (
             "GET /apis/coordination.k8s.io/v1/namespaces/shop/leases?labelSelector=mainstay.dev%2Fheal-set%3Dx",
             RelationKind::Controller,

@@ -114,7 +114,7 @@ fn known<K>(answer: Result<Arc<K>, ObjectError>) -> Result<Option<Arc<K>>, Confi
     match answer {
         Ok(object) => Ok(Some(object)),
         Err(ObjectError::Missing) => Ok(None),
-        Err(ObjectError::Unreachable(why)) => Err(ConfigError::Unreachable(why)),
+        Err(ObjectError::Unreachable(why) | ObjectError::Forbidden(why)) => Err(ConfigError::Unreachable(why)),
     }
 }
 

@@ -72,6 +72,8 @@ pub enum Action {
     },
     /// Ask for a slot of the restart budget, for a container whose liveness failed.
     RequestRestart,
+    /// Ask for the turn to be stopped, in a set of which only one pod is at a time.
+    RequestTurn,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use mainstay_runtime::ContainerStatus;
 use super::{Action, Plan, StopWhy, remove, start::is_paused};
 use crate::worker::{
     retry_state::{Operation, Step},
+    turns::Turn,
     view::{Ending, Role},
     world::World,
 };
@@ -22,7 +23,20 @@ pub fn plan(world: &World, ending: &Ending, now: Timestamp, plan: &mut Plan) {
     {
         return plan.wake(until);
     }
-    let grace = Duration::try_from(now.until(ending.deadline).unwrap_or_default()).unwrap_or_default();
+    let deadline = match &world.turn {
+        Turn::Free => ending.deadline,
+        Turn::Granted { deadline } => *deadline,
+        Turn::Waiting { retry_at, .. } if world.all().any(|container| container.state.is_running()) => {
+            if now < *retry_at {
+                plan.wake(*retry_at);
+            } else if !world.retry_state.in_progress.contains(&Operation::TurnRequest) {
+                plan.act(Action::RequestTurn);
+            }
+            return;
+        }
+        Turn::Waiting { .. } => ending.deadline,
+    };
+    let grace = Duration::try_from(now.until(deadline).unwrap_or_default()).unwrap_or_default();
     if !stop_all(world, grace, &StopWhy::PodEnds, now, plan) {
         return;
     }

@@ -14,6 +14,7 @@ use crate::{
     settings::RestartBackoff,
     worker::{
         retry_state::{FailureKind, PodRetryState, Step, StepFailure},
+        turns::Turn,
         view::{PodView, ResizeRestarts, RestartAction, RestartPolicy, RestartRule, RestartRules},
         world::IDENTITY,
     },
@@ -111,6 +112,7 @@ fn world(restart: RestartPolicy, init: &[(&str, Role)], main: &[&str]) -> World 
         is_cut_off: false,
         needs: NeedsObservation::default(),
         config_versions: ConfigVersions::default(),
+        turn: Turn::default(),
     }
 }
 
@@ -279,6 +281,29 @@ fn a_container_that_reads_versions_is_not_started_while_volumes_show_others() {
     // And what runs is looked after as ever.
     outdated.retry_state.volumes.fail(FailureKind::Other, "no copy".into(), at(59));
     assert_eq!(plan(&outdated, at(59)).actions, []);
+}
+
+#[test]
+fn a_pod_is_stopped_when_its_turn_comes_and_its_grace_runs_from_then() {
+    let mut world = world(RestartPolicy::Always, &[], &["a"]).with(container("a", 0, running()));
+    world.pod.ending = Some(Ending { why: EndingWhy::Deleted, deadline: at(30) });
+    world.turn = Turn::Waiting { why: "pod b is being stopped".into(), retry_at: at(10) };
+    let waiting = plan(&world, at(5));
+    assert_eq!((waiting.actions, waiting.wake_at), (vec![], Some(at(10))));
+    assert_eq!(plan(&world, at(10)).actions, [Action::RequestTurn]);
+    world.retry_state.in_progress.insert(Operation::TurnRequest);
+    assert_eq!(plan(&world, at(10)).actions, [], "one request at a time");
+    world.retry_state.in_progress.clear();
+    // Long after its grace would have been over.
+    world.turn = Turn::Granted { deadline: at(150) };
+    let stops = plan(&world, at(120)).actions;
+    let [Action::Stop { grace, .. }] = &stops[..] else { panic!("{stops:?}") };
+    assert_eq!(*grace, Duration::from_secs(30));
+    // What does not run waits for nobody.
+    world.turn = Turn::Waiting { why: String::new(), retry_at: at(500) };
+    let ended = world.with(container("a", 1, exited(0, 1)));
+    let ended = World { containers: [("a".to_owned(), vec![container("a", 1, exited(0, 1))])].into(), ..ended };
+    assert!(plan(&ended, at(121)).actions.iter().any(|action| matches!(action, Action::RemoveSandboxes { .. })));
 }
 
 #[test]
@@ -609,7 +634,11 @@ fn apply(world: &mut World, action: Action, now: Timestamp) {
             }
             end(world, &name, &id, 143, now);
         }
-        Action::PullImage { .. } | Action::Resize { .. } | Action::Move { .. } | Action::RequestRestart => {}
+        Action::PullImage { .. }
+        | Action::Resize { .. }
+        | Action::Move { .. }
+        | Action::RequestRestart
+        | Action::RequestTurn => {}
         Action::Remove { ids } => {
             let removed: Vec<_> = world.all().filter(|c| ids.contains(&c.id)).cloned().collect();
             removed.iter().for_each(|c| world.retry_state.record_removal(c));

@@ -89,6 +89,7 @@ fn world(pod: &Pod, containers: Vec<Seen>) -> World {
         is_cut_off: false,
         needs: NeedsObservation::default(),
         config_versions: ConfigVersions::default(),
+        turn: Default::default(),
     }
 }
 

@@ -37,6 +37,7 @@ use super::{
     pod_template,
 };
 use crate::{
+    config_rollout::workload::{awaits_versions, template_versions},
     names::{self, Predecessor},
     objects::pod::Pod,
     runtime::{ApiError, Change, Context, Controller, Limits, ObjectKey, Outcomes, Plan, Runnable, object_writes},
@@ -166,6 +167,9 @@ impl Controller for DaemonSets {
             return Ok(None);
         };
         let spec = &set.spec;
+        if awaits_versions(&set.metadata, template_versions(&spec.template)) {
+            return Ok(None); // whoever writes them wakes us
+        }
         let caches = &self.context.caches;
         let selector = controller_ref::selector(&spec.selector);
         let claimed = controller_ref::claim_objects(&owner, &caches.pods, |pod| {

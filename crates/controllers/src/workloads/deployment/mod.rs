@@ -13,14 +13,17 @@ mod view;
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
     Api,
     api::{Patch, PatchParams},
 };
+use mainstay_api::{config_versions, needs};
 use serde_json::{Value, json};
 
 use super::controller_ref::{self, Owner, OwnerKind, selects};
 use crate::{
+    config_rollout::workload::awaits_versions,
     objects::{
         deployment::{Deployment, Status},
         pod::Pod,
@@ -32,7 +35,7 @@ use crate::{
     },
 };
 use status::{Conditions, NewReplicaSet};
-use view::{Create, Desired, REVISION, ReplicaSetRef, Set, Step, World};
+use view::{Create, Desired, REVISION, ReplicaSetRef, Set, Step, UnmetNeeds, World};
 
 /// ReplicaSets change often during a rollout.
 const REPLICA_SET_CHANGED: Duration = Duration::from_millis(20);
@@ -56,6 +59,7 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
     context.caches.pods.on_change(move |change| {
         if let Some(own) = own.upgrade() {
             own.pod_changed(&change);
+            own.needs_changed(&change);
         }
     });
     context.runnable(deployments, queue, Limits::default())
@@ -70,8 +74,7 @@ struct Deployments {
 impl Deployments {
     fn replica_set_changed(&self, change: &Change<'_, ReplicaSet>) {
         let owner = |set: &ReplicaSet| {
-            let mut owners = set.metadata.owner_references.iter().flatten();
-            let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == "Deployment")?;
+            let owner = controller_reference(&set.metadata, "Deployment")?;
             Some(ObjectKey::new(change.key.namespace.clone(), owner.name.clone()))
         };
         let owners: BTreeSet<ObjectKey> = change.before.into_iter().chain(change.after).filter_map(owner).collect();
@@ -90,14 +93,33 @@ impl Deployments {
             return;
         }
         let Some(pod) = change.latest() else { return };
-        let mut owners = pod.metadata.owner_references.iter().flatten();
-        if !owners.any(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet") {
+        if controller_reference(&pod.metadata, "ReplicaSet").is_none() {
             return;
         }
         for deployment in self.context.caches.deployments.in_namespace(&change.key.namespace) {
             if deployment.is_recreate() && selects(&deployment.spec.selector.labels, &pod.metadata) {
                 self.queue.add_after(ObjectKey::from_meta(&deployment.metadata), REPLICA_SET_CHANGED);
             }
+        }
+    }
+
+    /// What a pod waits for is said in the progress of its Deployment.
+    fn needs_changed(&self, change: &Change<'_, Pod>) {
+        let waiting = |pod: Option<&Pod>| {
+            let condition = pod?.condition(needs::CONDITION)?;
+            Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
+        };
+        if waiting(change.before) == waiting(change.after) {
+            return;
+        }
+        let Some(set) = change.latest().and_then(|pod| controller_reference(&pod.metadata, "ReplicaSet")) else {
+            return;
+        };
+        let set = self.context.caches.replica_sets.get(&ObjectKey::new(&change.key.namespace, &set.name));
+        let owner = set.as_ref().and_then(|set| controller_reference(&set.metadata, "Deployment"));
+        if let Some(owner) = owner {
+            let key = ObjectKey::new(&change.key.namespace, &owner.name);
+            self.queue.add_after(key, REPLICA_SET_CHANGED);
         }
     }
 
@@ -192,6 +214,12 @@ impl Deployments {
     }
 }
 
+/// The owner that controls an object, if it is of this kind.
+fn controller_reference<'m>(meta: &'m ObjectMeta, kind: &str) -> Option<&'m OwnerReference> {
+    let mut owners = meta.owner_references.iter().flatten();
+    owners.find(|owner| owner.controller == Some(true) && owner.kind == kind)
+}
+
 /// The ReplicaSet of a template: its selector and its pods carry the hash.
 fn replica_set(owner: &Owner, selector: &Value, create: &Create) -> Value {
     let mut template = (*create.template).clone();
@@ -265,6 +293,10 @@ impl Controller for Deployments {
     async fn observe(&self, key: &ObjectKey) -> Result<Option<Snapshot>, ApiError> {
         let caches = &self.context.caches;
         let Some(deployment) = caches.deployments.get(key) else { return Ok(None) };
+        let versions = &deployment.spec.template["metadata"]["annotations"][config_versions::ANNOTATION];
+        if awaits_versions(&deployment.metadata, versions.as_str()) {
+            return Ok(None); // whoever writes them wakes us
+        }
         let owner = Owner::new(&self.kind, &deployment.metadata);
         let selector = &deployment.spec.selector;
         let fits = |set: &ReplicaSet| selects(&selector.labels, &set.metadata);
@@ -278,7 +310,10 @@ impl Controller for Deployments {
         let name = ObjectKey::new(key.namespace.clone(), want.set_name());
         let taken = caches.replica_sets.get(&name).map(|_| name.name).into_iter().collect();
         let standing = deployment.status.clone();
-        let world = World { want, sets, claims: claimed.claims, taken, old_pods, standing };
+        let new = sets.iter().find(|set| set.current && !set.leaving);
+        let pods = new.map(|new| caches.pods.controlled_by(&new.uid)).unwrap_or_default();
+        let unmet_needs = UnmetNeeds::from_pods(pods.iter().map(|pod| &**pod));
+        let world = World { want, sets, claims: claimed.claims, taken, old_pods, standing, unmet_needs };
         Ok(Some(Snapshot { world, source: Arc::new(SetSource { owner, selector: selector.written.clone() }) }))
     }
 

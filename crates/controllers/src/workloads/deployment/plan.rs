@@ -16,8 +16,10 @@ use super::{
 use crate::{objects::deployment::Status, runtime::Plan};
 
 /// Annotations of a Deployment that are about itself only.
-const OWN: [&str; 6] = [
+const OWN: [&str; 8] = [
     mainstay_api::wellknown::kubernetes::LAST_APPLIED,
+    mainstay_api::config_versions::ROLLED_OUT_ANNOTATION,
+    mainstay_api::config_versions::LAST_GOOD_ANNOTATION,
     "deprecated.deployment.rollback.to",
     REVISION,
     REVISION_HISTORY,

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::apps::v1::DeploymentCondition, apimachinery::pkg::apis::meta::v1::Time};
 
-use super::view::{Desired, Set, World};
+use super::view::{Desired, Set, UnmetNeeds, World};
 use crate::objects::deployment::Status;
 
 const PROGRESSING: &str = "Progressing";
@@ -14,6 +14,8 @@ const NEW_AVAILABLE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 pub const CREATE_ERROR: &str = "ReplicaSetCreateError";
 const PAUSED: &str = "DeploymentPaused";
+/// Stands between upstream's message and what pods wait for.
+const WAITING_PODS: &str = " Waiting: ";
 
 /// What is seen.
 pub fn counts(world: &World, new: Option<&Set>) -> Status {
@@ -68,6 +70,7 @@ pub fn judge(
     }
     if rolling && !want.leaving {
         progress(world, new, deadline, status, now);
+        explain_waiting(world.unmet_needs.as_ref(), &mut status.conditions);
     }
     let progressing = status.condition(PROGRESSING)?;
     let waits = !matches!(progressing.reason.as_deref(), Some(NEW_AVAILABLE | TIMED_OUT | PAUSED));
@@ -143,6 +146,19 @@ fn progress(world: &World, new: Option<&Set>, deadline: i32, status: &mut Status
     } else if has_timed_out(before.as_ref(), deadline, now) {
         conditions.set(PROGRESSING, "False", TIMED_OUT, &format!("{who} has timed out progressing."));
     }
+}
+
+/// Says in the message what pods wait for. When the condition changed last, which the deadline counts from, stays as it is.
+fn explain_waiting(unmet: Option<&UnmetNeeds>, conditions: &mut [DeploymentCondition]) {
+    let progressing = conditions.iter_mut().find(|condition| condition.type_.as_deref() == Some(PROGRESSING));
+    let Some(progressing) = progressing else { return };
+    let message = progressing.message.clone().unwrap_or_default();
+    let plain = message.split_once(WAITING_PODS).map_or(message.as_str(), |(plain, _)| plain);
+    let unmet = unmet.filter(|_| progressing.reason.as_deref() != Some(NEW_AVAILABLE));
+    progressing.message = Some(match unmet {
+        Some(unmet) => format!("{plain}{WAITING_PODS}{unmet}"),
+        None => plain.to_owned(),
+    });
 }
 
 fn has_timed_out(progressing: Option<&DeploymentCondition>, deadline: i32, now: Timestamp) -> bool {

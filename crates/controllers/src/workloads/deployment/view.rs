@@ -2,17 +2,23 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::Arc,
 };
 
 use jiff::Timestamp;
-use k8s_openapi::{api::apps::v1::ReplicaSetCondition, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::{
+    api::{apps::v1::ReplicaSetCondition, core::v1::PodCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use mainstay_api::needs;
 use serde_json::Value;
 
 use super::template_equality;
 use crate::{
     objects::{
         deployment::{Deployment, RolloutLimits, Status},
+        pod::Pod,
         replica_set::ReplicaSet,
     },
     workloads::{controller_ref::OwnershipChange, replica_set::kind::ReplicaSetKind as _},
@@ -33,6 +39,37 @@ pub struct World {
     /// Whether pods of other templates have not ended yet. Only known where it matters.
     pub old_pods: bool,
     pub standing: Status,
+    /// What pods of the current template wait for before they start.
+    pub unmet_needs: Option<UnmetNeeds>,
+}
+
+/// Pods that wait for what they need, by `mainstay.dev/needs`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnmetNeeds {
+    pub pods: usize,
+    /// Some of them have waited longer than they say they should.
+    pub is_overdue: bool,
+    /// What the first of them lacks.
+    pub missing: String,
+}
+
+impl UnmetNeeds {
+    /// Those of some pods, in the order of their names.
+    pub fn from_pods<'p>(pods: impl Iterator<Item = &'p Pod>) -> Option<Self> {
+        let conditions = pods.filter(|pod| pod.is_active()).filter_map(|pod| pod.condition(needs::CONDITION));
+        let unmet: Vec<&PodCondition> = conditions.filter(|condition| condition.status == "False").collect();
+        let missing = unmet.first()?.message.clone().unwrap_or_default();
+        let is_overdue = unmet.iter().any(|condition| condition.reason.as_deref() == Some(needs::TIMEOUT));
+        Some(Self { pods: unmet.len(), is_overdue, missing })
+    }
+}
+
+impl fmt::Display for UnmetNeeds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pods = if self.pods == 1 { "1 pod waits".to_owned() } else { format!("{} pods wait", self.pods) };
+        let overdue = if self.is_overdue { " longer than they should" } else { "" };
+        write!(f, "{pods} for needs{overdue}: {}", self.missing)
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -32,8 +32,11 @@ use super::{
     controller_ref::{self, Owner, OwnerKind},
     event_handlers,
 };
-use crate::runtime::{
-    ApiError, Cache, Context, Controller, Limits, ObjectKey, Outcomes, Plan, Runnable, error, object_writes,
+use crate::{
+    config_rollout::workload::{awaits_versions, template_versions},
+    runtime::{
+        ApiError, Cache, Context, Controller, Limits, ObjectKey, Outcomes, Plan, Runnable, error, object_writes,
+    },
 };
 
 const KIND: &str = "StatefulSet";
@@ -208,6 +211,9 @@ impl Controller for StatefulSets {
     async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, ApiError> {
         let Some((set, owner, want)) = self.set(key) else { return Ok(None) };
         let spec = &set.spec;
+        if awaits_versions(&set.metadata, template_versions(&spec.template)) {
+            return Ok(None); // whoever writes them wakes us
+        }
         let caches = &self.context.caches;
         let selector = controller_ref::selector(&spec.selector);
         let pods = controller_ref::claim_objects(&owner, &caches.pods, |pod| {

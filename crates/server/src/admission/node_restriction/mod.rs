@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use mainstay_api::{
     descriptor::{Descriptor, Writer},
-    heal,
+    exclusive, heal,
     machine::STATUS_OF_NODE,
     wellknown::namespace::NODE_LEASES,
 };
@@ -73,7 +73,7 @@ fn delete(node: &str, target: &Target, old: &Value) -> Verdict {
             Err(format!("node {node:?} can only delete pods with spec.nodeName set to itself"))
         }
         ("", "nodes") if target.name != node => Err(not_own_node(node, &target.name)),
-        ("coordination.k8s.io", "leases") => heal_lease(node, target.namespace.as_deref(), &target.name, old).map(drop),
+        ("coordination.k8s.io", "leases") => set_lease(node, target.namespace.as_deref(), &target.name, old).map(drop),
         _ => Ok(()),
     }
 }
@@ -145,7 +145,7 @@ fn update(user: &User, target: &Target, part: Part, object: &Value, old: &Value)
             machine_status(node, target, part, object, old)
         }
         ("coordination.k8s.io", "leases", _) => {
-            heal_lease(node, target.namespace.as_deref(), &target.name, object).map(drop)
+            set_lease(node, target.namespace.as_deref(), &target.name, object).map(drop)
         }
         _ => Ok(()),
     };
@@ -225,7 +225,7 @@ fn is_another(object: &Value, old: &Value) -> bool {
 }
 
 async fn new_lease(api: &Api, node: &str, namespace: Option<&str>, name: &str, lease: &Value) -> ApiResult<Verdict> {
-    let set = match heal_lease(node, namespace, name, lease) {
+    let set = match set_lease(node, namespace, name, lease) {
         Ok(Some(set)) => set,
         Ok(None) => return Ok(Ok(())),
         Err(why) => return Ok(Err(why)),
@@ -240,13 +240,8 @@ async fn new_lease(api: &Api, node: &str, namespace: Option<&str>, name: &str, l
     Ok(if related { Ok(()) } else { Err(format!("node {node:?} has no pod of the set {set:?} in this namespace")) })
 }
 
-/// A node writes its own node lease, and places in the restart budgets of sets that carry its name. Answers the set.
-fn heal_lease<'n>(
-    node: &str,
-    namespace: Option<&str>,
-    name: &'n str,
-    lease: &Value,
-) -> Result<Option<&'n str>, String> {
+/// A node writes its own node lease, and places in the restart budgets and turns to stop of sets that carry its name. Answers the set.
+fn set_lease<'n>(node: &str, namespace: Option<&str>, name: &'n str, lease: &Value) -> Result<Option<&'n str>, String> {
     if namespace == Some(NODE_LEASES) {
         return if name == node {
             Ok(None)
@@ -254,11 +249,12 @@ fn heal_lease<'n>(
             Err("can only access node lease with the same name as the requesting node".to_owned())
         };
     }
-    let Some(set) = heal::lease_set(name) else {
+    let of_budget = heal::lease_set(name).map(|set| (set, heal::NODE_ANNOTATION));
+    let of_turn = || exclusive::lease_set(name).map(|set| (set, exclusive::NODE_ANNOTATION));
+    let Some((set, annotation)) = of_budget.or_else(of_turn) else {
         return Err(format!("can only access leases in the {NODE_LEASES:?} system namespace"));
     };
-    if lease["metadata"]["annotations"][heal::NODE_ANNOTATION] != node {
-        let annotation = heal::NODE_ANNOTATION;
+    if lease["metadata"]["annotations"][annotation] != node {
         return Err(format!("node {node:?} can only access leases whose annotation {annotation:?} names itself"));
     }
     Ok(Some(set))

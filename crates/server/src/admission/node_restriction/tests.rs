@@ -206,10 +206,14 @@ fn of_a_volume_a_node_says_no_more_than_that_it_is_there() {
 fn a_node_writes_its_own_lease_and_places_of_restart_budgets_in_its_name() {
     let own = json!({"metadata": {"annotations": {heal::NODE_ANNOTATION: "a"}}});
     let none = json!({});
-    assert_eq!(heal_lease("a", Some(NODE_LEASES), "a", &none), Ok(None));
-    assert!(heal_lease("a", Some(NODE_LEASES), "b", &own).is_err());
-    assert_eq!(heal_lease("a", Some("shop"), "heal-u-1-0", &own), Ok(Some("u-1")));
-    assert!(heal_lease("a", Some("shop"), "heal-u-1-0", &none).is_err());
-    assert!(heal_lease("b", Some("shop"), "heal-u-1-0", &own).is_err());
-    assert!(heal_lease("a", Some("shop"), "leader", &own).is_err());
+    assert_eq!(set_lease("a", Some(NODE_LEASES), "a", &none), Ok(None));
+    assert!(set_lease("a", Some(NODE_LEASES), "b", &own).is_err());
+    assert_eq!(set_lease("a", Some("shop"), "heal-u-1-0", &own), Ok(Some("u-1")));
+    assert!(set_lease("a", Some("shop"), "heal-u-1-0", &none).is_err());
+    assert!(set_lease("b", Some("shop"), "heal-u-1-0", &own).is_err());
+    assert!(set_lease("a", Some("shop"), "leader", &own).is_err());
+    let own = json!({"metadata": {"annotations": {mainstay_api::exclusive::NODE_ANNOTATION: "a"}}});
+    assert_eq!(set_lease("a", Some("shop"), "drain-u-1", &own), Ok(Some("u-1")));
+    assert!(set_lease("b", Some("shop"), "drain-u-1", &own).is_err());
+    assert!(set_lease("a", Some("shop"), "heal-u-1-0", &own).is_err());
 }

@@ -235,6 +235,13 @@ pub const CONTROLLERS: &[ControllerSpec] = &[
         ],
     ),
     controller(
+        "config-rollout-controller",
+        &[
+            rule(&["create", "delete", "get", "patch"], CORE, &["configmaps", "secrets"]),
+            rule(&["patch"], APPS, &["daemonsets", "deployments", "statefulsets"]),
+        ],
+    ),
+    controller(
         "persistent-volume-binder",
         &[
             rule(&["create", "delete", "get", "list", "patch"], CORE, &["persistentvolumes"]),

@@ -7,7 +7,10 @@ use serde_json::json;
 use super::*;
 use crate::{
     objects::deployment::RolloutLimits,
-    workloads::{controller_ref::OwnershipChange, deployment::view::Counts},
+    workloads::{
+        controller_ref::OwnershipChange,
+        deployment::view::{Counts, UnmetNeeds},
+    },
 };
 
 fn at(second: i64) -> Timestamp {
@@ -62,7 +65,15 @@ fn world(want: Desired, mut sets: Vec<Set>) -> World {
     for set in &mut sets {
         set.annotations.extend(want.marks().map(|(name, value)| (name.to_owned(), value)));
     }
-    World { want, sets, claims: vec![], taken: BTreeSet::new(), old_pods: false, standing: Status::default() }
+    World {
+        want,
+        sets,
+        claims: vec![],
+        taken: BTreeSet::new(),
+        old_pods: false,
+        standing: Status::default(),
+        unmet_needs: None,
+    }
 }
 
 fn scales(plan: &Plan<Step, Status>) -> Vec<(&str, i32)> {
@@ -268,3 +279,35 @@ fn without_a_deadline_nothing_is_reported_of_progress() {
 }
 
 mod model;
+
+#[test]
+fn what_pods_wait_for_is_said_in_the_progress_and_does_not_move_the_deadline() {
+    let mut world = world(want(2, 1, 0), vec![set("old", 1, 2, 2), set("new", 2, 1, 0)]);
+    let progressing = |status: &Status| {
+        let condition = status.condition("Progressing").unwrap().clone();
+        (condition.reason.unwrap(), condition.message.unwrap(), condition.last_update_time.unwrap().0)
+    };
+    let first = plan(&world, at(100)).status.unwrap();
+    let (reason, plain, since) = progressing(&first);
+    world.standing = first;
+    let unmet = |pods, is_overdue, missing: &str| UnmetNeeds { pods, is_overdue, missing: missing.to_owned() };
+    world.unmet_needs = Some(unmet(1, false, "mysql: 0 of 1 ready"));
+    let waiting = plan(&world, at(200)).status.unwrap();
+    let expected = format!("{plain} Waiting: 1 pod waits for needs: mysql: 0 of 1 ready");
+    assert_eq!(progressing(&waiting), (reason, expected, since));
+    // It is said once, and the deadline passes as ever.
+    world.standing = waiting;
+    world.unmet_needs = Some(unmet(2, true, "mysql: no such Service"));
+    let late = plan(&world, at(701)).status.unwrap();
+    let (reason, message, _) = progressing(&late);
+    assert_eq!(reason, "ProgressDeadlineExceeded");
+    assert!(
+        message.ends_with(" Waiting: 2 pods wait for needs longer than they should: mysql: no such Service"),
+        "{message}"
+    );
+    assert_eq!(message.matches("Waiting").count(), 1);
+    world.standing = late;
+    world.unmet_needs = None;
+    let (_, message, _) = progressing(&plan(&world, at(702)).status.unwrap());
+    assert!(!message.contains("Waiting"), "{message}");
+}
