@@ -117,6 +117,8 @@ pub mod mainstay {
     pub const AGENT: &str = "mainstay.dev/agent";
     /// On the Secret of a bootstrap token: how many machines may still join with it.
     pub const USES_LEFT: &str = "mainstay.dev/uses-left";
+    /// On a pod, `"true"`: it moves when the pod that its required affinity ties it to has moved.
+    pub const FOLLOW: &str = "mainstay.dev/follow";
     /// On a pod: nodes that gave it back.
     pub const REFUSED_BY: &str = "mainstay.dev/refused-by";
     /// Provisioner of volumes that are directories of a node; also the finalizer that makes the node remove them.

@@ -5,7 +5,10 @@ use std::{
     fmt,
 };
 
-use mainstay_api::{needs, wellknown::kubernetes};
+use mainstay_api::{
+    needs,
+    wellknown::{kubernetes, mainstay},
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -291,6 +294,9 @@ fn manifests_of_group(group: &Group, groups: &[Group], notes: &mut Vec<Note>) ->
     let needs = needs_of(group, groups, notes);
     if !needs.is_empty() {
         pod_annotations.insert(needs::ANNOTATION.to_owned(), json!(needs.join(", ")));
+    }
+    if !matching(groups, &group.placement.machine_of).is_empty() {
+        pod_annotations.insert(mainstay::FOLLOW.to_owned(), json!("true"));
     }
     let mut manifests = Vec::new();
     for (name, ports) in &group.pod.services {

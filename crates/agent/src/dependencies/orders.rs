@@ -66,7 +66,7 @@ impl Model {
             terminating: false,
             node: None,
             hostname: None,
-            for_zones: Box::default(),
+            hints: Default::default(),
         };
         let slice = Slice { service: name.into(), ports: vec![], endpoints: vec![endpoint] };
         self.catalogue.set_slice(Key::new("a", name), Some(slice));

@@ -19,6 +19,7 @@ use kube::{
     api::{DeleteParams, EvictParams, Preconditions},
 };
 use mainstay_api::validation::labels;
+use mainstay_api::wellknown::mainstay;
 use mainstay_events::EventNote;
 use parking_lot::Mutex;
 
@@ -28,7 +29,6 @@ use crate::{
     runtime::{ApiError, Change, Context, Controller, Limits, ObjectKey, Plan, Runnable, error},
 };
 
-pub const ANNOTATION: &str = "mainstay.dev/follow";
 const EVENT_COMPONENT: &str = "follow-controller";
 /// How soon an eviction that a budget does not allow is tried again.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
@@ -65,7 +65,7 @@ pub fn controller(context: &Arc<Context>) -> Runnable {
 
 fn follows(pod: &Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
-    annotations.and_then(|all| all.get(ANNOTATION)).is_some_and(|value| value == "true")
+    annotations.and_then(|all| all.get(mainstay::FOLLOW)).is_some_and(|value| value == "true")
 }
 
 impl Followers {

@@ -175,7 +175,7 @@ mod tests {
             for status in ["204 No Content", "503 Service Unavailable"] {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = [0; 1024];
-                stream.read(&mut request).await.unwrap();
+                assert_ne!(stream.read(&mut request).await.unwrap(), 0);
                 let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
                 stream.write_all(answer.as_bytes()).await.unwrap();
             }

@@ -104,7 +104,7 @@ fn selects(release: &Release, machine: &Machine) -> bool {
 }
 
 fn takes_pods(node: &Node) -> bool {
-    is_ready(node) && !node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
+    is_ready(node) && node.spec.as_ref().is_none_or(|spec| spec.unschedulable != Some(true))
 }
 
 /// The older one of two Releases has the machines that both select.

@@ -63,6 +63,9 @@ fn what_controllers_read_and_report_is_not_logged_and_what_they_change_is() {
         assert_eq!(level(resource("patch", "", "pods/status", "default", "p")), Level::None, "{}", who.name);
         assert_eq!(level(resource("delete", "", "pods", "default", "p")), Level::Metadata, "{}", who.name);
     }
+    let release = User::service_account("kube-system", "release-controller");
+    let moved = resource("patch", "mainstay.dev", "machines", "", "m");
+    assert_eq!(policy.decide(Some(&release), moved).level, Level::Metadata, "who moved a machine to which version");
     let other = User::service_account("kube-system", "somebody");
     assert_eq!(policy.decide(Some(&other), resource("get", "", "secrets", "default", "s")).level, Level::Metadata);
 }

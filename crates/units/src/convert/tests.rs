@@ -135,6 +135,8 @@ fn units_follow_conflict_with_and_replace_each_other() {
     let converted = convert(&[unit("leader", &plain), unit("follower", &follower)]).unwrap();
     assert_eq!(affinity(&converted, "follower")["podAffinity"][required], term("leader"));
     assert_eq!(affinity(&converted, "leader"), Value::Null);
+    let pod = &find(&converted, "Deployment", "follower")["spec"]["template"]["metadata"];
+    assert_eq!(pod["annotations"][mainstay::FOLLOW], "true", "it moves along");
 
     let rival = service("[X-Fleet]\nConflicts=lead*");
     let converted = convert(&[unit("leader", &plain), unit("rival", &rival)]).unwrap();
