@@ -34,7 +34,7 @@ struct Job {
 }
 
 #[derive(Serialize, Deserialize)]
-enum Answer {
+enum RenderReply {
     Rendered(String),
     Failed { line: Option<usize>, problem: String, detail: Option<String> },
 }
@@ -53,8 +53,8 @@ pub fn main() -> ExitCode {
     let Ok(Job { template, inputs }) = serde_json::from_slice(&input) else { return ExitCode::FAILURE };
     drop(input);
     let answer = match render(&template, &inputs) {
-        Ok(content) => Answer::Rendered(content),
-        Err(TemplateError { line, problem, detail }) => Answer::Failed { line, problem, detail },
+        Ok(content) => RenderReply::Rendered(content),
+        Err(TemplateError { line, problem, detail }) => RenderReply::Failed { line, problem, detail },
     };
     let written = serde_json::to_vec(&answer).map(|answer| std::io::stdout().write_all(&answer));
     if matches!(written, Ok(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -81,8 +81,10 @@ impl TemplateRenderer for RenderProcess {
             let _seat = self.seats.acquire().await;
             let failed = |problem: String| Err(TemplateError { line: None, problem, detail: None });
             match tokio::time::timeout(TIMEOUT, run(&Job { template, inputs })).await {
-                Ok(Ok(Some(Answer::Rendered(content)))) => Ok(content),
-                Ok(Ok(Some(Answer::Failed { line, problem, detail }))) => Err(TemplateError { line, problem, detail }),
+                Ok(Ok(Some(RenderReply::Rendered(content)))) => Ok(content),
+                Ok(Ok(Some(RenderReply::Failed { line, problem, detail }))) => {
+                    Err(TemplateError { line, problem, detail })
+                }
                 Ok(Ok(None)) => {
                     failed(format!("takes more than {} MiB of memory or {MAX_CPU_SECONDS} s", MAX_MEMORY >> 20))
                 }
@@ -94,7 +96,7 @@ impl TemplateRenderer for RenderProcess {
 }
 
 /// Nothing if the process died.
-async fn run(job: &Job) -> std::io::Result<Option<Answer>> {
+async fn run(job: &Job) -> std::io::Result<Option<RenderReply>> {
     let mut process = Command::new("/proc/self/exe");
     // The allocator would reserve more than there may be before the limit is set.
     process.env_clear().env("MIMALLOC_ARENA_RESERVE", "0");

@@ -174,7 +174,8 @@ impl CertificateRequester {
         let mut retries = ApiRetries::new(RETRY.0, RETRY.1);
         let answered = loop {
             // Gone is an answer, too.
-            let has_answer = |request: Option<&PodCertificateRequest>| request.is_none_or(|own| answer(own).is_some());
+            let has_answer =
+                |request: Option<&PodCertificateRequest>| request.is_none_or(|own| signer_decision(own).is_some());
             match await_condition(requests.clone(), &name, has_answer).await {
                 Ok(answered) => break answered,
                 Err(error) => {
@@ -186,12 +187,12 @@ impl CertificateRequester {
         let no_answer =
             || CertificateError::Pending(format!("{request} is gone, and signer {signer} did not answer it"));
         match answered.as_ref().and_then(answer).ok_or_else(no_answer)? {
-            Answer::Issued { chain, refresh_at } => {
+            SignerDecision::Issued { chain, refresh_at } => {
                 let chain = normalize_chain(chain)
                     .ok_or_else(|| CertificateError::Refused(format!("{request} has no readable certificate")))?;
                 Ok(Issued { certificate: PodCertificate { key: key.serialize_pem(), chain }, refresh_at })
             }
-            Answer::Refused { how, reason, message } => {
+            SignerDecision::Refused { how, reason, message } => {
                 Err(CertificateError::Refused(format!("{request} was {how} by signer {signer}: {reason}: {message}")))
             }
         }
@@ -266,23 +267,23 @@ fn algorithm(key_type: &str) -> Result<&'static SignatureAlgorithm, CertificateE
     }
 }
 
-/// What a signer said.
-enum Answer<'a> {
+/// What a signer decided.
+enum SignerDecision<'a> {
     Issued { chain: &'a str, refresh_at: Timestamp },
     Refused { how: &'static str, reason: &'a str, message: &'a str },
 }
 
-fn answer(request: &PodCertificateRequest) -> Option<Answer<'_>> {
+fn signer_decision(request: &PodCertificateRequest) -> Option<SignerDecision<'_>> {
     let status = request.status.as_ref()?;
     status.conditions.iter().flatten().filter(|condition| condition.status == "True").find_map(|condition| {
         let (reason, message) = (condition.reason.as_str(), condition.message.as_str());
         match condition.type_.as_str() {
-            "Issued" => Some(Answer::Issued {
+            "Issued" => Some(SignerDecision::Issued {
                 chain: status.certificate_chain.as_deref().unwrap_or_default(),
                 refresh_at: status.begin_refresh_at.as_ref().map_or(Timestamp::MAX, |time| time.0),
             }),
-            "Denied" => Some(Answer::Refused { how: "denied", reason, message }),
-            "Failed" => Some(Answer::Refused { how: "failed", reason, message }),
+            "Denied" => Some(SignerDecision::Refused { how: "denied", reason, message }),
+            "Failed" => Some(SignerDecision::Refused { how: "failed", reason, message }),
             _ => None,
         }
     })

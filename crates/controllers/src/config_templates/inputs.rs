@@ -71,37 +71,37 @@ fn subject(input: &Input) -> String {
 }
 
 #[derive(Default)]
-struct Found {
+struct InputValue {
     value: Value,
     version: Option<String>,
     manager: Option<String>,
 }
 
-impl From<Value> for Found {
+impl From<Value> for InputValue {
     fn from(value: Value) -> Self {
         Self { value, ..Self::default() }
     }
 }
 
-async fn read_one(context: &Context, namespace: &str, input: &Input) -> Result<Option<Found>, ApiError> {
+async fn read_one(context: &Context, namespace: &str, input: &Input) -> Result<Option<InputValue>, ApiError> {
     let client = &context.client;
     if let Some(service) = &input.service {
-        return Ok(read_service(&context.caches, namespace, service).map(Found::from));
+        return Ok(read_service(&context.caches, namespace, service).map(InputValue::from));
     }
     if let Some(map) = &input.config_map {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
         let found = maps.get_opt(&map.name).await;
         let found = found.map_err(ApiError::when(format!("read configmap {namespace}/{}", map.name)))?;
-        return Ok(found.map(|map| Found {
+        return Ok(found.map(|map| InputValue {
             manager: last_manager(&map.metadata),
-            ..Found::from(json!(map.data.unwrap_or_default()))
+            ..InputValue::from(json!(map.data.unwrap_or_default()))
         }));
     }
     if let Some(secret) = &input.secret {
         let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
         let found = secrets.get_opt(&secret.name).await;
         let found = found.map_err(ApiError::when(format!("read secret {namespace}/{}", secret.name)))?;
-        return Ok(found.map(|secret| Found {
+        return Ok(found.map(|secret| InputValue {
             manager: last_manager(&secret.metadata),
             version: Some(secret.metadata.resource_version.clone().unwrap_or_default()),
             value: json!(secret_texts(&secret)),
@@ -119,7 +119,7 @@ async fn read_one(context: &Context, namespace: &str, input: &Input) -> Result<O
             .iter()
             .map(|node| (node.metadata.name.clone().unwrap_or_default(), node_value(node)))
             .collect();
-        Found::from(nodes.into_values().collect::<Value>())
+        InputValue::from(nodes.into_values().collect::<Value>())
     });
     Ok(nodes)
 }
