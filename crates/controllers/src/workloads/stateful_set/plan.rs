@@ -266,17 +266,17 @@ impl Steps<'_> {
     }
 
     /// Deletes pods beyond the last ordinal, from the highest. An ordered set waits for each to be gone, and halts at one
-    /// that is not available, unless it is the only reason why the set is not.
+    /// that is not available, unless it is the only reason why the set is not, or the set says not to wait for such pods.
     fn scale_down(&mut self) -> Result<(), Wait> {
         let ordinals = self.world.want.ordinals();
         let condemned = || self.world.pods.iter().filter(|(ordinal, _)| !ordinals.contains(ordinal));
         let is_healthy = |pod: &Pod| pod.status.phase == "Running" && pod.is_ready() && !pod.is_being_deleted();
         let first_unhealthy = condemned().find(|(_, pod)| !is_healthy(pod)).map(|(ordinal, _)| *ordinal);
-        let ordered = self.world.want.order == Order::OrderedReady;
+        let waits_for_unready = self.world.want.order == Order::OrderedReady && !self.world.want.replace_unready;
         let condemned: Vec<(Ordinal, Arc<Pod>)> = condemned().rev().map(|(at, pod)| (*at, pod.clone())).collect();
         for (ordinal, pod) in condemned {
             let available = life(&pod, self.world.want.min_ready, self.now) == Life::Available;
-            if pod.is_being_deleted() || (ordered && !available && first_unhealthy != Some(ordinal)) {
+            if pod.is_being_deleted() || (waits_for_unready && !available && first_unhealthy != Some(ordinal)) {
                 self.in_order()?;
                 continue;
             }

@@ -149,6 +149,18 @@ fn scaling_down_halts_at_an_unhealthy_pod_unless_it_is_the_lowest_unhealthy_one(
 }
 
 #[test]
+fn with_the_annotation_scaling_down_does_not_wait_for_unhealthy_pods() {
+    let mut model = running(Spec { replicas: 4, replace_unready: true, ..Spec::default() });
+    model.break_down(2);
+    model.break_down(3);
+    model.spec.replicas = 1;
+    assert_eq!(step(&mut model), ["delete 3 Surplus"]);
+    assert!(step(&mut model).is_empty(), "still one after the other");
+    model.finish(3);
+    assert_eq!(step(&mut model), ["delete 2 Surplus"]);
+}
+
+#[test]
 fn a_parallel_set_scales_down_all_at_once_whatever_their_state() {
     let mut model = running(Spec { order: Order::Parallel, ..Spec::default() });
     model.break_down(1);
