@@ -54,7 +54,10 @@ networking.k8s.io/v1 networkpolicies: Name, Pod-Selector, Age
 networking.k8s.io/v1 servicecidrs: Name, CIDRs, Age
 metrics.k8s.io/v1beta1 nodes: Name, cpu, memory, Window
 metrics.k8s.io/v1beta1 pods: Name, cpu, memory, Window
+mainstay.dev/v1 configtemplates: Name, Output, Version, Status, Consumers, Age
+mainstay.dev/v1 machines: Name, Version, Wanted, Seen, Configured, Validated, Unaccounted, Age | Provisioned, Release
 mainstay.dev/v1 offers: Name, CPU, Memory, Pods, Ports, TTL, Age | Explicit-Ports, Seen
+mainstay.dev/v1 releases: Name, Version, Phase, Wave, Updated, Failed, Age | Message
 mainstay.dev/v1 servicetables: Name, Endpoints, Nodes, Age
 node.k8s.io/v1 runtimeclasses: Name, Handler, Age
 policy/v1 poddisruptionbudgets: Name, Min Available, Max Unavailable, Allowed Disruptions, Age

@@ -226,13 +226,14 @@ fn indexed_pod(unit: &Unit) -> Result<Option<UnitPod>, ConvertError> {
     let mut pod = read_pod(&renamed, &mut Vec::new())?;
     let (mut elsewhere, mut has_variable) = (pod.spec.clone(), false);
     for list in ["containers", "initContainers"] {
-        for container in pod.spec[list].as_array_mut().into_iter().flatten() {
+        for container in pod.spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             let text = container.to_string();
             has_variable |= text.contains(&reference);
             let env = container.as_object_mut().expect("a container").entry("env").or_insert(json!([]));
             env.as_array_mut().expect("a list").insert(0, instance_variable());
         }
-        for container in elsewhere[list].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        let containers = elsewhere.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for container in containers.filter_map(Value::as_object_mut) {
             for field in ["command", "args", "env"] {
                 container.remove(field);
             }

@@ -26,7 +26,7 @@ pub fn kinds() -> Vec<Descriptor> {
         describe::<ConfigTemplate>()
             .rules::<ConfigTemplateRules>()
             .columns(&table::CONFIG_TEMPLATES)
-            .short("ct")
+            .short("cfgt")
             .status()
             .generation()
             .stored_below("mainstay.dev/configtemplates"),
