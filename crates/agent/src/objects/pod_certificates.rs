@@ -186,7 +186,7 @@ impl CertificateRequester {
         };
         let no_answer =
             || CertificateError::Pending(format!("{request} is gone, and signer {signer} did not answer it"));
-        match answered.as_ref().and_then(answer).ok_or_else(no_answer)? {
+        match answered.as_ref().and_then(signer_decision).ok_or_else(no_answer)? {
             SignerDecision::Issued { chain, refresh_at } => {
                 let chain = normalize_chain(chain)
                     .ok_or_else(|| CertificateError::Refused(format!("{request} has no readable certificate")))?;
